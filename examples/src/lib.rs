@@ -1,0 +1,1 @@
+//! rnic examples.

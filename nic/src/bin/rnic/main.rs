@@ -1,0 +1,2 @@
+//! The `rnic` program.
+fn main() {}

@@ -1,0 +1,179 @@
+//! What the transport needs from the host: memory, receive work and a place for completions.
+
+use crate::ids::{PdId, Qpn};
+use crate::work::{RecvWr, WorkCompletion};
+use bitflags::bitflags;
+use thiserror::Error;
+
+bitflags! {
+    /// What a memory region or a queue pair allows. The bits are those of the verbs (`IBV_ACCESS_*`).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Access: u32 {
+        /// The device may write on behalf of its own program (receives, READ and atomic results).
+        const LOCAL_WRITE = 1;
+        /// A peer may write.
+        const REMOTE_WRITE = 1 << 1;
+        /// A peer may read.
+        const REMOTE_READ = 1 << 2;
+        /// A peer may run atomic operations.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound to the region.
+        const MW_BIND = 1 << 4;
+        /// Addresses are offsets from the start of the region.
+        const ZERO_BASED = 1 << 5;
+        /// Pages need not be pinned.
+        const ON_DEMAND = 1 << 6;
+        /// Back the region with huge pages.
+        const HUGETLB = 1 << 7;
+        /// A peer may flush to global visibility.
+        const FLUSH_GLOBAL = 1 << 8;
+        /// A peer may flush to persistence.
+        const FLUSH_PERSISTENT = 1 << 9;
+        /// The device may reorder its accesses.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+/// Why memory cannot be used as asked. The wire and the completion carry a class only; this says which rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum AccessError {
+    /// No region or window has this key (it never had, or it was deregistered or invalidated).
+    #[error("key {key:#010x} names no memory region: never registered, deregistered or invalidated")]
+    UnknownKey {
+        /// The key as given.
+        key: u32,
+    },
+    /// The key belongs to another protection domain than the queue pair.
+    #[error("key {key:#010x} belongs to another protection domain than the queue pair")]
+    WrongDomain {
+        /// The key as given.
+        key: u32,
+    },
+    /// The region lacks a right.
+    #[error("key {key:#010x} lacks the right {missing:?}")]
+    Denied {
+        /// The key as given.
+        key: u32,
+        /// The rights that are missing.
+        missing: Access,
+    },
+    /// The bytes lie outside the region, or the end of the range overflows.
+    #[error("{len} bytes at {va:#x} are not inside the region {start:#x}..{end:#x} of key {key:#010x}")]
+    OutOfRange {
+        /// The key as given.
+        key: u32,
+        /// First address asked for.
+        va: u64,
+        /// Number of bytes asked for.
+        len: u64,
+        /// First address of the region.
+        start: u64,
+        /// First address behind the region.
+        end: u64,
+    },
+    /// An atomic operation at an address that is not a multiple of 8.
+    #[error("an atomic operation at {va:#x}, which is not a multiple of 8")]
+    Misaligned {
+        /// The address.
+        va: u64,
+    },
+    /// The program unmapped or protected pages that are still registered.
+    #[error("registered memory at {va:#x} is no longer mapped, or protected")]
+    Fault {
+        /// First address of the access that failed.
+        va: u64,
+    },
+}
+
+/// In whose name memory is touched: keys are valid inside one protection domain, and type 2 memory windows
+/// for one queue pair only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Domain {
+    /// Protection domain of the queue pair.
+    pub pd: PdId,
+    /// The queue pair.
+    pub qpn: Qpn,
+}
+
+/// An atomic operation on 8 bytes, operands in host order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicOp {
+    /// Store `swap` where the value equals `compare`.
+    CompareSwap {
+        /// The expected value.
+        compare: u64,
+        /// The value to store.
+        swap: u64,
+    },
+    /// Add, modulo 2^64.
+    FetchAdd {
+        /// The addend.
+        add: u64,
+    },
+}
+
+/// Registered memory, as the transport sees it: the DMA engine of the device.
+///
+/// Every access names a key, an address and the rights it needs, and is checked as a whole before a byte
+/// moves. An access of 0 bytes succeeds whatever the key (IBTA C9-88). Keys are looked up anew for every
+/// packet, so that one revoked in the middle of a message ends it cleanly.
+pub trait Memory {
+    /// Checks an access without doing it.
+    fn check(&self, domain: Domain, key: u32, va: u64, len: u64, access: Access) -> Result<(), AccessError>;
+
+    /// Copies registered memory out, into `out`.
+    fn read(
+        &self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        access: Access,
+        out: &mut [u8],
+    ) -> Result<(), AccessError>;
+
+    /// Copies `data` into registered memory. The last byte is stored last, with release order: programs
+    /// poll it.
+    fn write(
+        &mut self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        access: Access,
+        data: &[u8],
+    ) -> Result<(), AccessError>;
+
+    /// Runs an atomic operation on 8 aligned bytes and returns the value from before it.
+    fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError>;
+}
+
+/// Something that happened to a queue pair and is not a completion (IBTA 11.6.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpEvent {
+    /// The first packet arrived while the queue pair was in RTR.
+    CommunicationEstablished,
+    /// The send queue is drained, in SQD.
+    SendQueueDrained,
+    /// The queue pair entered ERR and takes no more work from its shared receive queue.
+    LastWqeReached,
+    /// The queue pair failed in a way that no completion reports.
+    Fatal,
+    /// A peer sent an invalid request while no receive was there to report it.
+    RequestError,
+    /// A peer violated access rights while no receive was there to report it (IBTA C9-222.1.1).
+    AccessError,
+}
+
+/// What surrounds a queue pair: memory, completion queues, events, and the shared receive queue if it has one.
+pub trait Host: Memory {
+    /// A work request of the send queue ended.
+    fn complete_send(&mut self, completion: WorkCompletion);
+
+    /// A receive work request ended. `solicited` wakes those who wait for solicited events only.
+    fn complete_recv(&mut self, completion: WorkCompletion, solicited: bool);
+
+    /// An asynchronous event of the queue pair.
+    fn event(&mut self, qpn: Qpn, event: QpEvent);
+
+    /// Takes the next work request of the shared receive queue of the queue pair `qpn`.
+    fn take_shared_recv(&mut self, qpn: Qpn) -> Option<RecvWr>;
+}

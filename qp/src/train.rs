@@ -1,0 +1,101 @@
+//! A train: packets that leave in one system call.
+
+use crate::wire::icrc::{self, Flow};
+use crate::wire::packet::{Headers, ICRC_LEN, pad_len};
+
+/// The transmit buffer of one burst: packets back to back, for UDP segmentation offload (`UDP_SEGMENT`).
+///
+/// All packets go to one destination from one source port and carry one TOS. They have one size, save the last,
+/// which may be shorter: the kernel cuts the buffer at multiples of the first packet's size. Segment *i* of a train
+/// carries the IPv4 identification *i*, which the ICRC covers; so each packet is finished with its own index.
+#[derive(Debug)]
+pub struct Train<'b> {
+    buf: &'b mut [u8],
+    flow: Flow,
+    max_packets: u32,
+    used: usize,
+    segment_size: usize,
+    packets: u32,
+    closed: bool,
+}
+
+impl<'b> Train<'b> {
+    /// An empty train of at most `max_packets` packets that together fit `buf`.
+    pub fn new(buf: &'b mut [u8], flow: Flow, max_packets: u32) -> Self {
+        Self { buf, flow, max_packets, used: 0, segment_size: 0, packets: 0, closed: false }
+    }
+
+    /// Number of packets so far.
+    #[must_use]
+    pub fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Size in bytes of every packet but perhaps the last, BTH to ICRC; 0 while empty.
+    #[must_use]
+    pub fn segment_size(&self) -> usize {
+        self.segment_size
+    }
+
+    /// The packets, back to back.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[..self.used]
+    }
+
+    /// Whether no packet can be added any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed || self.packets >= self.max_packets
+    }
+
+    /// Keeps the train from growing beyond the packets it has plus `more`.
+    pub fn limit(&mut self, more: u32) {
+        self.max_packets = self.max_packets.min(self.packets.saturating_add(more));
+    }
+
+    /// Whether a packet of these headers and this payload can join.
+    #[must_use]
+    pub fn has_room(&self, headers: &Headers, payload_len: usize) -> bool {
+        let size = Self::packet_size(headers, payload_len);
+        !self.is_closed()
+            && self.used + size <= self.buf.len()
+            && (self.packets == 0 || size <= self.segment_size)
+    }
+
+    /// Adds a packet: writes the headers, lets `fill` write the payload in place, then pads and adds the ICRC.
+    /// Where `fill` fails the train is as before.
+    ///
+    /// # Panics
+    /// If there was no room; ask [`has_room`](Self::has_room) first.
+    pub fn push<E>(
+        &mut self,
+        headers: &Headers,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        assert!(self.has_room(headers, payload_len), "a packet was pushed into a train without room");
+        let size = Self::packet_size(headers, payload_len);
+        let packet = &mut self.buf[self.used..self.used + size];
+        let header_len = headers.emit(packet, payload_len);
+        let (head, tail) = packet[header_len..].split_at_mut(payload_len);
+        fill(head)?;
+        tail[..pad_len(payload_len)].fill(0);
+        let ident = u16::try_from(self.packets).unwrap_or(u16::MAX);
+        let covered = size - ICRC_LEN;
+        let crc = icrc::compute(&self.flow, ident, &packet[..covered]);
+        packet[covered..].copy_from_slice(&crc.to_le_bytes());
+        if self.packets == 0 {
+            self.segment_size = size;
+        } else if size < self.segment_size {
+            self.closed = true;
+        }
+        self.used += size;
+        self.packets += 1;
+        Ok(())
+    }
+
+    fn packet_size(headers: &Headers, payload_len: usize) -> usize {
+        headers.wire_len() + payload_len + pad_len(payload_len) + ICRC_LEN
+    }
+}

@@ -1,0 +1,393 @@
+//! Work requests and work completions.
+
+use crate::ids::Qpn;
+use bitflags::bitflags;
+use std::fmt;
+
+/// A piece of local memory: `length` bytes at `addr` of the region with `lkey`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sge {
+    /// First address.
+    pub addr: u64,
+    /// Number of bytes.
+    pub length: u32,
+    /// Local key of the region.
+    pub lkey: u32,
+}
+
+/// Where the bytes of a work request come from, or go to.
+///
+/// One element is the common case and costs no allocation.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Gather {
+    /// No bytes.
+    #[default]
+    Empty,
+    /// One element.
+    One(Sge),
+    /// Several elements, in order.
+    Many(Box<[Sge]>),
+    /// The bytes themselves, copied when the request was posted (`IBV_SEND_INLINE`).
+    Inline(Box<[u8]>),
+}
+
+impl Gather {
+    /// The scatter/gather elements; none for inline data.
+    #[must_use]
+    pub fn elements(&self) -> &[Sge] {
+        match self {
+            Self::Empty | Self::Inline(_) => &[],
+            Self::One(sge) => std::slice::from_ref(sge),
+            Self::Many(list) => list,
+        }
+    }
+
+    /// The total number of bytes; 64 bits, because elements may add up to more than a message may carry.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            other => other.elements().iter().map(|e| u64::from(e.length)).sum(),
+        }
+    }
+
+    /// Whether there are no bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<&[Sge]> for Gather {
+    fn from(list: &[Sge]) -> Self {
+        match list {
+            [] => Self::Empty,
+            [one] => Self::One(*one),
+            many => Self::Many(many.into()),
+        }
+    }
+}
+
+impl From<Sge> for Gather {
+    fn from(sge: Sge) -> Self {
+        Self::One(sge)
+    }
+}
+
+/// A place in a peer's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remote {
+    /// First address, in the peer's address space.
+    pub addr: u64,
+    /// Remote key, as the peer handed it out.
+    pub rkey: u32,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// SEND; `imm` is handed to the receiver's completion, `invalidate` revokes one of its keys. Not both.
+    Send {
+        /// Immediate data, a number; it travels in network order.
+        imm: Option<u32>,
+        /// Remote key to invalidate at the receiver.
+        invalidate: Option<u32>,
+    },
+    /// RDMA WRITE; with `imm` it consumes a receive at the peer.
+    Write {
+        /// Where to write.
+        remote: Remote,
+        /// Immediate data.
+        imm: Option<u32>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Where to read.
+        remote: Remote,
+    },
+    /// Atomic compare and swap of 8 bytes; the old value is written to the local buffer.
+    CompareSwap {
+        /// Where.
+        remote: Remote,
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Atomic addition to 8 bytes; the old value is written to the local buffer.
+    FetchAdd {
+        /// Where.
+        remote: Remote,
+        /// Addend.
+        add: u64,
+    },
+}
+
+impl Operation {
+    /// The name, as verbs spell it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Send { imm: None, invalidate: None } => "SEND",
+            Self::Send { imm: Some(_), .. } => "SEND_WITH_IMM",
+            Self::Send { .. } => "SEND_WITH_INV",
+            Self::Write { imm: None, .. } => "RDMA_WRITE",
+            Self::Write { .. } => "RDMA_WRITE_WITH_IMM",
+            Self::Read { .. } => "RDMA_READ",
+            Self::CompareSwap { .. } => "ATOMIC_CMP_AND_SWP",
+            Self::FetchAdd { .. } => "ATOMIC_FETCH_AND_ADD",
+        }
+    }
+
+    /// Whether the peer answers with data (READ and atomics): such requests are limited by
+    /// `max_rd_atomic` and are what a fence waits for.
+    #[must_use]
+    pub const fn expects_response(self) -> bool {
+        matches!(self, Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether this is an atomic operation.
+    #[must_use]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// The opcode of the completion.
+    #[must_use]
+    pub const fn wc_opcode(self) -> WcOpcode {
+        match self {
+            Self::Send { .. } => WcOpcode::Send,
+            Self::Write { .. } => WcOpcode::RdmaWrite,
+            Self::Read { .. } => WcOpcode::RdmaRead,
+            Self::CompareSwap { .. } => WcOpcode::CompSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+bitflags! {
+    /// Flags of a send work request, with the verbs' bits (`IBV_SEND_*`).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct SendFlags: u32 {
+        /// Start only when all READs and atomics before are done.
+        const FENCE = 1;
+        /// Make a completion even when it succeeds.
+        const SIGNALED = 1 << 1;
+        /// Ask for an event at the receiver.
+        const SOLICITED = 1 << 2;
+    }
+}
+
+/// A request posted to a send queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SendWr {
+    /// Handed back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// Local bytes.
+    pub data: Gather,
+    /// How to do it.
+    pub flags: SendFlags,
+}
+
+/// A request posted to a receive queue.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RecvWr {
+    /// Handed back in the completion.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub data: Gather,
+}
+
+/// How a work request ended. Codes and order are those of the verbs (`IBV_WC_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// Done.
+    #[default]
+    Success = 0,
+    /// The message does not fit the local buffer, or is longer than a message may be.
+    LocLenErr = 1,
+    /// The queue pair could not process the request.
+    LocQpOpErr = 2,
+    /// End-to-end context error (reliable datagrams only; not used).
+    LocEecOpErr = 3,
+    /// A local buffer is not registered, or without the right.
+    LocProtErr = 4,
+    /// Not executed: the queue pair was in the error state.
+    WrFlushErr = 5,
+    /// Memory window bind failed.
+    MwBindErr = 6,
+    /// The peer sent a response that makes no sense.
+    BadRespErr = 7,
+    /// A local protection error while receiving RDMA data.
+    LocAccessErr = 8,
+    /// The peer found the request invalid.
+    RemInvReqErr = 9,
+    /// The peer's memory may not be used so.
+    RemAccessErr = 10,
+    /// The peer could not complete the operation.
+    RemOpErr = 11,
+    /// The peer did not answer, or kept losing packets, `retry_cnt` times.
+    RetryExcErr = 12,
+    /// The peer had no receive posted, `rnr_retry` times.
+    RnrRetryExcErr = 13,
+    /// Reliable datagrams only; not used.
+    LocRddViolErr = 14,
+    /// Reliable datagrams only; not used.
+    RemInvRdReqErr = 15,
+    /// The peer aborted the operation.
+    RemAbortErr = 16,
+    /// End-to-end context number (reliable datagrams only; not used).
+    InvEecnErr = 17,
+    /// End-to-end context state (reliable datagrams only; not used).
+    InvEecStateErr = 18,
+    /// The device failed.
+    FatalErr = 19,
+    /// Response timeout.
+    RespTimeoutErr = 20,
+    /// Anything else.
+    GeneralErr = 21,
+}
+
+impl WcStatus {
+    /// The name that people search for, without the `IBV_WC_` prefix.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::LocLenErr => "LOC_LEN_ERR",
+            Self::LocQpOpErr => "LOC_QP_OP_ERR",
+            Self::LocEecOpErr => "LOC_EEC_OP_ERR",
+            Self::LocProtErr => "LOC_PROT_ERR",
+            Self::WrFlushErr => "WR_FLUSH_ERR",
+            Self::MwBindErr => "MW_BIND_ERR",
+            Self::BadRespErr => "BAD_RESP_ERR",
+            Self::LocAccessErr => "LOC_ACCESS_ERR",
+            Self::RemInvReqErr => "REM_INV_REQ_ERR",
+            Self::RemAccessErr => "REM_ACCESS_ERR",
+            Self::RemOpErr => "REM_OP_ERR",
+            Self::RetryExcErr => "RETRY_EXC_ERR",
+            Self::RnrRetryExcErr => "RNR_RETRY_EXC_ERR",
+            Self::LocRddViolErr => "LOC_RDD_VIOL_ERR",
+            Self::RemInvRdReqErr => "REM_INV_RD_REQ_ERR",
+            Self::RemAbortErr => "REM_ABORT_ERR",
+            Self::InvEecnErr => "INV_EECN_ERR",
+            Self::InvEecStateErr => "INV_EEC_STATE_ERR",
+            Self::FatalErr => "FATAL_ERR",
+            Self::RespTimeoutErr => "RESP_TIMEOUT_ERR",
+            Self::GeneralErr => "GENERAL_ERR",
+        }
+    }
+
+    /// What happened and where to look, in one sentence.
+    #[must_use]
+    pub const fn explain(self) -> &'static str {
+        match self {
+            Self::Success => "the work request completed",
+            Self::LocLenErr => "the message is longer than the local buffer or than a message may be",
+            Self::LocProtErr => {
+                "a local buffer is not covered by its lkey: check the region, its protection domain and rights, \
+                 and that the memory is still mapped"
+            }
+            Self::WrFlushErr => {
+                "not executed: the queue pair was in the error state; look at the first completion that failed"
+            }
+            Self::BadRespErr => "the peer sent a response that does not belong to any request",
+            Self::RemInvReqErr => {
+                "the peer found the request invalid: operation not enabled on its queue pair, message too long \
+                 for its receive buffer, misaligned atomic, or too many READs outstanding"
+            }
+            Self::RemAccessErr => {
+                "the peer refused the memory access: check rkey, address range, rights and protection domain there"
+            }
+            Self::RemOpErr => "the peer could not complete the operation, for a reason on its side",
+            Self::RetryExcErr => {
+                "no answer after retry_cnt retransmissions: is the peer alive, in RTR or RTS, with this QPN and \
+                 address, and UDP port 4791 open?"
+            }
+            Self::RnrRetryExcErr => "the peer had no receive posted, rnr_retry times in a row",
+            _ => "the device reported an error",
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What kind of work ended. Codes are those of the verbs (`IBV_WC_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum WcOpcode {
+    /// SEND.
+    #[default]
+    Send = 0,
+    /// RDMA WRITE.
+    RdmaWrite = 1,
+    /// RDMA READ.
+    RdmaRead = 2,
+    /// Compare and swap.
+    CompSwap = 3,
+    /// Fetch and add.
+    FetchAdd = 4,
+    /// Memory window bind.
+    BindMw = 5,
+    /// Local invalidate.
+    LocalInv = 6,
+    /// Flush.
+    Flush = 8,
+    /// Atomic write.
+    AtomicWrite = 9,
+    /// A message arrived.
+    Recv = 128,
+    /// An RDMA WRITE with immediate arrived.
+    RecvRdmaWithImm = 129,
+}
+
+bitflags! {
+    /// Flags of a work completion (`IBV_WC_*`).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct WcFlags: u32 {
+        /// The first 40 bytes of the buffer hold a global routing header.
+        const GRH = 1;
+        /// `imm_or_rkey` is immediate data.
+        const WITH_IMM = 1 << 1;
+        /// `imm_or_rkey` is the key that the peer invalidated.
+        const WITH_INV = 1 << 3;
+    }
+}
+
+/// The report that a work request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkCompletion {
+    /// As given in the work request.
+    pub wr_id: u64,
+    /// How it ended. All that follows but `qpn` and `vendor_err` is meaningful on success only.
+    pub status: WcStatus,
+    /// What ended.
+    pub opcode: WcOpcode,
+    /// Which of the optional fields hold something.
+    pub flags: WcFlags,
+    /// Bytes received, or read.
+    pub byte_len: u32,
+    /// Immediate data (as a number in host order) or invalidated key, according to `flags`.
+    pub imm_or_rkey: u32,
+    /// The local queue pair.
+    pub qpn: Qpn,
+    /// The sender, for datagrams.
+    pub src_qpn: Qpn,
+    /// Which rule failed, as a code of ours (0: none).
+    pub vendor_err: u32,
+}
+
+impl WorkCompletion {
+    /// The immediate data, if the message carried one.
+    #[must_use]
+    pub fn imm(&self) -> Option<u32> {
+        self.flags.contains(WcFlags::WITH_IMM).then_some(self.imm_or_rkey)
+    }
+}

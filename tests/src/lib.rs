@@ -1,0 +1,1 @@
+//! rnic tests.
