@@ -1,1 +1,567 @@
-//! qp
+//! The queue pair: one state machine made of three roles.
+//!
+//! * The [`requester`] turns send work requests into request packets.
+//! * The [`completer`] takes the responses to them and retires work requests.
+//! * The [`responder`] executes the peer's requests and answers them.
+//!
+//! One owner holds them all (`&mut QueuePair`), so no role ever waits for another and no flag is set in one to be
+//! read in another. Everything a queue pair is about to send is decided in [`QueuePair::poll_transmit`].
+
+mod completer;
+mod requester;
+mod responder;
+#[cfg(test)]
+mod tests;
+
+pub use responder::Served;
+
+use crate::attr::{self, AddressVector, Limits, ModifyError, QpAttr, QpCap, QpState, QpType};
+use crate::counters::QpCounters;
+use crate::ids::{Mtu, PKey, PdId, Psn, Qpn};
+use crate::memory::{AccessError, Domain, Host, QpEvent};
+use crate::train::Train;
+use crate::wire::packet::Packet;
+use crate::work::{Operation, RecvWr, SendWr, WcStatus, WorkCompletion};
+use requester::Requester;
+use responder::Responder;
+use std::fmt;
+use std::time::Instant;
+use thiserror::Error;
+
+/// The largest message: 2^31 bytes (IBTA C9-94).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+/// What a queue pair is created with and keeps for life.
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its service.
+    pub qp_type: QpType,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Bounds of its queues.
+    pub cap: QpCap,
+    /// Whether every send work request makes a completion, signalled or not.
+    pub sq_sig_all: bool,
+    /// Whether receives come from a shared receive queue.
+    pub has_srq: bool,
+    /// Choices that the protocol leaves open.
+    pub tuning: Tuning,
+}
+
+/// Choices that the protocol leaves to an implementation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// An acknowledgement is asked for at least every so many request packets, and at the end of each message.
+    pub ack_interval: u32,
+    /// A READ is requested in pieces of at most so many bytes, so that no more responses are on the way than a
+    /// socket buffer holds: nothing acknowledges a response, so only the requester can bound them. Each piece is
+    /// a READ of its own to the peer. 0: never split.
+    pub read_chunk: u32,
+    /// The MigReq bit of outgoing packets. Linux rxe sends 0, hardware 1; both accept either.
+    pub mig_req: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        // 16 packets are one full train of 4 KiB packets and 1/5 of what a stock socket buffer holds.
+        // 128 KiB are 32 packets of 4 KiB; two such pieces in flight fill less than a stock socket buffer.
+        Self { ack_interval: 16, read_chunk: 128 << 10, mig_req: false }
+    }
+}
+
+/// Why a work request was not accepted. Nothing was queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum PostError {
+    /// The queue is full.
+    #[error("the {queue} queue is full: {max} work requests are outstanding; poll completions first")]
+    QueueFull {
+        /// "send" or "receive".
+        queue: &'static str,
+        /// Its size.
+        max: u32,
+    },
+    /// Work cannot be posted in this state.
+    #[error("cannot post to the {queue} queue in state {}: it takes {needed} or later", state.name())]
+    State {
+        /// "send" or "receive".
+        queue: &'static str,
+        /// The state of the queue pair.
+        state: QpState,
+        /// The first state in which posting works.
+        needed: &'static str,
+    },
+    /// Too many scatter/gather elements.
+    #[error("{given} scatter/gather elements, but the queue pair was created for {max}")]
+    TooManySges {
+        /// Elements of the request.
+        given: usize,
+        /// As created.
+        max: u32,
+    },
+    /// Too much inline data.
+    #[error("{given} bytes of inline data, but the queue pair was created for {max}")]
+    TooMuchInline {
+        /// Bytes of the request.
+        given: usize,
+        /// As created.
+        max: u32,
+    },
+    /// The queue pair receives through a shared receive queue.
+    #[error("this queue pair receives through its shared receive queue: post there")]
+    UsesSharedReceiveQueue,
+    /// This type of queue pair has no such operation.
+    #[error("{operation} does not exist on {} queue pairs", qp_type.name())]
+    Unsupported {
+        /// The operation.
+        operation: &'static str,
+        /// The type of the queue pair.
+        qp_type: QpType,
+    },
+}
+
+/// Why a packet that reached the queue pair was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum PacketDrop {
+    /// The queue pair is in a state that takes no such packets.
+    State,
+    /// The opcode belongs to another service than the queue pair's.
+    Service,
+    /// A duplicate READ or atomic whose answer is not kept any more (IBTA C9-105 ff.: never answered by a NAK).
+    StaleDuplicate,
+    /// A request ahead of the expected PSN after the NAK was sent, or while a receiver-not-ready NAK stands.
+    OutOfSequence,
+    /// A response that no outstanding request explains.
+    Ghost,
+    /// An acknowledgement with a reserved syndrome.
+    ReservedSyndrome,
+}
+
+/// Why a queue pair entered the error state, in more detail than a completion status can tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The status that was or would have been reported.
+    pub status: WcStatus,
+    /// PSN of the packet at fault.
+    pub psn: Psn,
+    /// What the queue pair was doing.
+    pub context: FailureContext,
+    /// The memory rule that was broken, if it was one.
+    pub access: Option<AccessError>,
+}
+
+/// What the queue pair was doing when it failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailureContext {
+    /// Reading the payload of an outgoing message.
+    GatheringPayload,
+    /// Writing a response into local memory.
+    ScatteringResponse,
+    /// Waiting for an answer.
+    AwaitingResponse,
+    /// Executing a request of the peer.
+    ServingRequest(&'static str),
+    /// The peer answered with a NAK.
+    PeerRefused(&'static str),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at PSN {}: ", self.status, self.psn)?;
+        match self.context {
+            FailureContext::GatheringPayload => f.write_str("the payload of a request could not be read")?,
+            FailureContext::ScatteringResponse => f.write_str("a response could not be stored")?,
+            FailureContext::AwaitingResponse => f.write_str("the peer did not answer")?,
+            FailureContext::ServingRequest(what) => write!(f, "the peer's request was refused: {what}")?,
+            FailureContext::PeerRefused(what) => write!(f, "the peer refused the request: {what}")?,
+        }
+        if let Some(access) = self.access {
+            write!(f, "; {access}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What the requester and the responder both need to know about the path.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    mtu: Mtu,
+    dest_qpn: Qpn,
+    pkey: PKey,
+}
+
+/// An InfiniBand queue pair.
+#[derive(Debug)]
+pub struct QueuePair {
+    config: QpConfig,
+    state: QpState,
+    attr: QpAttr,
+    path: Path,
+    requester: Requester,
+    responder: Responder,
+    counters: QpCounters,
+    failure: Option<Box<Failure>>,
+}
+
+impl QueuePair {
+    /// A queue pair in RESET.
+    #[must_use]
+    pub fn new(config: QpConfig) -> Self {
+        Self {
+            config,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            path: Path { mtu: Mtu::B256, dest_qpn: Qpn::default(), pkey: PKey::DEFAULT },
+            requester: Requester::default(),
+            responder: Responder::default(),
+            counters: QpCounters::default(),
+            failure: None,
+        }
+    }
+
+    /// What the queue pair was created with.
+    #[must_use]
+    pub fn config(&self) -> &QpConfig {
+        &self.config
+    }
+
+    /// The number of the queue pair.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.config.qpn
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// All attributes that were ever set, and the state.
+    #[must_use]
+    pub fn query(&self) -> QpAttr {
+        let mut attr = self.attr.clone();
+        attr.qp_state = Some(self.state);
+        attr.cur_qp_state = Some(self.state);
+        attr.cap = Some(self.config.cap);
+        attr
+    }
+
+    /// The path to the peer, once set.
+    #[must_use]
+    pub fn address_vector(&self) -> Option<&AddressVector> {
+        self.attr.ah_attr.as_ref()
+    }
+
+    /// What the queue pair counted.
+    #[must_use]
+    pub fn counters(&self) -> &QpCounters {
+        &self.counters
+    }
+
+    /// Why the queue pair entered the error state, if it did so on its own.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_deref()
+    }
+
+    /// The path MTU.
+    #[must_use]
+    pub fn mtu(&self) -> Mtu {
+        self.path.mtu
+    }
+
+    /// The P_Key that outgoing packets carry and incoming ones must match; the device looks it up in its table.
+    #[must_use]
+    pub fn pkey(&self) -> PKey {
+        self.path.pkey
+    }
+
+    /// Sets the P_Key after `pkey_index` changed.
+    pub fn set_pkey(&mut self, pkey: PKey) {
+        self.path.pkey = pkey;
+    }
+
+    /// Send work requests that have not completed.
+    #[must_use]
+    pub fn sends_outstanding(&self) -> usize {
+        self.requester.len()
+    }
+
+    /// Receive work requests that have not completed.
+    #[must_use]
+    pub fn recvs_outstanding(&self) -> usize {
+        self.responder.recvs()
+    }
+
+    /// The oldest PSN that the peer has not acknowledged; equal to [`next_psn`](Self::next_psn) when nothing is
+    /// in flight.
+    #[must_use]
+    pub fn unacked_psn(&self) -> Psn {
+        self.requester.unacked
+    }
+
+    /// The PSN of the next request packet, as things stand; a retransmission moves it back.
+    #[must_use]
+    pub fn next_psn(&self) -> Psn {
+        self.requester.next_psn
+    }
+
+    /// Changes attributes and state, by the rules of [`attr::check`].
+    ///
+    /// # Errors
+    /// [`ModifyError`] names what is missing, what does not apply or what is out of range; nothing has changed then.
+    pub fn modify(&mut self, attr: &QpAttr, limits: &Limits, host: &mut impl Host) -> Result<(), ModifyError> {
+        let next = attr::check(self.config.qp_type, self.state, attr, limits)?;
+        if next == QpState::Reset {
+            self.reset();
+            return Ok(());
+        }
+        self.attr.merge(attr);
+        if let Some(mtu) = attr.path_mtu {
+            self.path.mtu = mtu;
+        }
+        if let Some(qpn) = attr.dest_qp_num {
+            self.path.dest_qpn = qpn;
+        }
+        if let Some(psn) = attr.rq_psn {
+            self.responder.set_expected_psn(psn);
+        }
+        if let Some(psn) = attr.sq_psn {
+            self.requester.set_psn(psn);
+        }
+        if attr.max_dest_rd_atomic.is_some() {
+            // Answers kept for duplicates belong to the old depth.
+            self.responder.forget_resources();
+        }
+        let previous = self.state;
+        if next == QpState::Err && previous != QpState::Err {
+            self.responder.drop_responses();
+            self.enter_error(host);
+        }
+        self.state = next;
+        if next == QpState::Rts && previous != QpState::Rts {
+            self.requester.refill_retries(&self.attr);
+        }
+        if next == QpState::Sqd {
+            self.requester.sqd_notify = attr.en_sqd_async_notify.unwrap_or(false);
+            self.report_drained(host);
+        }
+        Ok(())
+    }
+
+    /// Posts a send work request.
+    ///
+    /// # Errors
+    /// [`PostError`]; in SQE and ERR the request is accepted and flushed at once (IBTA C10-96).
+    pub fn post_send(&mut self, wr: SendWr, host: &mut impl Host) -> Result<(), PostError> {
+        self.check_send(&wr)?;
+        if matches!(self.state, QpState::Sqe | QpState::Err) {
+            self.flush_send(&wr, host);
+            return Ok(());
+        }
+        self.requester.push(wr);
+        Ok(())
+    }
+
+    /// Whether a send work request would be accepted.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    pub fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::State { queue: "send", state: self.state, needed: "RTS" });
+        }
+        if self.requester.len() >= self.config.cap.max_send_wr as usize {
+            return Err(PostError::QueueFull { queue: "send", max: self.config.cap.max_send_wr });
+        }
+        check_request(&self.config, wr)
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// [`PostError`]; in ERR the request is accepted and flushed at once.
+    pub fn post_recv(&mut self, wr: RecvWr, host: &mut impl Host) -> Result<(), PostError> {
+        if self.config.has_srq {
+            return Err(PostError::UsesSharedReceiveQueue);
+        }
+        if self.state == QpState::Reset {
+            return Err(PostError::State { queue: "receive", state: self.state, needed: "INIT" });
+        }
+        let given = wr.data.elements().len();
+        if given > self.config.cap.max_recv_sge as usize {
+            return Err(PostError::TooManySges { given, max: self.config.cap.max_recv_sge });
+        }
+        if self.responder.recvs() >= self.config.cap.max_recv_wr as usize {
+            return Err(PostError::QueueFull { queue: "receive", max: self.config.cap.max_recv_wr });
+        }
+        if self.state == QpState::Err {
+            self.flush_recv(&wr, host);
+            return Ok(());
+        }
+        self.responder.push(wr);
+        Ok(())
+    }
+
+    /// Takes a packet whose ICRC, address and P_Key were found right.
+    ///
+    /// # Errors
+    /// [`PacketDrop`] where the packet had no effect: to be counted.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        let info = packet.info();
+        if !self.config.qp_type.speaks(info.transport) {
+            return Err(PacketDrop::Service);
+        }
+        let outcome = if info.is_request {
+            self.handle_request(packet, host)
+        } else {
+            self.handle_response(now, packet, host)
+        };
+        if outcome.is_ok() {
+            self.counters.rcvd_pkts += 1;
+            self.counters.rcvd_bytes += packet.payload().len() as u64;
+        }
+        outcome
+    }
+
+    /// Acts on timers that are due.
+    pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
+        self.requester_timeout(now, host);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.requester.poll_timeout()
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have something to say, given room and budget.
+    #[must_use]
+    pub fn wants_to_transmit(&self) -> bool {
+        self.responder.has_responses() || self.can_request()
+    }
+
+    /// Writes packets that are due into `train` until it is full, `budget` request packets are written or
+    /// nothing more may be sent. Responses go first: the peer waits for them.
+    ///
+    /// `budget` counts the packets that may be brought in flight, READ responses that are asked for included;
+    /// what was used is taken off. Acknowledgements need no budget.
+    ///
+    /// Returns whether there is more to send as soon as there is a new train or budget.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        train: &mut Train<'_>,
+        budget: &mut u32,
+        host: &mut impl Host,
+    ) -> bool {
+        let before = train.packets();
+        if self.respond(train, host) {
+            self.counters.sent_pkts += u64::from(train.packets() - before);
+            return true;
+        }
+        let more = self.request(now, train, budget, host);
+        self.counters.sent_pkts += u64::from(train.packets() - before);
+        more
+    }
+
+    fn domain(&self) -> Domain {
+        Domain { pd: self.config.pd, qpn: self.config.qpn }
+    }
+
+    fn reset(&mut self) {
+        let counters = self.counters;
+        let pkey = self.path.pkey;
+        *self = Self::new(self.config);
+        self.counters = counters;
+        self.path.pkey = pkey;
+    }
+
+    /// Records the first failure, for those who ask why.
+    fn note_failure(
+        &mut self,
+        status: WcStatus,
+        psn: Psn,
+        context: FailureContext,
+        access: Option<AccessError>,
+    ) {
+        if self.failure.is_none() {
+            self.failure = Some(Box::new(Failure { status, psn, context, access }));
+        }
+    }
+
+    /// Enters ERR: every work request of both queues is flushed, in order (IBTA C9-220, 10.3.1.5).
+    fn enter_error(&mut self, host: &mut impl Host) {
+        if self.state == QpState::Err {
+            return;
+        }
+        self.state = QpState::Err;
+        self.requester.stop_timers();
+        while let Some(wqe) = self.requester.pop() {
+            self.flush_send(&wqe, host);
+        }
+        self.responder.abandon_message();
+        while let Some(wr) = self.responder.pop() {
+            self.flush_recv(&wr, host);
+        }
+        if self.config.has_srq {
+            host.event(self.config.qpn, QpEvent::LastWqeReached);
+        }
+    }
+
+    fn flush_send(&mut self, wr: &SendWr, host: &mut impl Host) {
+        self.counters.req_cqe_flush_error += 1;
+        host.complete_send(WorkCompletion {
+            wr_id: wr.wr_id,
+            status: WcStatus::WrFlushErr,
+            opcode: wr.operation.wc_opcode(),
+            qpn: self.config.qpn,
+            ..WorkCompletion::default()
+        });
+    }
+
+    fn flush_recv(&mut self, wr: &RecvWr, host: &mut impl Host) {
+        self.counters.resp_cqe_flush_error += 1;
+        let completion = WorkCompletion {
+            wr_id: wr.wr_id,
+            status: WcStatus::WrFlushErr,
+            opcode: crate::work::WcOpcode::Recv,
+            qpn: self.config.qpn,
+            ..WorkCompletion::default()
+        };
+        host.complete_recv(completion, true);
+    }
+}
+
+/// Whether a request fits a queue pair with this configuration, whatever its state and fill: what a driver can
+/// check without holding the queue pair.
+///
+/// # Errors
+/// [`PostError::Unsupported`], [`PostError::TooManySges`] or [`PostError::TooMuchInline`].
+pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
+    let supported = match wr.operation {
+        Operation::Send { invalidate: Some(_), .. } | Operation::Read { .. } => config.qp_type.is_reliable(),
+        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => config.qp_type.is_reliable(),
+        Operation::Write { .. } => config.qp_type.is_connected(),
+        Operation::Send { .. } => true,
+    };
+    if !supported || config.qp_type == QpType::XrcRecv {
+        return Err(PostError::Unsupported { operation: wr.operation.name(), qp_type: config.qp_type });
+    }
+    match &wr.data {
+        crate::work::Gather::Inline(bytes) if bytes.len() > config.cap.max_inline_data as usize => {
+            Err(PostError::TooMuchInline { given: bytes.len(), max: config.cap.max_inline_data })
+        }
+        other if other.elements().len() > config.cap.max_send_sge as usize => {
+            Err(PostError::TooManySges { given: other.elements().len(), max: config.cap.max_send_sge })
+        }
+        _ => Ok(()),
+    }
+}

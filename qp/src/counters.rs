@@ -1,0 +1,106 @@
+//! What a queue pair counts.
+
+/// Declares the counters once: the struct, its iteration by name, and addition.
+macro_rules! counters {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[doc = $doc])* pub $field: u64,)* }
+
+        impl $name {
+            /// Every counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+
+            /// Adds another set of counters to this one.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Counters of one queue pair. Names are those that Linux gives them (`rxe` first, `mlx5` where rxe has none),
+    /// so that people who read `rdma statistic` find their way. What only rnic can see has a name of its own.
+    pub struct QpCounters {
+        /// Packets sent, retransmissions included.
+        sent_pkts,
+        /// Packets accepted from the wire.
+        rcvd_pkts,
+        /// Payload bytes sent, retransmissions included.
+        sent_bytes,
+        /// Payload bytes accepted.
+        rcvd_bytes,
+        /// Requests that had been executed before; answered again, not executed again.
+        duplicate_request,
+        /// Requests that arrived ahead of the expected PSN.
+        out_of_seq_request,
+        /// RNR NAKs received.
+        rcvd_rnr_err,
+        /// RNR NAKs sent.
+        send_rnr_err,
+        /// Sequence error NAKs received.
+        rcvd_seq_err,
+        /// Retransmissions that the completer started, for whatever reason.
+        completer_retry_err,
+        /// Requests that failed because the retry counter was exhausted.
+        retry_exceeded_err,
+        /// Requests that failed because the RNR retry counter was exhausted.
+        retry_rnr_exceeded_err,
+        /// Acknowledgements that were folded into a later one.
+        ack_deferred,
+        /// SEND messages whose first packet was sent.
+        rdma_sends,
+        /// Messages delivered to a receive work request.
+        rdma_recvs,
+        /// Expiries of the acknowledgement timer.
+        local_ack_timeout_err,
+        /// Responses that showed that an earlier READ or atomic response was lost.
+        implied_nak_seq_err,
+        /// RDMA WRITE messages accepted.
+        rx_write_requests,
+        /// RDMA READ requests accepted.
+        rx_read_requests,
+        /// Atomic requests accepted.
+        rx_atomic_requests,
+        /// Requests that found no receive work request.
+        out_of_buffer,
+        /// Messages longer than the receive buffer.
+        resp_local_length_error,
+        /// Requests refused because of memory rights.
+        resp_remote_access_errors,
+        /// Receive work requests that ended with an error.
+        resp_cqe_error,
+        /// Receive work requests flushed.
+        resp_cqe_flush_error,
+        /// Send work requests that ended with an error.
+        req_cqe_error,
+        /// Send work requests flushed.
+        req_cqe_flush_error,
+        /// Requests that the peer found invalid.
+        req_remote_invalid_request,
+        /// Requests that the peer refused because of memory rights.
+        req_remote_access_errors,
+        /// Packets sent again.
+        retransmitted_pkts,
+        /// Payload bytes sent again.
+        retransmitted_bytes,
+        /// Responses that fit no outstanding request and were ignored.
+        ghost_responses,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addition() {
+        let mut a = QpCounters { sent_pkts: 2, ..Default::default() };
+        a.add(&QpCounters { sent_pkts: 3, ghost_responses: 1, ..Default::default() });
+        let named: Vec<_> = a.iter().filter(|(_, v)| *v > 0).collect();
+        assert_eq!(named, [("sent_pkts", 5), ("ghost_responses", 1)]);
+    }
+}

@@ -1,0 +1,307 @@
+//! The completer: responses retire send work requests.
+//!
+//! A response with PSN *n* answers everything before *n* as well (IBTA 9.7.5.1.2), save READs and atomics, which
+//! need their data: a response beyond one of those shows that its data was lost (an implied NAK).
+
+use super::{FailureContext, PacketDrop, QueuePair};
+use crate::attr::QpState;
+use crate::ids::Psn;
+use crate::memory::{Access, AccessError, Host};
+use crate::wire::headers::{NakCode, Syndrome, rnr_timer};
+use crate::wire::opcode::{Operation as WireOperation, Position};
+use crate::wire::packet::Packet;
+use crate::work::{Operation, SendFlags, WcStatus, WorkCompletion};
+use std::time::Instant;
+
+/// How far an answer reaches.
+enum Advance {
+    /// All up to the PSN is answered.
+    Reached,
+    /// A READ or atomic before the PSN misses its data.
+    Gap,
+}
+
+impl QueuePair {
+    /// Handles an acknowledgement, a READ response or an atomic response.
+    pub(super) fn handle_response(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return Err(PacketDrop::State);
+        }
+        let psn = packet.psn();
+        if !self.is_outstanding(psn) {
+            // Late, duplicated, or for something that was never sent: ignored (IBTA 9.7.5.1.3).
+            self.counters.ghost_responses += 1;
+            return Err(PacketDrop::Ghost);
+        }
+        match packet.info().operation {
+            WireOperation::Acknowledge => {
+                let syndrome = packet.aeth().map_or(Syndrome::Reserved(0), |a| Syndrome::from_u8(a.syndrome));
+                self.handle_acknowledge(now, psn, syndrome, host)?;
+            }
+            WireOperation::ReadResponse => self.handle_read_response(now, packet, host)?,
+            WireOperation::AtomicAcknowledge => self.handle_atomic_response(now, packet, host)?,
+            _ => return Err(PacketDrop::Service),
+        }
+        self.retire_failed(host);
+        self.report_drained(host);
+        Ok(())
+    }
+
+    /// Whether a request with this PSN was ever sent and is not answered.
+    fn is_outstanding(&self, psn: Psn) -> bool {
+        psn.distance_from(self.requester.unacked) >= 0 && psn.is_before(self.requester.sent_end)
+    }
+
+    fn handle_acknowledge(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        syndrome: Syndrome,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        match syndrome {
+            Syndrome::Ack { .. } => {
+                if let Advance::Gap = self.answered_to(now, psn.plus(1), host) {
+                    self.implied_nak(host);
+                }
+            }
+            Syndrome::Rnr { timer } => {
+                self.counters.rcvd_rnr_err += 1;
+                match self.answered_to(now, psn, host) {
+                    Advance::Gap => self.implied_nak(host),
+                    Advance::Reached => self.receiver_not_ready(now, timer, host),
+                }
+            }
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                self.counters.rcvd_seq_err += 1;
+                if let Advance::Gap = self.answered_to(now, psn, host) {
+                    self.implied_nak(host);
+                } else if !self.requester.recovering {
+                    self.retry(host);
+                }
+            }
+            Syndrome::Nak(code) => {
+                let (status, what) = match code {
+                    NakCode::RemoteAccessError => (WcStatus::RemAccessErr, "remote access error"),
+                    NakCode::RemoteOperationalError => (WcStatus::RemOpErr, "remote operational error"),
+                    _ => (WcStatus::RemInvReqErr, "invalid request"),
+                };
+                match self.answered_to(now, psn, host) {
+                    Advance::Gap => self.implied_nak(host),
+                    Advance::Reached => self.refused(psn, status, what, host),
+                }
+            }
+            Syndrome::Reserved(_) => return Err(PacketDrop::ReservedSyndrome),
+        }
+        Ok(())
+    }
+
+    /// The peer had no receive posted: wait as long as it says, then send again from there (IBTA 9.7.5.2.8).
+    fn receiver_not_ready(&mut self, now: Instant, timer: u8, host: &mut impl Host) {
+        if self.requester.rnr_until.is_some() {
+            // A copy of the NAK that is being obeyed.
+            return;
+        }
+        // 7 means for ever.
+        if self.attr.rnr_retry.unwrap_or(0) != 7 {
+            if self.requester.rnr_retries == 0 {
+                self.counters.retry_rnr_exceeded_err += 1;
+                self.refused(
+                    self.requester.unacked,
+                    WcStatus::RnrRetryExcErr,
+                    "receiver not ready, rnr_retry times",
+                    host,
+                );
+                return;
+            }
+            self.requester.rnr_retries -= 1;
+        }
+        self.requester.go_back();
+        self.requester.recovering = true;
+        self.requester.deadline = None;
+        self.requester.rnr_until = Some(now + rnr_timer(timer));
+    }
+
+    fn refused(&mut self, psn: Psn, status: WcStatus, what: &'static str, host: &mut impl Host) {
+        match status {
+            WcStatus::RemAccessErr => self.counters.req_remote_access_errors += 1,
+            WcStatus::RemInvReqErr => self.counters.req_remote_invalid_request += 1,
+            _ => {}
+        }
+        self.note_failure(status, psn, FailureContext::PeerRefused(what), None);
+        self.fail_oldest(status, host);
+    }
+
+    /// A response beyond data that never came: ask again for what is missing.
+    fn implied_nak(&mut self, host: &mut impl Host) {
+        if self.requester.recovering {
+            return;
+        }
+        self.counters.implied_nak_seq_err += 1;
+        self.retry(host);
+    }
+
+    /// Books every PSN before `end` as answered, as far as no READ or atomic misses its data.
+    fn answered_to(&mut self, now: Instant, end: Psn, host: &mut impl Host) -> Advance {
+        let before = self.requester.unacked;
+        let mut outcome = Advance::Reached;
+        while let Some(wqe) = self.requester.queue.front_mut() {
+            let reach = end.distance_from(wqe.first_psn);
+            if !wqe.started || reach <= 0 {
+                break;
+            }
+            let acked = u32::try_from(reach).unwrap_or(0).min(wqe.packets);
+            if wqe.wr.operation.expects_response() {
+                if acked > wqe.acked {
+                    outcome = Advance::Gap;
+                }
+                break;
+            }
+            if acked > wqe.acked {
+                wqe.acked = acked;
+                wqe.sent = wqe.sent.max(acked);
+                self.requester.unacked = wqe.next_unacked();
+            }
+            if wqe.acked < wqe.packets {
+                break;
+            }
+            self.retire(0, host);
+        }
+        self.progress(now, before);
+        outcome
+    }
+
+    /// After `unacked` may have moved: counters of patience start over, and the timer too.
+    fn progress(&mut self, now: Instant, before: Psn) {
+        if self.requester.unacked == before {
+            return;
+        }
+        if self.requester.next_psn.is_before(self.requester.unacked) {
+            // Answers to an earlier transmission overtook the retransmission.
+            self.requester.next_psn = self.requester.unacked;
+        }
+        self.requester.recovering = false;
+        self.requester.refill_retries(&self.attr);
+        self.rearm(now);
+    }
+
+    /// Completes the oldest work request with success; `byte_len` is what it brought in.
+    fn retire(&mut self, byte_len: u32, host: &mut impl Host) {
+        let Some(wqe) = self.requester.queue.front() else { return };
+        self.requester.unacked = wqe.first_psn.plus(wqe.packets);
+        let Some(wr) = self.requester.pop() else { return };
+        if self.config.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
+            host.complete_send(WorkCompletion {
+                wr_id: wr.wr_id,
+                status: WcStatus::Success,
+                opcode: wr.operation.wc_opcode(),
+                byte_len,
+                qpn: self.config.qpn,
+                ..WorkCompletion::default()
+            });
+        }
+    }
+
+    fn handle_read_response(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        let psn = packet.psn();
+        if let Advance::Gap = self.answered_to(now, psn, host) {
+            self.implied_nak(host);
+            return Ok(());
+        }
+        let mtu = self.path.mtu.bytes();
+        let Some(wqe) = self.requester.queue.front() else { return Err(PacketDrop::Ghost) };
+        if !matches!(wqe.wr.operation, Operation::Read { .. }) || psn != wqe.next_unacked() {
+            self.counters.ghost_responses += 1;
+            return Err(PacketDrop::Ghost);
+        }
+        let offset = u64::from(wqe.acked) * u64::from(mtu);
+        let wanted = u32::try_from(u64::from(wqe.len).saturating_sub(offset)).unwrap_or(0).min(mtu);
+        let ends_message = wqe.acked + 1 == wqe.packets;
+        let ends_response = matches!(packet.info().position, Position::Last | Position::Only);
+        if packet.payload().len() != wanted as usize || (ends_message && !ends_response) {
+            self.bad_response(psn, "a READ response of the wrong length", host);
+            return Ok(());
+        }
+        if let Err(error) = self.scatter(offset, packet.payload(), host) {
+            self.note_failure(WcStatus::LocProtErr, psn, FailureContext::ScatteringResponse, Some(error));
+            self.fail_oldest(WcStatus::LocProtErr, host);
+            return Ok(());
+        }
+        let before = self.requester.unacked;
+        if let Some(wqe) = self.requester.queue.front_mut() {
+            if ends_response && wqe.responses_due > 0 {
+                wqe.responses_due -= 1;
+                self.requester.responses_due = self.requester.responses_due.saturating_sub(1);
+            }
+            wqe.acked += 1;
+            wqe.sent = wqe.sent.max(wqe.acked);
+            self.requester.unacked = wqe.next_unacked();
+            let len = wqe.len;
+            if ends_message {
+                self.retire(len, host);
+            }
+        }
+        self.progress(now, before);
+        Ok(())
+    }
+
+    fn handle_atomic_response(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        let psn = packet.psn();
+        if let Advance::Gap = self.answered_to(now, psn, host) {
+            self.implied_nak(host);
+            return Ok(());
+        }
+        let Some(wqe) = self.requester.queue.front() else { return Err(PacketDrop::Ghost) };
+        if !wqe.wr.operation.is_atomic() || psn != wqe.first_psn {
+            self.counters.ghost_responses += 1;
+            return Err(PacketDrop::Ghost);
+        }
+        let original = packet.atomic_ack().unwrap_or(0);
+        // Big-endian on the wire, host order in memory (IBTA 9.4.5).
+        if let Err(error) = self.scatter(0, &original.to_ne_bytes(), host) {
+            self.note_failure(WcStatus::LocProtErr, psn, FailureContext::ScatteringResponse, Some(error));
+            self.fail_oldest(WcStatus::LocProtErr, host);
+            return Ok(());
+        }
+        let before = self.requester.unacked;
+        self.retire(8, host);
+        self.progress(now, before);
+        Ok(())
+    }
+
+    fn bad_response(&mut self, psn: Psn, what: &'static str, host: &mut impl Host) {
+        self.note_failure(WcStatus::BadRespErr, psn, FailureContext::PeerRefused(what), None);
+        self.fail_oldest(WcStatus::BadRespErr, host);
+    }
+
+    /// Writes response bytes into the buffers of the oldest work request, `offset` bytes into them.
+    fn scatter(&self, offset: u64, data: &[u8], host: &mut impl Host) -> Result<(), AccessError> {
+        let domain = self.domain();
+        match self.requester.queue.front() {
+            Some(wqe) => super::responder::scatter(
+                host,
+                domain,
+                wqe.wr.data.elements(),
+                offset,
+                data,
+                Access::LOCAL_WRITE,
+            ),
+            None => Ok(()),
+        }
+    }
+}
