@@ -1,0 +1,268 @@
+//! Which changes of state there are, and the check of one.
+
+use super::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+use crate::ids::Mtu;
+use std::fmt;
+use thiserror::Error;
+
+/// The attributes of one change of state. `qp_state` itself is always allowed and listed in neither mask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rule {
+    /// Must be set.
+    pub required: AttrMask,
+    /// May be set.
+    pub optional: AttrMask,
+}
+
+/// The rule of a change of state, or of a modify that stays in a state; `None` where there is no such change.
+///
+/// Three properties of a type decide: a connected queue pair has a peer and access rights, a datagram one a
+/// `qkey`; a requester of a reliable connection has retries; a responder of one answers READs and says "not
+/// ready".
+#[must_use]
+pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
+    use AttrMask as M;
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+    let connected = qp_type.is_connected();
+    let reliable = qp_type.is_reliable();
+    let requester = matches!(qp_type, QpType::Rc | QpType::XrcSend);
+    let responder = matches!(qp_type, QpType::Rc | QpType::XrcRecv);
+
+    // Who may reach the queue pair: rights of its one peer, or the key of all datagrams.
+    let admission = if connected { M::ACCESS_FLAGS } else { M::QKEY };
+    // QP1 is bound to its port from birth.
+    let place = M::PKEY_INDEX | M::PORT.when(qp_type != QpType::Gsi);
+    let retries = (M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC).when(requester);
+    let answers = (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER).when(responder);
+    let running = M::CUR_STATE
+        | admission
+        | (M::ALT_PATH | M::PATH_MIG_STATE).when(connected)
+        | M::MIN_RNR_TIMER.when(responder);
+
+    let none = M::empty();
+    let (required, optional) = match (from, to) {
+        (_, Reset | Err) => (none, none),
+        (Reset, Init) => (place | admission, none),
+        (Init, Init) => (none, place | admission),
+        (Init, Rtr) => (
+            (M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN).when(connected) | answers,
+            M::PKEY_INDEX | admission | M::ALT_PATH.when(connected),
+        ),
+        (Rtr, Rts) => (M::SQ_PSN | M::TIMEOUT.when(reliable) | retries, running),
+        (Rts | Sqd, Rts) => (none, running),
+        (Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (
+            none,
+            M::PKEY_INDEX
+                | admission
+                | (M::AV | M::ALT_PATH | M::PATH_MIG_STATE).when(connected)
+                | (M::PORT | M::TIMEOUT).when(reliable)
+                | retries
+                | answers,
+        ),
+        // Reliable queue pairs never get to SQE (IBTA 10.3.1.7), yet the way out is open to them as well.
+        (Sqe, Rts) => (none, (M::CUR_STATE | admission).when(!reliable)),
+        _ => return None,
+    };
+    Some(Rule { required, optional })
+}
+
+/// What the device allows: bounds of attribute values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Number of ports; they are numbered from 1.
+    pub ports: u8,
+    /// Entries of the partition key table.
+    pub pkeys: u16,
+    /// Largest path MTU that the port's interface carries.
+    pub path_mtu: Mtu,
+    /// READs and atomics that a queue pair may have outstanding as requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that a queue pair remembers as responder.
+    pub max_dest_rd_atomic: u8,
+}
+
+impl Default for Limits {
+    /// One port, one partition, every path MTU, and the 128 outstanding READs of Linux rxe.
+    fn default() -> Self {
+        Self { ports: 1, pkeys: 1, path_mtu: Mtu::B4096, max_rd_atomic: 128, max_dest_rd_atomic: 128 }
+    }
+}
+
+/// A change of state of a queue pair of some type, as error texts name it: `INIT -> RTR of an RC queue pair`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transition {
+    /// Type of the queue pair.
+    pub qp_type: QpType,
+    /// The state before.
+    pub from: QpState,
+    /// The state asked for.
+    pub to: QpState,
+}
+
+impl fmt::Display for Transition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {} of {}", self.from, self.to, self.qp_type.described())
+    }
+}
+
+impl Transition {
+    /// Why this is not a change of state, and what is.
+    fn refusal(&self) -> String {
+        let Self { qp_type, from, to } = *self;
+        let described = qp_type.described();
+        if from == to {
+            return format!("{described} in {from} takes no attributes without a change of state");
+        }
+        let way = match (from, to) {
+            (_, QpState::Sqe) => "only a failed send leads there",
+            (QpState::Err, _) => "the only way out of ERR is RESET",
+            (QpState::Sqe, _) => "SQE is left to RTS, ERR or RESET",
+            (_, QpState::Sqd) => "SQD is entered from RTS",
+            _ => {
+                return format!(
+                    "cannot go from {from} to {to}: {described} goes RESET -> INIT -> RTR -> RTS"
+                );
+            }
+        };
+        format!("{described} cannot go from {from} to {to}: {way}")
+    }
+}
+
+/// Why a modify is refused. The queue pair is as it was.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ModifyError {
+    /// `cur_qp_state` is not the state that the queue pair is in.
+    #[error("the queue pair is in {actual}, not in {claimed} as cur_qp_state says")]
+    CurrentState {
+        /// As given.
+        claimed: QpState,
+        /// The state it is in.
+        actual: QpState,
+    },
+    /// There is no such change of state.
+    #[error("{}", .0.refusal())]
+    NoTransition(Transition),
+    /// An alternate path was given.
+    #[error("alt_ah_attr cannot be set: RoCE has no automatic path migration")]
+    AlternatePath,
+    /// Attributes that the change of state needs were not given.
+    #[error("{transition} needs {missing}")]
+    Missing {
+        /// The change of state.
+        transition: Transition,
+        /// What was not given.
+        missing: AttrMask,
+    },
+    /// Attributes were given that the change of state does not take.
+    #[error("{excess} {} not apply to {transition}", if .excess.iter().count() == 1 { "does" } else { "do" })]
+    NotApplicable {
+        /// The change of state.
+        transition: Transition,
+        /// What must not be given.
+        excess: AttrMask,
+    },
+    /// A value is outside its range.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+}
+
+/// An attribute whose value is not possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ValueError {
+    /// A number outside its range.
+    #[error("{field} is {value}; it can be {min} to {max}")]
+    Range {
+        /// The field of `ibv_qp_attr`.
+        field: &'static str,
+        /// As given.
+        value: u32,
+        /// Smallest value.
+        min: u32,
+        /// Largest value.
+        max: u32,
+    },
+    /// The path MTU is more than the port carries.
+    #[error("path_mtu is {} bytes; the port carries {} at most", .asked.bytes(), .largest.bytes())]
+    PathMtu {
+        /// As given.
+        asked: Mtu,
+        /// The largest possible.
+        largest: Mtu,
+    },
+    /// The address vector has no GID.
+    #[error("ah_attr has no GID (is_global is 0, or dgid is all zero): RoCE has no other addresses")]
+    NotGlobal,
+}
+
+/// Checks a modify of a queue pair that is in state `from` and returns the state that follows. Without
+/// `qp_state` that is `from`, as in the kernel: it must be a state in which attributes may change.
+///
+/// # Errors
+/// The first rule that `attr` breaks: the state claimed, the change of state, alternate path, missing
+/// attributes, attributes too many, values.
+pub fn check(qp_type: QpType, from: QpState, attr: &QpAttr, limits: &Limits) -> Result<QpState, ModifyError> {
+    if let Some(claimed) = attr.cur_qp_state
+        && claimed != from
+    {
+        return Err(ModifyError::CurrentState { claimed, actual: from });
+    }
+    let to = attr.qp_state.unwrap_or(from);
+    let transition = Transition { qp_type, from, to };
+    let Rule { required, optional } = rule(qp_type, from, to).ok_or(ModifyError::NoTransition(transition))?;
+    let given = attr.mask();
+    if given.contains(AttrMask::ALT_PATH) {
+        return Err(ModifyError::AlternatePath);
+    }
+    let missing = required - given;
+    if !missing.is_empty() {
+        return Err(ModifyError::Missing { transition, missing });
+    }
+    let excess = given - required - optional - AttrMask::STATE;
+    if !excess.is_empty() {
+        return Err(ModifyError::NotApplicable { transition, excess });
+    }
+    check_values(attr, limits)?;
+    Ok(to)
+}
+
+fn check_values(attr: &QpAttr, limits: &Limits) -> Result<(), ValueError> {
+    let ports = u32::from(limits.ports);
+    in_range("pkey_index", attr.pkey_index, 0, u32::from(limits.pkeys).saturating_sub(1))?;
+    in_range("port_num", attr.port_num, 1, ports)?;
+    // Widths of the fields: 5 bits of timeout, 3 of each retry counter, 5 of the RNR timer.
+    in_range("timeout", attr.timeout, 0, 31)?;
+    in_range("retry_cnt", attr.retry_cnt, 0, 7)?;
+    in_range("rnr_retry", attr.rnr_retry, 0, 7)?;
+    in_range("min_rnr_timer", attr.min_rnr_timer, 0, 31)?;
+    in_range("max_rd_atomic", attr.max_rd_atomic, 0, u32::from(limits.max_rd_atomic))?;
+    in_range("max_dest_rd_atomic", attr.max_dest_rd_atomic, 0, u32::from(limits.max_dest_rd_atomic))?;
+    if let Some(asked) = attr.path_mtu
+        && asked > limits.path_mtu
+    {
+        return Err(ValueError::PathMtu { asked, largest: limits.path_mtu });
+    }
+    attr.ah_attr.map_or(Ok(()), |av| check_address(&av, ports))
+}
+
+fn check_address(av: &AddressVector, ports: u32) -> Result<(), ValueError> {
+    if !av.is_global || av.dgid.is_zero() {
+        return Err(ValueError::NotGlobal);
+    }
+    in_range("ah_attr.port_num", Some(av.port_num), 1, ports)?;
+    // Four bits of service level.
+    in_range("ah_attr.sl", Some(av.sl), 0, 15)
+}
+
+fn in_range(
+    field: &'static str,
+    value: Option<impl Into<u32>>,
+    min: u32,
+    max: u32,
+) -> Result<(), ValueError> {
+    match value.map(Into::into) {
+        Some(value) if !(min..=max).contains(&value) => Err(ValueError::Range { field, value, min, max }),
+        _ => Ok(()),
+    }
+}
