@@ -1,1 +1,10 @@
-//! cc
+//! When a NIC may send: how much may be on the way to a peer.
+//!
+//! The crate is sans-IO: time is an argument, randomness a seed. It knows nothing of queue pairs, packets or sockets;
+//! it is told numbers of bytes and answers whether and when.
+
+#![forbid(unsafe_code)]
+
+pub mod inflight;
+
+pub use inflight::{Charge, PeerWindow};

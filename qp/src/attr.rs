@@ -6,6 +6,7 @@
 
 use crate::ids::{Gid, Mtu, Psn, QKey, Qpn};
 use crate::memory::Access;
+use crate::wire::opcode::Transport;
 use bitflags::bitflags;
 use std::fmt;
 
@@ -120,6 +121,18 @@ impl QpType {
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
+    }
+
+    /// Whether packets of this transport belong to such queue pairs.
+    #[must_use]
+    pub const fn speaks(self, transport: Transport) -> bool {
+        matches!(
+            (self, transport),
+            (Self::Rc, Transport::Rc)
+                | (Self::Uc, Transport::Uc)
+                | (Self::Ud | Self::Gsi, Transport::Ud)
+                | (Self::XrcSend | Self::XrcRecv, Transport::Xrc)
+        )
     }
 
     /// "an RC queue pair": the type, with the article that fits its name when it is spelt out.
@@ -319,6 +332,13 @@ macro_rules! attributes {
             #[must_use]
             pub fn mask(&self) -> AttrMask {
                 AttrMask::empty() $(| AttrMask::$bit.when(self.$field.is_some()))*
+            }
+
+            /// Takes over every attribute that is set in `other`.
+            pub fn merge(&mut self, other: &Self) {
+                $(if other.$field.is_some() {
+                    self.$field = other.$field;
+                })*
             }
 
             $(

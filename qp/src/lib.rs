@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod counters;
 pub mod ids;
 pub mod memory;
 pub mod queue_pair;

@@ -85,6 +85,21 @@ pub enum AccessError {
     },
 }
 
+impl AccessError {
+    /// The number that completions carry as `vendor_err`: which rule was broken.
+    #[must_use]
+    pub const fn vendor_code(self) -> u32 {
+        match self {
+            Self::UnknownKey { .. } => 1,
+            Self::WrongDomain { .. } => 2,
+            Self::Denied { .. } => 3,
+            Self::OutOfRange { .. } => 4,
+            Self::Misaligned { .. } => 5,
+            Self::Fault { .. } => 6,
+        }
+    }
+}
+
 /// In whose name memory is touched: keys are valid inside one protection domain, and type 2 memory windows
 /// for one queue pair only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
