@@ -7,9 +7,9 @@ use super::{FailureContext, PacketDrop, QueuePair};
 use crate::attr::QpState;
 use crate::ids::Psn;
 use crate::memory::{Access, AccessError, Host};
-use crate::wire::headers::{NakCode, Syndrome, rnr_timer};
 use crate::wire::opcode::{Operation as WireOperation, Position};
 use crate::wire::packet::Packet;
+use crate::wire::syndrome::{NakCode, Syndrome, rnr_delay};
 use crate::work::{Operation, SendFlags, WcStatus, WorkCompletion};
 use std::time::Instant;
 
@@ -124,7 +124,7 @@ impl QueuePair {
         self.requester.go_back();
         self.requester.recovering = true;
         self.requester.deadline = None;
-        self.requester.rnr_until = Some(now + rnr_timer(timer));
+        self.requester.rnr_until = Some(now + rnr_delay(timer));
     }
 
     fn refused(&mut self, psn: Psn, status: WcStatus, what: &'static str, host: &mut impl Host) {

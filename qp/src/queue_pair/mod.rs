@@ -13,8 +13,6 @@ mod responder;
 #[cfg(test)]
 mod tests;
 
-pub use responder::Served;
-
 use crate::attr::{self, AddressVector, Limits, ModifyError, QpAttr, QpCap, QpState, QpType};
 use crate::counters::QpCounters;
 use crate::ids::{Mtu, PKey, PdId, Psn, Qpn};
@@ -312,7 +310,12 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`ModifyError`] names what is missing, what does not apply or what is out of range; nothing has changed then.
-    pub fn modify(&mut self, attr: &QpAttr, limits: &Limits, host: &mut impl Host) -> Result<(), ModifyError> {
+    pub fn modify(
+        &mut self,
+        attr: &QpAttr,
+        limits: &Limits,
+        host: &mut impl Host,
+    ) -> Result<(), ModifyError> {
         let next = attr::check(self.config.qp_type, self.state, attr, limits)?;
         if next == QpState::Reset {
             self.reset();

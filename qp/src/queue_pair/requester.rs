@@ -273,7 +273,7 @@ impl QueuePair {
         let offset = u64::from(wqe.sent) * u64::from(mtu);
         let rest = u32::try_from(u64::from(wqe.len).saturating_sub(offset)).unwrap_or(0);
         let psn = wqe.first_psn.plus(wqe.sent);
-        let mut headers = Headers::new(Opcode::RcAck, self.path.dest_qpn, psn);
+        let mut headers = Headers::new(Opcode::RcSendOnly, self.path.dest_qpn, psn);
         headers.pkey = self.path.pkey;
         headers.mig_req = self.config.tuning.mig_req;
         let mut request = Request { headers, offset, payload: 0, psns: 1, last: true };

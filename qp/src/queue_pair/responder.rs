@@ -9,14 +9,12 @@ use crate::attr::QpState;
 use crate::ids::Psn;
 use crate::memory::{Access, AccessError, AtomicOp, Domain, Host, Memory, QpEvent};
 use crate::train::Train;
-use crate::wire::headers::{AethFields, NakCode, Syndrome};
+use crate::wire::headers::AethFields;
 use crate::wire::opcode::{Opcode, Operation as WireOperation, Position};
 use crate::wire::packet::{Headers, Packet};
+use crate::wire::syndrome::{NakCode, Syndrome};
 use crate::work::{RecvWr, Sge, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
-
-/// The credit field of an acknowledgement that grants no end-to-end credits (IBTA 9.7.7.2.4).
-const NO_CREDITS: u8 = 31;
 
 /// The message that is being received.
 #[derive(Debug, Default)]
@@ -87,12 +85,7 @@ enum Refusal {
 
 impl Refusal {
     fn invalid(what: &'static str) -> Self {
-        Self::Nak {
-            code: NakCode::InvalidRequest,
-            recv_status: WcStatus::RemInvReqErr,
-            what,
-            access: None,
-        }
+        Self::Nak { code: NakCode::InvalidRequest, recv_status: WcStatus::RemInvReqErr, what, access: None }
     }
 
     fn access(error: AccessError) -> Self {
@@ -158,7 +151,7 @@ impl Responder {
     /// Queues an acknowledgement of everything up to `psn`; true if it replaced one that still waited.
     fn acknowledge(&mut self, psn: Psn) -> bool {
         let msn = self.msn;
-        let syndrome = Syndrome::Ack { credits: NO_CREDITS };
+        let syndrome = Syndrome::ACK_UNLIMITED;
         if let Some(Response::Acknowledge { psn: p, msn: m, syndrome: Syndrome::Ack { .. } }) =
             self.responses.back_mut()
         {
@@ -286,11 +279,8 @@ impl QueuePair {
             };
             host.complete_recv(completion, true);
         } else {
-            let event = if code == NakCode::RemoteAccessError {
-                QpEvent::AccessError
-            } else {
-                QpEvent::RequestError
-            };
+            let event =
+                if code == NakCode::RemoteAccessError { QpEvent::AccessError } else { QpEvent::RequestError };
             host.event(self.config.qpn, event);
         }
         self.enter_error(host);
@@ -299,12 +289,12 @@ impl QueuePair {
     /// Executes the expected request; returns how many PSNs it takes.
     fn execute(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<u32, Refusal> {
         let info = packet.info();
-        let fits = match (&self.responder.message, info.operation, info.position) {
-            (Message::None, _, Position::First | Position::Only) => true,
-            (Message::Send { .. }, WireOperation::Send, Position::Middle | Position::Last) => true,
-            (Message::Write { .. }, WireOperation::Write, Position::Middle | Position::Last) => true,
-            _ => false,
-        };
+        let fits = matches!(
+            (&self.responder.message, info.operation, info.position),
+            (Message::None, _, Position::First | Position::Only)
+                | (Message::Send { .. }, WireOperation::Send, Position::Middle | Position::Last)
+                | (Message::Write { .. }, WireOperation::Write, Position::Middle | Position::Last)
+        );
         if !fits {
             return Err(Refusal::invalid("opcode out of sequence"));
         }
@@ -445,12 +435,7 @@ impl QueuePair {
         outcome
     }
 
-    fn write_packet(
-        &mut self,
-        packet: &Packet<'_>,
-        ends: bool,
-        host: &mut impl Host,
-    ) -> Result<(), Refusal> {
+    fn write_packet(&mut self, packet: &Packet<'_>, ends: bool, host: &mut impl Host) -> Result<(), Refusal> {
         let domain = self.domain();
         let data = packet.payload();
         let Message::Write { va, rkey, length, received } = self.responder.message else {
@@ -642,11 +627,11 @@ impl QueuePair {
         while let Some(response) = self.responder.responses.front().copied() {
             let room = match response {
                 Response::Acknowledge { psn, syndrome, msn } => {
-                    self.send_acknowledge(train, psn, Opcode::RcAck, syndrome, msn, 0)
+                    self.send_acknowledge(train, psn, Opcode::RcAcknowledge, syndrome, msn, 0)
                 }
                 Response::Atomic { psn, original, msn } => {
-                    let syndrome = Syndrome::Ack { credits: NO_CREDITS };
-                    self.send_acknowledge(train, psn, Opcode::RcAtomicAck, syndrome, msn, original)
+                    let syndrome = Syndrome::ACK_UNLIMITED;
+                    self.send_acknowledge(train, psn, Opcode::RcAtomicAcknowledge, syndrome, msn, original)
                 }
                 Response::Read { .. } => match self.send_read_response(train, response, host) {
                     Some(room) => room,
@@ -696,7 +681,9 @@ impl QueuePair {
         response: Response,
         host: &mut impl Host,
     ) -> Option<bool> {
-        let Response::Read { first, psn, end, va, rkey, left, started, msn } = response else { return Some(true) };
+        let Response::Read { first, psn, end, va, rkey, left, started, msn } = response else {
+            return Some(true);
+        };
         let mtu = self.path.mtu.bytes();
         let payload = left.min(mtu);
         let ends = left <= mtu;
@@ -706,14 +693,13 @@ impl QueuePair {
             (true, false) => Opcode::RcReadResponseMiddle,
             (true, true) => Opcode::RcReadResponseLast,
         };
-        let headers = self.response_headers(opcode, psn, Syndrome::Ack { credits: NO_CREDITS }, msn);
+        let headers = self.response_headers(opcode, psn, Syndrome::ACK_UNLIMITED, msn);
         if !train.has_room(&headers, payload as usize) {
             return Some(false);
         }
         let domain = self.domain();
-        let pushed = train.push(&headers, payload as usize, |out| {
-            host.read(domain, rkey, va, Access::REMOTE_READ, out)
-        });
+        let pushed = train
+            .push(&headers, payload as usize, |out| host.read(domain, rkey, va, Access::REMOTE_READ, out));
         if let Err(error) = pushed {
             // The region went away after the request was accepted (IBTA 9.7.4.1.5).
             self.responder.drop_responses();
