@@ -1,5 +1,8 @@
 //! Queues between the engine, which runs in whatever thread drives the port, and the program's threads.
 
+mod completions;
+mod inbox;
 mod ring;
 
-pub(crate) use ring::{Consumer, Producer, ring};
+pub(crate) use completions::{ChannelShared, CqProducer, CqShared, Pushed, completion_queue, locked};
+pub(crate) use inbox::{Direction, QpShared, Work};

@@ -1,0 +1,391 @@
+//! The engine: everything behind one port, sans-IO.
+//!
+//! It holds the queue pairs, the registered memory and the completion queues of a port, and is driven by whoever has
+//! its lock: the socket driver in real time, the simulator in virtual time, both through the same calls:
+//!
+//! ```text
+//! handle_datagram(now, ..)   post_*(..)   handle_timeout(now)      take something in, never send
+//! poll_transmit(now, ..)     poll_timeout()   poll_event()         give something out, never wait
+//! ```
+//!
+//! The order of a turn: take in all that arrived, act on timers that are due, then transmit until
+//! [`Engine::poll_transmit`] has nothing more. Acknowledgements are due once a burst is taken in, and so are sent
+//! once for the whole of it.
+
+mod counters;
+mod host;
+mod numbers;
+mod peers;
+mod receive;
+mod resources;
+mod transmit;
+
+pub use counters::{DropReason, PortCounters};
+pub use host::AsyncEvent;
+pub use receive::Arrival;
+pub use resources::ResourceError;
+pub use transmit::Departure;
+
+pub(crate) use host::CqId;
+
+use crate::memory::RegionTable;
+use crate::queue::{CqShared, Direction, QpShared, Work};
+use host::HostState;
+use numbers::QpNumbers;
+use peers::{Flights, Peers};
+use qp::attr::Limits;
+use qp::counters::QpCounters;
+use qp::queue_pair::PostError;
+use qp::wire::IdentSolver;
+use qp::{ModifyError, Mtu, PKey, QpAttr, QpState, QueuePair, Qpn};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What an engine is created with.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The address of the port: its GID, and the source of its packets.
+    pub address: IpAddr,
+    /// UDP source ports that the driver can send from. More than one spreads flows over equal-cost paths.
+    pub source_ports: Vec<u16>,
+    /// Largest path MTU that the interface carries.
+    pub active_mtu: Mtu,
+    /// Top byte of the queue pair numbers.
+    pub slot: u8,
+    /// Seed of keys and queue pair numbers in a simulation; `None` makes them unpredictable.
+    pub seed: Option<u64>,
+    /// How much may be on the way to one peer, in bytes of socket buffer; `None` for what a stock buffer holds.
+    pub peer_window: Option<u32>,
+}
+
+/// A queue pair in its place.
+struct QpEntry {
+    qp: QueuePair,
+    shared: Arc<QpShared>,
+    send_cq: CqId,
+    recv_cq: CqId,
+    /// The peer that it is connected to.
+    remote: Option<Remote>,
+    flights: Flights,
+    /// Work requests handed to the queue pair, of each queue.
+    accepted: [u32; 2],
+    /// Whether it stands in the ready queue.
+    ready: bool,
+    /// Whether it waits for room in the peer's window.
+    waiting: bool,
+    /// The earliest entry of it in the timer heap.
+    timer: Option<Instant>,
+}
+
+/// Where a connected queue pair sends to.
+#[derive(Clone, Copy, Debug)]
+struct Remote {
+    address: IpAddr,
+    peer: usize,
+    /// Which source port.
+    via: usize,
+    tos: u8,
+}
+
+/// Everything behind one port.
+pub struct Engine {
+    config: EngineConfig,
+    limits: Limits,
+    numbers: QpNumbers,
+    qps: Vec<Option<Box<QpEntry>>>,
+    live: usize,
+    host: HostState,
+    peers: Peers,
+    /// Queue pairs that may have something to send, in turn.
+    ready: VecDeque<usize>,
+    timers: BinaryHeap<Reverse<(Instant, usize)>>,
+    solver: IdentSolver,
+    counters: PortCounters,
+    /// Counters of queue pairs that are gone.
+    departed: QpCounters,
+    pds: resources::Domains,
+}
+
+impl Engine {
+    /// An engine without queue pairs.
+    #[must_use]
+    pub fn new(config: EngineConfig) -> Self {
+        let (rounds, regions) = match config.seed {
+            Some(seed) => (None, RegionTable::seeded(seed)),
+            None => (Some(rand::random()), RegionTable::new()),
+        };
+        Self {
+            limits: Limits { path_mtu: config.active_mtu, ..Limits::default() },
+            numbers: QpNumbers::new(config.slot, rounds),
+            qps: Vec::new(),
+            live: 0,
+            host: HostState::new(regions),
+            peers: Peers::new(config.peer_window),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            solver: IdentSolver::new(),
+            counters: PortCounters::default(),
+            departed: QpCounters::default(),
+            pds: resources::Domains::default(),
+            config,
+        }
+    }
+
+    /// What the engine was created with.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Counters of the port.
+    #[must_use]
+    pub fn port_counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    pub(crate) fn port_counters_mut(&mut self) -> &mut PortCounters {
+        &mut self.counters
+    }
+
+    /// Counters of all queue pairs that there are and were.
+    #[must_use]
+    pub fn qp_counters(&self) -> QpCounters {
+        let mut sum = self.departed;
+        for entry in self.qps.iter().flatten() {
+            sum.add(entry.qp.counters());
+        }
+        sum
+    }
+
+    /// The queue pair with this number.
+    #[must_use]
+    pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
+        let index = self.numbers.index(qpn)?;
+        self.qps.get(index)?.as_ref().map(|e| &e.qp)
+    }
+
+    /// All queue pairs.
+    pub fn qps(&self) -> impl Iterator<Item = &QueuePair> {
+        self.qps.iter().flatten().map(|e| &e.qp)
+    }
+
+    /// The next asynchronous event.
+    pub fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.host.events.pop_front()
+    }
+
+    /// Completion queues whose channel is to be told, each once for each event.
+    pub(crate) fn take_notifications(&mut self) -> std::vec::Drain<'_, Arc<CqShared>> {
+        self.host.notify.drain(..)
+    }
+
+    pub(crate) fn has_notifications(&self) -> bool {
+        !self.host.notify.is_empty()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next. May be earlier than needed.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Acts on timers that are due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let Some(entry) = self.qps.get_mut(index).and_then(Option::as_mut) else { continue };
+            if entry.timer != Some(at) {
+                continue;
+            }
+            entry.timer = None;
+            // Timers are moved far more often than they fire: the heap learns of a later deadline only now.
+            if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
+                entry.qp.handle_timeout(now, &mut self.host.of(entry.send_cq, entry.recv_cq));
+            }
+            self.settle(index);
+        }
+    }
+
+    /// Changes attributes and state of a queue pair.
+    ///
+    /// # Errors
+    /// [`ModifyError`]; nothing has changed then.
+    pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        let index = self.index(qpn).ok_or(ModifyQpError::NoSuchQueuePair(qpn))?;
+        if let Some(av) = &attr.ah_attr {
+            let ours = self.config.address;
+            let theirs = av.dgid.ip();
+            if !av.dgid.is_zero() && ours.is_ipv4() != theirs.is_ipv4() {
+                return Err(ModifyQpError::Family { ours, theirs });
+            }
+        }
+        self.collect(index);
+        let limits = self.limits;
+        let Some(entry) = self.qps[index].as_mut() else { return Err(ModifyQpError::NoSuchQueuePair(qpn)) };
+        entry.qp.modify(attr, &limits, &mut self.host.of(entry.send_cq, entry.recv_cq))?;
+        entry.shared.set_state(entry.qp.state());
+        if attr.pkey_index.is_some() {
+            entry.qp.set_pkey(PKey::DEFAULT);
+        }
+        if attr.ah_attr.is_some() {
+            self.connect(index);
+        }
+        self.settle(index);
+        Ok(())
+    }
+
+    /// Takes in the address that a queue pair was given.
+    fn connect(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let Some(av) = entry.qp.address_vector() else { return };
+        let address = av.dgid.ip();
+        let tos = av.traffic_class;
+        // One flow keeps one source port; which one follows from both ends, so that many flows spread.
+        let via = (entry.qp.qpn().value() as usize) % self.config.source_ports.len().max(1);
+        if let Some(old) = entry.remote.take() {
+            let freed = entry.flights.clear();
+            self.peers.get_mut(old.peer).window.give_back(freed);
+            self.peers.leave(old.peer);
+        }
+        let peer = self.peers.join(address);
+        entry.remote = Some(Remote { address, peer, via, tos });
+    }
+
+    /// Posts a work request that has a place reserved in the queue pair's shared part.
+    ///
+    /// # Errors
+    /// [`PostError`]; the place is given back then.
+    pub(crate) fn post(&mut self, qpn: Qpn, work: Work) -> Result<(), PostError> {
+        let Some(index) = self.index(qpn) else { return Ok(()) };
+        self.collect(index);
+        let result = self.accept(index, work);
+        self.settle(index);
+        result
+    }
+
+    /// Takes in what program threads left in the inbox of a queue pair.
+    pub(crate) fn ring(&mut self, qpn: Qpn) {
+        if let Some(index) = self.index(qpn) {
+            self.collect(index);
+            self.settle(index);
+        }
+    }
+
+    fn collect(&mut self, index: usize) {
+        while let Some(entry) = self.qps[index].as_mut() {
+            let Some(work) = entry.shared.collect() else { break };
+            // Whoever posted it was told that it is queued; a queue pair that was reset since takes nothing.
+            let _ = self.accept(index, work);
+        }
+    }
+
+    fn accept(&mut self, index: usize, work: Work) -> Result<(), PostError> {
+        let Some(entry) = self.qps[index].as_mut() else { return Ok(()) };
+        let mut host = self.host.of(entry.send_cq, entry.recv_cq);
+        let (direction, result) = match work {
+            Work::Send(wr) => (Direction::Send, entry.qp.post_send(wr, &mut host)),
+            Work::Recv(wr) => (Direction::Recv, entry.qp.post_recv(wr, &mut host)),
+        };
+        match result {
+            Ok(()) => entry.accepted[direction as usize] = entry.accepted[direction as usize].wrapping_add(1),
+            Err(_) => entry.shared.finish(direction, 1),
+        }
+        result
+    }
+
+    fn index(&self, qpn: Qpn) -> Option<usize> {
+        let index = self.numbers.index(qpn)?;
+        self.qps.get(index)?.as_ref().map(|_| index)
+    }
+
+    /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window.
+    fn settle(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let outstanding = [entry.qp.sends_outstanding(), entry.qp.recvs_outstanding()];
+        for (direction, outstanding) in [Direction::Send, Direction::Recv].into_iter().zip(outstanding) {
+            let accepted = &mut entry.accepted[direction as usize];
+            let finished = accepted.wrapping_sub(u32::try_from(outstanding).unwrap_or(u32::MAX));
+            if finished > 0 {
+                entry.shared.finish(direction, finished);
+                *accepted = accepted.wrapping_sub(finished);
+            }
+        }
+        if entry.shared.state() != entry.qp.state() {
+            entry.shared.set_state(entry.qp.state());
+        }
+        if let Some(remote) = entry.remote {
+            let freed = entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn());
+            if freed > 0 {
+                self.peers.get_mut(remote.peer).window.give_back(freed);
+                self.wake_waiting(remote.peer);
+            }
+        }
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        if !entry.ready && entry.qp.wants_to_transmit() {
+            // One that waits for room may still have answers to send, which need none.
+            entry.ready = true;
+            self.ready.push_back(index);
+        }
+        if let Some(due) = entry.qp.poll_timeout()
+            && entry.timer.is_none_or(|t| due < t)
+        {
+            entry.timer = Some(due);
+            self.timers.push(Reverse((due, index)));
+        }
+        self.fail_overrun();
+    }
+
+    /// Queue pairs that waited for room in a peer's window may try again.
+    fn wake_waiting(&mut self, peer: usize) {
+        while let Some(index) = self.peers.get_mut(peer).waiting.pop_front() {
+            if let Some(entry) = self.qps[index].as_mut() {
+                entry.waiting = false;
+                if !entry.ready {
+                    entry.ready = true;
+                    self.ready.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37).
+    fn fail_overrun(&mut self) {
+        while let Some(cq) = self.host.overrun.pop() {
+            for index in 0..self.qps.len() {
+                let Some(entry) = self.qps[index].as_mut() else { continue };
+                if (entry.send_cq == cq || entry.recv_cq == cq) && entry.qp.state() != QpState::Reset {
+                    let attr = QpAttr::to_state(QpState::Err);
+                    let mut host = self.host.of(entry.send_cq, entry.recv_cq);
+                    // Any state leads to ERR, so this cannot be refused.
+                    let _ = entry.qp.modify(&attr, &self.limits, &mut host);
+                    entry.shared.set_state(entry.qp.state());
+                }
+            }
+        }
+    }
+}
+
+/// Why a queue pair was not modified.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ModifyQpError {
+    /// No queue pair has this number.
+    #[error("there is no queue pair {0}")]
+    NoSuchQueuePair(Qpn),
+    /// The peer's address is of the other IP family.
+    #[error("the port's address is {ours}, which cannot reach {theirs}: both must be IPv4 or both IPv6")]
+    Family {
+        /// Address of the port.
+        ours: IpAddr,
+        /// Address that was given.
+        theirs: IpAddr,
+    },
+    /// Attributes are missing, too many or out of range.
+    #[error(transparent)]
+    Attributes(#[from] ModifyError),
+}

@@ -1,0 +1,120 @@
+//! Queue pair numbers.
+//!
+//! A number is `slot(8) | scrambled index(16)`: the top byte steers a packet to the process that owns it, the rest
+//! names the queue pair there. The index is scrambled by a keyed bijection, so that numbers cannot be guessed, and
+//! freed indices wait at the end of a queue, so that a late packet for a queue pair that is gone meets no other.
+
+use qp::Qpn;
+use std::collections::VecDeque;
+
+/// Queue pairs that one slot can have: 2^16, less the numbers 0 and 1 that the architecture reserves.
+pub(crate) const MAX_QPS: usize = (1 << 16) - 2;
+
+/// Hands out queue pair numbers and finds the table index behind one.
+#[derive(Debug)]
+pub(crate) struct QpNumbers {
+    slot: u8,
+    /// Keys of the rounds of the bijection; none in a simulation, where numbers count up from 2.
+    rounds: Option<[u8; 4]>,
+    next: u32,
+    free: VecDeque<u16>,
+}
+
+impl QpNumbers {
+    pub(crate) fn new(slot: u8, rounds: Option<[u8; 4]>) -> Self {
+        Self { slot, rounds, next: 0, free: VecDeque::new() }
+    }
+
+    /// A number that no queue pair has, and its table index.
+    pub(crate) fn allocate(&mut self) -> Option<(Qpn, usize)> {
+        loop {
+            let index = if self.next < 1 << 16 {
+                self.next += 1;
+                u16::try_from(self.next - 1).ok()?
+            } else {
+                self.free.pop_front()?
+            };
+            let qpn = self.number(index);
+            // 0 and 1 are the management queue pairs of slot 0, and 0xFFFFFF means multicast.
+            if qpn.value() > 1 && qpn != Qpn::MULTICAST {
+                return Some((qpn, usize::from(index)));
+            }
+        }
+    }
+
+    pub(crate) fn release(&mut self, index: usize) {
+        if let Ok(index) = u16::try_from(index) {
+            self.free.push_back(index);
+        }
+    }
+
+    /// The table index that a number would have; `None` where it belongs to another slot.
+    pub(crate) fn index(&self, qpn: Qpn) -> Option<usize> {
+        let value = qpn.value();
+        if value >> 16 != u32::from(self.slot) {
+            return None;
+        }
+        let mut left = (value >> 8) as u8;
+        let mut right = value as u8;
+        for key in self.rounds.iter().flatten().rev() {
+            (left, right) = (right ^ mix(left, *key), left);
+        }
+        Some(usize::from(u16::from_be_bytes([left, right])))
+    }
+
+    fn number(&self, index: u16) -> Qpn {
+        let [mut left, mut right] = index.to_be_bytes();
+        for key in self.rounds.iter().flatten() {
+            (left, right) = (right, left ^ mix(right, *key));
+        }
+        Qpn::new(u32::from(self.slot) << 16 | u32::from(u16::from_be_bytes([left, right])))
+    }
+}
+
+/// The round function: any function makes a bijection of the rounds; this one spreads every bit.
+fn mix(half: u8, key: u8) -> u8 {
+    let x = u32::from(half) ^ u32::from(key);
+    // 2^32 divided by the golden ratio: the multiplier of Knuth's multiplicative hash.
+    (x.wrapping_mul(0x9e37_79b1) >> 16) as u8 ^ key.rotate_left(3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn numbers_are_distinct_and_lead_back() {
+        for rounds in [None, Some([1, 2, 3, 4]), Some([0xff, 0, 0x5a, 9])] {
+            let mut numbers = QpNumbers::new(7, rounds);
+            let mut seen = HashSet::new();
+            while let Some((qpn, index)) = numbers.allocate() {
+                assert!(seen.insert(qpn));
+                assert_eq!(numbers.index(qpn), Some(index));
+                assert_eq!(qpn.value() >> 16, 7);
+            }
+            assert!(seen.len() >= MAX_QPS);
+            assert_eq!(numbers.index(Qpn::new(0x08_0000)), None, "another slot");
+        }
+    }
+
+    #[test]
+    fn reserved_numbers_are_not_handed_out() {
+        let mut numbers = QpNumbers::new(0, None);
+        assert_eq!(numbers.allocate().map(|(q, _)| q), Some(Qpn::new(2)));
+        let mut all = QpNumbers::new(0xff, None);
+        assert!(std::iter::from_fn(|| all.allocate()).all(|(q, _)| q != Qpn::MULTICAST));
+    }
+
+    #[test]
+    fn a_freed_number_is_reused_last() {
+        let mut numbers = QpNumbers::new(1, None);
+        let (first, index) = numbers.allocate().expect("a number");
+        numbers.release(index);
+        for _ in 0..(1 << 16) - 1 {
+            assert_ne!(numbers.allocate().map(|(q, _)| q), Some(first));
+        }
+        assert_eq!(numbers.allocate().map(|(q, _)| q), Some(first));
+        assert_eq!(numbers.allocate(), None, "no number is left");
+    }
+}

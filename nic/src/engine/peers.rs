@@ -1,0 +1,166 @@
+//! What is on the way to each peer, and who waits for room.
+
+use cc::{Charge, PeerWindow};
+use qp::{Mtu, Psn};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+/// BTH, RETH and ICRC around the payload of the packets that a window is measured in.
+const OVERHEAD: u32 = 12 + 16 + 4;
+
+/// Full packets in a train, as far as the charge of one depends on it: a 64 KiB train has 15 of 4 KiB.
+const TRAIN: u32 = 15;
+
+/// One peer.
+#[derive(Debug, Default)]
+pub(crate) struct Peer {
+    pub(crate) window: PeerWindow,
+    /// Queue pairs, by table index, that have something to send and no room, first come first.
+    pub(crate) waiting: VecDeque<usize>,
+    users: usize,
+}
+
+/// The peers that connected queue pairs point to.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    by_address: HashMap<IpAddr, usize>,
+    table: slab::Slab<Peer>,
+    window: Option<u32>,
+}
+
+impl Peers {
+    /// `window`: bytes of charge that may be on the way to each; `None` for what a stock socket buffer holds.
+    pub(crate) fn new(window: Option<u32>) -> Self {
+        Self { window, ..Self::default() }
+    }
+
+    /// The peer at `address`, for one more queue pair.
+    pub(crate) fn join(&mut self, address: IpAddr) -> usize {
+        let table = &mut self.table;
+        let window = self.window;
+        let id = *self.by_address.entry(address).or_insert_with(|| {
+            table.insert(Peer { window: window.map_or_else(PeerWindow::default, PeerWindow::new), ..Peer::default() })
+        });
+        self.table[id].users += 1;
+        id
+    }
+
+    /// One queue pair less; a peer that nobody points to is forgotten.
+    pub(crate) fn leave(&mut self, id: usize) {
+        self.table[id].users -= 1;
+        if self.table[id].users == 0 {
+            self.table.remove(id);
+            self.by_address.retain(|_, v| *v != id);
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, id: usize) -> &mut Peer {
+        &mut self.table[id]
+    }
+}
+
+/// What a queue pair has on the way, oldest first: up to which PSN, and at what charge.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    log: VecDeque<(Psn, u32)>,
+}
+
+impl Flights {
+    /// The charge of a full packet of this path MTU, as part of a train.
+    pub(crate) fn packet_charge(mtu: Mtu) -> u32 {
+        Charge::in_train(mtu.bytes() + OVERHEAD, TRAIN)
+    }
+
+    /// Books what was just sent: PSNs `from..to`, in `packets` packets of `size` bytes. Returns the charge.
+    pub(crate) fn depart(&mut self, from: Psn, to: Psn, packets: u32, size: usize, mtu: Mtu) -> u32 {
+        let psns = u32::try_from(to.distance_from(from)).unwrap_or(0);
+        if psns == 0 {
+            return 0;
+        }
+        // More PSNs than packets: a READ was asked for, and its answer comes in full packets.
+        let each = if psns > packets {
+            Self::packet_charge(mtu)
+        } else {
+            Charge::in_train(u32::try_from(size).unwrap_or(u32::MAX), packets)
+        };
+        let charge = each.saturating_mul(psns);
+        self.log.push_back((to, charge));
+        charge
+    }
+
+    /// Books what arrived: everything before `unacked`. Where `next` moved back, a retransmission begins and all
+    /// that was on the way counts as gone. Returns the charge to give back.
+    pub(crate) fn arrive(&mut self, unacked: Psn, next: Psn) -> u32 {
+        let mut freed = 0;
+        if self.log.back().is_some_and(|(end, _)| next.is_before(*end)) {
+            freed = self.log.iter().map(|(_, c)| *c).sum();
+            self.log.clear();
+            return freed;
+        }
+        while let Some((end, charge)) = self.log.front() {
+            if unacked.is_before(*end) {
+                break;
+            }
+            freed += charge;
+            self.log.pop_front();
+        }
+        freed
+    }
+
+    /// Everything that is on the way, as gone.
+    pub(crate) fn clear(&mut self) -> u32 {
+        let freed = self.log.iter().map(|(_, c)| *c).sum();
+        self.log.clear();
+        freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn psn(value: u32) -> Psn {
+        Psn::new(value)
+    }
+
+    #[test]
+    fn what_departs_arrives() {
+        let mut flights = Flights::default();
+        let first = flights.depart(psn(0xff_fffe), psn(3), 5, 4116, Mtu::B4096);
+        let second = flights.depart(psn(3), psn(4), 1, 100, Mtu::B4096);
+        assert!(first > 5 * 4116 && second >= 832);
+        assert_eq!(flights.arrive(psn(1), psn(4)), 0, "the first train is not all there");
+        assert_eq!(flights.arrive(psn(3), psn(4)), first);
+        assert_eq!(flights.arrive(psn(4), psn(4)), second);
+        assert_eq!(flights.arrive(psn(4), psn(4)), 0);
+    }
+
+    #[test]
+    fn a_retransmission_frees_all() {
+        let mut flights = Flights::default();
+        let sum = flights.depart(psn(0), psn(8), 8, 4116, Mtu::B4096)
+            + flights.depart(psn(8), psn(16), 8, 4116, Mtu::B4096);
+        assert_eq!(flights.arrive(psn(2), psn(2)), sum);
+    }
+
+    #[test]
+    fn a_read_is_charged_for_its_answer() {
+        let mut flights = Flights::default();
+        let charge = flights.depart(psn(0), psn(16), 1, 32, Mtu::B1024);
+        assert_eq!(charge, 16 * Flights::packet_charge(Mtu::B1024));
+    }
+
+    #[test]
+    fn peers_are_shared_and_forgotten() {
+        let mut peers = Peers::new(None);
+        let a = peers.join(IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(peers.join(IpAddr::from([10, 0, 0, 1])), a);
+        let b = peers.join(IpAddr::from([10, 0, 0, 2]));
+        assert_ne!(a, b);
+        peers.leave(a);
+        peers.get_mut(a).window.take(5);
+        peers.leave(a);
+        let again = peers.join(IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(peers.get_mut(again).window.used(), 0);
+    }
+}
