@@ -1,0 +1,34 @@
+//! The UDP sockets below the engine.
+//!
+//! RoCEv2 is UDP to port 4791. A [`RoceSocket`] owns the receiving socket of one address and the sockets it
+//! sends from; a [`RecvBatch`] holds what one receive call brought. Everything here is plain system calls
+//! without allocation; who waits, and when, is decided above.
+//!
+//! The ICRC at the end of each packet covers fields of the IP and UDP headers that a socket neither sets nor
+//! shows, so this layer promises what the kernel will put there:
+//!
+//! | field | value | because |
+//! |---|---|---|
+//! | UDP source port | [`RoceSocket::source_port`] | the port really bound |
+//! | UDP destination port | [`SocketConfig::port`] | |
+//! | IPv4 identification | 0, and *i* in segment *i* of a train | unconnected socket, DF set (`IP_PMTUDISC_DO`) |
+//! | IPv4 flags and offset | DF, 0 | the same |
+//!
+//! On loopback a train reaches a `UDP_GRO` socket without ever being split, so that no such header exists.
+//! Both ends then compute the ICRC as if it had been.
+
+pub mod baseline;
+mod probe;
+mod recv;
+mod socket;
+mod sys;
+
+#[cfg(test)]
+mod tests;
+
+pub use probe::{Offloads, probe_offloads, receive_charge};
+pub use recv::{Datagram, RecvBatch, RecvError};
+pub use socket::{
+    BindError, Capabilities, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, SOURCE_PORTS,
+    SendError, Sent, SocketConfig, SocketCounters,
+};

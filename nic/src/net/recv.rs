@@ -1,0 +1,141 @@
+//! What one receive call brings.
+
+use super::sys::{self, MAX_SLOTS, Slot};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use thiserror::Error;
+
+/// A UDP datagram, merged or not, is no longer than this.
+const MAX_DATAGRAM: usize = 1 << 16;
+
+/// Why nothing can be received any more. Packets that are missing or broken are not errors.
+#[derive(Debug, Error)]
+pub enum RecvError {
+    /// The kernel refused the call itself: the descriptor was closed behind our back, or a sandbox forbids it.
+    #[error("the receiving socket failed: {0}; it was closed from outside or a sandbox forbids recvmmsg")]
+    Os(#[from] io::Error),
+}
+
+/// Reusable room for the datagrams of one receive call.
+///
+/// A datagram may be a whole GSO train or a row of packets that the kernel merged (UDP GRO): see
+/// [`Datagram::segments`]. One slot is filled again and again while the receiver keeps up, so that its 64 KiB
+/// stay in the cache; the other slots serve bursts of small datagrams.
+pub struct RecvBatch {
+    slots: Box<[Slot]>,
+    buffer: Box<[u8]>,
+    stride: usize,
+    filled: usize,
+    pub(super) dropped: u64,
+}
+
+impl RecvBatch {
+    /// Room for up to `slots` datagrams (1 to 32, else the nearest) of any length.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self::with_buffers(slots, MAX_DATAGRAM)
+    }
+
+    /// Room for up to `slots` datagrams of `stride` bytes; longer ones arrive truncated.
+    #[must_use]
+    pub fn with_buffers(slots: usize, stride: usize) -> Self {
+        let (slots, stride) = (slots.clamp(1, MAX_SLOTS), stride.clamp(1, MAX_DATAGRAM));
+        Self {
+            slots: vec![Slot::EMPTY; slots].into(),
+            buffer: vec![0; slots * stride].into(),
+            stride,
+            filled: 0,
+            dropped: 0,
+        }
+    }
+
+    /// The datagrams that the last receive call brought, in order of arrival.
+    pub fn datagrams(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
+        self.slots.iter().zip(self.buffer.chunks_exact(self.stride)).take(self.filled).map(describe)
+    }
+
+    /// How many datagrams the kernel dropped on this socket between the previous batch and this one, because
+    /// the receive buffer was full or a checksum wrong.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Receives into the slots; returns how many were filled.
+    pub(super) fn fill(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        self.filled = 0;
+        self.dropped = 0;
+        self.filled = sys::recv(fd, &mut self.slots, &mut self.buffer, self.stride)?;
+        Ok(self.filled)
+    }
+
+    /// The socket's drop count (modulo 2^32) at the arrival of the batch's last datagram, if there were drops.
+    pub(super) fn drop_count(&self) -> Option<u32> {
+        let last = self.slots[..self.filled].last()?;
+        last.control.messages().find_map(|(level, kind, data)| {
+            (level == libc::SOL_SOCKET && kind == libc::SO_RXQ_OVFL)
+                .then(|| data.first_chunk().copied().map(u32::from_ne_bytes))?
+        })
+    }
+}
+
+impl fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecvBatch({} of {} slots of {} bytes)", self.filled, self.slots.len(), self.stride)
+    }
+}
+
+/// A received datagram: one packet, or several of equal length behind one another (the last may be shorter).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram<'a> {
+    /// The UDP payload of all its packets.
+    pub bytes: &'a [u8],
+    /// Length of each packet but the last; at least 1.
+    pub segment_size: usize,
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// IPv4 TOS or IPv6 traffic class: DSCP and ECN. Of merged packets, that of all (GRO merges only equal
+    /// ones). 0 if the kernel does not tell.
+    pub tos: u8,
+    /// IPv4 TTL or IPv6 hop limit on arrival, 0 if the kernel does not tell.
+    pub ttl: u8,
+    /// Whether bytes, or what the kernel says about them, were lost for lack of room: drop it.
+    pub truncated: bool,
+}
+
+impl<'a> Datagram<'a> {
+    /// The packets with their index in the train. In a train that was never split the index is also the
+    /// IPv4 identification under the ICRC; the kernel may also merge packets from the middle of a train, or
+    /// from several trains, so it is a guess only.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = (usize, &'a [u8])> + use<'a> {
+        self.bytes.chunks(self.segment_size.max(1)).enumerate()
+    }
+}
+
+/// Reads an integer control message, of whatever width the kernel chose for it.
+fn number(data: &[u8]) -> Option<u32> {
+    match *data {
+        [a, b, c, d, ..] => Some(u32::from_ne_bytes([a, b, c, d])),
+        [a, b, ..] => Some(u16::from_ne_bytes([a, b]).into()),
+        [a] => Some(a.into()),
+        [] => None,
+    }
+}
+
+fn describe<'a>((slot, part): (&'a Slot, &'a [u8])) -> Datagram<'a> {
+    let bytes = &part[..slot.len.min(part.len())];
+    let (mut tos, mut ttl, mut segment) = (0, 0, 0);
+    for (level, kind, data) in slot.control.messages() {
+        let Some(value) = number(data) else { continue };
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => tos = value as u8,
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => ttl = value as u8,
+            (libc::SOL_UDP, libc::UDP_GRO) => segment = value as usize,
+            _ => {}
+        }
+    }
+    let segment_size = if segment == 0 { bytes.len().max(1) } else { segment };
+    Datagram { bytes, segment_size, source: slot.source.get(), tos, ttl, truncated: slot.truncated }
+}
