@@ -1,3 +1,65 @@
-//! rnic.
+//! rnic: a RoCEv2 NIC in software.
+//!
+//! The API has the field's terms and shape: open a [`Device`], allocate a [`ProtectionDomain`], register memory
+//! ([`MemoryRegion`]), create a [`CompletionQueue`] and a [`QueuePair`], connect it, post work, poll for completions.
+//! On the network a device speaks real RoCEv2 over UDP port 4791; in a [`sim::Net`] the same engine runs in virtual
+//! time. A first RDMA WRITE, in either:
+//!
+//! ```
+//! use rnic::{RcEnd, WcStatus};
+//!
+//! let net = rnic::sim::Net::new();
+//! let (a, b) = (net.device(), net.device());
+//! let (left, right) = RcEnd::pair(&a, &b)?;
+//! let source = left.register(b"hello rdma")?;
+//! let target = right.register_remote(10)?;
+//! left.qp.write(7, source.all(), target.remote(0))?;
+//! let wc = left.wait()?;
+//! assert_eq!((wc.wr_id, wc.status), (7, WcStatus::Success));
+//! assert_eq!(target.to_vec()?, b"hello rdma");
+//! # Ok::<(), rnic::Error>(())
+//! ```
+//!
+//! Replace the first two lines by `let (a, b) = (rnic::open()?, rnic::open()?);` and it runs over sockets.
 
+#![deny(unsafe_code)]
+
+pub mod engine;
 pub mod net;
+pub mod sim;
+
+mod completion;
+mod connection;
+mod device;
+mod domain;
+mod error;
+mod memory;
+mod port;
+mod queue;
+mod queue_pair;
+mod sync;
+
+pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue};
+pub use connection::RcEnd;
+pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
+pub use domain::{MemoryRegion, ProtectionDomain};
+pub use error::{Error, Result};
+pub use memory::{BufferError, RegisterError};
+pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
+
+pub use qp::attr::{AddressVector, ModifyError};
+pub use qp::counters::QpCounters;
+pub use qp::memory::QpEvent;
+pub use qp::queue_pair::{Failure, FailureContext, PostError, Tuning};
+pub use qp::{
+    Access, AccessError, Gather, Gid, Mtu, Operation, PKey, Psn, QpAttr, QpCap, QpState, QpType, Qpn, RecvWr,
+    Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus, WorkCompletion,
+};
+
+/// Opens a device at the first free loopback address.
+///
+/// # Errors
+/// [`Error::Open`].
+pub fn open() -> Result<Device> {
+    Device::open(&DeviceConfig::default())
+}

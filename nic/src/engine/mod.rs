@@ -24,11 +24,12 @@ pub use counters::{DropReason, PortCounters};
 pub use host::AsyncEvent;
 pub use receive::Arrival;
 pub use resources::ResourceError;
+pub(crate) use resources::{QpRequest, device_attr};
 pub use transmit::Departure;
 
 pub(crate) use host::CqId;
 
-use crate::memory::RegionTable;
+use crate::memory::{KeySource, RegionTable};
 use crate::queue::{CqShared, Direction, QpShared, Work};
 use host::HostState;
 use numbers::QpNumbers;
@@ -37,7 +38,7 @@ use qp::attr::Limits;
 use qp::counters::QpCounters;
 use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
-use qp::{ModifyError, Mtu, PKey, QpAttr, QpState, QueuePair, Qpn};
+use qp::{ModifyError, Mtu, PKey, Psn, QpAttr, QpState, Qpn, QueuePair};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::IpAddr;
@@ -114,8 +115,8 @@ impl Engine {
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         let (rounds, regions) = match config.seed {
-            Some(seed) => (None, RegionTable::seeded(seed)),
-            None => (Some(rand::random()), RegionTable::new()),
+            Some(seed) => (None, RegionTable::new(resources::MAX_MR, KeySource::Seed(seed))),
+            None => (Some(rand::random()), RegionTable::new(resources::MAX_MR, KeySource::Random)),
         };
         Self {
             limits: Limits { path_mtu: config.active_mtu, ..Limits::default() },
@@ -170,6 +171,22 @@ impl Engine {
     /// All queue pairs.
     pub fn qps(&self) -> impl Iterator<Item = &QueuePair> {
         self.qps.iter().flatten().map(|e| &e.qp)
+    }
+
+    /// Whether a queue pair has nothing on the way to its peer.
+    pub(crate) fn is_quiet(&self, qpn: Qpn) -> bool {
+        self.qp(qpn).is_some_and(|qp| qp.next_psn() == qp.unacked_psn())
+    }
+
+    /// Whether a queue pair may have something to send.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Counts a datagram that was cut short.
+    pub(crate) fn note_truncated(&mut self) {
+        self.counters.rx_packets += 1;
+        self.counters.drop(DropReason::Truncated);
     }
 
     /// The next asynchronous event.
@@ -297,6 +314,14 @@ impl Engine {
             Err(_) => entry.shared.finish(direction, 1),
         }
         result
+    }
+
+    /// A PSN to start a new queue pair with: unpredictable, save in a simulation (RFC 6528 says why for TCP).
+    pub(crate) fn first_psn(&self) -> Psn {
+        match self.config.seed {
+            Some(_) => Psn::new(0),
+            None => Psn::new(rand::random()),
+        }
     }
 
     fn index(&self, qpn: Qpn) -> Option<usize> {

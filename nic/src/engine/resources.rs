@@ -2,7 +2,8 @@
 
 use super::host::Cq;
 use super::{CqId, Engine, QpEntry};
-use crate::memory::{MemoryBuffer, RegisterError};
+use crate::device::DeviceAttr;
+use crate::memory::{BufferError, Keys, MemoryBuffer, RegisterError};
 use crate::queue::{ChannelShared, CqShared, Direction, QpShared, completion_queue};
 use qp::queue_pair::QpConfig;
 use qp::{Access, PdId, QpCap, QpType, QueuePair, Qpn};
@@ -19,6 +20,30 @@ pub(crate) const MAX_INLINE: u32 = 512;
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Completion queues, and protection domains, of a port.
 pub(crate) const MAX_OBJECTS: usize = 1 << 16;
+
+/// Memory regions, as in Linux rxe.
+pub(crate) const MAX_MR: u32 = 1 << 20;
+
+/// What a device can do. Every figure is one that this module enforces.
+pub(crate) fn device_attr() -> DeviceAttr {
+    let limits = qp::attr::Limits::default();
+    DeviceAttr {
+        max_qp: u32::try_from(super::numbers::MAX_QPS).unwrap_or(u32::MAX),
+        max_qp_wr: MAX_QP_WR,
+        max_sge: MAX_SGE,
+        max_inline_data: MAX_INLINE,
+        max_cq: MAX_OBJECTS as u32,
+        max_cqe: MAX_CQE,
+        max_mr: MAX_MR,
+        // A message is 2^31 bytes at most, a region may hold many.
+        max_mr_size: u64::MAX >> 1,
+        max_pd: MAX_OBJECTS as u32,
+        max_qp_rd_atom: u32::from(limits.max_dest_rd_atomic),
+        max_qp_init_rd_atom: u32::from(limits.max_rd_atomic),
+        max_pkeys: limits.pkeys,
+        phys_port_cnt: limits.ports,
+    }
+}
 
 /// Why an object could not be created or destroyed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -68,6 +93,9 @@ pub enum ResourceError {
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// Memory could not be allocated.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
 }
 
 /// Protection domains, with the number of objects in each.
@@ -126,16 +154,16 @@ impl Engine {
         pd: PdId,
         buffer: &Arc<MemoryBuffer>,
         access: Access,
-    ) -> Result<u32, ResourceError> {
+    ) -> Result<Keys, ResourceError> {
         self.pds.users(pd)?;
-        let key = self.host.regions.register_buffer(pd, buffer, access)?;
+        let keys = self.host.regions.register_buffer(pd, Arc::clone(buffer), access)?;
         *self.pds.users(pd)? += 1;
-        Ok(key)
+        Ok(keys)
     }
 
     /// Takes a region away from its key. No copy is under way: the engine is between two batches.
     pub(crate) fn deregister(&mut self, pd: PdId, key: u32) -> Result<(), ResourceError> {
-        if !self.host.regions.deregister(key) {
+        if self.host.regions.deregister(key).is_none() {
             return Err(ResourceError::Unknown { what: "memory region" });
         }
         if let Ok(users) = self.pds.users(pd) {

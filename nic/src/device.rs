@@ -1,0 +1,326 @@
+//! Devices: what a program opens first.
+
+use crate::completion::{CompletionChannel, CompletionQueue};
+use crate::domain::ProtectionDomain;
+use crate::engine::{AsyncEvent, Engine, EngineConfig, PortCounters};
+use crate::error::{Error, Result};
+use crate::net::{Capabilities, RoceSocket, SocketConfig, SocketCounters};
+use crate::port::{Clock, Io, Port, UdpIo};
+use qp::counters::QpCounters;
+use qp::{Gid, Mtu, PKey, Qpn};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// How to open a device on the network.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceConfig {
+    /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ...
+    pub address: Option<IpAddr>,
+    /// The interface index, for IPv6 link-local addresses.
+    pub scope_id: u32,
+    /// Largest path MTU to offer; `None` for what the interface carries.
+    pub mtu: Option<Mtu>,
+    /// Whether to send and receive several packets in one system call where the kernel can. `None` means yes.
+    pub offload: Option<bool>,
+    /// How many UDP source ports to send from; more spread flows over equal-cost paths. `None` means 4.
+    pub source_ports: Option<usize>,
+    /// Bytes of receive buffer to ask the kernel for.
+    pub recv_buffer: Option<usize>,
+    /// How much may be on the way to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
+    pub peer_window: Option<u32>,
+}
+
+impl DeviceConfig {
+    /// A device at this address of the host.
+    #[must_use]
+    pub fn at(address: IpAddr) -> Self {
+        Self { address: Some(address), ..Self::default() }
+    }
+}
+
+/// An open device: one port with one address.
+///
+/// Everything made from it keeps it open. Clones are the same device.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<DeviceInner>,
+}
+
+pub(crate) struct DeviceInner {
+    name: String,
+    pub(crate) port: Arc<Port>,
+}
+
+impl DeviceInner {
+    /// The engine's port, if this process opened it.
+    pub(crate) fn port(&self) -> Result<&Arc<Port>> {
+        if self.port.is_ours() { Ok(&self.port) } else { Err(Error::Forked) }
+    }
+
+    /// Starts the background thread if it does not run yet.
+    pub(crate) fn serve(&self) -> Result<()> {
+        let port = self.port()?;
+        if let Some(background) = &port.background {
+            background
+                .start(port)
+                .map_err(|source| Error::Os { what: "cannot start the background thread", source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        if self.port.is_ours()
+            && let Some(background) = &self.port.background
+        {
+            background.stop();
+        }
+    }
+}
+
+/// What a device can do (`ibv_device_attr`). What is 0 does not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests of one queue.
+    pub max_qp_wr: u32,
+    /// Scatter/gather elements of one work request.
+    pub max_sge: u32,
+    /// Bytes of inline data.
+    pub max_inline_data: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of one completion queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Bytes of one memory region.
+    pub max_mr_size: u64,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// READs and atomics outstanding at a queue pair, as responder.
+    pub max_qp_rd_atom: u32,
+    /// READs and atomics outstanding at a queue pair, as requester.
+    pub max_qp_init_rd_atom: u32,
+    /// Entries of the P_Key table.
+    pub max_pkeys: u16,
+    /// Ports.
+    pub phys_port_cnt: u8,
+}
+
+/// What a port is (`ibv_port_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAttr {
+    /// Whether packets can flow.
+    pub active: bool,
+    /// Largest path MTU of any port.
+    pub max_mtu: Mtu,
+    /// Largest path MTU of this port.
+    pub active_mtu: Mtu,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u32,
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: u16,
+    /// Bytes of the longest message.
+    pub max_msg_sz: u32,
+}
+
+/// All counters of a device.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    /// Of the port: traffic, and drops by reason.
+    pub port: PortCounters,
+    /// Of all queue pairs together, under the kernel's names.
+    pub qp: QpCounters,
+    /// Of the sockets; `None` in a simulation.
+    pub socket: Option<SocketCounters>,
+}
+
+impl Counters {
+    /// Every counter with its name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let socket = self.socket.iter().flat_map(|s| [("socket_rx_overrun", s.drops)]);
+        self.qp.iter().chain(self.port.iter()).chain(socket)
+    }
+}
+
+impl Device {
+    /// Opens a device on the network.
+    ///
+    /// # Errors
+    /// [`Error::Open`] says what is in the way of the address and what to do about it.
+    pub fn open(config: &DeviceConfig) -> Result<Self> {
+        let ip = config.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        let mut socket = SocketConfig::new(ip);
+        socket.scope_id = config.scope_id;
+        let offload = config.offload.unwrap_or(true);
+        (socket.gso, socket.gro) = (offload, offload);
+        socket.source_ports = config.source_ports.unwrap_or(socket.source_ports);
+        socket.recv_buffer = config.recv_buffer.unwrap_or(socket.recv_buffer);
+        let socket = match config.address {
+            Some(_) => RoceSocket::bind(&socket)?,
+            None => RoceSocket::bind_first_free_loopback(&socket)?,
+        };
+        let address = socket.ip();
+        let carried = interface_mtu(address).and_then(Mtu::for_interface).unwrap_or(Mtu::B1024);
+        let engine = EngineConfig {
+            address,
+            source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
+            active_mtu: config.mtu.map_or(carried, |m| m.min(carried)),
+            slot: rand::random(),
+            seed: None,
+            peer_window: config.peer_window,
+        };
+        let port = Port::new(engine, Io::Udp(Box::new(UdpIo::new(socket))), Clock::Real);
+        Ok(Self::around("rnic0".into(), port))
+    }
+
+    pub(crate) fn around(name: String, port: Arc<Port>) -> Self {
+        Self { inner: Arc::new(DeviceInner { name, port }) }
+    }
+
+    /// The name of the device.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The address of its port.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.inner.port.inspect(|e| e.config().address)
+    }
+
+    /// The GID of its port.
+    #[must_use]
+    pub fn gid(&self) -> Gid {
+        Gid::from(self.address())
+    }
+
+    /// The P_Key table.
+    #[must_use]
+    pub fn pkeys(&self) -> Vec<PKey> {
+        vec![PKey::DEFAULT]
+    }
+
+    /// What the device can do.
+    #[must_use]
+    pub fn attr(&self) -> DeviceAttr {
+        crate::engine::device_attr()
+    }
+
+    /// What the port is.
+    #[must_use]
+    pub fn port_attr(&self) -> PortAttr {
+        PortAttr {
+            active: self.inner.port.is_ours(),
+            max_mtu: Mtu::B4096,
+            active_mtu: self.inner.port.inspect(|e| e.config().active_mtu),
+            gid_tbl_len: 1,
+            pkey_tbl_len: 1,
+            // 2^31 (IBTA C9-94).
+            max_msg_sz: 1 << 31,
+        }
+    }
+
+    /// What the kernel does for the sockets; `None` in a simulation.
+    #[must_use]
+    pub fn socket_capabilities(&self) -> Option<Capabilities> {
+        self.inner.port.with_lane(|lane| match &lane.io {
+            Io::Udp(udp) => Some(udp.socket().capabilities()),
+            Io::Sim { .. } => None,
+        })
+    }
+
+    /// Everything that was counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner.port.with_lane(|lane| Counters {
+            port: lane.engine.port_counters().clone(),
+            qp: lane.engine.qp_counters(),
+            socket: match &lane.io {
+                Io::Udp(udp) => Some(udp.socket().counters()),
+                Io::Sim { .. } => None,
+            },
+        })
+    }
+
+    /// What one queue pair counted; `None` if there is no such queue pair.
+    #[must_use]
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
+        self.inner.port.inspect(|e| e.qp(qpn).map(|qp| *qp.counters()))
+    }
+
+    /// The next asynchronous event.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn poll_event(&self) -> Result<Option<AsyncEvent>> {
+        let port = self.inner.port()?;
+        port.progress();
+        Ok(port.control(Engine::poll_event))
+    }
+
+    /// Makes progress: takes in what arrived and sends what is due. Whoever polls a completion queue or waits does
+    /// so anyway; this is for programs that poll memory that a peer writes.
+    pub fn progress(&self) {
+        if self.inner.port.is_ours() {
+            self.inner.port.progress();
+        }
+    }
+
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] when there is none left.
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
+        ProtectionDomain::new(&self.inner)
+    }
+
+    /// Creates a completion queue of at least `cqe` entries.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] for a size that is out of range.
+    pub fn create_cq(&self, cqe: u32) -> Result<CompletionQueue> {
+        CompletionQueue::new(&self.inner, cqe, None)
+    }
+
+    /// Creates a completion queue whose events go to `channel`.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Self::create_cq).
+    pub fn create_cq_with_channel(&self, cqe: u32, channel: &CompletionChannel) -> Result<CompletionQueue> {
+        CompletionQueue::new(&self.inner, cqe, Some(channel))
+    }
+
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when there is no descriptor left.
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
+        CompletionChannel::new()
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({} at {})", self.name(), self.address())
+    }
+}
+
+/// The IP MTU of the interface that has `address`.
+fn interface_mtu(address: IpAddr) -> Option<u32> {
+    let wanted = address.to_canonical();
+    let matches = |a: &nix::ifaddrs::InterfaceAddress| {
+        let Some(storage) = &a.address else { return false };
+        let v4 = storage.as_sockaddr_in().map(|s| IpAddr::V4(s.ip()));
+        let v6 = storage.as_sockaddr_in6().map(|s| IpAddr::V6(s.ip()));
+        v4.or(v6) == Some(wanted)
+    };
+    let named = nix::ifaddrs::getifaddrs().ok()?.find(matches).map(|a| a.interface_name);
+    // All of 127.0.0.0/8 is the loopback interface's, though it lists one address only.
+    let name = named.or_else(|| wanted.is_loopback().then(|| "lo".to_owned()))?;
+    std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()
+}

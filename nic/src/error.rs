@@ -1,0 +1,57 @@
+//! Errors of the API.
+
+use crate::engine::{ModifyQpError, ResourceError};
+use qp::queue_pair::PostError;
+use std::time::Duration;
+use thiserror::Error;
+
+/// A misuse of the API, or something that this host or device cannot do. How work requests end is not an error but
+/// the status of a completion.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The device could not be opened.
+    #[error(transparent)]
+    Open(#[from] crate::net::BindError),
+    /// An object could not be created or destroyed.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+    /// A queue pair could not be modified.
+    #[error(transparent)]
+    Modify(#[from] ModifyQpError),
+    /// A work request was not accepted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// A range of a memory region that does not exist.
+    #[error("bytes {start}..{end} are not inside the region, which has {len}")]
+    Range {
+        /// First byte asked for.
+        start: u64,
+        /// Byte behind the last asked for.
+        end: u64,
+        /// Length of the region.
+        len: u64,
+    },
+    /// Memory could not be allocated, read or written.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::BufferError),
+    /// Nothing completed in time.
+    #[error("no completion within {0:?}")]
+    Timeout(Duration),
+    /// Nothing completed, and in virtual time nothing ever will.
+    #[error("no completion, and nothing is under way any more: what was waited for was never posted, or failed without a report")]
+    Stalled,
+    /// The object was opened before a fork, by the parent.
+    #[error("this device was opened by the parent process: open it again after the fork")]
+    Forked,
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        source: std::io::Error,
+    },
+}
+
+/// A result of the API.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,196 @@
+//! The thread that serves a port when the program does not poll.
+//!
+//! While the program polls, the thread stays away from the socket and looks every half millisecond whether that is
+//! still so: at 2,000 wake-ups a second it costs about 1 % of a core. Once polling stops it takes over: it drives the
+//! engine, spins for a little after each activity, then blocks until a packet, a timer or a wish comes.
+
+#![expect(unsafe_code, reason = "ppoll takes a list that nix wants borrowed from objects that may go away")]
+
+use super::Port;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the thread looks whether the program still polls. Half of the millisecond within which it has to have
+/// taken over.
+const STANDBY: Duration = Duration::from_micros(500);
+
+/// How long the thread spins after activity before it blocks: waking it takes 12 to 30 us, so within this time the
+/// next packet of a conversation is met awake.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Polls between two looks that make a program one that polls. Those that sleep on a channel poll once or twice for
+/// each event.
+const POLLING: u32 = 16;
+
+/// Whether the program polls.
+struct PollWatch {
+    seen: u32,
+    since: Instant,
+    polling: bool,
+}
+
+impl PollWatch {
+    /// Takes in the count of polls: many within a standby period make a program one that polls, a period with few
+    /// makes it one that does not.
+    fn look(&mut self, polls: u32, now: Instant) {
+        let many = polls.wrapping_sub(self.seen) >= POLLING;
+        if many || now.saturating_duration_since(self.since) >= STANDBY {
+            *self = Self { seen: polls, since: now, polling: many };
+        }
+    }
+}
+
+/// The background thread of a port, or the wish for one.
+pub(crate) struct Background {
+    /// Wakes the thread. Made with the thread.
+    wake: OnceLock<EventFd>,
+    /// When the thread wakes by itself, in nanoseconds after `epoch`; 0 while it is awake.
+    sleeps_until: AtomicU64,
+    /// The program is about to sleep: polls so far do not count.
+    handover: AtomicBool,
+    stop: AtomicBool,
+    epoch: Instant,
+    socket: AtomicI32,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    pub(super) fn new() -> Self {
+        Self {
+            wake: OnceLock::new(),
+            sleeps_until: AtomicU64::new(0),
+            handover: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            epoch: Instant::now(),
+            socket: AtomicI32::new(-1),
+            thread: Mutex::new(None),
+        }
+    }
+
+    /// Starts the thread, the first time that a queue pair can receive: before that there is nothing to serve.
+    pub(crate) fn start(self: &Arc<Self>, port: &Arc<Port>) -> std::io::Result<()> {
+        let mut thread = crate::queue::locked(&self.thread);
+        if thread.is_some() {
+            return Ok(());
+        }
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let _ = self.wake.set(wake);
+        if let Some(fd) = port.with_lane(|lane| lane.io.receive_fd()) {
+            self.socket.store(fd, Ordering::Relaxed);
+        }
+        let background = Arc::clone(self);
+        let port = Arc::downgrade(port);
+        let named = std::thread::Builder::new().name("rnic".into());
+        // Signals are the program's: they must not be delivered to a thread that it does not know.
+        let mut all = nix::sys::signal::SigSet::all();
+        all.remove(nix::sys::signal::Signal::SIGSEGV);
+        all.remove(nix::sys::signal::Signal::SIGBUS);
+        let before = all.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
+        let started = named.spawn(move || background.run(&port));
+        before.thread_set_mask()?;
+        *thread = Some(started?);
+        Ok(())
+    }
+
+    /// Ends the thread and waits for it.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.signal();
+        let thread = crate::queue::locked(&self.thread).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic in the thread is a bug of ours and has been printed.
+            let _ = thread.join();
+        }
+    }
+
+    /// The program is about to sleep.
+    pub(super) fn take_over(&self) {
+        self.handover.store(true, Ordering::SeqCst);
+        let until = self.sleeps_until.load(Ordering::SeqCst);
+        // Blocked on the socket it serves the port already; only from standby it has to be fetched.
+        if until != 0 && until != u64::MAX {
+            self.signal();
+        }
+    }
+
+    /// Makes sure that the thread is awake when the engine's next timer is due.
+    pub(super) fn wake_before(&self, due: Option<Instant>) {
+        let Some(due) = due else { return };
+        let until = self.sleeps_until.load(Ordering::SeqCst);
+        // A thread in standby looks again soon enough.
+        let soon = self.nanos(due).saturating_add(u64::try_from(STANDBY.as_nanos()).unwrap_or(0));
+        if until > soon {
+            self.signal();
+        }
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn signal(&self) {
+        if let Some(wake) = self.wake.get() {
+            // Fails only when the counter is full: the thread is as good as awake then.
+            let _ = wake.write(1);
+        }
+    }
+
+    fn run(&self, port: &Weak<Port>) {
+        let mut active_until = Instant::now();
+        let mut watch = PollWatch { seen: 0, since: active_until, polling: false };
+        while !self.stop.load(Ordering::SeqCst) {
+            let Some(port) = port.upgrade() else { break };
+            watch.look(port.polls.load(Ordering::Relaxed), Instant::now());
+            if self.handover.swap(false, Ordering::SeqCst) {
+                watch.polling = false;
+            }
+            if watch.polling {
+                drop(port);
+                self.sleep(false, Some(Instant::now() + STANDBY));
+                continue;
+            }
+            let (busy, next) = port.background_turn();
+            drop(port);
+            let now = Instant::now();
+            if busy {
+                active_until = now + SPIN;
+            } else if now >= active_until {
+                self.sleep(true, next);
+            }
+        }
+    }
+
+    /// Blocks until `until`, a wish, or (if `serving`) a packet.
+    fn sleep(&self, serving: bool, until: Option<Instant>) {
+        let Some(wake) = self.wake.get() else { return };
+        self.sleeps_until.store(until.map_or(u64::MAX, |at| self.nanos(at).max(1)), Ordering::SeqCst);
+        // A wish that came before the line above did not see us asleep.
+        if !self.stop.load(Ordering::SeqCst) && !self.handover.load(Ordering::SeqCst) {
+            let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
+            let socket = if serving { self.socket.load(Ordering::Relaxed) } else { -1 };
+            wait_readable([wake.as_fd().as_raw_fd(), socket], timeout);
+        }
+        self.sleeps_until.store(0, Ordering::SeqCst);
+        // Empties the counter; an error means that it is empty.
+        let _ = wake.read();
+    }
+}
+
+/// Waits until one of the descriptors is readable; negative ones are left out.
+fn wait_readable(fds: [RawFd; 2], timeout: Option<Duration>) {
+    let mut list = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let timeout = timeout.map(|t| libc::timespec {
+        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(i32::try_from(t.subsec_nanos()).unwrap_or(0)),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the list and the timeout live across the call; a descriptor that was closed meanwhile gives POLLNVAL.
+    // Whatever the result, the caller looks for work again.
+    unsafe { libc::ppoll(list.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+}

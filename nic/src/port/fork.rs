@@ -1,0 +1,66 @@
+//! What a fork leaves to the child: nothing of ours.
+//!
+//! A child's copy of a socket keeps the address bound after the parent is gone, and steals packets if anybody reads
+//! from it. So the child closes them, before anything else runs in it, and every object of the parent answers there
+//! that it was opened by another process.
+
+#![expect(unsafe_code, reason = "pthread_atfork and close in the child, where almost nothing else is allowed")]
+
+use std::os::fd::RawFd;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// Descriptors that a child has to close. A fixed table, because the child may not take locks: the thread that
+/// held them does not exist there. 1,024 are 200 ports of five sockets.
+static INHERITED: [AtomicI32; 1024] = [const { AtomicI32::new(-1) }; 1024];
+
+/// How many forks lie between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+static INSTALL: Once = Once::new();
+
+/// Runs in the child, between fork and whatever the program does next: async-signal-safe calls only.
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    for slot in &INHERITED {
+        let fd = slot.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: the descriptor is the child's copy of a socket that only the parent uses; objects of the
+            // parent never touch it here, because they are of another generation.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// Which generation of forks this process is.
+pub(super) fn generation() -> u32 {
+    INSTALL.call_once(|| {
+        // SAFETY: `in_child` only stores to atomics and closes descriptors. If there is no memory for the
+        // registration, children keep their copies: the program works, but the address stays bound in them.
+        if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
+            tracing::warn!("cannot register a fork handler: forked children keep copies of the sockets");
+        }
+    });
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Has children close these.
+pub(super) fn close_in_child(fds: impl Iterator<Item = RawFd>) {
+    for fd in fds {
+        let free = |slot: &&AtomicI32| {
+            slot.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if INHERITED.iter().find(free).is_none() {
+            tracing::warn!("more sockets than a fork handler can close: a forked child keeps a copy");
+        }
+    }
+}
+
+/// The descriptors are about to be closed here.
+pub(super) fn forget(fds: impl Iterator<Item = RawFd>) {
+    for fd in fds {
+        for slot in &INHERITED {
+            let _ = slot.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}

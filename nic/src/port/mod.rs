@@ -1,0 +1,246 @@
+//! A port: one engine, what it sends and receives through, and who drives it.
+//!
+//! Progress is made by whoever waits. A program thread that polls drives the engine inline; a background thread does
+//! it when nobody polls. The engine is taken by try-lock: who does not get it has a driver already. Work that was
+//! posted meanwhile rings a doorbell, and whoever lets go of the engine looks for it first, so nothing is left
+//! behind.
+
+mod background;
+mod fork;
+mod io;
+
+pub(crate) use background::Background;
+pub(crate) use io::{Io, SimPacket, UdpIo};
+
+use crate::engine::{Engine, EngineConfig};
+use crate::queue::{QpShared, Work, locked};
+use crate::sim::World;
+use crate::sync::{PiGuard, PiMutex};
+use io::Lane;
+use qp::Qpn;
+use qp::queue_pair::PostError;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Misses of the lock in a row after which a poller waits for it. An endless spin of a thread with a real-time
+/// priority would starve the holder; the lock lends the holder that priority.
+const MISSES_BEFORE_WAITING: u32 = 64;
+
+/// What time it is for a port.
+#[derive(Clone)]
+pub(crate) enum Clock {
+    /// The time of day.
+    Real,
+    /// The time of a simulation.
+    Virtual(Arc<World>),
+}
+
+/// A port, shared by all objects of its device.
+pub(crate) struct Port {
+    /// Not dropped in a forked child, whose copies of the descriptors are closed already.
+    lane: ManuallyDrop<PiMutex<Lane>>,
+    doorbells: Mutex<Vec<Qpn>>,
+    rung: AtomicBool,
+    /// Moves with every poll of a program thread.
+    polls: AtomicU32,
+    misses: AtomicU32,
+    pub(crate) clock: Clock,
+    pub(crate) background: Option<Arc<Background>>,
+    generation: u32,
+}
+
+impl Port {
+    pub(crate) fn new(config: EngineConfig, io: Io, clock: Clock) -> Arc<Self> {
+        let background = matches!(clock, Clock::Real).then(|| Arc::new(Background::new()));
+        if let Io::Udp(udp) = &io {
+            fork::close_in_child(udp.raw_fds());
+        }
+        Arc::new(Self {
+            lane: ManuallyDrop::new(PiMutex::new(Lane::new(Engine::new(config), io))),
+            doorbells: Mutex::default(),
+            rung: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
+            misses: AtomicU32::new(0),
+            clock,
+            background,
+            generation: fork::generation(),
+        })
+    }
+
+    /// Whether this process opened the port. A forked child inherits the memory of its parent but not its place in
+    /// the network.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    /// What time it is.
+    pub(crate) fn now(&self) -> Instant {
+        match &self.clock {
+            Clock::Real => Instant::now(),
+            Clock::Virtual(world) => world.now(),
+        }
+    }
+
+    /// Runs `change` on the engine, sends what that made ready and tells whoever waits.
+    pub(crate) fn control<R>(&self, change: impl FnOnce(&mut Engine) -> R) -> R {
+        let mut lane = self.lane.lock();
+        let result = change(&mut lane.engine);
+        lane.transmit(self.now());
+        self.release(lane);
+        result
+    }
+
+    /// Looks at the engine without driving it.
+    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> R {
+        look(&self.lane.lock().engine)
+    }
+
+    /// Runs `act` on everything behind the lock: for drivers.
+    pub(crate) fn with_lane<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
+        let mut lane = self.lane.lock();
+        let result = act(&mut lane);
+        self.release(lane);
+        result
+    }
+
+    /// Posts a work request that has its place reserved in `qp`.
+    pub(crate) fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
+        let qpn = qp.config.qpn;
+        let Some(mut lane) = self.lane.try_lock() else {
+            qp.leave(work);
+            self.ring(qpn);
+            return Ok(());
+        };
+        let result = lane.engine.post(qpn, work);
+        // The first request of a burst leaves at once; those behind it join in trains while it is on the way.
+        if lane.engine.is_quiet(qpn) {
+            lane.transmit(self.now());
+        }
+        self.release(lane);
+        result
+    }
+
+    /// Leaves word that the inbox of a queue pair holds work, and drives the engine if nobody does.
+    fn ring(&self, qpn: Qpn) {
+        locked(&self.doorbells).push(qpn);
+        self.rung.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `release`: either the holder sees the doorbell, or we get the lock.
+        fence(Ordering::SeqCst);
+        if let Some(lane) = self.lane.try_lock() {
+            self.release(lane);
+        }
+    }
+
+    /// One turn by a program thread that waits for something. Returns whether anything happened.
+    pub(crate) fn progress(&self) -> bool {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if matches!(self.clock, Clock::Virtual(_)) {
+            // Time stands still while a program looks; the simulation moves it.
+            return false;
+        }
+        let mut lane = match self.lane.try_lock() {
+            Some(lane) => {
+                self.misses.store(0, Ordering::Relaxed);
+                lane
+            }
+            None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
+            None => self.lane.lock(),
+        };
+        let busy = lane.turn(Instant::now());
+        self.release(lane);
+        busy
+    }
+
+    /// One turn by the background thread: whether anything happened, and when it wants the next.
+    fn background_turn(&self) -> (bool, Option<Instant>) {
+        let mut lane = self.lane.lock();
+        let now = Instant::now();
+        let busy = lane.turn(now);
+        let next = lane.poll_timeout(now);
+        self.release(lane);
+        (busy, next)
+    }
+
+    /// The program is about to sleep: everything due is sent, and the background thread takes over at once.
+    pub(crate) fn hand_over(&self) {
+        self.progress();
+        if let Some(background) = &self.background {
+            background.take_over();
+        }
+    }
+
+    /// Lets go of the engine, after taking in what was posted meanwhile.
+    fn release(&self, mut lane: PiGuard<'_, Lane>) {
+        loop {
+            if self.rung.swap(false, Ordering::Relaxed) {
+                for qpn in std::mem::take(&mut *locked(&self.doorbells)) {
+                    lane.engine.ring(qpn);
+                }
+                lane.transmit(self.now());
+            }
+            if lane.engine.has_notifications() {
+                for cq in lane.engine.take_notifications() {
+                    if let Some(channel) = cq.channel() {
+                        channel.signal(&cq);
+                    }
+                }
+            }
+            if let Some(background) = &self.background {
+                background.wake_before(lane.engine.poll_timeout());
+            }
+            drop(lane);
+            fence(Ordering::SeqCst);
+            if !self.rung.load(Ordering::Relaxed) {
+                return;
+            }
+            match self.lane.try_lock() {
+                Some(again) => lane = again,
+                None => return,
+            }
+        }
+    }
+
+    /// Waits until `ready` gives something or `timeout` has passed. In virtual time it is the simulation that moves
+    /// on; there, `None` also means that nothing will ever happen any more.
+    pub(crate) fn wait<R>(&self, timeout: Duration, mut ready: impl FnMut() -> Option<R>) -> Option<R> {
+        let deadline = self.now() + timeout;
+        loop {
+            if let Some(result) = ready() {
+                return Some(result);
+            }
+            match &self.clock {
+                Clock::Real => {
+                    if !self.progress() {
+                        if Instant::now() >= deadline {
+                            return ready();
+                        }
+                        std::hint::spin_loop();
+                    }
+                }
+                Clock::Virtual(world) => {
+                    if world.now() >= deadline || !world.step_until(deadline) {
+                        return ready();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
+        if let Io::Udp(udp) = &self.lane.lock().io {
+            fork::forget(udp.raw_fds());
+        }
+        #[expect(unsafe_code, reason = "the one place that decides whether the sockets are closed")]
+        // SAFETY: `lane` is not used again: this is the end of the port.
+        unsafe {
+            ManuallyDrop::drop(&mut self.lane);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Queue pairs, as programs hold them.
+
+use crate::completion::{CompletionQueue, CqInner};
+use crate::domain::PdInner;
+use crate::engine::QpRequest;
+use crate::error::Result;
+use crate::queue::{QpShared, Work};
+use qp::attr::AddressVector;
+use qp::counters::QpCounters;
+use qp::queue_pair::{Failure, Tuning};
+use qp::{
+    Access, Gather, Gid, Mtu, Operation, Psn, QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote, SendFlags,
+    SendWr,
+};
+use std::sync::Arc;
+
+/// What a queue pair is created with (`ibv_qp_init_attr`).
+#[derive(Clone)]
+pub struct QpInit {
+    /// The service.
+    pub qp_type: QpType,
+    /// Where sends complete.
+    pub send_cq: CompletionQueue,
+    /// Where receives complete.
+    pub recv_cq: CompletionQueue,
+    /// Sizes of the queues.
+    pub cap: QpCap,
+    /// Whether every send makes a completion, signalled or not.
+    pub sq_sig_all: bool,
+    /// Choices that the protocol leaves open.
+    pub tuning: Tuning,
+}
+
+impl QpInit {
+    /// A reliable connection: 128 sends and 128 receives of up to 4 elements, 256 bytes of inline data, completions for
+    /// signalled sends only.
+    #[must_use]
+    pub fn rc(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
+        Self {
+            qp_type: QpType::Rc,
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            cap: QpCap {
+                max_send_wr: 128,
+                max_recv_wr: 128,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 256,
+            },
+            sq_sig_all: false,
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+/// What the two ends of a connection tell each other before they can talk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct QpAddress {
+    /// Address of the port.
+    pub gid: [u8; 16],
+    /// Number of the queue pair.
+    pub qpn: u32,
+    /// The first PSN that it will send.
+    pub psn: u32,
+    /// Bytes of the largest path MTU of its port.
+    pub mtu: u32,
+}
+
+/// How a connection behaves: the attributes of RTR and RTS that people choose.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectOptions {
+    /// What the peer may do.
+    pub access: Access,
+    /// Path MTU; `None` for the largest that both ports carry.
+    pub mtu: Option<Mtu>,
+    /// Acknowledgement timeout: 4.096 us x 2^timeout.
+    pub timeout: u8,
+    /// Retransmissions before RETRY_EXC_ERR, 0 to 7.
+    pub retry_cnt: u8,
+    /// Receiver-not-ready retries, 0 to 6; 7 for ever.
+    pub rnr_retry: u8,
+    /// The wait that a peer is told when no receive is posted, as a code of IBTA table 45.
+    pub min_rnr_timer: u8,
+    /// READs and atomics outstanding, both ways.
+    pub rd_atomic: u8,
+    /// TOS byte of the packets.
+    pub traffic_class: u8,
+}
+
+impl Default for ConnectOptions {
+    /// What perftest uses: timeout 14 (67 ms), 7 retries, RNR for ever with 0.64 ms waits, 16 READs outstanding, all rights.
+    fn default() -> Self {
+        Self {
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::LOCAL_WRITE,
+            mtu: None,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            rd_atomic: 16,
+            traffic_class: 0,
+        }
+    }
+}
+
+/// A queue pair. Dropping it destroys it: what is outstanding then ends without a completion.
+pub struct QueuePair {
+    pd: Arc<PdInner>,
+    shared: Arc<QpShared>,
+    psn: Psn,
+    /// Kept alive as long as the engine may complete to them.
+    _cqs: [Arc<CqInner>; 2],
+}
+
+impl QueuePair {
+    pub(crate) fn new(pd: &Arc<PdInner>, init: &QpInit) -> Result<Self> {
+        let request = QpRequest {
+            qp_type: init.qp_type,
+            pd: pd.id,
+            cap: init.cap,
+            sq_sig_all: init.sq_sig_all,
+            send_cq: init.send_cq.inner.id,
+            recv_cq: init.recv_cq.inner.id,
+            tuning: init.tuning,
+        };
+        for cq in [&init.send_cq, &init.recv_cq] {
+            if !Arc::ptr_eq(&cq.inner.device, &pd.device) {
+                return Err(crate::engine::ResourceError::Unknown { what: "completion queue" }.into());
+            }
+        }
+        let (shared, psn) = pd.device.port()?.control(|e| {
+            let psn = e.first_psn();
+            e.create_qp(&request).map(|shared| (shared, psn))
+        })?;
+        let cqs = [Arc::clone(&init.send_cq.inner), Arc::clone(&init.recv_cq.inner)];
+        Ok(Self { pd: Arc::clone(pd), shared, psn, _cqs: cqs })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.shared.config.qpn
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.shared.state()
+    }
+
+    /// What a peer has to know to connect to it.
+    #[must_use]
+    pub fn address(&self) -> QpAddress {
+        let (gid, mtu) = self.pd.device.port.inspect(|e| (Gid::from(e.config().address), e.config().active_mtu));
+        QpAddress { gid: gid.0, qpn: self.qpn().value(), psn: self.psn.value(), mtu: mtu.bytes() }
+    }
+
+    /// Goes from RESET to RTS, connected to `peer`.
+    ///
+    /// # Errors
+    /// [`Error::Modify`](crate::Error::Modify).
+    pub fn connect(&self, peer: &QpAddress, options: &ConnectOptions) -> Result<()> {
+        let ours = self.pd.device.port()?.inspect(|e| e.config().active_mtu);
+        let theirs = Mtu::from_bytes(peer.mtu).unwrap_or(Mtu::B1024);
+        let mtu = options.mtu.unwrap_or_else(|| ours.min(theirs));
+        let mut way = AddressVector::new(Gid(peer.gid), 0);
+        way.traffic_class = options.traffic_class;
+        self.modify(&QpAttr::to_init(1, 0, options.access))?;
+        self.modify(
+            &QpAttr::to_rtr(way, mtu, Qpn::new(peer.qpn), Psn::new(peer.psn))
+                .max_dest_rd_atomic(options.rd_atomic)
+                .min_rnr_timer(options.min_rnr_timer),
+        )?;
+        self.modify(
+            &QpAttr::to_rts(self.psn)
+                .timeout(options.timeout)
+                .retry_cnt(options.retry_cnt)
+                .rnr_retry(options.rnr_retry)
+                .max_rd_atomic(options.rd_atomic),
+        )
+    }
+
+    /// Changes attributes and state.
+    ///
+    /// # Errors
+    /// [`Error::Modify`](crate::Error::Modify) names what is missing, what does not apply, or what is out of range.
+    pub fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let port = self.pd.device.port()?;
+        port.control(|e| e.modify_qp(self.qpn(), attr))?;
+        if attr.qp_state == Some(QpState::Rtr) {
+            self.pd.device.serve()?;
+        }
+        Ok(())
+    }
+
+    /// All attributes that were set, and the state.
+    #[must_use]
+    pub fn query(&self) -> QpAttr {
+        self.pd.device.port.inspect(|e| e.qp(self.qpn()).map(qp::QueuePair::query)).unwrap_or_default()
+    }
+
+    /// What it counted.
+    #[must_use]
+    pub fn counters(&self) -> QpCounters {
+        self.pd.device.port.inspect(|e| e.qp(self.qpn()).map(|qp| *qp.counters())).unwrap_or_default()
+    }
+
+    /// Why it is in ERR, if it went there on its own.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        self.pd.device.port.inspect(|e| e.qp(self.qpn()).and_then(|qp| qp.failure().copied()))
+    }
+
+    /// Posts a send work request.
+    ///
+    /// # Errors
+    /// [`Error::Post`](crate::Error::Post); nothing was queued then.
+    pub fn post_send(&self, wr: SendWr) -> Result<()> {
+        let port = self.pd.device.port()?;
+        self.shared.reserve_send(&wr)?;
+        port.post(&self.shared, Work::Send(wr))?;
+        Ok(())
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// [`Error::Post`](crate::Error::Post); nothing was queued then.
+    pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
+        let port = self.pd.device.port()?;
+        self.shared.reserve_recv(&wr)?;
+        port.post(&self.shared, Work::Recv(wr))?;
+        Ok(())
+    }
+
+    /// Posts a signalled operation.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    pub fn post(&self, wr_id: u64, operation: Operation, data: impl Into<Gather>) -> Result<()> {
+        self.post_send(SendWr { wr_id, operation, data: data.into(), flags: SendFlags::SIGNALED })
+    }
+
+    /// Posts a signalled SEND.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    pub fn send(&self, wr_id: u64, data: impl Into<Gather>) -> Result<()> {
+        self.post(wr_id, Operation::Send { imm: None, invalidate: None }, data)
+    }
+
+    /// Posts a signalled RDMA WRITE.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    pub fn write(&self, wr_id: u64, data: impl Into<Gather>, remote: Remote) -> Result<()> {
+        self.post(wr_id, Operation::Write { remote, imm: None }, data)
+    }
+
+    /// Posts a signalled RDMA READ.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    pub fn read(&self, wr_id: u64, data: impl Into<Gather>, remote: Remote) -> Result<()> {
+        self.post(wr_id, Operation::Read { remote }, data)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// As [`post_recv`](Self::post_recv).
+    pub fn recv(&self, wr_id: u64, data: impl Into<Gather>) -> Result<()> {
+        self.post_recv(RecvWr { wr_id, data: data.into() })
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Ok(port) = self.pd.device.port() {
+            // The number is ours, so it is there to be taken away.
+            let _ = port.control(|e| e.destroy_qp(self.qpn()));
+        }
+    }
+}
+
+impl std::fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "QueuePair({} {} in {})", self.shared.config.qp_type, self.qpn(), self.state())
+    }
+}
