@@ -220,6 +220,7 @@ impl Slot {
 
 /// Receives as many datagrams as are there, at most one for each of the first [`MAX_SLOTS`] slots. Does not
 /// wait. Datagram `i` goes to `buffer[i * stride..][..stride]`; slots beyond the buffer are not used.
+/// For a single slot `recvmsg` is used, which costs some 60 ns less than `recvmmsg`.
 pub(super) fn recv(
     fd: BorrowedFd<'_>,
     slots: &mut [Slot],
@@ -242,18 +243,20 @@ pub(super) fn recv(
         header.msg_hdr.msg_controllen = Control::ROOM as _;
         count += 1;
     }
-    // SAFETY: the first `count` headers are initialised, and each points to buffers of the lengths it names,
-    // all distinct and mutably borrowed for the whole call.
-    let received = unsafe {
-        libc::recvmmsg(
-            fd.as_raw_fd(),
-            headers.as_mut_ptr().cast(),
-            count,
-            libc::MSG_DONTWAIT,
-            ptr::null_mut(),
-        )
+    let received = if count == 1 {
+        // SAFETY: the only header is initialised and points to buffers of the lengths it names, all distinct and
+        // mutably borrowed for the whole call.
+        let header = unsafe { headers[0].assume_init_mut() };
+        // SAFETY: see above.
+        let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
+        header.msg_len = u32::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        1
+    } else {
+        let first = headers.as_mut_ptr().cast();
+        // SAFETY: the first `count` headers are initialised, and each points to buffers as above.
+        let n = unsafe { libc::recvmmsg(fd.as_raw_fd(), first, count, libc::MSG_DONTWAIT, ptr::null_mut()) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())?
     };
-    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     for (slot, header) in slots.iter_mut().zip(&headers).take(received) {
         // SAFETY: the kernel filled no more headers than the `count` that were initialised above.
         let header = unsafe { header.assume_init_ref() };
