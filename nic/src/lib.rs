@@ -1,3 +1,4 @@
 //! rnic.
 
+pub mod doctor;
 pub mod net;

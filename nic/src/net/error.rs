@@ -125,7 +125,7 @@ pub enum SendError {
 impl SendError {
     pub(super) fn new(dst: IpAddr, segment_size: usize, source: io::Error) -> Self {
         match source.raw_os_error() {
-            // For a train whose packets exceed the MTU, kernels before 6.2 say EINVAL.
+            // For a train whose packets exceed the MTU, older kernels say EINVAL.
             Some(libc::EMSGSIZE | libc::EINVAL) => Self::TooBig { segment_size, dst },
             Some(libc::EPERM | libc::EACCES) => Self::Filtered { dst },
             Some(

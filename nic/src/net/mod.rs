@@ -19,6 +19,7 @@
 
 pub mod baseline;
 mod error;
+mod interfaces;
 mod probe;
 mod recv;
 mod socket;
@@ -28,6 +29,7 @@ mod sys;
 mod tests;
 
 pub use error::{BindError, SendError};
+pub use interfaces::{Interface, interfaces};
 pub use probe::{Offloads, probe_offloads, receive_charge};
 pub use recv::{Datagram, RecvBatch, RecvError};
 pub use socket::{

@@ -9,7 +9,7 @@
 use libc::{c_int, c_uint};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -268,6 +268,29 @@ pub(super) fn recv(
         slot.truncated = header.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
     }
     Ok(received)
+}
+
+/// The MTU of a network interface in bytes, which the kernel tells to any socket (`SIOCGIFMTU`).
+pub(super) fn interface_mtu(name: &str) -> io::Result<u32> {
+    // SAFETY: ifreq is plain data for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    // The name has to end in a zero.
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let socket =
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_else(|_| UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)))?;
+    // SAFETY: SIOCGIFMTU reads the name in the ifreq and writes its MTU; both lie within the live object.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so that this is the member of the union which the kernel wrote.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]
