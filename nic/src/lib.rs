@@ -24,6 +24,8 @@
 
 #![deny(unsafe_code)]
 
+pub mod capture;
+pub mod doctor;
 pub mod engine;
 pub mod net;
 pub mod sim;

@@ -124,7 +124,7 @@ pub fn send_stream(
 /// # Errors
 /// When receiving or acknowledging fails.
 pub fn receive_stream(socket: &RoceSocket, stop: &AtomicBool) -> Result<Throughput, BaselineError> {
-    let mut batch = RecvBatch::new(1);
+    let mut batch = RecvBatch::default();
     let mut total = Throughput::default();
     let mut first = None;
     while !stop.load(Relaxed) {
@@ -154,7 +154,7 @@ pub fn receive_stream(socket: &RoceSocket, stop: &AtomicBool) -> Result<Throughp
 /// # Errors
 /// When receiving or sending fails.
 pub fn echo(socket: &RoceSocket, stop: &AtomicBool) -> Result<(), BaselineError> {
-    let mut batch = RecvBatch::new(1);
+    let mut batch = RecvBatch::default();
     while !stop.load(Relaxed) {
         if socket.recv(&mut batch)? == 0 {
             std::hint::spin_loop();
@@ -184,7 +184,7 @@ pub fn ping(
     check_size(size)?;
     let mut latencies = new_histogram();
     let mut packet = vec![0u8; size];
-    let mut batch = RecvBatch::new(1);
+    let mut batch = RecvBatch::default();
     'iterations: for number in 0..iterations {
         packet[..NUMBER_LEN].copy_from_slice(&number.to_le_bytes());
         for _ in 0..TRIES {

@@ -18,6 +18,8 @@
 //! Both ends then compute the ICRC as if it had been.
 
 pub mod baseline;
+mod error;
+mod interfaces;
 mod probe;
 mod recv;
 mod socket;
@@ -26,9 +28,11 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+pub use error::{BindError, SendError};
+pub use interfaces::{Interface, interfaces};
 pub use probe::{Offloads, probe_offloads, receive_charge};
 pub use recv::{Datagram, RecvBatch, RecvError};
 pub use socket::{
-    BindError, Capabilities, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, SOURCE_PORTS,
-    SendError, Sent, SocketConfig, SocketCounters,
+    Capabilities, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, SOURCE_PORTS, Sent,
+    SocketConfig, SocketCounters,
 };

@@ -1,5 +1,6 @@
 //! The sockets of one RoCEv2 address: one that receives, a few that send.
 
+use super::error::{BindError, SendError};
 use super::probe::{Offloads, probe_offloads, push_segment_size, udp_socket};
 use super::recv::{RecvBatch, RecvError};
 use super::sys::{self, Control, RawAddress};
@@ -11,7 +12,6 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use thiserror::Error;
 
 /// The UDP destination port of RoCEv2 (IANA; IBTA A17.3.1).
 pub const ROCE_PORT: u16 = 4791;
@@ -32,7 +32,7 @@ const MAX_SOURCE_PORTS: usize = 256;
 const DEFAULT_RECV_BUFFER: usize = 8 << 20;
 
 /// How many addresses [`RoceSocket::bind_first_free_loopback`] tries.
-const LOOPBACK_TRIES: u8 = 254;
+pub(super) const LOOPBACK_TRIES: u8 = 254;
 
 /// How many errors left behind by earlier sends one receive call skips before it gives the engine a turn.
 const MAX_PENDING_ERRORS: usize = 16;
@@ -80,67 +80,6 @@ impl SocketConfig {
     }
 }
 
-/// Why an address cannot be served.
-#[derive(Debug, Error)]
-pub enum BindError {
-    /// Somebody else has the port on this address or on all addresses.
-    #[error(
-        "{0} is taken, by another rnic program, a daemon or the kernel's rdma_rxe: `rnic doctor` says by whom; \
-         use another address of this host, or the daemon to share this one"
-    )]
-    AddressInUse(SocketAddr),
-    /// All the loopback addresses tried are taken.
-    #[error(
-        "port {port} is taken on 127.0.0.1 to 127.0.0.{LOOPBACK_TRIES}: a wildcard bind, such as that of the \
-         kernel's rdma_rxe, takes them all; `rnic doctor` says who"
-    )]
-    NoFreeLoopback {
-        /// The UDP port.
-        port: u16,
-    },
-    /// The address is not one of this host's.
-    #[error("{0} is not an address of this host (`ip address` lists them)")]
-    NotLocal(SocketAddr),
-    /// A wildcard or multicast address.
-    #[error("{0} cannot be a RoCEv2 source: name one unicast address of this host")]
-    NotUnicast(IpAddr),
-    /// The host has no such protocol.
-    #[error("this host has no {}: use an address of the other family", if .0.is_ipv4() { "IPv4" } else { "IPv6" })]
-    NoFamily(IpAddr),
-    /// All dynamic ports are taken.
-    #[error("no free UDP port from 49152 to 65535 on {0} to send from: close some programs' sockets")]
-    NoSourcePort(IpAddr),
-    /// The kernel lacks something without which no ICRC can be right.
-    #[error(
-        "the kernel refuses {name}, which fixes the IPv4 identification under the ICRC: {source}; try IPv6"
-    )]
-    Option {
-        /// The socket option.
-        name: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Anything else, such as too many open files.
-    #[error("cannot make a UDP socket on {address}: {source}")]
-    Os {
-        /// The address asked for.
-        address: SocketAddr,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-impl BindError {
-    fn new(address: SocketAddr, source: io::Error) -> Self {
-        match source.raw_os_error() {
-            Some(libc::EADDRINUSE) => Self::AddressInUse(address),
-            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => Self::NotLocal(address),
-            Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => Self::NoFamily(address.ip()),
-            _ => Self::Os { address, source },
-        }
-    }
-}
-
 /// What became of a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -150,83 +89,6 @@ pub enum Sent {
     /// Nothing was sent: the send buffer or the device queue is full. Wait until the descriptor is writable or
     /// some microseconds passed, then send again.
     WouldBlock,
-}
-
-/// Why a train was not sent. None of these is fatal: to the transport they are lost packets.
-#[derive(Debug, Error)]
-pub enum SendError {
-    /// A packet is longer than the path carries unfragmented.
-    #[error("a packet of {segment_size} bytes exceeds the MTU of the path to {dst}: use a smaller path MTU")]
-    TooBig {
-        /// UDP payload of a packet.
-        segment_size: usize,
-        /// Where it should have gone.
-        dst: IpAddr,
-    },
-    /// The kernel cannot send trains, at least not to there. From now on [`RoceSocket::gso_segments`] is 1.
-    /// The packets cannot be sent one by one as they are: those behind the first have their index as IPv4
-    /// identification under the ICRC, and as single datagrams would carry 0. They have to be built again.
-    #[error("the kernel refuses trains (UDP_SEGMENT); sending packet by packet from now on")]
-    GsoRefused,
-    /// More packets or bytes than a train may have.
-    #[error("a train of {bytes} bytes in packets of {segment_size}: at most 64 packets and 65507 bytes")]
-    TrainTooLong {
-        /// Length of the train.
-        bytes: usize,
-        /// Length of each packet.
-        segment_size: usize,
-    },
-    /// An IPv6 destination from an IPv4 address or the reverse.
-    #[error("{dst} is of another address family than {src}")]
-    WrongFamily {
-        /// The socket's address.
-        src: IpAddr,
-        /// The destination.
-        dst: IpAddr,
-    },
-    /// No route, no neighbour, or the interface is down.
-    #[error("{dst} cannot be reached: {source}")]
-    Unreachable {
-        /// Where it should have gone.
-        dst: IpAddr,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A firewall on this host drops it.
-    #[error("a firewall rule of this host forbids packets to {dst} UDP port 4791")]
-    Filtered {
-        /// Where it should have gone.
-        dst: IpAddr,
-    },
-    /// Anything else.
-    #[error("sending to {dst} failed: {source}")]
-    Os {
-        /// Where it should have gone.
-        dst: IpAddr,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-impl SendError {
-    fn new(dst: IpAddr, segment_size: usize, source: io::Error) -> Self {
-        match source.raw_os_error() {
-            // For a train whose packets exceed the MTU, kernels before 6.2 say EINVAL.
-            Some(libc::EMSGSIZE | libc::EINVAL) => Self::TooBig { segment_size, dst },
-            Some(libc::EPERM | libc::EACCES) => Self::Filtered { dst },
-            Some(
-                libc::ENETUNREACH
-                | libc::EHOSTUNREACH
-                | libc::ENETDOWN
-                | libc::EHOSTDOWN
-                | libc::ECONNREFUSED
-                | libc::EADDRNOTAVAIL
-                | libc::ENONET
-                | libc::ENODEV,
-            ) => Self::Unreachable { dst, source },
-            _ => Self::Os { dst, source },
-        }
-    }
 }
 
 /// Whether the kernel takes trains.

@@ -1,0 +1,336 @@
+//! An examination of the host: what stands in the way of RoCEv2 over its UDP sockets, and what to do about it.
+//!
+//! [`examine`] looks at `/proc`, `/sys` and a few sockets of its own; it changes nothing and needs no privilege,
+//! though it sees less without. The judgements are functions of the texts found there.
+
+mod nat;
+mod port;
+
+#[cfg(test)]
+mod tests;
+
+use crate::net::{
+    BindError, Capabilities, Gso, Interface, MAX_TRAIN_BYTES, RoceSocket, SocketConfig, interfaces,
+    receive_charge,
+};
+use nix::sys::uio::{RemoteIoVec, process_vm_writev};
+use nix::unistd::Pid;
+use serde::Serialize;
+use std::fs;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// How much a finding matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be.
+    Ok,
+    /// Works, and could be better; or cannot be known.
+    Note,
+    /// Some uses will fail or be slow.
+    Warning,
+    /// Nothing will work before this is remedied.
+    Problem,
+}
+
+/// One line about the host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was found.
+    pub what: String,
+    /// What to do about it, if there is something to do.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(severity: Severity, what: impl Into<String>, remedy: Option<&str>) -> Self {
+        Self { severity, what: what.into(), remedy: remedy.map(Into::into) }
+    }
+
+    fn ok(what: impl Into<String>) -> Self {
+        Self::new(Severity::Ok, what, None)
+    }
+
+    fn note(what: impl Into<String>, remedy: &str) -> Self {
+        Self::new(Severity::Note, what, Some(remedy))
+    }
+
+    fn warning(what: impl Into<String>, remedy: &str) -> Self {
+        Self::new(Severity::Warning, what, Some(remedy))
+    }
+
+    fn problem(what: impl Into<String>, remedy: &str) -> Self {
+        Self::new(Severity::Problem, what, Some(remedy))
+    }
+}
+
+/// Examines this host, in the network namespace of the calling thread.
+#[must_use]
+pub fn examine() -> Vec<Finding> {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let modules = read("/proc/modules").unwrap_or_default();
+    let mut findings = rdma_stack(&modules, &names_in("/sys/class/infiniband"));
+    findings.extend(port::examine(has_module(&modules, "rdma_rxe")));
+    match RoceSocket::bind_first_free_loopback(&SocketConfig::new(Ipv4Addr::LOCALHOST.into())) {
+        Ok(socket) => {
+            findings.push(Finding::ok(format!("programs get {} when they name no address", socket.ip())));
+            findings.extend(offloads(&socket.capabilities()));
+            let charge = receive_charge(socket.ip(), 0, MAX_PACKET).ok();
+            findings.push(receive_buffer(
+                socket.rcvbuf(),
+                charge,
+                number(read("/proc/sys/net/core/rmem_max").as_deref()),
+            ));
+        }
+        Err(error) => findings.push(no_socket(&error)),
+    }
+    findings.extend(send_buffer(number(read("/proc/sys/net/core/wmem_default").as_deref())));
+    findings.extend(overruns(&read("/proc/net/snmp").unwrap_or_default()));
+    findings.extend(interface_list(&interfaces().unwrap_or_default()));
+    findings.extend(nat::judge(
+        read("/proc/net/ip_tables_names").as_deref(),
+        read("/proc/net/nf_conntrack").as_deref(),
+        has_module(&modules, "nft_chain_nat"),
+    ));
+    findings.push(ipv6_loopback(read("/proc/net/if_inet6").as_deref()));
+    findings.push(user_namespaces(
+        read("/proc/sys/user/max_user_namespaces").as_deref(),
+        read("/proc/sys/kernel/unprivileged_userns_clone").as_deref(),
+        read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref(),
+    ));
+    findings.push(own_memory(write_own_memory()));
+    findings
+}
+
+/// The longest packet of the largest path MTU: 4096 bytes, BTH, RETH and ICRC.
+const MAX_PACKET: usize = 4096 + 12 + 16 + 4;
+
+/// The number in a file of one number.
+fn number(text: Option<&str>) -> Option<u64> {
+    text?.trim().parse().ok()
+}
+
+/// The entries of a directory, sorted; none if it does not exist.
+fn names_in(directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// Whether `/proc/modules` lists a module.
+fn has_module(modules: &str, name: &str) -> bool {
+    modules.lines().any(|line| line.split_whitespace().next() == Some(name))
+}
+
+/// RDMA that the kernel brings itself.
+fn rdma_stack(modules: &str, devices: &[String]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (module, what) in
+        [("rdma_rxe", "the kernel's own software RoCEv2"), ("siw", "the kernel's software iWARP")]
+    {
+        if has_module(modules, module) {
+            let what = format!("the module {module} is loaded ({what})");
+            findings.push(Finding::new(Severity::Note, what, None));
+        }
+    }
+    if devices.is_empty() {
+        findings.push(Finding::ok("the kernel has no RDMA devices of its own"));
+    } else {
+        findings.push(Finding::note(
+            format!("the kernel has RDMA devices of its own: {}", devices.join(", ")),
+            "name the device you mean where a program lets you choose (ib_write_bw -d, UCX_NET_DEVICES)",
+        ));
+    }
+    findings
+}
+
+fn no_socket(error: &BindError) -> Finding {
+    let remedy =
+        "free port 4791, or run in a network namespace of your own (unshare -Urn, then ip link set lo up)";
+    match error {
+        BindError::NoFreeLoopback { port } => {
+            Finding::problem(format!("UDP port {port} is taken on all loopback addresses"), remedy)
+        }
+        other => Finding::problem(format!("no loopback address can be served: {other}"), remedy),
+    }
+}
+
+/// What the kernel's UDP can do.
+fn offloads(capabilities: &Capabilities) -> Vec<Finding> {
+    let mut findings = vec![match capabilities.gso {
+        Gso::Works => Finding::ok("UDP segmentation offload (GSO) works: trains go out in one call"),
+        Gso::Unknown => Finding::note(
+            "UDP segmentation offload (GSO) could not be tried",
+            "look for a firewall rule that drops UDP from this host to itself",
+        ),
+        Gso::Refused => Finding::warning(
+            "no UDP segmentation offload (GSO): sending is about 4 times slower",
+            "use Linux 4.18 or later; in gVisor and similar sandboxes there is none",
+        ),
+    }];
+    findings.push(if capabilities.gro {
+        Finding::ok("UDP receive offload (GRO) works: trains arrive in one piece")
+    } else {
+        Finding::warning(
+            "no UDP receive offload (GRO): receiving is about 3 times slower",
+            "use Linux 5.0 or later",
+        )
+    });
+    if !capabilities.tos {
+        findings.push(Finding::warning(
+            "the kernel does not show the TOS of received packets: no ECN, so no congestion control (DCQCN)",
+            "use a kernel that has IP_RECVTOS",
+        ));
+    }
+    findings
+}
+
+/// What fits the receive buffer in effect, `charge` being what the kernel charges for a packet of 4 KiB.
+fn receive_buffer(effective: usize, charge: Option<u32>, rmem_max: Option<u64>) -> Finding {
+    /// What an unconfigured Linux grants: twice its `rmem_max` of 212,992.
+    const STOCK: usize = 2 * 212_992;
+    let fits = match charge {
+        Some(charge @ 1..) => format!("{} single packets of 4 KiB", effective / charge as usize),
+        _ => format!("at most {} full trains", effective / MAX_TRAIN_BYTES),
+    };
+    let limit = rmem_max.map_or_else(String::new, |max| format!(" (net.core.rmem_max is {max})"));
+    let what = format!("receive buffers of {effective} bytes hold {fits}{limit}");
+    let remedy = "for bursts from many peers: sysctl -w net.core.rmem_max=8388608 on the host";
+    match effective {
+        ..STOCK => Finding::warning(what, remedy),
+        STOCK => Finding::note(what, remedy),
+        _ => Finding::ok(what),
+    }
+}
+
+/// Whether a socket's send buffer takes a train and the one behind it.
+fn send_buffer(wmem_default: Option<u64>) -> Option<Finding> {
+    let bytes = wmem_default?;
+    Some(if bytes < 2 * MAX_TRAIN_BYTES as u64 {
+        Finding::warning(
+            format!("send buffers of {bytes} bytes (net.core.wmem_default) hold less than two full trains"),
+            "sysctl -w net.core.wmem_default=212992, the kernel's own default",
+        )
+    } else {
+        Finding::ok(format!("send buffers of {bytes} bytes (net.core.wmem_default)"))
+    })
+}
+
+/// Losses that the kernel counted in `/proc/net/snmp`: pairs of lines, names and values.
+fn overruns(snmp: &str) -> Option<Finding> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Udp:"));
+    let (names, values) = (lines.next()?.split_whitespace(), lines.next()?.split_whitespace());
+    let (_, value) = names.zip(values).find(|(name, _)| *name == "RcvbufErrors")?;
+    let lost: u64 = value.parse().ok()?;
+    (lost > 0).then(|| {
+        Finding::note(
+            format!("{lost} UDP datagrams of any program were lost to full receive buffers since the start of the host"),
+            "if the number grows while RDMA runs (nstat UdpRcvbufErrors): a larger net.core.rmem_max",
+        )
+    })
+}
+
+/// What the interfaces that are up carry, and whether loopback is.
+fn interface_list(all: &[Interface]) -> Vec<Finding> {
+    let mut findings: Vec<_> = all.iter().filter(|i| i.up).map(|i| path_mtu(&i.name, i.mtu)).collect();
+    if !all.iter().any(|i| i.loopback && i.up) {
+        findings.push(Finding::problem(
+            "the loopback interface is down: programs on this host cannot reach each other",
+            "ip link set lo up",
+        ));
+    }
+    findings
+}
+
+/// What an interface's MTU means for RDMA.
+fn path_mtu(name: &str, mtu: u32) -> Finding {
+    match qp::Mtu::for_interface(mtu) {
+        Some(qp::Mtu::B4096) => Finding::ok(format!("{name}: MTU {mtu} carries path MTU 4096")),
+        Some(path) => Finding::note(
+            format!("{name}: MTU {mtu} carries path MTU {} at most", path.bytes()),
+            "jumbo frames are faster, if switches and peers take them too: 4200 bytes carry path MTU 4096",
+        ),
+        None => Finding::warning(
+            format!("{name}: MTU {mtu} is too small for RoCEv2"),
+            "at least 356 bytes are needed for path MTU 256",
+        ),
+    }
+}
+
+/// Whether `/proc/net/if_inet6` has ::1.
+fn ipv6_loopback(if_inet6: Option<&str>) -> Finding {
+    /// ::1 as the file writes it.
+    const LOOPBACK: &str = "00000000000000000000000000000001";
+    let remedy =
+        "IPv4 works without; else: sysctl -w net.ipv6.conf.all.disable_ipv6=0, and the loopback interface up";
+    match if_inet6 {
+        None => Finding::note("this host has no IPv6", remedy),
+        Some(text) if text.lines().any(|l| l.split_whitespace().next() == Some(LOOPBACK)) => {
+            Finding::ok("IPv6 loopback (::1) is there; it serves one process, or several through the daemon")
+        }
+        Some(_) => Finding::note("IPv6 is there, but not its loopback address ::1", remedy),
+    }
+}
+
+/// Whether users may make network namespaces, as far as the settings say.
+fn user_namespaces(max: Option<&str>, debian_clone: Option<&str>, apparmor: Option<&str>) -> Finding {
+    let what = "unprivileged users cannot make network namespaces";
+    let why = "two IPv6 programs on one host then need the daemon";
+    if number(max) == Some(0) || max.is_none() {
+        return Finding::note(
+            format!("{what}: {why}"),
+            "sysctl -w user.max_user_namespaces=15000, on a kernel with CONFIG_USER_NS",
+        );
+    }
+    if number(debian_clone) == Some(0) {
+        return Finding::note(format!("{what}: {why}"), "sysctl -w kernel.unprivileged_userns_clone=1");
+    }
+    if number(apparmor) == Some(1) {
+        return Finding::note(
+            format!("{what} where AppArmor confines them: {why}"),
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with userns",
+        );
+    }
+    Finding::ok(
+        "the settings let unprivileged users make network namespaces (a container may still forbid it)",
+    )
+}
+
+/// Writes a byte of our own memory by `process_vm_writev`.
+fn write_own_memory() -> io::Result<()> {
+    let mut target = [0u8];
+    let remote = [RemoteIoVec { base: target.as_mut_ptr().expose_provenance(), len: 1 }];
+    process_vm_writev(Pid::this(), &[IoSlice::new(&[1])], &remote)?;
+    if std::hint::black_box(&target) == &[1] { Ok(()) } else { Err(io::ErrorKind::Other.into()) }
+}
+
+/// What it means that [`write_own_memory`] failed.
+fn own_memory(outcome: io::Result<()>) -> Finding {
+    match outcome {
+        Ok(()) => Finding::ok("process_vm_writev works on one's own memory"),
+        Err(error) => Finding::warning(
+            format!("process_vm_writev fails ({error}): a program that unmaps registered memory may crash"),
+            "allow process_vm_writev in the container's seccomp profile",
+        ),
+    }
+}
+
+/// How a socket of `/proc/net/udp` shows an address: words in the host's byte order, printed in hexadecimal.
+fn address_from_hex(hex: &str) -> Option<IpAddr> {
+    let word = |at: usize| Some(u32::from_str_radix(hex.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    match hex.len() {
+        8 => Some(IpAddr::from(word(0)?)),
+        32 => {
+            let mut octets = [0; 16];
+            for (i, part) in octets.chunks_exact_mut(4).enumerate() {
+                part.copy_from_slice(&word(8 * i)?);
+            }
+            Some(IpAddr::from(octets))
+        }
+        _ => None,
+    }
+}
