@@ -1,1 +1,2 @@
 //! rnic.
+pub mod capture;
