@@ -4,7 +4,8 @@
 //!
 //! The CRC is that of Ethernet (polynomial 0x04C11DB7, reflected, inverted before and after), sent with its low
 //! byte first. It runs over 8 bytes of ones in place of the InfiniBand link header, then the IP header, the UDP
-//! header and the packet up to the ICRC itself (IBTA 7.8.1 and annex A17). Whatever a router may change counts as ones:
+//! header and the packet up to the ICRC itself (IBTA 7.8.1 and annex A17). Whatever a router may change counts as
+//! ones:
 //!
 //! | header | counted as ones |
 //! |---|---|
@@ -19,8 +20,8 @@
 //! # Sending
 //!
 //! An unconnected UDP socket that discovers the path MTU sends "do not fragment" and the identification 0, and the
-//! segments of a train that the kernel cuts up carry 0, 1, 2 and so on. So whoever sends computes with the index of the
-//! packet in its train.
+//! segments of a train that the kernel cuts up carry 0, 1, 2 and so on. So whoever sends computes with the index of
+//! the packet in its train.
 //!
 //! # Receiving: finding the identification
 //!
@@ -226,13 +227,13 @@ fn inverse_for(covered: u32) -> u32 {
     inverse_power(8 * (BEHIND + covered) + 32)
 }
 
-/// Number of packet lengths whose constant is kept. Traffic has few lengths: full packets, acknowledges, last packets.
+/// Number of packet lengths whose constant is kept. Traffic has few: full packets, acknowledges, last packets.
 const CACHED: usize = 64;
 
 /// Checks ICRCs of packets whose IPv4 identification is not known (see the [module](self)).
 ///
-/// Keeps the constants of recent packet lengths, half a kibibyte; a length that is not there costs about a microsecond
-/// once. Packets with the expected identification cost their CRC and nothing more.
+/// Keeps the constants of recent packet lengths, half a kibibyte; one that is not there is computed by some ten
+/// polynomial multiplications. Packets with the expected identification cost their CRC and nothing more.
 #[derive(Clone, Debug)]
 pub struct IdentSolver {
     /// Direct-mapped by length: length of the covered bytes, and the constant for it.

@@ -1,2 +1,40 @@
 //! The `rnic` program.
-fn main() {}
+
+mod decode;
+
+use clap::{Parser, Subcommand};
+use std::error::Error;
+use std::process::ExitCode;
+
+/// A RoCEv2 NIC in software.
+#[derive(Debug, Parser)]
+#[command(name = "rnic", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the RoCEv2 packets of a capture file and check their ICRC.
+    Decode(decode::Args),
+}
+
+impl Command {
+    fn run(self) -> Result<ExitCode, Box<dyn Error>> {
+        match self {
+            Self::Decode(args) => decode::run(&args),
+        }
+    }
+}
+
+/// Exit code for "the command could not do its work", as clap has it for wrong command lines: 1 is left to commands
+/// that did their work and found something.
+const FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    Cli::parse().command.run().unwrap_or_else(|error| {
+        eprintln!("rnic: {error}");
+        ExitCode::from(FAILED)
+    })
+}

@@ -1,0 +1,208 @@
+//! The two file formats, read as one sequence of frames.
+
+use super::CaptureError;
+use super::dissect::Link;
+use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{PcapError, TsResolution};
+use std::borrow::Cow;
+use std::io::{Chain, Cursor, ErrorKind, Read};
+use std::time::Duration;
+
+/// A captured frame.
+#[derive(Debug)]
+pub(super) struct Record<'a> {
+    /// Since 1970-01-01 UTC.
+    pub(super) time: Duration,
+    /// `None` where no IP packet can be found behind this link layer.
+    pub(super) link: Option<Link>,
+    pub(super) data: Cow<'a, [u8]>,
+    pub(super) comments: Vec<String>,
+}
+
+/// The reader, with the bytes that were looked at put back in front.
+type Rewound<R> = Chain<Cursor<[u8; 4]>, R>;
+
+/// The frames of a capture.
+pub(super) enum Records<R: Read> {
+    Pcap { reader: PcapReader<Rewound<R>>, link: Link },
+    PcapNg { reader: PcapNgReader<Rewound<R>>, interfaces: Vec<Interface> },
+}
+
+impl<R: Read> std::fmt::Debug for Records<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Pcap { .. } => "Records::Pcap",
+            Self::PcapNg { .. } => "Records::PcapNg",
+        })
+    }
+}
+
+/// Block type of a pcapng section header, a palindrome: the same in both byte orders.
+const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+/// pcap, with microseconds and nanoseconds, as a little-endian machine writes them.
+const PCAP_MAGICS: [[u8; 4]; 2] = [[0xd4, 0xc3, 0xb2, 0xa1], [0x4d, 0x3c, 0xb2, 0xa1]];
+
+impl<R: Read> Records<R> {
+    pub(super) fn new(mut reader: R) -> Result<Self, CaptureError> {
+        let mut magic = [0; 4];
+        reader.read_exact(&mut magic).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => CaptureError::NotACapture,
+            _ => CaptureError::Io(error),
+        })?;
+        let mut reversed = magic;
+        reversed.reverse();
+        let is_pcap = PCAP_MAGICS.contains(&magic) || PCAP_MAGICS.contains(&reversed);
+        let rewound = Cursor::new(magic).chain(reader);
+        if magic == PCAPNG_MAGIC {
+            let reader = PcapNgReader::new(rewound).map_err(|error| translate(error, 0))?;
+            Ok(Self::PcapNg { reader, interfaces: Vec::new() })
+        } else if is_pcap {
+            let reader = PcapReader::new(rewound).map_err(|error| translate(error, 0))?;
+            // Above the link type the field says whether frames end with a checksum.
+            let number = u32::from(reader.header().datalink) & 0xffff;
+            let link = Link::new(number.into()).ok_or(CaptureError::UnsupportedLink(number))?;
+            Ok(Self::Pcap { reader, link })
+        } else {
+            Err(CaptureError::NotACapture)
+        }
+    }
+
+    /// The next frame; `frames` tells how many there were, for errors.
+    pub(super) fn next_record(&mut self, frames: u64) -> Option<Result<Record<'_>, CaptureError>> {
+        match self {
+            Self::Pcap { reader, link } => {
+                let nanoseconds = reader.header().ts_resolution == TsResolution::NanoSecond;
+                // Not the checked form of the library: it takes frames longer than the snap length for errors.
+                let packet = match reader.next_raw_packet()? {
+                    Ok(packet) => packet,
+                    Err(error) => return Some(Err(translate(error, frames))),
+                };
+                let fraction = u64::from(packet.ts_frac);
+                let fraction = if nanoseconds {
+                    Duration::from_nanos(fraction)
+                } else {
+                    Duration::from_micros(fraction)
+                };
+                Some(Ok(Record {
+                    time: Duration::from_secs(packet.ts_sec.into()) + fraction,
+                    link: Some(*link),
+                    data: packet.data,
+                    comments: Vec::new(),
+                }))
+            }
+            Self::PcapNg { reader, interfaces } => next_of_pcapng(reader, interfaces, frames),
+        }
+    }
+}
+
+fn next_of_pcapng<'r, R: Read>(
+    reader: &'r mut PcapNgReader<R>,
+    interfaces: &mut Vec<Interface>,
+    frames: u64,
+) -> Option<Result<Record<'r>, CaptureError>> {
+    // Blocks are copied out of the reader's buffer, because a loop cannot return what it borrowed.
+    loop {
+        let block = match reader.next_block()? {
+            Ok(block) => block,
+            Err(error) => return Some(Err(translate(error, frames))),
+        };
+        match block {
+            Block::SectionHeader(_) => interfaces.clear(),
+            Block::InterfaceDescription(description) => interfaces.push(Interface::new(&description)),
+            Block::EnhancedPacket(packet) => {
+                let record = usize::try_from(packet.interface_id)
+                    .ok()
+                    .and_then(|id| interfaces.get(id))
+                    .map(|interface| interface.record(packet.into_owned()))
+                    .ok_or_else(|| damaged(frames, "a packet of an interface that was not described"));
+                return Some(record);
+            }
+            Block::SimplePacket(packet) => {
+                // Belongs to the first interface, has no time, and says its length but not its captured length.
+                let length = packet.original_len as usize;
+                let record = interfaces.first().map(|interface| Record {
+                    time: Duration::ZERO,
+                    link: interface.link,
+                    data: packet.data[..packet.data.len().min(length)].to_vec().into(),
+                    comments: Vec::new(),
+                });
+                return Some(
+                    record.ok_or_else(|| damaged(frames, "a packet of an interface that was not described")),
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a pcapng file says about an interface.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interface {
+    link: Option<Link>,
+    /// Unit of time: 10 to the power of minus this; with the top bit set 2 to the power of minus the rest.
+    resolution: u8,
+    /// Seconds to add to each time.
+    offset: i64,
+}
+
+impl Interface {
+    fn new(description: &InterfaceDescriptionBlock<'_>) -> Self {
+        // Microseconds unless said otherwise.
+        let mut interface = Self { link: Link::new(description.linktype), resolution: 6, offset: 0 };
+        for option in &description.options {
+            match option {
+                InterfaceDescriptionOption::IfTsResol(resolution) => interface.resolution = *resolution,
+                InterfaceDescriptionOption::IfTsOffset(offset) => interface.offset = offset.cast_signed(),
+                _ => {}
+            }
+        }
+        interface
+    }
+
+    fn record(self, packet: EnhancedPacketBlock<'static>) -> Record<'static> {
+        let comments = packet
+            .options
+            .iter()
+            .filter_map(|option| match option {
+                EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+                _ => None,
+            })
+            .collect();
+        Record { time: self.time(packet.timestamp), link: self.link, data: packet.data, comments }
+    }
+
+    /// The time of a packet. The library hands on the number of units as if they were nanoseconds.
+    fn time(self, units: Duration) -> Duration {
+        /// Nanoseconds per second.
+        const NANOS: u128 = 1_000_000_000;
+        let per_second = match self.resolution {
+            binary if binary & 0x80 != 0 => 1u128.checked_shl(u32::from(binary & 0x7f)),
+            decimal => 10u128.checked_pow(decimal.into()),
+        };
+        // Units are below 2^64 and a second has less than 2^30 nanoseconds: no overflow.
+        let nanos = per_second.map_or(0, |per_second| units.as_nanos() * NANOS / per_second);
+        let seconds = u64::try_from(nanos / NANOS).unwrap_or(u64::MAX);
+        let seconds = seconds.checked_add_signed(self.offset).unwrap_or(0);
+        Duration::new(seconds, (nanos % NANOS) as u32)
+    }
+}
+
+fn damaged(frames: u64, reason: &str) -> CaptureError {
+    CaptureError::Damaged { frames, reason: reason.to_owned() }
+}
+
+fn translate(error: PcapError, frames: u64) -> CaptureError {
+    match error {
+        PcapError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            CaptureError::CutOff { frames }
+        }
+        PcapError::IoError(error) => CaptureError::Io(error),
+        PcapError::IncompleteBuffer => CaptureError::CutOff { frames },
+        other => CaptureError::Damaged { frames, reason: other.to_string() },
+    }
+}

@@ -1,0 +1,351 @@
+//! Reading RoCEv2 packets from capture files.
+//!
+//! pcap and pcapng, with the link types Ethernet (also with VLAN tags), raw IP, Linux cooked (versions 1 and 2) and
+//! BSD loopback. A packet is RoCEv2 if it is a UDP datagram to port 4791 over IPv4 or IPv6; everything else is
+//! counted and skipped.
+//!
+//! A capture holds whole IP headers, so the ICRC is checked exactly: with the identification, the flags and the
+//! fragment offset that the packet had. (A socket does not see them, see [`qp::wire::icrc`].)
+//!
+//! A capture of a segmentation-offloaded train, taken before the kernel cuts it up (always so on a loopback
+//! interface), shows one datagram that holds many packets. Where a datagram is no packet with a good ICRC, the
+//! [`Decoder`] looks for a segment size with which it is a train of packets that all are good, and then gives
+//! those one by one.
+//!
+//! IPv6 extension headers and obsolete pcapng packet blocks (type 2) are not understood; such packets count as other
+//! traffic.
+
+mod dissect;
+mod file;
+mod json;
+mod train;
+
+pub use json::Report;
+
+use dissect::{Datagram, dissect};
+use file::{Record, Records};
+use qp::wire::{Headers, ICRC_LEN, Packet, WireError, icrc};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why a capture cannot be read, or not to its end.
+#[derive(Debug, Error)]
+pub enum CaptureError {
+    /// The reader failed.
+    #[error("cannot read the capture: {0}")]
+    Io(#[source] io::Error),
+    /// The file starts with no magic number of a capture.
+    #[error("not a capture file: it starts with the magic number of neither pcap nor pcapng")]
+    NotACapture,
+    /// The file ends too early.
+    #[error("the capture is cut off behind frame {frames}")]
+    CutOff {
+        /// How many whole frames there were.
+        frames: u64,
+    },
+    /// The file breaks a rule of its format.
+    #[error("the capture is damaged behind frame {frames}: {reason}")]
+    Damaged {
+        /// How many whole frames there were.
+        frames: u64,
+        /// Which rule.
+        reason: String,
+    },
+    /// Frames of a kind in which no RoCEv2 packets can be found.
+    #[error("link type {0} is not supported (Ethernet, raw IP, Linux cooked and BSD loopback are)")]
+    UnsupportedLink(u32),
+}
+
+/// Congestion marking of the IP header (RFC 3168).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ecn {
+    /// The sender does not take part: a congested router drops.
+    NotEct,
+    /// The sender takes part, codepoint 1.
+    Ect1,
+    /// The sender takes part, codepoint 0.
+    Ect0,
+    /// A router on the way was congested.
+    Ce,
+}
+
+impl Ecn {
+    /// The low two bits of a TOS byte or a traffic class.
+    #[must_use]
+    pub const fn of_tos(tos: u8) -> Self {
+        match tos & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// The ICRC that a packet carries and the one that it should carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IcrcCheck {
+    /// The right one.
+    pub computed: u32,
+    /// The one in the packet.
+    pub found: u32,
+}
+
+impl IcrcCheck {
+    /// Whether both are the same.
+    #[must_use]
+    pub const fn is_ok(self) -> bool {
+        self.computed == self.found
+    }
+}
+
+/// What a datagram to port 4791 turned out to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// A packet.
+    Packet {
+        /// Its headers.
+        headers: Headers,
+        /// Length of its payload in bytes, without padding.
+        payload_len: usize,
+    },
+    /// No packet.
+    Malformed(WireError),
+    /// The capture does not hold all of it.
+    Truncated {
+        /// Bytes of UDP payload in the capture.
+        captured: usize,
+        /// Bytes of UDP payload on the wire.
+        length: usize,
+    },
+    /// The first fragment of an IP datagram. RoCEv2 packets are never fragmented.
+    Fragment,
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Packet { headers, payload_len } => headers.line(*payload_len).fmt(f),
+            Self::Malformed(error) => write!(f, "malformed: {error}"),
+            Self::Truncated { captured, length } => {
+                write!(f, "truncated: {captured} of {length} bytes were captured")
+            }
+            Self::Fragment => f.write_str("a fragment of an IP datagram"),
+        }
+    }
+}
+
+/// A RoCEv2 packet of a capture.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DecodedPacket {
+    /// Number of the frame in the capture, from 1, as other tools count.
+    pub frame: u64,
+    /// Place in the train, from 0, where the frame held several packets.
+    pub segment: Option<u16>,
+    /// When it was captured, since 1970-01-01 UTC.
+    pub time: Duration,
+    /// Source address.
+    pub src: IpAddr,
+    /// UDP source port.
+    pub src_port: u16,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// UDP destination port: 4791.
+    pub dst_port: u16,
+    /// TOS byte of IPv4, traffic class of IPv6.
+    pub tos: u8,
+    /// Time to live of IPv4, hop limit of IPv6.
+    pub ttl: u8,
+    /// IPv4 identification.
+    pub ip_id: Option<u16>,
+    /// Length from the BTH to the ICRC in bytes.
+    pub len: usize,
+    /// The headers, or what is wrong.
+    pub content: Content,
+    /// The ICRC; `None` where the packet is not whole.
+    pub icrc: Option<IcrcCheck>,
+    /// Comments on the packet; pcapng only.
+    pub comments: Vec<String>,
+}
+
+impl DecodedPacket {
+    /// Congestion marking.
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::of_tos(self.tos)
+    }
+}
+
+/// What a capture held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Summary {
+    /// RoCEv2 packets, whole or not, good or not.
+    pub packets: u64,
+    /// Packets whose ICRC is wrong.
+    pub bad_icrc: u64,
+    /// Datagrams to port 4791 that are no packets, and fragments.
+    pub malformed: u64,
+    /// Packets that the capture cut off.
+    pub truncated: u64,
+    /// Frames with something else.
+    pub other_frames: u64,
+}
+
+impl Summary {
+    fn count(&mut self, packet: &DecodedPacket) {
+        self.packets += 1;
+        self.bad_icrc += u64::from(packet.icrc.is_some_and(|icrc| !icrc.is_ok()));
+        match packet.content {
+            Content::Packet { .. } => {}
+            Content::Malformed(_) | Content::Fragment => self.malformed += 1,
+            Content::Truncated { .. } => self.truncated += 1,
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} packets, {} bad ICRC", self.packets, self.bad_icrc)?;
+        for (count, what) in [
+            (self.malformed, "malformed"),
+            (self.truncated, "truncated"),
+            (self.other_frames, "other frames skipped"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The RoCEv2 packets of a capture, in its order.
+///
+/// Ends behind the first error: what follows damage cannot be trusted.
+#[derive(Debug)]
+pub struct Decoder<R: Read> {
+    records: Records<R>,
+    frames: u64,
+    summary: Summary,
+    /// Packets of the current frame.
+    pending: VecDeque<DecodedPacket>,
+    failed: bool,
+}
+
+impl<R: Read> Decoder<R> {
+    /// Starts to read a capture. The reader needs no buffer of its own.
+    ///
+    /// # Errors
+    /// Where the file is no capture, its header is cut off, or none of its frames could be decoded.
+    pub fn new(reader: R) -> Result<Self, CaptureError> {
+        Ok(Self {
+            records: Records::new(reader)?,
+            frames: 0,
+            summary: Summary::default(),
+            pending: VecDeque::new(),
+            failed: false,
+        })
+    }
+
+    /// What there was up to now.
+    #[must_use]
+    pub const fn summary(&self) -> Summary {
+        self.summary
+    }
+}
+
+impl<R: Read> Iterator for Decoder<R> {
+    type Item = Result<DecodedPacket, CaptureError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(packet) = self.pending.pop_front() {
+                self.summary.count(&packet);
+                return Some(Ok(packet));
+            }
+            if self.failed {
+                return None;
+            }
+            match self.records.next_record(self.frames)? {
+                Ok(record) => {
+                    self.frames += 1;
+                    match record.link.and_then(|link| dissect(link, &record.data)) {
+                        Some(datagram) => decode(self.frames, &record, &datagram, &mut self.pending),
+                        None => self.summary.other_frames += 1,
+                    }
+                }
+                Err(error) => {
+                    self.failed = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// The packets of a datagram: one, or those of a train.
+fn decode(frame: u64, record: &Record<'_>, datagram: &Datagram<'_>, out: &mut VecDeque<DecodedPacket>) {
+    let whole = DecodedPacket {
+        frame,
+        segment: None,
+        time: record.time,
+        src: datagram.flow.src,
+        src_port: datagram.flow.src_port,
+        dst: datagram.flow.dst,
+        dst_port: datagram.flow.dst_port,
+        tos: datagram.tos,
+        ttl: datagram.ttl,
+        ip_id: datagram.ip_id,
+        len: datagram.length,
+        content: Content::Fragment,
+        icrc: None,
+        comments: record.comments.clone(),
+    };
+    if datagram.more_fragments() {
+        out.push_back(whole);
+    } else if datagram.payload.len() < datagram.length {
+        let content = Content::Truncated { captured: datagram.payload.len(), length: datagram.length };
+        out.push_back(DecodedPacket { content, ..whole });
+    } else {
+        let (content, icrc) = read(datagram, datagram.ip_id.unwrap_or(0), datagram.payload);
+        let good = icrc.is_some_and(IcrcCheck::is_ok);
+        match if good { None } else { train::segment_size(datagram) } {
+            None => out.push_back(DecodedPacket { content, icrc, ..whole }),
+            Some(size) => {
+                for (index, bytes) in (0..).zip(datagram.payload.chunks(size)) {
+                    let (content, icrc) = read(datagram, train::identification(datagram, index), bytes);
+                    let segment = Some(index);
+                    out.push_back(DecodedPacket {
+                        segment,
+                        len: bytes.len(),
+                        content,
+                        icrc,
+                        ..whole.clone()
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The headers of a packet, and its ICRC with this identification.
+fn read(datagram: &Datagram<'_>, ident: u16, bytes: &[u8]) -> (Content, Option<IcrcCheck>) {
+    let content = match Packet::parse(bytes) {
+        Ok(packet) => Content::Packet { headers: Headers::of(&packet), payload_len: packet.payload().len() },
+        Err(error) => Content::Malformed(error),
+    };
+    let icrc = bytes.split_last_chunk::<ICRC_LEN>().map(|(covered, found)| IcrcCheck {
+        computed: icrc::compute_fragment(&datagram.flow, ident, datagram.flags_fragment, covered),
+        found: u32::from_le_bytes(*found),
+    });
+    (content, icrc)
+}
+
+#[cfg(test)]
+mod tests;

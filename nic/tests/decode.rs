@@ -1,0 +1,86 @@
+//! The command `rnic decode`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
+}
+
+/// A file of this test's own.
+fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn decode(path: &Path, more: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rnic")).arg("decode").arg(path).args(more).output().unwrap()
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    String::from_utf8(bytes.to_vec()).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_good_capture() {
+    let output = decode(&golden("rg_loss_reqmiddle.pcap"), &[]);
+    assert_eq!(output.status.code(), Some(0));
+    let lines = lines(&output.stdout);
+    assert_eq!(lines.len(), 23);
+    assert_eq!(lines[22], "22 packets, 0 bad ICRC");
+    assert!(
+        lines[0].trim_start().starts_with("1    0.000000 10.77.0.2 > 10.77.0.1  RC WRITE_FIRST dqp="),
+        "{}",
+        lines[0]
+    );
+    assert!(lines[..22].iter().all(|line| line.ends_with(" icrc ok")));
+    assert!(lines.iter().any(|line| line.contains(" NAK psn-sequence-error msn=0 ")));
+}
+
+#[test]
+fn a_congestion_mark_is_shown() {
+    let output = decode(&golden("rg_ce_marked.pcap"), &[]);
+    assert!(lines(&output.stdout).iter().any(|line| line.ends_with(" ce icrc ok")));
+}
+
+#[test]
+fn a_flipped_bit() {
+    let mut bytes = fs::read(golden("rc_pp_64_m1024.pcap")).unwrap();
+    *bytes.last_mut().unwrap() ^= 0x10;
+    let path = scratch("flipped.pcap", &bytes);
+    let output = decode(&path, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let lines = lines(&output.stdout);
+    assert_eq!(lines.last().unwrap(), "20 packets, 1 bad ICRC");
+    assert!(lines[19].contains(" icrc BAD computed 0x"));
+    let output = decode(&path, &["--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["schema_version"], 1);
+    assert_eq!(report["packets"].as_array().unwrap().len(), 20);
+    assert_eq!(report["packets"][19]["icrc"]["ok"], false);
+    assert_eq!(report["summary"]["bad_icrc"], 1);
+}
+
+#[test]
+fn errors_are_one_line() {
+    let not_a_capture = scratch("text.pcap", b"#!/bin/sh\nexit\n");
+    let bytes = fs::read(golden("rc_pp_64_m1024.pcap")).unwrap();
+    let cut_off = scratch("cut.pcap", &bytes[..bytes.len() - 7]);
+    for (path, reason) in [
+        (not_a_capture, "not a capture file"),
+        (cut_off, "cut off behind frame 19"),
+        (PathBuf::from("/nonexistent/file.pcap"), "No such file"),
+        (PathBuf::from(env!("CARGO_TARGET_TMPDIR")), "directory"),
+    ] {
+        let output = decode(&path, &[]);
+        assert_eq!(output.status.code(), Some(2), "{reason}");
+        let errors = lines(&output.stderr);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].starts_with("rnic: ") && errors[0].contains(reason), "{errors:?}");
+    }
+}
