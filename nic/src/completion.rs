@@ -101,6 +101,12 @@ impl CompletionQueue {
     }
 }
 
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CompletionQueue({} entries)", self.capacity())
+    }
+}
+
 /// A completion channel: tells of completions through a descriptor that can be polled.
 ///
 /// Clones are the same channel.

@@ -66,6 +66,12 @@ impl ProtectionDomain {
     }
 }
 
+impl std::fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ProtectionDomain({})", self.inner.id.0)
+    }
+}
+
 /// Registered memory.
 ///
 /// A peer may write it at any time, so it is never lent out as a slice: bytes are copied in and out. Dropping it

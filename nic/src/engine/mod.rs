@@ -115,8 +115,8 @@ impl Engine {
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         let (rounds, regions) = match config.seed {
-            Some(seed) => (None, RegionTable::new(resources::MAX_MR, KeySource::Seed(seed))),
-            None => (Some(rand::random()), RegionTable::new(resources::MAX_MR, KeySource::Random)),
+            Some(seed) => (None, RegionTable::new(resources::MAX_MR, KeySource::Seed(expand(seed)))),
+            None => (Some(rand::random()), RegionTable::new(resources::MAX_MR, KeySource::System)),
         };
         Self {
             limits: Limits { path_mtu: config.active_mtu, ..Limits::default() },
@@ -394,6 +394,13 @@ impl Engine {
             }
         }
     }
+}
+
+/// A seed of the length that key tables want.
+fn expand(seed: u64) -> [u8; 32] {
+    let mut long = [0; 32];
+    long[..8].copy_from_slice(&seed.to_le_bytes());
+    long
 }
 
 /// Why a queue pair was not modified.

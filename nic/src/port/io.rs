@@ -157,7 +157,7 @@ impl Lane {
     }
 
     /// Sends what is due, within the bound of a turn. Returns whether anything was sent.
-    pub(super) fn transmit(&mut self, now: Instant) -> bool {
+    pub(crate) fn transmit(&mut self, now: Instant) -> bool {
         let mut any = false;
         if let Some(departure) = self.stalled.take()
             && !self.send(departure)

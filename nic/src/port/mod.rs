@@ -172,7 +172,7 @@ impl Port {
     }
 
     /// Lets go of the engine, after taking in what was posted meanwhile.
-    fn release(&self, mut lane: PiGuard<'_, Lane>) {
+    fn release<'a>(&'a self, mut lane: PiGuard<'a, Lane>) {
         loop {
             if self.rung.swap(false, Ordering::Relaxed) {
                 for qpn in std::mem::take(&mut *locked(&self.doorbells)) {
