@@ -1,1 +1,28 @@
-//! Wire.
+//! RoCEv2 packets as bytes: everything between the UDP header and the end of the datagram.
+//!
+//! ```text
+//! | BTH 12 | extension headers, as the opcode says | payload | pad 0..3 | ICRC 4 |
+//! ```
+//!
+//! Two levels, one for each direction. [`Packet`] is a checked view of received bytes: made once, after which no
+//! accessor can fail. [`Headers`] is the set of values of a packet to be sent; it writes the headers that its
+//! opcode names and no others. What an opcode means stands in one table ([`OpcodeInfo`]), from which both work.
+
+pub mod headers;
+pub mod icrc;
+pub mod opcode;
+pub mod packet;
+pub mod pretty;
+pub mod syndrome;
+
+pub use headers::{
+    Aeth, AethFields, AtomicAckEth, AtomicEth, AtomicFields, Bth, Deth, DethFields, Feth, FethFields, Grh,
+    Ieth, ImmDt, Reth, RethFields, XrcEth,
+};
+pub use icrc::{Flow, IcrcVerdict, IdentSolver};
+pub use opcode::{Extra, HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};
+pub use packet::{Headers, ICRC_LEN, Packet, WireError, pad_len};
+pub use syndrome::{CREDITS_UNLIMITED, NakCode, Syndrome, decode_credits, encode_credits, rnr_delay};
+
+/// The UDP destination port of RoCEv2, assigned by IANA (IBTA annex A17).
+pub const UDP_PORT: u16 = 4791;

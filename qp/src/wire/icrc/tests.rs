@@ -1,0 +1,147 @@
+use super::*;
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const V4: Flow = Flow {
+    src: IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+    dst: IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1)),
+    src_port: 0xd431,
+    dst_port: 4791,
+};
+
+fn v6() -> Flow {
+    Flow { src: Ipv6Addr::LOCALHOST.into(), dst: "fd77::1".parse().unwrap(), ..V4 }
+}
+
+/// A datagram of `len` covered bytes and the ICRC for this identification.
+fn datagram(flow: &Flow, ident: u16, len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+    let crc = compute(flow, ident, &bytes);
+    bytes.extend(crc.to_le_bytes());
+    bytes
+}
+
+fn expected_verdict(expected: u16, actual: u16) -> IcrcVerdict {
+    match actual {
+        same if same == expected => IcrcVerdict::Exact,
+        index if index < TRAIN_INDICES => IcrcVerdict::Index(index),
+        other => IcrcVerdict::Identification(other),
+    }
+}
+
+#[test]
+fn multiplication_and_division_by_x_are_inverse() {
+    for bit in 0..32 {
+        let a = 1 << bit;
+        assert_eq!(over_x(times_x(a)), a);
+        assert_eq!(times_x(over_x(a)), a);
+    }
+    assert_eq!(multiply(inverse_power(12_345), (0..12_345).fold(ONE, |a, _| times_x(a))), ONE);
+}
+
+#[test]
+fn every_identification_is_found_for_some_lengths() {
+    let mut solver = IdentSolver::new();
+    for len in [12, 16, 40, 1036, 4108] {
+        for expected in [0, 5, 0xbeef] {
+            for ident in (0..=u16::MAX).step_by(if len > 100 { 61 } else { 1 }) {
+                let verdict = solver.verify(&V4, expected, &datagram(&V4, ident, len));
+                assert_eq!(verdict, expected_verdict(expected, ident), "length {len}, expected {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn exactly_the_differences_of_real_identifications_are_explained() {
+    let bytes = datagram(&V4, 0, 28);
+    let base = u32::from_le_bytes(*bytes.last_chunk().unwrap());
+    // Brute force: what each identification does to the ICRC.
+    let mut explained: Vec<(u32, u16)> =
+        (0..=u16::MAX).map(|ident| (base ^ compute(&V4, ident, &bytes[..28]), ident)).collect();
+    explained.sort_unstable();
+    assert!(explained.windows(2).all(|pair| pair[0].0 != pair[1].0), "no difference has two explanations");
+    let mut solver = IdentSolver::new();
+    let mut check = |delta: u32| {
+        let expected = match explained.binary_search_by_key(&delta, |&(difference, _)| difference) {
+            Ok(found) => expected_verdict(0, explained[found].1),
+            Err(_) => IcrcVerdict::Bad,
+        };
+        let mut broken = bytes.clone();
+        broken[28..].copy_from_slice(&(base ^ delta).to_le_bytes());
+        assert_eq!(solver.verify(&V4, 0, &broken), expected, "difference {delta:#010x}");
+    };
+    for &(difference, _) in explained.iter().step_by(97) {
+        check(difference);
+        check(difference ^ 1);
+    }
+    // A walk over the 32-bit numbers with a step that is coprime to their count.
+    (0..100_000u32).for_each(|i| check(i.wrapping_mul(0x9e37_79b1)));
+}
+
+#[test]
+fn lengths_that_share_a_cache_entry_do_not_mix() {
+    let mut solver = IdentSolver::new();
+    for _ in 0..3 {
+        for len in [16, 16 + 4 * CACHED, 16 + 8 * CACHED, 0, 4 * CACHED] {
+            let verdict = solver.verify(&V4, 0, &datagram(&V4, 0x1234, len));
+            assert_eq!(verdict, IcrcVerdict::Identification(0x1234), "length {len}");
+        }
+    }
+}
+
+#[test]
+fn ipv6_has_no_identification() {
+    let flow = v6();
+    let bytes = datagram(&flow, 1, 44);
+    let mut solver = IdentSolver::new();
+    assert_eq!(solver.verify(&flow, 2, &bytes), IcrcVerdict::Exact);
+    for bit in 0..bytes.len() * 8 {
+        let mut broken = bytes.clone();
+        broken[bit / 8] ^= 1 << (bit % 8);
+        let verdict = solver.verify(&flow, 0, &broken);
+        // Byte 4 of the BTH is not covered.
+        assert_eq!(verdict, if bit / 8 == 4 { IcrcVerdict::Exact } else { IcrcVerdict::Bad }, "bit {bit}");
+    }
+}
+
+#[test]
+fn mapped_addresses_count_as_ipv4() {
+    let mapped = |ip| match ip {
+        IpAddr::V4(v4) => IpAddr::V6(Ipv4Addr::to_ipv6_mapped(&v4)),
+        v6 => v6,
+    };
+    let both = Flow { src: mapped(V4.src), dst: mapped(V4.dst), ..V4 };
+    let one = Flow { src: mapped(V4.src), ..V4 };
+    let bytes = [7; 40];
+    assert_eq!(compute(&both, 9, &bytes), compute(&V4, 9, &bytes));
+    assert_eq!(compute(&one, 9, &bytes), compute(&V4, 9, &bytes));
+    let mixed = Flow { src: v6().src, ..V4 };
+    assert_eq!(compute(&mixed, 9, &bytes), compute(&mixed, 10, &bytes), "as IPv6");
+}
+
+#[test]
+fn fragment_word_counts() {
+    assert_ne!(compute_fragment(&V4, 0, 0, &[0; 12]), compute(&V4, 0, &[0; 12]));
+}
+
+#[test]
+fn short_and_oversized_input_is_bad_not_a_panic() {
+    let mut solver = IdentSolver::new();
+    for len in 0..16 {
+        assert_eq!(solver.verify(&V4, 0, &vec![0; len]), IcrcVerdict::Bad, "length {len}");
+    }
+    assert_eq!(solver.verify(&V4, 0, &vec![0; 70_000]), IcrcVerdict::Bad);
+}
+
+proptest! {
+    #[test]
+    fn any_identification_of_any_packet(
+        expected: u16, ident: u16, len in 3usize..1100, src: [u8; 4], dst: [u8; 4], src_port: u16,
+    ) {
+        let flow = Flow { src: src.into(), dst: dst.into(), src_port, dst_port: 4791 };
+        let mut solver = IdentSolver::new();
+        let verdict = solver.verify(&flow, expected, &datagram(&flow, ident, len * 4));
+        prop_assert_eq!(verdict, expected_verdict(expected, ident));
+    }
+}

@@ -1,0 +1,424 @@
+//! A whole packet: the view of a received one, the headers of one to be sent.
+
+use crate::ids::{PKey, Psn, Qpn};
+use crate::wire::headers::{
+    Aeth, AethFields, AtomicAckEth, AtomicEth, AtomicFields, Bth, BthFields, Deth, DethFields, Feth,
+    FethFields, Ieth, ImmDt, Reth, RethFields, XrcEth,
+};
+use crate::wire::opcode::{BTH_LEN, HeaderSet, Opcode, OpcodeInfo};
+use thiserror::Error;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Length of the invariant CRC at the end of every packet, in bytes.
+pub const ICRC_LEN: usize = 4;
+
+/// How many zero bytes follow a payload of this length, so that the packet is a whole number of 4-byte words.
+#[must_use]
+pub const fn pad_len(payload: usize) -> usize {
+    payload.wrapping_neg() & 3
+}
+
+/// Why bytes are not a RoCEv2 packet. Such a packet is dropped and counted, never answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum WireError {
+    /// The headers that the opcode asks for and the ICRC do not fit.
+    #[error("a packet of {len} bytes, where its headers and the ICRC take {needed}")]
+    TooShort {
+        /// Length of the packet.
+        len: usize,
+        /// Length of the shortest packet that could be meant.
+        needed: usize,
+    },
+    /// The packet is not a whole number of 4-byte words.
+    #[error("a packet of {len} bytes, which is not a multiple of 4")]
+    Misaligned {
+        /// Length of the packet.
+        len: usize,
+    },
+    /// A transport header version other than 0.
+    #[error("transport header version {0}, only 0 exists")]
+    UnsupportedVersion(u8),
+    /// An opcode that RoCEv2 does not have.
+    #[error("unknown opcode {0:#04x}")]
+    UnknownOpcode(u8),
+    /// The pad count is larger than what lies between the headers and the ICRC.
+    #[error("{pad} pad bytes, but only {available} bytes between the headers and the ICRC")]
+    PadExceedsPayload {
+        /// The pad count of the BTH.
+        pad: u8,
+        /// Bytes between the headers and the ICRC.
+        available: usize,
+    },
+    /// Bytes between the headers and the ICRC of a packet that has no payload.
+    #[error("{len} bytes of payload in a packet that carries none")]
+    PayloadNotAllowed {
+        /// Number of bytes.
+        len: usize,
+    },
+}
+
+/// A checked view of a UDP payload: the bytes from the BTH to the ICRC.
+///
+/// Checked are version, opcode, lengths and padding: what is needed so that no accessor can fail. The ICRC is not
+/// (see [`icrc`](crate::wire::icrc)), and neither are rules that depend on a queue pair.
+#[derive(Clone, Copy)]
+pub struct Packet<'a> {
+    bytes: &'a [u8],
+    bth: &'a Bth,
+    payload: &'a [u8],
+    opcode: Opcode,
+    info: &'static OpcodeInfo,
+}
+
+impl<'a> Packet<'a> {
+    /// Checks the bytes.
+    ///
+    /// # Errors
+    /// The first rule that the bytes break, in the order of [`WireError`]'s variants but for lengths: a version
+    /// or opcode that is not known makes the rest meaningless.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let too_short = |needed: usize| WireError::TooShort { len: bytes.len(), needed };
+        let Ok((bth, behind_bth)) = Bth::ref_from_prefix(bytes) else {
+            return Err(too_short(usize::from(BTH_LEN) + ICRC_LEN));
+        };
+        if bth.tver() != 0 {
+            return Err(WireError::UnsupportedVersion(bth.tver()));
+        }
+        let opcode = Opcode::from_u8(bth.opcode()).ok_or(WireError::UnknownOpcode(bth.opcode()))?;
+        let info = opcode.info_ref();
+        let header_len = usize::from(info.header_len);
+        let extensions = header_len - usize::from(BTH_LEN);
+        let body = behind_bth
+            .get(extensions..)
+            .and_then(|rest| rest.split_last_chunk::<ICRC_LEN>())
+            .map(|(body, _icrc)| body)
+            .ok_or_else(|| too_short(header_len + ICRC_LEN))?;
+        if !bytes.len().is_multiple_of(4) {
+            return Err(WireError::Misaligned { len: bytes.len() });
+        }
+        let pad = bth.pad();
+        let payload = body
+            .len()
+            .checked_sub(usize::from(pad))
+            .map(|len| &body[..len])
+            .ok_or(WireError::PadExceedsPayload { pad, available: body.len() })?;
+        if !info.has_payload && !body.is_empty() {
+            return Err(WireError::PayloadNotAllowed { len: body.len() });
+        }
+        Ok(Self { bytes, bth, payload, opcode, info })
+    }
+
+    /// The opcode.
+    #[must_use]
+    pub const fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    /// What the opcode means.
+    #[must_use]
+    pub const fn info(&self) -> &'static OpcodeInfo {
+        self.info
+    }
+
+    /// The base transport header.
+    #[must_use]
+    pub const fn bth(&self) -> &'a Bth {
+        self.bth
+    }
+
+    /// Whether the completion of this message is to wake a sleeping receiver.
+    #[must_use]
+    pub const fn solicited(&self) -> bool {
+        self.bth.solicited()
+    }
+
+    /// The path migration state bit.
+    #[must_use]
+    pub const fn mig_req(&self) -> bool {
+        self.bth.mig_req()
+    }
+
+    /// How many pad bytes follow the payload.
+    #[must_use]
+    pub const fn pad(&self) -> u8 {
+        self.bth.pad()
+    }
+
+    /// The transport header version: 0, or there would be no packet.
+    #[must_use]
+    pub const fn tver(&self) -> u8 {
+        self.bth.tver()
+    }
+
+    /// The partition.
+    #[must_use]
+    pub fn pkey(&self) -> PKey {
+        self.bth.pkey()
+    }
+
+    /// Forward congestion notification.
+    #[must_use]
+    pub const fn fecn(&self) -> bool {
+        self.bth.fecn()
+    }
+
+    /// Backward congestion notification.
+    #[must_use]
+    pub const fn becn(&self) -> bool {
+        self.bth.becn()
+    }
+
+    /// The queue pair that the packet is for.
+    #[must_use]
+    pub const fn dest_qpn(&self) -> Qpn {
+        self.bth.dest_qpn()
+    }
+
+    /// Whether an acknowledge is asked for.
+    #[must_use]
+    pub const fn ack_req(&self) -> bool {
+        self.bth.ack_req()
+    }
+
+    /// The packet sequence number.
+    #[must_use]
+    pub const fn psn(&self) -> Psn {
+        self.bth.psn()
+    }
+
+    /// The view of one extension header, `None` where the opcode does not have it.
+    fn extension<T>(&self, which: HeaderSet) -> Option<&'a T>
+    where
+        T: FromBytes + KnownLayout + Immutable + Unaligned,
+    {
+        let offset = self.info.offset_of(which)?;
+        let (header, _) = T::ref_from_prefix(self.bytes.get(offset..)?).ok()?;
+        Some(header)
+    }
+
+    /// The RDMA header of a WRITE, a READ request, a flush or an atomic write.
+    #[must_use]
+    pub fn reth(&self) -> Option<RethFields> {
+        self.extension::<Reth>(HeaderSet::RETH).map(Reth::fields)
+    }
+
+    /// The acknowledge header of a response.
+    #[must_use]
+    pub fn aeth(&self) -> Option<AethFields> {
+        self.extension::<Aeth>(HeaderSet::AETH).map(Aeth::fields)
+    }
+
+    /// The datagram header.
+    #[must_use]
+    pub fn deth(&self) -> Option<DethFields> {
+        self.extension::<Deth>(HeaderSet::DETH).map(Deth::fields)
+    }
+
+    /// The operands of an atomic operation.
+    #[must_use]
+    pub fn atomic_eth(&self) -> Option<AtomicFields> {
+        self.extension::<AtomicEth>(HeaderSet::ATOMIC_ETH).map(AtomicEth::fields)
+    }
+
+    /// The value before an atomic operation.
+    #[must_use]
+    pub fn atomic_ack(&self) -> Option<u64> {
+        self.extension::<AtomicAckEth>(HeaderSet::ATOMIC_ACK_ETH).map(AtomicAckEth::original)
+    }
+
+    /// Immediate data, as the big-endian number on the wire.
+    #[must_use]
+    pub fn imm(&self) -> Option<u32> {
+        self.extension::<ImmDt>(HeaderSet::IMM_DT).map(ImmDt::value)
+    }
+
+    /// The remote key to invalidate.
+    #[must_use]
+    pub fn ieth(&self) -> Option<u32> {
+        self.extension::<Ieth>(HeaderSet::IETH).map(Ieth::value)
+    }
+
+    /// The shared receive queue of an XRC request.
+    #[must_use]
+    pub fn xrc_srqn(&self) -> Option<u32> {
+        self.extension::<XrcEth>(HeaderSet::XRCETH).map(XrcEth::srqn)
+    }
+
+    /// What a flush asks for.
+    #[must_use]
+    pub fn feth(&self) -> Option<FethFields> {
+        self.extension::<Feth>(HeaderSet::FETH).map(Feth::fields)
+    }
+
+    /// The payload without its padding.
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The invariant CRC that the packet carries; little-endian on the wire.
+    #[must_use]
+    pub fn icrc(&self) -> u32 {
+        self.bytes.last_chunk().map_or(0, |icrc| u32::from_le_bytes(*icrc))
+    }
+
+    /// All bytes, from the BTH to the ICRC.
+    #[must_use]
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+/// The headers of a packet, as values.
+///
+/// Only the extension headers that the opcode names go on the wire; the other fields are ignored and should keep
+/// their defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// The opcode.
+    pub opcode: Opcode,
+    /// Whether the completion of this message is to wake a sleeping receiver.
+    pub solicited: bool,
+    /// The path migration state bit.
+    pub mig_req: bool,
+    /// The partition.
+    pub pkey: PKey,
+    /// Forward congestion notification.
+    pub fecn: bool,
+    /// Backward congestion notification.
+    pub becn: bool,
+    /// The queue pair that the packet is for.
+    pub dest_qpn: Qpn,
+    /// Whether an acknowledge is asked for.
+    pub ack_req: bool,
+    /// The packet sequence number.
+    pub psn: Psn,
+    /// The datagram header.
+    pub deth: DethFields,
+    /// Remote address, key and length.
+    pub reth: RethFields,
+    /// Operands of an atomic operation.
+    pub atomic: AtomicFields,
+    /// The acknowledge header.
+    pub aeth: AethFields,
+    /// The value before an atomic operation.
+    pub atomic_ack: u64,
+    /// Immediate data, as the big-endian number on the wire.
+    pub imm: u32,
+    /// The remote key to invalidate.
+    pub ieth: u32,
+    /// The shared receive queue of an XRC request, 24 bits.
+    pub xrc_srqn: u32,
+    /// What a flush asks for.
+    pub feth: FethFields,
+}
+
+impl Headers {
+    /// Headers with all flags off, in the default partition, with the extension headers zero.
+    #[must_use]
+    pub fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            mig_req: false,
+            pkey: PKey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_req: false,
+            psn,
+            deth: DethFields::default(),
+            reth: RethFields::default(),
+            atomic: AtomicFields::default(),
+            aeth: AethFields::default(),
+            atomic_ack: 0,
+            imm: 0,
+            ieth: 0,
+            xrc_srqn: 0,
+            feth: FethFields::default(),
+        }
+    }
+
+    /// A congestion notification for the peer's queue pair: PSN 0 and BECN (IBTA A17.9.3).
+    #[must_use]
+    pub fn cnp(dest_qpn: Qpn) -> Self {
+        Self { becn: true, ..Self::new(Opcode::Cnp, dest_qpn, Psn::new(0)) }
+    }
+
+    /// The headers of a packet.
+    #[must_use]
+    pub fn of(packet: &Packet<'_>) -> Self {
+        Self {
+            opcode: packet.opcode(),
+            solicited: packet.solicited(),
+            mig_req: packet.mig_req(),
+            pkey: packet.pkey(),
+            fecn: packet.fecn(),
+            becn: packet.becn(),
+            dest_qpn: packet.dest_qpn(),
+            ack_req: packet.ack_req(),
+            psn: packet.psn(),
+            deth: packet.deth().unwrap_or_default(),
+            reth: packet.reth().unwrap_or_default(),
+            atomic: packet.atomic_eth().unwrap_or_default(),
+            aeth: packet.aeth().unwrap_or_default(),
+            atomic_ack: packet.atomic_ack().unwrap_or_default(),
+            imm: packet.imm().unwrap_or_default(),
+            ieth: packet.ieth().unwrap_or_default(),
+            xrc_srqn: packet.xrc_srqn().unwrap_or_default(),
+            feth: packet.feth().unwrap_or_default(),
+        }
+    }
+
+    /// Length of the BTH and the extension headers in bytes.
+    #[must_use]
+    pub fn wire_len(&self) -> usize {
+        usize::from(self.opcode.info_ref().header_len)
+    }
+
+    /// Writes the headers of a packet with a payload of `payload_len` bytes to the front of `out`, reserved bits
+    /// zero, and returns their length. The payload, its padding ([`pad_len`]) and the ICRC are the caller's.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`wire_len`](Self::wire_len).
+    pub fn emit(&self, out: &mut [u8], payload_len: usize) -> usize {
+        let info = self.opcode.info_ref();
+        let out = &mut out[..usize::from(info.header_len)];
+        let bth = Bth::from(BthFields {
+            opcode: self.opcode as u8,
+            solicited: self.solicited,
+            mig_req: self.mig_req,
+            pad: pad_len(payload_len) as u8,
+            pkey: self.pkey,
+            fecn: self.fecn,
+            becn: self.becn,
+            dest_qpn: self.dest_qpn,
+            ack_req: self.ack_req,
+            psn: self.psn,
+        });
+        let mut at = 0;
+        let mut put = |wanted: bool, header: &[u8]| {
+            if wanted {
+                out[at..at + header.len()].copy_from_slice(header);
+                at += header.len();
+            }
+        };
+        let has = |header| info.headers.contains(header);
+        put(true, bth.as_bytes());
+        // In the order on the wire, which is that of the bits of `HeaderSet`.
+        put(has(HeaderSet::XRCETH), XrcEth::new(self.xrc_srqn & XrcEth::SRQN_MASK).as_bytes());
+        put(has(HeaderSet::DETH), Deth::from(self.deth).as_bytes());
+        put(has(HeaderSet::FETH), Feth::from(self.feth).as_bytes());
+        put(has(HeaderSet::RETH), Reth::from(self.reth).as_bytes());
+        put(has(HeaderSet::ATOMIC_ETH), AtomicEth::from(self.atomic).as_bytes());
+        put(has(HeaderSet::AETH), Aeth::from(self.aeth).as_bytes());
+        put(has(HeaderSet::ATOMIC_ACK_ETH), AtomicAckEth::new(self.atomic_ack).as_bytes());
+        put(has(HeaderSet::IMM_DT), ImmDt::new(self.imm).as_bytes());
+        put(has(HeaderSet::IETH), Ieth::new(self.ieth).as_bytes());
+        put(has(HeaderSet::CNP_RESERVED), &[0; HeaderSet::CNP_RESERVED.wire_len()]);
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests;

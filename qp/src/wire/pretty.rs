@@ -1,0 +1,201 @@
+//! One line of text for a packet, as listings, logs and test failures show it.
+//!
+//! `RC WRITE_FIRST dqp=0x000051 psn=200 ackreq va=0x7f52cbaf1000 rkey=0x0000438e len=8000 data=1024`
+//!
+//! Only what differs from the usual is named: flags that are set, a partition other than the default one, a payload
+//! that is not empty.
+
+use crate::ids::PKey;
+use crate::wire::headers::{AethFields, AtomicFields, FethFields};
+use crate::wire::opcode::{HeaderSet, Operation};
+use crate::wire::packet::{Headers, Packet};
+use crate::wire::syndrome::{Syndrome, decode_credits, rnr_delay};
+use std::fmt;
+
+/// Headers together with the length of the payload, to be shown. Made by [`Headers::line`].
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    headers: &'a Headers,
+    payload_len: usize,
+}
+
+impl Headers {
+    /// These headers as one line of text, for a packet with a payload of this length.
+    #[must_use]
+    pub const fn line(&self, payload_len: usize) -> Line<'_> {
+        Line { headers: self, payload_len }
+    }
+}
+
+impl fmt::Display for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Headers::of(self).line(self.payload().len()).fmt(f)
+    }
+}
+
+impl fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packet({self} icrc={:#010x})", self.icrc())
+    }
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let h = self.headers;
+        let info = h.opcode.info();
+        write!(f, "{} dqp={} psn={}", info.name, h.dest_qpn, h.psn)?;
+        for (set, name) in [
+            (h.solicited, " se"),
+            (h.mig_req, " migreq"),
+            (h.fecn, " fecn"),
+            (h.becn, " becn"),
+            (h.ack_req, " ackreq"),
+        ] {
+            if set {
+                f.write_str(name)?;
+            }
+        }
+        if h.pkey != PKey::DEFAULT {
+            write!(f, " pkey={:#06x}", h.pkey.0)?;
+        }
+        let has = |header| info.headers.contains(header);
+        if has(HeaderSet::XRCETH) {
+            write!(f, " srq={:#08x}", h.xrc_srqn)?;
+        }
+        if has(HeaderSet::DETH) {
+            write!(f, " sqp={} qkey={:#010x}", h.deth.src_qpn, h.deth.qkey.0)?;
+        }
+        if has(HeaderSet::FETH) {
+            write_flush(f, h.feth)?;
+        }
+        if has(HeaderSet::RETH) {
+            write!(f, " va={:#x} rkey={:#010x} len={}", h.reth.va, h.reth.rkey, h.reth.length)?;
+        }
+        if has(HeaderSet::ATOMIC_ETH) {
+            write_atomic(f, info.operation, h.atomic)?;
+        }
+        if has(HeaderSet::AETH) {
+            write_aeth(f, h.aeth)?;
+        }
+        if has(HeaderSet::ATOMIC_ACK_ETH) {
+            write!(f, " orig={:#x}", h.atomic_ack)?;
+        }
+        if has(HeaderSet::IMM_DT) {
+            write!(f, " imm={:#010x}", h.imm)?;
+        }
+        if has(HeaderSet::IETH) {
+            write!(f, " inv={:#010x}", h.ieth)?;
+        }
+        if self.payload_len > 0 {
+            write!(f, " data={}", self.payload_len)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_flush(f: &mut fmt::Formatter<'_>, feth: FethFields) -> fmt::Result {
+    let placement = match feth.placement {
+        FethFields::GLOBAL => "global",
+        FethFields::PERSISTENT => "persistent",
+        0 => "none",
+        both if both == FethFields::GLOBAL | FethFields::PERSISTENT => "global+persistent",
+        _ => "reserved",
+    };
+    let selectivity = match feth.selectivity {
+        0 => "range",
+        1 => "region",
+        _ => "reserved",
+    };
+    write!(f, " placement={placement} select={selectivity}")
+}
+
+fn write_atomic(f: &mut fmt::Formatter<'_>, operation: Operation, atomic: AtomicFields) -> fmt::Result {
+    write!(f, " va={:#x} rkey={:#010x}", atomic.va, atomic.rkey)?;
+    if operation == Operation::CompareSwap {
+        write!(f, " compare={:#x} swap={:#x}", atomic.compare, atomic.swap_add)
+    } else {
+        write!(f, " add={:#x}", atomic.swap_add)
+    }
+}
+
+fn write_aeth(f: &mut fmt::Formatter<'_>, aeth: AethFields) -> fmt::Result {
+    match aeth.kind() {
+        // Most acknowledges give no credits, which is not worth a word.
+        Syndrome::Ack { credits } => {
+            if let Some(messages) = decode_credits(credits) {
+                write!(f, " credits={messages}")?;
+            }
+        }
+        Syndrome::Rnr { timer } => write!(f, " RNR {:?}", rnr_delay(timer))?,
+        Syndrome::Nak(code) => write!(f, " NAK {}", code.name())?,
+        Syndrome::Reserved(byte) => write!(f, " syndrome={byte:#04x}")?,
+    }
+    write!(f, " msn={}", aeth.msn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Psn, QKey, Qpn};
+    use crate::wire::headers::{DethFields, RethFields};
+    use crate::wire::opcode::Opcode;
+
+    fn line(headers: &Headers, payload_len: usize) -> String {
+        headers.line(payload_len).to_string()
+    }
+
+    fn new(opcode: Opcode) -> Headers {
+        Headers::new(opcode, Qpn::new(0x51), Psn::new(200))
+    }
+
+    #[test]
+    fn write_shows_its_target() {
+        let mut h = new(Opcode::RcWriteFirst);
+        h.ack_req = true;
+        h.reth = RethFields { va: 0x7f52_cbaf_1000, rkey: 0x438e, length: 8000 };
+        assert_eq!(
+            line(&h, 1024),
+            "RC WRITE_FIRST dqp=0x000051 psn=200 ackreq va=0x7f52cbaf1000 rkey=0x0000438e len=8000 data=1024"
+        );
+    }
+
+    #[test]
+    fn acknowledges_show_their_kind() {
+        let mut h = new(Opcode::RcAcknowledge);
+        let mut with = |syndrome| {
+            h.aeth = AethFields { syndrome, msn: 7 };
+            line(&h, 0).trim_start_matches("RC ACK dqp=0x000051 psn=200 ").to_owned()
+        };
+        assert_eq!(with(0x1f), "msn=7");
+        assert_eq!(with(0x05), "credits=6 msn=7");
+        assert_eq!(with(0x34), "RNR 10.24ms msn=7");
+        assert_eq!(with(0x60), "NAK psn-sequence-error msn=7");
+        assert_eq!(with(0x41), "syndrome=0x41 msn=7");
+    }
+
+    #[test]
+    fn other_headers() {
+        let mut h = new(Opcode::UdSendOnlyImm);
+        h.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
+        h.imm = 5;
+        h.pkey = PKey(0x8001);
+        assert_eq!(
+            line(&h, 3),
+            "UD SEND_ONLY_IMM dqp=0x000051 psn=200 pkey=0x8001 sqp=0x000001 qkey=0x80010000 imm=0x00000005 data=3"
+        );
+        let mut h = new(Opcode::XrcCompareSwap);
+        h.xrc_srqn = 9;
+        h.atomic = AtomicFields { va: 0x1000, rkey: 1, swap_add: 2, compare: 3 };
+        assert_eq!(
+            line(&h, 0),
+            "XRC CMP_SWAP dqp=0x000051 psn=200 srq=0x000009 va=0x1000 rkey=0x00000001 compare=0x3 swap=0x2"
+        );
+        let mut h = new(Opcode::RcFlush);
+        h.feth = FethFields { placement: FethFields::PERSISTENT, selectivity: 1 };
+        assert_eq!(
+            line(&h, 0),
+            "RC FLUSH dqp=0x000051 psn=200 placement=persistent select=region va=0x0 rkey=0x00000000 len=0"
+        );
+        assert_eq!(line(&Headers::cnp(Qpn::new(0xd2)), 0), "CNP dqp=0x0000d2 psn=0 becn");
+    }
+}
