@@ -1,1 +1,3 @@
 //! rnic.
+
+pub mod link;
