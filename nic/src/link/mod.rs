@@ -15,6 +15,7 @@
 //! it is true every packet travels alone, as a [`Frame`]: the engine then makes trains of one packet, so that the
 //! identification that the ICRC was computed with is also the one that the packet will have.
 
+pub mod capture;
 pub mod faults;
 
 use qp::wire::icrc::Flow;
