@@ -16,6 +16,9 @@ use std::io::{self, BufWriter, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// What the file says where a capture reached its limit.
+const LIMIT_NOTE: &str = "capture ended at its size limit";
+
 /// How to capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CaptureOptions {
@@ -36,7 +39,7 @@ pub struct CaptureStatus {
 }
 
 impl CaptureStatus {
-    /// Packets in the file.
+    /// Packets in the file, with those that are still in the buffer.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
@@ -126,15 +129,13 @@ impl Capture {
     /// Ends the file with a note, if a block of `next` bytes does not fit it any more.
     fn is_full(&mut self, now: Now, next: u64) -> bool {
         let Some(limit) = self.options.max_bytes else { return false };
-        self.comment.clear();
-        self.comment.push_str("capture ended at its size limit");
-        let note = pcapng::statistics_len(&self.comment);
+        let note = pcapng::statistics_len(LIMIT_NOTE);
         if self.status.bytes().saturating_add(next).saturating_add(note) <= limit {
             return false;
         }
         // A limit too small for the first blocks leaves no room for the note either.
         if self.status.bytes().saturating_add(note) <= limit {
-            let result = pcapng::write_statistics(&mut self.writer, now.wall, &self.comment);
+            let result = pcapng::write_statistics(&mut self.writer, now.wall, LIMIT_NOTE);
             self.settle(result);
         }
         self.flush();

@@ -56,9 +56,9 @@ impl Hold {
         self.held.iter().any(|h| h.rule == rule && h.wait.lane == lane)
     }
 
-    /// Whether there is room for so many frames like this one.
-    pub(super) fn has_room(&self, frame: &Frame, count: usize) -> bool {
-        self.held.len() < MAX_HELD
+    /// Whether there is room for so many frames like this one to wait so.
+    pub(super) fn has_room(&self, wait: &Wait, frame: &Frame, count: usize) -> bool {
+        (wait.overtakers.is_none() || self.held.len() < MAX_HELD)
             && self.bytes.saturating_add(frame.bytes.len().saturating_mul(count)) <= MAX_BYTES
     }
 

@@ -257,7 +257,7 @@ impl Layer for FaultLayer {
             return;
         }
         let waits = wait.overtakers.is_some() || !wait.delay.is_zero();
-        if waits && !self.hold.has_room(&frame, copies as usize + 1) {
+        if waits && !self.hold.has_room(&wait, &frame, copies as usize + 1) {
             self.overflows += 1;
             frame.notes.push("fault: too much is waiting, not delayed".to_owned());
         } else if waits {
