@@ -1,6 +1,7 @@
 //! The `rnic` program.
 
 mod decode;
+mod doctor;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
@@ -18,12 +19,15 @@ struct Cli {
 enum Command {
     /// Show the RoCEv2 packets of a capture file and check their ICRC.
     Decode(decode::Args),
+    /// Say what on this host would get in the way, and what to do about it.
+    Doctor(doctor::Args),
 }
 
 impl Command {
     fn run(self) -> Result<ExitCode, Box<dyn Error>> {
         match self {
             Self::Decode(args) => decode::run(&args),
+            Self::Doctor(args) => Ok(doctor::run(&args)?),
         }
     }
 }

@@ -1,0 +1,38 @@
+//! Faults on purpose: a layer that loses, copies, delays, reorders, damages and marks packets, by rules.
+//!
+//! A rule is one line of text (or the same from [`FaultRule`]'s builder):
+//!
+//! ```text
+//! rule   = [name ":"] [where] match* action [budget] [window]
+//! where  = tx | rx | tx>HOST | rx<HOST | HOST>HOST | HOST<>HOST | *    HOST: an IP address, a name, or *
+//! match  = data | ack | nak | rnr | atomic                             kinds of packets
+//!        | [rc. | uc. | ud. | xrc.] OPCODE                             write.first send.only_imm read.resp.last cnp ...
+//!        | qp=N | qp=#N                                                destination QPN; the N-th to appear, from 0
+//!        | psn=N | psn=#N                                              PSN; its distance to the first one seen
+//!        | try=N                                                       N-th transmission of that PSN, from 1
+//!        | nth=N | every=N                                             of the packets that match the rest, from 1
+//!        | size>N | size<N                                             bytes from BTH to ICRC
+//!        | ecn=ce|ect0|ect1|not
+//! action = drop | dup [N] | delay T [+-T] | reorder N | corrupt icrc|payload|header|bit=N | mark ce
+//! budget = once | N times | p=0.01 | always                            default: once with psn= or nth=, else always
+//! window = [from T] [for T]                                            since the rule was put in; T: 80us 1.5ms 2s
+//! ```
+//!
+//! Rules add up: all that match a packet act on it, in the order in which they were put in, up to the first
+//! that drops it. Randomness comes from the layer's seed and the rule's number alone, so that a rule draws the
+//! same whatever other rules there are.
+
+mod facts;
+mod hold;
+mod layer;
+mod parse;
+mod rule;
+mod track;
+mod words;
+
+pub use layer::{AddError, FaultLayer, NearMiss, RuleStatus};
+pub use parse::ParseError;
+pub use rule::{Action, Budget, Class, Corruption, Ecn, FaultRule, Match, OpcodePattern, RuleError, Where};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! The link: what lies between the engine and the wire.
+//!
+//! A port's link is a stack of [`Layer`]s that change what passes (faults, an emulated cable) and of [`Observer`]s
+//! that see what became of every packet (a capture). Both are sans-IO: time is an argument, randomness a seed, and
+//! so the same stack works on real sockets and in a simulation.
+//!
+//! ```text
+//!            egress                        ingress
+//! engine --> layer 0 --> layer 1 --> wire --> layer 1 --> layer 0 --> engine
+//!                  \________ observers see every packet once, with its fate ________/
+//! ```
+//!
+//! A stack costs nothing while nobody needs it: an engine asks [`LinkStack::transforms`] and, where that is false,
+//! sends its trains whole and shows each packet to the observers in place ([`LinkStack::observe`], no copy). Where
+//! it is true every packet travels alone, as a [`Frame`]: the engine then makes trains of one packet, so that the
+//! identification that the ICRC was computed with is also the one that the packet will have.
+
+pub mod capture;
+pub mod faults;
+
+use qp::wire::icrc::Flow;
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Which way a packet goes, as seen from the port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// From the engine to the wire.
+    Tx,
+    /// From the wire to the engine.
+    Rx,
+}
+
+/// A point in time, on both clocks that a link needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// The monotonic clock: delays and windows. Virtual in a simulation.
+    pub instant: Instant,
+    /// Time since the UNIX epoch: stamps in captures.
+    pub wall: Duration,
+}
+
+/// What became of a packet.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Fate {
+    /// Still on its way through the layers.
+    #[default]
+    Pending,
+    /// It left the stack: towards the wire, or into the engine.
+    Delivered,
+    /// A layer took it away.
+    Dropped {
+        /// The rule or layer that did it.
+        by: Arc<str>,
+    },
+}
+
+/// A packet on its way through the layers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Addresses and ports.
+    pub flow: Flow,
+    /// IPv4 type of service or IPv6 traffic class: DSCP and ECN.
+    pub tos: u8,
+    /// Time to live, or IPv6 hop limit.
+    pub ttl: u8,
+    /// The IPv4 identification that the packet has, or that its ICRC was computed with; 0 where it is not known.
+    pub ident: u16,
+    /// The packet: BTH to ICRC.
+    pub bytes: Vec<u8>,
+    /// What became of it.
+    pub fate: Fate,
+    /// What the layers did to it, for captures and listings.
+    pub notes: Vec<String>,
+}
+
+impl Frame {
+    /// The frame without its ownership.
+    #[must_use]
+    pub fn view(&self) -> FrameRef<'_> {
+        FrameRef {
+            direction: self.direction,
+            flow: &self.flow,
+            tos: self.tos,
+            ttl: self.ttl,
+            ident: self.ident,
+            bytes: &self.bytes,
+            fate: &self.fate,
+            notes: &self.notes,
+        }
+    }
+}
+
+/// A packet as observers see it; the fields are those of [`Frame`].
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRef<'a> {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Addresses and ports.
+    pub flow: &'a Flow,
+    /// IPv4 type of service or IPv6 traffic class.
+    pub tos: u8,
+    /// Time to live, or IPv6 hop limit.
+    pub ttl: u8,
+    /// IPv4 identification.
+    pub ident: u16,
+    /// The packet: BTH to ICRC.
+    pub bytes: &'a [u8],
+    /// What became of it.
+    pub fate: &'a Fate,
+    /// What the layers did to it.
+    pub notes: &'a [String],
+}
+
+/// Changes what passes: drops, delays, copies, marks.
+pub trait Layer: Any + Send {
+    /// What to call the layer.
+    fn name(&self) -> &str;
+
+    /// Whether packets of this direction must come by at all.
+    fn transforms(&self, direction: Direction) -> bool;
+
+    /// Takes a packet; none, one or more go on through `out`, now or in a later call. A packet that is dropped goes
+    /// on as well, with [`Fate::Dropped`]: no layer sees it any more, but the observers do.
+    fn handle(&mut self, now: Instant, frame: Frame, out: &mut dyn FnMut(Frame));
+
+    /// When [`Layer::handle_timeout`] wants to be called next.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Lets go of packets that were held back, of either direction.
+    fn handle_timeout(&mut self, _now: Instant, _out: &mut dyn FnMut(Frame)) {}
+}
+
+/// Sees every packet once, after all layers, when its fate is known.
+pub trait Observer: Any + Send {
+    /// What to call the observer.
+    fn name(&self) -> &str;
+
+    /// Takes note of a packet. Must not fail: trouble of an observer is no concern of the traffic.
+    fn observe(&mut self, now: Now, frame: &FrameRef<'_>);
+}
+
+/// The layers and observers of one port.
+#[derive(Default)]
+pub struct LinkStack {
+    /// Nearest to the engine first.
+    layers: Vec<Box<dyn Layer>>,
+    observers: Vec<Box<dyn Observer>>,
+}
+
+impl LinkStack {
+    /// A link that does nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a layer at the end that is nearest to the wire.
+    pub fn push_layer(&mut self, layer: impl Layer) {
+        self.layers.push(Box::new(layer));
+    }
+
+    /// Adds an observer.
+    pub fn push_observer(&mut self, observer: impl Observer) {
+        self.observers.push(Box::new(observer));
+    }
+
+    /// Takes the observers with this name away, and says how many there were.
+    pub fn remove_observers(&mut self, name: &str) -> usize {
+        let before = self.observers.len();
+        self.observers.retain(|o| o.name() != name);
+        before - self.observers.len()
+    }
+
+    /// The first layer of a type, to ask it for its counters or to change its rules.
+    pub fn layer_mut<T: Layer>(&mut self) -> Option<&mut T> {
+        self.layers.iter_mut().find_map(|layer| {
+            let any: &mut dyn Any = &mut **layer;
+            any.downcast_mut()
+        })
+    }
+
+    /// Whether packets can pass without any call.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty() && self.observers.is_empty()
+    }
+
+    /// Whether packets of this direction must go through [`LinkStack::egress`] or [`LinkStack::ingress`]. It can
+    /// change with every call: rules come, and are used up.
+    #[must_use]
+    pub fn transforms(&self, direction: Direction) -> bool {
+        self.layers.iter().any(|l| l.transforms(direction))
+    }
+
+    /// Whether anybody looks at packets.
+    #[must_use]
+    pub fn observes(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
+    /// Shows a packet that passes without layers to the observers.
+    pub fn observe(&mut self, now: Now, frame: &FrameRef<'_>) {
+        for observer in &mut self.observers {
+            observer.observe(now, frame);
+        }
+    }
+
+    /// Sends a packet towards the wire. What comes out goes to `sink`, perhaps not now.
+    pub fn egress(&mut self, now: Now, frame: Frame, sink: &mut dyn FnMut(Frame)) {
+        let Self { layers, observers } = self;
+        outward(layers, now.instant, frame, &mut |f| finish(observers, now, f, sink));
+    }
+
+    /// Takes a packet from the wire. What comes out goes to `sink`, perhaps not now.
+    pub fn ingress(&mut self, now: Now, frame: Frame, sink: &mut dyn FnMut(Frame)) {
+        let Self { layers, observers } = self;
+        inward(layers, now.instant, frame, &mut |f| finish(observers, now, f, sink));
+    }
+
+    /// When [`LinkStack::handle_timeout`] wants to be called next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.layers.iter().filter_map(|l| l.poll_timeout()).min()
+    }
+
+    /// Lets go of packets that were held back. The sink gets those of both directions.
+    pub fn handle_timeout(&mut self, now: Now, sink: &mut dyn FnMut(Frame)) {
+        let Self { layers, observers } = self;
+        for at in 0..layers.len() {
+            let (inner, rest) = layers.split_at_mut(at);
+            let Some((layer, outer)) = rest.split_first_mut() else { return };
+            layer.handle_timeout(now.instant, &mut |frame| match frame.direction {
+                Direction::Tx => {
+                    outward(outer, now.instant, frame, &mut |f| finish(observers, now, f, sink));
+                }
+                Direction::Rx => {
+                    inward(inner, now.instant, frame, &mut |f| finish(observers, now, f, sink));
+                }
+            });
+        }
+    }
+}
+
+/// Passes a frame through `layers`, first to last.
+fn outward(layers: &mut [Box<dyn Layer>], now: Instant, frame: Frame, out: &mut dyn FnMut(Frame)) {
+    match layers.split_first_mut() {
+        Some((layer, rest)) if wants(&**layer, &frame) => {
+            layer.handle(now, frame, &mut |f| outward(rest, now, f, out));
+        }
+        Some((_, rest)) => outward(rest, now, frame, out),
+        None => out(frame),
+    }
+}
+
+/// Passes a frame through `layers`, last to first.
+fn inward(layers: &mut [Box<dyn Layer>], now: Instant, frame: Frame, out: &mut dyn FnMut(Frame)) {
+    match layers.split_last_mut() {
+        Some((layer, rest)) if wants(&**layer, &frame) => {
+            layer.handle(now, frame, &mut |f| inward(rest, now, f, out));
+        }
+        Some((_, rest)) => inward(rest, now, frame, out),
+        None => out(frame),
+    }
+}
+
+fn wants(layer: &dyn Layer, frame: &Frame) -> bool {
+    frame.fate == Fate::Pending && layer.transforms(frame.direction)
+}
+
+/// The end of a packet's way: settles its fate, shows it around and hands it over unless it was dropped.
+fn finish(observers: &mut [Box<dyn Observer>], now: Now, mut frame: Frame, sink: &mut dyn FnMut(Frame)) {
+    if frame.fate == Fate::Pending {
+        frame.fate = Fate::Delivered;
+    }
+    for observer in observers {
+        observer.observe(now, &frame.view());
+    }
+    if frame.fate == Fate::Delivered {
+        sink(frame);
+    }
+}
+
+#[cfg(test)]
+mod tests;
