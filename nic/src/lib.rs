@@ -36,6 +36,7 @@ mod connection;
 mod device;
 mod domain;
 mod error;
+mod instrument;
 mod memory;
 mod port;
 mod queue;
@@ -47,6 +48,7 @@ pub use connection::RcEnd;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{Error, Result};
+pub use instrument::FaultReport;
 pub use memory::{BufferError, RegisterError};
 pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
 
