@@ -1,1 +1,5 @@
 //! rnic.
+
+#![deny(unsafe_code)]
+
+pub mod memory;

@@ -1,0 +1,132 @@
+//! The copies: the only place that dereferences registered memory.
+//!
+//! No function here makes a reference into registered memory. On x86-64 assembly does the work, which Rust's
+//! memory model does not look into: racing with the application, or with another copy, yields mixed bytes and
+//! nothing worse.
+#![expect(unsafe_code, reason = "touches memory that others write and unmap")]
+
+mod kernel;
+#[cfg(any(not(target_arch = "x86_64"), test))]
+mod portable;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(not(target_arch = "x86_64"))]
+use portable as direct;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as direct;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86_64::recover;
+
+use super::signal::{self, Path};
+use qp::AtomicOp;
+use thiserror::Error;
+
+/// Registered memory could not be accessed: not mapped, protected, or behind the end of a mapped file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("memory at {addr:#x} is not mapped, or protected against this access")]
+pub struct Fault {
+    /// The address that failed, as the processor or the kernel reports it: exact to the page at least. Where
+    /// the processor reports none (a non-canonical address), the first address of the access.
+    pub addr: usize,
+}
+
+/// Copies the `dst.len()` bytes at `src` into our own buffer. After a fault `dst` may be filled in part.
+///
+/// # Safety
+///
+/// The bytes at `src` are registered: the program said that the device may read them. They need not be mapped.
+pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
+    match signal::path() {
+        // SAFETY: passed on to the caller; faults are recovered on this path.
+        Path::Direct => unsafe { direct::copy_out(src, dst) },
+        // SAFETY: as above.
+        Path::Blocked => signal::unblocked(|| unsafe { direct::copy_out(src, dst) }),
+        Path::Kernel => match kernel::copy_out(src, dst) {
+            Ok(()) => Ok(()),
+            Err(kernel::Error::Fault(fault)) => Err(fault),
+            // SAFETY: passed on to the caller. A sandbox forbids the system call and the program replaced
+            // the handler: a fault now takes the course that the program chose.
+            Err(kernel::Error::Unavailable) => unsafe { direct::copy_out(src, dst) },
+        },
+    }
+}
+
+/// Copies `src` to the registered bytes at `dst`. The last aligned word is stored last, as one, with release
+/// order; on the kernel's path the last byte. After a fault some bytes before the fault may have been written.
+///
+/// # Safety
+///
+/// The bytes at `dst` are registered for writing: the program said that the device may write them, at any
+/// time. They need not be mapped.
+pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Fault> {
+    match signal::path() {
+        // SAFETY: passed on to the caller; faults are recovered on this path.
+        Path::Direct => unsafe { direct::copy_in(src, dst) },
+        // SAFETY: as above.
+        Path::Blocked => signal::unblocked(|| unsafe { direct::copy_in(src, dst) }),
+        // SAFETY: passed on to the caller.
+        Path::Kernel => match unsafe { kernel::copy_in(src, dst) } {
+            Ok(()) => Ok(()),
+            Err(kernel::Error::Fault(fault)) => Err(fault),
+            // SAFETY: as in `copy_out`.
+            Err(kernel::Error::Unavailable) => unsafe { direct::copy_in(src, dst) },
+        },
+    }
+}
+
+/// Runs `op` on the 8 bytes at `addr`, a multiple of 8, as one processor atomic with sequentially consistent
+/// order, and returns the value from before it.
+///
+/// The kernel has no atomic operation on 8 bytes of user memory. On its path the page is probed for writing
+/// first (nothing is changed), then the processor does the operation. Memory that another thread unmaps in the
+/// nanoseconds between raises the signal in the handler that the program put in place of ours.
+///
+/// # Safety
+///
+/// As for [`copy_in`].
+pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Fault> {
+    debug_assert!(addr.is_multiple_of(8), "the caller checks alignment");
+    match signal::path() {
+        // SAFETY: passed on to the caller; faults are recovered on this path.
+        Path::Direct => unsafe { direct::fetch_update(addr, op) },
+        // SAFETY: as above.
+        Path::Blocked => signal::unblocked(|| unsafe { direct::fetch_update(addr, op) }),
+        Path::Kernel => {
+            kernel::probe_write(addr)?;
+            // SAFETY: passed on to the caller; the page was just found writable.
+            unsafe { direct::fetch_update(addr, op) }
+        }
+    }
+}
+
+/// [`copy_out`] for memory that this crate owns and keeps mapped: no fault is expected, and no path is chosen.
+///
+/// # Safety
+///
+/// The bytes at `src` are mapped and readable, and nothing but these functions accesses them.
+pub(super) unsafe fn copy_out_owned(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
+    // SAFETY: passed on to the caller.
+    unsafe { direct::copy_out(src, dst) }
+}
+
+/// [`copy_in`] for memory that this crate owns and keeps mapped.
+///
+/// # Safety
+///
+/// The bytes at `dst` are mapped and writable, and nothing but these functions accesses them.
+pub(super) unsafe fn copy_in_owned(src: &[u8], dst: usize) -> Result<(), Fault> {
+    // SAFETY: passed on to the caller.
+    unsafe { direct::copy_in(src, dst) }
+}
+
+/// The size of the word that is stored last in a write of `len` bytes (not 0) that ends before `end`: the
+/// largest power of two up to 8 that divides `end` and fits into `len`.
+fn last_word(end: usize, len: usize) -> usize {
+    // `end | 8` has a lowest set bit of at most 8.
+    let aligned = 1usize << (end | 8).trailing_zeros();
+    aligned.min(1 << len.ilog2())
+}

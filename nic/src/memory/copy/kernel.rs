@@ -1,0 +1,106 @@
+//! Copies done by the kernel, which answers EFAULT where the processor would raise a signal.
+//!
+//! `process_vm_readv` and `process_vm_writev` respect page protection, unlike `/proc/self/mem`. A call costs
+//! more than a microsecond.
+#![expect(unsafe_code, reason = "system calls on registered memory")]
+
+use super::Fault;
+use libc::{c_void, iovec};
+use std::io;
+use std::sync::atomic::{Ordering, fence};
+
+/// Why the kernel did not copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Error {
+    /// The memory cannot be accessed.
+    Fault(Fault),
+    /// A sandbox forbids the system call, or the kernel was built without it.
+    Unavailable,
+}
+
+/// See [`super::copy_out`]. Safe: the kernel reads what is there, as another process would.
+pub(super) fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Error> {
+    transfer(libc::process_vm_readv, dst.as_mut_ptr().cast(), src, dst.len())
+}
+
+/// See [`super::copy_in`]. The last byte is stored by a call of its own.
+///
+/// # Safety
+///
+/// As for [`super::copy_in`].
+pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
+    let Some((last, bulk)) = src.split_last() else { return Ok(()) };
+    // The kernel only reads the local side of a write, whatever the type of the pointer says.
+    transfer(libc::process_vm_writev, bulk.as_ptr().cast_mut().cast(), dst, bulk.len())?;
+    fence(Ordering::Release);
+    transfer(
+        libc::process_vm_writev,
+        std::ptr::from_ref(last).cast_mut().cast(),
+        dst.wrapping_add(bulk.len()),
+        1,
+    )
+}
+
+/// Finds out whether the page of `addr` can be written, and changes nothing.
+///
+/// MADV_POPULATE_WRITE does what a write would do, short of the write (Linux 5.14). It answers EINVAL for
+/// memory without write permission, and so do older kernels, always: a page of our stack tells them apart. They
+/// are asked for a read instead.
+pub(super) fn probe_write(addr: usize) -> Result<(), Fault> {
+    let on_stack = 0u8;
+    match populate(addr) {
+        Ok(()) => Ok(()),
+        Err(libc::EINVAL) if populate((&raw const on_stack).expose_provenance()) == Err(libc::EINVAL) => {
+            match copy_out(addr, &mut [0; 8]) {
+                Err(Error::Fault(fault)) => Err(fault),
+                Ok(()) | Err(Error::Unavailable) => Ok(()),
+            }
+        }
+        Err(_) => Err(Fault { addr }),
+    }
+}
+
+/// Makes the page of `addr` writable in the page table, if it may be written; otherwise returns the errno.
+fn populate(addr: usize) -> Result<(), i32> {
+    // SAFETY: sysconf has no preconditions. POSIX requires this variable to exist.
+    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = std::ptr::with_exposed_provenance_mut(addr & !(page_size - 1));
+    // SAFETY: the advice changes no byte of memory; the kernel checks the address.
+    match unsafe { libc::madvise(page, page_size, libc::MADV_POPULATE_WRITE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EFAULT)),
+    }
+}
+
+type ProcessVm = unsafe extern "C" fn(
+    libc::pid_t,
+    *const iovec,
+    libc::c_ulong,
+    *const iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> libc::ssize_t;
+
+/// Moves `len` bytes between our buffer `local` and registered memory at `remote`.
+fn transfer(call: ProcessVm, local: *mut c_void, remote: usize, len: usize) -> Result<(), Error> {
+    let mut done = 0;
+    // A call ends early in front of a page that cannot be accessed, and at 2 GiB.
+    while done < len {
+        let near = iovec { iov_base: local.wrapping_byte_add(done), iov_len: len - done };
+        let addr = remote.wrapping_add(done);
+        let far = iovec { iov_base: std::ptr::with_exposed_provenance_mut(addr), iov_len: len - done };
+        // SAFETY: `near` lies in the buffer of a caller in this file, which has `len` bytes and may be
+        // written if the call writes it; the kernel checks `far`. The process id is asked for anew, because
+        // the process may have forked.
+        let moved = unsafe { call(libc::getpid(), &raw const near, 1, &raw const far, 1, 0) };
+        match usize::try_from(moved) {
+            Ok(0) => return Err(Error::Fault(Fault { addr })),
+            Ok(moved) => done += moved,
+            Err(_) => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EFAULT | libc::EINVAL) => return Err(Error::Fault(Fault { addr })),
+                _ => return Err(Error::Unavailable),
+            },
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! The handler for SIGSEGV and SIGBUS that lets a copy fail instead of the process, and what to do without it.
+//!
+//! The handler goes in front of the program's own when the first region is registered. A fault in a copy
+//! routine is ours. Everything else is passed on, so that crash reporters, language runtimes and core dumps
+//! work as before: the previous handler runs on the same stack and with the same mask as if it had been called
+//! by the kernel, and the default action repeats the faulting instruction.
+//!
+//! The program may install a handler of its own afterwards, or block the signals in a thread (a fault in a
+//! thread that blocks them kills the process). Each thread therefore keeps note of the path that is safe, and
+//! [`refresh`] looks again. We do not put our handler in front a second time: the new handler may pass on to
+//! ours, and the two would call each other for ever.
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "signal handling"))]
+
+#[cfg(not(target_arch = "x86_64"))]
+pub use other::{install, refresh};
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use other::{path, unblocked};
+#[cfg(target_arch = "x86_64")]
+pub use recovering::{install, refresh};
+#[cfg(target_arch = "x86_64")]
+pub(super) use recovering::{path, unblocked};
+
+/// How this thread may access registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "without assembly routines there is one path")
+)]
+pub(super) enum Path {
+    /// By our routines: the handler is in place.
+    Direct,
+    /// By our routines, with the signals unblocked around them.
+    Blocked,
+    /// Through the kernel: the handler is not in place.
+    Kernel,
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod other {
+    use super::Path;
+    use std::time::Instant;
+
+    /// Nothing to install: every access goes through the kernel.
+    pub fn install() {}
+
+    /// Nothing to look after.
+    pub fn refresh(_now: Instant) {}
+
+    pub(in crate::memory) fn path() -> Path {
+        Path::Kernel
+    }
+
+    pub(in crate::memory) fn unblocked<T>(access: impl FnOnce() -> T) -> T {
+        access()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod recovering {
+    use super::Path;
+    use crate::memory::copy::recover;
+    use libc::{c_int, c_void, sigaction, siginfo_t, sigset_t};
+    use std::cell::Cell;
+    use std::mem::MaybeUninit;
+    use std::ptr::{null, null_mut};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Once, OnceLock};
+    use std::time::{Duration, Instant};
+
+    const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+    /// How long a thread may be unaware that the program replaced the handler or blocked the signals. A look
+    /// takes three system calls, below 1 us: 0.1 % of this.
+    const WINDOW: Duration = Duration::from_millis(1);
+
+    thread_local! {
+        /// The path of this thread, once looked up.
+        static PATH: Cell<Option<Path>> = const { Cell::new(None) };
+        /// When `refresh` looked last.
+        static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+
+    /// What handled a signal before us.
+    struct Previous {
+        action: sigaction,
+        /// A handler with SA_RESETHAND has run: from then on the default action holds.
+        spent: AtomicBool,
+    }
+
+    /// In the order of `SIGNALS`. Set before our handler is in place and never changed, so that the handler
+    /// can read it at any time.
+    static PREVIOUS: OnceLock<[Previous; 2]> = OnceLock::new();
+
+    /// Puts the handler in place, once in the life of the process. Children made by fork inherit it.
+    ///
+    /// [`RegionTable`](crate::memory::RegionTable) calls this when a region is registered.
+    pub fn install() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let previous = PREVIOUS.get_or_init(|| {
+                SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })
+            });
+            for (signal, before) in SIGNALS.into_iter().zip(previous) {
+                set(signal, &in_front_of(&before.action));
+            }
+            PATH.set(None);
+        });
+    }
+
+    /// Looks whether the handler is still in place and the signals are not blocked in this thread, at most
+    /// once in a millisecond of the caller's clock.
+    ///
+    /// Whoever drives an engine calls it once per turn. In between, memory that goes away within a
+    /// millisecond after the program replaced the handler raises the signal there.
+    pub fn refresh(now: Instant) {
+        let due = LOOKED.get().is_none_or(|last| {
+            // A clock that ran backwards belongs to another simulation.
+            now < last || now.duration_since(last) >= WINDOW
+        });
+        if due {
+            LOOKED.set(Some(now));
+            PATH.set(Some(look()));
+        }
+    }
+
+    /// The path for this thread, as of the last look.
+    pub(in crate::memory) fn path() -> Path {
+        PATH.get().unwrap_or_else(|| {
+            let path = look();
+            PATH.set(Some(path));
+            path
+        })
+    }
+
+    fn look() -> Path {
+        if SIGNALS.iter().any(|s| query(*s).sa_sigaction != address()) {
+            return Path::Kernel;
+        }
+        let mut mask = empty_set();
+        // SAFETY: a null set changes nothing; `mask` takes the current one.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null(), &raw mut mask) };
+        // SAFETY: `mask` is initialised and the signal numbers are valid.
+        let blocked = SIGNALS.iter().any(|s| unsafe { libc::sigismember(&raw const mask, *s) } == 1);
+        if blocked { Path::Blocked } else { Path::Direct }
+    }
+
+    /// Runs `access` with the two signals unblocked in this thread.
+    ///
+    /// A signal of that kind that someone sent to the process with kill(2), and that all threads block, would
+    /// be delivered here. It goes to the previous handler.
+    pub(in crate::memory) fn unblocked<T>(access: impl FnOnce() -> T) -> T {
+        let mut faults = empty_set();
+        let mut before = empty_set();
+        for signal in SIGNALS {
+            // SAFETY: the set is initialised and the signal number is valid.
+            unsafe { libc::sigaddset(&raw mut faults, signal) };
+        }
+        // SAFETY: both sets are initialised.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const faults, &raw mut before) };
+        let result = access();
+        // SAFETY: `before` is the mask that this thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut()) };
+        result
+    }
+
+    /// The handler's address, as `sigaction` holds it.
+    fn address() -> usize {
+        handler as *const () as usize
+    }
+
+    /// The action that runs our handler as `before` would have run: its mask, its stack, its flags.
+    fn in_front_of(before: &sigaction) -> sigaction {
+        let inherited = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+        let mut ours = *before;
+        ours.sa_sigaction = address();
+        ours.sa_flags = libc::SA_SIGINFO
+            | match before.sa_sigaction {
+                // Nothing runs behind us: an alternate stack, where there is one, is the safe choice.
+                libc::SIG_DFL | libc::SIG_IGN => libc::SA_ONSTACK,
+                _ => before.sa_flags & inherited,
+            };
+        ours
+    }
+
+    /// Recovers a fault in a copy routine and passes on everything else.
+    extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel passes a siginfo_t to handlers with SA_SIGINFO.
+        let code = unsafe { (*info).si_code };
+        // Codes up to 0 come from kill(2) and its kin. A memory error that asks for no action may arrive
+        // anywhere. Neither is caused by the instruction that it interrupts.
+        let faulted = code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO);
+        // SAFETY: a fault comes with an address.
+        if faulted && unsafe { recover(context, (*info).si_addr() as usize) } {
+            return;
+        }
+        pass_on(signal, info, context, faulted);
+    }
+
+    /// Does what would have happened without us.
+    fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, faulted: bool) {
+        let previous = PREVIOUS.get().and_then(|all| all.get(usize::from(signal == libc::SIGBUS)));
+        let Some(Previous { action, spent }) = previous else { return take_default(signal, info, faulted) };
+        let reset = action.sa_flags & libc::SA_RESETHAND != 0;
+        match action.sa_sigaction {
+            // The kernel lets nobody ignore a fault.
+            libc::SIG_IGN if !faulted => {}
+            libc::SIG_DFL | libc::SIG_IGN => take_default(signal, info, faulted),
+            _ if reset && spent.swap(true, Ordering::Relaxed) => take_default(signal, info, faulted),
+            function => {
+                // SAFETY: the program installed this function as a handler. Linux passes three arguments to
+                // handlers of either form.
+                let run = unsafe {
+                    std::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(function)
+                };
+                run(signal, info, context);
+            }
+        }
+    }
+
+    /// Takes the default action, which ends the process with `signal` and a core of the faulting place.
+    fn take_default(signal: c_int, info: *mut siginfo_t, faulted: bool) {
+        let mut default = query(signal);
+        default.sa_sigaction = libc::SIG_DFL;
+        default.sa_flags = 0;
+        set(signal, &default);
+        // A fault repeats as soon as the handler returns; a signal that was sent does not.
+        if !faulted {
+            // SAFETY: `info` is as the kernel passed it. The signal is pending until the handler returns.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_tgsigqueueinfo,
+                    libc::getpid(),
+                    libc::syscall(libc::SYS_gettid),
+                    signal,
+                    info,
+                )
+            };
+        }
+    }
+
+    fn query(signal: c_int) -> sigaction {
+        let mut action = MaybeUninit::<sigaction>::zeroed();
+        // SAFETY: a null action changes nothing; `action` takes the current one.
+        unsafe { sigaction(signal, null(), action.as_mut_ptr()) };
+        // SAFETY: all zeroes is a valid sigaction (the default action), should the call have failed.
+        unsafe { action.assume_init() }
+    }
+
+    fn set(signal: c_int, action: &sigaction) {
+        // SAFETY: `action` is our handler, or an action that was in place before.
+        unsafe { sigaction(signal, action, null_mut()) };
+    }
+
+    fn empty_set() -> sigset_t {
+        let mut set = MaybeUninit::<sigset_t>::zeroed();
+        // SAFETY: `set` is a place for a signal set.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: sigemptyset initialised it.
+        unsafe { set.assume_init() }
+    }
+}
