@@ -20,7 +20,7 @@ fn main() {
     divan::main();
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_size = 1000)]
 fn memcpy(bencher: Bencher<'_, '_>, len: usize) {
     let (from, mut to) = (vec![1u8; len], vec![0u8; len]);
     bencher.counter(BytesCount::new(len)).bench_local(|| {
@@ -28,25 +28,25 @@ fn memcpy(bencher: Bencher<'_, '_>, len: usize) {
     });
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_size = 1000)]
 fn crc32(bencher: Bencher<'_, '_>, len: usize) {
     let data = vec![1u8; len];
     bencher.counter(BytesCount::new(len)).bench_local(|| crc32fast::hash(black_box(&data)));
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_size = 1000)]
 fn write_at(bencher: Bencher<'_, '_>, len: usize) {
     let (data, buffer) = (vec![1; len], buffer(len));
     bencher.counter(BytesCount::new(len)).bench_local(|| buffer.write_at(0, black_box(&data)));
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_size = 1000)]
 fn read_at(bencher: Bencher<'_, '_>, len: usize) {
     let (mut data, buffer) = (vec![1; len], buffer(len));
     bencher.counter(BytesCount::new(len)).bench_local(|| buffer.read_at(0, black_box(&mut data)));
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_size = 1000)]
 fn table_write(bencher: Bencher<'_, '_>, len: usize) {
     let (mut table, key, va) = million(len);
     let data = vec![1; len];
@@ -55,7 +55,7 @@ fn table_write(bencher: Bencher<'_, '_>, len: usize) {
         .bench_local(|| table.write(DOMAIN, black_box(key), va, Access::REMOTE_WRITE, black_box(&data)));
 }
 
-#[divan::bench(args = SIZES)]
+#[divan::bench(args = SIZES, sample_size = 1000)]
 fn table_read(bencher: Bencher<'_, '_>, len: usize) {
     let (table, key, va) = million(len);
     let mut data = vec![1; len];
@@ -64,13 +64,13 @@ fn table_read(bencher: Bencher<'_, '_>, len: usize) {
         .bench_local(|| table.read(DOMAIN, black_box(key), va, Access::REMOTE_READ, black_box(&mut data)));
 }
 
-#[divan::bench]
+#[divan::bench(sample_size = 1000)]
 fn table_atomic(bencher: Bencher<'_, '_>) {
     let (mut table, key, va) = million(8);
     bencher.bench_local(|| table.atomic(DOMAIN, black_box(key), va, AtomicOp::FetchAdd { add: 1 }));
 }
 
-#[divan::bench]
+#[divan::bench(sample_size = 1000)]
 fn fault(bencher: Bencher<'_, '_>) {
     let mut table = RegionTable::new(1, KeySource::System);
     // SAFETY: no program has memory in the first page; the accesses fail, which is what is measured.
