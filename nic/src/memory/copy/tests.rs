@@ -306,17 +306,16 @@ fn who_sees_the_last_byte_sees_all() {
                 for round in 1..=rounds {
                     let (len, at, value) = message(&buffer, &lengths, round);
                     way.copy_in(&vec![value; len], at).unwrap();
-                    while seen.load(Ordering::Acquire) != value {
-                        thread::yield_now();
-                    }
+                    spin(|| seen.load(Ordering::Acquire) == value);
                 }
             });
             for round in 1..=rounds {
                 let (len, at, value) = message(&buffer, &lengths, round);
                 let mut last = [0];
-                while last[0] != value {
+                spin(|| {
                     Way::Chosen.copy_out(at + len - 1, &mut last).unwrap();
-                }
+                    last[0] == value
+                });
                 let mut out = vec![0; len];
                 Way::Chosen.copy_out(at, &mut out).unwrap();
                 assert_eq!(out, vec![value; len], "{way:?}, {len} bytes");
@@ -324,6 +323,19 @@ fn who_sees_the_last_byte_sees_all() {
             }
         });
     }
+}
+
+/// Waits for the other thread; gives up after a number of turns that only a failure of that thread explains.
+fn spin(mut done: impl FnMut() -> bool) {
+    for turn in 0..50_000_000 {
+        if done() {
+            return;
+        }
+        if turn % 64 == 63 {
+            thread::yield_now();
+        }
+    }
+    panic!("the other thread failed, or its bytes never arrived");
 }
 
 /// Length, address and fill of the message of a round. Fills of neighbouring rounds differ and are not 0.
