@@ -344,6 +344,34 @@ fn message(buffer: &MemoryBuffer, lengths: &[usize], round: usize) -> (usize, us
     (len, buffer.addr() + round * 5 % 64, (round % 251) as u8 + 1)
 }
 
+/// Faults show the order: a last word that cannot be stored finds all before it stored, and is not stored
+/// itself if anything before it fails.
+#[test]
+fn the_last_word_is_stored_last_and_alone() {
+    install();
+    let pages = Pages::new(3);
+    let edge = pages.addr + PAGE;
+    for word in [1, 2, 4, 8] {
+        for len in (word + 1..300).chain([1024, 3000, 3072, 4000]) {
+            let bulk = len - word;
+            Way::Chosen.copy_in(&vec![0; 3 * PAGE], pages.addr).unwrap();
+            pages.protect(1, PROT_NONE);
+            let fault = Way::Chosen.copy_in(&pattern(len), edge - bulk).unwrap_err();
+            assert_eq!(fault.addr, edge, "{len} bytes");
+            let mut out = vec![0; bulk];
+            Way::Chosen.copy_out(edge - bulk, &mut out).unwrap();
+            assert_eq!(out, pattern(len)[..bulk], "{len} bytes, the last {word} alone");
+
+            let behind = edge + PAGE;
+            Way::Chosen.copy_in(&pattern(len), behind - bulk.min(8)).unwrap_err();
+            let mut out = vec![0xee; word];
+            Way::Chosen.copy_out(behind - bulk.min(8) + bulk, &mut out).unwrap();
+            assert_eq!(out, vec![0; word], "{len} bytes from an inaccessible page");
+            pages.protect(1, PROT_READ | PROT_WRITE);
+        }
+    }
+}
+
 #[test]
 fn the_last_word_is_aligned_and_inside() {
     assert_eq!(last_word(0x1000, 4096), 8);
