@@ -306,17 +306,16 @@ fn who_sees_the_last_byte_sees_all() {
                 for round in 1..=rounds {
                     let (len, at, value) = message(&buffer, &lengths, round);
                     way.copy_in(&vec![value; len], at).unwrap();
-                    while seen.load(Ordering::Acquire) != value {
-                        thread::yield_now();
-                    }
+                    spin(|| seen.load(Ordering::Acquire) == value);
                 }
             });
             for round in 1..=rounds {
                 let (len, at, value) = message(&buffer, &lengths, round);
                 let mut last = [0];
-                while last[0] != value {
+                spin(|| {
                     Way::Chosen.copy_out(at + len - 1, &mut last).unwrap();
-                }
+                    last[0] == value
+                });
                 let mut out = vec![0; len];
                 Way::Chosen.copy_out(at, &mut out).unwrap();
                 assert_eq!(out, vec![value; len], "{way:?}, {len} bytes");
@@ -326,10 +325,51 @@ fn who_sees_the_last_byte_sees_all() {
     }
 }
 
+/// Waits for the other thread; gives up after a number of turns that only a failure of that thread explains.
+fn spin(mut done: impl FnMut() -> bool) {
+    for turn in 0..50_000_000 {
+        if done() {
+            return;
+        }
+        if turn % 64 == 63 {
+            thread::yield_now();
+        }
+    }
+    panic!("the other thread failed, or its bytes never arrived");
+}
+
 /// Length, address and fill of the message of a round. Fills of neighbouring rounds differ and are not 0.
 fn message(buffer: &MemoryBuffer, lengths: &[usize], round: usize) -> (usize, usize, u8) {
     let len = lengths[round % lengths.len()];
     (len, buffer.addr() + round * 5 % 64, (round % 251) as u8 + 1)
+}
+
+/// Faults show the order: a last word that cannot be stored finds all before it stored, and is not stored
+/// itself if anything before it fails.
+#[test]
+fn the_last_word_is_stored_last_and_alone() {
+    install();
+    let pages = Pages::new(3);
+    let edge = pages.addr + PAGE;
+    for word in [1, 2, 4, 8] {
+        for len in (word + 1..300).chain([1024, 3000, 3072, 4000]) {
+            let bulk = len - word;
+            Way::Chosen.copy_in(&vec![0; 3 * PAGE], pages.addr).unwrap();
+            pages.protect(1, PROT_NONE);
+            let fault = Way::Chosen.copy_in(&pattern(len), edge - bulk).unwrap_err();
+            assert_eq!(fault.addr, edge, "{len} bytes");
+            let mut out = vec![0; bulk];
+            Way::Chosen.copy_out(edge - bulk, &mut out).unwrap();
+            assert_eq!(out, pattern(len)[..bulk], "{len} bytes, the last {word} alone");
+
+            let behind = edge + PAGE;
+            Way::Chosen.copy_in(&pattern(len), behind - bulk.min(8)).unwrap_err();
+            let mut out = vec![0xee; word];
+            Way::Chosen.copy_out(behind - bulk.min(8) + bulk, &mut out).unwrap();
+            assert_eq!(out, vec![0; word], "{len} bytes from an inaccessible page");
+            pages.protect(1, PROT_READ | PROT_WRITE);
+        }
+    }
 }
 
 #[test]
