@@ -257,7 +257,9 @@ impl QueuePair {
             None
         };
         wqe.first_psn = self.requester.fresh_psn;
-        if wqe.failed.is_some() {
+        if let Some(status) = wqe.failed {
+            let psn = wqe.first_psn;
+            self.note_failure(status, psn, FailureContext::Starting, None);
             return false;
         }
         wqe.len = u32::try_from(len).unwrap_or(u32::MAX);

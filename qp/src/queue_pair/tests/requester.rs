@@ -290,6 +290,7 @@ fn without_initiator_depth_there_are_no_reads() {
     assert_eq!(psns(&b.sent()), [SQ]);
     b.take(&acked(SQ));
     assert_eq!(b.notes(), [success(1), Note::Sent(2, WcStatus::LocQpOpErr)]);
+    assert_eq!(b.qp.failure().unwrap().status, WcStatus::LocQpOpErr);
 }
 
 #[test]
@@ -311,6 +312,7 @@ fn local_errors_wait_for_what_was_sent_before() {
         b.take(&acked(SQ));
         let expected = [success(1), Note::Sent(2, status), Note::Sent(3, WcStatus::WrFlushErr)];
         assert_eq!(b.notes(), expected);
+        assert_eq!(b.qp.failure().unwrap().status, status);
     }
 }
 
