@@ -96,6 +96,60 @@ fn a_duplicate_atomic_returns_the_saved_result() {
     assert_eq!(psns(&b.sent()), [RQ + 2]);
 }
 
+/// An answer that was late instead of lost: the peer asks again, gets it, goes on, and both arrive together. The
+/// duplicate is not one more READ outstanding.
+#[test]
+fn duplicates_do_not_count_as_outstanding() {
+    let mut b = Setup { max_dest_rd_atomic: 1, ..Setup::default() }.rts();
+    b.expect(&read(RQ, 0, 1), &read_responses(PEERS, RQ, 1, &[0]));
+    b.take(&read(RQ, 0, 1));
+    b.take(&fetch_add(RQ + 1, START, 1));
+    assert_eq!(psns(&b.sent()), [RQ, RQ + 1]);
+    b.take(&fetch_add(RQ + 1, START, 1));
+    b.take(&read(RQ + 2, 0, 1));
+    assert_eq!(psns(&b.sent()), [RQ + 1, RQ + 2]);
+    assert_eq!(b.qp.state(), QpState::Rts);
+}
+
+/// The region of a READ that was answered long ago is gone when a copy of the request arrives: not the peer's fault.
+#[test]
+fn a_duplicate_read_of_a_revoked_region_is_dropped() {
+    let mut b = Setup::default().rts();
+    b.expect(&read(RQ, 0, 1), &read_responses(PEERS, RQ, 1, &[0]));
+    b.host.deregister(KEY);
+    b.expect(&read(RQ, 0, 1), &NONE);
+    assert_eq!((b.notes(), b.qp.state()), (vec![], QpState::Rts));
+    b.post_recv(1, &[]);
+    b.expect(&request(Opcode::RcSendOnly, RQ + 1, b""), &[ack(RQ + 1, 2)]);
+}
+
+/// However many duplicates come before there is time to answer, no more answers wait than the peer may expect.
+#[test]
+fn answers_to_duplicates_are_bounded() {
+    let mut b = Setup { max_dest_rd_atomic: 2, ..Setup::default() }.rts();
+    let len = 50 * MTU;
+    b.take(&read(RQ, 0, len));
+    b.sent();
+    let one = |i: u32| read(RQ + i, u64::from(i) * MTU as u64, MTU);
+    let taken = (0..50).rev().filter(|i| b.feed(&one(*i)).is_ok()).count();
+    assert_eq!(taken, 2);
+    assert_eq!(psns(&b.sent()), [RQ + 48, RQ + 49]);
+}
+
+/// Asking again for a little of a READ that is being answered does not end the answer there.
+#[test]
+fn a_partial_duplicate_does_not_cut_an_answer_short() {
+    let mut b = Setup::default().rts();
+    b.host.bytes(KEY)[..4 * MTU].copy_from_slice(&pattern(4 * MTU));
+    b.take(&read(RQ, 0, 4 * MTU));
+    let mut small = [0; 3 * (MTU + 20)];
+    let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
+    let mut train = Train::new(&mut small, flow, 64);
+    b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+    b.take(&read(RQ + 1, MTU as u64, MTU));
+    assert_eq!(b.sent(), read_responses(PEERS, RQ + 1, 1, &pattern(4 * MTU)[MTU..]));
+}
+
 /// Answers to duplicates stand before newer answers: one of those first would look like a loss.
 #[test]
 fn answers_to_duplicates_come_in_psn_order() {
