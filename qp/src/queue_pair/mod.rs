@@ -351,7 +351,9 @@ impl QueuePair {
             self.requester.refill_retries(&self.attr);
         }
         if next == QpState::Sqd {
-            self.requester.sqd_notify = attr.en_sqd_async_notify.unwrap_or(false);
+            if previous != QpState::Sqd {
+                self.requester.sqd_notify = attr.en_sqd_async_notify.unwrap_or(false);
+            }
             self.report_drained(host);
         }
         Ok(())

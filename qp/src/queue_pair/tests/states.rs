@@ -185,6 +185,21 @@ fn an_idle_send_queue_is_drained_at_once() {
     assert_eq!(b.notes(), [], "nobody asked");
 }
 
+/// A change of attributes while the queue drains does not take back the wish to be told.
+#[test]
+fn changing_attributes_in_sqd_keeps_the_notification() {
+    let mut b = Setup::default().rts();
+    b.post(1, SEND, &[]);
+    b.sent();
+    drain(&mut b);
+    b.modify(&QpAttr::to_state(QpState::Sqd).retry_cnt(7));
+    assert_eq!(b.notes(), []);
+    b.take(&acked(SQ));
+    assert_eq!(b.notes(), [Note::Sent(1, WcStatus::Success), DRAINED]);
+    b.modify(&QpAttr::to_state(QpState::Sqd).timeout(3));
+    assert_eq!(b.notes(), [], "once");
+}
+
 #[test]
 fn queues_are_bounded() {
     let mut b = Setup::default().rts();
