@@ -365,6 +365,37 @@ fn malformed_read_responses_are_bad_responses() {
     }
 }
 
+/// Data comes with an ACK or not at all.
+#[test]
+fn data_with_a_nak_is_a_bad_response() {
+    let data = |opcode, psn, syndrome, len: usize| answer(OURS, opcode, psn, syndrome, 1, &vec![1; len]);
+    for (operation, responses) in [
+        (READ, vec![data(Opcode::RcReadResponseOnly, SQ, 0x62, 8)]),
+        (ADD, vec![data(Opcode::RcAtomicAcknowledge, SQ, 0x60, 0)]),
+    ] {
+        let mut b = Setup::default().rts();
+        b.post(1, operation, &[local(0, 8)]);
+        b.sent();
+        responses.iter().for_each(|p| b.take(p));
+        assert_eq!(b.notes(), [Note::Sent(1, WcStatus::BadRespErr)]);
+        assert_eq!(b.host.behind(local(0, 8)), [0; 8]);
+    }
+}
+
+/// The largest READ with the smallest MTU takes half of all PSNs: it is asked for in pieces even without a bound
+/// of one's own, because with half the circle in flight old and new look alike.
+#[test]
+fn the_largest_read_leaves_room_on_the_circle() {
+    let mut b = Setup::default().rts();
+    b.post(1, READ, &[Sge { addr: LOCAL_START, length: 1 << 31, lkey: LOCAL }]);
+    let sent = b.sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0].psn(), sent[0].headers.reth.length), (SQ, 1 << 30));
+    b.take(&read_responses(OURS, SQ, 1, &[1; 2 * MTU])[0]);
+    let [next] = &b.sent()[..] else { panic!("one more piece") };
+    assert_eq!((next.psn(), next.headers.reth.length), (SQ + (1 << 22), 1 << 30));
+}
+
 /// `budget` bounds what is brought in flight, the answers to READs included, and where it ends an answer is asked
 /// for: only that brings new budget.
 #[test]
