@@ -185,6 +185,7 @@ impl QueuePair {
             // Answers to an earlier transmission overtook the retransmission.
             self.requester.next_psn = self.requester.unacked;
         }
+        self.requester.drop_answered_reads();
         self.requester.recovering = false;
         self.requester.refill_retries(&self.attr);
         self.rearm(now);

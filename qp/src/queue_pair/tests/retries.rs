@@ -258,3 +258,35 @@ fn a_retransmission_obeys_the_depth() {
     b.take(&atomic_answer(SQ + 2, 0));
     assert_eq!(b.notes(), [1, 2, 3].map(success));
 }
+
+/// A duplicate READ may ask for a part of an original only (IBTA 9.7.5.1.4). Whatever the budget was when the originals
+/// were sent and is when they are sent again, no request reaches beyond the end of one that was sent before.
+#[test]
+fn reads_are_repeated_within_their_first_requests() {
+    let mut b = Setup::default().rts();
+    b.post(1, READ, &[local(0, 6 * MTU)]);
+    b.post(2, READ, &[local(0, 2 * MTU)]);
+    let pieces = |sent: &[Out]| -> Vec<_> {
+        sent.iter().map(|p| (p.psn() - SQ, p.headers.reth.length / MTU as u32)).collect()
+    };
+    assert_eq!(pieces(&b.poll(64, &mut 3)), [(0, 3)]);
+    assert_eq!(pieces(&b.poll(64, &mut 2)), [(3, 2)]);
+    assert_eq!(pieces(&b.sent()), [(5, 1), (6, 2)]);
+    // The middle of the first piece is lost, and now there is more budget, or less.
+    let data = pattern(8 * MTU);
+    b.take(&read_responses(OURS, SQ, 1, &data[..3 * MTU])[0]);
+    b.sleep(TIMEOUT);
+    assert_eq!(pieces(&b.sent()), [(1, 2), (3, 2), (5, 1), (6, 2)]);
+    b.sleep(TIMEOUT);
+    let mut budget = 1;
+    assert_eq!(pieces(&b.poll(64, &mut budget)), [(1, 2)], "budget was given for it once");
+    assert_eq!(budget, 0);
+    read_responses(OURS, SQ + 1, 1, &data[MTU..3 * MTU]).iter().for_each(|p| b.take(p));
+    assert_eq!(pieces(&b.sent()), [(3, 2), (5, 1), (6, 2)]);
+    read_responses(OURS, SQ + 3, 2, &data[3 * MTU..5 * MTU]).iter().for_each(|p| b.take(p));
+    b.take(&read_responses(OURS, SQ + 5, 3, &data[5 * MTU..6 * MTU])[0]);
+    assert_eq!(b.notes(), [success(1)]);
+    assert_eq!(b.host.behind(local(0, 6 * MTU)), &data[..6 * MTU]);
+    read_responses(OURS, SQ + 6, 4, &data[6 * MTU..]).iter().for_each(|p| b.take(p));
+    assert_eq!(b.notes(), [success(2)]);
+}
