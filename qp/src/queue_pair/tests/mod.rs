@@ -4,6 +4,7 @@
 
 mod duplicates;
 mod host;
+mod pair;
 mod requester;
 mod responder;
 mod retries;
