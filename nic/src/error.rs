@@ -41,7 +41,9 @@ pub enum Error {
     #[error("no completion within {0:?}")]
     Timeout(Duration),
     /// Nothing completed, and in virtual time nothing ever will.
-    #[error("no completion, and nothing is under way any more: what was waited for was never posted, or failed without a report")]
+    #[error(
+        "no completion, and nothing is under way any more: what was waited for was never posted, or failed without a report"
+    )]
     Stalled,
     /// The object was opened before a fork, by the parent.
     #[error("this device was opened by the parent process: open it again after the fork")]

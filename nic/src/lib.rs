@@ -28,6 +28,7 @@ pub mod capture;
 pub mod doctor;
 pub mod engine;
 pub mod link;
+pub mod memory;
 pub mod net;
 pub mod sim;
 
@@ -37,7 +38,7 @@ mod device;
 mod domain;
 mod error;
 mod instrument;
-mod memory;
+
 mod port;
 mod queue;
 mod queue_pair;

@@ -45,7 +45,12 @@ impl Net {
         let world = World {
             epoch: Instant::now(),
             nanos: AtomicU64::new(0),
-            state: Mutex::new(State { sites: Vec::new(), flying: BinaryHeap::new(), flown: 0, latency: LATENCY }),
+            state: Mutex::new(State {
+                sites: Vec::new(),
+                flying: BinaryHeap::new(),
+                flown: 0,
+                latency: LATENCY,
+            }),
         };
         Self { world: Arc::new(world), seed }
     }

@@ -119,6 +119,11 @@ impl Background {
         }
     }
 
+    /// Work was left undone. In standby the program polls, and does it itself; blocked, the thread has to know.
+    pub(super) fn wake_now(&self) {
+        self.wake_before(Some(Instant::now()));
+    }
+
     /// Makes sure that the thread is awake when the engine's next timer is due.
     pub(super) fn wake_before(&self, due: Option<Instant>) {
         let Some(due) = due else { return };

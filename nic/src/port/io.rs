@@ -74,7 +74,7 @@ impl Io {
                 match udp.socket.send_train(via, dst, tos, departure.segment_size, bytes) {
                     Ok(Sent::WouldBlock) => false,
                     // Lost packets are what retransmission is for; the socket counts them by reason.
-                    Ok(Sent::All) | Err(SendError::GsoRefused { .. }) => true,
+                    Ok(Sent::All) | Err(SendError::GsoRefused) => true,
                     Err(error) => {
                         tracing::debug!(%error, "packets were not sent");
                         true

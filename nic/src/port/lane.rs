@@ -7,7 +7,7 @@ use crate::net::Datagram;
 use qp::wire::{Flow, UDP_PORT};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Receive calls in one turn: 8 trains of 15 packets of 4 KiB are copied in about 50 us, the longest that a control
 /// call should have to wait.
@@ -133,9 +133,12 @@ impl Lane {
             let transforms = self.link.transforms(Direction::Tx);
             // Alone, so that the identification that the ICRC was computed with is the one that a packet will have.
             let max_packets = if transforms { 1 } else { self.io.max_packets() };
-            let Some(departure) = self.engine.poll_transmit(now, &mut self.buffer, max_packets) else { break };
+            let Some(departure) = self.engine.poll_transmit(now, &mut self.buffer, max_packets) else {
+                break;
+            };
             any = true;
-            let sent = if transforms { self.send_through(now, &departure) } else { self.send_whole(now, departure) };
+            let sent =
+                if transforms { self.send_through(now, &departure) } else { self.send_whole(now, departure) };
             if !sent {
                 break;
             }
@@ -207,10 +210,12 @@ impl Lane {
 
     /// When the next turn is wanted.
     pub(crate) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
-        if self.engine.has_ready() || self.stalled.is_some() || !self.outgoing.is_empty() {
-            return Some(now);
-        }
-        self.next_timer()
+        if self.has_work() { Some(now) } else { self.next_timer() }
+    }
+
+    /// Whether there is something to send already.
+    pub(super) fn has_work(&self) -> bool {
+        self.engine.has_ready() || self.stalled.is_some() || !self.outgoing.is_empty()
     }
 
     /// When the next timer is due.

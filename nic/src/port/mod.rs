@@ -198,7 +198,11 @@ impl Port {
                 }
             }
             if let Some(background) = &self.background {
-                background.wake_before(lane.next_timer());
+                if lane.has_work() {
+                    background.wake_now();
+                } else {
+                    background.wake_before(lane.next_timer());
+                }
             }
             drop(lane);
             fence(Ordering::SeqCst);
