@@ -157,7 +157,6 @@ impl Requester {
         self.position = 0;
         self.next_psn = self.unacked;
         self.responses_due = 0;
-        self.since_ack_request = 0;
         for wqe in self.queue.iter_mut().take_while(|w| w.started) {
             wqe.sent = wqe.acked;
             wqe.responses_due = 0;

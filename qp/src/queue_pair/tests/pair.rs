@@ -351,22 +351,21 @@ fn conversation(weather: Weather, seed: u64) {
         }
     });
     let what = format!("seed {seed}, {weather:?}, {setup:?}");
-    for i in 0..2 {
-        let (ours, model) = (&pair.sides[i], &models[i]);
+    for (i, model) in models.iter().enumerate() {
+        let [ours, theirs] = [i, 1 - i].map(|i| &pair.sides[i]);
         let done: Vec<_> = ours.host.sends.iter().map(|wc| (wc.wr_id, wc.status)).collect();
         let all: Vec<_> = (0..model.posted).map(|id| (id, WcStatus::Success)).collect();
         assert_eq!(done, all, "{what}: {:?}", ours.qp.failure());
-        let memory = pair.sides[i].host.bytes(TARGET).clone();
         for (at, bytes) in &model.results {
-            assert!(memory[*at..at + bytes.len()] == bytes[..], "{what}: result at {at}");
+            let stored = ours.host.behind(sge(TARGET, *at, bytes.len()));
+            assert!(stored == bytes, "{what}: result at {at}");
         }
-        let theirs = pair.sides[1 - i].host.bytes(TARGET).clone();
-        assert!(theirs[..WRITTEN] == model.target[..], "{what}: WRITEs");
-        assert_eq!(theirs[COUNTER..], model.counter.to_ne_bytes(), "{what}: counter");
+        assert!(theirs.host.behind(sge(TARGET, 0, WRITTEN)) == model.target, "{what}: WRITEs");
+        assert_eq!(theirs.host.behind(sge(TARGET, COUNTER, 8)), model.counter.to_ne_bytes(), "{what}");
         for (k, message) in model.messages.iter().enumerate() {
-            let at = RECEIVES + k * MESSAGE;
-            assert!(theirs[at..at + message.len()] == message[..], "{what}: message {k}");
-            assert_eq!(pair.sides[1 - i].host.recvs[k].0.byte_len as usize, message.len(), "{what}");
+            let stored = theirs.host.behind(sge(TARGET, RECEIVES + k * MESSAGE, message.len()));
+            assert!(stored == message, "{what}: message {k}");
+            assert_eq!(theirs.host.recvs[k].0.byte_len as usize, message.len(), "{what}");
         }
     }
 }

@@ -99,6 +99,23 @@ fn go_back_n() {
     assert_eq!(b.notes(), [success(2), success(3)]);
 }
 
+/// Packets that are sent again count like others when it is about asking for an acknowledgement now and then.
+#[test]
+fn a_retransmission_asks_as_often() {
+    let tuning = Tuning { ack_interval: 4, ..Setup::default().tuning };
+    let mut b = Setup { tuning, ..Setup::default() }.rts();
+    b.post(1, SEND, &[local(0, 10 * MTU)]);
+    let mut buf = [0; 3 * (MTU + 16)];
+    let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
+    let mut train = Train::new(&mut buf, flow, 64);
+    b.qp.poll_transmit(b.now, &mut train, &mut 100, &mut b.host);
+    assert_eq!(train.packets(), 3);
+    b.now += TIMEOUT;
+    b.qp.handle_timeout(b.now, &mut b.host);
+    let asked: Vec<_> = b.sent().iter().filter(|p| p.headers.ack_req).map(Out::psn).collect();
+    assert_eq!(asked, [SQ, SQ + 4, SQ + 8, SQ + 9]);
+}
+
 /// Every sequence error without progress costs a retry (a timeout lies between: copies do not count).
 #[test]
 fn sequence_errors_exhaust_the_retries() {
