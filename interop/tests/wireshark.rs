@@ -178,5 +178,5 @@ fn wireshark_and_we_read_linux_rxe_alike() {
             total += compare(&path);
         }
     }
-    assert!(total > 2000, "{total} packets");
+    assert!(total > 1800, "{total} packets");
 }
