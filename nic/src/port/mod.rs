@@ -163,14 +163,17 @@ impl Port {
         busy
     }
 
-    /// One turn by the background thread: whether anything happened, and when it wants the next.
-    fn background_turn(&self) -> (bool, Option<Instant>) {
+    /// One turn by the background thread: whether anything happened.
+    fn background_turn(&self) -> bool {
         let mut lane = self.lane.lock();
-        let now = Instant::now();
-        let busy = lane.turn(now);
-        let next = lane.poll_timeout(now);
+        let busy = lane.turn(Instant::now());
         self.release(lane);
-        (busy, next)
+        busy
+    }
+
+    /// When the next turn is wanted, if no packet comes before.
+    fn next_wanted(&self) -> Option<Instant> {
+        self.lane.lock().poll_timeout(Instant::now())
     }
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over at once.
