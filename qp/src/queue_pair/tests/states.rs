@@ -135,6 +135,18 @@ fn a_program_can_enter_err() {
     assert_eq!(b.qp.state(), QpState::Reset);
 }
 
+/// In ERR nothing is answered any more, save the NAK that led there.
+#[test]
+fn a_queue_pair_that_failed_answers_nothing() {
+    let mut b = Setup::default().rts();
+    b.post(1, SEND, &[]);
+    b.sent();
+    b.take(&read(RQ, 0, 8));
+    b.take(&rdma(Opcode::RcWriteOnly, RQ + 1, START, KEY, 0, &[]));
+    b.take(&refused(0x61, SQ));
+    assert_eq!((b.sent(), b.qp.state()), (NONE, QpState::Err));
+}
+
 /// o11-5.2.5: with a shared receive queue the end of its use is reported; what is in it stays.
 #[test]
 fn last_wqe_reached() {
