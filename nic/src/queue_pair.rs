@@ -151,7 +151,8 @@ impl QueuePair {
     /// What a peer has to know to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
-        let (gid, mtu) = self.pd.device.port.inspect(|e| (Gid::from(e.config().address), e.config().active_mtu));
+        let (gid, mtu) =
+            self.pd.device.port.inspect(|e| (Gid::from(e.config().address), e.config().active_mtu));
         QpAddress { gid: gid.0, qpn: self.qpn().value(), psn: self.psn.value(), mtu: mtu.bytes() }
     }
 
@@ -217,7 +218,7 @@ impl QueuePair {
     /// [`Error::Post`](crate::Error::Post); nothing was queued then.
     pub fn post_send(&self, wr: SendWr) -> Result<()> {
         let port = self.pd.device.port()?;
-        self.shared.reserve_send(&wr)?;
+        port.reserve(|| self.shared.reserve_send(&wr))?;
         port.post(&self.shared, Work::Send(wr))?;
         Ok(())
     }
@@ -228,7 +229,7 @@ impl QueuePair {
     /// [`Error::Post`](crate::Error::Post); nothing was queued then.
     pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
         let port = self.pd.device.port()?;
-        self.shared.reserve_recv(&wr)?;
+        port.reserve(|| self.shared.reserve_recv(&wr))?;
         port.post(&self.shared, Work::Recv(wr))?;
         Ok(())
     }
