@@ -1,6 +1,6 @@
 //! `rnic perf client`.
 
-use super::control::{Control, Message, PATIENCE, PORT, SideReport};
+use super::control::{Control, Message, PATIENCE, PORT};
 use super::endpoint::Endpoint;
 use super::params::{Limit, Op, Params, Test, parse_size};
 use super::progress::Progress;
