@@ -1,1 +1,1 @@
-//! rnic interop.
+//! Everything of rnic that meets software from elsewhere: other programs judge what it says on the wire.

@@ -9,6 +9,7 @@ use crate::port::{Clock, Io, Port, UdpIo};
 use qp::counters::QpCounters;
 use qp::{Gid, Mtu, PKey, Qpn};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How to open a device on the network.
@@ -28,6 +29,12 @@ pub struct DeviceConfig {
     pub recv_buffer: Option<usize>,
     /// How much may be on the way to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
     pub peer_window: Option<u32>,
+    /// Fault rules, in the language of [`crate::link::faults`].
+    pub faults: Vec<String>,
+    /// What the randomness of the fault rules follows from.
+    pub fault_seed: u64,
+    /// A file to capture all packets into, as pcapng.
+    pub capture: Option<PathBuf>,
 }
 
 impl DeviceConfig {
@@ -49,6 +56,7 @@ pub struct Device {
 pub(crate) struct DeviceInner {
     name: String,
     pub(crate) port: Arc<Port>,
+    pub(crate) fault_seed: u64,
 }
 
 impl DeviceInner {
@@ -174,11 +182,18 @@ impl Device {
             peer_window: config.peer_window,
         };
         let port = Port::new(engine, Io::Udp(Box::new(UdpIo::new(socket))), Clock::Real);
-        Ok(Self::around("rnic0".into(), port))
+        let device = Self::around("rnic0".into(), port, config.fault_seed);
+        for rule in &config.faults {
+            device.add_fault(rule)?;
+        }
+        if let Some(path) = &config.capture {
+            device.capture(path)?;
+        }
+        Ok(device)
     }
 
-    pub(crate) fn around(name: String, port: Arc<Port>) -> Self {
-        Self { inner: Arc::new(DeviceInner { name, port }) }
+    pub(crate) fn around(name: String, port: Arc<Port>, fault_seed: u64) -> Self {
+        Self { inner: Arc::new(DeviceInner { name, port, fault_seed }) }
     }
 
     /// The name of the device.

@@ -131,11 +131,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`Error::Range`].
     pub fn slice(&self, range: Range<usize>) -> Result<Sge> {
-        let error = Error::Range {
-            start: range.start as u64,
-            end: range.end as u64,
-            len: self.len() as u64,
-        };
+        let error = Error::Range { start: range.start as u64, end: range.end as u64, len: self.len() as u64 };
         if range.start > range.end || range.end > self.len() {
             return Err(error);
         }

@@ -34,11 +34,16 @@ pub enum Error {
     /// Memory could not be allocated, read or written.
     #[error(transparent)]
     Memory(#[from] crate::memory::BufferError),
+    /// A fault rule was not understood, or makes no sense.
+    #[error("{0}")]
+    FaultRule(String),
     /// Nothing completed in time.
     #[error("no completion within {0:?}")]
     Timeout(Duration),
     /// Nothing completed, and in virtual time nothing ever will.
-    #[error("no completion, and nothing is under way any more: what was waited for was never posted, or failed without a report")]
+    #[error(
+        "no completion, and nothing is under way any more: what was waited for was never posted, or failed without a report"
+    )]
     Stalled,
     /// The object was opened before a fork, by the parent.
     #[error("this device was opened by the parent process: open it again after the fork")]

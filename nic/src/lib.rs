@@ -28,6 +28,7 @@ pub mod capture;
 pub mod doctor;
 pub mod engine;
 pub mod link;
+pub mod memory;
 pub mod net;
 pub mod sim;
 
@@ -36,7 +37,8 @@ mod connection;
 mod device;
 mod domain;
 mod error;
-mod memory;
+mod instrument;
+
 mod port;
 mod queue;
 mod queue_pair;
@@ -47,6 +49,7 @@ pub use connection::RcEnd;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::{MemoryRegion, ProtectionDomain};
 pub use error::{Error, Result};
+pub use instrument::FaultReport;
 pub use memory::{BufferError, RegisterError};
 pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
 

@@ -151,7 +151,8 @@ impl QueuePair {
     /// What a peer has to know to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
-        let (gid, mtu) = self.pd.device.port.inspect(|e| (Gid::from(e.config().address), e.config().active_mtu));
+        let (gid, mtu) =
+            self.pd.device.port.inspect(|e| (Gid::from(e.config().address), e.config().active_mtu));
         QpAddress { gid: gid.0, qpn: self.qpn().value(), psn: self.psn.value(), mtu: mtu.bytes() }
     }
 

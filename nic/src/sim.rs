@@ -45,7 +45,12 @@ impl Net {
         let world = World {
             epoch: Instant::now(),
             nanos: AtomicU64::new(0),
-            state: Mutex::new(State { sites: Vec::new(), flying: BinaryHeap::new(), flown: 0, latency: LATENCY }),
+            state: Mutex::new(State {
+                sites: Vec::new(),
+                flying: BinaryHeap::new(),
+                flown: 0,
+                latency: LATENCY,
+            }),
         };
         Self { world: Arc::new(world), seed }
     }
@@ -55,33 +60,45 @@ impl Net {
         locked(&self.world.state).latency = latency;
     }
 
-    /// A new device: 10.0.0.1 for the first, 10.0.0.2 for the second, and so on.
+    /// A new device: 10.0.0.1 for the first, 10.0.0.2 for the second, and so on. They are named sim0, sim1, ...
     #[must_use]
     pub fn device(&self) -> Device {
+        self.add(None)
+    }
+
+    /// A new device with a name that fault rules can use: `a>b drop`.
+    #[must_use]
+    pub fn named_device(&self, name: &str) -> Device {
+        self.add(Some(name))
+    }
+
+    fn add(&self, name: Option<&str>) -> Device {
         let mut state = locked(&self.world.state);
         let number = u32::try_from(state.sites.len() + 1).unwrap_or(u32::MAX);
         // 10.0.0.0/8 has room for 2^24 devices.
         let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (number & 0xff_ffff)));
         let source_ports = vec![0xc000 + u16::try_from(number % 0x3fff).unwrap_or(0)];
+        let seed = self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number));
         let config = EngineConfig {
             address,
             source_ports: source_ports.clone(),
             active_mtu: Mtu::B4096,
             slot: 0,
-            seed: Some(self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number))),
+            seed: Some(seed),
             peer_window: None,
         };
         let io = Io::Sim { address, source_ports, outbox: Vec::new() };
         let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)));
-        state.sites.push(Site { address, port: Arc::downgrade(&port) });
+        let name = name.map_or_else(|| format!("sim{}", number - 1), str::to_owned);
+        state.sites.push(Site { name: name.clone(), address, port: Arc::downgrade(&port) });
         drop(state);
-        Device::around(format!("sim{}", number - 1), port)
+        Device::around(name, port, seed)
     }
 
     /// Virtual time since the network was made.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        Duration::from_nanos(self.world.nanos.load(Ordering::Acquire))
+        self.world.elapsed()
     }
 
     /// Moves on to the next event; false if nothing will ever happen by itself.
@@ -110,6 +127,7 @@ impl Net {
 
 /// A device in the world.
 struct Site {
+    name: String,
     address: IpAddr,
     port: Weak<Port>,
 }
@@ -161,6 +179,15 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn now(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.nanos.load(Ordering::Acquire))
+    }
+
+    /// The address of the device with this name.
+    pub(crate) fn address_of(&self, name: &str) -> Option<IpAddr> {
+        locked(&self.state).sites.iter().find(|s| s.name == name).map(|s| s.address)
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::Acquire))
     }
 
     fn move_to(&self, at: Instant) {
@@ -216,14 +243,12 @@ impl State {
             let site = self.sites.iter().find(|s| s.address == to).and_then(|s| s.port.upgrade());
             if let Some(port) = site {
                 // A drop is counted by its reason. Answers leave with the next step.
-                port.with_lane(|lane| {
-                    let _ = lane.engine.handle_datagram(now, &packet.arrival, &packet.bytes);
-                });
+                port.with_lane(|lane| lane.accept(now, &packet.arrival, &packet.bytes));
             }
         }
         for site in &self.sites {
             if let Some(port) = site.port.upgrade() {
-                port.with_lane(|lane| lane.engine.handle_timeout(now));
+                port.with_lane(|lane| lane.handle_timeout(now));
             }
         }
     }

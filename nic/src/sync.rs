@@ -29,7 +29,6 @@ impl<T> PiMutex<T> {
         let mut attr = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         // SAFETY: the attribute is initialised before it is used and destroyed after; the mutex is not in use
         // yet. Where priority inheritance is refused the mutex stays an ordinary one.
-        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one sequence that only makes sense as a whole")]
         unsafe {
             if libc::pthread_mutexattr_init(attr.as_mut_ptr()) == 0 {
                 libc::pthread_mutexattr_setprotocol(attr.as_mut_ptr(), libc::PTHREAD_PRIO_INHERIT);

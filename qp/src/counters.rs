@@ -92,6 +92,57 @@ counters! {
     }
 }
 
+impl QpCounters {
+    /// The counters that Linux shows for rxe devices (`rdma statistic`, `rxe_hw_counters.c`), under those names. What
+    /// a queue pair cannot count by itself is left out: `send_err` and `link_downed` belong to the port.
+    pub fn rxe(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("sent_pkts", self.sent_pkts),
+            ("rcvd_pkts", self.rcvd_pkts),
+            ("duplicate_request", self.duplicate_request),
+            ("out_of_seq_request", self.out_of_seq_request),
+            ("rcvd_rnr_err", self.rcvd_rnr_err),
+            ("send_rnr_err", self.send_rnr_err),
+            ("rcvd_seq_err", self.rcvd_seq_err),
+            ("ack_deferred", self.ack_deferred),
+            ("retry_exceeded_err", self.retry_exceeded_err),
+            ("retry_rnr_exceeded_err", self.retry_rnr_exceeded_err),
+            ("completer_retry_err", self.completer_retry_err),
+            ("rdma_sends", self.rdma_sends),
+            ("rdma_recvs", self.rdma_recvs),
+        ]
+        .into_iter()
+    }
+
+    /// The counters that Linux shows for mlx5 devices (`mlx5/counters.c`), under those names, as far as they mean
+    /// something here. Some are the same events as rxe counts under another name.
+    pub fn mlx5(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("rx_write_requests", self.rx_write_requests),
+            ("rx_read_requests", self.rx_read_requests),
+            ("rx_atomic_requests", self.rx_atomic_requests),
+            ("out_of_buffer", self.out_of_buffer),
+            ("out_of_sequence", self.out_of_seq_request),
+            ("duplicate_request", self.duplicate_request),
+            ("rnr_nak_retry_err", self.rcvd_rnr_err),
+            ("packet_seq_err", self.rcvd_seq_err),
+            ("implied_nak_seq_err", self.implied_nak_seq_err),
+            ("local_ack_timeout_err", self.local_ack_timeout_err),
+            ("resp_local_length_error", self.resp_local_length_error),
+            ("resp_cqe_error", self.resp_cqe_error),
+            ("req_cqe_error", self.req_cqe_error),
+            ("req_remote_invalid_request", self.req_remote_invalid_request),
+            ("req_remote_access_errors", self.req_remote_access_errors),
+            ("resp_remote_access_errors", self.resp_remote_access_errors),
+            ("resp_cqe_flush_error", self.resp_cqe_flush_error),
+            ("req_cqe_flush_error", self.req_cqe_flush_error),
+            ("req_transport_retries_exceeded", self.retry_exceeded_err),
+            ("req_rnr_retries_exceeded", self.retry_rnr_exceeded_err),
+        ]
+        .into_iter()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,8 +53,6 @@ reasons! {
     Ghost = "dropped_ghost_response",
     /// An acknowledgement with a reserved syndrome.
     ReservedSyndrome = "dropped_reserved_syndrome",
-    /// A fault rule of this port dropped it.
-    Fault = "dropped_by_fault",
     /// A datagram that was cut short by the receive buffer.
     Truncated = "dropped_truncated",
 }

@@ -91,7 +91,14 @@ impl Memory for QpHost<'_> {
         self.state.regions.check(domain, key, va, len, access)
     }
 
-    fn read(&self, domain: Domain, key: u32, va: u64, access: Access, out: &mut [u8]) -> Result<(), AccessError> {
+    fn read(
+        &self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        access: Access,
+        out: &mut [u8],
+    ) -> Result<(), AccessError> {
         self.state.regions.read(domain, key, va, access, out)
     }
 

@@ -147,10 +147,6 @@ impl Engine {
         &self.counters
     }
 
-    pub(crate) fn port_counters_mut(&mut self) -> &mut PortCounters {
-        &mut self.counters
-    }
-
     /// Counters of all queue pairs that there are and were.
     #[must_use]
     pub fn qp_counters(&self) -> QpCounters {

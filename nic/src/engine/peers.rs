@@ -39,7 +39,10 @@ impl Peers {
         let table = &mut self.table;
         let window = self.window;
         let id = *self.by_address.entry(address).or_insert_with(|| {
-            table.insert(Peer { window: window.map_or_else(PeerWindow::default, PeerWindow::new), ..Peer::default() })
+            table.insert(Peer {
+                window: window.map_or_else(PeerWindow::default, PeerWindow::new),
+                ..Peer::default()
+            })
         });
         self.table[id].users += 1;
         id

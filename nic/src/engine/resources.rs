@@ -6,7 +6,7 @@ use crate::device::DeviceAttr;
 use crate::memory::{BufferError, Keys, MemoryBuffer, RegisterError};
 use crate::queue::{ChannelShared, CqShared, Direction, QpShared, completion_queue};
 use qp::queue_pair::QpConfig;
-use qp::{Access, PdId, QpCap, QpType, QueuePair, Qpn};
+use qp::{Access, PdId, QpCap, QpType, Qpn, QueuePair};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -213,10 +213,10 @@ impl Engine {
             }
         }
         self.pds.users(request.pd)?;
-        let (qpn, index) = self.numbers.allocate().ok_or(ResourceError::Exhausted {
-            what: "queue pair",
-            max: super::numbers::MAX_QPS,
-        })?;
+        let (qpn, index) = self
+            .numbers
+            .allocate()
+            .ok_or(ResourceError::Exhausted { what: "queue pair", max: super::numbers::MAX_QPS })?;
         let config = QpConfig {
             qpn,
             qp_type: request.qp_type,

@@ -241,14 +241,14 @@ mod recovering {
     fn query(signal: c_int) -> sigaction {
         let mut action = MaybeUninit::<sigaction>::zeroed();
         // SAFETY: a null action changes nothing; `action` takes the current one.
-        unsafe { libc::sigaction(signal, null(), action.as_mut_ptr()) };
+        unsafe { sigaction(signal, null(), action.as_mut_ptr()) };
         // SAFETY: all zeroes is a valid sigaction (the default action), should the call have failed.
         unsafe { action.assume_init() }
     }
 
     fn set(signal: c_int, action: &sigaction) {
         // SAFETY: `action` is our handler, or an action that was in place before.
-        unsafe { libc::sigaction(signal, action, null_mut()) };
+        unsafe { sigaction(signal, action, null_mut()) };
     }
 
     fn empty_set() -> sigset_t {

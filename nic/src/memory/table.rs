@@ -74,7 +74,7 @@ pub struct Region {
     len: u64,
     pd: PdId,
     access: Access,
-    _owner: Option<Arc<dyn Any + Send + Sync>>,
+    owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Region {
@@ -107,6 +107,12 @@ impl Region {
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// What the region keeps alive.
+    #[must_use]
+    pub fn owner(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.owner.as_ref()
     }
 
     /// The address in this process of `len` bytes at `va`, if all of them are inside.
@@ -204,7 +210,7 @@ impl RegionTable {
             return Err(RegisterError::NeedsLocalWrite { remote });
         }
         install();
-        let lkey = self.insert(Region { va, addr, len, pd, access, _owner: owner })?;
+        let lkey = self.insert(Region { va, addr, len, pd, access, owner })?;
         Ok(Keys { lkey, rkey: if access.intersects(REMOTE) { lkey } else { 0 } })
     }
 

@@ -9,7 +9,7 @@
 use super::Port;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,6 +25,13 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Polls between two looks that make a program one that polls. Those that sleep on a channel poll once or twice for
 /// each event.
 const POLLING: u32 = 16;
+
+/// The thread runs, or does not exist.
+const AWAKE: u8 = 0;
+/// The program polls; the thread looks again within [`STANDBY`].
+const ASIDE: u8 = 1;
+/// The thread waits for packets, timers and wishes.
+const BLOCKED: u8 = 2;
 
 /// Whether the program polls.
 struct PollWatch {
@@ -48,7 +55,9 @@ impl PollWatch {
 pub(crate) struct Background {
     /// Wakes the thread. Made with the thread.
     wake: OnceLock<EventFd>,
-    /// When the thread wakes by itself, in nanoseconds after `epoch`; 0 while it is awake.
+    /// What the thread is doing: one of the three constants.
+    mode: AtomicU8,
+    /// When the thread wakes by itself if it is blocked, in nanoseconds after `epoch`.
     sleeps_until: AtomicU64,
     /// The program is about to sleep: polls so far do not count.
     handover: AtomicBool,
@@ -62,7 +71,8 @@ impl Background {
     pub(super) fn new() -> Self {
         Self {
             wake: OnceLock::new(),
-            sleeps_until: AtomicU64::new(0),
+            mode: AtomicU8::new(AWAKE),
+            sleeps_until: AtomicU64::new(u64::MAX),
             handover: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             epoch: Instant::now(),
@@ -112,9 +122,15 @@ impl Background {
     /// The program is about to sleep.
     pub(super) fn take_over(&self) {
         self.handover.store(true, Ordering::SeqCst);
-        let until = self.sleeps_until.load(Ordering::SeqCst);
         // Blocked on the socket it serves the port already; only from standby it has to be fetched.
-        if until != 0 && until != u64::MAX {
+        if self.mode.load(Ordering::SeqCst) == ASIDE {
+            self.signal();
+        }
+    }
+
+    /// Work was left undone. In standby the program polls, and does it itself; blocked, the thread has to know.
+    pub(super) fn wake_now(&self) {
+        if self.mode.load(Ordering::SeqCst) == BLOCKED {
             self.signal();
         }
     }
@@ -122,10 +138,9 @@ impl Background {
     /// Makes sure that the thread is awake when the engine's next timer is due.
     pub(super) fn wake_before(&self, due: Option<Instant>) {
         let Some(due) = due else { return };
-        let until = self.sleeps_until.load(Ordering::SeqCst);
-        // A thread in standby looks again soon enough.
-        let soon = self.nanos(due).saturating_add(u64::try_from(STANDBY.as_nanos()).unwrap_or(0));
-        if until > soon {
+        if self.mode.load(Ordering::SeqCst) == BLOCKED
+            && self.sleeps_until.load(Ordering::SeqCst) > self.nanos(due)
+        {
             self.signal();
         }
     }
@@ -152,31 +167,33 @@ impl Background {
             }
             if watch.polling {
                 drop(port);
-                self.sleep(false, Some(Instant::now() + STANDBY));
+                self.sleep(ASIDE, || Some(Instant::now() + STANDBY));
                 continue;
             }
-            let (busy, next) = port.background_turn();
-            drop(port);
+            let busy = port.background_turn();
             let now = Instant::now();
             if busy {
                 active_until = now + SPIN;
             } else if now >= active_until {
-                self.sleep(true, next);
+                self.sleep(BLOCKED, move || port.next_wanted());
             }
         }
     }
 
-    /// Blocks until `until`, a wish, or (if `serving`) a packet.
-    fn sleep(&self, serving: bool, until: Option<Instant>) {
+    /// Sleeps until the instant that `until` names, a wish, or (blocked) a packet.
+    fn sleep(&self, mode: u8, until: impl FnOnce() -> Option<Instant>) {
         let Some(wake) = self.wake.get() else { return };
-        self.sleeps_until.store(until.map_or(u64::MAX, |at| self.nanos(at).max(1)), Ordering::SeqCst);
-        // A wish that came before the line above did not see us asleep.
+        self.sleeps_until.store(u64::MAX, Ordering::SeqCst);
+        self.mode.store(mode, Ordering::SeqCst);
+        // Only now: whoever changes something from here on sees the mode, and what changed before is seen here.
+        let until = until();
+        self.sleeps_until.store(until.map_or(u64::MAX, |at| self.nanos(at)), Ordering::SeqCst);
         if !self.stop.load(Ordering::SeqCst) && !self.handover.load(Ordering::SeqCst) {
             let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
-            let socket = if serving { self.socket.load(Ordering::Relaxed) } else { -1 };
+            let socket = if mode == BLOCKED { self.socket.load(Ordering::Relaxed) } else { -1 };
             wait_readable([wake.as_fd().as_raw_fd(), socket], timeout);
         }
-        self.sleeps_until.store(0, Ordering::SeqCst);
+        self.mode.store(AWAKE, Ordering::SeqCst);
         // Empties the counter; an error means that it is empty.
         let _ = wake.read();
     }

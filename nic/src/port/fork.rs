@@ -4,7 +4,10 @@
 //! from it. So the child closes them, before anything else runs in it, and every object of the parent answers there
 //! that it was opened by another process.
 
-#![expect(unsafe_code, reason = "pthread_atfork and close in the child, where almost nothing else is allowed")]
+#![expect(
+    unsafe_code,
+    reason = "pthread_atfork and close in the child, where almost nothing else is allowed"
+)]
 
 use std::os::fd::RawFd;
 use std::sync::Once;
@@ -47,9 +50,8 @@ pub(super) fn generation() -> u32 {
 /// Has children close these.
 pub(super) fn close_in_child(fds: impl Iterator<Item = RawFd>) {
     for fd in fds {
-        let free = |slot: &&AtomicI32| {
-            slot.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
+        let free =
+            |slot: &&AtomicI32| slot.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if INHERITED.iter().find(free).is_none() {
             tracing::warn!("more sockets than a fork handler can close: a forked child keeps a copy");
         }

@@ -1,20 +1,9 @@
 //! What a port sends and receives through.
 
-use crate::engine::{Arrival, Departure, Engine};
+use crate::engine::{Arrival, Departure};
 use crate::net::{RecvBatch, RoceSocket, SendError, Sent};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::time::Instant;
-
-/// Receive calls in one turn: 8 trains of 15 packets of 4 KiB are copied in about 50 us, the longest that a control
-/// call should have to wait.
-const RECEIVES_PER_TURN: usize = 8;
-
-/// Trains sent in one turn, for the same reason.
-const SENDS_PER_TURN: usize = 16;
-
-/// Room for one train: what UDP over IPv4 can carry.
-const TRAIN_BYTES: usize = 65_507;
 
 /// A packet on its way in a simulation.
 #[derive(Clone, Debug)]
@@ -25,8 +14,8 @@ pub(crate) struct SimPacket {
 
 /// Sockets of a port on the network.
 pub(crate) struct UdpIo {
-    socket: RoceSocket,
-    batch: RecvBatch,
+    pub(super) socket: RoceSocket,
+    pub(super) batch: RecvBatch,
 }
 
 impl UdpIo {
@@ -59,22 +48,33 @@ impl Io {
         }
     }
 
-    fn max_packets(&self) -> u32 {
+    pub(super) fn max_packets(&self) -> u32 {
         match self {
             Self::Udp(udp) => udp.socket.gso_segments(),
             Self::Sim { .. } => 64,
         }
     }
 
+    /// The number of the source port `port`.
+    pub(super) fn via(&self, port: u16) -> usize {
+        match self {
+            Self::Udp(udp) => {
+                let socket = &udp.socket;
+                (0..socket.source_ports()).find(|via| socket.source_port(*via) == port).unwrap_or(0)
+            }
+            Self::Sim { source_ports, .. } => source_ports.iter().position(|p| *p == port).unwrap_or(0),
+        }
+    }
+
     /// Sends a train; false if it has to wait.
-    fn send(&mut self, departure: &Departure, bytes: &[u8]) -> bool {
+    pub(super) fn send(&mut self, departure: &Departure, bytes: &[u8]) -> bool {
         match self {
             Self::Udp(udp) => {
                 let (via, dst, tos) = (departure.via, departure.dst, departure.tos);
                 match udp.socket.send_train(via, dst, tos, departure.segment_size, bytes) {
                     Ok(Sent::WouldBlock) => false,
                     // Lost packets are what retransmission is for; the socket counts them by reason.
-                    Ok(Sent::All) | Err(SendError::GsoRefused { .. }) => true,
+                    Ok(Sent::All) | Err(SendError::GsoRefused) => true,
                     Err(error) => {
                         tracing::debug!(%error, "packets were not sent");
                         true
@@ -96,95 +96,5 @@ impl Io {
                 true
             }
         }
-    }
-}
-
-/// Everything behind the lock of a port.
-pub(crate) struct Lane {
-    pub(crate) engine: Engine,
-    pub(crate) io: Io,
-    buffer: Box<[u8]>,
-    /// A train that the kernel had no room for; nothing is sent before it.
-    stalled: Option<Departure>,
-}
-
-impl Lane {
-    pub(super) fn new(engine: Engine, io: Io) -> Self {
-        Self { engine, io, buffer: vec![0; TRAIN_BYTES].into(), stalled: None }
-    }
-
-    /// Takes in what arrived, acts on timers, sends what is due. Returns whether anything happened.
-    pub(super) fn turn(&mut self, now: Instant) -> bool {
-        crate::memory::refresh(now);
-        let received = self.receive(now);
-        self.engine.handle_timeout(now);
-        let sent = self.transmit(now);
-        received || sent
-    }
-
-    fn receive(&mut self, now: Instant) -> bool {
-        let Io::Udp(udp) = &mut self.io else { return false };
-        let dst = udp.socket.ip();
-        let mut any = false;
-        for _ in 0..RECEIVES_PER_TURN {
-            match udp.socket.recv(&mut udp.batch) {
-                Ok(0) => break,
-                Ok(_) => any = true,
-                Err(error) => {
-                    tracing::error!(%error, "the socket cannot be read");
-                    break;
-                }
-            }
-            for datagram in udp.batch.datagrams() {
-                if datagram.truncated {
-                    self.engine.note_truncated();
-                    continue;
-                }
-                for (index, packet) in datagram.segments() {
-                    let arrival = Arrival {
-                        src: datagram.source.ip().to_canonical(),
-                        dst,
-                        src_port: datagram.source.port(),
-                        tos: datagram.tos,
-                        ident: u16::try_from(index).unwrap_or(u16::MAX),
-                    };
-                    // A drop is counted by its reason.
-                    let _ = self.engine.handle_datagram(now, &arrival, packet);
-                }
-            }
-        }
-        any
-    }
-
-    /// Sends what is due, within the bound of a turn. Returns whether anything was sent.
-    pub(crate) fn transmit(&mut self, now: Instant) -> bool {
-        let mut any = false;
-        if let Some(departure) = self.stalled.take()
-            && !self.send(departure)
-        {
-            return false;
-        }
-        let max_packets = self.io.max_packets();
-        for _ in 0..SENDS_PER_TURN {
-            let Some(departure) = self.engine.poll_transmit(now, &mut self.buffer, max_packets) else { break };
-            any = true;
-            if !self.send(departure) {
-                break;
-            }
-        }
-        any
-    }
-
-    fn send(&mut self, departure: Departure) -> bool {
-        let sent = self.io.send(&departure, &self.buffer[..departure.len]);
-        if !sent {
-            self.stalled = Some(departure);
-        }
-        sent
-    }
-
-    /// When the next turn is wanted.
-    pub(crate) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
-        if self.engine.has_ready() || self.stalled.is_some() { Some(now) } else { self.engine.poll_timeout() }
     }
 }

@@ -8,21 +8,23 @@
 mod background;
 mod fork;
 mod io;
+mod lane;
 
 pub(crate) use background::Background;
 pub(crate) use io::{Io, SimPacket, UdpIo};
 
 use crate::engine::{Engine, EngineConfig};
+use crate::link::Now;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
-use io::Lane;
+use lane::Lane;
 use qp::Qpn;
 use qp::queue_pair::PostError;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Misses of the lock in a row after which a poller waits for it. An endless spin of a thread with a real-time
 /// priority would starve the holder; the lock lends the holder that priority.
@@ -57,8 +59,16 @@ impl Port {
         if let Io::Udp(udp) = &io {
             fork::close_in_child(udp.raw_fds());
         }
+        let clocks = match &clock {
+            Clock::Real => Now {
+                instant: Instant::now(),
+                wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            },
+            // Captures of a simulation start at the epoch: the same run gives the same file.
+            Clock::Virtual(world) => Now { instant: world.now(), wall: world.elapsed() },
+        };
         Arc::new(Self {
-            lane: ManuallyDrop::new(PiMutex::new(Lane::new(Engine::new(config), io))),
+            lane: ManuallyDrop::new(PiMutex::new(Lane::new(Engine::new(config), io, clocks))),
             doorbells: Mutex::default(),
             rung: AtomicBool::new(false),
             polls: AtomicU32::new(0),
@@ -153,14 +163,17 @@ impl Port {
         busy
     }
 
-    /// One turn by the background thread: whether anything happened, and when it wants the next.
-    fn background_turn(&self) -> (bool, Option<Instant>) {
+    /// One turn by the background thread: whether anything happened.
+    fn background_turn(&self) -> bool {
         let mut lane = self.lane.lock();
-        let now = Instant::now();
-        let busy = lane.turn(now);
-        let next = lane.poll_timeout(now);
+        let busy = lane.turn(Instant::now());
         self.release(lane);
-        (busy, next)
+        busy
+    }
+
+    /// When the next turn is wanted, if no packet comes before.
+    fn next_wanted(&self) -> Option<Instant> {
+        self.lane.lock().poll_timeout(Instant::now())
     }
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over at once.
@@ -188,7 +201,11 @@ impl Port {
                 }
             }
             if let Some(background) = &self.background {
-                background.wake_before(lane.engine.poll_timeout());
+                if lane.has_work() {
+                    background.wake_now();
+                } else {
+                    background.wake_before(lane.next_timer());
+                }
             }
             drop(lane);
             fence(Ordering::SeqCst);

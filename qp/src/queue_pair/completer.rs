@@ -185,6 +185,7 @@ impl QueuePair {
             // Answers to an earlier transmission overtook the retransmission.
             self.requester.next_psn = self.requester.unacked;
         }
+        self.requester.drop_answered_reads();
         self.requester.recovering = false;
         self.requester.refill_retries(&self.attr);
         self.rearm(now);
@@ -226,6 +227,10 @@ impl QueuePair {
         }
         let offset = u64::from(wqe.acked) * u64::from(mtu);
         let wanted = u32::try_from(u64::from(wqe.len).saturating_sub(offset)).unwrap_or(0).min(mtu);
+        if carries_nak(packet) {
+            self.bad_response(psn, "a READ response that says NAK", host);
+            return Ok(());
+        }
         let ends_message = wqe.acked + 1 == wqe.packets;
         let ends_response = matches!(packet.info().position, Position::Last | Position::Only);
         if packet.payload().len() != wanted as usize || (ends_message && !ends_response) {
@@ -271,6 +276,10 @@ impl QueuePair {
             self.counters.ghost_responses += 1;
             return Err(PacketDrop::Ghost);
         }
+        if carries_nak(packet) {
+            self.bad_response(psn, "an atomic response that says NAK", host);
+            return Ok(());
+        }
         let original = packet.atomic_ack().unwrap_or(0);
         // Big-endian on the wire, host order in memory (IBTA 9.4.5).
         if let Err(error) = self.scatter(0, &original.to_ne_bytes(), host) {
@@ -304,4 +313,9 @@ impl QueuePair {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a packet with data has a syndrome other than ACK, which contradicts itself.
+fn carries_nak(packet: &Packet<'_>) -> bool {
+    packet.aeth().is_some_and(|aeth| !matches!(aeth.kind(), Syndrome::Ack { .. }))
 }

@@ -152,6 +152,8 @@ pub struct Failure {
 /// What the queue pair was doing when it failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureContext {
+    /// Preparing a work request that can never be sent: too long, or a READ or atomic without initiator depth.
+    Starting,
     /// Reading the payload of an outgoing message.
     GatheringPayload,
     /// Writing a response into local memory.
@@ -168,6 +170,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at PSN {}: ", self.status, self.psn)?;
         match self.context {
+            FailureContext::Starting => f.write_str("a work request that cannot be sent")?,
             FailureContext::GatheringPayload => f.write_str("the payload of a request could not be read")?,
             FailureContext::ScatteringResponse => f.write_str("a response could not be stored")?,
             FailureContext::AwaitingResponse => f.write_str("the peer did not answer")?,
@@ -348,7 +351,9 @@ impl QueuePair {
             self.requester.refill_retries(&self.attr);
         }
         if next == QpState::Sqd {
-            self.requester.sqd_notify = attr.en_sqd_async_notify.unwrap_or(false);
+            if previous != QpState::Sqd {
+                self.requester.sqd_notify = attr.en_sqd_async_notify.unwrap_or(false);
+            }
             self.report_drained(host);
         }
         Ok(())

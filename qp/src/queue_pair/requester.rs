@@ -16,8 +16,9 @@ use crate::work::{Gather, Operation, SendFlags, SendWr, WcStatus};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// PSNs in flight stay well below half the circle, beyond which the peer could not tell old from new (IBTA 9.7.2).
-const MAX_IN_FLIGHT: i32 = 1 << 22;
+/// With so many PSNs in flight no packet is added, and no packet adds more: so they stay below half the circle, beyond
+/// which the peer could not tell old from new (IBTA 9.7.2).
+const MAX_IN_FLIGHT: u32 = 1 << 22;
 
 /// A send work request on its way.
 #[derive(Debug)]
@@ -82,6 +83,9 @@ pub(super) struct Requester {
     pub(super) unacked: Psn,
     /// READ and atomic requests in flight.
     pub(super) responses_due: u32,
+    /// PSNs behind each READ request that was ever sent and is not answered, oldest first: a READ is repeated within
+    /// these bounds, because a peer knows no duplicate that reaches beyond its original (IBTA 9.7.5.1.4).
+    read_ends: VecDeque<Psn>,
     /// Request packets sent since an acknowledgement was last asked for.
     since_ack_request: u32,
     /// Retries left before RETRY_EXC_ERR.
@@ -136,6 +140,13 @@ impl Requester {
         self.rnr_until.or(self.deadline)
     }
 
+    /// Forgets the bounds of READ requests that are answered.
+    pub(super) fn drop_answered_reads(&mut self) {
+        while self.read_ends.front().is_some_and(|end| !self.unacked.is_before(*end)) {
+            self.read_ends.pop_front();
+        }
+    }
+
     /// Whether packets are sent and not answered.
     fn in_flight(&self) -> bool {
         self.next_psn.distance_from(self.unacked) > 0
@@ -146,7 +157,6 @@ impl Requester {
         self.position = 0;
         self.next_psn = self.unacked;
         self.responses_due = 0;
-        self.since_ack_request = 0;
         for wqe in self.queue.iter_mut().take_while(|w| w.started) {
             wqe.sent = wqe.acked;
             wqe.responses_due = 0;
@@ -177,6 +187,9 @@ impl QueuePair {
     /// Whether the requester has a packet that it could send now.
     pub(super) fn can_request(&self) -> bool {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.requester.rnr_until.is_some() {
+            return false;
+        }
+        if self.requester.next_psn.distance_from(self.requester.unacked) >= MAX_IN_FLIGHT as i32 {
             return false;
         }
         self.requester.queue.get(self.requester.position).is_some_and(|wqe| self.may_start(wqe))
@@ -219,9 +232,6 @@ impl QueuePair {
             if *budget == 0 {
                 return true;
             }
-            if self.requester.next_psn.distance_from(self.requester.unacked) >= MAX_IN_FLIGHT {
-                return false;
-            }
             let index = self.requester.position;
             if !self.requester.queue[index].started && !self.start(index) {
                 break;
@@ -257,7 +267,9 @@ impl QueuePair {
             None
         };
         wqe.first_psn = self.requester.fresh_psn;
-        if wqe.failed.is_some() {
+        if let Some(status) = wqe.failed {
+            let psn = wqe.first_psn;
+            self.note_failure(status, psn, FailureContext::Starting, None);
             return false;
         }
         wqe.len = u32::try_from(len).unwrap_or(u32::MAX);
@@ -302,12 +314,7 @@ impl QueuePair {
                 (WireOperation::Write, position, extra)
             }
             Operation::Read { remote } => {
-                let chunk = match self.config.tuning.read_chunk {
-                    0 => u32::MAX,
-                    bytes => (bytes / mtu).max(1),
-                };
-                let left = wqe.packets - wqe.sent;
-                request.psns = left.min(chunk).min(budget.max(1));
+                request.psns = self.read_span(wqe, psn, budget);
                 let length = u64::from(rest).min(u64::from(request.psns) * u64::from(mtu));
                 request.headers.reth = RethFields {
                     va: remote.addr.wrapping_add(offset),
@@ -340,6 +347,20 @@ impl QueuePair {
         request
     }
 
+    /// How many PSNs the next READ request of a work request takes. What was asked for before is asked for in the same
+    /// pieces, whatever the budget: it was given for them once.
+    fn read_span(&self, wqe: &SendWqe, psn: Psn, budget: u32) -> u32 {
+        if wqe.sent < wqe.sent_ever {
+            let end = self.requester.read_ends.iter().find(|end| psn.is_before(**end));
+            return end.map_or(1, |end| u32::try_from(end.distance_from(psn)).unwrap_or(1));
+        }
+        let chunk = match self.config.tuning.read_chunk {
+            0 => MAX_IN_FLIGHT,
+            bytes => (bytes / self.path.mtu.bytes()).clamp(1, MAX_IN_FLIGHT),
+        };
+        (wqe.packets - wqe.sent).min(chunk).min(budget.max(1))
+    }
+
     /// Writes the packet into the train, payload and all.
     fn emit(
         &self,
@@ -363,6 +384,8 @@ impl QueuePair {
             self.counters.retransmitted_bytes += u64::from(request.payload);
         } else if wqe.sent == 0 && matches!(wqe.wr.operation, Operation::Send { .. }) {
             self.counters.rdma_sends += 1;
+        } else if matches!(wqe.wr.operation, Operation::Read { .. }) {
+            self.requester.read_ends.push_back(request.headers.psn.plus(request.psns));
         }
         self.counters.sent_bytes += u64::from(request.payload);
         wqe.sent += request.psns;

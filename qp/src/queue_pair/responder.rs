@@ -53,11 +53,15 @@ enum Response {
         left: u32,
         started: bool,
         msn: u32,
+        /// It answers a duplicate.
+        replay: bool,
     },
     Atomic {
         psn: Psn,
         original: u64,
         msn: u32,
+        /// It answers a duplicate.
+        replay: bool,
     },
 }
 
@@ -65,6 +69,14 @@ impl Response {
     fn psn(&self) -> Psn {
         match self {
             Self::Acknowledge { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => *psn,
+        }
+    }
+
+    /// Whether it is data for a READ or atomic: `Some(true)` for a duplicate of one.
+    fn replays(&self) -> Option<bool> {
+        match self {
+            Self::Acknowledge { .. } => None,
+            Self::Read { replay, .. } | Self::Atomic { replay, .. } => Some(*replay),
         }
     }
 }
@@ -172,9 +184,15 @@ impl Responder {
         self.msn = (self.msn + 1) & 0xff_ffff;
     }
 
-    /// READs and atomics that are accepted and not answered yet.
+    /// READs and atomics that are accepted and not answered yet. Duplicates are none of them: their answer may
+    /// have been late instead of lost, and the peer may have gone on.
     fn unanswered(&self) -> usize {
-        self.responses.iter().filter(|r| !matches!(r, Response::Acknowledge { .. })).count()
+        self.responses.iter().filter(|r| r.replays() == Some(false)).count()
+    }
+
+    /// Answers to duplicates that wait.
+    fn replays(&self) -> usize {
+        self.responses.iter().filter(|r| r.replays() == Some(true)).count()
     }
 
     fn keep(&mut self, resource: Resource, depth: usize) {
@@ -184,11 +202,16 @@ impl Responder {
         self.resources.push_back(resource);
     }
 
-    /// Queues an answer to a duplicate among those that wait, in PSN order.
-    fn insert(&mut self, response: Response) {
+    /// Queues an answer to a duplicate among those that wait, in PSN order; no more than the peer could have
+    /// outstanding.
+    fn insert(&mut self, response: Response, depth: usize) -> Result<(), PacketDrop> {
+        if self.replays() >= depth {
+            return Err(PacketDrop::StaleDuplicate);
+        }
         let psn = response.psn();
         let at = self.responses.iter().position(|r| psn.is_before(r.psn())).unwrap_or(self.responses.len());
         self.responses.insert(at, response);
+        Ok(())
     }
 }
 
@@ -478,9 +501,14 @@ impl QueuePair {
         }
     }
 
-    /// How many READs and atomics the peer may have outstanding, and whether one more is within that.
+    /// How many READs and atomics the peer may have outstanding.
+    fn depth(&self) -> usize {
+        usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0))
+    }
+
+    /// The depth, if one more READ or atomic is within it.
     fn check_depth(&self) -> Result<usize, Refusal> {
-        let depth = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        let depth = self.depth();
         if self.responder.unanswered() >= depth {
             return Err(Refusal::invalid("more READs and atomics outstanding than max_dest_rd_atomic"));
         }
@@ -513,6 +541,7 @@ impl QueuePair {
             left: reth.length,
             started: false,
             msn: self.responder.msn,
+            replay: false,
         });
         Ok(packets)
     }
@@ -542,7 +571,7 @@ impl QueuePair {
         let psn = packet.psn();
         self.responder.keep(Resource::Atomic { psn, original }, depth);
         let msn = self.responder.msn;
-        self.responder.responses.push_back(Response::Atomic { psn, original, msn });
+        self.responder.responses.push_back(Response::Atomic { psn, original, msn, replay: false });
         Ok(())
     }
 
@@ -582,9 +611,23 @@ impl QueuePair {
         if !self.responder.resources.iter().any(within) {
             return Err(PacketDrop::StaleDuplicate);
         }
-        let msn = self.responder.msn;
         let end = psn.plus(self.path.mtu.packets(reth.length));
-        let fresh = Response::Read {
+        let waiting = self.responder.responses.iter_mut().find(|r| match r {
+            Response::Read { first, end: last, .. } => !psn.is_before(*first) && !last.is_before(end),
+            _ => false,
+        });
+        if let Some(Response::Read { psn: next, va, left, started, .. }) = waiting {
+            // What has not been sent yet is under way. What was sent is sent again, and the rest after it.
+            let back = u32::try_from(next.distance_from(psn)).unwrap_or(0);
+            if back > 0 {
+                *next = psn;
+                *va = reth.va;
+                *left += back * mtu;
+                *started = false;
+            }
+            return Ok(());
+        }
+        let replay = Response::Read {
             first: psn,
             psn,
             end,
@@ -592,19 +635,11 @@ impl QueuePair {
             rkey: reth.rkey,
             left: reth.length,
             started: false,
-            msn,
+            msn: self.responder.msn,
+            replay: true,
         };
-        let waiting = self.responder.responses.iter_mut().find(|r| match r {
-            Response::Read { first, end, .. } => !psn.is_before(*first) && psn.is_before(*end),
-            _ => false,
-        });
-        match waiting {
-            // The packet that is asked for again has not been sent yet: the answer is under way.
-            Some(Response::Read { psn: next, .. }) if !psn.is_before(*next) => {}
-            Some(begun) => *begun = fresh,
-            None => self.responder.insert(fresh),
-        }
-        Ok(())
+        let depth = self.depth();
+        self.responder.insert(replay, depth)
     }
 
     fn duplicate_atomic(&mut self, packet: &Packet<'_>) -> Result<(), PacketDrop> {
@@ -615,11 +650,12 @@ impl QueuePair {
         });
         let original = original.ok_or(PacketDrop::StaleDuplicate)?;
         let waits = |r: &Response| matches!(r, Response::Atomic { psn, .. } if *psn == wanted);
-        if !self.responder.responses.iter().any(waits) {
-            let msn = self.responder.msn;
-            self.responder.insert(Response::Atomic { psn: wanted, original, msn });
+        if self.responder.responses.iter().any(waits) {
+            return Ok(());
         }
-        Ok(())
+        let msn = self.responder.msn;
+        let depth = self.depth();
+        self.responder.insert(Response::Atomic { psn: wanted, original, msn, replay: true }, depth)
     }
 
     /// Writes answers into the train; true if some had to stay for want of room.
@@ -629,13 +665,13 @@ impl QueuePair {
                 Response::Acknowledge { psn, syndrome, msn } => {
                     self.send_acknowledge(train, psn, Opcode::RcAcknowledge, syndrome, msn, 0)
                 }
-                Response::Atomic { psn, original, msn } => {
+                Response::Atomic { psn, original, msn, .. } => {
                     let syndrome = Syndrome::ACK_UNLIMITED;
                     self.send_acknowledge(train, psn, Opcode::RcAtomicAcknowledge, syndrome, msn, original)
                 }
                 Response::Read { .. } => match self.send_read_response(train, response, host) {
                     Some(room) => room,
-                    // The QP went to ERR: the queue holds the NAK now.
+                    // Given up: either it was a duplicate, or the QP went to ERR and the queue holds the NAK.
                     None => continue,
                 },
             };
@@ -681,7 +717,7 @@ impl QueuePair {
         response: Response,
         host: &mut impl Host,
     ) -> Option<bool> {
-        let Response::Read { first, psn, end, va, rkey, left, started, msn } = response else {
+        let Response::Read { first, psn, end, va, rkey, left, started, msn, replay } = response else {
             return Some(true);
         };
         let mtu = self.path.mtu.bytes();
@@ -700,6 +736,11 @@ impl QueuePair {
         let domain = self.domain();
         let pushed = train
             .push(&headers, payload as usize, |out| host.read(domain, rkey, va, Access::REMOTE_READ, out));
+        if pushed.is_err() && replay {
+            // A duplicate is never answered by a NAK: the peer may have had its data long since.
+            self.responder.responses.pop_front();
+            return None;
+        }
         if let Err(error) = pushed {
             // The region went away after the request was accepted (IBTA 9.7.4.1.5).
             self.responder.drop_responses();
@@ -726,6 +767,7 @@ impl QueuePair {
                 left: left - payload,
                 started: true,
                 msn,
+                replay,
             };
         }
         Some(true)

@@ -36,7 +36,15 @@ impl Command {
 /// that did their work and found something.
 const FAILED: u8 = 2;
 
+/// Warnings go to stderr: what the kernel refused, once each. RNIC_LOG sets another level, as in `RNIC_LOG=debug`.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("RNIC_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+}
+
 fn main() -> ExitCode {
+    log_to_stderr();
     Cli::parse().command.run().unwrap_or_else(|error| {
         eprintln!("rnic: {error}");
         ExitCode::from(FAILED)

@@ -102,12 +102,12 @@ fn places() {
     assert_eq!(dropped("* drop", both()), [0, 1]);
     assert_eq!(dropped("drop", both()), [0, 1]);
     assert_eq!(dropped("tx>10.0.0.2 drop", both()), [0]);
-    assert_eq!(dropped("tx>10.0.0.3 drop", both()), []);
+    assert_eq!(dropped("tx>10.0.0.3 drop", both()), Vec::<usize>::new());
     assert_eq!(dropped("rx<10.0.0.2 drop", both()), [1]);
     assert_eq!(dropped("10.0.0.1>10.0.0.2 drop", both()), [0]);
     assert_eq!(dropped("10.0.0.2>* drop", both()), [1]);
     assert_eq!(dropped("10.0.0.2<>10.0.0.1 drop", both()), [0, 1]);
-    assert_eq!(dropped("*>10.0.0.9 drop", both()), []);
+    assert_eq!(dropped("*>10.0.0.9 drop", both()), Vec::<usize>::new());
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn numbers_of_packets() {
     assert_eq!(dropped("2 times drop", ten()), [0, 1]);
     assert_eq!(dropped("drop once", ten()), [0]);
     assert_eq!(dropped("p=1 drop", ten()).len(), 10);
-    assert_eq!(dropped("p=0 drop", ten()), []);
+    assert_eq!(dropped("p=0 drop", ten()), Vec::<usize>::new());
 }
 
 #[test]

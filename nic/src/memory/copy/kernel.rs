@@ -43,25 +43,32 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
 
 /// Finds out whether the page of `addr` can be written, and changes nothing.
 ///
-/// MADV_POPULATE_WRITE does what a write would do, short of the write (Linux 5.14). Older kernels are asked
-/// for a read.
+/// MADV_POPULATE_WRITE does what a write would do, short of the write (Linux 5.14). It answers EINVAL for
+/// memory without write permission, and so do older kernels, always: a page of our stack tells them apart. They
+/// are asked for a read instead.
 pub(super) fn probe_write(addr: usize) -> Result<(), Fault> {
-    // SAFETY: sysconf has no preconditions. POSIX requires this variable to exist.
-    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let page = addr & !(page_size - 1);
-    // SAFETY: the advice changes no byte of memory; the kernel checks the address.
-    let done = unsafe {
-        libc::madvise(std::ptr::with_exposed_provenance_mut(page), page_size, libc::MADV_POPULATE_WRITE)
-    };
-    match done {
-        0 => Ok(()),
-        _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) => {
+    let on_stack = 0u8;
+    match populate(addr) {
+        Ok(()) => Ok(()),
+        Err(libc::EINVAL) if populate((&raw const on_stack).expose_provenance()) == Err(libc::EINVAL) => {
             match copy_out(addr, &mut [0; 8]) {
                 Err(Error::Fault(fault)) => Err(fault),
                 Ok(()) | Err(Error::Unavailable) => Ok(()),
             }
         }
-        _ => Err(Fault { addr }),
+        Err(_) => Err(Fault { addr }),
+    }
+}
+
+/// Makes the page of `addr` writable in the page table, if it may be written; otherwise returns the errno.
+fn populate(addr: usize) -> Result<(), i32> {
+    // SAFETY: sysconf has no preconditions. POSIX requires this variable to exist.
+    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = std::ptr::with_exposed_provenance_mut(addr & !(page_size - 1));
+    // SAFETY: the advice changes no byte of memory; the kernel checks the address.
+    match unsafe { libc::madvise(page, page_size, libc::MADV_POPULATE_WRITE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EFAULT)),
     }
 }
 

@@ -128,6 +128,7 @@ pub(in crate::memory) unsafe fn recover(context: *mut c_void, addr: usize) -> bo
 #[unsafe(naked)]
 unsafe extern "C" fn copy(dst: usize, src: usize, n: usize, word: usize, wide: bool) -> Outcome {
     naked_asm!(
+        ".cfi_startproc",
         "10:",
         "lea r10, [rdi + rdx]",
         "lea r11, [rsi + rdx]",
@@ -290,6 +291,7 @@ unsafe extern "C" fn copy(dst: usize, src: usize, n: usize, word: usize, wide: b
         "mov eax, 1",
         "ret",
         ".org 10b + {bytes}, 0xcc",
+        ".cfi_endproc",
         straight = const STRAIGHT_BYTES,
         bytes = const COPY_BYTES,
         recovery = const RECOVERY_BYTES,
@@ -304,6 +306,7 @@ unsafe extern "C" fn copy(dst: usize, src: usize, n: usize, word: usize, wide: b
 #[unsafe(naked)]
 unsafe extern "C" fn compare_swap(addr: usize, compare: u64, swap: u64) -> Outcome {
     naked_asm!(
+        ".cfi_startproc",
         "10:",
         "mov rax, rsi",
         "lock cmpxchg qword ptr [rdi], rdx",
@@ -314,6 +317,7 @@ unsafe extern "C" fn compare_swap(addr: usize, compare: u64, swap: u64) -> Outco
         "mov eax, 1",
         "ret",
         ".org 10b + {bytes}, 0xcc",
+        ".cfi_endproc",
         bytes = const ATOMIC_BYTES,
         recovery = const RECOVERY_BYTES,
     )
@@ -327,6 +331,7 @@ unsafe extern "C" fn compare_swap(addr: usize, compare: u64, swap: u64) -> Outco
 #[unsafe(naked)]
 unsafe extern "C" fn fetch_add(addr: usize, add: u64) -> Outcome {
     naked_asm!(
+        ".cfi_startproc",
         "10:",
         "mov rdx, rsi",
         "lock xadd qword ptr [rdi], rdx",
@@ -336,6 +341,7 @@ unsafe extern "C" fn fetch_add(addr: usize, add: u64) -> Outcome {
         "mov eax, 1",
         "ret",
         ".org 10b + {bytes}, 0xcc",
+        ".cfi_endproc",
         bytes = const ATOMIC_BYTES,
         recovery = const RECOVERY_BYTES,
     )

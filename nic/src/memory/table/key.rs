@@ -8,6 +8,9 @@
 //! The tag changes with each use of a slot. It sits in the low byte, the part of a key that the verbs let a
 //! consumer change (`ibv_inc_rkey`).
 
+use rand::TryRng;
+use rand::rngs::SysRng;
+
 /// The number of slots that keys can tell apart.
 pub(super) const MAX_SLOTS: u32 = 1 << 24;
 
@@ -32,7 +35,12 @@ pub(super) struct KeyMaker {
 impl KeyMaker {
     pub(super) fn new(source: KeySource) -> Self {
         let seed = match source {
-            KeySource::System => rand::random::<[u8; 32]>(),
+            // Not the thread's generator: fork would copy its state, and two processes would make equal keys.
+            KeySource::System => {
+                let mut seed = [0; 32];
+                SysRng.try_fill_bytes(&mut seed).expect("the kernel gives random bytes from boot on");
+                seed
+            }
             KeySource::Seed(seed) => seed,
         };
         let mut rounds = [0; 4];

@@ -1,7 +1,11 @@
 use super::*;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use proptest::prelude::*;
 use qp::Qpn;
 use std::collections::{HashMap, HashSet};
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
 
 const PD: PdId = PdId(3);
 const DOMAIN: Domain = Domain { pd: PD, qpn: Qpn::GSI };
@@ -198,44 +202,31 @@ fn zero_based_and_shifted_addresses() {
 fn memory_that_went_away_is_an_error() {
     let mut t = table(10);
     let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-    let addr = MemoryBuffer::new(4096).unwrap().addr();
-    let va = addr as u64;
-    // SAFETY: nothing is there any more.
-    let key = unsafe { t.register(PD, va, addr, 4096, access, None) }.unwrap().lkey;
-    // Protect against another test's mapping being put there.
-    let hole = AccessHole::at(addr);
+    let hole = Hole::new();
+    let va = hole.0.as_ptr().addr() as u64;
+    // SAFETY: nobody uses this page.
+    let key = unsafe { t.register(PD, va, hole.0.as_ptr().addr(), 4096, access, None) }.unwrap().lkey;
     let fault = AccessError::Fault { va: va + 8 };
     assert_eq!(t.read(DOMAIN, key, va + 8, Access::empty(), &mut [0; 8]), Err(fault));
     assert_eq!(t.write(DOMAIN, key, va + 8, Access::LOCAL_WRITE, &[0; 8]), Err(fault));
     assert_eq!(t.atomic(DOMAIN, key, va + 8, AtomicOp::FetchAdd { add: 1 }), Err(fault));
-    drop(hole);
 }
 
 /// A page that cannot be accessed.
-struct AccessHole(std::ptr::NonNull<std::ffi::c_void>);
+struct Hole(NonNull<c_void>);
 
-impl AccessHole {
-    fn at(addr: usize) -> Self {
-        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
-        let at = std::num::NonZeroUsize::new(addr);
-        let len = std::num::NonZeroUsize::MIN.saturating_add(4095);
-        // SAFETY: replaces nothing that is in use.
-        let start = unsafe {
-            mmap_anonymous(
-                at,
-                len,
-                ProtFlags::PROT_NONE,
-                MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE,
-            )
-        };
-        Self(start.unwrap())
+impl Hole {
+    fn new() -> Self {
+        let len = NonZeroUsize::new(4096).unwrap();
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        Self(unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }.unwrap())
     }
 }
 
-impl Drop for AccessHole {
+impl Drop for Hole {
     fn drop(&mut self) {
         // SAFETY: the mapping made above.
-        unsafe { nix::sys::mman::munmap(self.0, 4096) }.unwrap();
+        unsafe { munmap(self.0, 4096) }.unwrap();
     }
 }
 

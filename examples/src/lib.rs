@@ -1,1 +1,0 @@
-//! rnic examples.

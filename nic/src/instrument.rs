@@ -1,0 +1,172 @@
+//! Faults on purpose and captures: what a device offers to tests and labs.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::link::Observer;
+use crate::link::capture::{Capture, CaptureOptions, CaptureStatus};
+use crate::link::faults::{FaultLayer, FaultRule};
+use crate::port::Clock;
+use std::fs::File;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A fault rule and what it did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultReport {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The rule, as text.
+    pub rule: String,
+    /// On how many packets it acted.
+    pub hits: u64,
+}
+
+impl Device {
+    /// Puts a fault rule into the link, in the language of [`crate::link::faults`]: `"tx data psn=#3 drop"`. Returns its
+    /// name. Rules add up; their randomness follows from the device's fault seed.
+    ///
+    /// # Errors
+    /// [`Error::FaultRule`] points at what was not understood.
+    pub fn add_fault(&self, rule: &str) -> Result<Arc<str>> {
+        let host = |name: &str| -> Option<IpAddr> {
+            match &self.inner.port.clock {
+                Clock::Virtual(world) => world.address_of(name),
+                Clock::Real => None,
+            }
+        };
+        let rule = FaultRule::parse(rule, &host).map_err(|e| Error::FaultRule(e.to_string()))?;
+        self.add_fault_rule(rule)
+    }
+
+    /// Puts a fault rule into the link. Returns its name.
+    ///
+    /// # Errors
+    /// [`Error::FaultRule`] if a value makes no sense or the name is taken.
+    pub fn add_fault_rule(&self, rule: FaultRule) -> Result<Arc<str>> {
+        let port = self.inner.port()?;
+        let now = port.now();
+        let seed = self.inner.fault_seed;
+        port.with_lane(|lane| {
+            if lane.link.layer_mut::<FaultLayer>().is_none() {
+                lane.link.push_layer(FaultLayer::new(seed));
+            }
+            let Some(layer) = lane.link.layer_mut::<FaultLayer>() else { return Err(Error::Forked) };
+            layer.add(now, rule).map_err(|e| Error::FaultRule(e.to_string()))
+        })
+    }
+
+    /// Takes a fault rule out; false if there is none of this name.
+    pub fn remove_fault(&self, name: &str) -> bool {
+        self.with_faults(|layer| layer.remove(name)).unwrap_or(false)
+    }
+
+    /// Takes all fault rules out.
+    pub fn clear_faults(&self) {
+        self.with_faults(FaultLayer::clear);
+    }
+
+    /// The fault rules, in the order in which they were put in.
+    #[must_use]
+    pub fn faults(&self) -> Vec<FaultReport> {
+        let report = |layer: &mut FaultLayer| {
+            let rules = layer.rules();
+            rules
+                .map(|r| FaultReport { name: r.name.into(), rule: r.rule.to_string(), hits: r.hits })
+                .collect()
+        };
+        self.with_faults(report).unwrap_or_default()
+    }
+
+    fn with_faults<R>(&self, act: impl FnOnce(&mut FaultLayer) -> R) -> Option<R> {
+        let port = self.inner.port().ok()?;
+        port.with_lane(|lane| lane.link.layer_mut::<FaultLayer>().map(act))
+    }
+
+    /// Captures all packets of the device into a pcapng file, with comments on what the link did to them. It ends with
+    /// [`stop_captures`](Self::stop_captures), or with the device.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the file cannot be made. Later errors are found in the status.
+    pub fn capture(&self, path: impl AsRef<Path>) -> Result<Arc<CaptureStatus>> {
+        let file = File::create(path)
+            .map_err(|source| Error::Os { what: "cannot create the capture file", source })?;
+        self.capture_to(file)
+    }
+
+    /// Captures all packets of the device, as pcapng, into a writer.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn capture_to(&self, writer: impl Write + Send + 'static) -> Result<Arc<CaptureStatus>> {
+        let options = CaptureOptions { interface: self.name().to_owned(), max_bytes: None };
+        let capture = Capture::new(writer, options);
+        let status = capture.status();
+        self.observe(capture)?;
+        Ok(status)
+    }
+
+    /// Ends all captures; what they wrote is in the files afterwards.
+    pub fn stop_captures(&self) {
+        if let Ok(port) = self.inner.port() {
+            port.with_lane(|lane| lane.link.remove_observers(CAPTURE));
+        }
+    }
+
+    /// Shows every packet of the device to an observer, with what became of it.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn observe(&self, observer: impl Observer) -> Result<()> {
+        self.inner.port()?.with_lane(|lane| lane.link.push_observer(observer));
+        Ok(())
+    }
+}
+
+/// The name under which captures are found among observers.
+const CAPTURE: &str = "capture";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RcEnd, WcStatus};
+
+    #[test]
+    fn captures_go_by_the_name_that_they_are_removed_by() {
+        let options = CaptureOptions { interface: "x".into(), max_bytes: None };
+        assert_eq!(Capture::new(std::io::sink(), options).name(), CAPTURE);
+    }
+
+    #[test]
+    fn a_lost_packet_is_sent_again_in_virtual_time() -> Result<()> {
+        let net = crate::sim::Net::new();
+        let (a, b) = (net.device(), net.device());
+        let (left, right) = RcEnd::pair(&a, &b)?;
+        let fault = a.add_fault("tx data psn=#3 drop")?;
+        let status = a.capture_to(std::io::sink())?;
+        let source = left.register(&vec![7; 40_000])?;
+        let target = right.register_remote(40_000)?;
+        left.qp.write(1, source.all(), target.remote(0))?;
+        assert_eq!(left.wait()?.status, WcStatus::Success);
+        assert_eq!(target.to_vec()?, vec![7; 40_000]);
+        let report = &a.faults()[0];
+        assert_eq!((&report.name, report.hits), (&fault, 1));
+        assert_eq!(left.qp.counters().rcvd_seq_err, 1, "one NAK for the gap");
+        assert_eq!(right.qp.counters().out_of_seq_request as u32, 6, "packets 4 to 9 came behind the gap");
+        assert!(
+            status.packets() > 17,
+            "ten packets, seven of them again, and the answers: {}",
+            status.packets()
+        );
+        assert!(net.elapsed() < std::time::Duration::from_millis(1), "the NAK saves the timeout");
+        Ok(())
+    }
+
+    #[test]
+    fn a_rule_that_is_not_understood_is_named() {
+        let net = crate::sim::Net::new();
+        let error = net.device().add_fault("tx data dorp").expect_err("no such action");
+        assert!(error.to_string().contains("drop"), "{error}");
+    }
+}

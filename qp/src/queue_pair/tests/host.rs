@@ -1,0 +1,169 @@
+//! A host for tests: memory in vectors, and a record of all that a queue pair reports. It shares no code with the
+//! product, so that it can judge it.
+
+use crate::ids::{PdId, Qpn};
+use crate::memory::{Access, AccessError, AtomicOp, Domain, Host, Memory, QpEvent};
+use crate::work::{RecvWr, Sge, WcStatus, WorkCompletion};
+use std::collections::VecDeque;
+
+/// Registered memory.
+#[derive(Clone, Debug)]
+pub(super) struct Region {
+    pub(super) key: u32,
+    pub(super) pd: PdId,
+    pub(super) start: u64,
+    pub(super) access: Access,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Something that the queue pair reported, in the order of the reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// A send work request with this identifier ended.
+    Sent(u64, WcStatus),
+    /// A receive work request with this identifier ended.
+    Received(u64, WcStatus),
+    Event(QpEvent),
+}
+
+/// Memory, notes and a shared receive queue.
+#[derive(Debug, Default)]
+pub(super) struct TestHost {
+    pub(super) regions: Vec<Region>,
+    pub(super) notes: Vec<Note>,
+    /// The completions behind the notes.
+    pub(super) sends: Vec<WorkCompletion>,
+    pub(super) recvs: Vec<(WorkCompletion, bool)>,
+    pub(super) shared: VecDeque<RecvWr>,
+}
+
+impl TestHost {
+    /// Registers `len` bytes, zero at first, at `start`.
+    pub(super) fn register(&mut self, key: u32, start: u64, len: usize, access: Access) {
+        self.regions.push(Region { key, pd: super::PD, start, access, bytes: vec![0; len] });
+    }
+
+    /// Takes the region away from the device.
+    pub(super) fn deregister(&mut self, key: u32) {
+        self.regions.retain(|r| r.key != key);
+    }
+
+    /// The bytes of a region, for the test itself.
+    pub(super) fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
+        &mut self.regions.iter_mut().find(|r| r.key == key).unwrap().bytes
+    }
+
+    /// The bytes behind a scatter/gather element.
+    pub(super) fn behind(&self, sge: Sge) -> &[u8] {
+        let region = self.regions.iter().find(|r| r.key == sge.lkey).unwrap();
+        let start = usize::try_from(sge.addr - region.start).unwrap();
+        &region.bytes[start..start + sge.length as usize]
+    }
+
+    /// All notes since the last call.
+    pub(super) fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Index of the region and offset in it, or the rule that forbids it.
+    fn find(
+        &self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(usize, usize), AccessError> {
+        let index = self.regions.iter().position(|r| r.key == key).ok_or(AccessError::UnknownKey { key })?;
+        let region = &self.regions[index];
+        if region.pd != domain.pd {
+            return Err(AccessError::WrongDomain { key });
+        }
+        if !region.access.contains(access) {
+            return Err(AccessError::Denied { key, missing: access - region.access });
+        }
+        let (start, size) = (u128::from(region.start), region.bytes.len() as u128);
+        if u128::from(va) < start || u128::from(va) + u128::from(len) > start + size {
+            let end = region.start + region.bytes.len() as u64;
+            return Err(AccessError::OutOfRange { key, va, len, start: region.start, end });
+        }
+        Ok((index, usize::try_from(va - region.start).unwrap()))
+    }
+}
+
+impl Memory for TestHost {
+    fn check(&self, domain: Domain, key: u32, va: u64, len: u64, access: Access) -> Result<(), AccessError> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.find(domain, key, va, len, access).map(|_| ())
+    }
+
+    fn read(
+        &self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        access: Access,
+        out: &mut [u8],
+    ) -> Result<(), AccessError> {
+        if !out.is_empty() {
+            let (region, at) = self.find(domain, key, va, out.len() as u64, access)?;
+            out.copy_from_slice(&self.regions[region].bytes[at..at + out.len()]);
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        access: Access,
+        data: &[u8],
+    ) -> Result<(), AccessError> {
+        if !data.is_empty() {
+            let (region, at) = self.find(domain, key, va, data.len() as u64, access)?;
+            self.regions[region].bytes[at..at + data.len()].copy_from_slice(data);
+        }
+        Ok(())
+    }
+
+    fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        let (region, at) = self.find(domain, key, va, 8, Access::REMOTE_ATOMIC)?;
+        if !va.is_multiple_of(8) {
+            return Err(AccessError::Misaligned { va });
+        }
+        let place = &mut self.regions[region].bytes[at..at + 8];
+        let old = u64::from_ne_bytes((&*place).try_into().unwrap());
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+        };
+        place.copy_from_slice(&new.to_ne_bytes());
+        Ok(old)
+    }
+}
+
+impl Host for TestHost {
+    fn complete_send(&mut self, completion: WorkCompletion) {
+        self.notes.push(Note::Sent(completion.wr_id, completion.status));
+        self.sends.push(completion);
+    }
+
+    fn complete_recv(&mut self, completion: WorkCompletion, solicited: bool) {
+        self.notes.push(Note::Received(completion.wr_id, completion.status));
+        self.recvs.push((completion, solicited));
+    }
+
+    fn event(&mut self, qpn: Qpn, event: QpEvent) {
+        assert_eq!(qpn, super::OURS);
+        self.notes.push(Note::Event(event));
+    }
+
+    fn take_shared_recv(&mut self, qpn: Qpn) -> Option<RecvWr> {
+        assert_eq!(qpn, super::OURS);
+        self.shared.pop_front()
+    }
+}

@@ -1,0 +1,108 @@
+//! Rules of the house that no compiler checks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// All Rust sources below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder of the project").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The code of a file: without comments, and without what stands in string literals on one line.
+fn code(text: &str) -> String {
+    text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
+}
+
+/// Words by which a sans-IO crate would give itself away.
+const FORBIDDEN: &[&str] = &[
+    "Instant::now",
+    "SystemTime",
+    "std::net::UdpSocket",
+    "std::net::Tcp",
+    "std::fs",
+    "std::io",
+    "std::thread",
+    "std::process",
+    "tokio",
+    "socket2",
+    "libc::",
+    "nix::",
+    "rand::",
+];
+
+fn offences(text: &str) -> Vec<&'static str> {
+    let code = code(text);
+    FORBIDDEN.iter().copied().filter(|word| code.contains(word)).collect()
+}
+
+#[test]
+fn the_search_finds_what_it_looks_for() {
+    assert_eq!(offences("let now = std::time::Instant::now();"), ["Instant::now"]);
+    assert!(offences("// Instant::now is not called here\nfn f(now: Instant) {}").is_empty());
+}
+
+#[test]
+fn transport_and_congestion_control_are_sans_io() {
+    for name in ["qp", "cc"] {
+        let folder = root().join(name);
+        let mut seen = 0;
+        for path in sources(&folder.join("src")) {
+            // Tests may read the clock to have an instant to start from.
+            if path.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "tests.rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a readable source");
+            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
+            assert_eq!(offences(product), Vec::<&str>::new(), "{}", path.display());
+            seen += 1;
+        }
+        assert!(seen > 0, "no sources found in {}", folder.display());
+        let root_file = fs::read_to_string(folder.join("src/lib.rs")).expect("lib.rs");
+        assert!(root_file.contains("#![forbid(unsafe_code)]"), "{name} must forbid unsafe code");
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("Cargo.toml");
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or("");
+        let own = dependencies.split("\n[").next().unwrap_or("");
+        for banned in ["tokio", "socket2", "nix", "libc", "rand", "mio"] {
+            assert!(!own.lines().any(|l| l.starts_with(banned)), "{name} depends on {banned}");
+        }
+    }
+}
+
+#[test]
+fn the_engine_reads_no_clock() {
+    for path in
+        sources(&root().join("nic/src/engine")).into_iter().chain(sources(&root().join("nic/src/link")))
+    {
+        if path.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "tests.rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a readable source");
+        let product = text.split("#[cfg(test)]").next().unwrap_or("");
+        for word in ["Instant::now", "SystemTime::now", "UdpSocket", "tokio"] {
+            assert!(!code(product).contains(word), "{} uses {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn crates_do_not_know_each_other() {
+    let manifest = |name: &str| fs::read_to_string(root().join(name).join("Cargo.toml")).expect("Cargo.toml");
+    assert!(!manifest("qp").contains("\ncc"), "qp must not know cc");
+    assert!(!manifest("cc").contains("\nqp"), "cc must not know qp");
+    for name in ["qp", "cc"] {
+        assert!(!manifest(name).contains("\nrnic.workspace"), "{name} must not know nic");
+    }
+}
