@@ -1,0 +1,304 @@
+//! A peer in a process of its own, from the test's side.
+
+use crate::protocol::{
+    Command, Completion, Connection, Data, Opening, Piece, Place, Reply, Sizes, Traffic, Verb,
+};
+use rnic::{Access, Device, MemoryRegion, ProtectionDomain, QpAddress};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::process::{Child, ChildStdin, Command as Program, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long a peer may take for one command. Far beyond what any command needs on a busy machine: it is there to
+/// end a test that hangs.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// A peer. Killed when dropped.
+///
+/// All methods panic where the peer fails, dies or does not answer in time: in a test that is the result.
+pub struct Peer {
+    child: Child,
+    commands: Option<ChildStdin>,
+    replies: Receiver<String>,
+    address: IpAddr,
+}
+
+/// A region of a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Its number in the peer.
+    pub id: usize,
+    /// Where it is.
+    pub place: Place,
+    /// How long it is.
+    pub len: usize,
+}
+
+impl Region {
+    /// All of it.
+    #[must_use]
+    pub fn all(&self) -> Piece {
+        self.part(0, self.len)
+    }
+
+    /// Part of it.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Piece {
+        Piece { region: self.id, offset, len }
+    }
+}
+
+/// The program, which Cargo puts one directory above the tests'.
+fn program() -> std::path::PathBuf {
+    let test = std::env::current_exe().expect("the path of this test program");
+    let path = test.ancestors().nth(2).map(|dir| dir.join("rnic-peer")).expect("two directories above");
+    assert!(path.exists(), "{} is missing: run the tests with cargo test -p rnic-tests", path.display());
+    path
+}
+
+impl Peer {
+    /// A peer with a device at a fresh address.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::open(&Opening::at(crate::fresh_address()))
+    }
+
+    /// A peer with a device that is opened so.
+    #[must_use]
+    pub fn open(opening: &Opening) -> Self {
+        Self::open_by(Program::new(program()), opening)
+    }
+
+    /// A peer that `launcher` starts: a program that ends in executing the one it is given as argument.
+    #[must_use]
+    pub fn open_through(mut launcher: Program, opening: &Opening) -> Self {
+        launcher.arg(program());
+        Self::open_by(launcher, opening)
+    }
+
+    fn open_by(mut program: Program, opening: &Opening) -> Self {
+        let mut child = program
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {program:?}: {e}"));
+        let commands = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (lines, replies) = channel();
+        std::thread::spawn(move || {
+            // Ends with the peer, or with whoever reads the replies.
+            output.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
+        });
+        let mut peer = Self { child, commands, replies, address: IpAddr::from([0, 0, 0, 0]) };
+        peer.reopen(opening);
+        peer
+    }
+
+    /// Opens a device, after [`Command::Close`].
+    pub fn reopen(&mut self, opening: &Opening) {
+        match self.ask(&Command::Open(opening.clone())) {
+            Reply::Opened(address) => self.address = address,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The address of its device.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Its process number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells the peer what to do, without waiting for the answer.
+    pub fn tell(&mut self, command: &Command) {
+        let line = serde_json::to_string(command).expect("commands are plain data");
+        let pipe = self.commands.as_mut().expect("a peer that is alive");
+        writeln!(pipe, "{line}").unwrap_or_else(|e| panic!("the peer is gone: {e}"));
+    }
+
+    /// The answer to the oldest command without one.
+    pub fn answer(&mut self) -> Reply {
+        let line = self.replies.recv_timeout(LIMIT).unwrap_or_else(|e| {
+            panic!("peer {} at {} gave no answer: {e}; {:?}", self.pid(), self.address, self.child.try_wait())
+        });
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("not a reply: {line}: {e}"))
+    }
+
+    /// Tells the peer what to do and waits for the answer, whatever it is.
+    pub fn try_ask(&mut self, command: &Command) -> Reply {
+        self.tell(command);
+        self.answer()
+    }
+
+    /// Tells the peer what to do; it must work.
+    pub fn ask(&mut self, command: &Command) -> Reply {
+        match self.try_ask(command) {
+            Reply::Failed(why) => panic!("peer at {}: {command:?}: {why}", self.address),
+            reply => reply,
+        }
+    }
+
+    /// Creates a queue pair.
+    pub fn qp(&mut self) -> (usize, QpAddress) {
+        self.qp_of(Sizes::default())
+    }
+
+    /// Creates a queue pair of these sizes.
+    pub fn qp_of(&mut self, sizes: Sizes) -> (usize, QpAddress) {
+        match self.ask(&Command::CreateQp(sizes)) {
+            Reply::Qp(id, address) => (id, address),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Connects a queue pair.
+    pub fn connect(&mut self, qp: usize, to: &QpAddress, options: Connection) {
+        self.ask(&Command::Connect(qp, *to, options));
+    }
+
+    /// Registers bytes of a pattern.
+    pub fn register(&mut self, len: usize, seed: u64) -> Region {
+        self.region(len, Some(seed))
+    }
+
+    /// Registers zeroes.
+    pub fn register_zeroes(&mut self, len: usize) -> Region {
+        self.region(len, None)
+    }
+
+    fn region(&mut self, len: usize, seed: Option<u64>) -> Region {
+        match self.ask(&Command::Register(len, seed)) {
+            Reply::Region(id, place) => Region { id, place, len },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Posts a send work request.
+    pub fn post(&mut self, qp: usize, wr_id: u64, verb: Verb, pieces: &[Piece]) {
+        self.ask(&Command::Post(qp, wr_id, verb, Data::Pieces(pieces.to_vec())));
+    }
+
+    /// Posts a receive.
+    pub fn recv(&mut self, qp: usize, wr_id: u64, pieces: &[Piece]) {
+        self.ask(&Command::PostRecv(qp, wr_id, pieces.to_vec()));
+    }
+
+    /// Polls for `count` completions, for half of [`LIMIT`] at most.
+    pub fn wait(&mut self, qp: usize, count: usize) -> Vec<Completion> {
+        let completions = self.wait_within(qp, count, LIMIT / 2);
+        assert_eq!(completions.len(), count, "peer at {}: {completions:?}", self.address);
+        completions
+    }
+
+    /// Polls for `count` completions; returns those that came in time.
+    pub fn wait_within(&mut self, qp: usize, count: usize, limit: Duration) -> Vec<Completion> {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        match self.ask(&Command::Wait(qp, count, millis)) {
+            Reply::Completions(completions) => completions,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Polls for `count` completions, all of which must be successes.
+    pub fn succeed(&mut self, qp: usize, count: usize) -> Vec<Completion> {
+        let completions = self.wait(qp, count);
+        for wc in &completions {
+            assert_eq!(wc.status, "SUCCESS", "peer at {}: {wc:?}", self.address);
+        }
+        completions
+    }
+
+    /// Runs traffic to its end; every message must succeed.
+    pub fn run(&mut self, qp: usize, traffic: Traffic) {
+        self.tell(&Command::Run(qp, traffic));
+        self.ran(traffic.count);
+    }
+
+    /// Takes in the end of traffic that was told to run: `count` messages succeeded.
+    pub fn ran(&mut self, count: u64) {
+        match self.answer() {
+            Reply::Ran(done, None) => assert_eq!(done, count),
+            other => panic!("peer at {}: traffic of {count} messages: {other:?}", self.address),
+        }
+    }
+
+    /// The bytes must be those of the pattern from `from`.
+    pub fn check(&mut self, piece: Piece, seed: u64, from: u64) {
+        match self.ask(&Command::Check(piece, seed, from)) {
+            Reply::Mismatch(None) => {}
+            other => panic!("peer at {}: {piece:?}, pattern {seed}: {other:?}", self.address),
+        }
+    }
+
+    /// Its counters.
+    pub fn counters(&mut self) -> BTreeMap<String, u64> {
+        match self.ask(&Command::Counters) {
+            Reply::Counters(counters) => counters,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One of its counters.
+    pub fn counter(&mut self, name: &str) -> u64 {
+        *self.counters().get(name).unwrap_or_else(|| panic!("there is no counter {name}"))
+    }
+
+    /// The state of a queue pair.
+    pub fn state(&mut self, qp: usize) -> String {
+        match self.ask(&Command::State(qp)) {
+            Reply::State(state) => state,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone.
+    pub fn kill(&mut self) {
+        // An error means that it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A new queue pair in each of two peers, connected.
+pub fn connect(a: &mut Peer, b: &mut Peer, options: Connection) -> (usize, usize) {
+    let ((left, here), (right, there)) = (a.qp(), b.qp());
+    a.connect(left, &there, options);
+    b.connect(right, &here, options);
+    (left, right)
+}
+
+/// An end in this process, and a queue pair in a peer, connected.
+///
+/// # Panics
+/// If anything fails.
+pub fn connect_local(device: &Device, peer: &mut Peer, options: Connection) -> (rnic::RcEnd, usize) {
+    let end = rnic::RcEnd::new(device).expect("an end");
+    let (qp, address) = peer.qp();
+    peer.connect(qp, &end.qp.address(), options);
+    end.qp.connect(&address, &options.into()).expect("connects");
+    (end, qp)
+}
+
+/// A region of this process with all rights that holds a pattern.
+///
+/// # Panics
+/// If it cannot be registered.
+#[must_use]
+pub fn register_pattern(pd: &ProtectionDomain, len: usize, seed: u64) -> MemoryRegion {
+    let access =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    pd.register_bytes(&crate::pattern::bytes(seed, len), access).expect("memory")
+}
