@@ -113,23 +113,23 @@ impl Lane {
         Self { engine, io, buffer: vec![0; TRAIN_BYTES].into(), stalled: None }
     }
 
-    /// Takes in what arrived, acts on timers, sends what is due. Returns whether anything happened.
-    pub(super) fn turn(&mut self, now: Instant) -> bool {
+    /// Takes in what arrived, acts on timers, sends what is due. Returns how much happened: datagrams received and
+    /// trains sent.
+    pub(super) fn turn(&mut self, now: Instant) -> u32 {
         crate::memory::refresh(now);
         let received = self.receive(now);
         self.engine.handle_timeout(now);
-        let sent = self.transmit(now);
-        received || sent
+        received + self.transmit(now)
     }
 
-    fn receive(&mut self, now: Instant) -> bool {
-        let Io::Udp(udp) = &mut self.io else { return false };
+    fn receive(&mut self, now: Instant) -> u32 {
+        let Io::Udp(udp) = &mut self.io else { return 0 };
         let dst = udp.socket.ip();
-        let mut any = false;
+        let mut count = 0;
         for _ in 0..RECEIVES_PER_TURN {
             match udp.socket.recv(&mut udp.batch) {
                 Ok(0) => break,
-                Ok(_) => any = true,
+                Ok(datagrams) => count += u32::try_from(datagrams).unwrap_or(u32::MAX),
                 Err(error) => {
                     tracing::error!(%error, "the socket cannot be read");
                     break;
@@ -153,26 +153,26 @@ impl Lane {
                 }
             }
         }
-        any
+        count
     }
 
-    /// Sends what is due, within the bound of a turn. Returns whether anything was sent.
-    pub(crate) fn transmit(&mut self, now: Instant) -> bool {
-        let mut any = false;
+    /// Sends what is due, within the bound of a turn. Returns how many trains.
+    pub(crate) fn transmit(&mut self, now: Instant) -> u32 {
+        let mut count = 0;
         if let Some(departure) = self.stalled.take()
             && !self.send(departure)
         {
-            return false;
+            return 0;
         }
         let max_packets = self.io.max_packets();
         for _ in 0..SENDS_PER_TURN {
             let Some(departure) = self.engine.poll_transmit(now, &mut self.buffer, max_packets) else { break };
-            any = true;
+            count += 1;
             if !self.send(departure) {
                 break;
             }
         }
-        any
+        count
     }
 
     fn send(&mut self, departure: Departure) -> bool {

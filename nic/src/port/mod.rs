@@ -43,7 +43,8 @@ pub(crate) struct Port {
     lane: ManuallyDrop<PiMutex<Lane>>,
     doorbells: Mutex<Vec<Qpn>>,
     rung: AtomicBool,
-    /// Moves with every poll of a program thread.
+    /// Moves with every poll of a program thread, by how much that did, at least by 1: a poll that moves a megabyte
+    /// takes as long as hundreds that find nothing.
     polls: AtomicU32,
     misses: AtomicU32,
     pub(crate) clock: Clock,
@@ -148,7 +149,7 @@ impl Port {
 
     /// One turn by a program thread that waits for something. Returns whether anything happened.
     pub(crate) fn progress(&self) -> bool {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.note_poll(1);
         if matches!(self.clock, Clock::Virtual(_)) {
             // Time stands still while a program looks; the simulation moves it.
             return false;
@@ -161,16 +162,22 @@ impl Port {
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
             None => self.lane.lock(),
         };
-        let busy = lane.turn(Instant::now());
+        let done = lane.turn(Instant::now());
         self.release(lane);
-        busy
+        self.note_poll(done);
+        done > 0
+    }
+
+    /// Not exact where several threads poll, and need not be.
+    fn note_poll(&self, done: u32) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(done), Ordering::Relaxed);
     }
 
     /// One turn by the background thread: whether anything happened, and when it wants the next.
     fn background_turn(&self) -> (bool, Option<Instant>) {
         let mut lane = self.lane.lock();
         let now = Instant::now();
-        let busy = lane.turn(now);
+        let busy = lane.turn(now) > 0;
         let next = lane.poll_timeout(now);
         self.release(lane);
         (busy, next)
