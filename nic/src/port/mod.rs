@@ -158,7 +158,7 @@ impl Port {
 
     /// One turn by a program thread that waits for something. Returns whether anything happened.
     pub(crate) fn progress(&self) -> bool {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.count_polls(1);
         if matches!(self.clock, Clock::Virtual(_)) {
             // Time stands still while a program looks; the simulation moves it.
             return false;
@@ -171,17 +171,35 @@ impl Port {
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
             None => self.lane.lock(),
         };
-        let busy = lane.turn(Instant::now());
+        // Blocked, the background thread would be woken to send what is held: then nothing is.
+        let may_hold = self.background.as_ref().is_some_and(|b| !b.is_blocked());
+        let done = lane.turn(Instant::now(), may_hold);
         self.release(lane);
-        busy
+        // A turn that moves a megabyte takes as long as hundreds of empty ones, and counts as such.
+        self.count_polls(done);
+        done > 0
+    }
+
+    fn count_polls(&self, polls: u32) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(polls), Ordering::Relaxed);
     }
 
     /// One turn by the background thread: whether anything happened.
     fn background_turn(&self) -> bool {
         let mut lane = self.lane.lock();
-        let busy = lane.turn(Instant::now());
+        let done = lane.turn(Instant::now(), false);
         self.release(lane);
-        busy
+        done > 0
+    }
+
+    /// In standby: sends what the program left undone, if it stopped polling.
+    fn sweep(&self) {
+        if let Some(mut lane) = self.lane.try_lock() {
+            if lane.has_work() {
+                lane.transmit(Instant::now());
+            }
+            self.release(lane);
+        }
     }
 
     /// When the next turn is wanted, if no packet comes before.

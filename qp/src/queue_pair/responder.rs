@@ -122,6 +122,8 @@ pub(super) struct Responder {
     established: bool,
     resources: VecDeque<Resource>,
     responses: VecDeque<Response>,
+    /// An acknowledgement found no room behind the requests of the last train.
+    waited: bool,
 }
 
 impl Responder {
@@ -143,6 +145,23 @@ impl Responder {
 
     pub(super) fn has_responses(&self) -> bool {
         !self.responses.is_empty()
+    }
+
+    /// Whether one acknowledgement is all there is to answer, and not a NAK.
+    pub(super) fn only_acknowledges(&self) -> bool {
+        matches!(
+            self.responses.front(),
+            None | Some(Response::Acknowledge { syndrome: Syndrome::Ack { .. }, .. })
+        ) && self.responses.len() <= 1
+    }
+
+    /// Whether an acknowledgement may go behind requests: it did not have to wait for a train before.
+    pub(super) fn may_wait(&self) -> bool {
+        !self.waited
+    }
+
+    pub(super) fn made_wait(&mut self, waited: bool) {
+        self.waited = waited;
     }
 
     pub(super) fn forget_resources(&mut self) {
