@@ -72,7 +72,9 @@ impl Device {
     pub fn faults(&self) -> Vec<FaultReport> {
         let report = |layer: &mut FaultLayer| {
             let rules = layer.rules();
-            rules.map(|r| FaultReport { name: r.name.into(), rule: r.rule.to_string(), hits: r.hits }).collect()
+            rules
+                .map(|r| FaultReport { name: r.name.into(), rule: r.rule.to_string(), hits: r.hits })
+                .collect()
         };
         self.with_faults(report).unwrap_or_default()
     }
@@ -88,8 +90,8 @@ impl Device {
     /// # Errors
     /// [`Error::Os`] if the file cannot be made. Later errors are found in the status.
     pub fn capture(&self, path: impl AsRef<Path>) -> Result<Arc<CaptureStatus>> {
-        let file =
-            File::create(path).map_err(|source| Error::Os { what: "cannot create the capture file", source })?;
+        let file = File::create(path)
+            .map_err(|source| Error::Os { what: "cannot create the capture file", source })?;
         self.capture_to(file)
     }
 
@@ -155,7 +157,11 @@ mod tests {
         assert_eq!((&report.name, report.hits), (&fault, 1));
         assert_eq!(left.qp.counters().rcvd_seq_err, 1, "one NAK for the gap");
         assert_eq!(right.qp.counters().out_of_seq_request as u32, 6, "packets 4 to 9 came behind the gap");
-        assert!(status.packets() > 17, "ten packets, seven of them again, and the answers: {}", status.packets());
+        assert!(
+            status.packets() > 17,
+            "ten packets, seven of them again, and the answers: {}",
+            status.packets()
+        );
         assert!(net.elapsed() < std::time::Duration::from_millis(1), "the NAK saves the timeout");
         Ok(())
     }

@@ -106,7 +106,10 @@ mod tests {
         let mut a = QpCounters { sent_pkts: 2, ..Default::default() };
         a.add(&QpCounters { sent_pkts: 3, ghost_responses: 1, ..Default::default() });
         assert!(QpCounters::describe().map(|(name, _)| name).eq(a.iter().map(|(name, _)| name)));
-        assert_eq!(QpCounters::describe().next(), Some(("sent_pkts", "Packets sent, retransmissions included.")));
+        assert_eq!(
+            QpCounters::describe().next(),
+            Some(("sent_pkts", "Packets sent, retransmissions included."))
+        );
         let named: Vec<_> = a.iter().filter(|(_, v)| *v > 0).collect();
         assert_eq!(named, [("sent_pkts", 5), ("ghost_responses", 1)]);
     }

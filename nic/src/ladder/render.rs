@@ -202,7 +202,10 @@ impl Drawing<'_> {
             let icrc = format!("{:08x} ", record.icrc);
             self.paint(Tone::Quiet, &icrc);
         }
-        self.paint(if record.icrc_ok { Tone::Plain } else { Tone::Loss }, if record.icrc_ok { "ok" } else { "BAD" });
+        self.paint(
+            if record.icrc_ok { Tone::Plain } else { Tone::Loss },
+            if record.icrc_ok { "ok" } else { "BAD" },
+        );
         self.out.push('\n');
         if !below.is_empty() {
             self.below(record.direction, &below.join(" "), tone);
