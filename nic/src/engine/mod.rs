@@ -417,3 +417,16 @@ pub enum ModifyQpError {
     #[error(transparent)]
     Attributes(#[from] ModifyError),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 64,000 idle queue pairs shall fit an ordinary process: 2 KiB each is the aim.
+    #[test]
+    fn an_idle_queue_pair_is_small() {
+        let entry = size_of::<QpEntry>();
+        let shared = size_of::<QpShared>();
+        assert!(entry + shared <= 2048, "{entry} + {shared} bytes");
+    }
+}

@@ -2,6 +2,7 @@
 
 mod decode;
 mod doctor;
+mod perf;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
@@ -21,6 +22,8 @@ enum Command {
     Decode(decode::Args),
     /// Say what on this host would get in the way, and what to do about it.
     Doctor(doctor::Args),
+    /// Measure bandwidth and latency between two rnic devices.
+    Perf(perf::Args),
 }
 
 impl Command {
@@ -28,6 +31,7 @@ impl Command {
         match self {
             Self::Decode(args) => decode::run(&args),
             Self::Doctor(args) => Ok(doctor::run(&args)?),
+            Self::Perf(args) => perf::run(&args),
         }
     }
 }

@@ -151,7 +151,7 @@ fn answers_keep_the_order_of_the_requests() {
 
 /// 9.7.5.1.1: the order of PSNs is cyclic.
 #[test]
-fn psns_and_message_numbers_wrap() {
+fn psns_of_requests_wrap() {
     let mut b = Setup { rq_psn: 0xff_ffff, ..Setup::default() }.rts();
     b.expect(&read(0xff_ffff, 0, 2 * MTU), &read_responses(PEERS, 0xff_ffff, 1, &[0; 2 * MTU]));
     b.expect(&rdma(Opcode::RcWriteOnly, 1, START, KEY, 0, &[]), &[ack(1, 2)]);

@@ -144,6 +144,23 @@ fn late_answers_overtake_a_retransmission() {
     assert_eq!(b.qp.next_psn(), Psn::new(SQ + 5));
 }
 
+/// The same for a READ: what came late is not asked for again, even while it is to be asked for again.
+#[test]
+fn late_data_shortens_the_next_read_request() {
+    let mut b = Setup::default().rts();
+    let data = pattern(3 * MTU);
+    b.post(1, READ, &[local(0, data.len())]);
+    b.sent();
+    b.sleep(TIMEOUT);
+    let responses = read_responses(OURS, SQ, 1, &data);
+    b.take(&responses[0]);
+    let [again] = &b.sent()[..] else { panic!("one request") };
+    assert_eq!((again.psn(), again.headers.reth.length as usize), (SQ + 1, 2 * MTU));
+    responses[1..].iter().for_each(|p| b.take(p));
+    assert_eq!(b.notes(), [success(1)]);
+    assert_eq!(b.host.behind(local(0, data.len())), data);
+}
+
 /// 9.7.6.1.2.3: an answer beyond an outstanding READ or atomic shows that its answer was lost.
 #[test]
 fn answers_out_of_order_are_implied_naks() {

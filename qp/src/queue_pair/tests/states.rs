@@ -135,6 +135,18 @@ fn a_program_can_enter_err() {
     assert_eq!(b.qp.state(), QpState::Reset);
 }
 
+/// In ERR nothing is answered any more, save the NAK that led there.
+#[test]
+fn a_queue_pair_that_failed_answers_nothing() {
+    let mut b = Setup::default().rts();
+    b.post(1, SEND, &[]);
+    b.sent();
+    b.take(&read(RQ, 0, 8));
+    b.take(&rdma(Opcode::RcWriteOnly, RQ + 1, START, KEY, 0, &[]));
+    b.take(&refused(0x61, SQ));
+    assert_eq!((b.sent(), b.qp.state()), (NONE, QpState::Err));
+}
+
 /// o11-5.2.5: with a shared receive queue the end of its use is reported; what is in it stays.
 #[test]
 fn last_wqe_reached() {
@@ -227,4 +239,63 @@ fn work_requests_that_do_not_fit_are_refused() {
     let inline = with(Gather::Inline(vec![0; 65].into()));
     assert_eq!(b.qp.post_send(inline, &mut b.host), Err(PostError::TooMuchInline { given: 65, max: 64 }));
     assert_eq!(b.qp.sends_outstanding() + b.qp.recvs_outstanding(), 0);
+}
+
+/// A little of everything, and every counter that is not zero after it.
+#[test]
+fn counters_move_as_their_names_say() {
+    let mut b = Setup { rnr_retry: 7, ..Setup::default() }.rts();
+    b.post_recv(1, &[local(0, 300)]);
+    b.post_recv(2, &[local(0, 3)]);
+    // As responder: a WRITE, a READ, an atomic, a SEND, a duplicate, a gap, and in the end a key that is wrong.
+    b.take(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 5, b"bytes"));
+    b.take(&read(RQ + 1, 0, 10));
+    b.take(&fetch_add(RQ + 2, START, 1));
+    b.take(&request(Opcode::RcSendOnly, RQ + 3, b"hello"));
+    b.take(&request(Opcode::RcSendOnly, RQ + 3, b"hello"));
+    b.take(&request(Opcode::RcSendOnly, RQ + 5, b""));
+    // As requester: a SEND that must wait, one that is lost, and a READ whose answer is lost.
+    b.post(1, SEND, &[local(0, 20)]);
+    b.post(2, SEND, &[]);
+    b.post(3, READ, &[local(0, 8)]);
+    b.post(4, SEND, &[]);
+    b.sent();
+    b.take(&refused(0x20 | 1, SQ));
+    b.sleep(Duration::from_micros(10));
+    b.sent();
+    b.take(&refused(0x60, SQ + 1));
+    b.sent();
+    b.take(&acked(SQ + 3));
+    b.sent();
+    assert!(b.feed(&acked(SQ)).is_err());
+    b.take(&rdma(Opcode::RcWriteOnlyImm, RQ + 4, START, 7, 1, b"x"));
+    b.sent();
+    let moved: Vec<_> = b.qp.counters().iter().filter(|(_, n)| *n > 0).collect();
+    let expected = [
+        // Answers: four, a NAK for the gap and one for the key. Requests: all four, twice, then three, then two.
+        ("sent_pkts", 19),
+        ("rcvd_pkts", 10),
+        // 10 of the READ, and the 20 of the SEND, twice.
+        ("sent_bytes", 50),
+        ("rcvd_bytes", 16),
+        ("duplicate_request", 1),
+        ("out_of_seq_request", 1),
+        ("rcvd_rnr_err", 1),
+        ("rcvd_seq_err", 1),
+        ("completer_retry_err", 2),
+        ("ack_deferred", 1),
+        ("rdma_sends", 3),
+        ("rdma_recvs", 1),
+        ("implied_nak_seq_err", 1),
+        ("rx_write_requests", 1),
+        ("rx_read_requests", 1),
+        ("rx_atomic_requests", 1),
+        ("resp_remote_access_errors", 1),
+        ("resp_cqe_error", 1),
+        ("req_cqe_flush_error", 2),
+        ("retransmitted_pkts", 9),
+        ("retransmitted_bytes", 20),
+        ("ghost_responses", 1),
+    ];
+    assert_eq!(moved, expected);
 }

@@ -1,0 +1,211 @@
+//! `rnic perf client`.
+
+use super::control::{Control, Message, PATIENCE, PORT};
+use super::endpoint::Endpoint;
+use super::params::{Limit, Op, Params, Test, parse_size};
+use super::progress::Progress;
+use super::report::{Figures, Report, Run};
+use super::server::{Side, verifiable};
+use super::{Failure, counted_since, counters, pingpong, stop, stream};
+use rnic::{Device, DeviceConfig};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Sizes of `--all`: powers of two, 2 bytes to 8 MiB, as by perftest.
+const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
+
+/// Messages that perftest keeps outstanding for each queue pair.
+const DEPTH: u32 = 128;
+
+/// Without a wish, a quarter of the queue is freed at a time, but no more than this many messages.
+const CQ_MOD: u32 = 32;
+
+/// Measure with the server at SERVER_IP.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Figures are those of perftest: MiB are 2^20 bytes, message rates are in millions, and the latency \
+                        of WRITE and SEND is half of a round trip. The peak is the best 10 ms of a run.\n\
+                        Exit code: 0 if all was measured, also when interrupted; 2 if it could not be."
+)]
+pub(super) struct Args {
+    /// Address of the server.
+    #[arg(value_name = "SERVER_IP")]
+    server: IpAddr,
+    /// The address to measure from; without it, the one that routes to the server, or a free one of 127.0.0.1,
+    /// 127.0.0.2, ...
+    #[arg(long, value_name = "IP")]
+    bind: Option<IpAddr>,
+    /// TCP port of the server.
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    control_port: u16,
+    /// The operation to measure.
+    #[arg(long, value_enum)]
+    op: Op,
+    /// Bandwidth or latency.
+    #[arg(long, value_enum)]
+    test: Test,
+    /// Message size in bytes, or KiB or MiB with K or M. Repeat for several. [default: 64K for bandwidth, 2 for latency]
+    #[arg(long = "size", short = 's', value_name = "BYTES", value_parser = parse_size)]
+    sizes: Vec<u32>,
+    /// All powers of two from 2 bytes to 8 MiB.
+    #[arg(long, short = 'a', conflicts_with = "sizes")]
+    all: bool,
+    /// Messages outstanding for each queue pair. [bandwidth only]
+    #[arg(long, default_value_t = DEPTH)]
+    depth: u32,
+    /// Every so many sends one is signalled. [default: a quarter of the depth, 32 at most]
+    #[arg(long, value_name = "N")]
+    cq_mod: Option<u32>,
+    /// Queue pairs.
+    #[arg(long, default_value_t = 1)]
+    qps: u32,
+    /// Messages of each size and queue pair. [default: 5000 for bandwidth, 1000 for latency]
+    #[arg(long, short = 'n', value_name = "N", conflicts_with = "duration")]
+    iterations: Option<u64>,
+    /// Seconds for each size, instead of a number of messages.
+    #[arg(long, value_name = "SECS")]
+    duration: Option<f64>,
+    /// Path MTU; without it, the largest that both ports carry.
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// Sleep on a completion channel instead of polling.
+    #[arg(long)]
+    events: bool,
+    /// Let both sides send at the same time, and add up.
+    #[arg(long)]
+    bidirectional: bool,
+    /// Do not compare what arrived with what was sent.
+    #[arg(long)]
+    no_verify: bool,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn params(&self) -> Params {
+        let (size, iterations) = match (self.test, self.op) {
+            // The defaults of perftest.
+            (Test::Bw, Op::Write) => (65_536, 5000),
+            (Test::Bw, _) => (65_536, 1000),
+            (Test::Lat, _) => (2, 1000),
+        };
+        let sizes = match (self.all, self.sizes.as_slice()) {
+            (true, _) => ALL_SIZES.map(|power| 1 << power).collect(),
+            (false, []) => vec![size],
+            (false, sizes) => sizes.to_vec(),
+        };
+        Params {
+            op: self.op,
+            test: self.test,
+            sizes,
+            depth: self.depth,
+            cq_mod: self.cq_mod.unwrap_or_else(|| (self.depth / 4).clamp(1, CQ_MOD)),
+            qps: self.qps,
+            limit: self
+                .duration
+                .map_or(Limit::Iterations(self.iterations.unwrap_or(iterations)), Limit::Seconds),
+            mtu: self.mtu,
+            events: self.events,
+            bidirectional: self.bidirectional,
+            verify: !self.no_verify,
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let params = args.params();
+    params.check()?;
+    let (mut control, local) = reach(SocketAddr::new(args.server, args.control_port))?;
+    let config = DeviceConfig {
+        // On loopback, where every process has an address of its own, the route says nothing.
+        address: args.bind.or_else(|| (!args.server.is_loopback()).then_some(local)),
+        ..DeviceConfig::default()
+    };
+    let device = Device::open(&config)?;
+    control.send(&Message::Request { params: params.clone() })?;
+    let peer = match control.receive(PATIENCE)? {
+        Message::End { end } => end,
+        other => return Err(control.unexpected(&other)),
+    };
+    let mut end = Endpoint::new(&device, &params)?;
+    control.send(&Message::End { end: end.describe() })?;
+    end.connect(peer)?;
+    match control.receive(PATIENCE)? {
+        Message::Connected => {}
+        other => return Err(control.unexpected(&other)),
+    }
+    let mut report = Report::new(&params, device.address(), args.server, end.mtu(), args.json)?;
+    for size in params.sizes.iter().copied() {
+        if stop::requested() {
+            break;
+        }
+        let run = measure(&end, size, &mut control)?;
+        report.add(run)?;
+    }
+    report.finish(stop::requested())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Connects to the server; also gives the address of this side.
+fn reach(server: SocketAddr) -> Result<(Control, IpAddr), Failure> {
+    let stream = TcpStream::connect_timeout(&server, Duration::from_secs(5)).map_err(|error| {
+        format!(
+            "no rnic perf server at {server}: {error}; start one there with `rnic perf server --bind {}`",
+            server.ip()
+        )
+    })?;
+    let local = stream.local_addr().map_err(|error| format!("the control connection failed: {error}"))?;
+    Ok((Control::new(stream, false)?, local.ip()))
+}
+
+/// The client's part in the run of one size, and what came of both.
+fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Failure> {
+    let params = &end.params;
+    end.prepare(size)?;
+    control.send(&Message::Begin { size })?;
+    match control.receive(PATIENCE)? {
+        Message::Ready => {}
+        other => return Err(control.unexpected(&other)),
+    }
+    let before = counters(&end.device);
+    let mut progress = Progress::new(size, false);
+    let figures = match params.test {
+        Test::Lat => Figures::latency(&pingpong::initiate(end, size, control, &mut progress)?),
+        Test::Bw => {
+            let sent = stream::send(end, size, &mut progress, &mut || match control.try_receive()? {
+                None => Ok(stop::requested()),
+                Some(other) => Err(control.unexpected(&other)),
+            })?;
+            Figures::bandwidth(size, &sent)
+        }
+    };
+    drop(progress);
+    control.send(&Message::Finish { interrupted: stop::requested() })?;
+    let server = match wait_for_report(end, control)? {
+        Message::Report { report } => report,
+        other => return Err(control.unexpected(&other)),
+    };
+    let mut run =
+        Run { size, figures, client: counted_since(&before, &end.device), server: server.counters.clone() };
+    if params.verify {
+        let ours = end.verify(size, verifiable(params, size, Side::Client))?;
+        refuse_corruption("client", ours)?;
+        refuse_corruption("server", server.corruption.clone())?;
+    }
+    run.figures.add_server(size, &server);
+    Ok(run)
+}
+
+fn wait_for_report(end: &Endpoint, control: &mut Control) -> Result<Message, Failure> {
+    // The server of a bidirectional run may have as much to send still as it wants.
+    if end.params.server_is_active() { stream::serve(end, control) } else { control.receive(PATIENCE) }
+}
+
+fn refuse_corruption(side: &str, corruption: Option<String>) -> Result<(), Failure> {
+    match corruption {
+        Some(what) => Err(format!("wrong data at the {side}: {what}").into()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,290 @@
+//! One side's queue pairs, memory and completion queue.
+
+use super::Failure;
+use super::params::{Op, Params};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rnic::{
+    Access, CompletionChannel, CompletionQueue, ConnectOptions, Device, MemoryRegion, Operation, QpAddress,
+    QpCap, QpInit, QueuePair, Remote, SendFlags, SendWr, WcStatus, WorkCompletion,
+};
+use serde::{Deserialize, Serialize};
+use std::os::fd::AsFd;
+
+/// Completions taken at once.
+const BATCH: usize = 32;
+
+/// How long to sleep on the channel before looking whether the user wants to stop, in milliseconds.
+const TICK: u16 = 100;
+
+/// Marks the `wr_id` of receives: the opcode of a completion says nothing when it failed.
+const RECV: u64 = 1 << 63;
+
+/// Where the index of the queue pair stands in a `wr_id`; below it, the number of the message.
+const QP_SHIFT: u32 = 40;
+
+/// What the other side has to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PeerEnd {
+    qps: Vec<QpAddress>,
+    /// Where its region begins, and the key.
+    addr: u64,
+    rkey: u32,
+}
+
+impl PeerEnd {
+    /// Bytes of the largest path MTU that its port carries.
+    pub(super) fn mtu(&self) -> u32 {
+        self.qps.iter().map(|qp| qp.mtu).min().unwrap_or(0)
+    }
+}
+
+/// What completed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completed {
+    pub(super) qp: usize,
+    /// Whether it was a receive.
+    pub(super) recv: bool,
+    /// Number of the message, as posted.
+    pub(super) number: u64,
+}
+
+/// One side of a measurement.
+pub(super) struct Endpoint {
+    pub(super) device: Device,
+    pub(super) params: Params,
+    region: MemoryRegion,
+    cq: CompletionQueue,
+    channel: Option<CompletionChannel>,
+    qps: Vec<QueuePair>,
+    peer: Option<PeerEnd>,
+}
+
+impl Endpoint {
+    pub(super) fn new(device: &Device, params: &Params) -> Result<Self, Failure> {
+        let pd = device.alloc_pd()?;
+        let recv_depth = if params.op == Op::Send { params.recv_depth() } else { 0 };
+        let cqe = params.qps * (params.depth + recv_depth);
+        let channel = params.events.then(|| device.create_comp_channel()).transpose()?;
+        let cq = match &channel {
+            Some(channel) => device.create_cq_with_channel(cqe, channel)?,
+            None => device.create_cq(cqe)?,
+        };
+        let mut init = QpInit::rc(&cq, &cq);
+        init.cap = QpCap { max_send_wr: params.depth, max_recv_wr: recv_depth, ..init.cap };
+        let qps = (0..params.qps).map(|_| pd.create_qp(&init)).collect::<rnic::Result<_>>()?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let len =
+            usize::try_from(params.region_len()).map_err(|_| "more memory than this machine can address")?;
+        let region = pd.register(len, access)?;
+        Ok(Self { device: device.clone(), params: params.clone(), region, cq, channel, qps, peer: None })
+    }
+
+    pub(super) fn describe(&self) -> PeerEnd {
+        PeerEnd {
+            qps: self.qps.iter().map(QueuePair::address).collect(),
+            addr: self.region.addr(),
+            rkey: self.region.rkey(),
+        }
+    }
+
+    /// Connects every queue pair to that of the peer, and posts the receives.
+    pub(super) fn connect(&mut self, peer: PeerEnd) -> Result<(), Failure> {
+        let (ours, theirs) = (self.qps.len(), peer.qps.len());
+        if ours != theirs {
+            return Err(format!("the peer made {theirs} queue pairs, this side {ours}").into());
+        }
+        let mtu = self.params.path_mtu()?;
+        for (port, carried) in [
+            ("this side's port", self.device.port_attr().active_mtu.bytes()),
+            ("the peer's port", peer.mtu()),
+        ] {
+            if let Some(mtu) = mtu
+                && mtu.bytes() > carried
+            {
+                return Err(format!(
+                    "--mtu {}: {port} carries a path MTU of {carried} bytes at most",
+                    mtu.bytes()
+                )
+                .into());
+            }
+        }
+        let options = ConnectOptions { mtu, ..ConnectOptions::default() };
+        for (qp, address) in self.qps.iter().zip(&peer.qps) {
+            qp.connect(address, &options)?;
+        }
+        self.peer = Some(peer);
+        if self.params.op == Op::Send {
+            for qp in 0..self.qps.len() {
+                for _ in 0..self.params.recv_depth() {
+                    self.post_recv(qp)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the path MTU in use.
+    pub(super) fn mtu(&self) -> u32 {
+        self.qps.first().and_then(|qp| qp.query().path_mtu).map_or(0, |mtu| mtu.bytes())
+    }
+
+    pub(super) fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Offset of the part of the region that queue pair `qp` sends from; that which it receives into follows.
+    pub(super) fn source(&self, qp: usize) -> usize {
+        2 * qp * self.params.slot()
+    }
+
+    /// Offset of the part of the region that queue pair `qp` receives into.
+    pub(super) fn target(&self, qp: usize) -> usize {
+        self.source(qp) + self.params.slot()
+    }
+
+    pub(super) fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Posts message `number` of `size` bytes.
+    pub(super) fn post(&self, qp: usize, number: u64, size: u32, signalled: bool) -> Result<(), Failure> {
+        let Some(peer) = &self.peer else { return Err("the queue pairs are not connected".into()) };
+        // Both sides lay out their regions in the same way.
+        let remote = |offset: usize| Remote { addr: peer.addr.wrapping_add(offset as u64), rkey: peer.rkey };
+        let (operation, offset) = match self.params.op {
+            Op::Write => (Operation::Write { remote: remote(self.target(qp)), imm: None }, self.source(qp)),
+            Op::Read => (Operation::Read { remote: remote(self.source(qp)) }, self.target(qp)),
+            Op::Send => (Operation::Send { imm: None, invalidate: None }, self.source(qp)),
+        };
+        let data = self.region.slice(offset..offset + size as usize)?;
+        let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let wr_id = (qp as u64) << QP_SHIFT | number & ((1 << QP_SHIFT) - 1);
+        Ok(self.qps[qp].post_send(SendWr { wr_id, operation, data: data.into(), flags })?)
+    }
+
+    pub(super) fn post_recv(&self, qp: usize) -> Result<(), Failure> {
+        let target = self.target(qp);
+        let data = self.region.slice(target..target + self.params.slot())?;
+        Ok(self.qps[qp].recv(RECV | (qp as u64) << QP_SHIFT, data)?)
+    }
+
+    /// Takes completions; with `--events`, sleeps until there are some, but not for long. Any that failed is an
+    /// error.
+    pub(super) fn poll(&self, each: impl FnMut(Completed) -> Result<(), Failure>) -> Result<usize, Failure> {
+        self.take(self.channel.as_ref(), each)
+    }
+
+    /// As [`poll`](Self::poll), without sleeping.
+    pub(super) fn poll_now(
+        &self,
+        each: impl FnMut(Completed) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        self.take(None, each)
+    }
+
+    fn take(
+        &self,
+        sleep_on: Option<&CompletionChannel>,
+        mut each: impl FnMut(Completed) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        let mut completions = [WorkCompletion::default(); BATCH];
+        let mut taken = self.cq.poll(&mut completions);
+        if taken == 0
+            && let Some(channel) = sleep_on
+        {
+            self.cq.arm(false)?;
+            taken = self.cq.poll(&mut completions);
+            if taken == 0 {
+                let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+                // Whatever comes of it, the caller polls again.
+                let _ = poll(&mut fds, PollTimeout::from(TICK));
+                while channel.next_event().is_some() {}
+                taken = self.cq.poll(&mut completions);
+            }
+        }
+        for completion in &completions[..taken] {
+            each(self.judge(completion)?)?;
+        }
+        if taken == 0 && self.cq.is_overrun() {
+            return Err("the completion queue overran".into());
+        }
+        Ok(taken)
+    }
+
+    /// What completed; an error that says all that is known if it failed.
+    fn judge(&self, completion: &WorkCompletion) -> Result<Completed, Failure> {
+        let recv = completion.wr_id & RECV != 0;
+        let qp = ((completion.wr_id & !RECV) >> QP_SHIFT) as usize;
+        if completion.status == WcStatus::Success {
+            let number = completion.wr_id & ((1 << QP_SHIFT) - 1);
+            return Ok(Completed { qp, recv, number });
+        }
+        let what = if recv { "a receive" } else { self.params.op.name() };
+        let status = completion.status;
+        let failure = self.qps.get(qp).and_then(QueuePair::failure);
+        let detail = failure.map(|failure| format!(" ({failure})")).unwrap_or_default();
+        Err(format!("{what} ended with {status}: {}{detail}", status.explain()).into())
+    }
+
+    /// Fills the parts that are sent from with a pattern, and clears those that are received into.
+    pub(super) fn prepare(&self, size: u32) -> Result<(), Failure> {
+        let len = size as usize;
+        let mut pattern = vec![0; len];
+        for qp in 0..self.qps.len() {
+            fill_pattern(&mut pattern, size, qp);
+            self.region.write_at(self.source(qp), &pattern)?;
+            pattern.fill(0);
+            self.region.write_at(self.target(qp), &pattern)?;
+        }
+        Ok(())
+    }
+
+    /// Compares the first `len` bytes that every queue pair received with the pattern of messages of `size`; says
+    /// what is wrong.
+    pub(super) fn verify(&self, size: u32, len: usize) -> Result<Option<String>, Failure> {
+        let (mut wanted, mut found) = (vec![0; size as usize], vec![0; size as usize]);
+        for qp in 0..self.qps.len() {
+            fill_pattern(&mut wanted, size, qp);
+            self.region.read_at(self.target(qp), &mut found)?;
+            let differs = wanted.iter().zip(&found).take(len).position(|(wanted, found)| wanted != found);
+            if let Some(at) = differs {
+                let (wanted, found) = (wanted[at], found[at]);
+                return Ok(Some(format!(
+                    "byte {at} of {size} received by queue pair {qp} is {found:#04x}, not {wanted:#04x}"
+                )));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Bytes that depend on their place, on the message size and on the queue pair, so that neither a shift by a packet
+/// nor what an earlier run left passes for right. None of the first bytes is 0, which cleared memory has.
+fn fill_pattern(bytes: &mut [u8], size: u32, qp: usize) {
+    let seed = (size as usize).wrapping_mul(31).wrapping_add(qp.wrapping_mul(131));
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        // 251 is prime, so the period fits no packet size.
+        *byte = ((at + at / 4096 * 7 + seed) % 251 + 1) as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_differ_by_place_size_and_queue_pair() {
+        let pattern = |size: u32, qp| {
+            let mut bytes = vec![0; size as usize];
+            fill_pattern(&mut bytes, size, qp);
+            bytes
+        };
+        let base = pattern(16_384, 0);
+        assert!(base.iter().all(|byte| *byte != 0));
+        for mtu in [256, 512, 1024, 2048, 4096] {
+            assert_ne!(base[..mtu], base[mtu..2 * mtu]);
+        }
+        assert_ne!(pattern(64, 0), pattern(64, 1));
+        assert_ne!(pattern(64, 0), pattern(128, 0)[..64]);
+    }
+}

@@ -1,0 +1,64 @@
+//! `rnic perf`: bandwidth and latency of RDMA WRITE, READ and SEND between two of these NICs.
+//!
+//! Definitions, options and tables are those of perftest (`ib_write_bw` and its siblings), so that figures can be laid
+//! side by side. A client says what to measure; a server serves client after client. They agree over a TCP connection
+//! (`control`), prepare their ends (`endpoint`) and stream (`stream`) or play ping-pong (`pingpong`).
+
+mod client;
+mod control;
+mod endpoint;
+mod params;
+mod pingpong;
+mod progress;
+mod report;
+mod server;
+mod stop;
+mod stream;
+
+use clap::Subcommand;
+use rnic::Device;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// What went wrong, in one line.
+type Failure = Box<dyn std::error::Error>;
+
+/// Counters of a device by name.
+type Counters = BTreeMap<String, u64>;
+
+/// Measure bandwidth and latency between two rnic devices.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    side: Side,
+}
+
+#[derive(Debug, Subcommand)]
+enum Side {
+    /// Wait for clients and measure with one after the other.
+    Server(server::Args),
+    /// Measure with a server.
+    Client(client::Args),
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    stop::install()?;
+    match &args.side {
+        Side::Server(args) => server::run(args),
+        Side::Client(args) => client::run(args),
+    }
+}
+
+/// All counters of a device.
+fn counters(device: &Device) -> Counters {
+    device.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// What was counted since `before`.
+fn counted_since(before: &Counters, device: &Device) -> Counters {
+    let mut now = counters(device);
+    for (name, value) in &mut now {
+        *value = value.saturating_sub(before.get(name).copied().unwrap_or(0));
+    }
+    now
+}

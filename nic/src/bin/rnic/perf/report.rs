@@ -1,0 +1,324 @@
+//! What was measured, as perftest's table or as JSON.
+
+use super::control::SideReport;
+use super::params::{Params, Test};
+use super::stream::Sent;
+use super::{Counters, Failure};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::io::{ErrorKind, Write, stdout};
+use std::net::IpAddr;
+
+/// Moves whenever a field of the JSON document changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// 2^20.
+const MIB: f64 = 1_048_576.0;
+
+/// perftest's columns.
+const BANDWIDTH_HEADER: &str =
+    " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]";
+const LATENCY_HEADER: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
+                              t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] ";
+
+/// Counters that stay 0 as long as nothing is lost, apart from those of drops.
+const LOSSES: [&str; 7] = [
+    "retransmitted_pkts",
+    "out_of_seq_request",
+    "duplicate_request",
+    "local_ack_timeout_err",
+    "rcvd_rnr_err",
+    "rcvd_seq_err",
+    "implied_nak_seq_err",
+];
+
+/// What one size came to.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Figures {
+    Bandwidth {
+        /// Messages of all queue pairs, and of both sides if both sent.
+        iterations: u64,
+        seconds: f64,
+        bw_peak_mib_per_s: f64,
+        bw_average_mib_per_s: f64,
+        msg_rate_mpps: f64,
+    },
+    Latency {
+        iterations: u64,
+        t_min_usec: f64,
+        t_max_usec: f64,
+        /// The median.
+        t_typical_usec: f64,
+        t_avg_usec: f64,
+        t_stdev_usec: f64,
+        percentile_99_usec: f64,
+        percentile_99_9_usec: f64,
+    },
+}
+
+impl Figures {
+    pub(super) fn bandwidth(size: u32, sent: &Sent) -> Self {
+        let rate = if sent.seconds > 0.0 { sent.messages as f64 / sent.seconds } else { 0.0 };
+        let size = f64::from(size);
+        Self::Bandwidth {
+            iterations: sent.messages,
+            seconds: sent.seconds,
+            bw_peak_mib_per_s: sent.peak * size / MIB,
+            bw_average_mib_per_s: rate * size / MIB,
+            msg_rate_mpps: rate / 1e6,
+        }
+    }
+
+    /// From nanoseconds.
+    pub(super) fn latency(latencies: &Histogram<u64>) -> Self {
+        let usec = |nanoseconds: u64| nanoseconds as f64 / 1e3;
+        Self::Latency {
+            iterations: latencies.len(),
+            t_min_usec: usec(if latencies.is_empty() { 0 } else { latencies.min() }),
+            t_max_usec: usec(latencies.max()),
+            t_typical_usec: usec(latencies.value_at_quantile(0.5)),
+            t_avg_usec: latencies.mean() / 1e3,
+            t_stdev_usec: latencies.stdev() / 1e3,
+            percentile_99_usec: usec(latencies.value_at_quantile(0.99)),
+            percentile_99_9_usec: usec(latencies.value_at_quantile(0.999)),
+        }
+    }
+
+    /// Adds what the server sent, if it sent anything.
+    pub(super) fn add_server(&mut self, size: u32, server: &SideReport) {
+        let sent = Sent { messages: server.messages, seconds: server.seconds, peak: server.peak };
+        let Self::Bandwidth {
+            iterations: more,
+            bw_peak_mib_per_s: more_peak,
+            bw_average_mib_per_s: more_average,
+            msg_rate_mpps: more_rate,
+            ..
+        } = Self::bandwidth(size, &sent)
+        else {
+            return;
+        };
+        if let Self::Bandwidth {
+            iterations, bw_peak_mib_per_s, bw_average_mib_per_s, msg_rate_mpps, ..
+        } = self
+        {
+            *iterations += more;
+            *bw_peak_mib_per_s += more_peak;
+            *bw_average_mib_per_s += more_average;
+            *msg_rate_mpps += more_rate;
+        }
+    }
+
+    /// A line of the table.
+    fn row(&self, size: u32) -> String {
+        match *self {
+            Self::Bandwidth {
+                iterations, bw_peak_mib_per_s, bw_average_mib_per_s, msg_rate_mpps, ..
+            } => format!(
+                " {size:<10} {iterations:<14} {bw_peak_mib_per_s:<19.2} {bw_average_mib_per_s:<21.2} {msg_rate_mpps:.6}"
+            ),
+            Self::Latency {
+                iterations,
+                t_min_usec,
+                t_max_usec,
+                t_typical_usec,
+                t_avg_usec,
+                t_stdev_usec,
+                percentile_99_usec,
+                percentile_99_9_usec,
+            } => format!(
+                " {size:<6} {iterations:<14} {t_min_usec:<14.2} {t_max_usec:<12.2} {t_typical_usec:<18.2} \
+                 {t_avg_usec:<14.2} {t_stdev_usec:<15.2} {percentile_99_usec:<22.2} {percentile_99_9_usec:.2}"
+            ),
+        }
+    }
+}
+
+/// The run of one size.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) size: u32,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// What the client's device counted during the run.
+    #[serde(rename = "client_counters")]
+    pub(super) client: Counters,
+    /// What the server's device counted during the run.
+    #[serde(rename = "server_counters")]
+    pub(super) server: Counters,
+}
+
+/// The JSON document.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    schema_version: u32,
+    rnic_version: &'static str,
+    device: &'static str,
+    client: IpAddr,
+    server: IpAddr,
+    path_mtu: u32,
+    parameters: &'a Params,
+    interrupted: bool,
+    results: &'a [Run],
+    /// Sums over all runs of what tells of lost packets; empty if none were lost.
+    losses: Losses,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Losses {
+    client: Counters,
+    server: Counters,
+}
+
+/// Reports as it goes, or at the end.
+pub(super) struct Report {
+    params: Params,
+    client: IpAddr,
+    server: IpAddr,
+    mtu: u32,
+    json: bool,
+    runs: Vec<Run>,
+}
+
+impl Report {
+    /// Starts a report; a table gets its head at once.
+    pub(super) fn new(
+        params: &Params,
+        client: IpAddr,
+        server: IpAddr,
+        mtu: u32,
+        json: bool,
+    ) -> Result<Self, Failure> {
+        let report = Self { params: params.clone(), client, server, mtu, json, runs: Vec::new() };
+        if !json {
+            let header = if params.test == Test::Bw { BANDWIDTH_HEADER } else { LATENCY_HEADER };
+            print(&format!("{}\n{header}\n", report.title()))?;
+        }
+        Ok(report)
+    }
+
+    fn title(&self) -> String {
+        let Params { qps, depth, cq_mod, events, test, .. } = &self.params;
+        let how = if *events { "events" } else { "polling" };
+        let queues = match test {
+            Test::Bw => format!(", {qps} QP x {depth} outstanding, 1 of {cq_mod} signalled"),
+            Test::Lat => String::new(),
+        };
+        format!(
+            "rnic (a NIC in software, over UDP sockets): {} from {} to {}, MTU {}{queues}, {how}",
+            self.params.title(),
+            self.client,
+            self.server,
+            self.mtu
+        )
+    }
+
+    /// Adds a run.
+    pub(super) fn add(&mut self, run: Run) -> Result<(), Failure> {
+        if !self.json {
+            print(&format!("{}\n", run.figures.row(run.size)))?;
+        }
+        self.runs.push(run);
+        Ok(())
+    }
+
+    /// Ends the report.
+    pub(super) fn finish(self, interrupted: bool) -> Result<(), Failure> {
+        let losses = Losses {
+            client: losses(self.runs.iter().map(|run| &run.client)),
+            server: losses(self.runs.iter().map(|run| &run.server)),
+        };
+        if !self.json {
+            for (side, losses) in [("client", &losses.client), ("server", &losses.server)] {
+                if !losses.is_empty() {
+                    let list: Vec<_> = losses.iter().map(|(name, value)| format!("{name} {value}")).collect();
+                    print(&format!("Packets were lost; the {side} counted: {}\n", list.join(", ")))?;
+                }
+            }
+            return Ok(());
+        }
+        let document = Document {
+            schema_version: SCHEMA_VERSION,
+            rnic_version: env!("CARGO_PKG_VERSION"),
+            device: "rnic, a NIC in software, over UDP sockets",
+            client: self.client,
+            server: self.server,
+            path_mtu: self.mtu,
+            parameters: &self.params,
+            interrupted,
+            results: &self.runs,
+            losses,
+        };
+        print(&format!("{}\n", serde_json::to_string_pretty(&document)?))
+    }
+}
+
+/// Sums of the counters that tell of lost packets, as far as they are not 0.
+fn losses<'a>(runs: impl Iterator<Item = &'a Counters>) -> Counters {
+    let mut sums = Counters::new();
+    for (name, value) in runs.flatten() {
+        let tells =
+            LOSSES.contains(&name.as_str()) || name.starts_with("dropped_") || name == "socket_rx_overrun";
+        if tells && *value > 0 {
+            *sums.entry(name.clone()).or_default() += value;
+        }
+    }
+    sums
+}
+
+/// Prints at once: a table grows line by line, also into a pipe.
+fn print(text: &str) -> Result<(), Failure> {
+    match stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
+        // Who reads no further has seen enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot print: {error}").into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_is_in_mebibytes_and_both_sides_add_up() {
+        let sent = Sent { messages: 1000, seconds: 0.5, peak: 4000.0 };
+        let mut figures = Figures::bandwidth(1 << 20, &sent);
+        assert_eq!(
+            figures.row(1 << 20).split_whitespace().collect::<Vec<_>>(),
+            ["1048576", "1000", "4000.00", "2000.00", "0.002000"]
+        );
+        figures.add_server(
+            1 << 20,
+            &SideReport { messages: 500, seconds: 0.5, peak: 1000.0, ..Default::default() },
+        );
+        assert_eq!(
+            figures.row(1 << 20).split_whitespace().collect::<Vec<_>>(),
+            ["1048576", "1500", "5000.00", "3000.00", "0.003000"]
+        );
+    }
+
+    #[test]
+    fn latency_is_in_microseconds() {
+        let mut latencies = Histogram::new_with_bounds(1, 1_000_000, 3).unwrap();
+        assert_eq!(Figures::latency(&latencies).row(2).split_whitespace().nth(1), Some("0"));
+        for nanoseconds in [1000, 2000, 3000] {
+            latencies.record(nanoseconds).unwrap();
+        }
+        let row = Figures::latency(&latencies).row(2);
+        let columns: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(columns[..6], ["2", "3", "1.00", "3.00", "2.00", "2.00"]);
+        assert_eq!(columns.len(), 9);
+    }
+
+    #[test]
+    fn only_losses_count_as_losses() {
+        let counters = |list: &[(&str, u64)]| -> Counters {
+            list.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
+        let runs = [
+            counters(&[("sent_pkts", 9), ("retransmitted_pkts", 2), ("dropped_bad_icrc", 1)]),
+            counters(&[("sent_pkts", 9), ("retransmitted_pkts", 3), ("socket_rx_overrun", 0)]),
+        ];
+        assert_eq!(losses(runs.iter()), counters(&[("dropped_bad_icrc", 1), ("retransmitted_pkts", 5)]));
+    }
+}

@@ -1,0 +1,184 @@
+//! The command `rnic perf`, a server and a client for each case.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+
+/// A server that ends with the test, if not before.
+struct Server {
+    child: Child,
+    address: String,
+    port: String,
+}
+
+impl Server {
+    /// At a free address and control port.
+    fn start(more: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rnic"))
+            .args(["perf", "server", "--control-port", "0"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        // rnic perf server at 127.0.0.1, control port 41234
+        let words: Vec<_> = line.split_whitespace().collect();
+        let (address, port) = (words[4].trim_end_matches(',').to_owned(), words[7].to_owned());
+        Self { child, address, port }
+    }
+
+    /// A client of it that runs to its end.
+    fn client(&self, args: &[&str]) -> Output {
+        client(&[&[self.address.as_str(), "--control-port", self.port.as_str()], args].concat())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rnic")).args(["perf", "client"]).args(args).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The one line of an error.
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+/// Nothing failed, and what was counted is what was asked for.
+fn check(document: &Value, sizes: &[u64], iterations: u64) {
+    assert_eq!(document["schema_version"], 1);
+    assert_eq!(document["interrupted"], false);
+    let results = document["results"].as_array().unwrap();
+    assert_eq!(results.iter().map(|r| r["size"].as_u64().unwrap()).collect::<Vec<_>>(), sizes);
+    for result in results {
+        assert_eq!(result["iterations"], iterations);
+        for side in ["client_counters", "server_counters"] {
+            let counters = &result[side];
+            assert!(counters["rx_packets"].as_u64().unwrap() > 0, "{result}");
+            for error in ["req_cqe_error", "resp_cqe_error", "retry_exceeded_err", "dropped_bad_icrc"] {
+                assert_eq!(counters[error], 0, "{result}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_by_both_tests() {
+    let server = Server::start(&[]);
+    for op in ["write", "read", "send"] {
+        let bandwidth = ["--test", "bw", "--size", "1", "--size", "64K", "--qps", "2", "--depth", "8"];
+        let latency = ["--test", "lat", "--size", "1", "--size", "4097"];
+        for (test, iterations, counted) in [(&bandwidth[..], "20", 40), (&latency[..], "5", 5)] {
+            let more = ["--op", op, "--iterations", iterations, "--json"];
+            let document = json(&server.client(&[&more[..], test].concat()));
+            let sizes = if test == bandwidth { [1, 65_536] } else { [1, 4097] };
+            check(&document, &sizes, counted);
+            assert_eq!(document["parameters"]["op"], op);
+            let time = if test == bandwidth { "bw_average_mib_per_s" } else { "t_typical_usec" };
+            assert!(document["results"][1][time].as_f64().unwrap() > 0.0, "{document}");
+        }
+    }
+}
+
+#[test]
+fn both_directions_events_and_a_chosen_mtu() {
+    let server = Server::start(&[]);
+    for op in ["write", "read", "send"] {
+        let args =
+            ["--op", op, "--test", "bw", "--size", "10000", "--depth", "4", "-n", "10", "--mtu", "1024"];
+        let document =
+            json(&server.client(&[&args[..], &["--bidirectional", "--events", "--json"]].concat()));
+        check(&document, &[10_000], 20);
+        assert_eq!(document["path_mtu"], 1024);
+    }
+}
+
+#[test]
+fn a_duration_ends() {
+    let server = Server::start(&[]);
+    for test in ["bw", "lat"] {
+        let args = ["--op", "send", "--test", test, "--duration", "0.05", "--size", "8", "--json"];
+        let document = json(&server.client(&args));
+        assert!(document["results"][0]["iterations"].as_u64().unwrap() > 0);
+        assert_eq!(document["parameters"]["limit"]["seconds"], 0.05);
+    }
+}
+
+#[test]
+fn the_tables_are_those_of_perftest() {
+    let mut server = Server::start(&["--once"]);
+    let output = server.client(&["--op", "write", "--test", "bw", "--size", "4096", "-n", "10"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].contains("a NIC in software"), "{text}");
+    assert_eq!(
+        lines[1].split_whitespace().collect::<Vec<_>>().join(" "),
+        "#bytes #iterations BW peak[MiB/sec] BW average[MiB/sec] MsgRate[Mpps]"
+    );
+    assert!(lines[2].starts_with(" 4096       10 "), "{text}");
+    assert_eq!(lines[2].split_whitespace().count(), 5);
+    assert!(server.child.wait().unwrap().success(), "--once");
+}
+
+#[test]
+fn nobody_listens() {
+    let port = free_port();
+    let error = complaint(&client(&["127.0.0.1", "--control-port", &port, "--op", "write", "--test", "bw"]));
+    assert!(error.contains("no rnic perf server at 127.0.0.1:"), "{error}");
+    assert!(error.contains("rnic perf server"), "{error}");
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+#[test]
+fn somebody_else_listens() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let stranger = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut stream, b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
+        stream
+    });
+    let error = complaint(&client(&["127.0.0.1", "--control-port", &port, "--op", "send", "--test", "lat"]));
+    assert!(error.contains("is not rnic perf"), "{error}");
+    drop(stranger.join().unwrap());
+}
+
+#[test]
+fn wrong_parameters_are_named() {
+    let server = Server::start(&[]);
+    for (args, part) in [
+        (&["--op", "write", "--test", "lat", "--events"][..], "--events"),
+        (&["--op", "send", "--test", "lat", "--qps", "2"], "--qps"),
+        (&["--op", "read", "--test", "bw", "--mtu", "1500"], "--mtu 1500"),
+        (&["--op", "read", "--test", "bw", "--depth", "4", "--cq-mod", "5"], "--cq-mod 5"),
+    ] {
+        let error = complaint(&server.client(args));
+        assert!(error.contains(part), "{error}");
+    }
+    // The server is still there for the next one.
+    let args = ["--op", "read", "--test", "lat", "-n", "1", "--json"];
+    check(&json(&server.client(&args)), &[2], 1);
+}

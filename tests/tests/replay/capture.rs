@@ -1,0 +1,150 @@
+//! The golden captures: their packets, and what their README says of each.
+
+use pcap_file::pcap::PcapReader;
+use qp::wire::icrc::{self, Flow};
+use qp::wire::{ICRC_LEN, Packet, Transport};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A packet as Linux sent it.
+pub(crate) struct Captured {
+    /// Since the start of the capture.
+    pub(crate) at: Duration,
+    pub(crate) flow: Flow,
+    /// IPv4 identification; 0 for IPv6.
+    pub(crate) ident: u16,
+    /// BTH to ICRC.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Captured {
+    pub(crate) fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes).unwrap()
+    }
+
+    /// Whether `ours`, a whole packet with an ICRC of any identification, is this packet once its ICRC is that of
+    /// this packet's identification.
+    pub(crate) fn equals(&self, ours: &[u8]) -> bool {
+        let (covered, _) = ours.split_last_chunk::<ICRC_LEN>().unwrap();
+        let icrc = icrc::compute(&self.flow, self.ident, covered);
+        self.bytes == [covered, &icrc.to_le_bytes()].concat()
+    }
+}
+
+/// A row of the README's table.
+pub(crate) struct Scenario {
+    /// The command of side A.
+    server: String,
+    /// The command of side B.
+    client: String,
+}
+
+impl Scenario {
+    /// The number behind an option of the server's or the client's command.
+    fn option(command: &str, name: &str) -> Option<u32> {
+        let mut words = command.split_whitespace();
+        words.find(|w| *w == name)?;
+        words.next()?.parse().ok()
+    }
+
+    pub(crate) fn of_server(&self, name: &str) -> Option<u32> {
+        Self::option(&self.server, name)
+    }
+
+    pub(crate) fn of_client(&self, name: &str) -> Option<u32> {
+        Self::option(&self.client, name)
+    }
+}
+
+pub(crate) struct Capture {
+    pub(crate) name: String,
+    pub(crate) packets: Vec<Captured>,
+    pub(crate) scenario: Scenario,
+}
+
+impl Capture {
+    /// Whether every packet is of a reliable connection.
+    pub(crate) fn is_rc(&self) -> bool {
+        self.packets.iter().all(|p| p.packet().info().transport == Transport::Rc)
+    }
+
+    /// The two addresses, side A (the server, where the capture was taken) first.
+    pub(crate) fn sides(&self) -> [IpAddr; 2] {
+        // The README: A is 10.77.0.1 and fd77::1.
+        let a = |ip: &IpAddr| match ip {
+            IpAddr::V4(v4) => v4.octets()[3] == 1,
+            IpAddr::V6(v6) => v6.octets()[15] == 1,
+        };
+        let flow = &self.packets[0].flow;
+        if a(&flow.src) { [flow.src, flow.dst] } else { [flow.dst, flow.src] }
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden")
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
+}
+
+/// Takes apart an Ethernet frame with IPv4 or IPv6 and UDP.
+fn from_frame(at: Duration, frame: &[u8]) -> Captured {
+    let ip = &frame[14..];
+    let (src, dst, ident, udp): (IpAddr, IpAddr, u16, &[u8]) = match u16_at(frame, 12) {
+        0x0800 => {
+            let address = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).unwrap());
+            let end = usize::from(u16_at(ip, 2));
+            (address(12), address(16), u16_at(ip, 4), &ip[20..end])
+        }
+        0x86dd => {
+            let address = |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&ip[at..at + 16]).unwrap()).into();
+            let end = 40 + usize::from(u16_at(ip, 4));
+            (address(8), address(24), 0, &ip[40..end])
+        }
+        other => panic!("ethertype {other:#06x}"),
+    };
+    let flow = Flow { src, dst, src_port: u16_at(udp, 0), dst_port: u16_at(udp, 2) };
+    Captured { at, flow, ident, bytes: udp[8..].to_vec() }
+}
+
+/// The table of the README, by name of the capture.
+fn scenarios() -> BTreeMap<String, Scenario> {
+    let text = fs::read_to_string(folder().join("README.md")).unwrap();
+    text.lines()
+        .filter_map(|line| {
+            let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+            let [name, _, _, server, client, _] = cells[..] else { return None };
+            let command = |cell: &str| cell.replace('`', " ");
+            Some((name.to_owned(), Scenario { server: command(server), client: command(client) }))
+        })
+        .collect()
+}
+
+/// All captures.
+pub(crate) fn captures() -> Vec<Capture> {
+    let mut scenarios = scenarios();
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "pcap") {
+            continue;
+        }
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let mut reader = PcapReader::new(File::open(&path).unwrap()).unwrap();
+        let mut packets: Vec<Captured> = Vec::new();
+        let mut start = None;
+        while let Some(packet) = reader.next_packet() {
+            let packet = packet.unwrap();
+            let at = packet.timestamp - *start.get_or_insert(packet.timestamp);
+            packets.push(from_frame(at, &packet.data));
+        }
+        let scenario = scenarios.remove(&name).unwrap_or_else(|| panic!("{name} is not in the README"));
+        all.push(Capture { name, packets, scenario });
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
