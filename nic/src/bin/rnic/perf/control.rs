@@ -266,9 +266,7 @@ mod tests {
         let server = thread::spawn(move || Control::new(server, false).unwrap());
         let mut client = Control::new(client, false).unwrap();
         let mut server = server.join().unwrap();
-        let flood = thread::spawn(move || {
-            client.send_line(&"x".repeat(2 * MAX_LINE)).is_ok()
-        });
+        let flood = thread::spawn(move || client.send_line(&"x".repeat(2 * MAX_LINE)).is_ok());
         assert!(server.receive(PATIENCE).unwrap_err().to_string().contains("without end"));
         drop(server);
         // Whether the flood was taken in or cut off does not matter here.
