@@ -80,7 +80,8 @@ fn inherited(state: &mut State) -> Vec<String> {
         expect("create_cq", device.create_cq(4).map(drop));
         expect("poll_event", device.poll_event().map(drop));
         device.progress();
-        let _ = (device.address(), device.gid(), device.counters(), device.port_attr(), format!("{device:?}"));
+        let _ =
+            (device.address(), device.gid(), device.counters(), device.port_attr(), format!("{device:?}"));
         let _ = device.socket_capabilities();
     }
     if let Some(pd) = &state.pd {

@@ -298,7 +298,6 @@ pub fn connect_local(device: &Device, peer: &mut Peer, options: Connection) -> (
 /// If it cannot be registered.
 #[must_use]
 pub fn register_pattern(pd: &ProtectionDomain, len: usize, seed: u64) -> MemoryRegion {
-    let access =
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     pd.register_bytes(&crate::pattern::bytes(seed, len), access).expect("memory")
 }

@@ -68,7 +68,9 @@ impl State {
             Command::Close => *self = Self { child: self.child, ..Self::default() },
             Command::CreateQp(sizes) => return self.create_qp(sizes),
             Command::Connect(qp, to, options) => self.connect(qp, &to, options)?,
-            Command::DestroyQp(qp) => drop(self.ends.get_mut(qp).and_then(Option::take).ok_or("no such end")?),
+            Command::DestroyQp(qp) => {
+                drop(self.ends.get_mut(qp).and_then(Option::take).ok_or("no such end")?)
+            }
             Command::Register(len, seed) => return self.register(len, seed),
             Command::Deregister(id) => {
                 drop(self.regions.get_mut(id).and_then(Option::take).ok_or("no such region")?);

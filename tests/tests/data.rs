@@ -210,12 +210,8 @@ fn inline_data() {
         pair.a.succeed(pair.left, 1);
         pair.b.check(target.part(0, len), seed, 0);
     }
-    let refused = pair.a.try_ask(&Command::Post(
-        pair.left,
-        9,
-        Verb::Write(target.place, None),
-        Data::Inline(1, 257),
-    ));
+    let refused =
+        pair.a.try_ask(&Command::Post(pair.left, 9, Verb::Write(target.place, None), Data::Inline(1, 257)));
     assert!(matches!(&refused, Reply::Failed(why) if why.contains("257")), "{refused:?}");
     pair.undisturbed();
 }
