@@ -3,6 +3,7 @@
 use crate::device::DeviceInner;
 use crate::engine::CqId;
 use crate::error::{Error, Result};
+use crate::port::generation;
 use crate::queue::{ChannelShared, CqShared};
 use qp::WorkCompletion;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,13 +54,15 @@ impl CompletionQueue {
         self.inner.shared.is_overrun()
     }
 
-    /// Takes up to `out.len()` completions, oldest first; returns how many. Makes progress when there are none.
+    /// Takes up to `out.len()` completions, oldest first; returns how many. Makes progress when there are none. A
+    /// forked child gets none.
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
+        let Ok(port) = self.inner.device.port() else { return 0 };
         let taken = self.inner.shared.take(out);
-        if taken > 0 || !self.inner.device.port.is_ours() {
+        if taken > 0 {
             return taken;
         }
-        self.inner.device.port.progress();
+        port.progress();
         self.inner.shared.take(out)
     }
 
@@ -97,7 +100,7 @@ impl CompletionQueue {
     /// Whether there is nothing to take at this moment. Makes no progress.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.inner.shared.is_empty()
+        !self.inner.device.port.is_ours() || self.inner.shared.is_empty()
     }
 }
 
@@ -113,18 +116,24 @@ impl std::fmt::Debug for CompletionQueue {
 #[derive(Clone)]
 pub struct CompletionChannel {
     shared: Arc<ChannelShared>,
+    /// Which process it is of, as [`generation`] counts them.
+    generation: u32,
 }
 
 impl CompletionChannel {
     pub(crate) fn new() -> Result<Self> {
         let shared = ChannelShared::new()
             .map_err(|e| Error::Os { what: "cannot create a completion channel", source: e.into() })?;
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), generation: generation() })
     }
 
-    /// The next event; `None` if there is none. Never waits: the descriptor is readable while there are events.
+    /// The next event; `None` if there is none. Never waits: the descriptor is readable while there are events. A
+    /// forked child gets none: it would take them from its parent.
     #[must_use]
     pub fn next_event(&self) -> Option<CompletionEvent> {
+        if self.generation != generation() {
+            return None;
+        }
         self.shared.next().map(|cq| CompletionEvent { cq })
     }
 }

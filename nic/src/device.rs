@@ -136,7 +136,7 @@ pub struct PortAttr {
 }
 
 /// All counters of a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Of the port: traffic, and drops by reason.
     pub port: PortCounters,
@@ -214,7 +214,7 @@ impl Device {
     /// The address of its port.
     #[must_use]
     pub fn address(&self) -> IpAddr {
-        self.inner.port.inspect(|e| e.config().address)
+        self.inner.port.address
     }
 
     /// The GID of its port.
@@ -241,7 +241,7 @@ impl Device {
         PortAttr {
             active: self.inner.port.is_ours(),
             max_mtu: Mtu::B4096,
-            active_mtu: self.inner.port.inspect(|e| e.config().active_mtu),
+            active_mtu: self.inner.port.active_mtu,
             gid_tbl_len: 1,
             pkey_tbl_len: 1,
             // 2^31 (IBTA C9-94).
@@ -249,19 +249,20 @@ impl Device {
         }
     }
 
-    /// What the kernel does for the sockets; `None` in a simulation.
+    /// What the kernel does for the sockets; `None` in a simulation, and in a forked child.
     #[must_use]
     pub fn socket_capabilities(&self) -> Option<Capabilities> {
-        self.inner.port.with_lane(|lane| match &lane.io {
+        self.inner.port().ok()?.with_lane(|lane| match &lane.io {
             Io::Udp(udp) => Some(udp.socket().capabilities()),
             Io::Sim { .. } => None,
         })
     }
 
-    /// Everything that was counted.
+    /// Everything that was counted; nothing in a forked child.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.inner.port.with_lane(|lane| Counters {
+        let Ok(port) = self.inner.port() else { return Counters::default() };
+        port.with_lane(|lane| Counters {
             port: lane.engine.port_counters().clone(),
             qp: lane.engine.qp_counters(),
             socket: match &lane.io {
@@ -274,7 +275,7 @@ impl Device {
     /// What one queue pair counted; `None` if there is no such queue pair.
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
-        self.inner.port.inspect(|e| e.qp(qpn).map(|qp| *qp.counters()))
+        self.inner.port.inspect(|e| e.qp(qpn).map(|qp| *qp.counters())).flatten()
     }
 
     /// The next asynchronous event.

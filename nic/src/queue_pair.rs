@@ -151,9 +151,13 @@ impl QueuePair {
     /// What a peer has to know to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
-        let (gid, mtu) =
-            self.pd.device.port.inspect(|e| (Gid::from(e.config().address), e.config().active_mtu));
-        QpAddress { gid: gid.0, qpn: self.qpn().value(), psn: self.psn.value(), mtu: mtu.bytes() }
+        let port = &self.pd.device.port;
+        QpAddress {
+            gid: Gid::from(port.address).0,
+            qpn: self.qpn().value(),
+            psn: self.psn.value(),
+            mtu: port.active_mtu.bytes(),
+        }
     }
 
     /// Goes from RESET to RTS, connected to `peer`.
@@ -161,7 +165,7 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
     pub fn connect(&self, peer: &QpAddress, options: &ConnectOptions) -> Result<()> {
-        let ours = self.pd.device.port()?.inspect(|e| e.config().active_mtu);
+        let ours = self.pd.device.port()?.active_mtu;
         let theirs = Mtu::from_bytes(peer.mtu).unwrap_or(Mtu::B1024);
         let mtu = options.mtu.unwrap_or_else(|| ours.min(theirs));
         let mut way = AddressVector::new(Gid(peer.gid), 0);
@@ -194,22 +198,27 @@ impl QueuePair {
         Ok(())
     }
 
-    /// All attributes that were set, and the state.
+    /// All attributes that were set, and the state; nothing in a forked child.
     #[must_use]
     pub fn query(&self) -> QpAttr {
-        self.pd.device.port.inspect(|e| e.qp(self.qpn()).map(qp::QueuePair::query)).unwrap_or_default()
+        self.look(qp::QueuePair::query).unwrap_or_default()
     }
 
-    /// What it counted.
+    /// What it counted; zeroes in a forked child.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
-        self.pd.device.port.inspect(|e| e.qp(self.qpn()).map(|qp| *qp.counters())).unwrap_or_default()
+        self.look(|qp| *qp.counters()).unwrap_or_default()
     }
 
-    /// Why it is in ERR, if it went there on its own.
+    /// Why it is in ERR, if it went there on its own; `None` in a forked child.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        self.pd.device.port.inspect(|e| e.qp(self.qpn()).and_then(|qp| qp.failure().copied()))
+        self.look(|qp| qp.failure().copied()).flatten()
+    }
+
+    /// Looks at the queue pair in the engine; `None` in a forked child.
+    fn look<R>(&self, look: impl FnOnce(&qp::QueuePair) -> R) -> Option<R> {
+        self.pd.device.port.inspect(|e| e.qp(self.qpn()).map(look)).flatten()
     }
 
     /// Posts a send work request.

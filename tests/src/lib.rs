@@ -8,8 +8,8 @@
 #![deny(unsafe_code)]
 
 pub mod address;
-pub mod forked;
 pub mod namespace;
+pub mod os;
 pub mod pattern;
 pub mod peer;
 pub mod protocol;
@@ -18,16 +18,19 @@ pub mod serve;
 pub use address::{fresh_address, open};
 pub use peer::Peer;
 
-/// Says that a test was not run, and why. A test calls it and returns: the line appears whether the test is captured
-/// or not, because it goes to the terminal's error output directly.
+use std::io::Write;
+
+/// Says that a test was not run, and why: on the terminal, whether the test is captured or not, and in the file that
+/// `RNIC_SKIP_LOG` names, where whoever runs all tests counts.
 pub fn skipped(reason: &str) {
-    use std::io::Write;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let line = format!("SKIPPED: {name}: {reason}\n");
     // Not eprintln!, which the test harness keeps to itself unless the test fails.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {name}: {reason} ({count} skipped in this program)");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("RNIC_SKIP_LOG") {
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the log of skipped tests");
+    }
 }
 
 /// The value of one counter by name.

@@ -4,6 +4,7 @@ use rnic::{Access, ConnectOptions, DeviceConfig, Mtu, QpAddress, WorkCompletion}
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// How a peer opens its device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -14,6 +15,10 @@ pub struct Opening {
     pub offload: Option<bool>,
     /// As [`DeviceConfig::mtu`], in bytes.
     pub mtu: Option<u32>,
+    /// As [`DeviceConfig::faults`].
+    pub faults: Vec<String>,
+    /// As [`DeviceConfig::fault_seed`].
+    pub fault_seed: u64,
 }
 
 impl Opening {
@@ -28,6 +33,8 @@ impl Opening {
             address: self.address,
             offload: self.offload,
             mtu: self.mtu.and_then(Mtu::from_bytes),
+            faults: self.faults.clone(),
+            fault_seed: self.fault_seed,
             ..DeviceConfig::default()
         }
     }
@@ -42,6 +49,21 @@ pub struct Connection {
     pub timeout: u8,
     /// As [`ConnectOptions::retry_cnt`].
     pub retry_cnt: u8,
+}
+
+impl Connection {
+    /// A connection that gives up on a dead peer soon: after 4 times 16.8 ms.
+    #[must_use]
+    pub fn brief() -> Self {
+        Self { timeout: 12, retry_cnt: 3, ..Self::default() }
+    }
+
+    /// How long after its last answer a peer is given up: `retry_cnt` + 1 timeouts of 4.096 us x 2^timeout (IBTA
+    /// 9.7.6.1.3).
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        Duration::from_nanos(4096 << self.timeout) * (u32::from(self.retry_cnt) + 1)
+    }
 }
 
 impl Default for Connection {
@@ -170,8 +192,8 @@ pub enum Command {
     Register(usize, Option<u64>),
     /// Take memory away from its keys.
     Deregister(usize),
-    /// Unmap the pages of a region behind the device's back.
-    Unmap(usize),
+    /// Take pages of a region away behind the device's back.
+    Unmap(Piece),
     /// Post a send work request: queue pair, number, what, from or to where.
     Post(usize, u64, Verb, Data),
     /// Post a receive.
@@ -186,8 +208,14 @@ pub enum Command {
     Counters,
     /// Read the state of a queue pair.
     State(usize),
-    /// Fork; the child tries what it inherited, see the module `forked`.
-    Fork,
+    /// READ 8 bytes again and again for so many milliseconds, a millisecond apart; tells how long each took.
+    Probe(usize, Place, usize, u64),
+    /// Poll an empty completion queue for so many milliseconds.
+    Poll(usize, u64),
+    /// Tell how much processor time the library's background threads took.
+    BackgroundTime,
+    /// Fork; the child tries what it inherited, and stays after that or not.
+    Fork(bool),
     /// Wait for the forked child to end.
     Reap,
 }
@@ -213,6 +241,10 @@ pub enum Reply {
     Counters(BTreeMap<String, u64>),
     /// The state of a queue pair.
     State(String),
+    /// How long each READ took, in microseconds.
+    Probed(Vec<u64>),
+    /// Processor time in milliseconds.
+    Time(u64),
     /// What the forked child found; empty if all was as it should be.
     Child(Vec<String>),
     /// How the forked child ended.

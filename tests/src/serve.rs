@@ -3,7 +3,7 @@
 use crate::protocol::{
     Command, Completion, Connection, Data, Opening, Piece, Place, Reply, Sizes, Traffic, Verb, all_rights,
 };
-use crate::{forked, pattern};
+use crate::{os, pattern};
 use rnic::{
     CompletionQueue, Device, Gather, MemoryRegion, Operation, ProtectionDomain, QpAddress, QpCap, QpInit,
     QueuePair, RecvWr, SendFlags, SendWr, WcStatus,
@@ -75,7 +75,7 @@ impl State {
             Command::Deregister(id) => {
                 drop(self.regions.get_mut(id).and_then(Option::take).ok_or("no such region")?);
             }
-            Command::Unmap(id) => forked::unmap(self.region(id)?)?,
+            Command::Unmap(p) => os::unmap(self.region(p.region)?, p.offset..p.offset + p.len)?,
             Command::Post(qp, wr_id, verb, data) => {
                 let data = self.data(&data)?;
                 self.end(qp)?.qp.post(wr_id, operation(verb), data)?;
@@ -94,7 +94,18 @@ impl State {
                 return Ok(Reply::Counters(counters.iter().map(|(n, v)| (n.to_owned(), v)).collect()));
             }
             Command::State(qp) => return Ok(Reply::State(self.end(qp)?.qp.state().to_string())),
-            Command::Fork => self.child = Some(forked::fork(self)?),
+            Command::Probe(qp, place, region, millis) => return self.probe(qp, place, region, millis),
+            Command::Poll(qp, millis) => {
+                let until = Instant::now() + Duration::from_millis(millis);
+                let cq = &self.end(qp)?.cq;
+                while Instant::now() < until {
+                    if let Some(wc) = cq.poll_one() {
+                        return Err(format!("nothing should complete: {wc:?}").into());
+                    }
+                }
+            }
+            Command::BackgroundTime => return Ok(Reply::Time(background_time()?)),
+            Command::Fork(stay) => self.child = Some(os::fork(self, stay)?),
             Command::Reap => {
                 let child = self.child.take().ok_or("there is no child")?;
                 return Ok(Reply::Reaped(format!("{:?}", nix::sys::wait::waitpid(child, None)?)));
@@ -221,6 +232,24 @@ impl State {
         Ok(Reply::Ran(done, None))
     }
 
+    fn probe(&self, qp: usize, place: Place, region: usize, millis: u64) -> Answer<Reply> {
+        let end = self.end(qp)?;
+        let into = self.region(region)?.slice(0..8)?;
+        let until = Instant::now() + Duration::from_millis(millis);
+        let mut took = Vec::new();
+        while Instant::now() < until {
+            let start = Instant::now();
+            end.qp.read(took.len() as u64, into, place.into())?;
+            let wc = end.cq.wait(crate::peer::LIMIT / 2)?;
+            if wc.status != WcStatus::Success {
+                return Err(format!("READ {}: {}", wc.wr_id, wc.status).into());
+            }
+            took.push(u64::try_from(start.elapsed().as_micros())?);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Reply::Probed(took))
+    }
+
     fn check(&self, piece: Piece, seed: u64, from: u64) -> Answer<Reply> {
         let region = self.region(piece.region)?;
         let mut block = vec![0; piece.len.min(1 << 20)];
@@ -233,6 +262,20 @@ impl State {
         }
         Ok(Reply::Mismatch(None))
     }
+}
+
+/// Processor time of all threads of this process with the library's name, in milliseconds.
+fn background_time() -> Answer<u64> {
+    let mut nanos = 0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let path = task?.path();
+        if std::fs::read_to_string(path.join("comm"))?.trim() == "rnic" {
+            // Its first number is the time on a processor, in nanoseconds (Documentation/scheduler/sched-stats).
+            let stat = std::fs::read_to_string(path.join("schedstat"))?;
+            nanos += stat.split(' ').next().unwrap_or("").parse::<u64>()?;
+        }
+    }
+    Ok(nanos / 1_000_000)
 }
 
 fn operation(verb: Verb) -> Operation {

@@ -108,7 +108,7 @@ fn all_sizes_at_every_mtu() {
 fn single_datagrams_without_offload() {
     let open = || {
         let address = Some(rnic_tests::fresh_address());
-        Peer::open(&Opening { address, offload: Some(false), mtu: None })
+        Peer::open(&Opening { address, offload: Some(false), ..Opening::default() })
     };
     let mut pair = Pair::between(open(), open(), Connection::default());
     every_size(&mut pair, 4096);

@@ -272,10 +272,15 @@ impl Engine {
         let via = (entry.qp.qpn().value() as usize) % self.config.source_ports.len().max(1);
         if let Some(old) = entry.remote.take() {
             let freed = entry.flights.clear();
-            self.peers.get_mut(old.peer).window.give_back(freed);
+            entry.waiting = false;
+            let peer = self.peers.get_mut(old.peer);
+            peer.window.give_back(freed);
+            peer.waiting.retain(|waiting| *waiting != index);
+            self.wake_waiting(old.peer);
             self.peers.leave(old.peer);
         }
         let peer = self.peers.join(address);
+        let Some(entry) = self.qps[index].as_mut() else { return };
         entry.remote = Some(Remote { address, peer, via, tos });
     }
 
@@ -334,8 +339,14 @@ impl Engine {
         self.qps.get(index)?.as_ref().map(|_| index)
     }
 
-    /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window.
+    /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window, and what
+    /// that means to others.
     fn settle(&mut self, index: usize) {
+        self.settle_one(index);
+        self.fail_overrun();
+    }
+
+    fn settle_one(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let outstanding = [entry.qp.sends_outstanding(), entry.qp.recvs_outstanding()];
         for (direction, outstanding) in [Direction::Send, Direction::Recv].into_iter().zip(outstanding) {
@@ -350,7 +361,11 @@ impl Engine {
             entry.shared.set_state(entry.qp.state());
         }
         if let Some(remote) = entry.remote {
-            let freed = entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn());
+            let freed = match entry.qp.state() {
+                // No answer is waited for any more: what is on the way must not keep room from others for ever.
+                QpState::Err | QpState::Reset => entry.flights.clear(),
+                _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn()),
+            };
             if freed > 0 {
                 self.peers.get_mut(remote.peer).window.give_back(freed);
                 self.wake_waiting(remote.peer);
@@ -368,7 +383,6 @@ impl Engine {
             entry.timer = Some(due);
             self.timers.push(Reverse((due, index)));
         }
-        self.fail_overrun();
     }
 
     /// Queue pairs that waited for room in a peer's window may try again.
@@ -394,7 +408,7 @@ impl Engine {
                     let mut host = self.host.of(entry.send_cq, entry.recv_cq);
                     // Any state leads to ERR, so this cannot be refused.
                     let _ = entry.qp.modify(&attr, &self.limits, &mut host);
-                    entry.shared.set_state(entry.qp.state());
+                    self.settle_one(index);
                 }
             }
         }

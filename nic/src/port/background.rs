@@ -197,16 +197,17 @@ impl Background {
         if !self.stop.load(Ordering::SeqCst) && !self.handover.load(Ordering::SeqCst) {
             let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
             let socket = if mode == BLOCKED { self.socket.load(Ordering::Relaxed) } else { -1 };
-            wait_readable([wake.as_fd().as_raw_fd(), socket], timeout);
+            if wait_readable([wake.as_fd().as_raw_fd(), socket], timeout) {
+                // Empties the counter; an error means that it is empty, and it was a packet.
+                let _ = wake.read();
+            }
         }
         self.mode.store(AWAKE, Ordering::SeqCst);
-        // Empties the counter; an error means that it is empty.
-        let _ = wake.read();
     }
 }
 
-/// Waits until one of the descriptors is readable; negative ones are left out.
-fn wait_readable(fds: [RawFd; 2], timeout: Option<Duration>) {
+/// Waits until one of the descriptors is readable, and returns whether one is; negative ones are left out.
+fn wait_readable(fds: [RawFd; 2], timeout: Option<Duration>) -> bool {
     let mut list = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -215,5 +216,5 @@ fn wait_readable(fds: [RawFd; 2], timeout: Option<Duration>) {
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the list and the timeout live across the call; a descriptor that was closed meanwhile gives POLLNVAL.
     // Whatever the result, the caller looks for work again.
-    unsafe { libc::ppoll(list.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+    unsafe { libc::ppoll(list.as_mut_ptr(), 2, timeout, std::ptr::null()) != 0 }
 }

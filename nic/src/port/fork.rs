@@ -36,7 +36,7 @@ extern "C" fn in_child() {
 }
 
 /// Which generation of forks this process is.
-pub(super) fn generation() -> u32 {
+pub(crate) fn generation() -> u32 {
     INSTALL.call_once(|| {
         // SAFETY: `in_child` only stores to atomics and closes descriptors. If there is no memory for the
         // registration, children keep their copies: the program works, but the address stays bound in them.

@@ -11,6 +11,7 @@ mod io;
 mod lane;
 
 pub(crate) use background::Background;
+pub(crate) use fork::generation;
 pub(crate) use io::{Io, SimPacket, UdpIo};
 
 use crate::engine::{Engine, EngineConfig};
@@ -19,9 +20,10 @@ use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use lane::Lane;
-use qp::Qpn;
 use qp::queue_pair::PostError;
+use qp::{Mtu, Qpn};
 use std::mem::ManuallyDrop;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -29,6 +31,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Misses of the lock in a row after which a poller waits for it. An endless spin of a thread with a real-time
 /// priority would starve the holder; the lock lends the holder that priority.
 const MISSES_BEFORE_WAITING: u32 = 64;
+
+/// Polls that each train which a turn moved counts for: one takes 20 us or more, so a program that does nothing but poll
+/// moves only some tens of them in the time in which it would make thousands of empty polls.
+const TRAIN_POLLS: u32 = 2;
 
 /// What time it is for a port.
 #[derive(Clone)]
@@ -50,6 +56,10 @@ pub(crate) struct Port {
     misses: AtomicU32,
     pub(crate) clock: Clock,
     pub(crate) background: Option<Arc<Background>>,
+    /// Its address.
+    pub(crate) address: IpAddr,
+    /// Largest path MTU that it carries.
+    pub(crate) active_mtu: Mtu,
     generation: u32,
 }
 
@@ -68,6 +78,8 @@ impl Port {
             Clock::Virtual(world) => Now { instant: world.now(), wall: world.elapsed() },
         };
         Arc::new(Self {
+            address: config.address,
+            active_mtu: config.active_mtu,
             lane: ManuallyDrop::new(PiMutex::new(Lane::new(Engine::new(config), io, clocks))),
             doorbells: Mutex::default(),
             rung: AtomicBool::new(false),
@@ -75,14 +87,14 @@ impl Port {
             misses: AtomicU32::new(0),
             clock,
             background,
-            generation: fork::generation(),
+            generation: generation(),
         })
     }
 
     /// Whether this process opened the port. A forked child inherits the memory of its parent but not its place in
     /// the network.
     pub(crate) fn is_ours(&self) -> bool {
-        self.generation == fork::generation()
+        self.generation == generation()
     }
 
     /// What time it is.
@@ -102,12 +114,13 @@ impl Port {
         result
     }
 
-    /// Looks at the engine without driving it.
-    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> R {
-        look(&self.lane.lock().engine)
+    /// Looks at the engine without driving it. `None` in a forked child: the lock may be held there by a thread that
+    /// does not exist.
+    pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> Option<R> {
+        self.is_ours().then(|| look(&self.lane.lock().engine))
     }
 
-    /// Runs `act` on everything behind the lock: for drivers.
+    /// Runs `act` on everything behind the lock: for drivers. Not in a forked child.
     pub(crate) fn with_lane<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
         let result = act(&mut lane);
@@ -175,13 +188,13 @@ impl Port {
         let may_hold = self.background.as_ref().is_some_and(|b| !b.is_blocked());
         let done = lane.turn(Instant::now(), may_hold);
         self.release(lane);
-        // A turn that moves a megabyte takes as long as hundreds of empty ones, and counts as such.
-        self.count_polls(done);
+        self.count_polls(done.saturating_mul(TRAIN_POLLS));
         done > 0
     }
 
-    fn count_polls(&self, polls: u32) {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(polls), Ordering::Relaxed);
+    /// An estimate that several threads may spoil, which is good enough: it tells polling from not polling.
+    fn count_polls(&self, count: u32) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
     /// One turn by the background thread: whether anything happened.
@@ -280,6 +293,8 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         if !self.is_ours() {
+            // Its thread exists in the parent only, and can be neither joined nor detached here.
+            std::mem::forget(self.background.take());
             return;
         }
         if let Io::Udp(udp) = &self.lane.lock().io {

@@ -1,6 +1,6 @@
-//! What tests do to a peer that no safe function does: forking it, and unmapping its memory.
+//! What tests do to a process that no safe function does: forking it, unmapping its memory, scheduling it.
 
-#![expect(unsafe_code, reason = "fork and munmap have no safe form")]
+#![expect(unsafe_code, reason = "fork, mmap and sched_setscheduler have no safe form")]
 
 use crate::protocol::{Opening, Reply};
 use crate::serve::{State, say};
@@ -9,13 +9,21 @@ use nix::unistd::{ForkResult, Pid, getppid};
 use rnic::{Device, Error, MemoryRegion, RcEnd, WcStatus};
 use std::io::BufRead;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::time::Duration;
 
-/// Takes the pages of a region away, behind the device's back.
-pub fn unmap(region: &MemoryRegion) -> nix::Result<()> {
+/// Takes pages of a region away, behind the device's back. `pages` are bytes of it and begin with a page.
+///
+/// # Errors
+/// Those of mmap; EINVAL for bytes that are not in the region.
+pub fn unmap(region: &MemoryRegion, pages: Range<usize>) -> nix::Result<()> {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
-    let addr = NonZeroUsize::new(usize::try_from(region.addr()).unwrap_or(0)).ok_or(Errno::EINVAL)?;
-    let len = NonZeroUsize::new(region.len()).ok_or(Errno::EINVAL)?;
+    if pages.end > region.len() {
+        return Err(Errno::EINVAL);
+    }
+    let addr = usize::try_from(region.addr()).unwrap_or(0) + pages.start;
+    let addr = NonZeroUsize::new(addr).ok_or(Errno::EINVAL)?;
+    let len = NonZeroUsize::new(pages.len()).ok_or(Errno::EINVAL)?;
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
     // An inaccessible mapping takes the place instead of a hole, which the next allocation of the process could fill.
     // SAFETY: the pages belong to a region, which nobody borrows from; the library itself expects faults there.
@@ -23,24 +31,34 @@ pub fn unmap(region: &MemoryRegion) -> nix::Result<()> {
     Ok(())
 }
 
-/// Forks. The child tries everything it inherited and tells what it found as a [`Reply::Child`]; the parent goes on.
-pub(crate) fn fork(state: &mut State) -> nix::Result<Pid> {
+/// Schedules this thread first come, first served, in front of all ordinary ones.
+///
+/// # Errors
+/// EPERM for an ordinary user.
+pub fn become_fifo() -> nix::Result<()> {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter lives across the call; 0 means this thread.
+    Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) }).map(drop)
+}
+
+/// Forks. The child tries everything that it inherited, tells what it found as a [`Reply::Child`] and ends; if it
+/// is to `stay` it waits until the parent is gone, and then answers once more. The parent goes on.
+pub(crate) fn fork(state: &mut State, stay: bool) -> nix::Result<Pid> {
     // SAFETY: the only other thread of this program is the library's own, which holds no lock of the standard
     // library that the child needs; the allocator survives forks.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(child),
         ForkResult::Child => {
+            let parent = getppid();
             let told = say(&Reply::Child(inherited(state)));
-            drop(std::mem::take(state));
-            let mut line = String::new();
-            if told.is_ok() {
-                // Standard input is the parent's as long as there is one.
-                let parent = getppid();
-                while getppid() == parent && parent != Pid::from_raw(1) {
+            if stay && told.is_ok() {
+                // Standard input is the parent's as long as there is one; then what the test says is for the child.
+                while getppid() == parent {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                // What the test says now is for the child: "are you there?"
+                let mut line = String::new();
                 if std::io::stdin().lock().read_line(&mut line).is_ok_and(|n| n > 0) {
+                    // The test that does not get this answer fails.
                     let _ = say(&Reply::Done);
                 }
             }

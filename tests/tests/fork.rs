@@ -1,0 +1,66 @@
+//! A program forks in the middle of its traffic.
+
+use rnic::{Device, DeviceConfig};
+use rnic_tests::peer::{Peer, connect};
+use rnic_tests::protocol::{Command, Connection, Reply, Traffic, Verb};
+
+const SIZE: usize = 64 << 10;
+const SLOTS: u64 = 16;
+const LEN: usize = SIZE * SLOTS as usize;
+
+/// Tells the peer to fork, and takes in what the child found and that the parent went on; they answer in any order.
+fn fork(peer: &mut Peer, stay: bool) {
+    peer.tell(&Command::Fork(stay));
+    let mut answers = [peer.answer(), peer.answer()];
+    answers.sort_by_key(|a| matches!(a, Reply::Child(_)));
+    let [Reply::Done, Reply::Child(wrong)] = &answers else { panic!("{answers:?}") };
+    assert!(wrong.is_empty(), "in the child: {wrong:#?}");
+}
+
+#[test]
+fn parent_goes_on_and_children_are_refused() {
+    let (mut forker, mut other) = (Peer::start(), Peer::start());
+    let (left, right) = connect(&mut forker, &mut other, Connection::default());
+    // Traffic into the parent all the time, so that its background thread is at work whenever it forks.
+    let into = forker.register_zeroes(LEN);
+    let from = other.register(LEN, 1);
+    let target = other.register_zeroes(LEN);
+    let source = forker.register(LEN, 2);
+    let count = 20_000;
+    let verb = Verb::Write(into.place, None);
+    other.tell(&Command::Run(
+        right,
+        Traffic { verb, region: from.id, size: SIZE, count, depth: SLOTS, slots: SLOTS },
+    ));
+    for round in 0..20 {
+        for id in 0..16 {
+            forker.post(left, id, Verb::Write(target.place, None), &[source.part(0, 100 * (round + 1))]);
+        }
+        fork(&mut forker, false);
+        match forker.ask(&Command::Reap) {
+            Reply::Reaped(how) => assert!(how.starts_with("Exited") && how.ends_with(", 0)"), "{how}"),
+            other => panic!("{other:?}"),
+        }
+        forker.succeed(left, 16);
+    }
+    other.ran(count);
+    forker.check(into.all(), 1, 0);
+    other.check(target.part(0, 2000), 2, 0);
+    let counters = forker.counters();
+    assert_eq!(counters["rx_write_requests"], count);
+    assert_eq!((counters["dropped_no_qp"], counters["retry_exceeded_err"]), (0, 0));
+    assert!(counters["tx_packets"] > 0);
+}
+
+#[test]
+fn address_is_free_once_the_parent_is_gone() {
+    let (mut forker, mut other) = (Peer::start(), Peer::start());
+    let _ = connect(&mut forker, &mut other, Connection::default());
+    fork(&mut forker, true);
+    let address = forker.address();
+    assert!(Device::open(&DeviceConfig::at(address)).is_err(), "the parent has the address");
+    forker.kill();
+    Device::open(&DeviceConfig::at(address)).expect("the address is free although the child lives");
+    // The child answers what its parent would have.
+    assert!(matches!(forker.try_ask(&Command::Counters), Reply::Done));
+}
