@@ -106,11 +106,13 @@ pub(crate) struct Lane {
     buffer: Box<[u8]>,
     /// A train that the kernel had no room for; nothing is sent before it.
     stalled: Option<Departure>,
+    /// Whether the last turn received nothing.
+    quiet: bool,
 }
 
 impl Lane {
     pub(super) fn new(engine: Engine, io: Io) -> Self {
-        Self { engine, io, buffer: vec![0; TRAIN_BYTES].into(), stalled: None }
+        Self { engine, io, buffer: vec![0; TRAIN_BYTES].into(), stalled: None, quiet: true }
     }
 
     /// Takes in what arrived, acts on timers, sends what is due. Returns how much happened: datagrams received and
@@ -126,7 +128,10 @@ impl Lane {
         let Io::Udp(udp) = &mut self.io else { return 0 };
         let dst = udp.socket.ip();
         let mut count = 0;
-        for _ in 0..RECEIVES_PER_TURN {
+        // What comes after silence is most likely alone, and somebody waits for it: looking for more, which takes
+        // 360 ns when there is none, is left to the next turn.
+        let receives = if self.quiet { 1 } else { RECEIVES_PER_TURN };
+        for _ in 0..receives {
             match udp.socket.recv(&mut udp.batch) {
                 Ok(0) => break,
                 Ok(datagrams) => count += u32::try_from(datagrams).unwrap_or(u32::MAX),
@@ -153,6 +158,7 @@ impl Lane {
                 }
             }
         }
+        self.quiet = count == 0;
         count
     }
 
