@@ -39,6 +39,8 @@ pub(crate) struct Lane {
     incoming: VecDeque<Frame>,
     /// Answers are held for the next turn.
     held: bool,
+    /// The last turn received nothing.
+    quiet: bool,
     /// One instant on both clocks.
     clocks: Now,
 }
@@ -54,6 +56,7 @@ impl Lane {
             outgoing: VecDeque::new(),
             incoming: VecDeque::new(),
             held: false,
+            quiet: true,
             clocks,
         }
     }
@@ -81,12 +84,15 @@ impl Lane {
     }
 
     fn receive(&mut self, now: Instant) -> u32 {
-        let Self { engine, link, io: Io::Udp(udp), incoming, clocks, .. } = self else { return 0 };
+        let Self { engine, link, io: Io::Udp(udp), incoming, clocks, quiet, .. } = self else { return 0 };
         let udp = &mut **udp;
         let dst = udp.socket.ip();
         let both = Now { instant: now, wall: clocks.wall + now.saturating_duration_since(clocks.instant) };
         let mut count = 0;
-        for _ in 0..RECEIVES_PER_TURN {
+        // What comes after silence is most likely alone, and somebody waits for it: looking for more, which takes
+        // 360 ns when there is none, is left to the next turn.
+        let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
+        for _ in 0..receives {
             match udp.socket.recv(&mut udp.batch) {
                 Ok(0) => break,
                 Ok(datagrams) => count += u32::try_from(datagrams).unwrap_or(u32::MAX),
@@ -106,6 +112,7 @@ impl Lane {
                 }
             }
         }
+        *quiet = count == 0;
         count
     }
 
