@@ -2,8 +2,8 @@
 
 use super::Engine;
 use super::peers::{Flights, PACKET_OVERHEAD};
-use qp::{Mtu, Train};
 use qp::wire::{Flow, UDP_PORT};
+use qp::{Mtu, Train};
 use std::net::IpAddr;
 use std::time::Instant;
 
