@@ -87,6 +87,12 @@ impl PeerWindow {
         }
     }
 
+    /// Whether at least half of it is on the way: answers that make room are due then.
+    #[must_use]
+    pub const fn is_half_used(&self) -> bool {
+        self.used >= self.limit.div_ceil(2)
+    }
+
     /// Books `charge` bytes as on the way.
     pub const fn take(&mut self, charge: u32) {
         self.used = self.used.saturating_add(charge);

@@ -146,11 +146,20 @@ pub struct Counters {
     pub socket: Option<SocketCounters>,
 }
 
+/// The counter of the sockets, and what it counts.
+const SOCKET_OVERRUN: (&str, &str) =
+    ("socket_rx_overrun", "Datagrams that the kernel dropped because the socket's receive buffer was full.");
+
 impl Counters {
     /// Every counter with its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let socket = self.socket.iter().flat_map(|s| [("socket_rx_overrun", s.drops)]);
+        let socket = self.socket.iter().flat_map(|s| [(SOCKET_OVERRUN.0, s.drops)]);
         self.qp.iter().chain(self.port.iter()).chain(socket)
+    }
+
+    /// Every counter's name with what it counts.
+    pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
+        QpCounters::describe().chain(PortCounters::describe()).chain([SOCKET_OVERRUN])
     }
 }
 

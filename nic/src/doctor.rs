@@ -9,6 +9,8 @@ mod port;
 #[cfg(test)]
 mod tests;
 
+pub use port::{Owner, PortHolder, port_holders};
+
 use crate::net::{
     BindError, Capabilities, Gso, Interface, MAX_TRAIN_BYTES, RoceSocket, SocketConfig, interfaces,
     receive_charge,

@@ -102,10 +102,10 @@ impl MemoryRegion {
         self.access
     }
 
-    /// First address.
+    /// First address, as work requests name it: that of the memory, or 0 with `ZERO_BASED`.
     #[must_use]
     pub fn addr(&self) -> u64 {
-        self.buffer.addr() as u64
+        if self.access.contains(Access::ZERO_BASED) { 0 } else { self.buffer.addr() as u64 }
     }
 
     /// Number of bytes.

@@ -109,9 +109,7 @@ impl Device {
 
     /// Ends all captures; what they wrote is in the files afterwards.
     pub fn stop_captures(&self) {
-        if let Ok(port) = self.inner.port() {
-            port.with_lane(|lane| lane.link.remove_observers(CAPTURE));
-        }
+        self.remove_observers(CAPTURE);
     }
 
     /// Shows every packet of the device to an observer, with what became of it.
@@ -121,6 +119,11 @@ impl Device {
     pub fn observe(&self, observer: impl Observer) -> Result<()> {
         self.inner.port()?.with_lane(|lane| lane.link.push_observer(observer));
         Ok(())
+    }
+
+    /// Takes the observers with this name away, and says how many there were.
+    pub fn remove_observers(&self, name: &str) -> usize {
+        self.inner.port().map_or(0, |port| port.with_lane(|lane| lane.link.remove_observers(name)))
     }
 }
 

@@ -27,6 +27,7 @@
 pub mod capture;
 pub mod doctor;
 pub mod engine;
+pub mod ladder;
 pub mod link;
 pub mod memory;
 pub mod net;

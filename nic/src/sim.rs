@@ -223,7 +223,7 @@ impl State {
             let Some(port) = site.port.upgrade() else { continue };
             let latency = self.latency;
             port.with_lane(|lane| {
-                while lane.transmit(now) {}
+                while lane.transmit(now) > 0 {}
                 if let Io::Sim { outbox, .. } = &mut lane.io {
                     for (to, packet) in outbox.drain(..) {
                         self.flown += 1;

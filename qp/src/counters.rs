@@ -13,6 +13,11 @@ macro_rules! counters {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
 
+            /// Every counter's name with what it counts.
+            pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
+                [$((stringify!($field), concat!($($doc),*).trim_ascii_start())),*].into_iter()
+            }
+
             /// Adds another set of counters to this one.
             pub fn add(&mut self, other: &Self) {
                 $(self.$field += other.$field;)*
@@ -151,6 +156,11 @@ mod tests {
     fn names_and_addition() {
         let mut a = QpCounters { sent_pkts: 2, ..Default::default() };
         a.add(&QpCounters { sent_pkts: 3, ghost_responses: 1, ..Default::default() });
+        assert!(QpCounters::describe().map(|(name, _)| name).eq(a.iter().map(|(name, _)| name)));
+        assert_eq!(
+            QpCounters::describe().next(),
+            Some(("sent_pkts", "Packets sent, retransmissions included."))
+        );
         let named: Vec<_> = a.iter().filter(|(_, v)| *v > 0).collect();
         assert_eq!(named, [("sent_pkts", 5), ("ghost_responses", 1)]);
     }

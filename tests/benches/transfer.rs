@@ -4,6 +4,8 @@
 //! take turns, because the speed of a shared machine wanders: what counts is the ratio of neighbours. With `--check` the
 //! program fails when a target is missed.
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use rnic::net::baseline::{Throughput, echo, ping, receive_stream, send_stream};
 use rnic::net::{RoceSocket, SocketConfig};
 use rnic::{
@@ -66,6 +68,21 @@ fn main() -> ExitCode {
             eprintln!("transfer: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Keeps this process on the `nth` of its processors, if it has two. Left to itself the scheduler puts both sides on
+/// one of them in some of the slices, which says nothing about either.
+fn pin(nth: usize) {
+    let this = Pid::from_raw(0);
+    let Ok(allowed) = sched_getaffinity(this) else { return };
+    let all: Vec<_> = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
+    if all.len() < 2 {
+        return;
+    }
+    let mut one = CpuSet::new();
+    if one.set(all[nth]).is_ok() && sched_setaffinity(this, &one).is_err() {
+        eprintln!("transfer: cannot be pinned to a processor; figures will vary more");
     }
 }
 
@@ -334,6 +351,7 @@ fn answer(end: &End, peer: &Place, stop: &AtomicBool) -> Outcome<()> {
 
 /// The peer: does what it is told on standard input.
 fn serve() -> Outcome<()> {
+    pin(1);
     let end = Arc::new(End::new()?);
     let mut lines = stdin().lines();
     let peer: Place = serde_json::from_str(&lines.next().ok_or("nobody gives orders")??)?;
@@ -444,6 +462,8 @@ fn ratios(values: &[f64], yardstick: &[f64]) -> Vec<f64> {
 fn compare() -> Outcome<bool> {
     let end = End::new()?;
     let mut peer = Peer::start(&end)?;
+    // After the peer was started, which would inherit it; before there are threads, which shall.
+    pin(0);
     end.qp.connect(&peer.place.qp, &ConnectOptions::default())?;
     let pattern: Vec<u8> = (0..REGION).map(|at| (at % 251 + 1) as u8).collect();
     end.source.write_at(0, &pattern)?;

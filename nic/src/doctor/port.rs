@@ -6,6 +6,44 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
+/// Who has UDP port 4791 on an address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortHolder {
+    /// What the socket is bound to; a wildcard address takes all of its family.
+    pub address: SocketAddr,
+    /// The user it belongs to.
+    pub uid: u32,
+    /// Who has it, as far as it can be known.
+    pub owner: Owner,
+}
+
+impl PortHolder {
+    /// Whether nobody else can serve `ip` while this socket is there.
+    #[must_use]
+    pub fn blocks(&self, ip: IpAddr) -> bool {
+        match self.address.ip() {
+            IpAddr::V4(any) if any.is_unspecified() => ip.is_ipv4(),
+            // Unless it is for IPv6 only, which the kernel's list does not tell.
+            IpAddr::V6(any) if any.is_unspecified() => true,
+            one => one.to_canonical() == ip.to_canonical(),
+        }
+    }
+}
+
+/// The sockets of this network namespace that are bound to UDP port 4791.
+///
+/// # Errors
+/// When `/proc` does not list sockets.
+pub fn port_holders() -> std::io::Result<Vec<PortHolder>> {
+    let mut bound = bound_to(ROCE_PORT, &fs::read_to_string("/proc/net/udp")?);
+    // A kernel without IPv6 has no such file.
+    bound.extend(bound_to(ROCE_PORT, &fs::read_to_string("/proc/net/udp6").unwrap_or_default()));
+    let inodes: Vec<_> = bound.iter().map(|b| b.inode).collect();
+    let owners = owners(&inodes);
+    let owner = |inode| owners.get(inode).cloned().unwrap_or(Owner::Hidden);
+    Ok(bound.iter().map(|b| PortHolder { address: b.address, uid: b.uid, owner: owner(&b.inode) }).collect())
+}
+
 /// A bound UDP socket, as `/proc/net/udp` and `/proc/net/udp6` list it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bound {
@@ -19,7 +57,7 @@ pub(super) struct Bound {
 
 /// Who a socket belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Owner {
+pub enum Owner {
     /// A process with this name.
     Process {
         /// Process id.

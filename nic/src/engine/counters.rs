@@ -20,6 +20,12 @@ macro_rules! reasons {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
+
+            /// What it means.
+            #[must_use]
+            pub fn explain(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),*).trim_ascii_start(),)* }
+            }
         }
     };
 }
@@ -80,40 +86,54 @@ impl From<PacketDrop> for DropReason {
     }
 }
 
-/// Counters of a port that belong to no queue pair.
-#[derive(Clone, Debug)]
-pub struct PortCounters {
-    drops: [u64; DropReason::ALL.len()],
-    /// Packets received, whatever became of them.
-    pub rx_packets: u64,
-    /// Bytes received, BTH to ICRC.
-    pub rx_bytes: u64,
-    /// Packets sent.
-    pub tx_packets: u64,
-    /// Bytes sent, BTH to ICRC.
-    pub tx_bytes: u64,
-    /// Packets whose ICRC is right only for an IPv4 identification that had to be solved for: the check is then
-    /// 16 bits strong.
-    pub icrc_solved: u64,
-    /// Packets that arrived with the ECN field saying "congestion experienced".
-    pub rx_ce_packets: u64,
-    /// Times that a queue pair waited because the peer's window was full.
-    pub window_stalls: u64,
+/// Declares the counters that are not of drops once: fields, names and what they mean.
+macro_rules! port_counters {
+    ($($(#[doc = $doc:literal])* $field:ident,)*) => {
+        /// Counters of a port that belong to no queue pair.
+        #[derive(Clone, Debug)]
+        pub struct PortCounters {
+            drops: [u64; DropReason::ALL.len()],
+            $($(#[doc = $doc])* pub $field: u64,)*
+        }
+
+        impl Default for PortCounters {
+            fn default() -> Self {
+                Self { drops: [0; DropReason::ALL.len()], $($field: 0,)* }
+            }
+        }
+
+        impl PortCounters {
+            /// Every counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                let own = [$((stringify!($field), self.$field)),*];
+                own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), self.dropped(*r))))
+            }
+
+            /// Every counter's name with what it counts.
+            pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
+                let own = [$((stringify!($field), concat!($($doc),*).trim_ascii_start())),*];
+                own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), r.explain())))
+            }
+        }
+    };
 }
 
-impl Default for PortCounters {
-    fn default() -> Self {
-        Self {
-            drops: [0; DropReason::ALL.len()],
-            rx_packets: 0,
-            rx_bytes: 0,
-            tx_packets: 0,
-            tx_bytes: 0,
-            icrc_solved: 0,
-            rx_ce_packets: 0,
-            window_stalls: 0,
-        }
-    }
+port_counters! {
+    /// Packets received, whatever became of them.
+    rx_packets,
+    /// Bytes received, BTH to ICRC.
+    rx_bytes,
+    /// Packets sent.
+    tx_packets,
+    /// Bytes sent, BTH to ICRC.
+    tx_bytes,
+    /// Packets whose ICRC is right only for an IPv4 identification that had to be solved for: the check is then
+    /// 16 bits strong.
+    icrc_solved,
+    /// Packets that arrived with the ECN field saying "congestion experienced".
+    rx_ce_packets,
+    /// Times that a queue pair waited because the peer's window was full.
+    window_stalls,
 }
 
 impl PortCounters {
@@ -132,19 +152,5 @@ impl PortCounters {
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.drops.iter().sum()
-    }
-
-    /// Every counter with its name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let own = [
-            ("rx_packets", self.rx_packets),
-            ("rx_bytes", self.rx_bytes),
-            ("tx_packets", self.tx_packets),
-            ("tx_bytes", self.tx_bytes),
-            ("icrc_solved", self.icrc_solved),
-            ("rx_ce_packets", self.rx_ce_packets),
-            ("window_stalls", self.window_stalls),
-        ];
-        own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), self.dropped(*r))))
     }
 }

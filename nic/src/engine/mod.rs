@@ -45,6 +45,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// How many queue pairs that are ready are looked at before they count as many.
+const READY_LOOK: usize = 4;
+
 /// What an engine is created with.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -172,6 +175,12 @@ impl Engine {
     /// Whether a queue pair has nothing on the way to its peer.
     pub(crate) fn is_quiet(&self, qpn: Qpn) -> bool {
         self.qp(qpn).is_some_and(|qp| qp.next_psn() == qp.unacked_psn())
+    }
+
+    /// Whether a queue pair that is ready has more to say than acknowledgements.
+    pub(crate) fn has_requests(&self) -> bool {
+        let more = |index: &usize| self.qps[*index].as_ref().is_some_and(|e| !e.qp.only_acknowledges());
+        self.ready.iter().take(READY_LOOK).any(more) || self.ready.len() > READY_LOOK
     }
 
     /// Whether a queue pair may have something to send.

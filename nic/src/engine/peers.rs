@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 /// BTH, RETH and ICRC around the payload of the packets that a window is measured in.
-const OVERHEAD: u32 = 12 + 16 + 4;
+pub(super) const PACKET_OVERHEAD: u32 = 12 + 16 + 4;
 
 /// Full packets in a train, as far as the charge of one depends on it: a 64 KiB train has 15 of 4 KiB.
 const TRAIN: u32 = 15;
@@ -71,7 +71,7 @@ pub(crate) struct Flights {
 impl Flights {
     /// The charge of a full packet of this path MTU, as part of a train.
     pub(crate) fn packet_charge(mtu: Mtu) -> u32 {
-        Charge::in_train(mtu.bytes() + OVERHEAD, TRAIN)
+        Charge::in_train(mtu.bytes() + PACKET_OVERHEAD, TRAIN)
     }
 
     /// Books what was just sent: PSNs `from..to`, in `packets` packets of `size` bytes. Returns the charge.

@@ -1,8 +1,8 @@
 //! One pass out: from the queue pairs that are ready to trains of packets.
 
 use super::Engine;
-use super::peers::Flights;
-use qp::Train;
+use super::peers::{Flights, PACKET_OVERHEAD};
+use qp::{Mtu, Train};
 use qp::wire::{Flow, UDP_PORT};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -24,6 +24,12 @@ pub struct Departure {
     pub packets: u32,
 }
 
+/// How many full packets of this path MTU make a train.
+fn full_train(mtu: Mtu, max_packets: u32) -> u32 {
+    // What UDP over IPv4 carries.
+    (65_507 / (mtu.bytes() + PACKET_OVERHEAD)).min(max_packets)
+}
+
 impl Engine {
     /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. `None` once there is
     /// nothing more to send for now.
@@ -34,7 +40,11 @@ impl Engine {
             let Some(remote) = entry.remote else { continue };
             let mtu = entry.qp.mtu();
             let peer = self.peers.get_mut(remote.peer);
-            let mut budget = peer.window.packets(Flights::packet_charge(mtu));
+            let room = peer.window.packets(Flights::packet_charge(mtu));
+            // Close to the end of the window it is better to wait for answers than to send trains of what little room
+            // they leave: a system call costs as much for two packets as for fifteen.
+            let train = full_train(mtu, max_packets);
+            let mut budget = if room < train && peer.window.is_half_used() { 0 } else { room };
             let src_port = self.config.source_ports.get(remote.via).copied().unwrap_or(UDP_PORT);
             let flow = Flow { src: self.config.address, dst: remote.address, src_port, dst_port: UDP_PORT };
             let mut train = Train::new(buf, flow, max_packets);

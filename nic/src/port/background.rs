@@ -128,6 +128,11 @@ impl Background {
         }
     }
 
+    /// Whether the thread waits for packets itself.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) == BLOCKED
+    }
+
     /// Work was left undone. In standby the program polls, and does it itself; blocked, the thread has to know.
     pub(super) fn wake_now(&self) {
         if self.mode.load(Ordering::SeqCst) == BLOCKED {
@@ -166,6 +171,7 @@ impl Background {
                 watch.polling = false;
             }
             if watch.polling {
+                port.sweep();
                 drop(port);
                 self.sleep(ASIDE, || Some(Instant::now() + STANDBY));
                 continue;

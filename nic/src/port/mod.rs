@@ -32,9 +32,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// priority would starve the holder; the lock lends the holder that priority.
 const MISSES_BEFORE_WAITING: u32 = 64;
 
-/// Polls that one which moved packets counts for: a full turn takes 50 to 200 us, so a program that does nothing but
-/// poll makes only a few of them in the time in which it would make thousands of empty ones.
-const BUSY_POLL: u32 = 8;
+/// Polls that each train which a turn moved counts for: one takes 20 us or more, so a program that does nothing but poll
+/// moves only some tens of them in the time in which it would make thousands of empty polls.
+const TRAIN_POLLS: u32 = 2;
 
 /// What time it is for a port.
 #[derive(Clone)]
@@ -184,12 +184,12 @@ impl Port {
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
             None => self.lane.lock(),
         };
-        let busy = lane.turn(Instant::now());
+        // Blocked, the background thread would be woken to send what is held: then nothing is.
+        let may_hold = self.background.as_ref().is_some_and(|b| !b.is_blocked());
+        let done = lane.turn(Instant::now(), may_hold);
         self.release(lane);
-        if busy {
-            self.count_polls(BUSY_POLL);
-        }
-        busy
+        self.count_polls(done.saturating_mul(TRAIN_POLLS));
+        done > 0
     }
 
     /// An estimate that several threads may spoil, which is good enough: it tells polling from not polling.
@@ -200,9 +200,19 @@ impl Port {
     /// One turn by the background thread: whether anything happened.
     fn background_turn(&self) -> bool {
         let mut lane = self.lane.lock();
-        let busy = lane.turn(Instant::now());
+        let done = lane.turn(Instant::now(), false);
         self.release(lane);
-        busy
+        done > 0
+    }
+
+    /// In standby: sends what the program left undone, if it stopped polling.
+    fn sweep(&self) {
+        if let Some(mut lane) = self.lane.try_lock() {
+            if lane.has_work() {
+                lane.transmit(Instant::now());
+            }
+            self.release(lane);
+        }
     }
 
     /// When the next turn is wanted, if no packet comes before.

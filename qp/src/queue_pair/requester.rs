@@ -339,11 +339,10 @@ impl QueuePair {
         let carries_event = operation == WireOperation::Send || extra == Extra::Imm;
         request.headers.solicited =
             request.last && carries_event && wqe.wr.flags.contains(SendFlags::SOLICITED);
-        // Asked for at the end of a message, now and then within it, and where the budget ends: an answer is what
-        // brings new budget.
-        request.headers.ack_req = request.last
-            || self.requester.since_ack_request + 1 >= self.config.tuning.ack_interval
-            || budget <= request.psns;
+        // Asked for at the end of a message, now and then within it, and in good time before the budget ends: an answer
+        // is what brings new budget, and whoever gives it may stop short of its end.
+        let since = self.requester.since_ack_request + request.psns;
+        request.headers.ack_req = request.last || since >= self.config.tuning.ack_interval || since >= budget;
         request
     }
 

@@ -1,8 +1,10 @@
 //! The `rnic` program.
 
 mod decode;
+mod demo;
 mod doctor;
 mod perf;
+mod show;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
@@ -20,18 +22,24 @@ struct Cli {
 enum Command {
     /// Show the RoCEv2 packets of a capture file and check their ICRC.
     Decode(decode::Args),
+    /// See two NICs do everything they can, in a few seconds.
+    Demo(demo::Args),
     /// Say what on this host would get in the way, and what to do about it.
     Doctor(doctor::Args),
     /// Measure bandwidth and latency between two rnic devices.
     Perf(perf::Args),
+    /// List what devices this host has: links, GIDs, attributes, counters.
+    Show(show::Args),
 }
 
 impl Command {
     fn run(self) -> Result<ExitCode, Box<dyn Error>> {
         match self {
             Self::Decode(args) => decode::run(&args),
+            Self::Demo(args) => Ok(demo::run(&args)),
             Self::Doctor(args) => Ok(doctor::run(&args)?),
             Self::Perf(args) => perf::run(&args),
+            Self::Show(args) => show::run(&args),
         }
     }
 }

@@ -1,0 +1,117 @@
+//! What client and server say to each other besides RDMA, and the data that they move.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rnic::QpAddress;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How both ends of a connection are set up.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    /// Path MTU in bytes; `None` for the largest that both ports carry.
+    pub(super) mtu: Option<u32>,
+    /// The wait that a sender is told when no receive is posted, as a code of IBTA table 45.
+    pub(super) min_rnr_timer: u8,
+    /// Bytes of the buffer of each end.
+    pub(super) buffer: usize,
+}
+
+/// A part of the server's buffer.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Piece {
+    pub(super) at: usize,
+    pub(super) len: usize,
+}
+
+/// What the client asks of the server. `connection` counts those made, from 0.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub(super) enum Ask {
+    /// A queue pair with a buffer, connected to this one.
+    Connect { peer: QpAddress, setup: Setup },
+    /// Put this pattern into the buffer.
+    Fill { connection: usize, piece: Piece, pattern: u64 },
+    /// Compare a part of the buffer with a pattern, which starts with its byte `from`.
+    Compare { connection: usize, piece: Piece, pattern: u64, from: usize },
+    /// Store 8 bytes.
+    Store { connection: usize, at: usize, value: u64 },
+    /// Load 8 bytes.
+    Load { connection: usize, at: usize },
+    /// Post a receive.
+    Receive { connection: usize, pieces: Vec<Piece> },
+    /// Wait for a receive to complete.
+    Await { connection: usize },
+    /// What the queue pair counted.
+    Counters { connection: usize },
+}
+
+/// The server's answer; the first one comes unasked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub(super) enum Reply {
+    Ready {
+        process: u32,
+    },
+    Connected {
+        address: QpAddress,
+        addr: u64,
+        rkey: u32,
+    },
+    Done,
+    Value {
+        value: u64,
+    },
+    /// The first byte that differs.
+    Compared {
+        difference: Option<usize>,
+    },
+    Received {
+        bytes: u32,
+        imm: Option<u32>,
+    },
+    Counters {
+        counters: BTreeMap<String, u64>,
+    },
+    Failed {
+        what: String,
+    },
+}
+
+/// Random bytes that follow from a seed and a number.
+pub(super) fn pattern(seed: u64, number: u64, len: usize) -> Vec<u8> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(number);
+    let mut bytes = vec![0; len];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// The first byte at which two buffers differ; lengths count.
+pub(super) fn difference(found: &[u8], wanted: &[u8]) -> Option<usize> {
+    let shorter = found.len().min(wanted.len());
+    let differs = found.iter().zip(wanted).position(|(a, b)| a != b);
+    differs.or((found.len() != wanted.len()).then_some(shorter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_differ_and_come_again() {
+        let one = pattern(1, 1, 1000);
+        assert_eq!(one, pattern(1, 1, 1000));
+        assert_eq!(one[..500], pattern(1, 1, 500));
+        assert_ne!(one, pattern(1, 2, 1000));
+        assert_ne!(one, pattern(2, 1, 1000));
+    }
+
+    #[test]
+    fn one_byte_is_enough_to_differ() {
+        assert_eq!(difference(b"abcd", b"abcd"), None);
+        assert_eq!(difference(b"abcd", b"abXd"), Some(2));
+        assert_eq!(difference(b"abc", b"abcd"), Some(3));
+        assert_eq!(difference(b"", b""), None);
+    }
+}

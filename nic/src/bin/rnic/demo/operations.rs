@@ -1,0 +1,230 @@
+//! Every operation, once.
+
+use super::client::{Client, Connection};
+use super::messages::{Piece, Setup};
+use super::{Outcome, expect};
+use rnic::{Gather, Gid, Operation, Sge};
+
+/// What a message of the demo holds: three packets of the path MTU, the last one not full.
+const LEN: usize = 2500;
+
+/// The setup of connections whose packets are drawn: the path MTU of a 1500-byte Ethernet, and 10.24 ms (code 20) for
+/// receivers that are not ready: longer than the server takes to post a receive.
+pub(super) const DRAWN: Setup = Setup { mtu: Some(1024), min_rnr_timer: 20, buffer: 8192 };
+
+/// The first connection.
+pub(super) fn introduce(client: &mut Client<'_>) -> Outcome<Connection> {
+    client.page.section(
+        "1. Two queue pairs meet",
+        "Before they can talk, two queue pairs (QPs) need each other's address (GID), number and first packet sequence \
+         number (PSN). These travel outside RDMA: here, as JSON over a pipe between the two processes.",
+    );
+    let connection = client.connect(DRAWN)?;
+    let here = connection.end.qp.address();
+    for (name, process, end) in
+        [("client", std::process::id(), here), ("server", client.server_process, connection.server)]
+    {
+        client.page.line(&format!(
+            "{name}  process {process:<7} gid {:<18} qp {:#08x}  first psn {:<8}  path MTU up to {}",
+            Gid(end.gid).to_string(),
+            end.qpn,
+            end.psn,
+            end.mtu
+        ));
+    }
+    Ok(connection)
+}
+
+/// All operations, each with its data compared at the end that receives it.
+pub(super) fn all(client: &mut Client<'_>, connection: &mut Connection) -> Outcome {
+    client.page.section(
+        "2. Every operation",
+        "Each ladder shows the packets between the two NICs, as the client's port sees them; #0 is the first PSN of its \
+         queue pair. The path MTU is 1024 bytes, so that longer messages take several packets. The ICRC at the end \
+         of each packet covers all that no router changes.",
+    );
+    write(client, connection)?;
+    write_with_immediate(client, connection)?;
+    read(client, connection)?;
+    send(client, connection)?;
+    send_with_immediate(client, connection)?;
+    compare_and_swap(client, connection)?;
+    fetch_and_add(client, connection)?;
+    nothing(client, connection)?;
+    inline(client, connection)?;
+    scatter_gather(client, connection)
+}
+
+/// The whole of a message at the start of the server's buffer.
+const fn whole(len: usize) -> Piece {
+    Piece { at: 0, len }
+}
+
+fn write(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "RDMA WRITE, 2500 bytes",
+        "The client names the place in the server's memory (address and rkey). No program runs at the server for it.",
+    );
+    let pattern = client.load(c, LEN)?;
+    c.end.qp.write(1, c.buffer.slice(0..LEN)?, c.remote)?;
+    client.succeed(c, 1)?;
+    client.compare(c, whole(LEN), pattern, 0)?;
+    client.draw();
+    client.page.proved("the server compared 2500 bytes");
+    Ok(())
+}
+
+fn write_with_immediate(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "RDMA WRITE WITH IMMEDIATE, 300 bytes",
+        "As before, and the server's program hears of it: 4 bytes of immediate data arrive with a receive completion.",
+    );
+    let pattern = client.load(c, 300)?;
+    client.post_receive(c, &[])?;
+    let imm = Some(0x2a);
+    c.end.qp.post(2, Operation::Write { remote: c.remote, imm }, c.buffer.slice(0..300)?)?;
+    client.succeed(c, 2)?;
+    client.received(c, 300, imm)?;
+    client.compare(c, whole(300), pattern, 0)?;
+    client.draw();
+    client.page.proved("the server compared 300 bytes and got the immediate 0x2a");
+    Ok(())
+}
+
+fn read(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "RDMA READ, 2500 bytes",
+        "One packet asks, three bring the data. They take the next three PSNs of the client's sequence.",
+    );
+    let (_, wanted) = client.fill(c, LEN)?;
+    c.end.qp.read(3, c.buffer.slice(0..LEN)?, c.remote)?;
+    client.succeed(c, 3)?;
+    client.compare_here(c, &wanted)?;
+    client.draw();
+    client.page.proved("the client compared 2500 bytes");
+    Ok(())
+}
+
+fn send(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "SEND, 2500 bytes",
+        "The message goes into the buffer that the server posted to receive it: the receiver chooses the place.",
+    );
+    let pattern = client.load(c, LEN)?;
+    client.post_receive(c, &[whole(4096)])?;
+    c.end.qp.send(4, c.buffer.slice(0..LEN)?)?;
+    client.succeed(c, 4)?;
+    client.received(c, LEN, None)?;
+    client.compare(c, whole(LEN), pattern, 0)?;
+    client.draw();
+    client.page.proved("the server received and compared 2500 bytes");
+    Ok(())
+}
+
+fn send_with_immediate(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation("SEND WITH IMMEDIATE, 100 bytes", "A SEND with 4 bytes more, for the completion.");
+    let pattern = client.load(c, 100)?;
+    client.post_receive(c, &[whole(4096)])?;
+    let imm = Some(7);
+    c.end.qp.post(5, Operation::Send { imm, invalidate: None }, c.buffer.slice(0..100)?)?;
+    client.succeed(c, 5)?;
+    client.received(c, 100, imm)?;
+    client.compare(c, whole(100), pattern, 0)?;
+    client.draw();
+    client.page.proved("the server received and compared 100 bytes and got the immediate 7");
+    Ok(())
+}
+
+/// What the server's word is at first, and what it becomes.
+const WORD: [u64; 3] = [1000, 2000, 2042];
+
+fn compare_and_swap(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    let [before, after, _] = WORD;
+    client.page.operation(
+        "CMP_AND_SWP, 8 bytes",
+        "If the server's word is 1000 (0x3e8), it becomes 2000 (0x7d0). Nobody gets in between; the old value comes back.",
+    );
+    client.store(c, before)?;
+    let operation = Operation::CompareSwap { remote: c.remote, compare: before, swap: after };
+    c.end.qp.post(6, operation, c.buffer.slice(0..8)?)?;
+    client.succeed(c, 6)?;
+    atomic_result(client, c, before, after)
+}
+
+fn fetch_and_add(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    let [_, before, after] = WORD;
+    client.page.operation(
+        "FETCH_ADD, 8 bytes",
+        "42 (0x2a) is added to the server's word; the old value comes back.",
+    );
+    c.end.qp.post(7, Operation::FetchAdd { remote: c.remote, add: after - before }, c.buffer.slice(0..8)?)?;
+    client.succeed(c, 7)?;
+    atomic_result(client, c, before, after)
+}
+
+fn atomic_result(client: &mut Client<'_>, c: &Connection, before: u64, after: u64) -> Outcome {
+    let old = c.buffer.load_u64(0)?;
+    expect(old == before, || format!("the old value came back as {old} instead of {before}"))?;
+    let new = client.stored(c)?;
+    expect(new == after, || format!("the server's word is {new} instead of {after}"))?;
+    client.draw();
+    client.page.proved(&format!("the client got {before}, the server's word is {after}"));
+    Ok(())
+}
+
+fn nothing(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "RDMA WRITE of 0 bytes",
+        "One packet without payload, acknowledged like any other. It touches no memory, so its rkey need not be valid.",
+    );
+    let before = client.stored(c)?;
+    let nowhere = rnic::Remote { addr: 0, rkey: 0 };
+    c.end.qp.write(8, Gather::Empty, nowhere)?;
+    client.succeed(c, 8)?;
+    let after = client.stored(c)?;
+    expect(before == after, || "a WRITE of 0 bytes changed the server's memory".to_owned())?;
+    client.draw();
+    client.page.proved("completed, and the server's memory is as it was");
+    Ok(())
+}
+
+fn inline(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "SEND, 64 bytes inline",
+        "The bytes were copied into the work request: no registered memory, and the program may reuse its own at once.",
+    );
+    let (pattern, bytes) = client.fresh(64);
+    client.post_receive(c, &[whole(64)])?;
+    c.end.qp.send(9, Gather::Inline(bytes.into()))?;
+    client.succeed(c, 9)?;
+    client.received(c, 64, None)?;
+    client.compare(c, whole(64), pattern, 0)?;
+    client.draw();
+    client.page.proved("the server received and compared 64 bytes");
+    Ok(())
+}
+
+fn scatter_gather(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "SEND, gathered from 3 places and scattered to 2",
+        "The wire does not show it: one message, taken from three places here and laid down in two there.",
+    );
+    let (pattern, bytes) = client.fresh(1500);
+    let mut list: Vec<Sge> = Vec::new();
+    let mut taken = 0;
+    for (at, len) in [(4000, 700), (0, 1), (2000, 799)] {
+        c.buffer.write_at(at, &bytes[taken..taken + len])?;
+        list.push(c.buffer.slice(at..at + len)?);
+        taken += len;
+    }
+    let (first, second) = (Piece { at: 100, len: 1000 }, Piece { at: 5000, len: 500 });
+    client.post_receive(c, &[first, second])?;
+    c.end.qp.send(10, Gather::from(&list[..]))?;
+    client.succeed(c, 10)?;
+    client.received(c, 1500, None)?;
+    client.compare(c, first, pattern, 0)?;
+    client.compare(c, second, pattern, first.len)?;
+    client.draw();
+    client.page.proved("the server compared 1000 bytes in one place and 500 in the other");
+    Ok(())
+}

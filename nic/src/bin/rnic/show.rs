@@ -1,0 +1,294 @@
+//! `rnic show`: the devices of this host, in the manner of iproute2's `rdma`.
+//!
+//! A device lives in the program that opens it, so what is shown is what a program that opened one now would get:
+//! this command opens each for a moment and looks.
+
+use clap::ValueEnum;
+use rnic::doctor::{Owner, PortHolder, port_holders};
+use rnic::net::{Interface, ROCE_PORT, interfaces};
+use rnic::{Counters, Device, DeviceAttr, DeviceConfig, Gid, Mtu};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::io::{self, ErrorKind, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+/// List the devices of this host: one for each address on which UDP port 4791 can be served.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A device lives in the program that opens it. Shown is what a program would get that opened it \
+                        now; `port_state busy` means that another program has the address."
+)]
+pub(crate) struct Args {
+    /// What to show.
+    #[arg(value_enum, default_value_t = Object::Link)]
+    object: Object,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+    /// With --json: indented.
+    #[arg(short, long)]
+    pretty: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Object {
+    /// Devices.
+    Dev,
+    /// Their ports.
+    Link,
+    /// GID tables.
+    Gid,
+    /// What devices can do.
+    Attr,
+    /// What is counted.
+    Counters,
+}
+
+/// A line: what it is of, as words and as JSON has it, and its keys and values in order.
+struct Row {
+    head: String,
+    keys: Vec<(&'static str, Value)>,
+    pairs: Vec<(&'static str, Value)>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let rows = match args.object {
+        Object::Counters => counters(),
+        object => devices(object)?,
+    };
+    let mut text = Vec::new();
+    if args.json {
+        let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+        let print = if args.pretty { serde_json::to_writer_pretty } else { serde_json::to_writer };
+        print(&mut text, &rows)?;
+        text.push(b'\n');
+    } else {
+        for row in &rows {
+            writeln!(text, "{}", row.line())?;
+        }
+    }
+    if args.object == Object::Counters {
+        eprintln!("values are in the program that owns a device: Device::counters() there");
+    }
+    match io::stdout().write_all(&text) {
+        // Who reads no further has seen enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+impl Row {
+    fn line(&self) -> String {
+        let mut line = self.head.clone();
+        for (key, value) in &self.pairs {
+            let value = match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            line.push_str(&format!(" {key} {value}"));
+        }
+        line
+    }
+
+    fn json(&self) -> Value {
+        self.keys
+            .iter()
+            .chain(&self.pairs)
+            .map(|(key, value)| ((*key).to_owned(), value.clone()))
+            .collect::<Map<_, _>>()
+            .into()
+    }
+}
+
+/// An address that a device can have.
+struct Candidate {
+    address: IpAddr,
+    netdev: String,
+    up: bool,
+    mtu: u32,
+    /// The device, if it can be opened now, or why it cannot.
+    device: Result<Device, String>,
+    holder: Option<PortHolder>,
+}
+
+impl Candidate {
+    fn new(address: IpAddr, interface: &Interface, holders: &[PortHolder]) -> Self {
+        let scope_id = match address {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                // An interface that has just gone has no address to open.
+                nix::net::if_::if_nametoindex(interface.name.as_str()).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let config = DeviceConfig { scope_id, ..DeviceConfig::at(address) };
+        Self {
+            address,
+            netdev: interface.name.clone(),
+            up: interface.up,
+            mtu: interface.mtu,
+            device: Device::open(&config).map_err(|error| error.to_string()),
+            holder: holders.iter().find(|holder| holder.blocks(address)).cloned(),
+        }
+    }
+
+    /// `free`, `busy` if somebody else has it, or `unusable`.
+    fn port_state(&self) -> &'static str {
+        match (&self.device, &self.holder) {
+            (Ok(_), _) => "free",
+            (Err(_), Some(_)) => "busy",
+            (Err(_), None) => "unusable",
+        }
+    }
+
+    /// Whether packets could flow: for us, or for who has it.
+    fn active(&self) -> bool {
+        self.up && self.port_state() != "unusable"
+    }
+
+    fn path_mtu(&self) -> u32 {
+        let carried = || Mtu::for_interface(self.mtu).unwrap_or(Mtu::B1024);
+        self.device.as_ref().map_or_else(|_| carried(), |device| device.port_attr().active_mtu).bytes()
+    }
+}
+
+/// The addresses of this host, those of loopback first: of 127.0.0.0/8 those in use and the first free one.
+fn candidates() -> Result<Vec<Candidate>, Box<dyn Error>> {
+    // Who cannot be told who holds what can still be told what is free.
+    let holders = port_holders().unwrap_or_default();
+    let mut all =
+        interfaces().map_err(|error| format!("the kernel does not list its interfaces: {error}"))?;
+    all.sort_by_key(|interface| !interface.loopback);
+    let mut found = Vec::new();
+    for interface in &all {
+        let mut addresses: BTreeSet<IpAddr> = interface.addresses.iter().copied().collect();
+        if interface.loopback {
+            let held = holders.iter().map(|h| h.address.ip().to_canonical());
+            addresses.extend(held.filter(|ip| ip.is_ipv4() && ip.is_loopback()));
+            addresses.extend(rnic::open().ok().map(|device| device.address()));
+        }
+        found.extend(addresses.into_iter().map(|address| Candidate::new(address, interface, &holders)));
+    }
+    Ok(found)
+}
+
+fn devices(object: Object) -> Result<Vec<Row>, Box<dyn Error>> {
+    let all = candidates()?;
+    Ok(all.iter().enumerate().filter_map(|(index, candidate)| row(object, index, candidate)).collect())
+}
+
+/// The line of one device; `None` for attributes of one that cannot be opened.
+fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
+    let name = format!("rnic{index}");
+    let gid = Gid::from(candidate.address);
+    let mut pairs = Vec::new();
+    let head = match object {
+        Object::Dev => {
+            pairs.push(("node_type", json!("ca")));
+            pairs.push(("transport", json!("rocev2")));
+            pairs.push(("ports", json!(1)));
+            format!("{index}: {name}:")
+        }
+        Object::Link => {
+            pairs.push(("state", json!(if candidate.active() { "ACTIVE" } else { "DOWN" })));
+            pairs.push(("physical_state", json!(if candidate.up { "LINK_UP" } else { "DISABLED" })));
+            format!("link {name}/1")
+        }
+        Object::Gid => {
+            pairs.push(("index", json!(0)));
+            pairs.push(("gid", json!(gid.to_string())));
+            pairs.push(("type", json!("rocev2")));
+            format!("gid {name}/1")
+        }
+        Object::Attr => {
+            pairs.extend(attributes(candidate.device.as_ref().ok()?));
+            format!("attr {name}")
+        }
+        Object::Counters => return None,
+    };
+    if object != Object::Attr {
+        pairs.push(("netdev", json!(candidate.netdev)));
+        pairs.push(("address", json!(candidate.address.to_string())));
+    }
+    if matches!(object, Object::Dev | Object::Link) {
+        pairs.extend(port(candidate));
+    }
+    let mut keys = vec![("ifindex", json!(index)), ("ifname", json!(name))];
+    if object == Object::Link || object == Object::Gid {
+        keys.push(("port", json!(1)));
+    }
+    Some(Row { head, keys, pairs })
+}
+
+/// The state of the UDP port at an address.
+fn port(candidate: &Candidate) -> Vec<(&'static str, Value)> {
+    let mut pairs = vec![
+        ("active_mtu", json!(candidate.path_mtu())),
+        ("udp_port", json!(ROCE_PORT)),
+        ("port_state", json!(candidate.port_state())),
+    ];
+    match (&candidate.device, &candidate.holder) {
+        (Err(_), Some(holder)) => match &holder.owner {
+            Owner::Process { pid, name } => {
+                pairs.push(("pid", json!(pid)));
+                pairs.push(("comm", json!(name)));
+            }
+            Owner::Kernel => pairs.push(("comm", json!("[kernel]"))),
+            Owner::Hidden => pairs.push(("uid", json!(holder.uid))),
+        },
+        (Err(error), None) => pairs.push(("error", json!(error))),
+        (Ok(_), _) => {}
+    }
+    pairs
+}
+
+/// What a device can do, under the verbs' names.
+fn attributes(device: &Device) -> Vec<(&'static str, Value)> {
+    let DeviceAttr {
+        max_qp,
+        max_qp_wr,
+        max_sge,
+        max_inline_data,
+        max_cq,
+        max_cqe,
+        max_mr,
+        max_mr_size,
+        max_pd,
+        max_qp_rd_atom,
+        max_qp_init_rd_atom,
+        max_pkeys,
+        phys_port_cnt,
+    } = device.attr();
+    let port = device.port_attr();
+    vec![
+        ("max_qp", json!(max_qp)),
+        ("max_qp_wr", json!(max_qp_wr)),
+        ("max_sge", json!(max_sge)),
+        ("max_inline_data", json!(max_inline_data)),
+        ("max_cq", json!(max_cq)),
+        ("max_cqe", json!(max_cqe)),
+        ("max_mr", json!(max_mr)),
+        ("max_mr_size", json!(max_mr_size)),
+        ("max_pd", json!(max_pd)),
+        ("max_qp_rd_atom", json!(max_qp_rd_atom)),
+        ("max_qp_init_rd_atom", json!(max_qp_init_rd_atom)),
+        ("max_pkeys", json!(max_pkeys)),
+        ("phys_port_cnt", json!(phys_port_cnt)),
+        ("max_mtu", json!(port.max_mtu.bytes())),
+        ("active_mtu", json!(port.active_mtu.bytes())),
+        ("gid_tbl_len", json!(port.gid_tbl_len)),
+        ("pkey_tbl_len", json!(port.pkey_tbl_len)),
+        ("max_msg_sz", json!(port.max_msg_sz)),
+    ]
+}
+
+/// The names of all counters, with what they count.
+fn counters() -> Vec<Row> {
+    let row = |(name, meaning): (&str, &str)| Row {
+        head: format!("counter {name:<26} {meaning}"),
+        keys: vec![("name", json!(name)), ("meaning", json!(meaning))],
+        pairs: Vec::new(),
+    };
+    Counters::describe().map(row).collect()
+}

@@ -1,0 +1,163 @@
+//! The commands `rnic demo` and `rnic show`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn rnic(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rnic")).args(args).output().unwrap()
+}
+
+/// A file of this test's own.
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn demo(capture: &Path, more: &[&str]) -> Output {
+    let mut args = vec!["demo", "--quick", "--capture", capture.to_str().unwrap()];
+    args.extend(more);
+    rnic(&args)
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn the_demo_and_its_capture() {
+    let capture = scratch("demo.pcapng");
+    let output = demo(&capture, &[]);
+    let story = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
+    assert!(story.contains("Everything was as it should be."), "{story}");
+    assert!(!story.contains('\x1b'), "no colours into a pipe");
+    let ladders: Vec<_> = story.lines().filter(|line| line.contains('|')).collect();
+    assert!(ladders.iter().all(|line| line.chars().count() <= 110), "{story}");
+    for part in ["x dropped by fault f1", "NAK psn-sequence-error", "NAK remote-access-error", "RNR NAK wait"]
+    {
+        assert!(ladders.iter().any(|line| line.contains(part)), "{part}: {story}");
+    }
+
+    let output = rnic(&["decode", "--json", capture.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packets = report["packets"].as_array().unwrap();
+    assert_eq!(report["summary"]["packets"], packets.len());
+    for count in ["bad_icrc", "malformed", "truncated", "other_frames"] {
+        assert_eq!(report["summary"][count], 0, "{count}");
+    }
+    assert!(packets.iter().any(|p| p["comments"][0] == "fault f1: dropped"));
+    for opcode in [
+        "SEND_FIRST",
+        "SEND_ONLY_IMM",
+        "WRITE_MIDDLE",
+        "WRITE_ONLY_IMM",
+        "READ_REQ",
+        "READ_RESP_LAST",
+        "CMP_SWAP",
+        "FETCH_ADD",
+        "ATOMIC_ACK",
+        "ACK",
+    ] {
+        let start = format!("RC {opcode} ");
+        assert!(packets.iter().any(|p| p["text"].as_str().unwrap().starts_with(&start)), "{opcode}");
+    }
+    wireshark_agrees(&capture, packets.len());
+}
+
+/// Wireshark recognises every packet, and complains about none.
+fn wireshark_agrees(capture: &Path, packets: usize) {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: tshark is not installed, so nobody checked that Wireshark reads the capture");
+        return;
+    }
+    let matching = |filter: &str| {
+        // It guesses at what a payload holds, and ours holds nothing.
+        let mut tshark = Command::new("tshark");
+        tshark.args(["--disable-protocol", "rpcordma", "-Y", filter, "-r"]).arg(capture);
+        let output = tshark.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(matching("infiniband").len(), packets);
+    let complaints = matching("_ws.malformed || _ws.expert.severity==error");
+    assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+/// Whether a demo failed with one line that says what was wrong.
+fn fails_with(output: &Output, parts: &[&str]) {
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    for part in parts {
+        assert!(errors.contains(part), "{errors}");
+    }
+    assert!(!text(&output.stdout).contains("Everything was as it should be."));
+}
+
+#[test]
+fn data_that_differ_are_found() {
+    let output = demo(&scratch("differ.pcapng"), &["--server-seed", "2"]);
+    fails_with(
+        &output,
+        &["FAILED in 'Every operation'", "byte 0 of 2500 at the server is not what was sent"],
+    );
+}
+
+/// Retransmission hides a damaged packet from the programs, but not from who reads the capture.
+#[test]
+fn a_bad_icrc_is_found() {
+    let output = demo(&scratch("bad.pcapng"), &["--fault", "tx data nth=3 corrupt icrc"]);
+    fails_with(&output, &["FAILED in 'The capture'", "1 bad ICRC"]);
+}
+
+#[test]
+fn a_network_that_loses_everything_is_found() {
+    let output = demo(&scratch("lost.pcapng"), &["--fault", "tx drop always"]);
+    fails_with(&output, &["FAILED in 'Every operation'", "RETRY_EXC_ERR"]);
+}
+
+#[test]
+fn a_capture_that_cannot_be_written_is_found() {
+    let output = demo(Path::new("/nonexistent/demo.pcapng"), &[]);
+    fails_with(&output, &["/nonexistent/demo.pcapng", "--capture"]);
+}
+
+fn show(object: &str) -> Vec<Value> {
+    let output = rnic(&["show", object, "--json", "--pretty"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn show_prints_json_and_lines() {
+    for (object, key) in
+        [("dev", "node_type"), ("link", "state"), ("gid", "gid"), ("attr", "max_qp"), ("counters", "meaning")]
+    {
+        let rows = show(object);
+        assert!(!rows.is_empty(), "{object}");
+        assert!(rows.iter().all(|row| !row[key].is_null()), "{object}: {rows:?}");
+        let output = rnic(&["show", object]);
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(text(&output.stdout).lines().count(), rows.len(), "{object}: one line for each");
+    }
+    let output = rnic(&["show"]);
+    let start = "link rnic0/1 state ACTIVE physical_state LINK_UP netdev lo address 127.0.0.1 ";
+    assert!(text(&output.stdout).starts_with(start), "{}", text(&output.stdout));
+}
+
+#[test]
+fn show_says_who_has_an_address() {
+    let device = rnic::open().unwrap();
+    let address = device.address().to_string();
+    let rows = show("link");
+    let row = rows.iter().find(|row| row["address"] == *address).unwrap();
+    assert_eq!(row["port_state"], "busy");
+    assert_eq!(row["pid"], std::process::id());
+    let names: Vec<_> = device.counters().iter().map(|(name, _)| name.to_owned()).collect();
+    let listed: Vec<_> =
+        show("counters").iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(listed, names);
+}

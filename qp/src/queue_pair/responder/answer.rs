@@ -1,0 +1,128 @@
+//! Writing answers into trains.
+
+use super::{QueuePair, Response};
+use crate::ids::Psn;
+use crate::memory::{Access, Host};
+use crate::train::Train;
+use crate::wire::headers::AethFields;
+use crate::wire::opcode::Opcode;
+use crate::wire::packet::Headers;
+use crate::wire::syndrome::{NakCode, Syndrome};
+use crate::work::WcStatus;
+
+impl QueuePair {
+    /// Writes answers into the train; true if some had to stay for want of room.
+    pub(in crate::queue_pair) fn respond(&mut self, train: &mut Train<'_>, host: &mut impl Host) -> bool {
+        while let Some(response) = self.responder.responses.front().copied() {
+            let room = match response {
+                Response::Acknowledge { psn, syndrome, msn } => {
+                    self.send_acknowledge(train, psn, Opcode::RcAcknowledge, syndrome, msn, 0)
+                }
+                Response::Atomic { psn, original, msn, .. } => {
+                    let syndrome = Syndrome::ACK_UNLIMITED;
+                    self.send_acknowledge(train, psn, Opcode::RcAtomicAcknowledge, syndrome, msn, original)
+                }
+                Response::Read { .. } => match self.send_read_response(train, response, host) {
+                    Some(room) => room,
+                    // Given up: either it was a duplicate, or the QP went to ERR and the queue holds the NAK.
+                    None => continue,
+                },
+            };
+            if !room {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The headers of a response packet.
+    fn response_headers(&self, opcode: Opcode, psn: Psn, syndrome: Syndrome, msn: u32) -> Headers {
+        let mut headers = Headers::new(opcode, self.path.dest_qpn, psn);
+        headers.pkey = self.path.pkey;
+        headers.mig_req = self.config.tuning.mig_req;
+        headers.aeth = AethFields { syndrome: syndrome.to_u8(), msn };
+        headers
+    }
+
+    fn send_acknowledge(
+        &mut self,
+        train: &mut Train<'_>,
+        psn: Psn,
+        opcode: Opcode,
+        syndrome: Syndrome,
+        msn: u32,
+        original: u64,
+    ) -> bool {
+        let mut headers = self.response_headers(opcode, psn, syndrome, msn);
+        headers.atomic_ack = original;
+        if !train.has_room(&headers, 0) {
+            return false;
+        }
+        let _: Result<(), std::convert::Infallible> = train.push(&headers, 0, |_| Ok(()));
+        self.responder.responses.pop_front();
+        true
+    }
+
+    /// Writes the next packet of a READ response: whether there was room, or `None` if its memory is gone.
+    fn send_read_response(
+        &mut self,
+        train: &mut Train<'_>,
+        response: Response,
+        host: &mut impl Host,
+    ) -> Option<bool> {
+        let Response::Read { first, psn, end, va, rkey, left, started, msn, replay } = response else {
+            return Some(true);
+        };
+        let mtu = self.path.mtu.bytes();
+        let payload = left.min(mtu);
+        let ends = left <= mtu;
+        let opcode = match (started, ends) {
+            (false, true) => Opcode::RcReadResponseOnly,
+            (false, false) => Opcode::RcReadResponseFirst,
+            (true, false) => Opcode::RcReadResponseMiddle,
+            (true, true) => Opcode::RcReadResponseLast,
+        };
+        let headers = self.response_headers(opcode, psn, Syndrome::ACK_UNLIMITED, msn);
+        if !train.has_room(&headers, payload as usize) {
+            return Some(false);
+        }
+        let domain = self.domain();
+        let pushed = train
+            .push(&headers, payload as usize, |out| host.read(domain, rkey, va, Access::REMOTE_READ, out));
+        if pushed.is_err() && replay {
+            // A duplicate is never answered by a NAK: the peer may have had its data long since.
+            self.responder.responses.pop_front();
+            return None;
+        }
+        if let Err(error) = pushed {
+            // The region went away after the request was accepted (IBTA 9.7.4.1.5).
+            self.responder.drop_responses();
+            self.refuse_request(
+                psn,
+                NakCode::RemoteAccessError,
+                WcStatus::LocAccessErr,
+                "memory of a READ",
+                Some(error),
+                host,
+            );
+            return None;
+        }
+        self.counters.sent_bytes += u64::from(payload);
+        if ends {
+            self.responder.responses.pop_front();
+        } else if let Some(front) = self.responder.responses.front_mut() {
+            *front = Response::Read {
+                first,
+                psn: psn.plus(1),
+                end,
+                va: va.wrapping_add(u64::from(payload)),
+                rkey,
+                left: left - payload,
+                started: true,
+                msn,
+                replay,
+            };
+        }
+        Some(true)
+    }
+}

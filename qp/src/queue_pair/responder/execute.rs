@@ -1,0 +1,277 @@
+//! Executing the expected request.
+
+use super::{Message, QueuePair, Refusal, Resource, Response, scatter};
+use crate::memory::{Access, AccessError, AtomicOp, Host};
+use crate::queue_pair::MAX_MESSAGE;
+use crate::wire::opcode::{Operation as WireOperation, Position};
+use crate::wire::packet::Packet;
+use crate::wire::syndrome::NakCode;
+use crate::work::{RecvWr, WcFlags, WcOpcode, WcStatus, WorkCompletion};
+
+impl QueuePair {
+    /// Executes the expected request; returns how many PSNs it takes.
+    pub(super) fn execute(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<u32, Refusal> {
+        let info = packet.info();
+        let fits = matches!(
+            (&self.responder.message, info.operation, info.position),
+            (Message::None, _, Position::First | Position::Only)
+                | (Message::Send { .. }, WireOperation::Send, Position::Middle | Position::Last)
+                | (Message::Write { .. }, WireOperation::Write, Position::Middle | Position::Last)
+        );
+        if !fits {
+            return Err(Refusal::invalid("opcode out of sequence"));
+        }
+        match info.operation {
+            WireOperation::Send => self.execute_send(packet, host).map(|()| 1),
+            WireOperation::Write => self.execute_write(packet, host).map(|()| 1),
+            WireOperation::ReadRequest => self.execute_read(packet, host),
+            WireOperation::CompareSwap | WireOperation::FetchAdd => {
+                self.execute_atomic(packet, host).map(|()| 1)
+            }
+            _ => Err(Refusal::invalid("operation not supported")),
+        }
+    }
+
+    /// First and Middle carry exactly one path MTU, Last 1 to one path MTU, Only at most one (IBTA C9-92).
+    fn check_length(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let len = packet.payload().len();
+        let mtu = self.path.mtu.bytes() as usize;
+        let right = match packet.info().position {
+            Position::First | Position::Middle => len == mtu && packet.pad() == 0,
+            Position::Last => (1..=mtu).contains(&len),
+            Position::Only => len <= mtu,
+        };
+        if right { Ok(()) } else { Err(Refusal::invalid("payload length does not fit the path MTU")) }
+    }
+
+    fn take_recv(&mut self, host: &mut impl Host) -> Result<RecvWr, Refusal> {
+        let wr = if self.config.has_srq {
+            host.take_shared_recv(self.config.qpn)
+        } else {
+            self.responder.recvs.pop_front()
+        };
+        wr.ok_or(Refusal::NotReady)
+    }
+
+    fn execute_send(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
+        let position = packet.info().position;
+        if matches!(position, Position::First | Position::Only) {
+            let wr = self.take_recv(host)?;
+            self.responder.message = Message::Send { wr, received: 0 };
+        }
+        self.check_length(packet)?;
+        let domain = self.domain();
+        let Message::Send { wr, received } = &mut self.responder.message else {
+            return Err(Refusal::invalid("opcode out of sequence"));
+        };
+        let data = packet.payload();
+        let total = u64::from(*received) + data.len() as u64;
+        if total > wr.data.len() || total > MAX_MESSAGE {
+            self.counters.resp_local_length_error += 1;
+            return Err(Refusal::Nak {
+                code: NakCode::InvalidRequest,
+                recv_status: WcStatus::LocLenErr,
+                what: "message longer than the receive buffer",
+                access: None,
+            });
+        }
+        let offset = u64::from(*received);
+        scatter(host, domain, wr.data.elements(), offset, data, Access::LOCAL_WRITE).map_err(|error| {
+            Refusal::Nak {
+                code: NakCode::RemoteOperationalError,
+                recv_status: WcStatus::LocProtErr,
+                what: "the receive buffer cannot be written",
+                access: Some(error),
+            }
+        })?;
+        *received = u32::try_from(total).unwrap_or(u32::MAX);
+        if matches!(position, Position::Last | Position::Only) {
+            let received = *received;
+            let Message::Send { wr, .. } = std::mem::take(&mut self.responder.message) else {
+                return Ok(());
+            };
+            self.responder.count_message();
+            self.deliver(packet, wr.wr_id, received, WcOpcode::Recv, host);
+        }
+        Ok(())
+    }
+
+    /// Completes the receive work request of a message that is all there.
+    fn deliver(
+        &mut self,
+        packet: &Packet<'_>,
+        wr_id: u64,
+        byte_len: u32,
+        opcode: WcOpcode,
+        host: &mut impl Host,
+    ) {
+        self.counters.rdma_recvs += 1;
+        let (flags, imm_or_rkey) = match (packet.imm(), packet.ieth()) {
+            (Some(imm), _) => (WcFlags::WITH_IMM, imm),
+            (None, Some(key)) => (WcFlags::WITH_INV, key),
+            (None, None) => (WcFlags::empty(), 0),
+        };
+        let completion = WorkCompletion {
+            wr_id,
+            status: WcStatus::Success,
+            opcode,
+            flags,
+            byte_len,
+            imm_or_rkey,
+            qpn: self.config.qpn,
+            src_qpn: self.path.dest_qpn,
+            vendor_err: 0,
+        };
+        host.complete_recv(completion, packet.solicited());
+    }
+
+    fn allowed(&self, access: Access, what: &'static str) -> Result<(), Refusal> {
+        if self.attr.qp_access_flags.unwrap_or_default().contains(access) {
+            Ok(())
+        } else {
+            Err(Refusal::invalid(what))
+        }
+    }
+
+    fn execute_write(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
+        let position = packet.info().position;
+        let ends = matches!(position, Position::Last | Position::Only);
+        if let (Some(reth), Message::None) = (packet.reth(), &self.responder.message) {
+            self.allowed(Access::REMOTE_WRITE, "RDMA WRITE is not enabled on the queue pair")?;
+            if u64::from(reth.length) > MAX_MESSAGE {
+                return Err(Refusal::invalid("message longer than 2^31 bytes"));
+            }
+            self.responder.message =
+                Message::Write { va: reth.va, rkey: reth.rkey, length: reth.length, received: 0 };
+        }
+        let outcome = self.write_packet(packet, ends, host);
+        match outcome {
+            // Not ready: a First or Only starts over when it comes again; a Last finds the message as it was.
+            Err(Refusal::NotReady) if position == Position::Only => self.responder.message = Message::None,
+            Ok(()) if ends => {
+                self.responder.message = Message::None;
+                self.counters.rx_write_requests += 1;
+                self.responder.count_message();
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    fn write_packet(&mut self, packet: &Packet<'_>, ends: bool, host: &mut impl Host) -> Result<(), Refusal> {
+        let domain = self.domain();
+        let data = packet.payload();
+        let Message::Write { va, rkey, length, received } = self.responder.message else {
+            return Err(Refusal::invalid("opcode out of sequence"));
+        };
+        let recv = match packet.imm() {
+            Some(_) => Some(self.take_recv(host)?),
+            None => None,
+        };
+        let result = self.check_length(packet).and_then(|()| {
+            let total = u64::from(received) + data.len() as u64;
+            let fits = if ends { total == u64::from(length) } else { total < u64::from(length) };
+            if !fits {
+                return Err(Refusal::invalid("payload does not add up to the length in the RETH"));
+            }
+            if received == 0 {
+                // The whole range at once, so that a message that cannot end does not begin.
+                host.check(domain, rkey, va, u64::from(length), Access::REMOTE_WRITE)
+                    .map_err(Refusal::access)?;
+            }
+            host.write(domain, rkey, va.wrapping_add(u64::from(received)), Access::REMOTE_WRITE, data)
+                .map_err(Refusal::access)?;
+            Ok(u32::try_from(total).unwrap_or(u32::MAX))
+        });
+        match (result, recv) {
+            (Ok(total), Some(wr)) => {
+                self.deliver(packet, wr.wr_id, total, WcOpcode::RecvRdmaWithImm, host);
+                Ok(())
+            }
+            (Ok(total), None) => {
+                self.responder.message = Message::Write { va, rkey, length, received: total };
+                Ok(())
+            }
+            (Err(refusal), Some(wr)) => {
+                // The receive that the immediate took reports the error.
+                self.responder.message = Message::Send { wr, received: 0 };
+                Err(refusal)
+            }
+            (Err(refusal), None) => Err(refusal),
+        }
+    }
+
+    /// How many READs and atomics the peer may have outstanding.
+    pub(super) fn depth(&self) -> usize {
+        usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0))
+    }
+
+    /// The depth, if one more READ or atomic is within it.
+    fn check_depth(&self) -> Result<usize, Refusal> {
+        let depth = self.depth();
+        if self.responder.unanswered() >= depth {
+            return Err(Refusal::invalid("more READs and atomics outstanding than max_dest_rd_atomic"));
+        }
+        Ok(depth)
+    }
+
+    fn execute_read(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<u32, Refusal> {
+        self.allowed(Access::REMOTE_READ, "RDMA READ is not enabled on the queue pair")?;
+        let depth = self.check_depth()?;
+        let Some(reth) = packet.reth() else { return Err(Refusal::invalid("no RETH")) };
+        if u64::from(reth.length) > MAX_MESSAGE {
+            return Err(Refusal::invalid("message longer than 2^31 bytes"));
+        }
+        host.check(self.domain(), reth.rkey, reth.va, u64::from(reth.length), Access::REMOTE_READ)
+            .map_err(Refusal::access)?;
+        self.counters.rx_read_requests += 1;
+        self.responder.count_message();
+        let psn = packet.psn();
+        let packets = self.path.mtu.packets(reth.length);
+        self.responder.keep(
+            Resource::Read { first: psn, packets, va: reth.va, rkey: reth.rkey, length: reth.length },
+            depth,
+        );
+        self.responder.responses.push_back(Response::Read {
+            first: psn,
+            psn,
+            end: psn.plus(packets),
+            va: reth.va,
+            rkey: reth.rkey,
+            left: reth.length,
+            started: false,
+            msn: self.responder.msn,
+            replay: false,
+        });
+        Ok(packets)
+    }
+
+    fn execute_atomic(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
+        self.allowed(Access::REMOTE_ATOMIC, "atomics are not enabled on the queue pair")?;
+        let depth = self.check_depth()?;
+        let Some(atomic) = packet.atomic_eth() else { return Err(Refusal::invalid("no AtomicETH")) };
+        let op = match packet.info().operation {
+            WireOperation::CompareSwap => {
+                AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add }
+            }
+            _ => AtomicOp::FetchAdd { add: atomic.swap_add },
+        };
+        let original =
+            host.atomic(self.domain(), atomic.rkey, atomic.va, op).map_err(|error| match error {
+                AccessError::Misaligned { .. } => Refusal::Nak {
+                    code: NakCode::InvalidRequest,
+                    recv_status: WcStatus::RemInvReqErr,
+                    what: "misaligned atomic",
+                    access: Some(error),
+                },
+                other => Refusal::access(other),
+            })?;
+        self.counters.rx_atomic_requests += 1;
+        self.responder.count_message();
+        let psn = packet.psn();
+        self.responder.keep(Resource::Atomic { psn, original }, depth);
+        let msn = self.responder.msn;
+        self.responder.responses.push_back(Response::Atomic { psn, original, msn, replay: false });
+        Ok(())
+    }
+}

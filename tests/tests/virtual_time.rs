@@ -1,0 +1,188 @@
+//! Conversations over bad networks in virtual time: whole devices, many seeds, the same every time.
+//!
+//! Every failure names its seed; `RNIC_SEED=n cargo test -p rnic-tests --test virtual_time` runs that one alone.
+
+use rnic::sim::Net;
+use rnic::{
+    Access, ConnectOptions, Error, Gather, MemoryRegion, Mtu, Operation, RcEnd, SendFlags, SendWr, WcStatus,
+};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A small generator with a fixed algorithm (xorshift64*), so that a seed means the same for ever.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
+    }
+}
+
+/// A file in memory that the test can read afterwards.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes of each side's memory.
+const MEMORY: usize = 200_000;
+/// Work requests of a conversation.
+const REQUESTS: u64 = 60;
+
+struct Outcome {
+    capture: Vec<u8>,
+    elapsed: Duration,
+    retransmitted: u64,
+    hits: u64,
+}
+
+fn region(end: &RcEnd, fill: impl Fn(usize) -> u8) -> Result<MemoryRegion, Error> {
+    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    // Addresses from 0, so that a run does not depend on where the kernel puts memory.
+    let region = end.pd().register(MEMORY, all | Access::ZERO_BASED)?;
+    region.write_at(0, &(0..MEMORY).map(fill).collect::<Vec<_>>())?;
+    Ok(region)
+}
+
+/// One side writes, sends and reads at random places; a plain copy of the memory says what must come of it.
+fn converse(seed: u64, faults: &[&str]) -> Result<Outcome, Error> {
+    let mut random = Random::new(seed);
+    let net = Net::with_seed(seed);
+    let (a, b) = (net.named_device("a"), net.named_device("b"));
+    let capture = Shared::default();
+    a.capture_to(capture.clone())?;
+    let mtu = Mtu::ALL[random.below(5) as usize];
+    let options = ConnectOptions { mtu: Some(mtu), timeout: 8, rnr_retry: 7, ..ConnectOptions::default() };
+    let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+    for fault in faults {
+        a.add_fault(fault)?;
+    }
+    let here = region(&left, |i| (i * 7 + i / 251) as u8)?;
+    let there = region(&right, |i| (i * 13 + i / 241) as u8)?;
+    let (mut local, mut remote) = (here.to_vec()?, there.to_vec()?);
+    for wr_id in 0..REQUESTS {
+        let len = [0, 1, 3, 255, 1024, 4097, 20_000, 60_000][random.below(8) as usize];
+        let from = random.below((MEMORY - len + 1) as u64) as usize;
+        let to = random.below((MEMORY - len + 1) as u64) as usize;
+        let part = here.slice(from..from + len)?;
+        let operation = match random.below(3) {
+            0 => {
+                remote[to..to + len].copy_from_slice(&local[from..from + len]);
+                Operation::Write { remote: there.remote(to as u64), imm: None }
+            }
+            1 => {
+                right.qp.recv(wr_id, there.slice(to..to + len)?)?;
+                remote[to..to + len].copy_from_slice(&local[from..from + len]);
+                Operation::Send { imm: None, invalidate: None }
+            }
+            _ => {
+                local[from..from + len].copy_from_slice(&remote[to..to + len]);
+                Operation::Read { remote: there.remote(to as u64) }
+            }
+        };
+        // A READ into bytes that are sent next has to be over first: what a fence is for.
+        let flags = SendFlags::SIGNALED | SendFlags::FENCE;
+        left.qp.post_send(SendWr { wr_id, operation, data: Gather::One(part), flags })?;
+    }
+    for wr_id in 0..REQUESTS {
+        let wc = left.wait()?;
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success), "seed {seed}: {:?}", left.qp.failure());
+    }
+    assert!(here.to_vec()? == local, "seed {seed}: memory of the requester");
+    assert!(there.to_vec()? == remote, "seed {seed}: memory of the responder");
+    a.stop_captures();
+    let hits = a.faults().iter().map(|f| f.hits).sum();
+    let retransmitted = left.qp.counters().retransmitted_pkts;
+    let capture = capture.0.lock().expect("no panic").clone();
+    Ok(Outcome { capture, elapsed: net.elapsed(), retransmitted, hits })
+}
+
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("RNIC_SEED").ok().and_then(|s| s.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=count).collect(),
+    }
+}
+
+/// Loss that a connection of 7 retries survives: 1 % each way leaves no chance of eight failures in a row that a few
+/// dozen runs would meet.
+const BAD: &[&str] = &[
+    "tx p=0.01 drop",
+    "rx p=0.01 drop",
+    "tx p=0.02 dup",
+    "rx p=0.02 dup",
+    "tx p=0.02 reorder 3",
+    "rx p=0.02 delay 30us +-20us",
+    "tx p=0.005 corrupt payload",
+    "rx p=0.005 corrupt icrc",
+];
+
+#[test]
+fn bad_networks_change_nothing_but_time() -> Result<(), Error> {
+    let (mut retransmitted, mut hits) = (0, 0);
+    for seed in seeds(25) {
+        let outcome = converse(seed, BAD)?;
+        retransmitted += outcome.retransmitted;
+        hits += outcome.hits;
+    }
+    assert!(hits > 0 && retransmitted > 0, "a network in which nothing was lost proves nothing");
+    Ok(())
+}
+
+#[test]
+fn a_good_network_needs_no_retransmission() -> Result<(), Error> {
+    for seed in seeds(5) {
+        assert_eq!(converse(seed, &[])?.retransmitted, 0, "seed {seed}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_same_seed_gives_the_same_packets_at_the_same_times() -> Result<(), Error> {
+    for seed in seeds(4) {
+        let (first, second) = (converse(seed, BAD)?, converse(seed, BAD)?);
+        assert!(first.capture == second.capture, "seed {seed}: captures differ");
+        assert_eq!(first.elapsed, second.elapsed, "seed {seed}");
+        assert!(first.capture.len() > 10_000);
+    }
+    let (one, two) = (converse(1, BAD)?, converse(2, BAD)?);
+    assert!(one.capture != two.capture, "another seed is another run");
+    Ok(())
+}
+
+#[test]
+fn a_dead_peer_takes_as_long_as_timeout_and_retries_say() -> Result<(), Error> {
+    let net = Net::new();
+    let (a, b) = (net.device(), net.device());
+    let options = ConnectOptions { timeout: 10, retry_cnt: 3, ..ConnectOptions::default() };
+    let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+    a.add_fault("tx drop")?;
+    let source = left.register(b"nobody hears this")?;
+    let target = right.register_remote(17)?;
+    let before = net.elapsed();
+    left.qp.write(1, source.all(), target.remote(0))?;
+    left.qp.write(2, source.all(), target.remote(0))?;
+    assert_eq!(left.wait()?.status, WcStatus::RetryExcErr);
+    // 1 try and 3 retries, each given 4.096 us x 2^10.
+    assert_eq!(net.elapsed() - before, 4 * Duration::from_nanos(4096 << 10));
+    assert_eq!(left.wait()?.status, WcStatus::WrFlushErr);
+    assert!(matches!(left.wait(), Err(Error::Stalled)), "in virtual time a wait for nothing ends at once");
+    Ok(())
+}
