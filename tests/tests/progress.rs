@@ -208,26 +208,43 @@ fn many_threads_post_to_one_queue_pair_and_poll_one_queue() {
     assert_eq!(peer.counter("rx_write_requests"), THREADS * EACH);
 }
 
+/// Processor time of a peer's background thread, in milliseconds.
+fn background_time(peer: &mut Peer) -> u64 {
+    match peer.ask(&Command::BackgroundTime) {
+        Reply::Time(millis) => millis,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn background_thread_costs_little_while_the_program_polls() {
     let (mut a, mut b) = (Peer::start(), Peer::start());
     let (left, right) = connect(&mut a, &mut b, Connection::default());
-    let time = |peer: &mut Peer| match peer.ask(&Command::BackgroundTime) {
-        Reply::Time(millis) => millis,
-        other => panic!("{other:?}"),
-    };
-    // Polling begins; what the thread does until it notices does not count.
-    a.ask(&Command::Poll(left, 50));
-    let before = time(&mut a);
-    a.ask(&Command::Poll(left, 3000));
-    let spent = time(&mut a) - before;
-    println!("background thread while polling: {:.1} %", spent as f64 / 30.0);
-    assert!(spent < 300, "{spent} ms of 3000");
-    // The same thread does the work when the program sleeps.
     let (source, target) = (b.register(1 << 20, 1), a.register_zeroes(1 << 20));
-    let verb = Verb::Write(target.place, None);
-    b.run(right, Traffic { verb, region: source.id, size: 1 << 20, count: 200, depth: 8, slots: 1 });
-    assert!(time(&mut a) > before + spent);
+    // While the program sleeps the thread does all the work.
+    let traffic = |count| Traffic {
+        verb: Verb::Write(target.place, None),
+        region: source.id,
+        size: 1 << 20,
+        count,
+        depth: 8,
+        slots: 1,
+    };
+    b.run(right, traffic(200));
+    let passive = background_time(&mut a);
+    assert!(passive > 0);
+    // Packets all the time, for the rest of the peer's life.
+    b.tell(&Command::Run(right, traffic(u64::MAX)));
+    // What the thread does until it notices that the program polls does not count.
+    a.ask(&Command::Poll(left, 50));
+    let before = (background_time(&mut a), a.counter("rx_write_requests"));
+    a.ask(&Command::Poll(left, 3000));
+    let after = (background_time(&mut a), a.counter("rx_write_requests"));
+    let spent = after.0 - before.0;
+    let served = after.1 - before.1;
+    println!("background thread while polling: {:.1} %, {served} MiB served", spent as f64 / 30.0);
+    assert!(served > 0);
+    assert!(spent < 300, "{spent} ms of 3000");
 }
 
 #[test]
@@ -251,38 +268,45 @@ fn a_fifo_scheduled_poller_does_not_livelock() {
     let (end, _) = connect_local(&device, &mut peer, Connection::default());
     let target = peer.register_zeroes(64);
     let source = register_pattern(end.pd(), 64, 1);
-    let stop = AtomicBool::new(false);
+    let (stop, turns) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         // Holds the engine most of the time, and is preempted in the middle of that by the other.
         let ordinary = scope.spawn(|| {
             pin();
-            let mut turns = 0u64;
             while !stop.load(Ordering::Relaxed) {
                 device.progress();
-                assert!(device.counters().port.tx_packets > 0 || turns < 1_000_000_000);
-                turns += 1;
+                let _ = device.counters();
+                turns.fetch_add(1, Ordering::Relaxed);
             }
-            turns
         });
         let poller = scope.spawn(|| {
             pin();
+            let deadline = Instant::now() + PATIENCE;
+            while turns.load(Ordering::Relaxed) == 0 {
+                assert!(Instant::now() < deadline, "the ordinary thread does not run");
+                std::thread::sleep(Duration::from_millis(1));
+            }
             rnic_tests::os::become_fifo().expect("allowed a moment ago");
-            let start = Instant::now();
+            let mut rounds = Vec::new();
             for id in 0..ROUNDS {
+                let start = Instant::now();
                 end.qp.write(id, source.all(), target.place.into()).expect("posted");
                 assert_eq!(success(end.cq()).wr_id, id);
+                rounds.push(start.elapsed());
                 // Lets the other thread run, and take the lock.
                 std::thread::sleep(Duration::from_micros(200));
             }
-            start.elapsed()
+            rounds.sort_unstable();
+            rounds
         });
-        let took = poller.join();
+        let rounds = poller.join();
         stop.store(true, Ordering::Relaxed);
-        assert!(ordinary.join().expect("no panic") > 0, "the ordinary thread never ran");
-        let took = took.expect("no panic");
-        println!("{ROUNDS} rounds of a FIFO-scheduled poller in {took:?}");
+        ordinary.join().expect("no panic");
+        let rounds = rounds.expect("no panic");
+        let (median, max) = (rounds[rounds.len() / 2], rounds[rounds.len() - 1]);
+        println!("{ROUNDS} rounds of a FIFO-scheduled poller: median {median:?}, longest {max:?}");
         // In a livelock the kernel takes the processor away once a second, and each round takes so long.
-        assert!(took < PATIENCE, "{took:?}");
+        assert!(rounds.iter().sum::<Duration>() < PATIENCE, "{rounds:?}");
     });
     peer.check(target.all(), 1, 0);
 }
