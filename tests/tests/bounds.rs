@@ -31,7 +31,8 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 fn work_queues() {
     let device = open();
     // Nobody is there, so nothing completes.
-    let nobody = rnic::QpAddress { gid: rnic::Gid::from(rnic_tests::fresh_address()).0, qpn: 5, psn: 0, mtu: 1024 };
+    let nobody =
+        rnic::QpAddress { gid: rnic::Gid::from(rnic_tests::fresh_address()).0, qpn: 5, psn: 0, mtu: 1024 };
     let end = RcEnd::new(&device).expect("an end");
     end.qp.connect(&nobody, &ConnectOptions { timeout: 0, ..ConnectOptions::default() }).expect("connects");
     for id in 0..128 {
@@ -340,8 +341,7 @@ fn rubbish_is_counted_by_reason_and_disturbs_nobody() {
     });
     let counters = device.counters();
     assert_eq!(counters.port.dropped_total(), rubbish.len() as u64, "{:?}", counters.port);
-    let reasons =
-        [DropReason::BadLength, DropReason::BadVersion, DropReason::BadOpcode, DropReason::BadIcrc];
+    let reasons = [DropReason::BadLength, DropReason::BadVersion, DropReason::BadOpcode, DropReason::BadIcrc];
     for reason in reasons {
         assert!(counters.port.dropped(reason) > 0, "{} is zero", reason.name());
     }
