@@ -31,7 +31,8 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 fn work_queues() {
     let device = open();
     // Nobody is there, so nothing completes.
-    let nobody = rnic::QpAddress { gid: rnic::Gid::from(rnic_tests::fresh_address()).0, qpn: 5, psn: 0, mtu: 1024 };
+    let nobody =
+        rnic::QpAddress { gid: rnic::Gid::from(rnic_tests::fresh_address()).0, qpn: 5, psn: 0, mtu: 1024 };
     let end = RcEnd::new(&device).expect("an end");
     end.qp.connect(&nobody, &ConnectOptions { timeout: 0, ..ConnectOptions::default() }).expect("connects");
     for id in 0..128 {
@@ -122,8 +123,9 @@ fn share(count: usize, size: usize, depth: usize, total: usize) -> Vec<usize> {
     let device = open();
     let mut peer = Peer::start();
     let target = peer.register_zeroes(size);
-    let ends: Vec<_> =
-        (0..count).map(|_| connect_local(&device, &mut peer, Connection::default()).0).collect();
+    // A second: nothing that works takes so long, even on a busy machine.
+    let options = Connection { timeout: 18, ..Connection::default() };
+    let ends: Vec<_> = (0..count).map(|_| connect_local(&device, &mut peer, options).0).collect();
     let sources: Vec<_> = ends.iter().map(|end| register_pattern(end.pd(), size, 1)).collect();
     let mut done = vec![0; count];
     for (end, source) in ends.iter().zip(&sources) {
@@ -142,9 +144,10 @@ fn share(count: usize, size: usize, depth: usize, total: usize) -> Vec<usize> {
         }
         assert!(Instant::now() < deadline, "{done:?}");
     }
-    for end in &ends {
-        assert_eq!(end.qp.counters().retry_exceeded_err, 0);
-    }
+    // The window is shared without anybody waiting for an answer that was not asked for.
+    let counters = device.counters();
+    assert_eq!(counters.qp.local_ack_timeout_err, 0, "{:?}", counters.qp);
+    assert!(counters.port.window_stalls > 0);
     assert!(peer.counter("rx_write_requests") >= total as u64);
     done
 }
@@ -340,8 +343,7 @@ fn rubbish_is_counted_by_reason_and_disturbs_nobody() {
     });
     let counters = device.counters();
     assert_eq!(counters.port.dropped_total(), rubbish.len() as u64, "{:?}", counters.port);
-    let reasons =
-        [DropReason::BadLength, DropReason::BadVersion, DropReason::BadOpcode, DropReason::BadIcrc];
+    let reasons = [DropReason::BadLength, DropReason::BadVersion, DropReason::BadOpcode, DropReason::BadIcrc];
     for reason in reasons {
         assert!(counters.port.dropped(reason) > 0, "{} is zero", reason.name());
     }
