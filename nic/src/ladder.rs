@@ -12,7 +12,7 @@
 //! let (a, b) = (net.device(), net.device());
 //! let ladder = Ladder::attach(&a, "client", "server", 100)?;
 //! let (left, right) = RcEnd::pair(&a, &b)?;
-//! let (source, target) = (left.register(&[7; 5000])?, right.register_remote(5000)?);
+//! let (source, target) = (left.register(&[7; 10_000])?, right.register_remote(10_000)?);
 //! a.add_fault("tx data psn=#1 drop")?;
 //! left.qp.write(1, source.all(), target.remote(0))?;
 //! left.wait()?;

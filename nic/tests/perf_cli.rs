@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 /// A server that ends with the test, if not before.
 struct Server {
@@ -137,6 +137,51 @@ fn the_tables_are_those_of_perftest() {
     assert!(lines[2].starts_with(" 4096       10 "), "{text}");
     assert_eq!(lines[2].split_whitespace().count(), 5);
     assert!(server.child.wait().unwrap().success(), "--once");
+}
+
+/// SIGINT, as from Ctrl-C.
+fn interrupt(child: &Child) {
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+}
+
+/// A client that runs for a long time and has printed the head of its table.
+fn long_client(server: &Server) -> (Child, BufReader<ChildStdout>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_rnic"))
+        .args(["perf", "client", &server.address, "--control-port", &server.port])
+        .args(["--op", "write", "--test", "bw", "--size", "64", "--size", "128", "--duration", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut head = String::new();
+    output.read_line(&mut head).unwrap();
+    output.read_line(&mut head).unwrap();
+    assert!(head.contains("#bytes"), "{head}");
+    (child, output)
+}
+
+#[test]
+fn an_interrupted_client_prints_what_it_has() {
+    let server = Server::start(&[]);
+    let (mut client, mut output) = long_client(&server);
+    interrupt(&client);
+    let mut rows = String::new();
+    output.read_to_string(&mut rows).unwrap();
+    assert!(client.wait().unwrap().success());
+    assert_eq!(rows.lines().count(), 1, "{rows}");
+    assert_eq!(rows.split_whitespace().next(), Some("64"), "{rows}");
+}
+
+#[test]
+fn a_server_that_is_stopped_says_so() {
+    let mut server = Server::start(&[]);
+    let (client, _output) = long_client(&server);
+    interrupt(&server.child);
+    assert!(server.child.wait().unwrap().success());
+    let error = complaint(&client.wait_with_output().unwrap());
+    assert!(error.contains("the server was stopped"), "{error}");
 }
 
 #[test]

@@ -128,9 +128,9 @@ impl Background {
         }
     }
 
-    /// Whether the thread waits for packets itself.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.mode.load(Ordering::Relaxed) == BLOCKED
+    /// Whether the thread leaves the port to the program, and looks again soon.
+    pub(super) fn stands_by(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) == ASIDE
     }
 
     /// Work was left undone. In standby the program polls, and does it itself; blocked, the thread has to know.

@@ -16,7 +16,7 @@ const RECEIVES_PER_TURN: usize = 8;
 /// Trains sent in one turn, for the same reason.
 const SENDS_PER_TURN: usize = 16;
 
-/// Answers to more datagrams than these are not held: it is a stream that they belong to, and its sender waits.
+/// Acknowledgements of more datagrams than these are not held: it is a stream that they belong to, and its sender waits.
 const HELD_DATAGRAMS: u32 = 2;
 
 /// Room for one train: what UDP over IPv4 can carry.
@@ -37,8 +37,12 @@ pub(crate) struct Lane {
     outgoing: VecDeque<Frame>,
     /// Packets that came out of the link's layers and are not handled yet.
     incoming: VecDeque<Frame>,
-    /// Answers are held for the next turn.
+    /// An acknowledgement is held for the next turn.
     held: bool,
+    /// An acknowledgement is all that the last turn gave cause to send.
+    lone: bool,
+    /// The program answers what it receives.
+    answers: bool,
     /// The last turn received nothing.
     quiet: bool,
     /// One instant on both clocks.
@@ -56,6 +60,8 @@ impl Lane {
             outgoing: VecDeque::new(),
             incoming: VecDeque::new(),
             held: false,
+            lone: false,
+            answers: false,
             quiet: true,
             clocks,
         }
@@ -70,17 +76,36 @@ impl Lane {
     /// Takes in what arrived, acts on timers, sends what is due. Returns how much happened: datagrams received and
     /// trains sent.
     ///
-    /// With `may_hold`, answers to a few packets are held until the next turn, once: the caller is about to look at
-    /// what came, and its next request carries them. So a conversation takes one system call each way.
+    /// With `may_hold`, the acknowledgement of a lone datagram is held until the next turn, if the program answered the
+    /// last one: its answer leaves a system call earlier that way, and takes the acknowledgement along. So a
+    /// conversation takes one system call each way.
     pub(super) fn turn(&mut self, now: Instant, may_hold: bool) -> u32 {
         crate::memory::refresh(now);
+        if self.held {
+            // Nothing was posted since: a program that only listens.
+            self.answers = false;
+        }
         let received = self.receive(now);
         self.handle_timeout(now);
-        if may_hold && !self.held && (1..=HELD_DATAGRAMS).contains(&received) && !self.engine.has_requests() {
+        self.lone = (1..=HELD_DATAGRAMS).contains(&received) && !self.engine.has_requests();
+        if may_hold && self.lone && self.answers && !self.held {
             self.held = true;
             return received;
         }
         received + self.transmit(now)
+    }
+
+    /// Notes that the program sends something; returns whether an acknowledgement waits to be taken along.
+    pub(super) fn note_answer(&mut self) -> bool {
+        self.answers |= std::mem::take(&mut self.lone);
+        self.held
+    }
+
+    /// Sends what is held.
+    pub(super) fn let_go(&mut self, now: Instant) {
+        if self.held {
+            self.transmit(now);
+        }
     }
 
     fn receive(&mut self, now: Instant) -> u32 {

@@ -108,6 +108,8 @@ impl Port {
     /// Runs `change` on the engine, sends what that made ready and tells whoever waits.
     pub(crate) fn control<R>(&self, change: impl FnOnce(&mut Engine) -> R) -> R {
         let mut lane = self.lane.lock();
+        // Whatever changes, what was taken in is acknowledged: a queue pair that is destroyed cannot do it later.
+        lane.let_go(self.now());
         let result = change(&mut lane.engine);
         lane.transmit(self.now());
         self.release(lane);
@@ -149,9 +151,11 @@ impl Port {
             self.ring(qpn);
             return Ok(());
         };
+        let sends = matches!(work, Work::Send(_));
         let result = lane.engine.post(qpn, work);
-        // The first request of a burst leaves at once; those behind it join in trains while it is on the way.
-        if lane.engine.is_quiet(qpn) {
+        // The first request of a burst leaves at once; those behind it join in trains while it is on the way. A receive
+        // gives nothing to send.
+        if sends && (lane.note_answer() || lane.engine.is_quiet(qpn)) {
             lane.transmit(self.now());
         }
         self.release(lane);
@@ -171,6 +175,11 @@ impl Port {
 
     /// One turn by a program thread that waits for something. Returns whether anything happened.
     pub(crate) fn progress(&self) -> bool {
+        // In standby the background thread looks soon enough whether what was held has left.
+        self.drive(self.background.as_ref().is_some_and(|b| b.stands_by()))
+    }
+
+    fn drive(&self, may_hold: bool) -> bool {
         self.count_polls(1);
         if matches!(self.clock, Clock::Virtual(_)) {
             // Time stands still while a program looks; the simulation moves it.
@@ -184,8 +193,6 @@ impl Port {
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
             None => self.lane.lock(),
         };
-        // Blocked, the background thread would be woken to send what is held: then nothing is.
-        let may_hold = self.background.as_ref().is_some_and(|b| !b.is_blocked());
         let done = lane.turn(Instant::now(), may_hold);
         self.release(lane);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
@@ -222,7 +229,7 @@ impl Port {
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over at once.
     pub(crate) fn hand_over(&self) {
-        self.progress();
+        self.drive(false);
         if let Some(background) = &self.background {
             background.take_over();
         }

@@ -1,8 +1,8 @@
 //! The queue pair: one state machine made of three roles.
 //!
-//! * The [`requester`] turns send work requests into request packets.
-//! * The [`completer`] takes the responses to them and retires work requests.
-//! * The [`responder`] executes the peer's requests and answers them.
+//! * The `requester` turns send work requests into request packets.
+//! * The `completer` takes the responses to them and retires work requests.
+//! * The `responder` executes the peer's requests and answers them.
 //!
 //! One owner holds them all (`&mut QueuePair`), so no role ever waits for another and no flag is set in one to be
 //! read in another. Everything a queue pair is about to send is decided in [`QueuePair::poll_transmit`].

@@ -13,8 +13,8 @@ const LARGEST: usize = 1 << 20;
 /// Messages that are measured, with their names.
 const SIZES: [(usize, &str); 4] = [(64, "64 B"), (4096, "4 KiB"), (65_536, "64 KiB"), (LARGEST, "1 MiB")];
 
-/// Bytes that are under way at the most, and messages: the queue holds 128.
-const WINDOW: (usize, usize) = (8 << 20, 128);
+/// Bytes that are under way at the most, and messages: half of what the queue holds, which is plenty.
+const WINDOW: (usize, usize) = (8 << 20, 64);
 
 /// How long the server may take for what is under way when the time is over.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -57,46 +57,53 @@ pub(super) fn measure(client: &mut Client<'_>, quick: bool) -> Outcome {
     Ok(())
 }
 
-fn check(wc: &WorkCompletion) -> Outcome {
-    expect(wc.status == WcStatus::Success, || format!("{}: {}", wc.status, wc.status.explain()))
+/// Completions come in the order of the work requests, one for each.
+fn check(wc: &WorkCompletion, number: u64) -> Outcome {
+    expect(wc.status == WcStatus::Success, || format!("{}: {}", wc.status, wc.status.explain()))?;
+    expect(wc.wr_id == number, || format!("work request {} completed instead of {number}", wc.wr_id))
 }
 
 /// WRITEs for `time`, many under way: how many completed, and how long all of them took.
 fn write_for(c: &Connection, len: usize, time: Duration) -> Outcome<(u64, Duration)> {
-    let window = (WINDOW.0 / len).clamp(2, WINDOW.1);
+    let window = (WINDOW.0 / len).clamp(2, WINDOW.1) as u64;
     let source = c.buffer.slice(0..len)?;
     let mut done = [WorkCompletion::default(); 32];
-    let (mut under_way, mut completed) = (0, 0);
+    let (mut posted, mut completed) = (0, 0);
     let start = Instant::now();
     loop {
         let over = start.elapsed() >= time;
-        while !over && under_way < window {
-            c.end.qp.write(0, source, c.remote)?;
-            under_way += 1;
+        while !over && posted - completed < window {
+            c.end.qp.write(posted, source, c.remote)?;
+            posted += 1;
         }
         let n = c.end.cq().poll(&mut done);
-        done[..n].iter().try_for_each(check)?;
-        under_way -= n;
-        completed += n as u64;
-        if under_way == 0 && over {
+        for wc in &done[..n] {
+            check(wc, completed)?;
+            completed += 1;
+        }
+        if over && posted == completed {
             return Ok((completed, start.elapsed()));
         }
         if start.elapsed() > time + DRAIN {
-            return Err(Failure::new(format!("{under_way} WRITEs of {len} bytes did not complete")));
+            return Err(Failure::new(format!(
+                "{} WRITEs of {len} bytes did not complete",
+                posted - completed
+            )));
         }
     }
 }
 
 /// WRITEs of 64 bytes for `time`, one after the other: nanoseconds from posting to completion.
 fn write_one_by_one(c: &Connection, time: Duration) -> Outcome<Histogram<u64>> {
-    // Three digits.
-    let mut latencies = Histogram::new(3).map_err(|error| Failure::new(error.to_string()))?;
+    // Three digits, from a nanosecond to the 10 s that a wait takes at the most.
+    let mut latencies =
+        Histogram::new_with_bounds(1, 10_000_000_000, 3).map_err(|error| Failure::new(error.to_string()))?;
     let source = c.buffer.slice(0..64)?;
     let start = Instant::now();
     while start.elapsed() < time {
         let posted = Instant::now();
         c.end.qp.write(0, source, c.remote)?;
-        check(&c.end.wait()?)?;
+        check(&c.end.wait()?, 0)?;
         latencies.saturating_record(u64::try_from(posted.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
     Ok(latencies)

@@ -137,12 +137,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         other => return Err(control.unexpected(&other)),
     }
     let mut report = Report::new(&params, device.address(), args.server, end.mtu(), args.json)?;
-    for size in params.sizes.iter().copied() {
-        if stop::requested() {
+    for (index, size) in params.sizes.iter().copied().enumerate() {
+        // Who interrupts gets a figure of the first size all the same, if of few messages.
+        if index > 0 && stop::requested() {
             break;
         }
-        let run = measure(&end, size, &mut control)?;
-        report.add(run)?;
+        match measure(&end, size, &mut control) {
+            Ok(run) => report.add(run)?,
+            Err(error) => return Err(control.last_words().unwrap_or(error)),
+        }
     }
     report.finish(stop::requested())?;
     Ok(ExitCode::SUCCESS)

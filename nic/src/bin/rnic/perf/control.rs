@@ -127,6 +127,15 @@ impl Control {
         self.try_line()?.map(|line| self.understand(&line)).transpose()
     }
 
+    /// Why the peer gave up, if it says so within a moment: it knows better than what its silence looks like here.
+    pub(super) fn last_words(&mut self) -> Option<Failure> {
+        /// Longer than a server takes to clear up.
+        const MOMENT: Duration = Duration::from_millis(500);
+        let line = self.receive_line(MOMENT).ok()?;
+        matches!(serde_json::from_slice(&line), Ok(Message::Failed { .. }))
+            .then(|| self.understand(&line).err())?
+    }
+
     /// What a message that does not fit the order of things means.
     pub(super) fn unexpected(&self, message: &Message) -> Failure {
         format!("{} says something unexpected: {message:?}", self.peer).into()

@@ -50,12 +50,14 @@ pub(super) struct Completed {
 
 /// One side of a measurement.
 pub(super) struct Endpoint {
+    /// First, because fields are dropped in order: a peer that still sends shall meet no queue pair rather than one whose
+    /// memory is gone.
+    qps: Vec<QueuePair>,
     pub(super) device: Device,
     pub(super) params: Params,
     region: MemoryRegion,
     cq: CompletionQueue,
     channel: Option<CompletionChannel>,
-    qps: Vec<QueuePair>,
     peer: Option<PeerEnd>,
 }
 
