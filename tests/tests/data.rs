@@ -3,6 +3,7 @@
 use rnic_tests::namespace::Namespace;
 use rnic_tests::peer::{Peer, Region, connect};
 use rnic_tests::protocol::{Command, Connection, Data, Opening, Piece, Reply, Traffic, Verb};
+use std::collections::BTreeMap;
 
 const MIB: usize = 1 << 20;
 
@@ -263,4 +264,75 @@ fn many_outstanding_on_several_queue_pairs_both_ways() {
         assert!(counters["rx_read_requests"] >= QPS as u64 * COUNT, "{counters:?}");
         assert!(counters["rx_write_requests"] >= QPS as u64 * COUNT, "{counters:?}");
     }
+}
+
+/// All sizes and operations over a link that both ends spoil by these rules, each with a seed of its own. Returns the
+/// sums of both ends' counters.
+fn spoiled(rules: &[&str], seed: u64, ends: impl Fn(usize, &Opening) -> Peer) -> BTreeMap<String, u64> {
+    println!("{rules:?} with seeds {seed} and {}", seed + 1);
+    let open = |which: usize| {
+        let faults = rules.iter().map(|r| (*r).to_owned()).collect();
+        ends(which, &Opening { faults, fault_seed: seed + which as u64, ..Opening::default() })
+    };
+    // 33 ms: the last packet of a message may be lost, and only time tells.
+    let options = Connection { mtu: Some(1024), timeout: 13, ..Connection::default() };
+    let mut pair = Pair::between(open(0), open(1), options);
+    every_size(&mut pair, 1024);
+    let mut sums = pair.a.counters();
+    for (name, value) in pair.b.counters() {
+        *sums.entry(name).or_default() += value;
+    }
+    println!("{sums:?}");
+    assert_eq!(sums["retry_exceeded_err"], 0);
+    sums
+}
+
+/// Peers at addresses of their own.
+fn over_ipv4(_: usize, opening: &Opening) -> Peer {
+    Peer::open(&Opening { address: Some(rnic_tests::fresh_address()), ..opening.clone() })
+}
+
+#[test]
+fn with_little_loss() {
+    let counters = spoiled(&["tx drop p=0.001"], 11, over_ipv4);
+    assert!(counters["retransmitted_pkts"] > 0);
+}
+
+#[test]
+fn with_much_loss() {
+    let counters = spoiled(&["tx drop p=0.05"], 12, over_ipv4);
+    assert!(counters["retransmitted_pkts"] > 50);
+    assert!(counters["out_of_seq_request"] > 0 && counters["rcvd_seq_err"] > 0);
+}
+
+#[test]
+fn with_duplicates() {
+    let counters = spoiled(&["tx dup p=0.05"], 13, over_ipv4);
+    assert!(counters["duplicate_request"] > 0);
+}
+
+#[test]
+fn with_reordering() {
+    let counters = spoiled(&["tx reorder 3 p=0.02"], 14, over_ipv4);
+    assert!(counters["out_of_seq_request"] > 0);
+}
+
+#[test]
+fn with_damaged_packets() {
+    let counters = spoiled(&["tx corrupt payload p=0.01", "tx corrupt header p=0.01"], 15, over_ipv4);
+    assert!(counters["dropped_bad_icrc"] > 0 && counters["retransmitted_pkts"] > 0);
+}
+
+#[test]
+fn with_everything_at_once_over_both_families() {
+    let rules =
+        ["tx drop p=0.02", "rx drop p=0.02", "tx dup p=0.02", "tx reorder 4 p=0.01", "tx delay 1ms p=0.01"];
+    let counters = spoiled(&rules, 16, over_ipv4);
+    assert!(counters["retransmitted_pkts"] > 0 && counters["duplicate_request"] > 0);
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(why) => return rnic_tests::skipped(&why),
+    };
+    let counters = spoiled(&rules, 18, |which, opening| namespace.peer(which, opening));
+    assert!(counters["retransmitted_pkts"] > 0 && counters["duplicate_request"] > 0);
 }

@@ -80,6 +80,10 @@ struct QpEntry {
     ready: bool,
     /// Whether it waits for room in the peer's window.
     waiting: bool,
+    /// Whether it waited, and may begin its turn now.
+    called: bool,
+    /// Packets that it may still send in the turn that it has begun.
+    turn: u32,
     /// The earliest entry of it in the timer heap.
     timer: Option<Instant>,
 }
@@ -272,11 +276,11 @@ impl Engine {
         let via = (entry.qp.qpn().value() as usize) % self.config.source_ports.len().max(1);
         if let Some(old) = entry.remote.take() {
             let freed = entry.flights.clear();
-            entry.waiting = false;
+            (entry.waiting, entry.called, entry.turn) = (false, false, 0);
             let peer = self.peers.get_mut(old.peer);
             peer.window.give_back(freed);
             peer.waiting.retain(|waiting| *waiting != index);
-            self.wake_waiting(old.peer);
+            self.call_waiting(old.peer);
             self.peers.leave(old.peer);
         }
         let peer = self.peers.join(address);
@@ -368,7 +372,7 @@ impl Engine {
             };
             if freed > 0 {
                 self.peers.get_mut(remote.peer).window.give_back(freed);
-                self.wake_waiting(remote.peer);
+                self.call_waiting(remote.peer);
             }
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
@@ -385,16 +389,16 @@ impl Engine {
         }
     }
 
-    /// Queue pairs that waited for room in a peer's window may try again.
-    fn wake_waiting(&mut self, peer: usize) {
+    /// The queue pair that waits longest for room in a peer's window gets a turn, and calls the next when it had it.
+    fn call_waiting(&mut self, peer: usize) {
         while let Some(index) = self.peers.get_mut(peer).waiting.pop_front() {
-            if let Some(entry) = self.qps[index].as_mut() {
-                entry.waiting = false;
-                if !entry.ready {
-                    entry.ready = true;
-                    self.ready.push_back(index);
-                }
+            let Some(entry) = self.qps[index].as_mut() else { continue };
+            (entry.waiting, entry.called) = (false, true);
+            if !entry.ready {
+                entry.ready = true;
+                self.ready.push_back(index);
             }
+            return;
         }
     }
 

@@ -20,6 +20,13 @@ pub(crate) struct Peer {
     users: usize,
 }
 
+impl Peer {
+    /// Whether one queue pair, which has `flights` on the way, has the window to itself.
+    pub(crate) fn is_for(&self, flights: &Flights) -> bool {
+        self.waiting.is_empty() && self.window.used() == flights.total()
+    }
+}
+
 /// The peers that connected queue pairs point to.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
@@ -66,6 +73,8 @@ impl Peers {
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     log: VecDeque<(Psn, u32)>,
+    /// The charge of all of it.
+    total: u32,
 }
 
 impl Flights {
@@ -88,18 +97,22 @@ impl Flights {
         };
         let charge = each.saturating_mul(psns);
         self.log.push_back((to, charge));
+        self.total = self.total.saturating_add(charge);
         charge
+    }
+
+    /// The charge of all that is on the way.
+    pub(crate) fn total(&self) -> u32 {
+        self.total
     }
 
     /// Books what arrived: everything before `unacked`. Where `next` moved back, a retransmission begins and all
     /// that was on the way counts as gone. Returns the charge to give back.
     pub(crate) fn arrive(&mut self, unacked: Psn, next: Psn) -> u32 {
-        let mut freed = 0;
         if self.log.back().is_some_and(|(end, _)| next.is_before(*end)) {
-            freed = self.log.iter().map(|(_, c)| *c).sum();
-            self.log.clear();
-            return freed;
+            return self.clear();
         }
+        let mut freed = 0;
         while let Some((end, charge)) = self.log.front() {
             if unacked.is_before(*end) {
                 break;
@@ -107,14 +120,14 @@ impl Flights {
             freed += charge;
             self.log.pop_front();
         }
+        self.total = self.total.saturating_sub(freed);
         freed
     }
 
     /// Everything that is on the way, as gone.
     pub(crate) fn clear(&mut self) -> u32 {
-        let freed = self.log.iter().map(|(_, c)| *c).sum();
         self.log.clear();
-        freed
+        std::mem::take(&mut self.total)
     }
 }
 
@@ -132,10 +145,12 @@ mod tests {
         let first = flights.depart(psn(0xff_fffe), psn(3), 5, 4116, Mtu::B4096);
         let second = flights.depart(psn(3), psn(4), 1, 100, Mtu::B4096);
         assert!(first > 5 * 4116 && second >= 832);
+        assert_eq!(flights.total(), first + second);
         assert_eq!(flights.arrive(psn(1), psn(4)), 0, "the first train is not all there");
         assert_eq!(flights.arrive(psn(3), psn(4)), first);
         assert_eq!(flights.arrive(psn(4), psn(4)), second);
         assert_eq!(flights.arrive(psn(4), psn(4)), 0);
+        assert_eq!(flights.total(), 0);
     }
 
     #[test]

@@ -240,6 +240,8 @@ impl Engine {
             accepted: [0; 2],
             ready: false,
             waiting: false,
+            called: false,
+            turn: 0,
             timer: None,
         }));
         self.live += 1;
@@ -262,7 +264,7 @@ impl Engine {
             let peer = self.peers.get_mut(remote.peer);
             peer.window.give_back(freed);
             peer.waiting.retain(|waiting| *waiting != index);
-            self.wake_waiting(remote.peer);
+            self.call_waiting(remote.peer);
             self.peers.leave(remote.peer);
         }
         self.ready.retain(|ready| *ready != index);

@@ -1,7 +1,7 @@
 //! One pass out: from the queue pairs that are ready to trains of packets.
 
-use super::Engine;
-use super::peers::{Flights, PACKET_OVERHEAD};
+use super::peers::{Flights, PACKET_OVERHEAD, Peer};
+use super::{Engine, QpEntry};
 use qp::wire::{Flow, UDP_PORT};
 use qp::{Mtu, Train};
 use std::net::IpAddr;
@@ -30,6 +30,28 @@ fn full_train(mtu: Mtu, max_packets: u32) -> u32 {
     (65_507 / (mtu.bytes() + PACKET_OVERHEAD)).min(max_packets)
 }
 
+impl QpEntry {
+    /// How many packets it may send now. With a peer's window to itself it takes what room there is. With others it
+    /// takes turns of one full train's packets: where the budget ends the requester asks for an answer, so nobody
+    /// waits with packets on the way that hold room and that nobody will acknowledge.
+    fn budget(&self, peer: &Peer, called: bool, train: u32) -> u32 {
+        let room = peer.window.packets(Flights::packet_charge(self.qp.mtu()));
+        if self.turn > 0 {
+            return room.min(self.turn);
+        }
+        // First come, first served: who is not called stands behind those who wait.
+        if !called && !peer.waiting.is_empty() {
+            return 0;
+        }
+        // Close to the end of the window it is better to wait for answers than to send trains of what little room
+        // they leave: a system call costs as much for two packets as for fifteen.
+        if room < train && peer.window.is_half_used() {
+            return 0;
+        }
+        if peer.is_for(&self.flights) { room } else { room.min(train) }
+    }
+}
+
 impl Engine {
     /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. `None` once there is
     /// nothing more to send for now.
@@ -40,11 +62,9 @@ impl Engine {
             let Some(remote) = entry.remote else { continue };
             let mtu = entry.qp.mtu();
             let peer = self.peers.get_mut(remote.peer);
-            let room = peer.window.packets(Flights::packet_charge(mtu));
-            // Close to the end of the window it is better to wait for answers than to send trains of what little room
-            // they leave: a system call costs as much for two packets as for fifteen.
-            let train = full_train(mtu, max_packets);
-            let mut budget = if room < train && peer.window.is_half_used() { 0 } else { room };
+            let called = std::mem::take(&mut entry.called);
+            let alone = peer.is_for(&entry.flights);
+            let mut budget = entry.budget(peer, called, full_train(mtu, max_packets));
             let src_port = self.config.source_ports.get(remote.via).copied().unwrap_or(UDP_PORT);
             let flow = Flow { src: self.config.address, dst: remote.address, src_port, dst_port: UDP_PORT };
             let mut train = Train::new(buf, flow, max_packets);
@@ -62,18 +82,27 @@ impl Engine {
             let to = entry.qp.next_psn();
             let charge = entry.flights.depart(from, to, departure.packets, departure.segment_size, mtu);
             peer.window.take(charge);
-            if more && budget == 0 && !entry.waiting {
-                entry.waiting = true;
-                peer.waiting.push_back(index);
-                self.counters.window_stalls += 1;
-            }
-            if more && budget > 0 {
-                entry.ready = true;
-                self.ready.push_back(index);
-            }
             // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so.
             let waits = more && budget == 0;
+            let in_vain = waits && charge == 0;
+            if waits && !entry.waiting {
+                entry.waiting = true;
+                if called && in_vain {
+                    peer.waiting.push_front(index);
+                } else {
+                    peer.waiting.push_back(index);
+                    self.counters.window_stalls += 1;
+                }
+            }
+            entry.turn = if more && !alone { budget } else { 0 };
+            if more && budget > 0 {
+                entry.ready = true;
+                if entry.turn > 0 { self.ready.push_front(index) } else { self.ready.push_back(index) }
+            }
             self.settle_after_transmit(index, waits);
+            if called && !in_vain {
+                self.call_waiting(remote.peer);
+            }
             if departure.packets > 0 {
                 self.counters.tx_packets += u64::from(departure.packets);
                 self.counters.tx_bytes += departure.len as u64;
@@ -89,7 +118,11 @@ impl Engine {
             entry.ready = true;
             self.settle(index);
             if let Some(entry) = self.qps[index].as_mut() {
-                entry.ready = false;
+                // Room that came back meanwhile may have called it.
+                entry.ready = entry.called;
+                if entry.called {
+                    self.ready.push_back(index);
+                }
             }
         } else {
             self.settle(index);

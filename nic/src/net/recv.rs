@@ -120,9 +120,13 @@ pub struct Datagram<'a> {
 impl<'a> Datagram<'a> {
     /// The packets with their index in the train. In a train that was never split the index is also the
     /// IPv4 identification under the ICRC; the kernel may also merge packets from the middle of a train, or
-    /// from several trains, so it is a guess only.
+    /// from several trains, so it is a guess only. An empty datagram is one empty packet.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = (usize, &'a [u8])> + use<'a> {
-        self.bytes.chunks(self.segment_size.max(1)).enumerate()
+        let (bytes, size) = (self.bytes, self.segment_size.max(1));
+        (0..bytes.len().div_ceil(size).max(1)).map(move |index| {
+            let start = index * size;
+            (index, &bytes[start..bytes.len().min(start + size)])
+        })
     }
 }
 
