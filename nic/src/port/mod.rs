@@ -6,6 +6,7 @@
 //! behind.
 
 mod background;
+mod exit;
 mod fork;
 mod io;
 mod lane;
@@ -77,7 +78,7 @@ impl Port {
             // Captures of a simulation start at the epoch: the same run gives the same file.
             Clock::Virtual(world) => Now { instant: world.now(), wall: world.elapsed() },
         };
-        Arc::new(Self {
+        let port = Arc::new(Self {
             address: config.address,
             active_mtu: config.active_mtu,
             lane: ManuallyDrop::new(PiMutex::new(Lane::new(Engine::new(config), io, clocks))),
@@ -88,7 +89,11 @@ impl Port {
             clock,
             background,
             generation: generation(),
-        })
+        });
+        if port.background.is_some() {
+            exit::watch(&port);
+        }
+        port
     }
 
     /// Whether this process opened the port. A forked child inherits the memory of its parent but not its place in
@@ -210,6 +215,13 @@ impl Port {
         let done = lane.turn(Instant::now(), false);
         self.release(lane);
         done > 0
+    }
+
+    /// Sends what is held back, if nobody drives the engine.
+    fn let_go(&self) {
+        if let Some(mut lane) = self.lane.try_lock() {
+            lane.let_go(self.now());
+        }
     }
 
     /// In standby: sends what the program left undone, if it stopped polling.

@@ -1,0 +1,38 @@
+//! What a program that simply exits still owes its peers.
+//!
+//! An acknowledgement may be held for a moment, for the program's answer to take it along. A program that exits without
+//! closing its devices would take it to the grave, and its peer would repeat in vain until it gives up.
+
+#![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
+
+use super::Port;
+use crate::queue::locked;
+use std::sync::{Arc, Mutex, Once, Weak};
+
+static PORTS: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
+static INSTALL: Once = Once::new();
+
+/// Runs when `main` returns or `exit` is called; not when the process is killed.
+extern "C" fn at_exit() {
+    // Whoever holds the list, or a port, may never run again: then there is nothing to be done.
+    let Ok(ports) = PORTS.try_lock() else { return };
+    for port in ports.iter().filter_map(Weak::upgrade) {
+        if port.is_ours() {
+            port.let_go();
+        }
+    }
+}
+
+/// Has what `port` holds sent when the program exits.
+pub(super) fn watch(port: &Arc<Port>) {
+    INSTALL.call_once(|| {
+        // SAFETY: the handler is a plain function of this library, which is not unloaded before it runs. If there is
+        // no room for it, a program that exits in mid-conversation may leave its peer to a timeout.
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            tracing::warn!("cannot register an exit handler: close devices before exiting");
+        }
+    });
+    let mut ports = locked(&PORTS);
+    ports.retain(|port| port.strong_count() > 0);
+    ports.push(Arc::downgrade(port));
+}
