@@ -272,7 +272,7 @@ fn ipv6_loopback(if_inet6: Option<&str>) -> Finding {
     match if_inet6 {
         None => Finding::note("this host has no IPv6", remedy),
         Some(text) if text.lines().any(|l| l.split_whitespace().next() == Some(LOOPBACK)) => {
-            Finding::ok("IPv6 loopback (::1) is there; it serves one process, or several through the daemon")
+            Finding::ok("IPv6 loopback (::1) is there; it serves one process at a time")
         }
         Some(_) => Finding::note("IPv6 is there, but not its loopback address ::1", remedy),
     }
@@ -281,7 +281,7 @@ fn ipv6_loopback(if_inet6: Option<&str>) -> Finding {
 /// Whether users may make network namespaces, as far as the settings say.
 fn user_namespaces(max: Option<&str>, debian_clone: Option<&str>, apparmor: Option<&str>) -> Finding {
     let what = "unprivileged users cannot make network namespaces";
-    let why = "two IPv6 programs on one host then need the daemon";
+    let why = "two IPv6 programs on one host then need two addresses other than ::1";
     if number(max) == Some(0) || max.is_none() {
         return Finding::note(
             format!("{what}: {why}"),

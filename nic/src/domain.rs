@@ -1,10 +1,13 @@
 //! Protection domains and the memory registered in them.
 
 use crate::device::DeviceInner;
+use crate::engine::ResourceError;
 use crate::error::{Error, Result};
 use crate::memory::{Keys, MemoryBuffer};
 use crate::queue_pair::{QpInit, QueuePair};
+use qp::attr::AddressVector;
 use qp::{Access, PdId, Remote, Sge};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -57,12 +60,68 @@ impl ProtectionDomain {
         Ok(region)
     }
 
+    /// Creates an address handle.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] names what is wrong with the address: no GID, a GID index or port that this device does not
+    /// have, a flow label of more than 20 bits, or the other IP family than the port's.
+    pub fn create_ah(&self, attr: &AddressVector) -> Result<AddressHandle> {
+        let port = self.inner.device.port()?;
+        let (ours, theirs) = (port.address, attr.dgid.ip());
+        let wrong = if !attr.is_global || attr.dgid.is_zero() {
+            Some("it has no GID, and RoCE has no other addresses")
+        } else if attr.sgid_index != 0 {
+            Some("its sgid_index is not in the GID table, which has one entry")
+        } else if attr.port_num != 1 {
+            Some("its port_num is not 1, the only port")
+        } else if attr.flow_label >= 1 << 20 {
+            Some("its flow_label has more than 20 bits")
+        } else if ours.is_ipv4() != theirs.is_ipv4() {
+            Some("its GID is of the other IP family than the port's")
+        } else {
+            None
+        };
+        match wrong {
+            Some(why) => Err(ResourceError::Address { why }.into()),
+            None => Ok(AddressHandle { _pd: Arc::clone(&self.inner), attr: *attr }),
+        }
+    }
+
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
     /// [`Error::Resource`] names the size that is out of range, or the type that this device does not have.
     pub fn create_qp(&self, init: &QpInit) -> Result<QueuePair> {
         QueuePair::new(&self.inner, init)
+    }
+}
+
+/// The way to a peer, checked once: for the `ah_attr` of connected queue pairs, and for datagrams.
+///
+/// Clones are the same handle; it keeps its protection domain.
+#[derive(Clone)]
+pub struct AddressHandle {
+    _pd: Arc<PdInner>,
+    attr: AddressVector,
+}
+
+impl AddressHandle {
+    /// What it was created with.
+    #[must_use]
+    pub fn attr(&self) -> AddressVector {
+        self.attr
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn ip(&self) -> IpAddr {
+        self.attr.dgid.ip()
+    }
+}
+
+impl std::fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AddressHandle({})", self.ip())
     }
 }
 
@@ -201,5 +260,33 @@ impl Drop for MemoryRegion {
 impl std::fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "MemoryRegion({} bytes at {:#x}, key {:#010x})", self.len(), self.addr(), self.keys.lkey)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qp::Gid;
+
+    #[test]
+    fn address_handles_are_checked() -> Result<()> {
+        let net = crate::sim::Net::new();
+        let (device, peer) = (net.device(), net.device());
+        let pd = device.alloc_pd()?;
+        let good = AddressVector::new(peer.gid(), 0);
+        let handle = pd.create_ah(&good)?;
+        assert_eq!((handle.ip(), handle.attr()), (peer.address(), good));
+        let v6 = Gid::from(std::net::Ipv6Addr::LOCALHOST);
+        for (bad, why) in [
+            (AddressVector { is_global: false, ..good }, "no GID"),
+            (AddressVector { sgid_index: 1, ..good }, "sgid_index"),
+            (AddressVector { port_num: 2, ..good }, "port_num"),
+            (AddressVector { flow_label: 1 << 20, ..good }, "flow_label"),
+            (AddressVector { dgid: v6, ..good }, "IP family"),
+        ] {
+            let error = pd.create_ah(&bad).expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        Ok(())
     }
 }

@@ -48,7 +48,7 @@ mod sync;
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue};
 pub use connection::RcEnd;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
-pub use domain::{MemoryRegion, ProtectionDomain};
+pub use domain::{AddressHandle, MemoryRegion, ProtectionDomain};
 pub use error::{Error, Result};
 pub use instrument::FaultReport;
 pub use memory::{BufferError, RegisterError};

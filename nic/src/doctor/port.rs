@@ -144,7 +144,7 @@ pub(super) fn judge(bound: &Bound, owner: &Owner, rxe_loaded: bool) -> Finding {
         _ => Finding::new(
             Severity::Note,
             what(""),
-            Some("that address serves that program; take another one, or share it through the daemon"),
+            Some("that address serves that program; take another one of this host"),
         ),
     }
 }

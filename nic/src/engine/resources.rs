@@ -84,6 +84,12 @@ pub enum ResourceError {
         /// Which object.
         what: &'static str,
     },
+    /// An address that cannot be reached from this port.
+    #[error("the address vector cannot be used: {why}")]
+    Address {
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// This device does not offer that.
     #[error("{what} is not supported by this device")]
     Unsupported {

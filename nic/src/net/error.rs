@@ -10,8 +10,8 @@ use thiserror::Error;
 pub enum BindError {
     /// Somebody else has the port on this address or on all addresses.
     #[error(
-        "{0} is taken, by another rnic program, a daemon or the kernel's rdma_rxe: `rnic doctor` says by whom; \
-         use another address of this host, or the daemon to share this one"
+        "{0} is taken, by another rnic program or the kernel's rdma_rxe: `rnic doctor` says by whom; \
+         use another address of this host"
     )]
     AddressInUse(SocketAddr),
     /// All the loopback addresses tried are taken.

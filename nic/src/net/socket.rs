@@ -25,7 +25,7 @@ pub const MAX_TRAIN_SEGMENTS: u32 = 64;
 /// How many bytes of UDP payload a train holds at most: what fits an IPv4 packet behind its headers.
 pub const MAX_TRAIN_BYTES: usize = 65_535 - 20 - 8;
 
-/// How many source ports a socket can have at most: one for each slot that a daemon steers to.
+/// How many source ports a socket can have at most: each is a descriptor, and routers have far fewer equal paths.
 const MAX_SOURCE_PORTS: usize = 256;
 
 /// The receive buffer asked for by default: 100 full trains, or 3 ms of 25 Gb/s. Most hosts grant less.

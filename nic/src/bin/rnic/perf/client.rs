@@ -40,10 +40,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     control_port: u16,
     /// The operation to measure.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, default_value = "write")]
     op: Op,
     /// Bandwidth or latency.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, default_value = "bw")]
     test: Test,
     /// Message size in bytes, or KiB or MiB with K or M. Repeat for several. [default: 64K for bandwidth, 2 for latency]
     #[arg(long = "size", short = 's', value_name = "BYTES", value_parser = parse_size)]
