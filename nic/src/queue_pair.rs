@@ -227,7 +227,7 @@ impl QueuePair {
     /// [`Error::Post`](crate::Error::Post); nothing was queued then.
     pub fn post_send(&self, wr: SendWr) -> Result<()> {
         let port = self.pd.device.port()?;
-        port.reserve(|| self.shared.reserve_send(&wr))?;
+        self.shared.reserve_send(&wr)?;
         port.post(&self.shared, Work::Send(wr))?;
         Ok(())
     }
@@ -238,7 +238,7 @@ impl QueuePair {
     /// [`Error::Post`](crate::Error::Post); nothing was queued then.
     pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
         let port = self.pd.device.port()?;
-        port.reserve(|| self.shared.reserve_recv(&wr))?;
+        self.shared.reserve_recv(&wr)?;
         port.post(&self.shared, Work::Recv(wr))?;
         Ok(())
     }

@@ -50,3 +50,26 @@ fn large_transfers_both_ways() -> Result<(), Error> {
     assert_eq!(right.wait()?.byte_len as usize, bytes.len());
     Ok(())
 }
+
+/// A place is free again before the completion that tells of it: a program that counts completions posts as soon as
+/// it sees one, while another thread drives the engine.
+#[test]
+fn a_completion_seen_is_a_place_free() -> Result<(), Error> {
+    let (a, b) = (rnic::open()?, rnic::open()?);
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    let source = left.register(&[7; 64])?;
+    let target = right.register_remote(64)?;
+    let depth = 128; // the size of the send queue of an RcEnd
+    let mut outstanding = 0;
+    let mut completions = [rnic::WorkCompletion::default(); 16];
+    for wr_id in 0..20_000 {
+        while outstanding == depth {
+            let taken = left.cq().poll(&mut completions);
+            assert!(completions[..taken].iter().all(|wc| wc.status == WcStatus::Success));
+            outstanding -= taken;
+        }
+        left.qp.write(wr_id, source.all(), target.remote(0))?;
+        outstanding += 1;
+    }
+    Ok(())
+}

@@ -186,6 +186,13 @@ pub trait Host: Memory {
     /// A receive work request ended. `solicited` wakes those who wait for solicited events only.
     fn complete_recv(&mut self, completion: WorkCompletion, solicited: bool);
 
+    /// A work request left the send queue: its place can be taken again. Comes before the completion that tells the
+    /// program so, because a program that counts completions posts as soon as it sees one.
+    fn release_send(&mut self) {}
+
+    /// A work request left the receive queue; as [`release_send`](Self::release_send).
+    fn release_recv(&mut self) {}
+
     /// An asynchronous event of the queue pair.
     fn event(&mut self, qpn: Qpn, event: QpEvent);
 

@@ -1,7 +1,7 @@
 //! What surrounds queue pairs: memory, completion queues and events.
 
 use crate::memory::RegionTable;
-use crate::queue::{CqProducer, CqShared, Pushed};
+use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
 use qp::memory::QpEvent;
 use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, Qpn, RecvWr, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
@@ -52,9 +52,15 @@ impl HostState {
         }
     }
 
-    /// The surroundings of one queue pair.
-    pub(crate) fn of(&mut self, send_cq: CqId, recv_cq: CqId) -> QpHost<'_> {
-        QpHost { state: self, send_cq, recv_cq }
+    /// The surroundings of one queue pair. `accepted` counts the work requests in its queues that hold a place.
+    pub(crate) fn of<'a>(
+        &'a mut self,
+        send_cq: CqId,
+        recv_cq: CqId,
+        shared: &'a QpShared,
+        accepted: &'a mut [u32; 2],
+    ) -> QpHost<'a> {
+        QpHost { state: self, send_cq, recv_cq, shared, accepted }
     }
 
     pub(crate) fn push_event(&mut self, event: AsyncEvent) {
@@ -84,6 +90,16 @@ pub(crate) struct QpHost<'a> {
     state: &'a mut HostState,
     send_cq: CqId,
     recv_cq: CqId,
+    shared: &'a QpShared,
+    accepted: &'a mut [u32; 2],
+}
+
+impl QpHost<'_> {
+    fn release(&mut self, direction: Direction) {
+        let accepted = &mut self.accepted[direction as usize];
+        *accepted = accepted.wrapping_sub(1);
+        self.shared.finish(direction, 1);
+    }
 }
 
 impl Memory for QpHost<'_> {
@@ -127,6 +143,14 @@ impl Host for QpHost<'_> {
     fn complete_recv(&mut self, completion: WorkCompletion, solicited: bool) {
         let wakes = solicited || completion.status != WcStatus::Success;
         self.state.complete(self.recv_cq, completion, wakes);
+    }
+
+    fn release_send(&mut self) {
+        self.release(Direction::Send);
+    }
+
+    fn release_recv(&mut self) {
+        self.release(Direction::Recv);
     }
 
     fn event(&mut self, qpn: Qpn, event: QpEvent) {

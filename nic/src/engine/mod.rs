@@ -232,7 +232,10 @@ impl Engine {
             entry.timer = None;
             // Timers are moved far more often than they fire: the heap learns of a later deadline only now.
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
-                entry.qp.handle_timeout(now, &mut self.host.of(entry.send_cq, entry.recv_cq));
+                entry.qp.handle_timeout(
+                    now,
+                    &mut self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted),
+                );
             }
             self.settle(index);
         }
@@ -254,7 +257,11 @@ impl Engine {
         self.collect(index);
         let limits = self.limits;
         let Some(entry) = self.qps[index].as_mut() else { return Err(ModifyQpError::NoSuchQueuePair(qpn)) };
-        entry.qp.modify(attr, &limits, &mut self.host.of(entry.send_cq, entry.recv_cq))?;
+        entry.qp.modify(
+            attr,
+            &limits,
+            &mut self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted),
+        )?;
         entry.shared.set_state(entry.qp.state());
         if attr.pkey_index.is_some() {
             entry.qp.set_pkey(PKey::DEFAULT);
@@ -318,7 +325,7 @@ impl Engine {
 
     fn accept(&mut self, index: usize, work: Work) -> Result<(), PostError> {
         let Some(entry) = self.qps[index].as_mut() else { return Ok(()) };
-        let mut host = self.host.of(entry.send_cq, entry.recv_cq);
+        let mut host = self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted);
         let (direction, result) = match work {
             Work::Send(wr) => (Direction::Send, entry.qp.post_send(wr, &mut host)),
             Work::Recv(wr) => (Direction::Recv, entry.qp.post_recv(wr, &mut host)),
@@ -409,7 +416,8 @@ impl Engine {
                 let Some(entry) = self.qps[index].as_mut() else { continue };
                 if (entry.send_cq == cq || entry.recv_cq == cq) && entry.qp.state() != QpState::Reset {
                     let attr = QpAttr::to_state(QpState::Err);
-                    let mut host = self.host.of(entry.send_cq, entry.recv_cq);
+                    let mut host =
+                        self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted);
                     // Any state leads to ERR, so this cannot be refused.
                     let _ = entry.qp.modify(&attr, &self.limits, &mut host);
                     self.settle_one(index);

@@ -135,19 +135,6 @@ impl Port {
         result
     }
 
-    /// Takes a place in a queue. The engine gives places back a moment after it published the completions that
-    /// announce them; a program that counts completions may come between, so a full queue is asked twice, with the
-    /// engine at rest in between.
-    pub(crate) fn reserve(&self, take: impl Fn() -> Result<(), PostError>) -> Result<(), PostError> {
-        match take() {
-            Err(PostError::QueueFull { .. }) => {
-                drop(self.lane.lock());
-                take()
-            }
-            taken => taken,
-        }
-    }
-
     /// Posts a work request that has its place reserved in `qp`.
     pub(crate) fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
         let qpn = qp.config.qpn;

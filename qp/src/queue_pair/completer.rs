@@ -196,6 +196,7 @@ impl QueuePair {
         let Some(wqe) = self.requester.queue.front() else { return };
         self.requester.unacked = wqe.first_psn.plus(wqe.packets);
         let Some(wr) = self.requester.pop() else { return };
+        host.release_send();
         if self.config.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
             host.complete_send(WorkCompletion {
                 wr_id: wr.wr_id,

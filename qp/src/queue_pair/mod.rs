@@ -407,6 +407,7 @@ impl QueuePair {
             return Err(PostError::QueueFull { queue: "receive", max: self.config.cap.max_recv_wr });
         }
         if self.state == QpState::Err {
+            host.release_recv();
             self.flush_recv(&wr, host);
             return Ok(());
         }
@@ -530,8 +531,11 @@ impl QueuePair {
         while let Some(wqe) = self.requester.pop() {
             self.flush_send(&wqe, host);
         }
-        self.responder.abandon_message();
+        if let Some(wr) = self.responder.abandon_message() {
+            self.flush_recv(&wr, host);
+        }
         while let Some(wr) = self.responder.pop() {
+            host.release_recv();
             self.flush_recv(&wr, host);
         }
         if self.config.has_srq {
@@ -540,6 +544,7 @@ impl QueuePair {
     }
 
     fn flush_send(&mut self, wr: &SendWr, host: &mut impl Host) {
+        host.release_send();
         self.counters.req_cqe_flush_error += 1;
         host.complete_send(WorkCompletion {
             wr_id: wr.wr_id,

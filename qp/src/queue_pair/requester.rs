@@ -432,6 +432,7 @@ impl QueuePair {
     /// Completes the oldest work request with an error and enters ERR.
     pub(super) fn fail_oldest(&mut self, status: WcStatus, host: &mut impl Host) {
         if let Some(wr) = self.requester.pop() {
+            host.release_send();
             self.counters.req_cqe_error += 1;
             let access_code =
                 self.failure.as_ref().and_then(|f| f.access).map_or(0, AccessError::vendor_code);

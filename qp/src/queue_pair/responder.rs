@@ -174,10 +174,11 @@ impl Responder {
         self.responses.clear();
     }
 
-    /// Ends the message in progress; a receive work request that it had taken goes back to be flushed.
-    pub(super) fn abandon_message(&mut self) {
-        if let Message::Send { wr, .. } = std::mem::take(&mut self.message) {
-            self.recvs.push_front(wr);
+    /// Ends the message in progress; returns the receive work request that it had taken.
+    pub(super) fn abandon_message(&mut self) -> Option<RecvWr> {
+        match std::mem::take(&mut self.message) {
+            Message::Send { wr, .. } => Some(wr),
+            Message::None | Message::Write { .. } => None,
         }
     }
 

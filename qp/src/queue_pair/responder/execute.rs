@@ -48,7 +48,7 @@ impl QueuePair {
         let wr = if self.config.has_srq {
             host.take_shared_recv(self.config.qpn)
         } else {
-            self.responder.recvs.pop_front()
+            self.responder.recvs.pop_front().inspect(|_| host.release_recv())
         };
         wr.ok_or(Refusal::NotReady)
     }
