@@ -110,8 +110,14 @@ pub enum PostError {
     /// The queue pair receives through a shared receive queue.
     #[error("this queue pair receives through its shared receive queue: post there")]
     UsesSharedReceiveQueue,
-    /// This type of queue pair has no such operation.
-    #[error("{operation} does not exist on {} queue pairs", qp_type.name())]
+    /// An operation whose result has to be stored was given inline data instead of a place for it.
+    #[error("{operation} brings data, so it needs registered memory to put it into; inline data is none")]
+    InlineResult {
+        /// The operation.
+        operation: &'static str,
+    },
+    /// This type of queue pair has no such operation, or this device does not offer it.
+    #[error("{operation} is not supported on {} queue pairs", qp_type.name())]
     Unsupported {
         /// The operation.
         operation: &'static str,
@@ -575,13 +581,19 @@ impl QueuePair {
 /// [`PostError::Unsupported`], [`PostError::TooManySges`] or [`PostError::TooMuchInline`].
 pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     let supported = match wr.operation {
-        Operation::Send { invalidate: Some(_), .. } | Operation::Read { .. } => config.qp_type.is_reliable(),
-        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => config.qp_type.is_reliable(),
+        // Nothing invalidates a key on behalf of a peer yet.
+        Operation::Send { invalidate: Some(_), .. } => false,
+        Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
+            config.qp_type.is_reliable()
+        }
         Operation::Write { .. } => config.qp_type.is_connected(),
         Operation::Send { .. } => true,
     };
     if !supported || config.qp_type == QpType::XrcRecv {
         return Err(PostError::Unsupported { operation: wr.operation.name(), qp_type: config.qp_type });
+    }
+    if wr.operation.expects_response() && matches!(wr.data, crate::work::Gather::Inline(_)) {
+        return Err(PostError::InlineResult { operation: wr.operation.name() });
     }
     match &wr.data {
         crate::work::Gather::Inline(bytes) if bytes.len() > config.cap.max_inline_data as usize => {

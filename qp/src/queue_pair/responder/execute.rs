@@ -59,6 +59,10 @@ impl QueuePair {
             let wr = self.take_recv(host)?;
             self.responder.message = Message::Send { wr, received: 0 };
         }
+        if packet.ieth().is_some() {
+            // A peer that hears it was done would rely on the key being gone.
+            return Err(Refusal::invalid("SEND with invalidate is not supported"));
+        }
         self.check_length(packet)?;
         let domain = self.domain();
         let Message::Send { wr, received } = &mut self.responder.message else {

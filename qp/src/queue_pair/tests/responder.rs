@@ -43,27 +43,38 @@ fn a_long_send_is_scattered_and_acknowledged_once() {
 }
 
 #[test]
-fn immediate_data_solicited_and_invalidate_reach_the_completion() {
+fn immediate_data_and_solicited_reach_the_completion() {
     let mut b = Setup::default().rts();
     (1..=3).for_each(|id| b.post_recv(id, &[local(0, 300)]));
     let mut with_imm = request(Opcode::RcSendOnlyImm, RQ, b"x");
     with_imm.headers.imm = 0x0102_0304;
     with_imm.headers.solicited = true;
     b.take(&with_imm);
-    let mut with_inv = request(Opcode::RcSendOnlyInv, RQ + 1, b"");
-    with_inv.headers.ieth = 77;
-    b.take(&with_inv);
+    b.take(&request(Opcode::RcSendOnly, RQ + 1, b""));
     let mut write = rdma(Opcode::RcWriteOnlyImm, RQ + 2, START, KEY, 4, b"data");
     write.headers.imm = 5;
     b.take(&write);
     let [(a, sol), (c, _), (d, _)] = b.host.recvs[..] else { panic!() };
     assert_eq!((a.imm(), sol, a.byte_len), (Some(0x0102_0304), true, 1));
-    assert_eq!((c.flags, c.imm_or_rkey, c.byte_len), (crate::work::WcFlags::WITH_INV, 77, 0));
+    assert_eq!((c.flags, c.byte_len), (crate::work::WcFlags::empty(), 0));
     assert_eq!((d.imm(), d.opcode, d.byte_len), (Some(5), WcOpcode::RecvRdmaWithImm, 4));
     assert_eq!(&b.host.bytes(KEY)[..4], b"data");
     // Three ACKs that nobody had sent yet are one.
     assert_eq!(b.sent(), [ack(RQ + 2, 3)]);
     assert_eq!(b.qp.counters().ack_deferred, 2);
+}
+
+/// Nobody invalidates keys for a peer yet, so it must not be told that it was done.
+#[test]
+fn a_send_with_invalidate_is_refused() {
+    let mut b = Setup::default().rts();
+    b.post_recv(1, &[local(0, 300)]);
+    let mut with_inv = request(Opcode::RcSendOnlyInv, RQ, b"");
+    with_inv.headers.ieth = 77;
+    b.take(&with_inv);
+    assert_eq!(b.host.recvs[0].0.status, WcStatus::RemInvReqErr);
+    assert_eq!(b.sent(), [nak(INVALID, RQ, 0)]);
+    assert_eq!(b.qp.state(), QpState::Err);
 }
 
 #[test]
