@@ -471,3 +471,24 @@ fn psns_wrap() {
     assert_eq!(b.notes(), [success(1), success(2)]);
     assert_eq!(b.qp.next_psn(), Psn::new(3));
 }
+
+/// What brings data needs registered memory to put it into, and what this device does not do is refused at once.
+#[test]
+fn what_cannot_be_done_is_not_accepted() {
+    let mut b = Setup::default().rts();
+    let remote = Remote { addr: REMOTE.addr, rkey: REMOTE.rkey };
+    let inline = |operation| SendWr {
+        wr_id: 1,
+        operation,
+        data: Gather::Inline(Box::new([0; 8])),
+        flags: SendFlags::SIGNALED,
+    };
+    for operation in [Operation::Read { remote }, Operation::FetchAdd { remote, add: 1 }] {
+        let error = b.qp.post_send(inline(operation), &mut b.host).expect_err("no place for the result");
+        assert!(matches!(error, PostError::InlineResult { .. }), "{error}");
+    }
+    let with_inv = Operation::Send { imm: None, invalidate: Some(7) };
+    let error = b.qp.post_send(inline(with_inv), &mut b.host).expect_err("nobody would invalidate");
+    assert_eq!(error.to_string(), "SEND_WITH_INV is not supported on RC queue pairs");
+    b.qp.post_send(inline(SEND), &mut b.host).expect("an ordinary inline SEND");
+}
