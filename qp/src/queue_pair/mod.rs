@@ -8,10 +8,13 @@
 //! read in another. Everything a queue pair is about to send is decided in [`QueuePair::poll_transmit`].
 
 mod completer;
+mod errors;
 mod requester;
 mod responder;
 #[cfg(test)]
 mod tests;
+
+pub use errors::{Failure, FailureContext, PacketDrop, PostError};
 
 use crate::attr::{self, AddressVector, Limits, ModifyError, QpAttr, QpCap, QpState, QpType};
 use crate::counters::QpCounters;
@@ -22,9 +25,7 @@ use crate::wire::packet::Packet;
 use crate::work::{Operation, RecvWr, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
 use responder::Responder;
-use std::fmt;
 use std::time::Instant;
-use thiserror::Error;
 
 /// The largest message: 2^31 bytes (IBTA C9-94).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -67,127 +68,6 @@ impl Default for Tuning {
         // acknowledgement for each train costs the sender more than the earlier room in the window gains it.
         // 128 KiB are 32 packets of 4 KiB; two such pieces in flight fill less than a stock socket buffer.
         Self { ack_interval: 32, read_chunk: 128 << 10, mig_req: false }
-    }
-}
-
-/// Why a work request was not accepted. Nothing was queued.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum PostError {
-    /// The queue is full.
-    #[error("the {queue} queue is full: {max} work requests are outstanding; poll completions first")]
-    QueueFull {
-        /// "send" or "receive".
-        queue: &'static str,
-        /// Its size.
-        max: u32,
-    },
-    /// Work cannot be posted in this state.
-    #[error("cannot post to the {queue} queue in state {}: it takes {needed} or later", state.name())]
-    State {
-        /// "send" or "receive".
-        queue: &'static str,
-        /// The state of the queue pair.
-        state: QpState,
-        /// The first state in which posting works.
-        needed: &'static str,
-    },
-    /// Too many scatter/gather elements.
-    #[error("{given} scatter/gather elements, but the queue pair was created for {max}")]
-    TooManySges {
-        /// Elements of the request.
-        given: usize,
-        /// As created.
-        max: u32,
-    },
-    /// Too much inline data.
-    #[error("{given} bytes of inline data, but the queue pair was created for {max}")]
-    TooMuchInline {
-        /// Bytes of the request.
-        given: usize,
-        /// As created.
-        max: u32,
-    },
-    /// The queue pair receives through a shared receive queue.
-    #[error("this queue pair receives through its shared receive queue: post there")]
-    UsesSharedReceiveQueue,
-    /// An operation whose result has to be stored was given inline data instead of a place for it.
-    #[error("{operation} brings data, so it needs registered memory to put it into; inline data is none")]
-    InlineResult {
-        /// The operation.
-        operation: &'static str,
-    },
-    /// This type of queue pair has no such operation, or this device does not offer it.
-    #[error("{operation} is not supported on {} queue pairs", qp_type.name())]
-    Unsupported {
-        /// The operation.
-        operation: &'static str,
-        /// The type of the queue pair.
-        qp_type: QpType,
-    },
-}
-
-/// Why a packet that reached the queue pair was dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum PacketDrop {
-    /// The queue pair is in a state that takes no such packets.
-    State,
-    /// The opcode belongs to another service than the queue pair's.
-    Service,
-    /// A duplicate READ or atomic whose answer is not kept any more (IBTA C9-105 ff.: never answered by a NAK).
-    StaleDuplicate,
-    /// A request ahead of the expected PSN after the NAK was sent, or while a receiver-not-ready NAK stands.
-    OutOfSequence,
-    /// A response that no outstanding request explains.
-    Ghost,
-    /// An acknowledgement with a reserved syndrome.
-    ReservedSyndrome,
-}
-
-/// Why a queue pair entered the error state, in more detail than a completion status can tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// The status that was or would have been reported.
-    pub status: WcStatus,
-    /// PSN of the packet at fault.
-    pub psn: Psn,
-    /// What the queue pair was doing.
-    pub context: FailureContext,
-    /// The memory rule that was broken, if it was one.
-    pub access: Option<AccessError>,
-}
-
-/// What the queue pair was doing when it failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FailureContext {
-    /// Preparing a work request that can never be sent: too long, or a READ or atomic without initiator depth.
-    Starting,
-    /// Reading the payload of an outgoing message.
-    GatheringPayload,
-    /// Writing a response into local memory.
-    ScatteringResponse,
-    /// Waiting for an answer.
-    AwaitingResponse,
-    /// Executing a request of the peer.
-    ServingRequest(&'static str),
-    /// The peer answered with a NAK.
-    PeerRefused(&'static str),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at PSN {}: ", self.status, self.psn)?;
-        match self.context {
-            FailureContext::Starting => f.write_str("a work request that cannot be sent")?,
-            FailureContext::GatheringPayload => f.write_str("the payload of a request could not be read")?,
-            FailureContext::ScatteringResponse => f.write_str("a response could not be stored")?,
-            FailureContext::AwaitingResponse => f.write_str("the peer did not answer")?,
-            FailureContext::ServingRequest(what) => write!(f, "the peer's request was refused: {what}")?,
-            FailureContext::PeerRefused(what) => write!(f, "the peer refused the request: {what}")?,
-        }
-        if let Some(access) = self.access {
-            write!(f, "; {access}")?;
-        }
-        Ok(())
     }
 }
 

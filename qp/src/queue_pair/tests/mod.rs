@@ -20,6 +20,7 @@ use crate::wire::opcode::Opcode;
 use crate::wire::packet::{Headers, ICRC_LEN, pad_len};
 use crate::work::{Gather, Operation, Remote, SendFlags, Sge, WcOpcode, WcStatus};
 use host::{Note, TestHost};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
