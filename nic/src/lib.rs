@@ -56,11 +56,12 @@ pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
 
 pub use qp::attr::{AddressVector, ModifyError};
 pub use qp::counters::QpCounters;
-pub use qp::memory::QpEvent;
+pub use qp::memory::{Bind, BindError, QpEvent};
 pub use qp::queue_pair::{Failure, FailureContext, PostError, Tuning};
 pub use qp::{
-    Access, AccessError, Gather, Gid, Mtu, Operation, PKey, Psn, QpAttr, QpCap, QpState, QpType, Qpn, RecvWr,
-    Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus, WorkCompletion,
+    Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, Psn, QKey, QpAttr, QpCap,
+    QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
+    WorkCompletion,
 };
 
 /// Opens a device at the first free loopback address.

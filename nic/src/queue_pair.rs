@@ -248,7 +248,7 @@ impl QueuePair {
     /// # Errors
     /// As [`post_send`](Self::post_send).
     pub fn post(&self, wr_id: u64, operation: Operation, data: impl Into<Gather>) -> Result<()> {
-        self.post_send(SendWr { wr_id, operation, data: data.into(), flags: SendFlags::SIGNALED })
+        self.post_send(SendWr::new(wr_id, operation, data).flags(SendFlags::SIGNALED))
     }
 
     /// Posts a signalled SEND.

@@ -31,5 +31,6 @@ pub use memory::{Access, AccessError, AtomicOp, Domain, Host, Memory};
 pub use queue_pair::QueuePair;
 pub use train::Train;
 pub use work::{
-    Gather, Operation, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus, WorkCompletion,
+    Destination, FlushKind, Gather, Operation, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode,
+    WcStatus, WorkCompletion,
 };

@@ -83,6 +83,18 @@ pub enum AccessError {
         /// First address of the access that failed.
         va: u64,
     },
+    /// The key is that of a type 2 memory window which another queue pair bound (IBTA 10.6.7.2.6).
+    #[error("key {key:#010x} is a memory window that another queue pair bound")]
+    WrongQueuePair {
+        /// The key as given.
+        key: u32,
+    },
+    /// The key cannot be invalidated: only type 2 memory windows can.
+    #[error("key {key:#010x} is no type 2 memory window: it cannot be invalidated by a work request")]
+    NotInvalidatable {
+        /// The key as given.
+        key: u32,
+    },
 }
 
 impl AccessError {
@@ -96,6 +108,8 @@ impl AccessError {
             Self::OutOfRange { .. } => 4,
             Self::Misaligned { .. } => 5,
             Self::Fault { .. } => 6,
+            Self::WrongQueuePair { .. } => 7,
+            Self::NotInvalidatable { .. } => 8,
         }
     }
 }
@@ -125,6 +139,56 @@ pub enum AtomicOp {
         /// The addend.
         add: u64,
     },
+    /// Store (ATOMIC_WRITE, IBTA annex A19). Needs the right to write, not that to run atomics.
+    Store {
+        /// The new value.
+        value: u64,
+    },
+}
+
+impl AtomicOp {
+    /// The right that a peer needs for it.
+    #[must_use]
+    pub const fn access(self) -> Access {
+        match self {
+            Self::Store { .. } => Access::REMOTE_WRITE,
+            Self::CompareSwap { .. } | Self::FetchAdd { .. } => Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+/// A memory window and what it is to show: the operands of BIND_MW.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bind {
+    /// The key that the window has now.
+    pub window: u32,
+    /// The key that it is to have: the present one with another low byte.
+    pub key: u32,
+    /// Local key of the region that it opens.
+    pub lkey: u32,
+    /// What peers may do through it; with `ZERO_BASED` they address it from 0 on.
+    pub access: Access,
+    /// First address.
+    pub addr: u64,
+    /// Number of bytes; 0 closes a window of type 1.
+    pub len: u64,
+}
+
+/// Why a memory window cannot be bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum BindError {
+    /// The window's key names no window, or one of another protection domain.
+    #[error("key {key:#010x} names no memory window of this protection domain")]
+    NoWindow {
+        /// The key as given.
+        key: u32,
+    },
+    /// The region cannot be used so.
+    #[error(transparent)]
+    Region(#[from] AccessError),
+    /// A rule of binding is broken.
+    #[error("{0}")]
+    Rule(&'static str),
 }
 
 /// Registered memory, as the transport sees it: the DMA engine of the device.
@@ -159,6 +223,19 @@ pub trait Memory {
 
     /// Runs an atomic operation on 8 aligned bytes and returns the value from before it.
     fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError>;
+
+    /// Makes earlier writes to a range visible to everybody (FLUSH, IBTA annex A19).
+    fn flush(&self, domain: Domain, key: u32, va: u64, len: u64, access: Access) -> Result<(), AccessError> {
+        // A processor did the writes: they are visible where its caches are coherent.
+        self.check(domain, key, va, len, access)
+    }
+
+    /// Binds a memory window.
+    fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError>;
+
+    /// Revokes a key, on behalf of the program (LOCAL_INV) or of the peer (SEND with invalidate). Only type 2 memory
+    /// windows that are bound can be revoked, by the queue pair that bound them.
+    fn invalidate(&mut self, domain: Domain, key: u32) -> Result<(), AccessError>;
 }
 
 /// Something that happened to a queue pair and is not a completion (IBTA 11.6.3).
@@ -178,13 +255,35 @@ pub enum QpEvent {
     AccessError,
 }
 
+/// A work request of a shared receive queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedRecv {
+    /// The work request.
+    pub wr: RecvWr,
+    /// The protection domain of the shared receive queue: that of the buffers (IBTA 10.2.9.3).
+    pub pd: PdId,
+}
+
+/// Why a shared receive queue gives no work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoSharedRecv {
+    /// It is empty.
+    Empty,
+    /// There is no such queue, or it is of another XRC domain than the queue pair.
+    Unknown,
+    /// It is in error.
+    Failed,
+}
+
 /// What surrounds a queue pair: memory, completion queues, events, and the shared receive queue if it has one.
 pub trait Host: Memory {
     /// A work request of the send queue ended.
     fn complete_send(&mut self, completion: WorkCompletion);
 
-    /// A receive work request ended. `solicited` wakes those who wait for solicited events only.
-    fn complete_recv(&mut self, completion: WorkCompletion, solicited: bool);
+    /// A receive work request ended. `solicited` wakes those who wait for solicited events only. `xrc_srq`: it came
+    /// from the shared receive queue of this number, which an XRC request named and which has a completion queue of its
+    /// own.
+    fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool);
 
     /// A work request left the send queue: its place can be taken again. Comes before the completion that tells the
     /// program so, because a program that counts completions posts as soon as it sees one.
@@ -196,6 +295,7 @@ pub trait Host: Memory {
     /// An asynchronous event of the queue pair.
     fn event(&mut self, qpn: Qpn, event: QpEvent);
 
-    /// Takes the next work request of the shared receive queue of the queue pair `qpn`.
-    fn take_shared_recv(&mut self, qpn: Qpn) -> Option<RecvWr>;
+    /// Takes the next work request of the queue pair's shared receive queue, or of the one of number `xrc_srq`, which an
+    /// XRC request named.
+    fn take_shared_recv(&mut self, xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv>;
 }

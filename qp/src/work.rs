@@ -1,8 +1,11 @@
 //! Work requests and work completions.
 
-use crate::ids::Qpn;
+use crate::attr::AddressVector;
+use crate::ids::{QKey, Qpn};
+use crate::memory::Bind;
 use bitflags::bitflags;
 use std::fmt;
+use std::sync::Arc;
 
 /// A piece of local memory: `length` bytes at `addr` of the region with `lkey`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,6 +124,38 @@ pub enum Operation {
         /// Addend.
         add: u64,
     },
+    /// ATOMIC_WRITE: 8 local bytes are stored at once, after everything before (IBTA annex A19).
+    AtomicWrite {
+        /// Where, a multiple of 8.
+        remote: Remote,
+    },
+    /// FLUSH: completes when earlier writes to a range of the peer's memory are placed (IBTA annex A19).
+    Flush {
+        /// First address and key.
+        remote: Remote,
+        /// Number of bytes.
+        len: u32,
+        /// How far, and which.
+        flush: FlushKind,
+    },
+    /// LOCAL_INV: revokes a key of this side, after everything before is done.
+    LocalInvalidate {
+        /// The key of a type 2 memory window.
+        key: u32,
+    },
+    /// BIND_MW: opens a memory window.
+    BindWindow(Bind),
+}
+
+/// How far a FLUSH reaches (IBTA annex A19).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct FlushKind {
+    /// Earlier writes are to be visible to everyone at the peer.
+    pub global: bool,
+    /// Earlier writes are to survive a loss of power at the peer.
+    pub persistent: bool,
+    /// The whole memory region is meant, not the range only.
+    pub whole_region: bool,
 }
 
 impl Operation {
@@ -136,20 +171,49 @@ impl Operation {
             Self::Read { .. } => "RDMA_READ",
             Self::CompareSwap { .. } => "ATOMIC_CMP_AND_SWP",
             Self::FetchAdd { .. } => "ATOMIC_FETCH_AND_ADD",
+            Self::AtomicWrite { .. } => "ATOMIC_WRITE",
+            Self::Flush { .. } => "FLUSH",
+            Self::LocalInvalidate { .. } => "LOCAL_INV",
+            Self::BindWindow(_) => "BIND_MW",
         }
     }
 
-    /// Whether the peer answers with data (READ and atomics): such requests are limited by
-    /// `max_rd_atomic` and are what a fence waits for.
+    /// Whether the peer answers each request by itself (READ, atomics, ATOMIC_WRITE and FLUSH): such requests are
+    /// limited by `max_rd_atomic` and are what a fence waits for.
     #[must_use]
     pub const fn expects_response(self) -> bool {
-        matches!(self, Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. })
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::CompareSwap { .. }
+                | Self::FetchAdd { .. }
+                | Self::AtomicWrite { .. }
+                | Self::Flush { .. }
+        )
     }
 
-    /// Whether this is an atomic operation.
+    /// Whether the answer brings data into the local buffer.
+    #[must_use]
+    pub const fn brings_data(self) -> bool {
+        matches!(self, Self::Read { .. }) || self.is_atomic()
+    }
+
+    /// Whether this is an atomic operation that answers with the old value.
     #[must_use]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether it concerns this side only and sends nothing.
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::LocalInvalidate { .. } | Self::BindWindow(_))
+    }
+
+    /// Whether it takes a receive work request at the peer, and so a credit (IBTA 9.7.7.2).
+    #[must_use]
+    pub const fn takes_recv(self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Write { imm: Some(_), .. })
     }
 
     /// The opcode of the completion.
@@ -161,6 +225,10 @@ impl Operation {
             Self::Read { .. } => WcOpcode::RdmaRead,
             Self::CompareSwap { .. } => WcOpcode::CompSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            Self::Flush { .. } => WcOpcode::Flush,
+            Self::LocalInvalidate { .. } => WcOpcode::LocalInv,
+            Self::BindWindow(_) => WcOpcode::BindMw,
         }
     }
 }
@@ -178,6 +246,25 @@ bitflags! {
     }
 }
 
+/// Whom a send work request is for, beyond what the queue pair is connected to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Destination {
+    /// The peer that the queue pair is connected to.
+    #[default]
+    Connected,
+    /// A datagram's receiver.
+    Datagram {
+        /// The way there: an address handle's.
+        path: Arc<AddressVector>,
+        /// Its queue pair; [`Qpn::MULTICAST`] for a group.
+        qpn: Qpn,
+        /// Its Q_Key. With the most significant bit set, that of the sending queue pair is used (IBTA 10.2.5).
+        qkey: QKey,
+    },
+    /// A shared receive queue of the peer's XRC domain.
+    XrcSrq(u32),
+}
+
 /// A request posted to a send queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SendWr {
@@ -189,6 +276,28 @@ pub struct SendWr {
     pub data: Gather,
     /// How to do it.
     pub flags: SendFlags,
+    /// Whom it is for.
+    pub to: Destination,
+}
+
+impl SendWr {
+    /// An unsignalled request to the peer that the queue pair is connected to.
+    #[must_use]
+    pub fn new(wr_id: u64, operation: Operation, data: impl Into<Gather>) -> Self {
+        Self { wr_id, operation, data: data.into(), flags: SendFlags::empty(), to: Destination::Connected }
+    }
+
+    /// With these flags.
+    #[must_use]
+    pub fn flags(self, flags: SendFlags) -> Self {
+        Self { flags, ..self }
+    }
+
+    /// To this receiver.
+    #[must_use]
+    pub fn to(self, to: Destination) -> Self {
+        Self { to, ..self }
+    }
 }
 
 /// A request posted to a receive queue.
@@ -380,6 +489,10 @@ pub struct WorkCompletion {
     pub qpn: Qpn,
     /// The sender, for datagrams.
     pub src_qpn: Qpn,
+    /// Index in the P_Key table of the key that a datagram for QP1 carried.
+    pub pkey_index: u16,
+    /// Service level of a datagram, which RoCE does not carry in packets: the class that its priority bits name.
+    pub sl: u8,
     /// Which rule failed, as a code of ours (0: none).
     pub vendor_err: u32,
 }

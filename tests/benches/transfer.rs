@@ -147,7 +147,7 @@ impl End {
 
     fn post(&self, id: u64, operation: Operation, data: Sge, signalled: bool) -> Outcome<()> {
         let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
-        Ok(self.qp.post_send(SendWr { wr_id: id, operation, data: data.into(), flags })?)
+        Ok(self.qp.post_send(SendWr::new(id, operation, data).flags(flags))?)
     }
 
     /// Takes completions; the number behind the newest, or `before` if there is none.

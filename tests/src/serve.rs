@@ -212,12 +212,7 @@ impl State {
                     Verb::Write(place, imm) => Verb::Write(place.plus(offset as u64), imm),
                     Verb::Read(place) => Verb::Read(place.plus(offset as u64)),
                 };
-                end.qp.post_send(SendWr {
-                    wr_id: posted,
-                    operation: operation(verb),
-                    data: data.into(),
-                    flags: SendFlags::SIGNALED,
-                })?;
+                end.qp.post_send(SendWr::new(posted, operation(verb), data).flags(SendFlags::SIGNALED))?;
                 posted += 1;
             }
             let wc = end.cq.wait(crate::peer::LIMIT / 2)?;

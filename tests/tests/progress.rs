@@ -182,7 +182,7 @@ fn posted_work_leaves_without_polling() {
     for id in 0..8 {
         let operation = rnic::Operation::Write { remote: target.place.into(), imm: None };
         let flags = if id == 7 { SendFlags::SIGNALED } else { SendFlags::empty() };
-        end.qp.post_send(SendWr { wr_id: id, operation, data: source.all().into(), flags }).expect("posted");
+        end.qp.post_send(SendWr::new(id, operation, source.all()).flags(flags)).expect("posted");
     }
     let deadline = Instant::now() + PATIENCE;
     while end.cq().is_empty() {

@@ -3,9 +3,7 @@
 //! Every failure names its seed; `RNIC_SEED=n cargo test -p rnic-tests --test virtual_time` runs that one alone.
 
 use rnic::sim::Net;
-use rnic::{
-    Access, ConnectOptions, Error, Gather, MemoryRegion, Mtu, Operation, RcEnd, SendFlags, SendWr, WcStatus,
-};
+use rnic::{Access, ConnectOptions, Error, MemoryRegion, Mtu, Operation, RcEnd, SendFlags, SendWr, WcStatus};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -99,7 +97,7 @@ fn converse(seed: u64, faults: &[&str]) -> Result<Outcome, Error> {
         };
         // A READ into bytes that are sent next has to be over first: what a fence is for.
         let flags = SendFlags::SIGNALED | SendFlags::FENCE;
-        left.qp.post_send(SendWr { wr_id, operation, data: Gather::One(part), flags })?;
+        left.qp.post_send(SendWr::new(wr_id, operation, part).flags(flags))?;
     }
     for wr_id in 0..REQUESTS {
         let wc = left.wait()?;

@@ -2,8 +2,8 @@
 
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
-use qp::memory::QpEvent;
-use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, Qpn, RecvWr, WcStatus, WorkCompletion};
+use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
+use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, Qpn, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -132,6 +132,14 @@ impl Memory for QpHost<'_> {
     fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
         self.state.regions.atomic(domain, key, va, op)
     }
+
+    fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {
+        self.state.regions.bind(domain, bind)
+    }
+
+    fn invalidate(&mut self, domain: Domain, key: u32) -> Result<(), AccessError> {
+        self.state.regions.invalidate(domain, key)
+    }
 }
 
 impl Host for QpHost<'_> {
@@ -140,7 +148,7 @@ impl Host for QpHost<'_> {
         self.state.complete(self.send_cq, completion, wakes);
     }
 
-    fn complete_recv(&mut self, completion: WorkCompletion, solicited: bool) {
+    fn complete_recv(&mut self, _xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
         let wakes = solicited || completion.status != WcStatus::Success;
         self.state.complete(self.recv_cq, completion, wakes);
     }
@@ -157,7 +165,7 @@ impl Host for QpHost<'_> {
         self.state.push_event(AsyncEvent::QueuePair(qpn, event));
     }
 
-    fn take_shared_recv(&mut self, _qpn: Qpn) -> Option<RecvWr> {
-        None
+    fn take_shared_recv(&mut self, _xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {
+        Err(NoSharedRecv::Unknown)
     }
 }

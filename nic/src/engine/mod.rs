@@ -22,7 +22,7 @@ mod transmit;
 
 pub use counters::{DropReason, PortCounters};
 pub use host::AsyncEvent;
-pub use receive::Arrival;
+pub use qp::wire::Arrival;
 pub use resources::ResourceError;
 pub(crate) use resources::{QpRequest, device_attr};
 pub use transmit::Departure;
@@ -96,6 +96,8 @@ struct Remote {
     /// Which source port.
     via: usize,
     tos: u8,
+    hop_limit: u8,
+    flow_label: u32,
 }
 
 /// Everything behind one port.
@@ -278,7 +280,7 @@ impl Engine {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(av) = entry.qp.address_vector() else { return };
         let address = av.dgid.ip();
-        let tos = av.traffic_class;
+        let (tos, hop_limit, flow_label) = (av.traffic_class, av.hop_limit, av.flow_label);
         // One flow keeps one source port; which one follows from both ends, so that many flows spread.
         let via = (entry.qp.qpn().value() as usize) % self.config.source_ports.len().max(1);
         if let Some(old) = entry.remote.take() {
@@ -292,7 +294,7 @@ impl Engine {
         }
         let peer = self.peers.join(address);
         let Some(entry) = self.qps[index].as_mut() else { return };
-        entry.remote = Some(Remote { address, peer, via, tos });
+        entry.remote = Some(Remote { address, peer, via, tos, hop_limit, flow_label });
     }
 
     /// Posts a work request that has a place reserved in the queue pair's shared part.

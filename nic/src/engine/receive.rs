@@ -1,27 +1,11 @@
 //! One pass in: from a datagram to the queue pair that it is for.
 
 use super::{DropReason, Engine};
-use qp::wire::{Flow, IcrcVerdict, Packet, UDP_PORT};
-use std::net::IpAddr;
+use qp::wire::{Arrival, IcrcVerdict, Packet};
 use std::time::Instant;
 
 /// The ECN field of the TOS byte says "congestion experienced" (RFC 3168).
 const CE: u8 = 0b11;
-
-/// What the IP layer says of a packet that arrived.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival {
-    /// Sender.
-    pub src: IpAddr,
-    /// The address that it was sent to.
-    pub dst: IpAddr,
-    /// UDP source port.
-    pub src_port: u16,
-    /// IPv4 TOS or IPv6 traffic class.
-    pub tos: u8,
-    /// The IPv4 identification that it most likely had: its index in the train that it came in.
-    pub ident: u16,
-}
 
 impl Engine {
     /// Takes a packet from the wire: BTH to ICRC.
@@ -46,10 +30,8 @@ impl Engine {
 
     fn dispatch(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) -> Result<(), DropReason> {
         let packet = Packet::parse(datagram)?;
-        let flow =
-            Flow { src: arrival.src, dst: arrival.dst, src_port: arrival.src_port, dst_port: UDP_PORT };
         // Before any side effect: nothing of a damaged packet can be trusted, its destination included.
-        match self.solver.verify(&flow, arrival.ident, datagram) {
+        match self.solver.verify(&arrival.flow(), arrival.ident, datagram) {
             IcrcVerdict::Exact | IcrcVerdict::Index(_) => {}
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
             IcrcVerdict::Bad => return Err(DropReason::BadIcrc),
@@ -63,7 +45,7 @@ impl Engine {
             return Err(DropReason::BadAddress);
         }
         let mut host = self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted);
-        let outcome = entry.qp.handle_packet(now, &packet, &mut host);
+        let outcome = entry.qp.handle_packet(now, arrival, &packet, &mut host);
         self.settle(index);
         outcome.map_err(DropReason::from)
     }

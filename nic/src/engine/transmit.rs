@@ -16,6 +16,10 @@ pub struct Departure {
     pub via: usize,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
+    /// Time to live, or hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; 0 for none.
+    pub flow_label: u32,
     /// Bytes in all.
     pub len: usize,
     /// Bytes of every packet but perhaps the last.
@@ -75,6 +79,8 @@ impl Engine {
                 dst: remote.address,
                 via: remote.via,
                 tos: remote.tos,
+                hop_limit: remote.hop_limit,
+                flow_label: remote.flow_label,
                 len: train.bytes().len(),
                 segment_size: train.segment_size(),
                 packets: train.packets(),

@@ -155,6 +155,7 @@ fn what_is_no_packet_is_drawn_too() {
         flow,
         tos: 0,
         ttl: 64,
+        flow_label: 0,
         ident: 0,
         bytes: vec![0; 3],
         fate: Fate::Delivered,

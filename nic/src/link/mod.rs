@@ -67,6 +67,8 @@ pub struct Frame {
     pub tos: u8,
     /// Time to live, or IPv6 hop limit.
     pub ttl: u8,
+    /// IPv6 flow label; 0 with IPv4.
+    pub flow_label: u32,
     /// The IPv4 identification that the packet has, or that its ICRC was computed with; 0 where it is not known.
     pub ident: u16,
     /// The packet: BTH to ICRC.

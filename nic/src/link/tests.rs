@@ -79,6 +79,7 @@ fn frame(direction: Direction) -> Frame {
         flow,
         tos: 0,
         ttl: 64,
+        flow_label: 0,
         ident: 0,
         bytes: vec![0; 16],
         fate: Fate::Pending,

@@ -10,6 +10,7 @@ pub use key::KeySource;
 use super::copy;
 use super::{MemoryBuffer, install};
 use key::{KeyMaker, MAX_SLOTS};
+use qp::memory::{Bind, BindError};
 use qp::{Access, AccessError, AtomicOp, Domain, Memory, PdId};
 use std::any::Any;
 use std::sync::Arc;
@@ -400,12 +401,20 @@ impl Memory for RegionTable {
     }
 
     fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        let addr = self.resolve(domain, key, va, 8, Access::REMOTE_ATOMIC)?;
+        let addr = self.resolve(domain, key, va, 8, op.access())?;
         // The address in this process differs in its low bits where a region is given another virtual address.
         if !va.is_multiple_of(8) || !addr.is_multiple_of(8) {
             return Err(AccessError::Misaligned { va });
         }
-        // SAFETY: the bytes lie inside a region, which was registered for writing (REMOTE_ATOMIC needs it).
+        // SAFETY: the bytes lie inside a region, which was registered for writing (REMOTE_ATOMIC and REMOTE_WRITE need it).
         unsafe { copy::fetch_update(addr, op) }.map_err(|_| AccessError::Fault { va })
+    }
+
+    fn bind(&mut self, _: Domain, bind: &Bind) -> Result<(), BindError> {
+        Err(BindError::NoWindow { key: bind.window })
+    }
+
+    fn invalidate(&mut self, _: Domain, key: u32) -> Result<(), AccessError> {
+        Err(AccessError::NotInvalidatable { key })
     }
 }

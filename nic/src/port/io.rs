@@ -89,6 +89,8 @@ impl Io {
                         dst: departure.dst,
                         src_port,
                         tos: departure.tos,
+                        hop_limit: departure.hop_limit,
+                        flow_label: departure.flow_label,
                         ident: u16::try_from(ident).unwrap_or(u16::MAX),
                     };
                     outbox.push((departure.dst, SimPacket { arrival, bytes: packet.to_vec() }));

@@ -22,9 +22,6 @@ const HELD_DATAGRAMS: u32 = 2;
 /// Room for one train: what UDP over IPv4 can carry.
 const TRAIN_BYTES: usize = 65_507;
 
-/// The time to live of what leaves, as captures show it: the kernel's default.
-const TTL: u8 = 64;
-
 /// Everything behind the lock of a port.
 pub(crate) struct Lane {
     pub(crate) engine: Engine,
@@ -133,7 +130,7 @@ impl Lane {
                 }
                 for (index, packet) in datagram.segments() {
                     let arrival = arrival(&datagram, dst, index);
-                    take_in(engine, link, incoming, both, &arrival, datagram.ttl, packet);
+                    take_in(engine, link, incoming, both, &arrival, packet);
                 }
             }
         }
@@ -144,7 +141,7 @@ impl Lane {
     /// Takes in one packet, through the link.
     pub(crate) fn accept(&mut self, now: Instant, arrival: &Arrival, packet: &[u8]) {
         let both = self.both_clocks(now);
-        take_in(&mut self.engine, &mut self.link, &mut self.incoming, both, arrival, TTL, packet);
+        take_in(&mut self.engine, &mut self.link, &mut self.incoming, both, arrival, packet);
     }
 
     /// Acts on timers of the engine and the link.
@@ -200,7 +197,7 @@ impl Lane {
             let bytes = &self.buffer[..departure.len];
             for (index, packet) in bytes.chunks(departure.segment_size.max(1)).enumerate() {
                 let ident = u16::try_from(index).unwrap_or(u16::MAX);
-                let view = view(Direction::Tx, &flow, departure.tos, TTL, ident, packet);
+                let view = view(Direction::Tx, &flow, departure.tos, departure.hop_limit, ident, packet);
                 self.link.observe(both, &view);
             }
         }
@@ -218,7 +215,8 @@ impl Lane {
             direction: Direction::Tx,
             flow: self.flow(departure),
             tos: departure.tos,
-            ttl: TTL,
+            ttl: departure.hop_limit,
+            flow_label: departure.flow_label,
             ident: 0,
             bytes: self.buffer[..departure.len].to_vec(),
             fate: Fate::Pending,
@@ -236,6 +234,8 @@ impl Lane {
                 dst: frame.flow.dst,
                 via: self.io.via(frame.flow.src_port),
                 tos: frame.tos,
+                hop_limit: frame.ttl,
+                flow_label: frame.flow_label,
                 len: frame.bytes.len(),
                 segment_size: frame.bytes.len(),
                 packets: 1,
@@ -276,6 +276,9 @@ fn arrival(datagram: &Datagram<'_>, dst: IpAddr, index: usize) -> Arrival {
         dst,
         src_port: datagram.source.port(),
         tos: datagram.tos,
+        hop_limit: datagram.ttl,
+        // No control message of the kernel's brings it with little effort; GRHs show 0.
+        flow_label: 0,
         ident: u16::try_from(index).unwrap_or(u16::MAX),
     }
 }
@@ -298,7 +301,6 @@ fn take_in(
     incoming: &mut VecDeque<Frame>,
     now: Now,
     arrival: &Arrival,
-    ttl: u8,
     packet: &[u8],
 ) {
     if link.is_empty() {
@@ -306,9 +308,9 @@ fn take_in(
         let _ = engine.handle_datagram(now.instant, arrival, packet);
         return;
     }
-    let flow = Flow { src: arrival.src, dst: arrival.dst, src_port: arrival.src_port, dst_port: UDP_PORT };
+    let flow = arrival.flow();
     if !link.transforms(Direction::Rx) {
-        link.observe(now, &view(Direction::Rx, &flow, arrival.tos, ttl, arrival.ident, packet));
+        link.observe(now, &view(Direction::Rx, &flow, arrival.tos, arrival.hop_limit, arrival.ident, packet));
         let _ = engine.handle_datagram(now.instant, arrival, packet);
         return;
     }
@@ -316,7 +318,8 @@ fn take_in(
         direction: Direction::Rx,
         flow,
         tos: arrival.tos,
-        ttl,
+        ttl: arrival.hop_limit,
+        flow_label: arrival.flow_label,
         ident: arrival.ident,
         bytes: packet.to_vec(),
         fate: Fate::Pending,
@@ -334,6 +337,8 @@ fn deliver(engine: &mut Engine, incoming: &mut VecDeque<Frame>, now: Instant) {
             dst: frame.flow.dst,
             src_port: frame.flow.src_port,
             tos: frame.tos,
+            hop_limit: frame.ttl,
+            flow_label: frame.flow_label,
             ident: frame.ident,
         };
         let _ = engine.handle_datagram(now, &arrival, &frame.bytes);

@@ -141,7 +141,7 @@ impl QpShared {
 mod tests {
     use super::*;
     use qp::queue_pair::Tuning;
-    use qp::{Gather, Operation, PdId, QpCap, QpType, Qpn, SendFlags};
+    use qp::{Gather, Operation, PdId, QpCap, QpType, Qpn};
 
     fn shared() -> QpShared {
         QpShared::new(QpConfig {
@@ -163,7 +163,7 @@ mod tests {
 
     fn send(wr_id: u64) -> SendWr {
         let operation = Operation::Send { imm: None, invalidate: None };
-        SendWr { wr_id, operation, data: Gather::Empty, flags: SendFlags::empty() }
+        SendWr::new(wr_id, operation, Gather::Empty)
     }
 
     #[test]

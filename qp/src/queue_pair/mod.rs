@@ -21,10 +21,11 @@ use crate::counters::QpCounters;
 use crate::ids::{Mtu, PKey, PdId, Psn, Qpn};
 use crate::memory::{AccessError, Domain, Host, QpEvent};
 use crate::train::Train;
+use crate::wire::Arrival;
 use crate::wire::packet::Packet;
 use crate::work::{Operation, RecvWr, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
-use responder::Responder;
+use responder::{Responder, TakenRecv};
 use std::time::Instant;
 
 /// The largest message: 2^31 bytes (IBTA C9-94).
@@ -294,7 +295,7 @@ impl QueuePair {
         }
         if self.state == QpState::Err {
             host.release_recv();
-            self.flush_recv(&wr, host);
+            self.flush_recv(&TakenRecv::own(wr, self.config.pd), host);
             return Ok(());
         }
         self.responder.push(wr);
@@ -308,6 +309,7 @@ impl QueuePair {
     pub fn handle_packet(
         &mut self,
         now: Instant,
+        _arrival: &Arrival,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), PacketDrop> {
@@ -417,12 +419,12 @@ impl QueuePair {
         while let Some(wqe) = self.requester.pop() {
             self.flush_send(&wqe, host);
         }
-        if let Some(wr) = self.responder.abandon_message() {
-            self.flush_recv(&wr, host);
+        if let Some(recv) = self.responder.abandon_message() {
+            self.flush_recv(&recv, host);
         }
-        while let Some(wr) = self.responder.pop() {
+        while let Some(recv) = self.responder.pop(self.config.pd) {
             host.release_recv();
-            self.flush_recv(&wr, host);
+            self.flush_recv(&recv, host);
         }
         if self.config.has_srq {
             host.event(self.config.qpn, QpEvent::LastWqeReached);
@@ -441,16 +443,16 @@ impl QueuePair {
         });
     }
 
-    fn flush_recv(&mut self, wr: &RecvWr, host: &mut impl Host) {
+    fn flush_recv(&mut self, recv: &TakenRecv, host: &mut impl Host) {
         self.counters.resp_cqe_flush_error += 1;
         let completion = WorkCompletion {
-            wr_id: wr.wr_id,
+            wr_id: recv.wr.wr_id,
             status: WcStatus::WrFlushErr,
             opcode: crate::work::WcOpcode::Recv,
             qpn: self.config.qpn,
             ..WorkCompletion::default()
         };
-        host.complete_recv(completion, true);
+        host.complete_recv(recv.xrc_srq, completion, true);
     }
 }
 
@@ -461,8 +463,11 @@ impl QueuePair {
 /// [`PostError::Unsupported`], [`PostError::TooManySges`] or [`PostError::TooMuchInline`].
 pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     let supported = match wr.operation {
-        // Nothing invalidates a key on behalf of a peer yet.
-        Operation::Send { invalidate: Some(_), .. } => false,
+        Operation::Send { invalidate: Some(_), .. }
+        | Operation::AtomicWrite { .. }
+        | Operation::Flush { .. }
+        | Operation::LocalInvalidate { .. }
+        | Operation::BindWindow(_) => false,
         Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
             config.qp_type.is_reliable()
         }

@@ -323,6 +323,11 @@ impl QueuePair {
                 };
                 (WireOperation::ReadRequest, Position::Only, Extra::None)
             }
+            // Refused when they are posted.
+            Operation::AtomicWrite { .. }
+            | Operation::Flush { .. }
+            | Operation::LocalInvalidate { .. }
+            | Operation::BindWindow(_) => (WireOperation::Send, Position::Only, Extra::None),
             Operation::CompareSwap { remote, compare, swap } => {
                 request.headers.atomic =
                     AtomicFields { va: remote.addr, rkey: remote.rkey, swap_add: swap, compare };

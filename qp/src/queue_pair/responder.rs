@@ -10,13 +10,30 @@ mod execute;
 
 use super::{FailureContext, PacketDrop, QueuePair};
 use crate::attr::QpState;
-use crate::ids::Psn;
+use crate::ids::{PdId, Psn};
 use crate::memory::{Access, AccessError, Domain, Host, Memory, QpEvent};
 use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::{NakCode, Syndrome};
 use crate::work::{RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
+
+/// A receive work request that a message has taken.
+#[derive(Debug)]
+pub(super) struct TakenRecv {
+    pub(super) wr: RecvWr,
+    /// Protection domain of its buffers.
+    pd: PdId,
+    /// The shared receive queue that an XRC request named, if it came from there.
+    pub(super) xrc_srq: Option<u32>,
+}
+
+impl TakenRecv {
+    /// A receive of the queue pair's own queue.
+    pub(super) fn own(wr: RecvWr, pd: PdId) -> Self {
+        Self { wr, pd, xrc_srq: None }
+    }
+}
 
 /// The message that is being received.
 #[derive(Debug, Default)]
@@ -25,7 +42,7 @@ enum Message {
     #[default]
     None,
     /// A SEND into a receive work request.
-    Send { wr: RecvWr, received: u32 },
+    Send { recv: TakenRecv, received: u32 },
     /// An RDMA WRITE.
     Write { va: u64, rkey: u32, length: u32, received: u32 },
 }
@@ -137,8 +154,9 @@ impl Responder {
         self.recvs.push_back(wr);
     }
 
-    pub(super) fn pop(&mut self) -> Option<RecvWr> {
-        self.recvs.pop_front()
+    /// Takes the oldest receive work request of the queue pair's own queue.
+    pub(super) fn pop(&mut self, pd: PdId) -> Option<TakenRecv> {
+        self.recvs.pop_front().map(|wr| TakenRecv::own(wr, pd))
     }
 
     pub(super) fn set_expected_psn(&mut self, psn: Psn) {
@@ -175,9 +193,9 @@ impl Responder {
     }
 
     /// Ends the message in progress; returns the receive work request that it had taken.
-    pub(super) fn abandon_message(&mut self) -> Option<RecvWr> {
+    pub(super) fn abandon_message(&mut self) -> Option<TakenRecv> {
         match std::mem::take(&mut self.message) {
-            Message::Send { wr, .. } => Some(wr),
+            Message::Send { recv, .. } => Some(recv),
             Message::None | Message::Write { .. } => None,
         }
     }
@@ -312,17 +330,17 @@ impl QueuePair {
         }
         self.note_failure(recv_status, psn, FailureContext::ServingRequest(what), access);
         self.responder.refuse(psn, Syndrome::Nak(code));
-        if let Message::Send { wr, .. } = std::mem::take(&mut self.responder.message) {
+        if let Message::Send { recv, .. } = std::mem::take(&mut self.responder.message) {
             self.counters.resp_cqe_error += 1;
             let completion = WorkCompletion {
-                wr_id: wr.wr_id,
+                wr_id: recv.wr.wr_id,
                 status: recv_status,
                 opcode: WcOpcode::Recv,
                 qpn: self.config.qpn,
                 vendor_err: access.map_or(0, AccessError::vendor_code),
                 ..WorkCompletion::default()
             };
-            host.complete_recv(completion, true);
+            host.complete_recv(recv.xrc_srq, completion, true);
         } else {
             let event =
                 if code == NakCode::RemoteAccessError { QpEvent::AccessError } else { QpEvent::RequestError };

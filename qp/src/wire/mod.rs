@@ -8,6 +8,7 @@
 //! accessor can fail. [`Headers`] is the set of values of a packet to be sent; it writes the headers that its
 //! opcode names and no others. What an opcode means stands in one table ([`OpcodeInfo`]), from which both work.
 
+pub mod arrival;
 pub mod headers;
 pub mod icrc;
 pub mod opcode;
@@ -15,6 +16,7 @@ pub mod packet;
 pub mod pretty;
 pub mod syndrome;
 
+pub use arrival::Arrival;
 pub use headers::{
     Aeth, AethFields, AtomicAckEth, AtomicEth, AtomicFields, Bth, Deth, DethFields, Feth, FethFields, Grh,
     Ieth, ImmDt, Reth, RethFields, XrcEth,

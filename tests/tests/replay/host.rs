@@ -1,7 +1,7 @@
 //! Memory and completions of the side that is ours.
 
-use qp::memory::{AtomicOp, QpEvent};
-use qp::{Access, AccessError, Domain, Host, Memory, Qpn, RecvWr, WcStatus, WorkCompletion};
+use qp::memory::{AtomicOp, Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
+use qp::{Access, AccessError, Domain, Host, Memory, Qpn, WcStatus, WorkCompletion};
 use std::collections::BTreeMap;
 
 /// Memory by key, one byte per address: as much as the packets of a capture touch.
@@ -63,9 +63,18 @@ impl Memory for ReplayHost {
                 }
             }
             AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            AtomicOp::Store { value } => value,
         };
         self.store(key, va, &new.to_ne_bytes());
         Ok(old)
+    }
+
+    fn bind(&mut self, _: Domain, bind: &Bind) -> Result<(), BindError> {
+        Err(BindError::NoWindow { key: bind.window })
+    }
+
+    fn invalidate(&mut self, _: Domain, key: u32) -> Result<(), AccessError> {
+        Err(AccessError::NotInvalidatable { key })
     }
 }
 
@@ -74,13 +83,13 @@ impl Host for ReplayHost {
         self.sends.push((completion.wr_id, completion.status));
     }
 
-    fn complete_recv(&mut self, completion: WorkCompletion, _: bool) {
+    fn complete_recv(&mut self, _: Option<u32>, completion: WorkCompletion, _: bool) {
         self.recvs.push(completion);
     }
 
     fn event(&mut self, _: Qpn, _: QpEvent) {}
 
-    fn take_shared_recv(&mut self, _: Qpn) -> Option<RecvWr> {
-        None
+    fn take_shared_recv(&mut self, _: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {
+        Err(NoSharedRecv::Unknown)
     }
 }

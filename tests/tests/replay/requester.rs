@@ -6,7 +6,7 @@
 
 use crate::host::ReplayHost;
 use crate::{Capture, Captured, FAILURES, Side, Tally};
-use qp::wire::{NakCode, Operation as Wire, Packet, Syndrome};
+use qp::wire::{Arrival, NakCode, Operation as Wire, Packet, Syndrome};
 use qp::{Gather, Operation, Psn, QueuePair, Remote, SendFlags, SendWr, Sge, WcStatus};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -114,7 +114,7 @@ fn post(qp: &mut QueuePair, host: &mut ReplayHost, messages: &[Message]) {
         host.map(LOCAL, addr, message.brings);
         let length = (message.payload.len() + message.brings) as u32;
         let data = Gather::One(Sge { addr, length, lkey: LOCAL });
-        let wr = SendWr { wr_id: i as u64, operation: message.operation, data, flags: message.flags };
+        let wr = SendWr::new(i as u64, message.operation, data).flags(message.flags);
         qp.post_send(wr, host).unwrap();
     }
 }
@@ -161,7 +161,7 @@ impl Driver<'_, '_> {
         let Some(answer) = self.answers.pop_front() else { return };
         let packet = answer.packet();
         // A second answer to the same, of the responder to a duplicate, is a ghost.
-        let _ = self.qp.handle_packet(self.now, &packet, &mut self.host);
+        let _ = self.qp.handle_packet(self.now, &Arrival::default(), &packet, &mut self.host);
     }
 
     fn timer(&mut self) {

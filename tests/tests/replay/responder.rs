@@ -2,7 +2,7 @@
 
 use crate::host::ReplayHost;
 use crate::{BAD_KEYS, Captured, Side, Tally, takes_receive};
-use qp::wire::{Operation, Packet};
+use qp::wire::{Arrival, Operation, Packet};
 use qp::{RecvWr, Sge};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
             host.map(RECEIVES, sge.addr, length as usize);
             qp.post_recv(RecvWr { wr_id, data: sge.into() }, &mut host).unwrap();
         }
-        let outcome = qp.handle_packet(now, &request.packet(), &mut host);
+        let outcome = qp.handle_packet(now, &Arrival::default(), &request.packet(), &mut host);
         while let Some(ours) = side.poll(&mut qp, now, &mut host) {
             let packet = Packet::parse(&ours).unwrap();
             let theirs = answers.next().unwrap_or_else(|| {

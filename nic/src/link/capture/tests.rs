@@ -44,7 +44,17 @@ fn frame(src: &str, dst: &str, headers: &Headers, payload: &[u8]) -> Frame {
     let crc = icrc::compute(&flow, ident, &bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     let direction = Direction::Tx;
-    Frame { direction, flow, tos: 0x6a, ttl: 63, ident, bytes, fate: Fate::Delivered, notes: Vec::new() }
+    Frame {
+        direction,
+        flow,
+        tos: 0x6a,
+        ttl: 63,
+        flow_label: 0,
+        ident,
+        bytes,
+        fate: Fate::Delivered,
+        notes: Vec::new(),
+    }
 }
 
 fn send_only(src: &str, dst: &str, payload: &[u8]) -> Frame {

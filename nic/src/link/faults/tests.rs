@@ -27,6 +27,7 @@ fn frame_of(headers: &Headers, payload: &[u8]) -> Frame {
         flow: flow(),
         tos: 2,
         ttl: 64,
+        flow_label: 0,
         ident: 0,
         bytes,
         fate: Fate::Pending,

@@ -67,6 +67,7 @@ pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Faul
             }
         }
         AtomicOp::FetchAdd { add } => value.fetch_add(add, Ordering::SeqCst),
+        AtomicOp::Store { value: new } => value.swap(new, Ordering::SeqCst),
     })
 }
 

@@ -80,6 +80,17 @@ pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Faul
         AtomicOp::CompareSwap { compare, swap } => unsafe { compare_swap(addr, compare, swap) },
         // SAFETY: as above.
         AtomicOp::FetchAdd { add } => unsafe { fetch_add(addr, add) },
+        AtomicOp::Store { value } => {
+            // SAFETY: as above.
+            let mut expected = unsafe { fetch_add(addr, 0) }.check(addr)?;
+            loop {
+                // SAFETY: as above.
+                match unsafe { compare_swap(addr, expected, value) }.check(addr)? {
+                    found if found == expected => return Ok(found),
+                    found => expected = found,
+                }
+            }
+        }
     }
     .check(addr)
 }

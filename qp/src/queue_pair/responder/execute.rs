@@ -1,12 +1,12 @@
 //! Executing the expected request.
 
-use super::{Message, QueuePair, Refusal, Resource, Response, scatter};
-use crate::memory::{Access, AccessError, AtomicOp, Host};
+use super::{Message, QueuePair, Refusal, Resource, Response, TakenRecv, scatter};
+use crate::memory::{Access, AccessError, AtomicOp, Domain, Host, NoSharedRecv, SharedRecv};
 use crate::queue_pair::MAX_MESSAGE;
 use crate::wire::opcode::{Operation as WireOperation, Position};
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::NakCode;
-use crate::work::{RecvWr, WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use crate::work::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
 impl QueuePair {
     /// Executes the expected request; returns how many PSNs it takes.
@@ -44,33 +44,46 @@ impl QueuePair {
         if right { Ok(()) } else { Err(Refusal::invalid("payload length does not fit the path MTU")) }
     }
 
-    fn take_recv(&mut self, host: &mut impl Host) -> Result<RecvWr, Refusal> {
-        let wr = if self.config.has_srq {
-            host.take_shared_recv(self.config.qpn)
-        } else {
-            self.responder.recvs.pop_front().inspect(|_| host.release_recv())
-        };
-        wr.ok_or(Refusal::NotReady)
+    /// Takes a receive work request: of the queue pair itself, of its shared receive queue, or of the one that an XRC
+    /// request names.
+    fn take_recv(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<TakenRecv, Refusal> {
+        let xrc_srq = packet.xrc_srqn();
+        if !self.config.has_srq && xrc_srq.is_none() {
+            let recv = self.responder.pop(self.config.pd).ok_or(Refusal::NotReady)?;
+            host.release_recv();
+            return Ok(recv);
+        }
+        match host.take_shared_recv(xrc_srq) {
+            Ok(SharedRecv { wr, pd }) => Ok(TakenRecv { wr, pd, xrc_srq }),
+            Err(NoSharedRecv::Empty) => Err(Refusal::NotReady),
+            Err(NoSharedRecv::Unknown) => Err(Refusal::invalid("no such shared receive queue")),
+            Err(NoSharedRecv::Failed) => Err(Refusal::Nak {
+                code: NakCode::RemoteOperationalError,
+                recv_status: WcStatus::LocQpOpErr,
+                what: "the shared receive queue failed",
+                access: None,
+            }),
+        }
     }
 
     fn execute_send(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
         let position = packet.info().position;
         if matches!(position, Position::First | Position::Only) {
-            let wr = self.take_recv(host)?;
-            self.responder.message = Message::Send { wr, received: 0 };
+            let recv = self.take_recv(packet, host)?;
+            self.responder.message = Message::Send { recv, received: 0 };
         }
         if packet.ieth().is_some() {
             // A peer that hears it was done would rely on the key being gone.
             return Err(Refusal::invalid("SEND with invalidate is not supported"));
         }
         self.check_length(packet)?;
-        let domain = self.domain();
-        let Message::Send { wr, received } = &mut self.responder.message else {
+        let qpn = self.config.qpn;
+        let Message::Send { recv, received } = &mut self.responder.message else {
             return Err(Refusal::invalid("opcode out of sequence"));
         };
         let data = packet.payload();
         let total = u64::from(*received) + data.len() as u64;
-        if total > wr.data.len() || total > MAX_MESSAGE {
+        if total > recv.wr.data.len() || total > MAX_MESSAGE {
             self.counters.resp_local_length_error += 1;
             return Err(Refusal::Nak {
                 code: NakCode::InvalidRequest,
@@ -80,22 +93,23 @@ impl QueuePair {
             });
         }
         let offset = u64::from(*received);
-        scatter(host, domain, wr.data.elements(), offset, data, Access::LOCAL_WRITE).map_err(|error| {
-            Refusal::Nak {
+        let domain = Domain { pd: recv.pd, qpn };
+        scatter(host, domain, recv.wr.data.elements(), offset, data, Access::LOCAL_WRITE).map_err(
+            |error| Refusal::Nak {
                 code: NakCode::RemoteOperationalError,
                 recv_status: WcStatus::LocProtErr,
                 what: "the receive buffer cannot be written",
                 access: Some(error),
-            }
-        })?;
+            },
+        )?;
         *received = u32::try_from(total).unwrap_or(u32::MAX);
         if matches!(position, Position::Last | Position::Only) {
             let received = *received;
-            let Message::Send { wr, .. } = std::mem::take(&mut self.responder.message) else {
+            let Message::Send { recv, .. } = std::mem::take(&mut self.responder.message) else {
                 return Ok(());
             };
             self.responder.count_message();
-            self.deliver(packet, wr.wr_id, received, WcOpcode::Recv, host);
+            self.deliver(packet, &recv, received, WcOpcode::Recv, host);
         }
         Ok(())
     }
@@ -104,7 +118,7 @@ impl QueuePair {
     fn deliver(
         &mut self,
         packet: &Packet<'_>,
-        wr_id: u64,
+        recv: &TakenRecv,
         byte_len: u32,
         opcode: WcOpcode,
         host: &mut impl Host,
@@ -116,7 +130,7 @@ impl QueuePair {
             (None, None) => (WcFlags::empty(), 0),
         };
         let completion = WorkCompletion {
-            wr_id,
+            wr_id: recv.wr.wr_id,
             status: WcStatus::Success,
             opcode,
             flags,
@@ -124,9 +138,9 @@ impl QueuePair {
             imm_or_rkey,
             qpn: self.config.qpn,
             src_qpn: self.path.dest_qpn,
-            vendor_err: 0,
+            ..WorkCompletion::default()
         };
-        host.complete_recv(completion, packet.solicited());
+        host.complete_recv(recv.xrc_srq, completion, packet.solicited());
     }
 
     fn allowed(&self, access: Access, what: &'static str) -> Result<(), Refusal> {
@@ -169,7 +183,7 @@ impl QueuePair {
             return Err(Refusal::invalid("opcode out of sequence"));
         };
         let recv = match packet.imm() {
-            Some(_) => Some(self.take_recv(host)?),
+            Some(_) => Some(self.take_recv(packet, host)?),
             None => None,
         };
         let result = self.check_length(packet).and_then(|()| {
@@ -188,17 +202,17 @@ impl QueuePair {
             Ok(u32::try_from(total).unwrap_or(u32::MAX))
         });
         match (result, recv) {
-            (Ok(total), Some(wr)) => {
-                self.deliver(packet, wr.wr_id, total, WcOpcode::RecvRdmaWithImm, host);
+            (Ok(total), Some(recv)) => {
+                self.deliver(packet, &recv, total, WcOpcode::RecvRdmaWithImm, host);
                 Ok(())
             }
             (Ok(total), None) => {
                 self.responder.message = Message::Write { va, rkey, length, received: total };
                 Ok(())
             }
-            (Err(refusal), Some(wr)) => {
+            (Err(refusal), Some(recv)) => {
                 // The receive that the immediate took reports the error.
-                self.responder.message = Message::Send { wr, received: 0 };
+                self.responder.message = Message::Send { recv, received: 0 };
                 Err(refusal)
             }
             (Err(refusal), None) => Err(refusal),

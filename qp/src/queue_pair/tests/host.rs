@@ -2,7 +2,9 @@
 //! product, so that it can judge it.
 
 use crate::ids::{PdId, Qpn};
-use crate::memory::{Access, AccessError, AtomicOp, Domain, Host, Memory, QpEvent};
+use crate::memory::{
+    Access, AccessError, AtomicOp, Bind, BindError, Domain, Host, Memory, NoSharedRecv, QpEvent, SharedRecv,
+};
 use crate::work::{RecvWr, Sge, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 
@@ -24,6 +26,20 @@ pub(super) enum Note {
     /// A receive work request with this identifier ended.
     Received(u64, WcStatus),
     Event(QpEvent),
+    /// A memory window was bound to this key.
+    Bound(u32),
+    /// This key was revoked.
+    Invalidated(u32),
+}
+
+/// The number of the host's shared receive queue, as XRC requests name it.
+pub(super) const XRC_SRQ: u32 = 0x51;
+
+/// A memory window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) key: u32,
+    pub(super) bound_by: Option<Qpn>,
 }
 
 /// Memory, notes and a shared receive queue.
@@ -35,6 +51,11 @@ pub(super) struct TestHost {
     pub(super) sends: Vec<WorkCompletion>,
     pub(super) recvs: Vec<(WorkCompletion, bool)>,
     pub(super) shared: VecDeque<RecvWr>,
+    /// Protection domain of the shared receive queue.
+    pub(super) shared_pd: PdId,
+    /// How many receives completed as those of an XRC request.
+    pub(super) xrc_completions: u32,
+    pub(super) windows: Vec<Window>,
 }
 
 impl TestHost {
@@ -130,7 +151,7 @@ impl Memory for TestHost {
     }
 
     fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        let (region, at) = self.find(domain, key, va, 8, Access::REMOTE_ATOMIC)?;
+        let (region, at) = self.find(domain, key, va, 8, op.access())?;
         if !va.is_multiple_of(8) {
             return Err(AccessError::Misaligned { va });
         }
@@ -140,9 +161,30 @@ impl Memory for TestHost {
             AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
             AtomicOp::CompareSwap { .. } => old,
             AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            AtomicOp::Store { value } => value,
         };
         place.copy_from_slice(&new.to_ne_bytes());
         Ok(old)
+    }
+
+    fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {
+        let Some(window) = self.windows.iter_mut().find(|w| w.key == bind.window) else {
+            return Err(BindError::NoWindow { key: bind.window });
+        };
+        (window.key, window.bound_by) = (bind.key, Some(domain.qpn));
+        self.notes.push(Note::Bound(bind.key));
+        Ok(())
+    }
+
+    fn invalidate(&mut self, domain: Domain, key: u32) -> Result<(), AccessError> {
+        let window = self.windows.iter_mut().find(|w| w.key == key);
+        let window = window.ok_or(AccessError::UnknownKey { key })?;
+        if window.bound_by != Some(domain.qpn) {
+            return Err(AccessError::WrongQueuePair { key });
+        }
+        window.bound_by = None;
+        self.notes.push(Note::Invalidated(key));
+        Ok(())
     }
 }
 
@@ -152,7 +194,8 @@ impl Host for TestHost {
         self.sends.push(completion);
     }
 
-    fn complete_recv(&mut self, completion: WorkCompletion, solicited: bool) {
+    fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
+        self.xrc_completions += u32::from(xrc_srq.is_some());
         self.notes.push(Note::Received(completion.wr_id, completion.status));
         self.recvs.push((completion, solicited));
     }
@@ -162,8 +205,11 @@ impl Host for TestHost {
         self.notes.push(Note::Event(event));
     }
 
-    fn take_shared_recv(&mut self, qpn: Qpn) -> Option<RecvWr> {
-        assert_eq!(qpn, super::OURS);
-        self.shared.pop_front()
+    fn take_shared_recv(&mut self, xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {
+        if xrc_srq.is_some_and(|srqn| srqn != XRC_SRQ) {
+            return Err(NoSharedRecv::Unknown);
+        }
+        let wr = self.shared.pop_front().ok_or(NoSharedRecv::Empty)?;
+        Ok(SharedRecv { wr, pd: self.shared_pd })
     }
 }

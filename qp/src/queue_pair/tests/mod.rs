@@ -199,7 +199,7 @@ impl Bench {
     /// Gives a packet to the queue pair.
     fn feed(&mut self, packet: &Out) -> Result<(), PacketDrop> {
         let bytes = packet.to_bytes();
-        self.qp.handle_packet(self.now, &Packet::parse(&bytes).unwrap(), &mut self.host)
+        self.qp.handle_packet(self.now, &Arrival::default(), &Packet::parse(&bytes).unwrap(), &mut self.host)
     }
 
     /// Gives a packet that must be taken.
@@ -256,7 +256,7 @@ impl Bench {
     }
 
     fn post_with(&mut self, wr_id: u64, operation: Operation, sges: &[Sge], flags: SendFlags) {
-        let wr = SendWr { wr_id, operation, data: sges.into(), flags };
+        let wr = SendWr::new(wr_id, operation, sges).flags(flags);
         self.qp.post_send(wr, &mut self.host).unwrap();
     }
 

@@ -57,7 +57,7 @@ fn payloads_are_gathered_from_odd_pieces() {
 fn inline_data_is_that_of_the_request() {
     let mut b = Setup::default().rts();
     let data = Gather::Inline(pattern(64).into());
-    let wr = SendWr { wr_id: 1, operation: WRITE, data, flags: SendFlags::empty() };
+    let wr = SendWr::new(1, WRITE, data);
     b.qp.post_send(wr, &mut b.host).unwrap();
     let mut expected = headers(Opcode::RcWriteOnly, SQ);
     expected.reth = RethFields { va: REMOTE.addr, rkey: REMOTE.rkey, length: 64 };
@@ -477,12 +477,7 @@ fn psns_wrap() {
 fn what_cannot_be_done_is_not_accepted() {
     let mut b = Setup::default().rts();
     let remote = Remote { addr: REMOTE.addr, rkey: REMOTE.rkey };
-    let inline = |operation| SendWr {
-        wr_id: 1,
-        operation,
-        data: Gather::Inline(Box::new([0; 8])),
-        flags: SendFlags::SIGNALED,
-    };
+    let inline = |operation| SendWr::new(1, operation, Gather::Inline(Box::new([0; 8])));
     for operation in [Operation::Read { remote }, Operation::FetchAdd { remote, add: 1 }] {
         let error = b.qp.post_send(inline(operation), &mut b.host).expect_err("no place for the result");
         assert!(matches!(error, PostError::InlineResult { .. }), "{error}");

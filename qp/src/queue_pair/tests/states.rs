@@ -22,7 +22,7 @@ const RC_STATES: [QpState; 6] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err];
 
 fn send_wr(wr_id: u64) -> SendWr {
-    SendWr { wr_id, operation: SEND, data: Gather::Empty, flags: SendFlags::SIGNALED }
+    SendWr::new(wr_id, SEND, Gather::Empty).flags(SendFlags::SIGNALED)
 }
 
 /// C10-96 and 10.8.2: sends from RTS on, receives from INIT on; in ERR both are taken and flushed at once.

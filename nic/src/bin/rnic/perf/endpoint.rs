@@ -161,7 +161,7 @@ impl Endpoint {
         let data = self.region.slice(offset..offset + size as usize)?;
         let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let wr_id = (qp as u64) << QP_SHIFT | number & ((1 << QP_SHIFT) - 1);
-        Ok(self.qps[qp].post_send(SendWr { wr_id, operation, data: data.into(), flags })?)
+        Ok(self.qps[qp].post_send(SendWr::new(wr_id, operation, data).flags(flags))?)
     }
 
     pub(super) fn post_recv(&self, qp: usize) -> Result<(), Failure> {
