@@ -51,8 +51,8 @@ pub(super) struct TestHost {
     pub(super) sends: Vec<WorkCompletion>,
     pub(super) recvs: Vec<(WorkCompletion, bool)>,
     pub(super) shared: VecDeque<RecvWr>,
-    /// Protection domain of the shared receive queue.
-    pub(super) shared_pd: PdId,
+    /// Protection domain of the shared receive queue, if it is not that of the queue pair.
+    pub(super) shared_pd: Option<PdId>,
     /// How many receives completed as those of an XRC request.
     pub(super) xrc_completions: u32,
     pub(super) windows: Vec<Window>,
@@ -210,6 +210,6 @@ impl Host for TestHost {
             return Err(NoSharedRecv::Unknown);
         }
         let wr = self.shared.pop_front().ok_or(NoSharedRecv::Empty)?;
-        Ok(SharedRecv { wr, pd: self.shared_pd })
+        Ok(SharedRecv { wr, pd: self.shared_pd.unwrap_or(super::PD) })
     }
 }
