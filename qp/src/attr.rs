@@ -123,6 +123,17 @@ impl QpType {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 
+    /// The transport of its packets.
+    #[must_use]
+    pub const fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud | Self::Gsi => Transport::Ud,
+            Self::XrcSend | Self::XrcRecv => Transport::Xrc,
+        }
+    }
+
     /// Whether packets of this transport belong to such queue pairs.
     #[must_use]
     pub const fn speaks(self, transport: Transport) -> bool {

@@ -70,6 +70,8 @@ counters! {
         rx_read_requests,
         /// Atomic requests accepted.
         rx_atomic_requests,
+        /// FLUSH requests accepted.
+        rx_flush_requests,
         /// Requests that found no receive work request.
         out_of_buffer,
         /// Messages longer than the receive buffer.

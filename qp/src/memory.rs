@@ -224,11 +224,15 @@ pub trait Memory {
     /// Runs an atomic operation on 8 aligned bytes and returns the value from before it.
     fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Makes earlier writes to a range visible to everybody (FLUSH, IBTA annex A19).
-    fn flush(&self, domain: Domain, key: u32, va: u64, len: u64, access: Access) -> Result<(), AccessError> {
-        // A processor did the writes: they are visible where its caches are coherent.
-        self.check(domain, key, va, len, access)
-    }
+    /// Makes earlier writes visible to everybody (FLUSH, IBTA annex A19): those to the `len` bytes at `va`, or to the
+    /// whole region where there is no range.
+    fn flush(
+        &self,
+        domain: Domain,
+        key: u32,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), AccessError>;
 
     /// Binds a memory window.
     fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError>;

@@ -3,6 +3,7 @@
 use crate::attr::AddressVector;
 use crate::ids::{QKey, Qpn};
 use crate::memory::Bind;
+use crate::wire::headers::FethFields;
 use bitflags::bitflags;
 use std::fmt;
 use std::sync::Arc;
@@ -156,6 +157,14 @@ pub struct FlushKind {
     pub persistent: bool,
     /// The whole memory region is meant, not the range only.
     pub whole_region: bool,
+}
+
+impl From<FlushKind> for FethFields {
+    fn from(kind: FlushKind) -> Self {
+        let placement =
+            if kind.global { Self::GLOBAL } else { 0 } | if kind.persistent { Self::PERSISTENT } else { 0 };
+        Self { placement, selectivity: u8::from(kind.whole_region) }
+    }
 }
 
 impl Operation {

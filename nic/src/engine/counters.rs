@@ -59,6 +59,11 @@ reasons! {
     Ghost = "dropped_ghost_response",
     /// An acknowledgement with a reserved syndrome.
     ReservedSyndrome = "dropped_reserved_syndrome",
+    /// A message over an unreliable service that found no receive work request.
+    NoReceive = "dropped_no_receive",
+    /// A packet over an unreliable service that cannot be delivered: after a gap, against a rule, or too long for its
+    /// receive.
+    Unreliable = "dropped_unreliable",
     /// A datagram that was cut short by the receive buffer.
     Truncated = "dropped_truncated",
 }
@@ -82,6 +87,9 @@ impl From<PacketDrop> for DropReason {
             PacketDrop::OutOfSequence => Self::OutOfSequence,
             PacketDrop::Ghost => Self::Ghost,
             PacketDrop::ReservedSyndrome => Self::ReservedSyndrome,
+            PacketDrop::QKey => Self::BadQkey,
+            PacketDrop::NoReceive => Self::NoReceive,
+            PacketDrop::Unreliable => Self::Unreliable,
         }
     }
 }

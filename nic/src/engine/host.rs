@@ -133,6 +133,16 @@ impl Memory for QpHost<'_> {
         self.state.regions.atomic(domain, key, va, op)
     }
 
+    fn flush(
+        &self,
+        domain: Domain,
+        key: u32,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.state.regions.flush(domain, key, range, access)
+    }
+
     fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {
         self.state.regions.bind(domain, bind)
     }

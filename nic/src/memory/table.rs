@@ -14,6 +14,7 @@ use qp::memory::{Bind, BindError};
 use qp::{Access, AccessError, AtomicOp, Domain, Memory, PdId};
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use thiserror::Error;
 
 /// How many free slots wait before the one that has waited longest is used again. With 256 tags to a slot, a
@@ -408,6 +409,22 @@ impl Memory for RegionTable {
         }
         // SAFETY: the bytes lie inside a region, which was registered for writing (REMOTE_ATOMIC and REMOTE_WRITE need it).
         unsafe { copy::fetch_update(addr, op) }.map_err(|_| AccessError::Fault { va })
+    }
+
+    /// A processor did the writes, so they are visible to all already, once ordered: what is left is to check.
+    fn flush(
+        &self,
+        domain: Domain,
+        key: u32,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        match range {
+            Some((va, len)) => self.check(domain, key, va, len, access)?,
+            None => self.resolve(domain, key, self.get(key).map_or(0, Region::va), 1, access).map(drop)?,
+        }
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 
     fn bind(&mut self, _: Domain, bind: &Bind) -> Result<(), BindError> {

@@ -1,7 +1,7 @@
 //! Work requests on their way from the program to the engine.
 
 use super::completions::locked;
-use qp::queue_pair::{PostError, QpConfig, check_request};
+use qp::queue_pair::{PostError, QpConfig, check_receive, check_request};
 use qp::{QpState, RecvWr, SendWr};
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -93,15 +93,9 @@ impl QpShared {
     /// Checks a receive work request and takes a place in the receive queue for it.
     pub(crate) fn reserve_recv(&self, wr: &RecvWr) -> Result<(), PostError> {
         let state = self.state();
-        if self.config.has_srq {
-            return Err(PostError::UsesSharedReceiveQueue);
-        }
+        check_receive(&self.config, wr)?;
         if state == QpState::Reset {
             return Err(PostError::State { queue: "receive", state, needed: "INIT" });
-        }
-        let (given, max) = (wr.data.elements().len(), self.config.cap.max_recv_sge);
-        if given > max as usize {
-            return Err(PostError::TooManySges { given, max });
         }
         let max = self.config.cap.max_recv_wr;
         if self.recvs.reserve(max) { Ok(()) } else { Err(PostError::QueueFull { queue: "receive", max }) }

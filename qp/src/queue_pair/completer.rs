@@ -10,7 +10,7 @@ use crate::memory::{Access, AccessError, Host};
 use crate::wire::opcode::{Operation as WireOperation, Position};
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::{NakCode, Syndrome, rnr_delay};
-use crate::work::{Operation, SendFlags, WcStatus, WorkCompletion};
+use crate::work::{Operation, WcStatus};
 use std::time::Instant;
 
 /// How far an answer reaches.
@@ -33,7 +33,17 @@ impl QueuePair {
             return Err(PacketDrop::State);
         }
         let psn = packet.psn();
+        let credited = match packet.aeth().map(|aeth| (aeth.kind(), aeth.msn)) {
+            Some((Syndrome::Ack { credits }, msn)) if self.config.tuning.e2e_credits => {
+                self.requester.take_credits(msn, credits)
+            }
+            _ => false,
+        };
         if !self.is_outstanding(psn) {
+            if credited && packet.info().operation == WireOperation::Acknowledge {
+                // An unsolicited acknowledgement, sent because receives were posted (IBTA 9.7.7.2.4).
+                return Ok(());
+            }
             // Late, duplicated, or for something that was never sent: ignored (IBTA 9.7.5.1.3).
             self.counters.ghost_responses += 1;
             return Err(PacketDrop::Ghost);
@@ -191,22 +201,11 @@ impl QueuePair {
         self.rearm(now);
     }
 
-    /// Completes the oldest work request with success; `byte_len` is what it brought in.
+    /// The oldest work request is answered; `byte_len` is what it brought in.
     fn retire(&mut self, byte_len: u32, host: &mut impl Host) {
         let Some(wqe) = self.requester.queue.front() else { return };
         self.requester.unacked = wqe.first_psn.plus(wqe.packets);
-        let Some(wr) = self.requester.pop() else { return };
-        host.release_send();
-        if self.config.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
-            host.complete_send(WorkCompletion {
-                wr_id: wr.wr_id,
-                status: WcStatus::Success,
-                opcode: wr.operation.wc_opcode(),
-                byte_len,
-                qpn: self.config.qpn,
-                ..WorkCompletion::default()
-            });
-        }
+        self.retire_oldest(byte_len, host);
     }
 
     fn handle_read_response(
@@ -222,6 +221,9 @@ impl QueuePair {
         }
         let mtu = self.path.mtu.bytes();
         let Some(wqe) = self.requester.queue.front() else { return Err(PacketDrop::Ghost) };
+        if matches!(wqe.wr.operation, Operation::AtomicWrite { .. } | Operation::Flush { .. }) {
+            return self.handle_placed(now, packet, host);
+        }
         if !matches!(wqe.wr.operation, Operation::Read { .. }) || psn != wqe.next_unacked() {
             self.counters.ghost_responses += 1;
             return Err(PacketDrop::Ghost);
@@ -257,6 +259,28 @@ impl QueuePair {
                 self.retire(len, host);
             }
         }
+        self.progress(now, before);
+        Ok(())
+    }
+
+    /// An ATOMIC_WRITE or FLUSH is answered by an empty READ response (IBTA annex A19).
+    fn handle_placed(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        let psn = packet.psn();
+        if self.requester.queue.front().is_none_or(|wqe| psn != wqe.first_psn) {
+            self.counters.ghost_responses += 1;
+            return Err(PacketDrop::Ghost);
+        }
+        if carries_nak(packet) || packet.info().position != Position::Only || !packet.payload().is_empty() {
+            self.bad_response(psn, "an answer to ATOMIC_WRITE or FLUSH that is no empty READ response", host);
+            return Ok(());
+        }
+        let before = self.requester.unacked;
+        self.retire(0, host);
         self.progress(now, before);
         Ok(())
     }

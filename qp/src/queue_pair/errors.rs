@@ -53,6 +53,22 @@ pub enum PostError {
         /// The operation.
         operation: &'static str,
     },
+    /// The request names the wrong kind of receiver.
+    #[error("a send on {} queue pairs needs {needed}", qp_type.name())]
+    Destination {
+        /// The type of the queue pair.
+        qp_type: QpType,
+        /// What has to be given.
+        needed: &'static str,
+    },
+    /// This type of queue pair has no such queue.
+    #[error("{} queue pairs have no {queue} queue", qp_type.name())]
+    NoQueue {
+        /// "send" or "receive".
+        queue: &'static str,
+        /// The type of the queue pair.
+        qp_type: QpType,
+    },
     /// This type of queue pair has no such operation, or this device does not offer it.
     #[error("{operation} is not supported on {} queue pairs", qp_type.name())]
     Unsupported {
@@ -78,6 +94,13 @@ pub enum PacketDrop {
     Ghost,
     /// An acknowledgement with a reserved syndrome.
     ReservedSyndrome,
+    /// A datagram whose Q_Key is not that of the queue pair (IBTA 9.6.1.4.1).
+    QKey,
+    /// A message over an unreliable service that found no receive work request (IBTA C9-205).
+    NoReceive,
+    /// A packet of a message over an unreliable service that cannot be delivered: it comes after a gap, breaks a rule,
+    /// or is too long for its receive (IBTA 9.8.2).
+    Unreliable,
 }
 
 /// Why a queue pair entered the error state, in more detail than a completion status can tell.
@@ -102,6 +125,8 @@ pub enum FailureContext {
     GatheringPayload,
     /// Writing a response into local memory.
     ScatteringResponse,
+    /// Binding a memory window or invalidating a key.
+    LocalOperation,
     /// Waiting for an answer.
     AwaitingResponse,
     /// Executing a request of the peer.
@@ -117,6 +142,9 @@ impl fmt::Display for Failure {
             FailureContext::Starting => f.write_str("a work request that cannot be sent")?,
             FailureContext::GatheringPayload => f.write_str("the payload of a request could not be read")?,
             FailureContext::ScatteringResponse => f.write_str("a response could not be stored")?,
+            FailureContext::LocalOperation => {
+                f.write_str("a memory window could not be bound or a key invalidated")?
+            }
             FailureContext::AwaitingResponse => f.write_str("the peer did not answer")?,
             FailureContext::ServingRequest(what) => write!(f, "the peer's request was refused: {what}")?,
             FailureContext::PeerRefused(what) => write!(f, "the peer refused the request: {what}")?,

@@ -7,13 +7,16 @@
 //! One owner holds them all (`&mut QueuePair`), so no role ever waits for another and no flag is set in one to be
 //! read in another. Everything a queue pair is about to send is decided in [`QueuePair::poll_transmit`].
 
+mod check;
 mod completer;
+mod datagram;
 mod errors;
 mod requester;
 mod responder;
 #[cfg(test)]
 mod tests;
 
+pub use check::{check_receive, check_request};
 pub use errors::{Failure, FailureContext, PacketDrop, PostError};
 
 use crate::attr::{self, AddressVector, Limits, ModifyError, QpAttr, QpCap, QpState, QpType};
@@ -23,7 +26,7 @@ use crate::memory::{AccessError, Domain, Host, QpEvent};
 use crate::train::Train;
 use crate::wire::Arrival;
 use crate::wire::packet::Packet;
-use crate::work::{Operation, RecvWr, SendWr, WcStatus, WorkCompletion};
+use crate::work::{RecvWr, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
 use responder::{Responder, TakenRecv};
 use std::time::Instant;
@@ -61,6 +64,10 @@ pub struct Tuning {
     pub read_chunk: u32,
     /// The MigReq bit of outgoing packets. Linux rxe sends 0, hardware 1; both accept either.
     pub mig_req: bool,
+    /// Whether acknowledgements say how many receives are posted, and those of the peer are obeyed (end-to-end
+    /// credits, IBTA 9.7.7.2). A peer that gives none (code 31, as Linux rxe and queue pairs with a shared receive queue)
+    /// is not limited.
+    pub e2e_credits: bool,
 }
 
 impl Default for Tuning {
@@ -68,7 +75,7 @@ impl Default for Tuning {
         // 32 packets are two full trains of 4 KiB packets and 2/5 of what a stock socket buffer holds: an
         // acknowledgement for each train costs the sender more than the earlier room in the window gains it.
         // 128 KiB are 32 packets of 4 KiB; two such pieces in flight fill less than a stock socket buffer.
-        Self { ack_interval: 32, read_chunk: 128 << 10, mig_req: false }
+        Self { ack_interval: 32, read_chunk: 128 << 10, mig_req: false, e2e_credits: true }
     }
 }
 
@@ -229,6 +236,10 @@ impl QueuePair {
             // Answers kept for duplicates belong to the old depth.
             self.responder.forget_resources();
         }
+        if !self.config.qp_type.is_connected() {
+            // A datagram is as long as what the port carries: it has no path MTU (IBTA 9.8.3.1).
+            self.path.mtu = limits.path_mtu;
+        }
         let previous = self.state;
         if next == QpState::Err && previous != QpState::Err {
             self.responder.drop_responses();
@@ -280,15 +291,9 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`]; in ERR the request is accepted and flushed at once.
     pub fn post_recv(&mut self, wr: RecvWr, host: &mut impl Host) -> Result<(), PostError> {
-        if self.config.has_srq {
-            return Err(PostError::UsesSharedReceiveQueue);
-        }
+        check_receive(&self.config, &wr)?;
         if self.state == QpState::Reset {
             return Err(PostError::State { queue: "receive", state: self.state, needed: "INIT" });
-        }
-        let given = wr.data.elements().len();
-        if given > self.config.cap.max_recv_sge as usize {
-            return Err(PostError::TooManySges { given, max: self.config.cap.max_recv_sge });
         }
         if self.responder.recvs() >= self.config.cap.max_recv_wr as usize {
             return Err(PostError::QueueFull { queue: "receive", max: self.config.cap.max_recv_wr });
@@ -309,7 +314,7 @@ impl QueuePair {
     pub fn handle_packet(
         &mut self,
         now: Instant,
-        _arrival: &Arrival,
+        arrival: &Arrival,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), PacketDrop> {
@@ -317,7 +322,9 @@ impl QueuePair {
         if !self.config.qp_type.speaks(info.transport) {
             return Err(PacketDrop::Service);
         }
-        let outcome = if info.is_request {
+        let outcome = if !self.config.qp_type.is_connected() {
+            self.receive_datagram(arrival, packet, host)
+        } else if info.is_request {
             self.handle_request(packet, host)
         } else {
             self.handle_response(now, packet, host)
@@ -370,6 +377,11 @@ impl QueuePair {
         host: &mut impl Host,
     ) -> bool {
         let before = train.packets();
+        if !self.config.qp_type.is_connected() {
+            let more = self.send_datagrams(train, budget, host);
+            self.counters.sent_pkts += u64::from(train.packets() - before);
+            return more;
+        }
         let acknowledgement_last = self.responder.only_acknowledges() && self.responder.may_wait();
         let more = if acknowledgement_last {
             let more = self.request(now, train, budget, host);
@@ -415,11 +427,8 @@ impl QueuePair {
             return;
         }
         self.state = QpState::Err;
-        self.requester.stop_timers();
-        while let Some(wqe) = self.requester.pop() {
-            self.flush_send(&wqe, host);
-        }
-        if let Some(recv) = self.responder.abandon_message() {
+        self.flush_sends(host);
+        if let Some(recv) = self.responder.abandon_message().or_else(|| self.responder.take_spare()) {
             self.flush_recv(&recv, host);
         }
         while let Some(recv) = self.responder.pop(self.config.pd) {
@@ -428,6 +437,14 @@ impl QueuePair {
         }
         if self.config.has_srq {
             host.event(self.config.qpn, QpEvent::LastWqeReached);
+        }
+    }
+
+    /// Flushes the send queue.
+    fn flush_sends(&mut self, host: &mut impl Host) {
+        self.requester.stop_timers();
+        while let Some(wqe) = self.requester.pop() {
+            self.flush_send(&wqe, host);
         }
     }
 
@@ -453,40 +470,5 @@ impl QueuePair {
             ..WorkCompletion::default()
         };
         host.complete_recv(recv.xrc_srq, completion, true);
-    }
-}
-
-/// Whether a request fits a queue pair with this configuration, whatever its state and fill: what a driver can
-/// check without holding the queue pair.
-///
-/// # Errors
-/// [`PostError::Unsupported`], [`PostError::TooManySges`] or [`PostError::TooMuchInline`].
-pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
-    let supported = match wr.operation {
-        Operation::Send { invalidate: Some(_), .. }
-        | Operation::AtomicWrite { .. }
-        | Operation::Flush { .. }
-        | Operation::LocalInvalidate { .. }
-        | Operation::BindWindow(_) => false,
-        Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-            config.qp_type.is_reliable()
-        }
-        Operation::Write { .. } => config.qp_type.is_connected(),
-        Operation::Send { .. } => true,
-    };
-    if !supported || config.qp_type == QpType::XrcRecv {
-        return Err(PostError::Unsupported { operation: wr.operation.name(), qp_type: config.qp_type });
-    }
-    if wr.operation.expects_response() && matches!(wr.data, crate::work::Gather::Inline(_)) {
-        return Err(PostError::InlineResult { operation: wr.operation.name() });
-    }
-    match &wr.data {
-        crate::work::Gather::Inline(bytes) if bytes.len() > config.cap.max_inline_data as usize => {
-            Err(PostError::TooMuchInline { given: bytes.len(), max: config.cap.max_inline_data })
-        }
-        other if other.elements().len() > config.cap.max_send_sge as usize => {
-            Err(PostError::TooManySges { given: other.elements().len(), max: config.cap.max_send_sge })
-        }
-        _ => Ok(()),
     }
 }

@@ -4,21 +4,27 @@
 //! a work request and a packet in it. A retransmission moves the position back (go-back-N, IBTA 9.7.5.1.1); nothing
 //! else changes, so a packet is built anew each time it is sent.
 
-use super::{FailureContext, MAX_MESSAGE, QueuePair};
+mod build;
+mod local;
+
+use super::{FailureContext, QueuePair};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
-use crate::memory::{Access, AccessError, Domain, Host, Memory, QpEvent};
+use crate::memory::{AccessError, Host, QpEvent};
 use crate::train::Train;
-use crate::wire::headers::{AtomicFields, RethFields};
-use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position, Transport};
-use crate::wire::packet::Headers;
-use crate::work::{Gather, Operation, SendFlags, SendWr, WcStatus};
+use crate::wire::syndrome::decode_credits;
+use crate::work::{Operation, SendFlags, SendWr, WcStatus, WorkCompletion};
+use build::Request;
+pub(super) use build::gather;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// With so many PSNs in flight no packet is added, and no packet adds more: so they stay below half the circle, beyond
 /// which the peer could not tell old from new (IBTA 9.7.2).
 const MAX_IN_FLIGHT: u32 = 1 << 22;
+
+/// Message numbers have 24 bits.
+const NUMBER: u32 = 0xff_ffff;
 
 /// A send work request on its way.
 #[derive(Debug)]
@@ -38,7 +44,7 @@ pub(super) struct SendWqe {
     pub(super) acked: u32,
     /// Its READ or atomic requests that are in flight.
     pub(super) responses_due: u32,
-    /// Whether PSNs were assigned.
+    /// Whether PSNs were assigned. A local operation that has started is done.
     pub(super) started: bool,
     /// How it will end once it is the oldest, if something local already went wrong.
     pub(super) failed: Option<WcStatus>,
@@ -58,6 +64,11 @@ impl SendWqe {
             started: false,
             failed: None,
         }
+    }
+
+    /// Whether it is a local operation that is done.
+    pub(super) fn is_done_locally(&self) -> bool {
+        self.started && self.wr.operation.is_local()
     }
 
     /// PSN of the first packet that is not answered.
@@ -100,6 +111,10 @@ pub(super) struct Requester {
     pub(super) recovering: bool,
     /// SQ_DRAINED was asked for.
     pub(super) sqd_notify: bool,
+    /// The number of the last message that was started, counting from 1 (SSN, IBTA 9.7.7.2.5).
+    ssn: u32,
+    /// The number of the last message that the peer has a receive for, once it has said so (LSN, IBTA 9.7.7.2.5).
+    limit: Option<u32>,
 }
 
 impl Requester {
@@ -116,6 +131,35 @@ impl Requester {
         self.position = self.position.saturating_sub(1);
         self.responses_due = self.responses_due.saturating_sub(wqe.responses_due);
         Some(wqe.wr)
+    }
+
+    /// Index of the work request whose packets are sent next. Local operations that are done are no part of a
+    /// retransmission: they are not idempotent.
+    fn next_index(&self) -> usize {
+        let mut index = self.position;
+        while self.queue.get(index).is_some_and(SendWqe::is_done_locally) {
+            index += 1;
+        }
+        index
+    }
+
+    /// The work request whose packets are sent next.
+    pub(super) fn next(&self) -> Option<&SendWqe> {
+        self.queue.get(self.next_index())
+    }
+
+    /// Takes in what an AETH says of the peer's receive queue: messages completed there, and receives posted beyond them.
+    /// Returns whether more may be sent than before.
+    pub(super) fn take_credits(&mut self, msn: u32, credits: u8) -> bool {
+        let Some(receives) = decode_credits(credits) else {
+            return self.limit.take().is_some();
+        };
+        let limit = Psn::new(msn.wrapping_add(receives));
+        // A late acknowledgement knows less than one that overtook it.
+        if self.limit.is_some_and(|known| limit.distance_from(Psn::new(known)) <= 0) {
+            return false;
+        }
+        self.limit.replace(limit.value()).is_some()
     }
 
     pub(super) fn set_psn(&mut self, psn: Psn) {
@@ -164,17 +208,6 @@ impl Requester {
     }
 }
 
-/// One request packet: what it says and which bytes it carries.
-struct Request {
-    headers: Headers,
-    offset: u64,
-    payload: u32,
-    /// PSNs it takes: more than one for a READ.
-    psns: u32,
-    /// Whether it ends the message.
-    last: bool,
-}
-
 impl QueuePair {
     /// The time after which an unanswered packet counts as lost: 4.096 us x 2^timeout, none for 0 (IBTA 9.7.6.1.3).
     fn ack_timeout(&self) -> Option<Duration> {
@@ -192,11 +225,12 @@ impl QueuePair {
         if self.requester.next_psn.distance_from(self.requester.unacked) >= MAX_IN_FLIGHT as i32 {
             return false;
         }
-        self.requester.queue.get(self.requester.position).is_some_and(|wqe| self.may_start(wqe))
+        let index = self.requester.next_index();
+        self.requester.queue.get(index).is_some_and(|wqe| self.may_start(index, wqe))
     }
 
     /// Whether a work request may (go on to) be sent: what is started goes on, what is new may have to wait.
-    fn may_start(&self, wqe: &SendWqe) -> bool {
+    fn may_start(&self, index: usize, wqe: &SendWqe) -> bool {
         if wqe.failed.is_some() {
             return false;
         }
@@ -208,15 +242,33 @@ impl QueuePair {
         if wqe.started {
             return true;
         }
-        // A fence waits for READs and atomics only (IBTA 10.8.3.3). New work does not start in SQD.
-        self.state == QpState::Rts && !(wqe.wr.flags.contains(SendFlags::FENCE) && self.awaits_response())
+        if self.state != QpState::Rts {
+            // New work does not start in SQD.
+            return false;
+        }
+        match wqe.wr.operation {
+            // What is under way may still use the key: an invalidation waits for everything (IBTA 10.8.3.3, table 79).
+            Operation::LocalInvalidate { .. } if index > 0 => false,
+            // A fence waits for READs and atomics only (IBTA 10.8.3.3).
+            _ if wqe.wr.flags.contains(SendFlags::FENCE) && self.awaits_response() => false,
+            operation => !operation.takes_recv() || self.has_credit(),
+        }
+    }
+
+    /// Whether the next message may take a receive at the peer. One message beyond the limit may go: it finds out whether
+    /// there is a receive by now (IBTA C9-150).
+    fn has_credit(&self) -> bool {
+        let Some(limit) = self.requester.limit else { return true };
+        let next = self.requester.ssn.wrapping_add(1);
+        // Serial arithmetic on 24 bits, as for PSNs.
+        Psn::new(next).distance_from(Psn::new(limit.wrapping_add(1))) <= 0
     }
 
     fn awaits_response(&self) -> bool {
         self.requester
             .queue
             .iter()
-            .take(self.requester.position)
+            .take(self.requester.next_index())
             .any(|w| w.wr.operation.expects_response() && w.acked < w.packets)
     }
 
@@ -232,7 +284,14 @@ impl QueuePair {
             if *budget == 0 {
                 return true;
             }
-            let index = self.requester.position;
+            let index = self.requester.next_index();
+            self.requester.position = index;
+            if self.requester.queue[index].wr.operation.is_local() {
+                if !self.execute_locally(index, host) {
+                    break;
+                }
+                continue;
+            }
             if !self.requester.queue[index].started && !self.start(index) {
                 break;
             }
@@ -246,142 +305,19 @@ impl QueuePair {
             }
             *budget = budget.saturating_sub(request.psns);
             self.account(now, index, &request);
+            if request.last && !self.config.qp_type.is_reliable() {
+                // Nobody answers: a message that left is done (IBTA 9.8.1.1).
+                self.requester.unacked = self.requester.next_psn;
+                self.retire_oldest(0, host);
+            }
         }
         self.retire_failed(host);
         false
     }
 
-    /// Gives a work request its PSNs; false if it cannot be sent at all.
-    fn start(&mut self, index: usize) -> bool {
-        let mtu = self.path.mtu;
-        let depth = self.attr.max_rd_atomic.unwrap_or(0);
-        let wqe = &mut self.requester.queue[index];
-        let len = wqe.wr.data.len();
-        let expects_response = wqe.wr.operation.expects_response();
-        wqe.failed = if len > MAX_MESSAGE || (wqe.wr.operation.is_atomic() && len != 8) {
-            Some(WcStatus::LocLenErr)
-        } else if expects_response && depth == 0 {
-            // Without initiator depth no READ or atomic can ever be sent.
-            Some(WcStatus::LocQpOpErr)
-        } else {
-            None
-        };
-        wqe.first_psn = self.requester.fresh_psn;
-        if let Some(status) = wqe.failed {
-            let psn = wqe.first_psn;
-            self.note_failure(status, psn, FailureContext::Starting, None);
-            return false;
-        }
-        wqe.len = u32::try_from(len).unwrap_or(u32::MAX);
-        wqe.packets = if wqe.wr.operation.is_atomic() { 1 } else { mtu.packets(wqe.len) };
-        wqe.started = true;
-        self.requester.fresh_psn = wqe.first_psn.plus(wqe.packets);
-        true
-    }
-
-    /// Decides the next packet of a started work request.
-    fn build(&self, wqe: &SendWqe, budget: u32) -> Request {
-        let mtu = self.path.mtu.bytes();
-        let offset = u64::from(wqe.sent) * u64::from(mtu);
-        let rest = u32::try_from(u64::from(wqe.len).saturating_sub(offset)).unwrap_or(0);
-        let psn = wqe.first_psn.plus(wqe.sent);
-        let mut headers = Headers::new(Opcode::RcSendOnly, self.path.dest_qpn, psn);
-        headers.pkey = self.path.pkey;
-        headers.mig_req = self.config.tuning.mig_req;
-        let mut request = Request { headers, offset, payload: 0, psns: 1, last: true };
-        let (operation, position, extra) = match wqe.wr.operation {
-            Operation::Send { imm, invalidate } => {
-                request.payload = rest.min(mtu);
-                let position = position(wqe.sent, wqe.packets);
-                request.last = matches!(position, Position::Last | Position::Only);
-                let extra = match (imm, invalidate) {
-                    _ if !request.last => Extra::None,
-                    (Some(_), _) => Extra::Imm,
-                    (None, Some(_)) => Extra::Inv,
-                    (None, None) => Extra::None,
-                };
-                request.headers.imm = imm.unwrap_or(0);
-                request.headers.ieth = invalidate.unwrap_or(0);
-                (WireOperation::Send, position, extra)
-            }
-            Operation::Write { remote, imm } => {
-                request.payload = rest.min(mtu);
-                let position = position(wqe.sent, wqe.packets);
-                request.last = matches!(position, Position::Last | Position::Only);
-                request.headers.reth = RethFields { va: remote.addr, rkey: remote.rkey, length: wqe.len };
-                request.headers.imm = imm.unwrap_or(0);
-                let extra = if request.last && imm.is_some() { Extra::Imm } else { Extra::None };
-                (WireOperation::Write, position, extra)
-            }
-            Operation::Read { remote } => {
-                request.psns = self.read_span(wqe, psn, budget);
-                let length = u64::from(rest).min(u64::from(request.psns) * u64::from(mtu));
-                request.headers.reth = RethFields {
-                    va: remote.addr.wrapping_add(offset),
-                    rkey: remote.rkey,
-                    length: u32::try_from(length).unwrap_or(u32::MAX),
-                };
-                (WireOperation::ReadRequest, Position::Only, Extra::None)
-            }
-            // Refused when they are posted.
-            Operation::AtomicWrite { .. }
-            | Operation::Flush { .. }
-            | Operation::LocalInvalidate { .. }
-            | Operation::BindWindow(_) => (WireOperation::Send, Position::Only, Extra::None),
-            Operation::CompareSwap { remote, compare, swap } => {
-                request.headers.atomic =
-                    AtomicFields { va: remote.addr, rkey: remote.rkey, swap_add: swap, compare };
-                (WireOperation::CompareSwap, Position::Only, Extra::None)
-            }
-            Operation::FetchAdd { remote, add } => {
-                request.headers.atomic =
-                    AtomicFields { va: remote.addr, rkey: remote.rkey, swap_add: add, compare: 0 };
-                (WireOperation::FetchAdd, Position::Only, Extra::None)
-            }
-        };
-        request.headers.opcode =
-            Opcode::compose(Transport::Rc, operation, position, extra).unwrap_or(Opcode::RcSendOnly);
-        let carries_event = operation == WireOperation::Send || extra == Extra::Imm;
-        request.headers.solicited =
-            request.last && carries_event && wqe.wr.flags.contains(SendFlags::SOLICITED);
-        // Asked for at the end of a message, now and then within it, and in good time before the budget ends: an answer
-        // is what brings new budget, and whoever gives it may stop short of its end.
-        let since = self.requester.since_ack_request + request.psns;
-        request.headers.ack_req = request.last || since >= self.config.tuning.ack_interval || since >= budget;
-        request
-    }
-
-    /// How many PSNs the next READ request of a work request takes. What was asked for before is asked for in the same
-    /// pieces, whatever the budget: it was given for them once.
-    fn read_span(&self, wqe: &SendWqe, psn: Psn, budget: u32) -> u32 {
-        if wqe.sent < wqe.sent_ever {
-            let end = self.requester.read_ends.iter().find(|end| psn.is_before(**end));
-            return end.map_or(1, |end| u32::try_from(end.distance_from(psn)).unwrap_or(1));
-        }
-        let chunk = match self.config.tuning.read_chunk {
-            0 => MAX_IN_FLIGHT,
-            bytes => (bytes / self.path.mtu.bytes()).clamp(1, MAX_IN_FLIGHT),
-        };
-        (wqe.packets - wqe.sent).min(chunk).min(budget.max(1))
-    }
-
-    /// Writes the packet into the train, payload and all.
-    fn emit(
-        &self,
-        train: &mut Train<'_>,
-        index: usize,
-        request: &Request,
-        host: &impl Host,
-    ) -> Result<(), AccessError> {
-        let wqe = &self.requester.queue[index];
-        train.push(&request.headers, request.payload as usize, |out| {
-            gather(host, self.domain(), &wqe.wr.data, request.offset, out)
-        })
-    }
-
     /// Books a packet that was written.
     fn account(&mut self, now: Instant, index: usize, request: &Request) {
-        let timeout = self.ack_timeout();
+        let timeout = self.ack_timeout().filter(|_| self.config.qp_type.is_reliable());
         let wqe = &mut self.requester.queue[index];
         if wqe.sent < wqe.sent_ever {
             self.counters.retransmitted_pkts += 1;
@@ -434,21 +370,51 @@ impl QueuePair {
         }
     }
 
-    /// Completes the oldest work request with an error and enters ERR.
+    /// Completes the oldest work request with success; `byte_len` is what it brought in. Local operations behind it that
+    /// are done complete as well.
+    pub(super) fn retire_oldest(&mut self, byte_len: u32, host: &mut impl Host) {
+        let mut byte_len = byte_len;
+        loop {
+            let Some(wr) = self.requester.pop() else { return };
+            host.release_send();
+            if self.config.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
+                host.complete_send(WorkCompletion {
+                    wr_id: wr.wr_id,
+                    status: WcStatus::Success,
+                    opcode: wr.operation.wc_opcode(),
+                    byte_len,
+                    qpn: self.config.qpn,
+                    ..WorkCompletion::default()
+                });
+            }
+            byte_len = 0;
+            if !self.requester.queue.front().is_some_and(SendWqe::is_done_locally) {
+                return;
+            }
+        }
+    }
+
+    /// Completes the oldest work request with an error. A reliable queue pair enters ERR then, another one SQE: its
+    /// receive queue goes on (IBTA 10.3.1.7).
     pub(super) fn fail_oldest(&mut self, status: WcStatus, host: &mut impl Host) {
         if let Some(wr) = self.requester.pop() {
             host.release_send();
             self.counters.req_cqe_error += 1;
             let access_code =
                 self.failure.as_ref().and_then(|f| f.access).map_or(0, AccessError::vendor_code);
-            host.complete_send(crate::work::WorkCompletion {
+            host.complete_send(WorkCompletion {
                 wr_id: wr.wr_id,
                 status,
                 opcode: wr.operation.wc_opcode(),
                 qpn: self.config.qpn,
                 vendor_err: access_code,
-                ..Default::default()
+                ..WorkCompletion::default()
             });
+        }
+        if !self.config.qp_type.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.state = QpState::Sqe;
+            self.flush_sends(host);
+            return;
         }
         self.responder.drop_responses();
         self.enter_error(host);
@@ -504,47 +470,4 @@ impl QueuePair {
             host.event(self.config.qpn, QpEvent::SendQueueDrained);
         }
     }
-}
-
-/// Which of its message's packets number `index` of `packets` is.
-fn position(index: u32, packets: u32) -> Position {
-    match (index, packets) {
-        (_, 1) => Position::Only,
-        (0, _) => Position::First,
-        (i, n) if i + 1 == n => Position::Last,
-        _ => Position::Middle,
-    }
-}
-
-/// Copies a slice of a gather list, `offset` bytes into it, to `out`.
-fn gather(
-    memory: &impl Memory,
-    domain: Domain,
-    data: &Gather,
-    mut offset: u64,
-    mut out: &mut [u8],
-) -> Result<(), AccessError> {
-    if let Gather::Inline(bytes) = data {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        if let Some(source) = bytes.get(start..start.saturating_add(out.len())) {
-            out.copy_from_slice(source);
-        }
-        return Ok(());
-    }
-    for sge in data.elements() {
-        if out.is_empty() {
-            break;
-        }
-        let len = u64::from(sge.length);
-        if offset >= len {
-            offset -= len;
-            continue;
-        }
-        let here = usize::try_from(len - offset).unwrap_or(usize::MAX).min(out.len());
-        let (now, later) = out.split_at_mut(here);
-        memory.read(domain, sge.lkey, sge.addr.wrapping_add(offset), Access::empty(), now)?;
-        out = later;
-        offset = 0;
-    }
-    Ok(())
 }

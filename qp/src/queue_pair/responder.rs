@@ -5,11 +5,13 @@
 //! that still waits, so a burst is acknowledged once.
 
 mod answer;
+mod answered;
 mod duplicates;
 mod execute;
+mod unreliable;
 
 use super::{FailureContext, PacketDrop, QueuePair};
-use crate::attr::QpState;
+use crate::attr::{QpState, QpType};
 use crate::ids::{PdId, Psn};
 use crate::memory::{Access, AccessError, Domain, Host, Memory, QpEvent};
 use crate::wire::opcode::Operation as WireOperation;
@@ -29,6 +31,11 @@ pub(super) struct TakenRecv {
 }
 
 impl TakenRecv {
+    /// Protection domain of its buffers.
+    pub(super) fn pd(&self) -> PdId {
+        self.pd
+    }
+
     /// A receive of the queue pair's own queue.
     pub(super) fn own(wr: RecvWr, pd: PdId) -> Self {
         Self { wr, pd, xrc_srq: None }
@@ -50,8 +57,21 @@ enum Message {
 /// What is kept of a READ or atomic, to answer a duplicate of it (IBTA 9.7.5.1.4).
 #[derive(Clone, Copy, Debug)]
 enum Resource {
-    Read { first: Psn, packets: u32, va: u64, rkey: u32, length: u32 },
-    Atomic { psn: Psn, original: u64 },
+    Read {
+        first: Psn,
+        packets: u32,
+        va: u64,
+        rkey: u32,
+        length: u32,
+    },
+    Atomic {
+        psn: Psn,
+        original: u64,
+    },
+    /// An ATOMIC_WRITE or FLUSH that was done.
+    Placed {
+        psn: Psn,
+    },
 }
 
 /// An answer that waits to be sent.
@@ -82,20 +102,32 @@ enum Response {
         /// It answers a duplicate.
         replay: bool,
     },
+    /// The answer to an ATOMIC_WRITE or FLUSH: an empty READ response (IBTA annex A19).
+    Placed {
+        psn: Psn,
+        msn: u32,
+        /// It answers a duplicate.
+        replay: bool,
+    },
 }
 
 impl Response {
     fn psn(&self) -> Psn {
         match self {
-            Self::Acknowledge { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => *psn,
+            Self::Acknowledge { psn, .. }
+            | Self::Read { psn, .. }
+            | Self::Atomic { psn, .. }
+            | Self::Placed { psn, .. } => *psn,
         }
     }
 
-    /// Whether it is data for a READ or atomic: `Some(true)` for a duplicate of one.
+    /// Whether it answers a READ, atomic, ATOMIC_WRITE or FLUSH: `Some(true)` for a duplicate of one.
     fn replays(&self) -> Option<bool> {
         match self {
             Self::Acknowledge { .. } => None,
-            Self::Read { replay, .. } | Self::Atomic { replay, .. } => Some(*replay),
+            Self::Read { replay, .. } | Self::Atomic { replay, .. } | Self::Placed { replay, .. } => {
+                Some(*replay)
+            }
         }
     }
 }
@@ -133,6 +165,8 @@ impl Refusal {
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     recvs: VecDeque<RecvWr>,
+    /// A receive that a message over an unreliable connection took and did not fill: the next message gets it.
+    spare: Option<TakenRecv>,
     expected: Psn,
     msn: u32,
     message: Message,
@@ -152,6 +186,16 @@ impl Responder {
 
     pub(super) fn push(&mut self, wr: RecvWr) {
         self.recvs.push_back(wr);
+    }
+
+    /// The oldest receive work request of the queue pair's own queue.
+    pub(super) fn peek(&self) -> Option<&RecvWr> {
+        self.recvs.front()
+    }
+
+    /// Takes the receive that an unfinished message left.
+    pub(super) fn take_spare(&mut self) -> Option<TakenRecv> {
+        self.spare.take()
     }
 
     /// Takes the oldest receive work request of the queue pair's own queue.
@@ -265,9 +309,15 @@ impl QueuePair {
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return Err(PacketDrop::State);
         }
+        if self.config.qp_type == QpType::XrcSend {
+            return Err(PacketDrop::Service);
+        }
         if self.state == QpState::Rtr && !self.responder.established {
             self.responder.established = true;
             host.event(self.config.qpn, QpEvent::CommunicationEstablished);
+        }
+        if !self.config.qp_type.is_reliable() {
+            return self.receive_unreliable(packet, host);
         }
         let psn = packet.psn();
         match psn.distance_from(self.responder.expected) {
@@ -300,7 +350,11 @@ impl QueuePair {
     fn answers_itself(&self, packet: &Packet<'_>) -> bool {
         matches!(
             packet.info().operation,
-            WireOperation::ReadRequest | WireOperation::CompareSwap | WireOperation::FetchAdd
+            WireOperation::ReadRequest
+                | WireOperation::CompareSwap
+                | WireOperation::FetchAdd
+                | WireOperation::AtomicWrite
+                | WireOperation::Flush
         )
     }
 
@@ -329,7 +383,9 @@ impl QueuePair {
             self.counters.resp_remote_access_errors += 1;
         }
         self.note_failure(recv_status, psn, FailureContext::ServingRequest(what), access);
-        self.responder.refuse(psn, Syndrome::Nak(code));
+        if self.config.qp_type.is_reliable() {
+            self.responder.refuse(psn, Syndrome::Nak(code));
+        }
         if let Message::Send { recv, .. } = std::mem::take(&mut self.responder.message) {
             self.counters.resp_cqe_error += 1;
             let completion = WorkCompletion {

@@ -69,6 +69,11 @@ impl Memory for ReplayHost {
         Ok(old)
     }
 
+    fn flush(&self, _: Domain, key: u32, _: Option<(u64, u64)>, _: Access) -> Result<(), AccessError> {
+        // No capture has one.
+        Err(AccessError::UnknownKey { key })
+    }
+
     fn bind(&mut self, _: Domain, bind: &Bind) -> Result<(), BindError> {
         Err(BindError::NoWindow { key: bind.window })
     }

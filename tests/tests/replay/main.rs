@@ -194,6 +194,7 @@ impl<'c> Side<'c> {
                 // RXE_MAX_PKT_PER_ACK in rxe_req.c.
                 ack_interval: 66,
                 read_chunk: 0,
+                e2e_credits: false,
                 mig_req: false,
             },
         });

@@ -1,13 +1,14 @@
 //! Writing answers into trains.
 
 use super::{QueuePair, Response};
+use crate::attr::QpType;
 use crate::ids::Psn;
 use crate::memory::{Access, Host};
 use crate::train::Train;
 use crate::wire::headers::AethFields;
-use crate::wire::opcode::Opcode;
+use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
 use crate::wire::packet::Headers;
-use crate::wire::syndrome::{NakCode, Syndrome};
+use crate::wire::syndrome::{NakCode, Syndrome, encode_credits};
 use crate::work::WcStatus;
 
 impl QueuePair {
@@ -16,11 +17,18 @@ impl QueuePair {
         while let Some(response) = self.responder.responses.front().copied() {
             let room = match response {
                 Response::Acknowledge { psn, syndrome, msn } => {
-                    self.send_acknowledge(train, psn, Opcode::RcAcknowledge, syndrome, msn, 0)
+                    let syndrome = match syndrome {
+                        Syndrome::Ack { .. } => self.credits(),
+                        refusal => refusal,
+                    };
+                    self.send_acknowledge(train, psn, WireOperation::Acknowledge, syndrome, msn, 0)
                 }
                 Response::Atomic { psn, original, msn, .. } => {
-                    let syndrome = Syndrome::ACK_UNLIMITED;
-                    self.send_acknowledge(train, psn, Opcode::RcAtomicAcknowledge, syndrome, msn, original)
+                    let operation = WireOperation::AtomicAcknowledge;
+                    self.send_acknowledge(train, psn, operation, self.credits(), msn, original)
+                }
+                Response::Placed { psn, msn, .. } => {
+                    self.send_acknowledge(train, psn, WireOperation::ReadResponse, self.credits(), msn, 0)
                 }
                 Response::Read { .. } => match self.send_read_response(train, response, host) {
                     Some(room) => room,
@@ -35,8 +43,28 @@ impl QueuePair {
         false
     }
 
+    /// The acknowledgement, with the number of receives that are posted (IBTA 9.7.7.2.4). A shared receive queue belongs
+    /// to nobody, so no credits are given on it.
+    fn credits(&self) -> Syndrome {
+        if self.config.has_srq || !self.config.tuning.e2e_credits || self.config.qp_type != QpType::Rc {
+            return Syndrome::ACK_UNLIMITED;
+        }
+        let receives = u32::try_from(self.responder.recvs()).unwrap_or(u32::MAX);
+        Syndrome::Ack { credits: encode_credits(receives) }
+    }
+
     /// The headers of a response packet.
-    fn response_headers(&self, opcode: Opcode, psn: Psn, syndrome: Syndrome, msn: u32) -> Headers {
+    fn response_headers(
+        &self,
+        operation: WireOperation,
+        position: Position,
+        psn: Psn,
+        syndrome: Syndrome,
+        msn: u32,
+    ) -> Headers {
+        let transport = self.config.qp_type.transport();
+        let opcode =
+            Opcode::compose(transport, operation, position, Extra::None).unwrap_or(Opcode::RcAcknowledge);
         let mut headers = Headers::new(opcode, self.path.dest_qpn, psn);
         headers.pkey = self.path.pkey;
         headers.mig_req = self.config.tuning.mig_req;
@@ -48,12 +76,12 @@ impl QueuePair {
         &mut self,
         train: &mut Train<'_>,
         psn: Psn,
-        opcode: Opcode,
+        operation: WireOperation,
         syndrome: Syndrome,
         msn: u32,
         original: u64,
     ) -> bool {
-        let mut headers = self.response_headers(opcode, psn, syndrome, msn);
+        let mut headers = self.response_headers(operation, Position::Only, psn, syndrome, msn);
         headers.atomic_ack = original;
         if !train.has_room(&headers, 0) {
             return false;
@@ -76,13 +104,14 @@ impl QueuePair {
         let mtu = self.path.mtu.bytes();
         let payload = left.min(mtu);
         let ends = left <= mtu;
-        let opcode = match (started, ends) {
-            (false, true) => Opcode::RcReadResponseOnly,
-            (false, false) => Opcode::RcReadResponseFirst,
-            (true, false) => Opcode::RcReadResponseMiddle,
-            (true, true) => Opcode::RcReadResponseLast,
+        let position = match (started, ends) {
+            (false, true) => Position::Only,
+            (false, false) => Position::First,
+            (true, false) => Position::Middle,
+            (true, true) => Position::Last,
         };
-        let headers = self.response_headers(opcode, psn, Syndrome::ACK_UNLIMITED, msn);
+        let operation = WireOperation::ReadResponse;
+        let headers = self.response_headers(operation, position, psn, self.credits(), msn);
         if !train.has_room(&headers, payload as usize) {
             return Some(false);
         }

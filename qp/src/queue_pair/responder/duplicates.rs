@@ -18,8 +18,25 @@ impl QueuePair {
             }
             WireOperation::ReadRequest => self.duplicate_read(packet),
             WireOperation::CompareSwap | WireOperation::FetchAdd => self.duplicate_atomic(packet),
+            WireOperation::AtomicWrite | WireOperation::Flush => self.duplicate_placed(packet),
             _ => Err(PacketDrop::StaleDuplicate),
         }
+    }
+
+    /// A duplicate ATOMIC_WRITE is answered and not stored again, lest it undo what came after (IBTA oA19-14). What a
+    /// FLUSH placed is placed still.
+    fn duplicate_placed(&mut self, packet: &Packet<'_>) -> Result<(), PacketDrop> {
+        let wanted = packet.psn();
+        let kept = |r: &Resource| matches!(r, Resource::Placed { psn } if *psn == wanted);
+        if !self.responder.resources.iter().any(kept) {
+            return Err(PacketDrop::StaleDuplicate);
+        }
+        let waits = |r: &Response| matches!(r, Response::Placed { psn, .. } if *psn == wanted);
+        if self.responder.responses.iter().any(waits) {
+            return Ok(());
+        }
+        let (msn, depth) = (self.responder.msn, self.depth());
+        self.responder.insert(Response::Placed { psn: wanted, msn, replay: true }, depth)
     }
 
     /// A duplicate READ may ask for any part of the original (IBTA 9.7.5.1.4): it is read anew.
@@ -37,7 +54,7 @@ impl QueuePair {
                     && reth.va == va.wrapping_add(offset)
                     && offset + u64::from(reth.length) <= u64::from(length)
             }
-            Resource::Atomic { .. } => false,
+            Resource::Atomic { .. } | Resource::Placed { .. } => false,
         };
         if !self.responder.resources.iter().any(within) {
             return Err(PacketDrop::StaleDuplicate);

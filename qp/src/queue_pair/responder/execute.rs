@@ -1,7 +1,7 @@
 //! Executing the expected request.
 
-use super::{Message, QueuePair, Refusal, Resource, Response, TakenRecv, scatter};
-use crate::memory::{Access, AccessError, AtomicOp, Domain, Host, NoSharedRecv, SharedRecv};
+use super::{Message, QueuePair, Refusal, TakenRecv, scatter};
+use crate::memory::{Access, Domain, Host, NoSharedRecv, SharedRecv};
 use crate::queue_pair::MAX_MESSAGE;
 use crate::wire::opcode::{Operation as WireOperation, Position};
 use crate::wire::packet::Packet;
@@ -28,6 +28,8 @@ impl QueuePair {
             WireOperation::CompareSwap | WireOperation::FetchAdd => {
                 self.execute_atomic(packet, host).map(|()| 1)
             }
+            WireOperation::AtomicWrite => self.execute_atomic_write(packet, host).map(|()| 1),
+            WireOperation::Flush => self.execute_flush(packet, host).map(|()| 1),
             _ => Err(Refusal::invalid("operation not supported")),
         }
     }
@@ -47,6 +49,9 @@ impl QueuePair {
     /// Takes a receive work request: of the queue pair itself, of its shared receive queue, or of the one that an XRC
     /// request names.
     fn take_recv(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<TakenRecv, Refusal> {
+        if let Some(spare) = self.responder.take_spare() {
+            return Ok(spare);
+        }
         let xrc_srq = packet.xrc_srqn();
         if !self.config.has_srq && xrc_srq.is_none() {
             let recv = self.responder.pop(self.config.pd).ok_or(Refusal::NotReady)?;
@@ -72,12 +77,8 @@ impl QueuePair {
             let recv = self.take_recv(packet, host)?;
             self.responder.message = Message::Send { recv, received: 0 };
         }
-        if packet.ieth().is_some() {
-            // A peer that hears it was done would rely on the key being gone.
-            return Err(Refusal::invalid("SEND with invalidate is not supported"));
-        }
         self.check_length(packet)?;
-        let qpn = self.config.qpn;
+        let ours = self.domain();
         let Message::Send { recv, received } = &mut self.responder.message else {
             return Err(Refusal::invalid("opcode out of sequence"));
         };
@@ -93,7 +94,7 @@ impl QueuePair {
             });
         }
         let offset = u64::from(*received);
-        let domain = Domain { pd: recv.pd, qpn };
+        let domain = Domain { pd: recv.pd, ..ours };
         scatter(host, domain, recv.wr.data.elements(), offset, data, Access::LOCAL_WRITE).map_err(
             |error| Refusal::Nak {
                 code: NakCode::RemoteOperationalError,
@@ -103,6 +104,10 @@ impl QueuePair {
             },
         )?;
         *received = u32::try_from(total).unwrap_or(u32::MAX);
+        if let Some(key) = packet.ieth() {
+            // Before the completion: whoever sees that relies on the key being gone.
+            host.invalidate(ours, key).map_err(Refusal::access)?;
+        }
         if matches!(position, Position::Last | Position::Only) {
             let received = *received;
             let Message::Send { recv, .. } = std::mem::take(&mut self.responder.message) else {
@@ -143,7 +148,7 @@ impl QueuePair {
         host.complete_recv(recv.xrc_srq, completion, packet.solicited());
     }
 
-    fn allowed(&self, access: Access, what: &'static str) -> Result<(), Refusal> {
+    pub(super) fn allowed(&self, access: Access, what: &'static str) -> Result<(), Refusal> {
         if self.attr.qp_access_flags.unwrap_or_default().contains(access) {
             Ok(())
         } else {
@@ -217,79 +222,5 @@ impl QueuePair {
             }
             (Err(refusal), None) => Err(refusal),
         }
-    }
-
-    /// How many READs and atomics the peer may have outstanding.
-    pub(super) fn depth(&self) -> usize {
-        usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0))
-    }
-
-    /// The depth, if one more READ or atomic is within it.
-    fn check_depth(&self) -> Result<usize, Refusal> {
-        let depth = self.depth();
-        if self.responder.unanswered() >= depth {
-            return Err(Refusal::invalid("more READs and atomics outstanding than max_dest_rd_atomic"));
-        }
-        Ok(depth)
-    }
-
-    fn execute_read(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<u32, Refusal> {
-        self.allowed(Access::REMOTE_READ, "RDMA READ is not enabled on the queue pair")?;
-        let depth = self.check_depth()?;
-        let Some(reth) = packet.reth() else { return Err(Refusal::invalid("no RETH")) };
-        if u64::from(reth.length) > MAX_MESSAGE {
-            return Err(Refusal::invalid("message longer than 2^31 bytes"));
-        }
-        host.check(self.domain(), reth.rkey, reth.va, u64::from(reth.length), Access::REMOTE_READ)
-            .map_err(Refusal::access)?;
-        self.counters.rx_read_requests += 1;
-        self.responder.count_message();
-        let psn = packet.psn();
-        let packets = self.path.mtu.packets(reth.length);
-        self.responder.keep(
-            Resource::Read { first: psn, packets, va: reth.va, rkey: reth.rkey, length: reth.length },
-            depth,
-        );
-        self.responder.responses.push_back(Response::Read {
-            first: psn,
-            psn,
-            end: psn.plus(packets),
-            va: reth.va,
-            rkey: reth.rkey,
-            left: reth.length,
-            started: false,
-            msn: self.responder.msn,
-            replay: false,
-        });
-        Ok(packets)
-    }
-
-    fn execute_atomic(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
-        self.allowed(Access::REMOTE_ATOMIC, "atomics are not enabled on the queue pair")?;
-        let depth = self.check_depth()?;
-        let Some(atomic) = packet.atomic_eth() else { return Err(Refusal::invalid("no AtomicETH")) };
-        let op = match packet.info().operation {
-            WireOperation::CompareSwap => {
-                AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add }
-            }
-            _ => AtomicOp::FetchAdd { add: atomic.swap_add },
-        };
-        let original =
-            host.atomic(self.domain(), atomic.rkey, atomic.va, op).map_err(|error| match error {
-                AccessError::Misaligned { .. } => Refusal::Nak {
-                    code: NakCode::InvalidRequest,
-                    recv_status: WcStatus::RemInvReqErr,
-                    what: "misaligned atomic",
-                    access: Some(error),
-                },
-                other => Refusal::access(other),
-            })?;
-        self.counters.rx_atomic_requests += 1;
-        self.responder.count_message();
-        let psn = packet.psn();
-        self.responder.keep(Resource::Atomic { psn, original }, depth);
-        let msn = self.responder.msn;
-        self.responder.responses.push_back(Response::Atomic { psn, original, msn, replay: false });
-        Ok(())
     }
 }

@@ -167,6 +167,20 @@ impl Memory for TestHost {
         Ok(old)
     }
 
+    fn flush(
+        &self,
+        domain: Domain,
+        key: u32,
+        range: Option<(u64, u64)>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        let Some((va, len)) = range else {
+            let region = self.regions.iter().find(|r| r.key == key).ok_or(AccessError::UnknownKey { key })?;
+            return self.check(domain, key, region.start, region.bytes.len() as u64, access);
+        };
+        self.check(domain, key, va, len, access)
+    }
+
     fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {
         let Some(window) = self.windows.iter_mut().find(|w| w.key == bind.window) else {
             return Err(BindError::NoWindow { key: bind.window });

@@ -18,8 +18,8 @@ use crate::wire::headers::{AethFields, AtomicFields, RethFields};
 use crate::wire::icrc::Flow;
 use crate::wire::opcode::Opcode;
 use crate::wire::packet::{Headers, ICRC_LEN, pad_len};
-use crate::work::{Gather, Operation, Remote, SendFlags, Sge, WcOpcode, WcStatus};
-use host::{Note, TestHost};
+use crate::work::{Destination, Gather, Operation, Remote, SendFlags, Sge, WcFlags, WcOpcode, WcStatus};
+use host::{Note, TestHost, Window};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl Default for Setup {
             sq_sig_all: false,
             has_srq: false,
             // No asking in mid-message and no split READs, unless a test wants them.
-            tuning: Tuning { ack_interval: u32::MAX, read_chunk: 0, mig_req: false },
+            tuning: Tuning { ack_interval: u32::MAX, read_chunk: 0, mig_req: false, e2e_credits: false },
         }
     }
 }

@@ -208,7 +208,7 @@ fn rough(mtu: Mtu, seed: u64) -> Setup {
         // Just below the end of the circle, so that every run of some length wraps.
         sq_psn: 0xff_fff0 + (seed as u32 & 0xf),
         rq_psn: 0xff_ffff,
-        tuning: Tuning { ack_interval: 4, read_chunk: 8 * mtu.bytes(), mig_req: false },
+        tuning: Tuning { ack_interval: 4, read_chunk: 8 * mtu.bytes(), mig_req: false, e2e_credits: false },
         ..Setup::default()
     }
 }

@@ -482,8 +482,11 @@ fn what_cannot_be_done_is_not_accepted() {
         let error = b.qp.post_send(inline(operation), &mut b.host).expect_err("no place for the result");
         assert!(matches!(error, PostError::InlineResult { .. }), "{error}");
     }
-    let with_inv = Operation::Send { imm: None, invalidate: Some(7) };
-    let error = b.qp.post_send(inline(with_inv), &mut b.host).expect_err("nobody would invalidate");
-    assert_eq!(error.to_string(), "SEND_WITH_INV is not supported on RC queue pairs");
+    let to_srq = SendWr::new(1, SEND, Gather::Empty).to(Destination::XrcSrq(7));
+    let error = b.qp.post_send(to_srq, &mut b.host).expect_err("RC has no SRQ numbers");
+    assert_eq!(
+        error.to_string(),
+        "a send on RC queue pairs needs no other receiver than the peer that it is connected to"
+    );
     b.qp.post_send(inline(SEND), &mut b.host).expect("an ordinary inline SEND");
 }

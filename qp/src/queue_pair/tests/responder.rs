@@ -56,7 +56,7 @@ fn immediate_data_and_solicited_reach_the_completion() {
     b.take(&write);
     let [(a, sol), (c, _), (d, _)] = b.host.recvs[..] else { panic!() };
     assert_eq!((a.imm(), sol, a.byte_len), (Some(0x0102_0304), true, 1));
-    assert_eq!((c.flags, c.byte_len), (crate::work::WcFlags::empty(), 0));
+    assert_eq!((c.flags, c.byte_len), (WcFlags::empty(), 0));
     assert_eq!((d.imm(), d.opcode, d.byte_len), (Some(5), WcOpcode::RecvRdmaWithImm, 4));
     assert_eq!(&b.host.bytes(KEY)[..4], b"data");
     // Three ACKs that nobody had sent yet are one.
@@ -64,16 +64,27 @@ fn immediate_data_and_solicited_reach_the_completion() {
     assert_eq!(b.qp.counters().ack_deferred, 2);
 }
 
-/// Nobody invalidates keys for a peer yet, so it must not be told that it was done.
 #[test]
-fn a_send_with_invalidate_is_refused() {
+fn a_send_with_invalidate_revokes_the_key_before_it_completes() {
     let mut b = Setup::default().rts();
+    b.host.windows.push(Window { key: 77, bound_by: Some(OURS) });
     b.post_recv(1, &[local(0, 300)]);
-    let mut with_inv = request(Opcode::RcSendOnlyInv, RQ, b"");
-    with_inv.headers.ieth = 77;
-    b.take(&with_inv);
-    assert_eq!(b.host.recvs[0].0.status, WcStatus::RemInvReqErr);
-    assert_eq!(b.sent(), [nak(INVALID, RQ, 0)]);
+    b.post_recv(2, &[local(0, 300)]);
+    let with_inv = |psn| {
+        let mut send = request(Opcode::RcSendOnlyInv, psn, b"x");
+        send.headers.ieth = 77;
+        send
+    };
+    b.expect(&with_inv(RQ), &[ack(RQ, 1)]);
+    assert_eq!(b.notes(), [Note::Invalidated(77), Note::Received(1, WcStatus::Success)]);
+    let wc = b.host.recvs[0].0;
+    assert_eq!((wc.flags, wc.imm_or_rkey), (WcFlags::WITH_INV, 77));
+    // A duplicate invalidates nothing: the key may be in use again.
+    b.expect(&with_inv(RQ), &[ack(RQ, 1)]);
+    assert_eq!(b.notes(), []);
+    // A key that cannot be revoked ends the connection.
+    b.expect(&with_inv(RQ + 1), &[nak(ACCESS, RQ + 1, 1)]);
+    assert_eq!(b.host.recvs[1].0.status, WcStatus::LocAccessErr);
     assert_eq!(b.qp.state(), QpState::Err);
 }
 
@@ -313,12 +324,17 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
         Refused::new("atomic in a WRITE", fetch_add(RQ + 1, START, 1), INVALID, REQUEST_ERROR)
             .after(write_first(300)),
         Refused::new(
-            "an operation that does not exist here",
-            rdma(Opcode::RcAtomicWrite, RQ, START, KEY, 8, &[0; 8]),
+            "an ATOMIC_WRITE of four bytes",
+            rdma(Opcode::RcAtomicWrite, RQ, START, KEY, 4, &[0; 4]),
             INVALID,
             REQUEST_ERROR,
         ),
-        Refused::new("flush", rdma(Opcode::RcFlush, RQ, START, KEY, 8, &[]), INVALID, REQUEST_ERROR),
+        Refused::new(
+            "a FLUSH to nowhere",
+            rdma(Opcode::RcFlush, RQ, START, KEY, 8, &[]),
+            INVALID,
+            REQUEST_ERROR,
+        ),
     ] {
         case.check();
     }

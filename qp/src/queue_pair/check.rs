@@ -1,0 +1,81 @@
+//! What can be posted to which queue pair.
+
+use super::{PostError, QpConfig};
+use crate::attr::QpType;
+use crate::work::{Destination, Gather, Operation, RecvWr, SendWr};
+
+/// Whether a request fits a queue pair with this configuration, whatever its state and fill: what a driver can
+/// check without holding the queue pair.
+///
+/// # Errors
+/// [`PostError::NoQueue`], [`PostError::Unsupported`], [`PostError::Destination`], [`PostError::InlineResult`],
+/// [`PostError::TooManySges`] or [`PostError::TooMuchInline`].
+pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
+    let qp_type = config.qp_type;
+    if qp_type == QpType::XrcRecv {
+        return Err(PostError::NoQueue { queue: "send", qp_type });
+    }
+    if !offers(qp_type, wr.operation) {
+        return Err(PostError::Unsupported { operation: wr.operation.name(), qp_type });
+    }
+    if let Some(needed) = missing_destination(qp_type, wr) {
+        return Err(PostError::Destination { qp_type, needed });
+    }
+    if wr.operation.brings_data() && matches!(wr.data, Gather::Inline(_)) {
+        return Err(PostError::InlineResult { operation: wr.operation.name() });
+    }
+    match &wr.data {
+        Gather::Inline(bytes) if bytes.len() > config.cap.max_inline_data as usize => {
+            Err(PostError::TooMuchInline { given: bytes.len(), max: config.cap.max_inline_data })
+        }
+        other if other.elements().len() > config.cap.max_send_sge as usize => {
+            Err(PostError::TooManySges { given: other.elements().len(), max: config.cap.max_send_sge })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a receive fits a queue pair with this configuration, whatever its state and fill.
+///
+/// # Errors
+/// [`PostError::NoQueue`], [`PostError::UsesSharedReceiveQueue`] or [`PostError::TooManySges`].
+pub fn check_receive(config: &QpConfig, wr: &RecvWr) -> Result<(), PostError> {
+    let qp_type = config.qp_type;
+    if matches!(qp_type, QpType::XrcSend | QpType::XrcRecv) {
+        return Err(PostError::NoQueue { queue: "receive", qp_type });
+    }
+    if config.has_srq {
+        return Err(PostError::UsesSharedReceiveQueue);
+    }
+    let (given, max) = (wr.data.elements().len(), config.cap.max_recv_sge);
+    if given > max as usize { Err(PostError::TooManySges { given, max }) } else { Ok(()) }
+}
+
+/// Which operations a service has (IBTA table 47; annex A19 for the last two; memory windows: 10.6.7.2).
+fn offers(qp_type: QpType, operation: Operation) -> bool {
+    let requester = matches!(qp_type, QpType::Rc | QpType::XrcSend);
+    match operation {
+        Operation::Send { invalidate: None, .. } => true,
+        Operation::Send { invalidate: Some(_), .. }
+        | Operation::Read { .. }
+        | Operation::CompareSwap { .. }
+        | Operation::FetchAdd { .. } => requester,
+        Operation::Write { .. } | Operation::LocalInvalidate { .. } | Operation::BindWindow(_) => {
+            qp_type.is_connected()
+        }
+        Operation::AtomicWrite { .. } | Operation::Flush { .. } => qp_type == QpType::Rc,
+    }
+}
+
+/// What a request should say of its receiver and does not.
+fn missing_destination(qp_type: QpType, wr: &SendWr) -> Option<&'static str> {
+    match (qp_type, &wr.to) {
+        _ if wr.operation.is_local() => None,
+        (QpType::Ud | QpType::Gsi, Destination::Datagram { .. }) => None,
+        (QpType::Ud | QpType::Gsi, _) => Some("an address handle, a remote QPN and a Q_Key"),
+        (QpType::XrcSend, Destination::XrcSrq(_)) => None,
+        (QpType::XrcSend, _) => Some("the number of a shared receive queue of the peer"),
+        (_, Destination::Connected) => None,
+        _ => Some("no other receiver than the peer that it is connected to"),
+    }
+}

@@ -1,0 +1,215 @@
+//! Building request packets.
+
+use super::{MAX_IN_FLIGHT, NUMBER, SendWqe};
+use crate::ids::Psn;
+use crate::memory::{Access, AccessError, Domain, Host, Memory};
+use crate::queue_pair::{FailureContext, MAX_MESSAGE, QueuePair};
+use crate::train::Train;
+use crate::wire::headers::{AtomicFields, RethFields};
+use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
+use crate::wire::packet::Headers;
+use crate::work::{Destination, Gather, Operation, SendFlags, WcStatus};
+
+/// One request packet: what it says and which bytes it carries.
+pub(super) struct Request {
+    pub(super) headers: Headers,
+    pub(super) offset: u64,
+    pub(super) payload: u32,
+    /// PSNs it takes: more than one for a READ.
+    pub(super) psns: u32,
+    /// Whether it ends the message.
+    pub(super) last: bool,
+}
+
+impl QueuePair {
+    /// Gives a work request its PSNs; false if it cannot be sent at all.
+    pub(super) fn start(&mut self, index: usize) -> bool {
+        let mtu = self.path.mtu;
+        let depth = self.attr.max_rd_atomic.unwrap_or(0);
+        let wqe = &mut self.requester.queue[index];
+        let operation = wqe.wr.operation;
+        // A FLUSH carries nothing, whatever buffers were given.
+        let len = if matches!(operation, Operation::Flush { .. }) { 0 } else { wqe.wr.data.len() };
+        let one_word = operation.is_atomic() || matches!(operation, Operation::AtomicWrite { .. });
+        let expects_response = operation.expects_response();
+        wqe.failed = if len > MAX_MESSAGE || (one_word && len != 8) {
+            Some(WcStatus::LocLenErr)
+        } else if expects_response && depth == 0 {
+            // Without initiator depth no READ or atomic can ever be sent.
+            Some(WcStatus::LocQpOpErr)
+        } else {
+            None
+        };
+        wqe.first_psn = self.requester.fresh_psn;
+        if let Some(status) = wqe.failed {
+            let psn = wqe.first_psn;
+            self.note_failure(status, psn, FailureContext::Starting, None);
+            return false;
+        }
+        wqe.len = u32::try_from(len).unwrap_or(u32::MAX);
+        wqe.packets = if operation.is_atomic() { 1 } else { mtu.packets(wqe.len) };
+        wqe.started = true;
+        self.requester.ssn = self.requester.ssn.wrapping_add(1) & NUMBER;
+        self.requester.fresh_psn = wqe.first_psn.plus(wqe.packets);
+        true
+    }
+
+    /// Decides the next packet of a started work request.
+    pub(super) fn build(&self, wqe: &SendWqe, budget: u32) -> Request {
+        let mtu = self.path.mtu.bytes();
+        let offset = u64::from(wqe.sent) * u64::from(mtu);
+        let rest = u32::try_from(u64::from(wqe.len).saturating_sub(offset)).unwrap_or(0);
+        let psn = wqe.first_psn.plus(wqe.sent);
+        let mut headers = Headers::new(Opcode::RcSendOnly, self.path.dest_qpn, psn);
+        headers.pkey = self.path.pkey;
+        headers.mig_req = self.config.tuning.mig_req;
+        if let Destination::XrcSrq(srqn) = wqe.wr.to {
+            headers.xrc_srqn = srqn;
+        }
+        let mut request = Request { headers, offset, payload: 0, psns: 1, last: true };
+        let (operation, position, extra) = match wqe.wr.operation {
+            Operation::Send { imm, invalidate } => {
+                request.payload = rest.min(mtu);
+                let position = position(wqe.sent, wqe.packets);
+                request.last = matches!(position, Position::Last | Position::Only);
+                let extra = match (imm, invalidate) {
+                    _ if !request.last => Extra::None,
+                    (Some(_), _) => Extra::Imm,
+                    (None, Some(_)) => Extra::Inv,
+                    (None, None) => Extra::None,
+                };
+                request.headers.imm = imm.unwrap_or(0);
+                request.headers.ieth = invalidate.unwrap_or(0);
+                (WireOperation::Send, position, extra)
+            }
+            Operation::Write { remote, imm } => {
+                request.payload = rest.min(mtu);
+                let position = position(wqe.sent, wqe.packets);
+                request.last = matches!(position, Position::Last | Position::Only);
+                request.headers.reth = RethFields { va: remote.addr, rkey: remote.rkey, length: wqe.len };
+                request.headers.imm = imm.unwrap_or(0);
+                let extra = if request.last && imm.is_some() { Extra::Imm } else { Extra::None };
+                (WireOperation::Write, position, extra)
+            }
+            Operation::Read { remote } => {
+                request.psns = self.read_span(wqe, psn, budget);
+                let length = u64::from(rest).min(u64::from(request.psns) * u64::from(mtu));
+                request.headers.reth = RethFields {
+                    va: remote.addr.wrapping_add(offset),
+                    rkey: remote.rkey,
+                    length: u32::try_from(length).unwrap_or(u32::MAX),
+                };
+                (WireOperation::ReadRequest, Position::Only, Extra::None)
+            }
+            Operation::AtomicWrite { remote } => {
+                request.payload = rest.min(mtu);
+                request.headers.reth = RethFields { va: remote.addr, rkey: remote.rkey, length: wqe.len };
+                (WireOperation::AtomicWrite, Position::Only, Extra::None)
+            }
+            Operation::Flush { remote, len, flush } => {
+                request.headers.reth = RethFields { va: remote.addr, rkey: remote.rkey, length: len };
+                request.headers.feth = flush.into();
+                (WireOperation::Flush, Position::Only, Extra::None)
+            }
+            // Never built: see `execute_locally`.
+            Operation::LocalInvalidate { .. } | Operation::BindWindow(_) => {
+                (WireOperation::Send, Position::Only, Extra::None)
+            }
+            Operation::CompareSwap { remote, compare, swap } => {
+                request.headers.atomic =
+                    AtomicFields { va: remote.addr, rkey: remote.rkey, swap_add: swap, compare };
+                (WireOperation::CompareSwap, Position::Only, Extra::None)
+            }
+            Operation::FetchAdd { remote, add } => {
+                request.headers.atomic =
+                    AtomicFields { va: remote.addr, rkey: remote.rkey, swap_add: add, compare: 0 };
+                (WireOperation::FetchAdd, Position::Only, Extra::None)
+            }
+        };
+        let transport = self.config.qp_type.transport();
+        request.headers.opcode =
+            Opcode::compose(transport, operation, position, extra).unwrap_or(Opcode::RcSendOnly);
+        let carries_event = operation == WireOperation::Send || extra == Extra::Imm;
+        request.headers.solicited =
+            request.last && carries_event && wqe.wr.flags.contains(SendFlags::SOLICITED);
+        // Asked for at the end of a message, now and then within it, and in good time before the budget ends: an answer
+        // is what brings new budget, and whoever gives it may stop short of its end.
+        // Unreliable services have nobody to ask (IBTA 9.2.8).
+        let since = self.requester.since_ack_request + request.psns;
+        let reliable = self.config.qp_type.is_reliable();
+        request.headers.ack_req =
+            reliable && (request.last || since >= self.config.tuning.ack_interval || since >= budget);
+        request
+    }
+
+    /// How many PSNs the next READ request of a work request takes. What was asked for before is asked for in the same
+    /// pieces, whatever the budget: it was given for them once.
+    fn read_span(&self, wqe: &SendWqe, psn: Psn, budget: u32) -> u32 {
+        if wqe.sent < wqe.sent_ever {
+            let end = self.requester.read_ends.iter().find(|end| psn.is_before(**end));
+            return end.map_or(1, |end| u32::try_from(end.distance_from(psn)).unwrap_or(1));
+        }
+        let chunk = match self.config.tuning.read_chunk {
+            0 => MAX_IN_FLIGHT,
+            bytes => (bytes / self.path.mtu.bytes()).clamp(1, MAX_IN_FLIGHT),
+        };
+        (wqe.packets - wqe.sent).min(chunk).min(budget.max(1))
+    }
+
+    /// Writes the packet into the train, payload and all.
+    pub(super) fn emit(
+        &self,
+        train: &mut Train<'_>,
+        index: usize,
+        request: &Request,
+        host: &impl Host,
+    ) -> Result<(), AccessError> {
+        let wqe = &self.requester.queue[index];
+        train.push(&request.headers, request.payload as usize, |out| {
+            gather(host, self.domain(), &wqe.wr.data, request.offset, out)
+        })
+    }
+}
+
+/// Which of its message's packets number `index` of `packets` is.
+fn position(index: u32, packets: u32) -> Position {
+    match (index, packets) {
+        (_, 1) => Position::Only,
+        (0, _) => Position::First,
+        (i, n) if i + 1 == n => Position::Last,
+        _ => Position::Middle,
+    }
+}
+
+/// Copies a slice of a gather list, `offset` bytes into it, to `out`.
+pub(in crate::queue_pair) fn gather(
+    memory: &impl Memory,
+    domain: Domain,
+    data: &Gather,
+    mut offset: u64,
+    mut out: &mut [u8],
+) -> Result<(), AccessError> {
+    if let Gather::Inline(bytes) = data {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        if let Some(source) = bytes.get(start..start.saturating_add(out.len())) {
+            out.copy_from_slice(source);
+        }
+        return Ok(());
+    }
+    for sge in data.elements() {
+        if out.is_empty() {
+            break;
+        }
+        let len = u64::from(sge.length);
+        if offset >= len {
+            offset -= len;
+            continue;
+        }
+        let here = usize::try_from(len - offset).unwrap_or(usize::MAX).min(out.len());
+        let (now, later) = out.split_at_mut(here);
+        memory.read(domain, sge.lkey, sge.addr.wrapping_add(offset), Access::empty(), now)?;
+        out = later;
+        offset = 0;
+    }
+    Ok(())
+}

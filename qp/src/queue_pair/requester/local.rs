@@ -1,0 +1,44 @@
+//! Work requests that concern this side only: they send nothing and are done at once, in their turn.
+
+use super::SendWqe;
+use crate::memory::{BindError, Host};
+use crate::queue_pair::{FailureContext, QueuePair};
+use crate::work::{Operation, WcStatus};
+
+impl QueuePair {
+    /// Runs a local operation whose turn it is; false if that ended the queue pair, or will.
+    ///
+    /// It completes after what was posted before it, and is never run again: a retransmission passes over it.
+    pub(super) fn execute_locally(&mut self, index: usize, host: &mut impl Host) -> bool {
+        let domain = self.domain();
+        let Some(wqe) = self.requester.queue.get(index) else { return false };
+        let outcome = match wqe.wr.operation {
+            Operation::LocalInvalidate { key } => {
+                host.invalidate(domain, key).map_err(|access| (WcStatus::LocQpOpErr, Some(access)))
+            }
+            Operation::BindWindow(bind) => host.bind(domain, &bind).map_err(|error| match error {
+                BindError::Region(access) => (WcStatus::MwBindErr, Some(access)),
+                _ => (WcStatus::MwBindErr, None),
+            }),
+            _ => Ok(()),
+        };
+        let fresh = self.requester.fresh_psn;
+        if let Err((status, access)) = outcome {
+            self.note_failure(status, fresh, FailureContext::LocalOperation, access);
+        }
+        let Some(SendWqe { started, first_psn, failed, .. }) = self.requester.queue.get_mut(index) else {
+            return false;
+        };
+        *first_psn = fresh;
+        if let Err((status, _)) = outcome {
+            *failed = Some(status);
+            return false;
+        }
+        *started = true;
+        self.requester.position = index + 1;
+        if index == 0 {
+            self.retire_oldest(0, host);
+        }
+        true
+    }
+}
