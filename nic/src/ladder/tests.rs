@@ -81,7 +81,10 @@ fn answers_count_in_the_sequence_of_the_requests() -> Result<()> {
     let last = ladder.records().pop().ok_or(Error::Stalled)?;
     assert_eq!(last.relative_psn, Some(3));
     assert!(last.icrc_ok);
-    assert!(absolute.contains("| ") && absolute.contains("ATOMIC_ACK psn 3 msn 2 credits 0 was 0x0"), "{absolute}");
+    assert!(
+        absolute.contains("| ") && absolute.contains("ATOMIC_ACK psn 3 msn 2 credits 0 was 0x0"),
+        "{absolute}"
+    );
     Ok(())
 }
 
