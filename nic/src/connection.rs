@@ -23,10 +23,18 @@ impl RcEnd {
     /// # Errors
     /// Those of creating its parts.
     pub fn new(device: &Device) -> Result<Self> {
-        let pd = device.alloc_pd()?;
-        let cq = device.create_cq(1024)?;
+        Self::in_domain(&device.alloc_pd()?)
+    }
+
+    /// An end that is not connected yet, in a protection domain that there is already: memory registered there serves
+    /// all of its connections.
+    ///
+    /// # Errors
+    /// Those of creating its parts.
+    pub fn in_domain(pd: &ProtectionDomain) -> Result<Self> {
+        let cq = pd.device().create_cq(1024)?;
         let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
-        Ok(Self { qp, cq, pd })
+        Ok(Self { qp, cq, pd: pd.clone() })
     }
 
     /// Two ends, connected to each other. They may be of one device or of two.

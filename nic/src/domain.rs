@@ -1,6 +1,6 @@
 //! Protection domains and the memory registered in them.
 
-use crate::device::DeviceInner;
+use crate::device::{Device, DeviceInner};
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
 use crate::memory::{Keys, MemoryBuffer};
@@ -37,6 +37,12 @@ impl ProtectionDomain {
     pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Self> {
         let id = device.port()?.control(crate::engine::Engine::alloc_pd)?;
         Ok(Self { inner: Arc::new(PdInner { device: Arc::clone(device), id }) })
+    }
+
+    /// The device that it belongs to.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        Device { inner: Arc::clone(&self.inner.device) }
     }
 
     /// Registers `len` bytes of fresh memory, all zero.
