@@ -11,6 +11,7 @@
 pub mod arrival;
 pub mod headers;
 pub mod icrc;
+pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod pretty;
