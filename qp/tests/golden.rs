@@ -209,5 +209,9 @@ fn packets_read_as_one_line() {
     let rnr = captures["rg_rnr_nak"].iter().map(|p| Packet::parse(&p.bytes).unwrap().to_string());
     assert_eq!(rnr.filter(|line| line.contains(" RNR 10.24ms ")).count(), 4);
     assert!(line("rg_nak_write_badrkey", 3).contains(" NAK remote-access-error msn="));
-    assert!(line("cm_rping", 0).starts_with("UD SEND_ONLY dqp=0x000001 psn="));
+    assert!(line("rg_ud", 0).starts_with("UD SEND_ONLY dqp=0x"));
+    assert!(
+        line("cm_rping", 0)
+            .starts_with("CM REQ comm=0xe1c2e0f5 svc=0x0000000001061c06(TCP 7174) qpn=0x000036 ")
+    );
 }

@@ -3,11 +3,15 @@
 //! `RC WRITE_FIRST dqp=0x000051 psn=200 ackreq va=0x7f52cbaf1000 rkey=0x0000438e len=8000 data=1024`
 //!
 //! Only what differs from the usual is named: flags that are set, a partition other than the default one, a payload
-//! that is not empty.
+//! that is not empty. A packet that carries a management datagram shows that instead of its headers, unless those are
+//! unusual:
+//!
+//! `CM RTU comm=0xe1c2e0f5 peer=0xabe8e3ee`
 
-use crate::ids::PKey;
-use crate::wire::headers::{AethFields, AtomicFields, FethFields};
-use crate::wire::opcode::{HeaderSet, Operation};
+use crate::ids::{PKey, QKey, Qpn};
+use crate::wire::headers::{AethFields, AtomicFields, DethFields, FethFields};
+use crate::wire::mad::{MAD_LEN, Summary};
+use crate::wire::opcode::{HeaderSet, Opcode, Operation};
 use crate::wire::packet::{Headers, Packet};
 use crate::wire::syndrome::{Syndrome, decode_credits, rnr_delay};
 use std::fmt;
@@ -17,19 +21,39 @@ use std::fmt;
 pub struct Line<'a> {
     headers: &'a Headers,
     payload_len: usize,
+    mad: Option<&'a [u8; MAD_LEN]>,
 }
 
 impl Headers {
     /// These headers as one line of text, for a packet with a payload of this length.
     #[must_use]
     pub const fn line(&self, payload_len: usize) -> Line<'_> {
-        Line { headers: self, payload_len }
+        Line { headers: self, payload_len, mad: None }
+    }
+
+    /// Whether these are the headers that a management datagram has, but for what differs from packet to packet.
+    fn are_usual_for_mads(&self) -> bool {
+        let usual = Self {
+            deth: DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI },
+            // Says nothing in a datagram; Linux sets it.
+            ack_req: self.ack_req,
+            ..Self::new(Opcode::UdSendOnly, Qpn::GSI, self.psn)
+        };
+        *self == usual
+    }
+}
+
+impl<'a> Line<'a> {
+    /// The line of a packet that carries a management datagram ([`Packet::mad`]).
+    #[must_use]
+    pub const fn with_mad(self, mad: Option<&'a [u8; MAD_LEN]>) -> Self {
+        Line { mad, ..self }
     }
 }
 
 impl fmt::Display for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Headers::of(self).line(self.payload().len()).fmt(f)
+        Headers::of(self).line(self.payload().len()).with_mad(self.mad()).fmt(f)
     }
 }
 
@@ -42,6 +66,9 @@ impl fmt::Debug for Packet<'_> {
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let h = self.headers;
+        if let Some(mad) = self.mad.filter(|_| h.are_usual_for_mads()) {
+            return Summary(mad).fmt(f);
+        }
         let info = h.opcode.info();
         write!(f, "{} dqp={} psn={}", info.name, h.dest_qpn, h.psn)?;
         for (set, name) in [
@@ -88,6 +115,9 @@ impl fmt::Display for Line<'_> {
         }
         if self.payload_len > 0 {
             write!(f, " data={}", self.payload_len)?;
+        }
+        if let Some(mad) = self.mad {
+            write!(f, " {}", Summary(mad))?;
         }
         Ok(())
     }
@@ -136,9 +166,9 @@ fn write_aeth(f: &mut fmt::Formatter<'_>, aeth: AethFields) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Psn, QKey, Qpn};
-    use crate::wire::headers::{DethFields, RethFields};
-    use crate::wire::opcode::Opcode;
+    use crate::ids::Psn;
+    use crate::wire::headers::RethFields;
+    use crate::wire::mad::cm::{Body, CommId, Message, Rtu};
 
     fn line(headers: &Headers, payload_len: usize) -> String {
         headers.line(payload_len).to_string()
@@ -197,5 +227,33 @@ mod tests {
             "RC FLUSH dqp=0x000051 psn=200 placement=persistent select=region va=0x0 rkey=0x00000000 len=0"
         );
         assert_eq!(line(&Headers::cnp(Qpn::new(0xd2)), 0), "CNP dqp=0x0000d2 psn=0 becn");
+    }
+
+    #[test]
+    fn management_datagrams_are_shown_instead_of_usual_headers() {
+        let rtu = Rtu { local_comm_id: CommId(1), remote_comm_id: CommId(2), private_data: &[] };
+        let mut mad = [0; MAD_LEN];
+        Message { transaction_id: 3, body: Body::Rtu(rtu) }.emit(&mut mad).unwrap();
+        let mut h = new(Opcode::UdSendOnly);
+        h.dest_qpn = Qpn::GSI;
+        h.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
+        let line = |h: &Headers| h.line(MAD_LEN).with_mad(Some(&mad)).to_string();
+        assert_eq!(line(&h), "CM RTU comm=0x00000001 peer=0x00000002");
+        h.ack_req = true;
+        assert_eq!(line(&h), "CM RTU comm=0x00000001 peer=0x00000002");
+        h.deth.src_qpn = Qpn::new(7);
+        assert_eq!(
+            line(&h),
+            "UD SEND_ONLY dqp=0x000001 psn=200 ackreq sqp=0x000007 qkey=0x80010000 data=256 CM RTU comm=0x00000001 \
+             peer=0x00000002"
+        );
+        // A packet shows its own.
+        h.deth.src_qpn = Qpn::GSI;
+        let mut bytes = vec![0; h.wire_len()];
+        h.emit(&mut bytes, mad.len());
+        bytes.extend(mad);
+        bytes.extend([0; 4]);
+        let packet = Packet::parse(&bytes).unwrap();
+        assert_eq!(packet.to_string(), "CM RTU comm=0x00000001 peer=0x00000002");
     }
 }
