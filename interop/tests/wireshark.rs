@@ -3,9 +3,9 @@
 use qp::wire::{HeaderSet, Headers, Opcode};
 use rnic::capture::{Content, Decoder};
 use rnic::{ConnectOptions, Error, Mtu, Operation, RcEnd, WcStatus};
+use rnic_interop::tshark;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// The fields that are compared, as tshark calls them.
 const FIELDS: &[&str] = &[
@@ -24,35 +24,9 @@ const FIELDS: &[&str] = &[
     "infiniband.immdt",
 ];
 
-fn have_tshark() -> bool {
-    let found = Command::new("tshark").arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        println!("SKIPPED: tshark is not installed, so nobody but ourselves has read these captures");
-    }
-    found
-}
-
-fn tshark(file: &Path, arguments: &[&str]) -> String {
-    // Payloads that look like RPC are guessed at and then called malformed; only RoCE is to be judged here.
-    let output = Command::new("tshark")
-        .args(["-r", &file.to_string_lossy(), "--disable-protocol", "rpcordma"])
-        .args(arguments)
-        .output()
-        .expect("tshark runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// A number as tshark prints it: decimal, hexadecimal, or a truth value. Immediate data is bytes to it.
+/// A field as a number. Immediate data is bytes to tshark.
 fn number(field: &str, text: &str) -> Option<u64> {
-    match text {
-        bytes if field == "infiniband.immdt" => u64::from_str_radix(bytes, 16).ok(),
-        "" => None,
-        "True" => Some(1),
-        "False" => Some(0),
-        hex if hex.starts_with("0x") => u64::from_str_radix(&hex[2..], 16).ok(),
-        decimal => decimal.parse().ok(),
-    }
+    if field == "infiniband.immdt" { u64::from_str_radix(text, 16).ok() } else { tshark::number(text) }
 }
 
 /// What our own decoder reads of the same fields.
@@ -80,21 +54,17 @@ fn ours(frame: u64, h: &Headers) -> Vec<Option<u64>> {
 
 /// Compares tshark's reading of a capture with ours, field by field; returns how many packets there were.
 fn compare(file: &Path) -> usize {
-    let mut arguments = vec!["-Y", "infiniband", "-T", "fields", "-E", "separator=;", "-E", "occurrence=f"];
-    for field in FIELDS.iter().chain(&["_ws.malformed"]) {
-        arguments.extend(["-e", field]);
-    }
-    let text = tshark(file, &arguments);
-    let read = |line: &str| {
-        let mut columns = line.split(';');
-        let values = FIELDS.iter().zip(columns.by_ref()).map(|(f, text)| number(f, text)).collect();
-        (values, columns.next().unwrap_or("").to_owned())
+    let fields: Vec<&str> = FIELDS.iter().copied().chain(["_ws.malformed"]).collect();
+    let read = |columns: Vec<String>| {
+        let values = FIELDS.iter().zip(&columns).map(|(f, text)| number(f, text)).collect();
+        (values, columns.get(FIELDS.len()).cloned().unwrap_or_default())
     };
-    let theirs: Vec<(Vec<Option<u64>>, String)> = text.lines().map(read).collect();
+    let theirs: Vec<(Vec<Option<u64>>, String)> =
+        tshark::fields(file, "infiniband", &fields).into_iter().map(read).collect();
     let decoder = Decoder::new(File::open(file).expect("the capture is there")).expect("a capture");
     let mut packets = 0;
     for (packet, (theirs, malformed)) in decoder.map(|p| p.expect("a whole packet")).zip(&theirs) {
-        let Content::Packet { headers, payload_len } = &packet.content else {
+        let Content::Packet { headers, payload_len, .. } = &packet.content else {
             panic!("{}: frame {} is no packet to us", file.display(), packet.frame);
         };
         assert_eq!(&ours(packet.frame, headers), theirs, "{}: frame {}", file.display(), packet.frame);
@@ -150,7 +120,7 @@ fn record(net: &rnic::sim::Net, path: &Path, mtu: Mtu) -> Result<(), Error> {
 
 #[test]
 fn wireshark_reads_what_we_send() -> Result<(), Error> {
-    if !have_tshark() {
+    if !tshark::is_installed() {
         return Ok(());
     }
     let folder = std::env::temp_dir().join(format!("rnic-wireshark-{}", std::process::id()));
@@ -167,7 +137,7 @@ fn wireshark_reads_what_we_send() -> Result<(), Error> {
 
 #[test]
 fn wireshark_and_we_read_linux_rxe_alike() {
-    if !have_tshark() {
+    if !tshark::is_installed() {
         return;
     }
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
