@@ -67,6 +67,27 @@ fn a_flipped_bit() {
 }
 
 #[test]
+fn connection_management_is_read() {
+    let path = golden("cm_rping.pcap");
+    let output = decode(&path, &[]);
+    assert_eq!(output.status.code(), Some(0));
+    let lines = lines(&output.stdout);
+    assert_eq!(
+        lines[0].trim_start(),
+        "1    0.000000 10.77.0.2 > 10.77.0.1  CM REQ comm=0xe1c2e0f5 svc=0x0000000001061c06(TCP 7174) qpn=0x000036 \
+         psn=12258241 mtu=1024 rr=1 depth=1 retry=7 rnr=7 from=10.77.0.2:54818 to=10.77.0.1 icrc ok"
+    );
+    assert!(lines[40].ends_with("  CM DREP comm=0xabe8e3ee peer=0xe1c2e0f5 icrc ok"), "{}", lines[40]);
+    let output = decode(&path, &["--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mad = &report["packets"][1]["mad"];
+    assert_eq!(mad["message"], "REP");
+    assert_eq!(mad["header"]["transaction_id"], "0x00000002f5e0c2e1");
+    assert_eq!(mad["cm"]["target_ack_delay"], serde_json::json!({ "code": 15, "ns": 4096 << 15 }));
+    assert_eq!(report["packets"][3]["mad"], serde_json::Value::Null, "a packet of data");
+}
+
+#[test]
 fn errors_are_one_line() {
     let not_a_capture = scratch("text.pcap", b"#!/bin/sh\nexit\n");
     let bytes = fs::read(golden("rc_pp_64_m1024.pcap")).unwrap();

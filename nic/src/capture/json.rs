@@ -3,6 +3,8 @@
 //! Numbers that programs calculate with (PSNs, queue pair numbers, lengths) are JSON numbers; addresses, keys and
 //! 64-bit operands are hexadecimal strings, because many readers of JSON keep 53 bits only.
 
+mod mad;
+
 use super::{Content, DecodedPacket, IcrcCheck, Summary};
 use qp::wire::{HeaderSet, Headers, Syndrome, decode_credits, rnr_delay};
 use serde::ser::SerializeMap;
@@ -47,10 +49,13 @@ impl Serialize for DecodedPacket {
         map.serialize_entry("len", &self.len)?;
         map.serialize_entry("text", &self.content.to_string())?;
         match &self.content {
-            Content::Packet { headers, payload_len } => {
+            Content::Packet { headers, payload_len, mad } => {
                 map.serialize_entry("status", "packet")?;
                 map.serialize_entry("payload_len", payload_len)?;
                 map.serialize_entry("headers", &header_fields(headers))?;
+                if let Some(mad) = mad {
+                    map.serialize_entry("mad", &mad::fields(mad))?;
+                }
             }
             Content::Malformed(_) => map.serialize_entry("status", "malformed")?,
             Content::Truncated { captured, .. } => {

@@ -12,6 +12,9 @@
 //! [`Decoder`] looks for a segment size with which it is a train of packets that all are good, and then gives
 //! those one by one.
 //!
+//! Datagrams of connection management (the payload of packets to queue pair 1) are kept and read: the line of such a
+//! packet is that of its message, and the JSON form has all fields of it.
+//!
 //! IPv6 extension headers and obsolete pcapng packet blocks (type 2) are not understood; such packets count as other
 //! traffic.
 
@@ -24,6 +27,7 @@ pub use json::Report;
 
 use dissect::{Datagram, dissect};
 use file::{Record, Records};
+use qp::wire::mad::MAD_LEN;
 use qp::wire::{Headers, ICRC_LEN, Packet, WireError, icrc};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -114,6 +118,8 @@ pub enum Content {
         headers: Headers,
         /// Length of its payload in bytes, without padding.
         payload_len: usize,
+        /// Its payload, if that is a management datagram; [`qp::wire::mad`] reads it.
+        mad: Option<Box<[u8; MAD_LEN]>>,
     },
     /// No packet.
     Malformed(WireError),
@@ -131,7 +137,9 @@ pub enum Content {
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Packet { headers, payload_len } => headers.line(*payload_len).fmt(f),
+            Self::Packet { headers, payload_len, mad } => {
+                headers.line(*payload_len).with_mad(mad.as_deref()).fmt(f)
+            }
             Self::Malformed(error) => write!(f, "malformed: {error}"),
             Self::Truncated { captured, length } => {
                 write!(f, "truncated: {captured} of {length} bytes were captured")
@@ -337,7 +345,11 @@ fn decode(frame: u64, record: &Record<'_>, datagram: &Datagram<'_>, out: &mut Ve
 /// The headers of a packet, and its ICRC with this identification.
 fn read(datagram: &Datagram<'_>, ident: u16, bytes: &[u8]) -> (Content, Option<IcrcCheck>) {
     let content = match Packet::parse(bytes) {
-        Ok(packet) => Content::Packet { headers: Headers::of(&packet), payload_len: packet.payload().len() },
+        Ok(packet) => Content::Packet {
+            headers: Headers::of(&packet),
+            payload_len: packet.payload().len(),
+            mad: packet.mad().map(|mad| Box::new(*mad)),
+        },
         Err(error) => Content::Malformed(error),
     };
     let icrc = bytes.split_last_chunk::<ICRC_LEN>().map(|(covered, found)| IcrcCheck {
