@@ -26,6 +26,7 @@
 //! the sender. In virtual time the same program gives the same text, but for ICRCs of packets that carry addresses of
 //! registered memory ([`Style::icrc_values`]).
 
+mod mad;
 mod psn;
 mod render;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use crate::error::Result;
 use crate::link::{Direction, Fate, FrameRef, Now, Observer};
 use crate::queue::locked;
 use psn::Streams;
+use qp::wire::mad::MAD_LEN;
 use qp::wire::{Headers, IcrcVerdict, IdentSolver, Packet, WireError};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -59,6 +61,8 @@ pub struct Record {
     pub relative_psn: Option<i32>,
     /// Bytes of payload, without padding.
     pub payload_len: usize,
+    /// The payload, if it is a management datagram.
+    pub mad: Option<Box<[u8; MAD_LEN]>>,
     /// The ICRC that it carries.
     pub icrc: u32,
     /// Whether that is right.
@@ -196,6 +200,7 @@ impl Book {
             peer: if frame.direction == Direction::Tx { frame.flow.dst } else { frame.flow.src },
             relative_psn,
             payload_len: packet.as_ref().map_or(0, |p| p.payload().len()),
+            mad: packet.as_ref().ok().and_then(Packet::mad).map(|mad| Box::new(*mad)),
             icrc: frame.bytes.last_chunk().map_or(0, |icrc| u32::from_le_bytes(*icrc)),
             icrc_ok: verdict != IcrcVerdict::Bad,
             ce: frame.tos & CE == CE,

@@ -6,7 +6,7 @@
 //! |--------|  |------------------------ LANE ------------------------|  |------|  |---------|
 //! ```
 
-use super::Record;
+use super::{Record, mad};
 use crate::link::{Direction, Fate};
 use qp::wire::{AethFields, HeaderSet, Headers, Operation, Syndrome, decode_credits, rnr_delay};
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ const MEMORY: usize = 256;
 
 /// What a line is, for its colour.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tone {
+pub(super) enum Tone {
     Plain,
     Quiet,
     Answer,
@@ -100,7 +100,8 @@ struct Drawing<'a> {
 /// Draws records between two rails.
 pub(super) fn draw(names: [&str; 2], records: &[Record], missed: u64, style: &Style) -> String {
     let distinct = |direction| {
-        let of = records.iter().filter(|r| r.direction == direction);
+        // Queue pair 1 is told apart by what it says.
+        let of = records.iter().filter(|r| r.direction == direction && r.mad.is_none());
         of.filter_map(|r| r.content.as_ref().ok().map(|h| h.dest_qpn)).collect::<BTreeSet<_>>().len()
     };
     let peers: BTreeSet<_> = records.iter().map(|r| r.peer).collect();
@@ -138,10 +139,10 @@ fn repeats(record: &Record, earlier: &Record) -> bool {
 }
 
 /// The label of a packet: what must be said, and what may go to the next line.
-struct Label {
-    main: String,
-    more: Vec<String>,
-    tone: Tone,
+pub(super) struct Label {
+    pub(super) main: String,
+    pub(super) more: Vec<String>,
+    pub(super) tone: Tone,
 }
 
 impl Drawing<'_> {
@@ -232,6 +233,12 @@ impl Drawing<'_> {
     }
 
     fn label(&self, record: &Record, again: bool) -> Label {
+        if let Some(mad) = &record.mad {
+            let mut label = mad::label(mad);
+            label.main.push_str(if record.ce { " ce" } else { "" });
+            label.more.extend(self.many_peers.then(|| format!("peer {}", record.peer)));
+            return label;
+        }
         let headers = match &record.content {
             Ok(headers) => headers,
             Err(error) => {

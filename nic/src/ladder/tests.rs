@@ -170,3 +170,89 @@ fn what_is_no_packet_is_drawn_too() {
     assert!(text.contains("malformed: a packet of 3 bytes"), "{text}");
     assert!(text.contains("odd?[2J") && !text.contains('\x1b'), "{text}");
 }
+
+/// The packets of a golden capture, as the port of the side that connects saw them.
+fn observe(ladder: &Ladder, name: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name);
+    let mut reader = pcap_file::pcap::PcapReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let (start, mut first) = (Instant::now(), None);
+    while let Some(frame) = reader.next_packet() {
+        let frame = frame.unwrap();
+        // Ethernet 14 bytes, IPv4 20, UDP 8.
+        let (ip, udp) = (&frame.data[14..34], &frame.data[34..]);
+        let address = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).unwrap());
+        let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        let (src, dst) = (address(12), address(16));
+        let client = IpAddr::from([10, 77, 0, 2]);
+        let bytes = udp[8..usize::from(word(udp, 4))].to_vec();
+        let frame_of_link = crate::link::Frame {
+            direction: if src == client { Direction::Tx } else { Direction::Rx },
+            flow: qp::wire::Flow { src, dst, src_port: word(udp, 0), dst_port: word(udp, 2) },
+            tos: ip[1],
+            ttl: ip[8],
+            ident: word(ip, 4),
+            flow_label: 0,
+            bytes,
+            fate: Fate::Delivered,
+            notes: Vec::new(),
+        };
+        let first = *first.get_or_insert(frame.timestamp);
+        let now = Now { instant: start + (frame.timestamp - first), wall: frame.timestamp };
+        ladder.observer().observe(now, &frame_of_link.view());
+    }
+}
+
+#[test]
+fn connections_of_linux_are_made_and_ended() {
+    let ladder = Ladder::new("client", "server", 100);
+    observe(&ladder, "cm_ucmatose.pcap");
+    insta::assert_snapshot!(ladder.render(&Style::default()));
+}
+
+#[test]
+fn a_connection_that_is_refused() {
+    let ladder = Ladder::new("client", "server", 100);
+    observe(&ladder, "cm_reject.pcap");
+    let text = ladder.render(&Style { color: true, ..Style::default() });
+    assert!(
+        text.contains("\x1b[33m<------ CM REJ invalid-service-id(8) id 00000000 for e4c2e0f5 --"),
+        "{text}"
+    );
+}
+
+#[test]
+fn labels_of_the_other_management_datagrams() {
+    use qp::wire::mad::MAD_LEN;
+    use qp::wire::mad::cm::{
+        Body, CmTimeout, CommId, Message, Mra, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+    };
+    let (id, service_id) = (CommId(7), ServiceId::udp(80));
+    let wait = CmTimeout::new(20);
+    let refused = SidrRep { request_id: id, status: SidrStatus::Rejected, ..SidrRep::default() };
+    for (body, expected) in [
+        (Body::Req(Req { service_id: ServiceId(9), ..Req::default() }), "CM REQ, service 0x9"),
+        (
+            Body::Mra(Mra { local_comm_id: id, service_timeout: wait, ..Mra::default() }),
+            "CM MRA, wait 4.295s, id 00000007 for 00000000",
+        ),
+        (
+            Body::SidrReq(SidrReq { request_id: id, service_id, ..SidrReq::default() }),
+            "CM SIDR_REQ, UDP 80, id 00000007",
+        ),
+        (
+            Body::SidrRep(SidrRep { request_id: id, ..SidrRep::default() }),
+            "CM SIDR_REP, qp 0x000000, qkey 0x00000000, id 00000007",
+        ),
+        (Body::SidrRep(refused), "CM SIDR_REP rejected(2), id 00000007"),
+        (Body::Lap(&[0; 232]), "CM LAP"),
+    ] {
+        let mut bytes = [0; MAD_LEN];
+        Message { transaction_id: 0, body }.emit(&mut bytes).unwrap();
+        let label = mad::label(&bytes);
+        let text = [vec![label.main], label.more].concat().join(", ");
+        assert!(text.starts_with(expected), "{text}");
+    }
+    let mut other = [0; MAD_LEN];
+    other[..4].copy_from_slice(&[1, 4, 1, 1]);
+    assert_eq!(mad::label(&other).main, "MAD class=0x04 method=0x01 attr=0x0000 tid=0x0");
+}
