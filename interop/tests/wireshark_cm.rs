@@ -1,0 +1,423 @@
+//! Wireshark's dissector as a judge of connection management: every field of it that the dissector knows.
+
+use qp::wire::icrc::{self, DONT_FRAGMENT};
+use qp::wire::mad::cm::{Attribute, Body, IpCm, Message, Path as RoutedPath, PortSpace, Rej, Rep, Req};
+use qp::wire::mad::{DATA_LEN, HEADER_LEN, Header, MAD_LEN, Mad};
+use qp::wire::{Flow, Headers, Opcode};
+use qp::{Gid, Psn, QKey, Qpn};
+use rnic::capture::{Content, Decoder, IcrcCheck};
+use rnic_interop::tshark;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+/// What a field holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Reading {
+    Number(u64),
+    Bytes(Vec<u8>),
+    Address(IpAddr),
+    /// A field that the dissector reads from the wrong place: either the right value or this one.
+    Misread {
+        right: u64,
+        wrong: u64,
+    },
+}
+
+impl Reading {
+    /// Whether tshark says the same.
+    fn agrees(&self, theirs: &str) -> bool {
+        match self {
+            Self::Number(ours) => tshark::number(theirs) == Some(*ours),
+            // Some versions put colons between the bytes.
+            Self::Bytes(ours) => {
+                theirs.replace(':', "") == ours.iter().map(|b| format!("{b:02x}")).collect::<String>()
+            }
+            Self::Address(ours) => theirs.parse() == Ok(*ours),
+            Self::Misread { right, wrong } => {
+                tshark::number(theirs).is_some_and(|n| n == *right || n == *wrong)
+            }
+        }
+    }
+}
+
+/// The fields of a datagram, by the names that tshark has for them.
+#[derive(Default)]
+struct Ours(BTreeMap<String, Reading>);
+
+impl Ours {
+    fn put(&mut self, field: &str, reading: Reading) {
+        let before = self.0.insert(format!("infiniband.{field}"), reading);
+        assert!(before.is_none(), "{field} twice");
+    }
+
+    fn number(&mut self, field: &str, number: impl Into<u64>) {
+        self.put(field, Reading::Number(number.into()));
+    }
+
+    fn bytes(&mut self, field: &str, bytes: &[u8]) {
+        self.put(field, Reading::Bytes(bytes.to_vec()));
+    }
+
+    fn of(bytes: &[u8; MAD_LEN], over_ipv4: bool) -> Self {
+        let mad = Mad::parse(bytes).expect("a management datagram");
+        let mut ours = Self::default();
+        ours.header(&mad.header);
+        ours.bytes("mad.data", mad.data);
+        match Message::of(&mad).expect("a message of connection management").body {
+            Body::Req(req) => ours.request(&req, over_ipv4),
+            Body::Rep(rep) => ours.reply(&rep),
+            Body::Rej(rej) => ours.reject(&rej),
+            Body::Rtu(rtu) => {
+                ours.ids("rtu", rtu.local_comm_id.0, rtu.remote_comm_id.0);
+                ours.bytes("cm.rtu.private", rtu.private_data);
+            }
+            Body::Dreq(dreq) => {
+                ours.ids("dreq", dreq.local_comm_id.0, dreq.remote_comm_id.0);
+                // The dissector's name for it, though it is in a DREQ.
+                ours.number("cm.req.remoteqpneecn", dreq.remote_qpn.value());
+                ours.bytes("cm.dreq.private", dreq.private_data);
+            }
+            Body::Drep(drep) => {
+                ours.ids("drsp", drep.local_comm_id.0, drep.remote_comm_id.0);
+                ours.bytes("cm.drsp.private", drep.private_data);
+            }
+            // The dissector knows these by name only.
+            Body::Mra(_) | Body::SidrReq(_) | Body::SidrRep(_) | Body::Lap(_) | Body::Apr(_) => {}
+        }
+        ours
+    }
+
+    fn header(&mut self, header: &Header) {
+        self.number("mad.baseversion", header.base_version);
+        self.number("mad.mgmtclass", header.class);
+        self.number("mad.classversion", header.class_version);
+        self.number("mad.method", header.method);
+        self.number("mad.status", header.status);
+        self.number("mad.classspecific", header.class_specific);
+        self.number("mad.transactionid", header.transaction_id);
+        self.number("mad.attributeid", header.attribute_id);
+        self.number("mad.attributemodifier", header.attribute_modifier);
+    }
+
+    fn ids(&mut self, message: &str, local: u32, remote: u32) {
+        self.number(&format!("cm.{message}.localcommid"), local);
+        self.number(&format!("cm.{message}.remotecommid"), remote);
+    }
+
+    fn request(&mut self, req: &Req<'_>, over_ipv4: bool) {
+        self.number("cm.req", req.local_comm_id.0);
+        self.number("cm.req.localcaguid", req.local_ca_guid);
+        self.number("cm.req.localqkey", req.local_qkey.0);
+        self.number("cm.req.localqpn", req.local_qpn.value());
+        self.number("cm.req.responderres", req.responder_resources);
+        self.number("cm.req.localeecn", req.local_eecn);
+        self.number("cm.req.initdepth", req.initiator_depth);
+        self.number("cm.req.remoteeecn", req.remote_eecn);
+        self.number("cm.req.remoteresptout", req.remote_cm_response_timeout.code());
+        self.number("cm.req.transpsvctype", req.transport as u8);
+        self.number("cm.req.e2eflowctrl", req.end_to_end_flow_control);
+        self.number("cm.req.startpsn", req.starting_psn.value());
+        self.number("cm.req.localresptout", req.local_cm_response_timeout.code());
+        self.number("cm.req.retrcount", req.retry_count);
+        self.number("cm.req.pkey", req.pkey.0);
+        self.number("cm.req.pppmtu", req.path_mtu.code());
+        self.number("cm.req.rdcexist", req.rdc_exists);
+        self.number("cm.req.rnrretrcount", req.rnr_retry_count);
+        self.number("cm.req.maxcmretr", req.max_cm_retries);
+        self.number("cm.req.srq", req.srq);
+        self.number("cm.req.ext_transport", req.extended_transport);
+        self.path("prim", &req.primary);
+        self.path("alt", &req.alternate);
+        let Gid(local) = req.primary.local_gid;
+        let Gid(remote) = req.primary.remote_gid;
+        if over_ipv4 {
+            // In a packet over IPv4 the last four bytes are all that is shown.
+            let tail = |gid: [u8; 16]| Reading::Address(IpAddr::from([gid[12], gid[13], gid[14], gid[15]]));
+            self.put("cm.req.prim_localgid_ipv4", tail(local));
+            self.put("cm.req.prim_remotegid_ipv4", tail(remote));
+        } else {
+            self.put("cm.req.prim_localgid", Reading::Address(local.into()));
+            self.put("cm.req.prim_remotegid", Reading::Address(remote.into()));
+        }
+        self.bytes("cm.req.alt_localgid", &req.alternate.local_gid.0);
+        self.bytes("cm.req.alt_remotegid", &req.alternate.remote_gid.0);
+        self.service(req);
+    }
+
+    fn path(&mut self, which: &str, path: &RoutedPath) {
+        let mut number = |field: &str, value: u64| self.number(&format!("cm.req.{which}_{field}"), value);
+        number("locallid", path.local_lid.into());
+        number("remotelid", path.remote_lid.into());
+        number("tfcclass", path.traffic_class.into());
+        number("hoplim", path.hop_limit.into());
+        number("sl", path.service_level.into());
+        number("subnetlocal", path.subnet_local.into());
+        number("localacktout", path.local_ack_timeout.code().into());
+        // Wireshark 4.0 takes the flow label (20 bits of a word) from the first three bytes of the word as if they
+        // were the last three, and the rate from the first byte instead of the last.
+        let label = u64::from(path.flow_label);
+        let misread = |right, wrong| Reading::Misread { right, wrong };
+        self.put(&format!("cm.req.{which}_flowlabel"), misread(label, label >> 8));
+        self.put(&format!("cm.req.{which}_pktrate"), misread(path.packet_rate.into(), label >> 12 & 0x3f));
+    }
+
+    /// The service, and the private data as its kind has it.
+    fn service(&mut self, req: &Req<'_>) {
+        self.number("cm.req.serviceid", req.service_id.0);
+        let Some((space, port)) = req.service_id.port() else {
+            self.bytes("cm.req.private", req.private_data);
+            return;
+        };
+        self.bytes("cm.req.serviceid.prefix", &[0, 0, 0, 0, 1]);
+        self.number("cm.req.serviceid.protocol", space.to_u8());
+        self.number("cm.req.serviceid.dport", port);
+        let (IpCm { src_port, src, dst }, consumer) = req.ip_cm().expect("addresses of a known version");
+        let version = if src.is_ipv4() { 4u8 } else { 6 };
+        self.bytes("cm.req.ip_cm", req.private_data);
+        self.number("cm.req.ip_cm.majv", 0u8);
+        self.number("cm.req.ip_cm.minv", 0u8);
+        self.number("cm.req.ip_cm.ipv", version);
+        self.number("cm.req.ip_cm.sport", src_port);
+        self.put(&format!("cm.req.ip_cm.sip{version}"), Reading::Address(src));
+        self.put(&format!("cm.req.ip_cm.dip{version}"), Reading::Address(dst));
+        self.bytes("cm.req.ip_cm.private", consumer);
+    }
+
+    fn reply(&mut self, rep: &Rep<'_>) {
+        self.number("cm.rep", rep.local_comm_id.0);
+        self.number("cm.rep.remotecommid", rep.remote_comm_id.0);
+        self.number("cm.rep.localqkey", rep.local_qkey.0);
+        self.number("cm.rep.localqpn", rep.local_qpn.value());
+        self.number("cm.rep.localeecn", rep.local_eecn);
+        self.number("cm.rep.startpsn", rep.starting_psn.value());
+        self.number("cm.rep.respres", rep.responder_resources);
+        self.number("cm.rep.initdepth", rep.initiator_depth);
+        self.number("cm.rep.tgtackdelay", rep.target_ack_delay.code());
+        self.number("cm.rep.failoveracc", rep.failover as u8);
+        self.number("cm.rep.e2eflowctrl", rep.end_to_end_flow_control);
+        self.number("cm.rep.rnrretrcount", rep.rnr_retry_count);
+        self.number("cm.rep.srq", rep.srq);
+        self.number("cm.rep.localcaguid", rep.local_ca_guid);
+        self.bytes("cm.rep.private", rep.private_data);
+    }
+
+    fn reject(&mut self, rej: &Rej<'_>) {
+        self.ids("rej", rej.local_comm_id.0, rej.remote_comm_id.0);
+        self.number("cm.rej.msgrej", rej.message as u8);
+        self.number("cm.rej.rejinfolen", rej.info.len() as u64);
+        self.number("cm.rej.reason", rej.reason.code());
+        // All 72 bytes of its place.
+        let mut info = rej.info.to_vec();
+        info.resize(72, 0);
+        self.bytes("cm.rej.ari", &info);
+        self.bytes("cm.rej.private", rej.private_data);
+    }
+}
+
+/// All fields of management datagrams and of connection management that this tshark knows.
+fn known_fields() -> Vec<String> {
+    let all = tshark::run(&["-G", "fields"]);
+    let names = all.lines().filter(|line| line.starts_with("F\t")).filter_map(|line| line.split('\t').nth(2));
+    let names: Vec<String> = names
+        .filter(|name| name.starts_with("infiniband.cm.") || name.starts_with("infiniband.mad."))
+        // Reserved bits have no place with us: they are written as zero.
+        .filter(|name| !name.contains("reserved"))
+        .map(str::to_owned)
+        .collect();
+    assert!(names.len() > 100, "{names:?}");
+    names
+}
+
+/// Compares what tshark and we read in the datagrams of a capture, field by field; gives the names of the messages.
+fn compare(capture: &Path, known: &[String]) -> Vec<&'static str> {
+    let columns: Vec<&str> = ["frame.number"].into_iter().chain(known.iter().map(String::as_str)).collect();
+    let theirs = tshark::fields(capture, "infiniband.mad.method", &columns);
+    let mut theirs = theirs.iter();
+    let mut messages = Vec::new();
+    for packet in Decoder::new(File::open(capture).expect("the capture is there")).expect("a capture") {
+        let packet = packet.expect("a whole packet");
+        assert!(packet.icrc.is_some_and(IcrcCheck::is_ok), "frame {}", packet.frame);
+        let Content::Packet { mad: Some(mad), .. } = &packet.content else { continue };
+        let place = format!("{}, frame {}: {}", capture.display(), packet.frame, packet.content);
+        let row = theirs.next().unwrap_or_else(|| panic!("{place}: tshark has no such datagram"));
+        assert_eq!(row[0], packet.frame.to_string(), "{place}");
+        let theirs: BTreeMap<&str, &str> = columns
+            .iter()
+            .zip(row)
+            .skip(1)
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(n, t)| (*n, &**t))
+            .collect();
+        let ours = Ours::of(mad, packet.dst.is_ipv4());
+        let ours_only: Vec<_> = ours.0.keys().filter(|name| !theirs.contains_key(&***name)).collect();
+        assert!(ours_only.is_empty(), "{place}: tshark does not read {ours_only:?}");
+        let theirs_only: Vec<_> = theirs.keys().filter(|name| !ours.0.contains_key(**name)).collect();
+        assert!(theirs_only.is_empty(), "{place}: we do not read {theirs_only:?}");
+        for (name, reading) in &ours.0 {
+            let text = theirs[&**name];
+            assert!(reading.agrees(text), "{place}: {name} is {reading:?} to us, {text} to tshark");
+        }
+        messages.push(Message::parse(&mad[..]).expect("read before").attribute().name());
+    }
+    assert_eq!(theirs.next(), None, "{}: a datagram that we have not seen", capture.display());
+    messages
+}
+
+#[test]
+fn wireshark_and_we_read_connections_of_linux_alike() {
+    if !tshark::is_installed() {
+        return;
+    }
+    let known = known_fields();
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let connection = ["REQ", "REP", "RTU", "DREQ", "DREP"];
+    assert_eq!(compare(&folder.join("cm_reject.pcap"), &known), ["REQ", "REJ"]);
+    assert_eq!(compare(&folder.join("cm_rping.pcap"), &known), connection);
+    // Two connections at the same time.
+    let twice: Vec<_> = connection.iter().flat_map(|name| [*name; 2]).collect();
+    assert_eq!(compare(&folder.join("cm_ucmatose.pcap"), &known), twice);
+}
+
+/// Sebastiano Vigna's splitmix64: numbers that look random, the same ones for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let word = self.next().to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+    }
+
+    fn address(&mut self, ipv4: bool) -> IpAddr {
+        let mut bytes = [0; 16];
+        self.fill(&mut bytes);
+        let [a, b, c, d, ..] = bytes;
+        if ipv4 { IpAddr::from([a, b, c, d]) } else { Ipv6Addr::from(bytes).into() }
+    }
+
+    /// A message with any values, as we write it. Requests for ports have addresses.
+    fn message(&mut self, attribute: Attribute) -> [u8; MAD_LEN] {
+        let mut data = [0; DATA_LEN];
+        self.fill(&mut data);
+        let (port_space, ipv4) = (self.below(5), self.below(2) == 0);
+        let spaces = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib, PortSpace::Other(0x84)];
+        let service = spaces
+            .get(port_space as usize)
+            .map(|space| qp::wire::mad::cm::ServiceId::of_port(*space, self.next() as u16));
+        let ip_cm = IpCm { src_port: self.next() as u16, src: self.address(ipv4), dst: self.address(ipv4) }
+            .to_bytes();
+        let raw = Mad {
+            header: Header {
+                base_version: 1,
+                class: Header::CLASS_CM,
+                class_version: qp::wire::mad::cm::CLASS_VERSION,
+                method: Header::METHOD_SEND,
+                status: 0,
+                class_specific: 0,
+                transaction_id: self.next(),
+                attribute_id: attribute as u16,
+                attribute_modifier: 0,
+            },
+            data: &data,
+        };
+        let mut message = Message::of(&raw).expect("any bytes are a message");
+        let mut private_data;
+        if let (Body::Req(req), Some(service)) = (&mut message.body, service) {
+            private_data = req.private_data.to_vec();
+            private_data[..IpCm::LEN].copy_from_slice(&ip_cm);
+            (req.service_id, req.private_data) = (service, &private_data);
+        }
+        let mut out = [0xee; MAD_LEN];
+        message.emit(&mut out).expect("it fits");
+        assert_eq!(out[HEADER_LEN - 8..HEADER_LEN - 6], (attribute as u16).to_be_bytes());
+        out
+    }
+}
+
+/// The IP packet of a datagram to queue pair 1.
+fn ip_packet(ipv6: bool, psn: u32, mad: &[u8; MAD_LEN]) -> Vec<u8> {
+    let (src, dst): (IpAddr, IpAddr) = if ipv6 {
+        ("fd77::2".parse().expect("an address"), "fd77::1".parse().expect("an address"))
+    } else {
+        ([10, 77, 0, 2].into(), [10, 77, 0, 1].into())
+    };
+    let flow = Flow { src, dst, src_port: 0xd872, dst_port: 4791 };
+    let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(psn));
+    (headers.deth.qkey, headers.deth.src_qpn) = (QKey::GSI, Qpn::GSI);
+    let mut bytes = vec![0; headers.wire_len()];
+    headers.emit(&mut bytes, mad.len());
+    bytes.extend(mad);
+    bytes.extend(icrc::compute(&flow, 0, &bytes).to_le_bytes());
+    let udp_len = bytes.len() as u16 + 8;
+    let mut packet = Vec::new();
+    match (src, dst) {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            packet.extend([0x60, 0, 0, 0]);
+            packet.extend(udp_len.to_be_bytes());
+            packet.extend([17, 64]);
+            packet.extend(src.octets());
+            packet.extend(dst.octets());
+        }
+        _ => {
+            packet.extend([0x45, 0]);
+            packet.extend([udp_len + 20, 0, DONT_FRAGMENT].map(u16::to_be_bytes).concat());
+            packet.extend([64, 17, 0, 0, 10, 77, 0, 2, 10, 77, 0, 1]);
+        }
+    }
+    packet.extend([flow.src_port, flow.dst_port, udp_len, 0].map(u16::to_be_bytes).concat());
+    packet.extend(bytes);
+    packet
+}
+
+/// A pcap file of IP packets, of link type 101.
+fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
+    let mut file: Vec<u8> =
+        [0xa1b2_c3d4, 0x0002_0004, 0, 0, 0xffff, 101].into_iter().flat_map(u32::to_be_bytes).collect();
+    for (second, packet) in (1u32..).zip(packets) {
+        let len = packet.len() as u32;
+        file.extend([second, 0, len, len].into_iter().flat_map(u32::to_be_bytes));
+        file.extend(packet);
+    }
+    file
+}
+
+#[test]
+fn wireshark_reads_every_message_that_we_write() {
+    if !tshark::is_installed() {
+        return;
+    }
+    let known = known_fields();
+    let seed = 0x0010_001a;
+    println!("seed {seed:#x}");
+    let mut random = Random(seed);
+    for ipv6 in [false, true] {
+        let mut packets = Vec::new();
+        for psn in 0..20 {
+            for attribute in Attribute::ALL {
+                packets.push(ip_packet(ipv6, psn, &random.message(attribute)));
+            }
+        }
+        let path = std::env::temp_dir().join(format!("rnic-cm-{}-{ipv6}.pcap", std::process::id()));
+        std::fs::write(&path, pcap(&packets)).expect("a temporary file");
+        let messages = compare(&path, &known);
+        std::fs::remove_file(&path).expect("the file is ours");
+        assert_eq!(messages.len(), packets.len());
+        for attribute in Attribute::ALL {
+            assert_eq!(messages.iter().filter(|m| **m == attribute.name()).count(), 20);
+        }
+    }
+}
