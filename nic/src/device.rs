@@ -6,6 +6,8 @@ use crate::engine::{AsyncEvent, Engine, EngineConfig, PortCounters};
 use crate::error::{Error, Result};
 use crate::net::{Capabilities, RoceSocket, SocketConfig, SocketCounters};
 use crate::port::{Clock, Io, Port, UdpIo};
+use crate::queue_pair::{QpInit, QueuePair};
+use crate::xrc::XrcDomain;
 use qp::counters::QpCounters;
 use qp::{Gid, Mtu, PKey, Qpn};
 use std::net::IpAddr;
@@ -108,6 +110,12 @@ pub struct DeviceAttr {
     pub max_mr_size: u64,
     /// Protection domains.
     pub max_pd: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Work requests of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter/gather elements of a work request in one.
+    pub max_srq_sge: u32,
     /// READs and atomics outstanding at a queue pair, as responder.
     pub max_qp_rd_atom: u32,
     /// READs and atomics outstanding at a queue pair, as requester.
@@ -318,6 +326,23 @@ impl Device {
     /// As [`create_cq`](Self::create_cq).
     pub fn create_cq_with_channel(&self, cqe: u32, channel: &CompletionChannel) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.inner, cqe, Some(channel))
+    }
+
+    /// Opens an XRC domain.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] when there is none left.
+    pub fn open_xrcd(&self) -> Result<XrcDomain> {
+        XrcDomain::new(&self.inner)
+    }
+
+    /// Creates a queue pair of a type that has no protection domain, XRC_RECV, in RESET.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] names the part that the type needs or does not have; other types need a
+    /// [protection domain](ProtectionDomain::create_qp).
+    pub fn create_qp(&self, init: &QpInit) -> Result<QueuePair> {
+        QueuePair::new(&self.inner, None, init)
     }
 
     /// Creates a completion channel.

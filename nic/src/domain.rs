@@ -1,10 +1,13 @@
 //! Protection domains and the memory registered in them.
 
+use crate::completion::CompletionQueue;
 use crate::device::{Device, DeviceInner};
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
 use crate::memory::{Keys, MemoryBuffer};
 use crate::queue_pair::{QpInit, QueuePair};
+use crate::srq::{SharedReceiveQueue, SrqInit};
+use crate::xrc::XrcDomain;
 use qp::attr::AddressVector;
 use qp::{Access, PdId, Remote, Sge};
 use std::net::IpAddr;
@@ -96,9 +99,32 @@ impl ProtectionDomain {
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// [`Error::Resource`] names the size that is out of range, or the type that this device does not have.
+    /// [`Error::Resource`] names the size that is out of range, the part that the type needs or does not have, or the
+    /// type that this device does not have.
     pub fn create_qp(&self, init: &QpInit) -> Result<QueuePair> {
-        QueuePair::new(&self.inner, init)
+        QueuePair::new(&self.inner.device, Some(&self.inner), init)
+    }
+
+    /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] names the size that is out of range, or says that there is none left.
+    pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::new(&self.inner, init, None)
+    }
+
+    /// Creates a shared receive queue for XRC requests: any queue pair of the XRC domain reaches it by its number. What it
+    /// receives completes to `cq`; peers use memory of its protection domain.
+    ///
+    /// # Errors
+    /// As [`create_srq`](Self::create_srq); or the XRC domain was closed.
+    pub fn create_xrc_srq(
+        &self,
+        init: &SrqInit,
+        xrcd: &XrcDomain,
+        cq: &CompletionQueue,
+    ) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::new(&self.inner, init, Some((xrcd, cq)))
     }
 }
 

@@ -35,6 +35,7 @@ pub mod sim;
 
 mod completion;
 mod connection;
+mod destroy;
 mod device;
 mod domain;
 mod error;
@@ -43,16 +44,21 @@ mod instrument;
 mod port;
 mod queue;
 mod queue_pair;
+mod srq;
 mod sync;
+mod xrc;
 
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue};
 pub use connection::RcEnd;
+pub use destroy::NotDestroyed;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::{AddressHandle, MemoryRegion, ProtectionDomain};
 pub use error::{Error, Result};
 pub use instrument::FaultReport;
 pub use memory::{BufferError, RegisterError};
 pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
+pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit, SrqModify};
+pub use xrc::XrcDomain;
 
 pub use qp::attr::{AddressVector, ModifyError};
 pub use qp::counters::QpCounters;

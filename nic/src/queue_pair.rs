@@ -1,10 +1,13 @@
 //! Queue pairs, as programs hold them.
 
 use crate::completion::{CompletionQueue, CqInner};
+use crate::device::DeviceInner;
 use crate::domain::PdInner;
-use crate::engine::QpRequest;
+use crate::engine::{QpLinks, QpRequest, ResourceError};
 use crate::error::Result;
 use crate::queue::{QpShared, Work};
+use crate::srq::{SharedReceiveQueue, SrqInner};
+use crate::xrc::{XrcDomain, XrcdInner};
 use qp::attr::AddressVector;
 use qp::counters::QpCounters;
 use qp::queue_pair::{Failure, Tuning};
@@ -19,11 +22,16 @@ use std::sync::Arc;
 pub struct QpInit {
     /// The service.
     pub qp_type: QpType,
-    /// Where sends complete.
-    pub send_cq: CompletionQueue,
-    /// Where receives complete.
-    pub recv_cq: CompletionQueue,
-    /// Sizes of the queues.
+    /// Where sends complete; not for XRC_RECV, which sends nothing.
+    pub send_cq: Option<CompletionQueue>,
+    /// Where receives complete; not for XRC queue pairs: XRC_SEND receives nothing, and what XRC_RECV receives
+    /// completes where the shared receive queue says.
+    pub recv_cq: Option<CompletionQueue>,
+    /// Where receives are taken from. With it there is no receive queue: `max_recv_wr` and `max_recv_sge` mean nothing.
+    pub srq: Option<SharedReceiveQueue>,
+    /// The XRC domain of an XRC_RECV queue pair; for no other.
+    pub xrcd: Option<XrcDomain>,
+    /// Sizes of the queues; those that the type does not have count as 0.
     pub cap: QpCap,
     /// Whether every send makes a completion, signalled or not.
     pub sq_sig_all: bool,
@@ -38,8 +46,10 @@ impl QpInit {
     pub fn rc(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
         Self {
             qp_type: QpType::Rc,
-            send_cq: send_cq.clone(),
-            recv_cq: recv_cq.clone(),
+            send_cq: Some(send_cq.clone()),
+            recv_cq: Some(recv_cq.clone()),
+            srq: None,
+            xrcd: None,
             cap: QpCap {
                 max_send_wr: 128,
                 max_recv_wr: 128,
@@ -47,6 +57,37 @@ impl QpInit {
                 max_recv_sge: 4,
                 max_inline_data: 256,
             },
+            sq_sig_all: false,
+            tuning: Tuning::default(),
+        }
+    }
+
+    /// The same, with receives from a shared receive queue.
+    #[must_use]
+    pub fn with_srq(self, srq: &SharedReceiveQueue) -> Self {
+        Self { srq: Some(srq.clone()), ..self }
+    }
+
+    /// The sending half of an extended reliable connection: 128 sends as those of [`rc`](Self::rc), each
+    /// [to](qp::SendWr::to) a shared receive queue of the peer.
+    #[must_use]
+    pub fn xrc_send(send_cq: &CompletionQueue) -> Self {
+        let rc = Self::rc(send_cq, send_cq);
+        let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..rc.cap };
+        Self { qp_type: QpType::XrcSend, recv_cq: None, cap, ..rc }
+    }
+
+    /// The receiving half of an extended reliable connection: no queues of its own. It is
+    /// [created](crate::Device::create_qp) without a protection domain.
+    #[must_use]
+    pub fn xrc_recv(xrcd: &XrcDomain) -> Self {
+        Self {
+            qp_type: QpType::XrcRecv,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: Some(xrcd.clone()),
+            cap: QpCap::default(),
             sq_sig_all: false,
             tuning: Tuning::default(),
         }
@@ -105,35 +146,56 @@ impl Default for ConnectOptions {
 
 /// A queue pair. Dropping it destroys it: what is outstanding then ends without a completion.
 pub struct QueuePair {
-    pd: Arc<PdInner>,
+    device: Arc<DeviceInner>,
     shared: Arc<QpShared>,
     psn: Psn,
-    /// Kept alive as long as the engine may complete to them.
-    _cqs: [Arc<CqInner>; 2],
+    /// Kept alive as long as the engine may use them.
+    _parts: Parts,
+}
+
+/// What a queue pair is made in, completes to and receives through.
+struct Parts {
+    _pd: Option<Arc<PdInner>>,
+    _cqs: [Option<Arc<CqInner>>; 2],
+    _srq: Option<Arc<SrqInner>>,
+    _xrcd: Option<Arc<XrcdInner>>,
 }
 
 impl QueuePair {
-    pub(crate) fn new(pd: &Arc<PdInner>, init: &QpInit) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<DeviceInner>, pd: Option<&Arc<PdInner>>, init: &QpInit) -> Result<Self> {
+        let cqs = [&init.send_cq, &init.recv_cq].map(|cq| cq.as_ref().map(|cq| &cq.inner));
+        let srq = init.srq.as_ref().map(|srq| &srq.inner);
+        let xrcd = init.xrcd.as_ref().map(|xrcd| &xrcd.inner);
+        let links = QpLinks {
+            send_cq: cqs[0].map(|cq| cq.id),
+            recv_cq: cqs[1].map(|cq| cq.id),
+            srq: srq.map(|srq| srq.id),
+            xrcd: xrcd.map(|xrcd| xrcd.id),
+        };
         let request = QpRequest {
             qp_type: init.qp_type,
-            pd: pd.id,
+            pd: pd.map(|pd| pd.id),
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
-            send_cq: init.send_cq.inner.id,
-            recv_cq: init.recv_cq.inner.id,
+            links,
             tuning: init.tuning,
         };
-        for cq in [&init.send_cq, &init.recv_cq] {
-            if !Arc::ptr_eq(&cq.inner.device, &pd.device) {
-                return Err(crate::engine::ResourceError::Unknown { what: "completion queue" }.into());
+        let (shared, psn) = device.port()?.control(|e| {
+            if cqs.iter().flatten().any(|cq| !Arc::ptr_eq(&cq.device, device)) {
+                return Err(ResourceError::Unknown { what: "completion queue" });
             }
-        }
-        let (shared, psn) = pd.device.port()?.control(|e| {
+            srq.map_or(Ok(()), |srq| srq.check(device))?;
+            xrcd.map_or(Ok(()), |xrcd| xrcd.check(device))?;
             let psn = e.first_psn();
             e.create_qp(&request).map(|shared| (shared, psn))
         })?;
-        let cqs = [Arc::clone(&init.send_cq.inner), Arc::clone(&init.recv_cq.inner)];
-        Ok(Self { pd: Arc::clone(pd), shared, psn, _cqs: cqs })
+        let parts = Parts {
+            _pd: pd.cloned(),
+            _cqs: cqs.map(Option::<&_>::cloned),
+            _srq: srq.cloned(),
+            _xrcd: xrcd.cloned(),
+        };
+        Ok(Self { device: Arc::clone(device), shared, psn, _parts: parts })
     }
 
     /// Its number.
@@ -151,7 +213,7 @@ impl QueuePair {
     /// What a peer has to know to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
-        let port = &self.pd.device.port;
+        let port = &self.device.port;
         QpAddress {
             gid: Gid::from(port.address).0,
             qpn: self.qpn().value(),
@@ -165,24 +227,26 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
     pub fn connect(&self, peer: &QpAddress, options: &ConnectOptions) -> Result<()> {
-        let ours = self.pd.device.port()?.active_mtu;
+        let ours = self.device.port()?.active_mtu;
         let theirs = Mtu::from_bytes(peer.mtu).unwrap_or(Mtu::B1024);
         let mtu = options.mtu.unwrap_or_else(|| ours.min(theirs));
         let mut way = AddressVector::new(Gid(peer.gid), 0);
         way.traffic_class = options.traffic_class;
-        self.modify(&QpAttr::to_init(1, 0, options.access))?;
-        self.modify(
-            &QpAttr::to_rtr(way, mtu, Qpn::new(peer.qpn), Psn::new(peer.psn))
-                .max_dest_rd_atomic(options.rd_atomic)
-                .min_rnr_timer(options.min_rnr_timer),
-        )?;
-        self.modify(
-            &QpAttr::to_rts(self.psn)
-                .timeout(options.timeout)
+        let qp_type = self.shared.config.qp_type;
+        let mut to_rtr = QpAttr::to_rtr(way, mtu, Qpn::new(peer.qpn), Psn::new(peer.psn));
+        if qp_type != QpType::XrcSend {
+            to_rtr = to_rtr.max_dest_rd_atomic(options.rd_atomic).min_rnr_timer(options.min_rnr_timer);
+        }
+        let mut to_rts = QpAttr::to_rts(self.psn).timeout(options.timeout);
+        if qp_type != QpType::XrcRecv {
+            to_rts = to_rts
                 .retry_cnt(options.retry_cnt)
                 .rnr_retry(options.rnr_retry)
-                .max_rd_atomic(options.rd_atomic),
-        )
+                .max_rd_atomic(options.rd_atomic);
+        }
+        self.modify(&QpAttr::to_init(1, 0, options.access))?;
+        self.modify(&to_rtr)?;
+        self.modify(&to_rts)
     }
 
     /// Changes attributes and state.
@@ -190,10 +254,10 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify) names what is missing, what does not apply, or what is out of range.
     pub fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let port = self.pd.device.port()?;
+        let port = self.device.port()?;
         port.control(|e| e.modify_qp(self.qpn(), attr))?;
         if attr.qp_state == Some(QpState::Rtr) {
-            self.pd.device.serve()?;
+            self.device.serve()?;
         }
         Ok(())
     }
@@ -218,7 +282,7 @@ impl QueuePair {
 
     /// Looks at the queue pair in the engine; `None` in a forked child.
     fn look<R>(&self, look: impl FnOnce(&qp::QueuePair) -> R) -> Option<R> {
-        self.pd.device.port.inspect(|e| e.qp(self.qpn()).map(look)).flatten()
+        self.device.port.inspect(|e| e.qp(self.qpn()).map(look)).flatten()
     }
 
     /// Posts a send work request.
@@ -226,7 +290,7 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Post`](crate::Error::Post); nothing was queued then.
     pub fn post_send(&self, wr: SendWr) -> Result<()> {
-        let port = self.pd.device.port()?;
+        let port = self.device.port()?;
         self.shared.reserve_send(&wr)?;
         port.post(&self.shared, Work::Send(wr))?;
         Ok(())
@@ -237,7 +301,7 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Post`](crate::Error::Post); nothing was queued then.
     pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
-        let port = self.pd.device.port()?;
+        let port = self.device.port()?;
         self.shared.reserve_recv(&wr)?;
         port.post(&self.shared, Work::Recv(wr))?;
         Ok(())
@@ -286,7 +350,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if let Ok(port) = self.pd.device.port() {
+        if let Ok(port) = self.device.port() {
             // The number is ours, so it is there to be taken away.
             let _ = port.control(|e| e.destroy_qp(self.qpn()));
         }

@@ -1,5 +1,7 @@
 //! What surrounds queue pairs: memory, completion queues and events.
 
+use super::ResourceError;
+use super::srq::{SrqId, SrqTable, XrcdId};
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
@@ -18,6 +20,12 @@ pub enum AsyncEvent {
     QueuePair(Qpn, QpEvent),
     /// A completion queue overran: completions were lost. Counted by its number in the port.
     CompletionQueueError(usize),
+    /// The shared receive queue of this number holds fewer work requests than its limit. The limit is 0 now: set it
+    /// anew to hear of it again.
+    SrqLimitReached(u32),
+    /// The shared receive queue of this number gives no more work requests: the completion queue that it has as one of
+    /// an XRC domain overran.
+    SrqError(u32),
 }
 
 /// How many events may wait to be read before the oldest is lost: nobody reads them in most programs.
@@ -26,13 +34,34 @@ const MAX_EVENTS: usize = 1024;
 /// A completion queue, as the engine holds it.
 pub(crate) struct Cq {
     pub(crate) producer: CqProducer,
-    /// Queue pairs that complete here.
+    /// Queue pairs and shared receive queues that complete here.
     pub(crate) users: usize,
+}
+
+/// What a queue pair is tied to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct QpLinks {
+    /// Where sends complete.
+    pub(crate) send_cq: Option<CqId>,
+    /// Where receives complete.
+    pub(crate) recv_cq: Option<CqId>,
+    /// Where receives come from, if not from a queue of its own.
+    pub(crate) srq: Option<SrqId>,
+    /// Where the shared receive queues are that requests may name.
+    pub(crate) xrcd: Option<XrcdId>,
+}
+
+impl QpLinks {
+    /// Its completion queues.
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = CqId> {
+        [self.send_cq, self.recv_cq].into_iter().flatten()
+    }
 }
 
 /// What the queue pairs of a port share.
 pub(crate) struct HostState {
     pub(crate) regions: RegionTable,
+    pub(crate) srqs: SrqTable,
     pub(crate) cqs: slab::Slab<Cq>,
     pub(crate) events: VecDeque<AsyncEvent>,
     /// Completion queues whose channel wants to be told.
@@ -42,9 +71,10 @@ pub(crate) struct HostState {
 }
 
 impl HostState {
-    pub(crate) fn new(regions: RegionTable) -> Self {
+    pub(crate) fn new(regions: RegionTable, srqs: SrqTable) -> Self {
         Self {
             regions,
+            srqs,
             cqs: slab::Slab::new(),
             events: VecDeque::new(),
             notify: Vec::new(),
@@ -55,12 +85,16 @@ impl HostState {
     /// The surroundings of one queue pair. `accepted` counts the work requests in its queues that hold a place.
     pub(crate) fn of<'a>(
         &'a mut self,
-        send_cq: CqId,
-        recv_cq: CqId,
+        links: &'a QpLinks,
         shared: &'a QpShared,
         accepted: &'a mut [u32; 2],
     ) -> QpHost<'a> {
-        QpHost { state: self, send_cq, recv_cq, shared, accepted }
+        QpHost { state: self, links, shared, accepted }
+    }
+
+    /// A completion queue.
+    pub(crate) fn cq(&mut self, cq: CqId) -> Result<&mut Cq, ResourceError> {
+        self.cqs.get_mut(cq.0).ok_or(ResourceError::Unknown { what: "completion queue" })
     }
 
     pub(crate) fn push_event(&mut self, event: AsyncEvent) {
@@ -70,7 +104,9 @@ impl HostState {
         self.events.push_back(event);
     }
 
-    fn complete(&mut self, cq: CqId, completion: WorkCompletion, wakes: bool) {
+    /// Delivers a completion; one of an object without a completion queue is nobody's.
+    fn complete(&mut self, cq: Option<CqId>, completion: WorkCompletion, wakes: bool) {
+        let Some(cq) = cq else { return };
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         let already = queue.producer.shared.is_overrun();
         match queue.producer.push(completion, wakes) {
@@ -88,8 +124,7 @@ impl HostState {
 /// The surroundings of one queue pair, while it is at work.
 pub(crate) struct QpHost<'a> {
     state: &'a mut HostState,
-    send_cq: CqId,
-    recv_cq: CqId,
+    links: &'a QpLinks,
     shared: &'a QpShared,
     accepted: &'a mut [u32; 2],
 }
@@ -155,12 +190,17 @@ impl Memory for QpHost<'_> {
 impl Host for QpHost<'_> {
     fn complete_send(&mut self, completion: WorkCompletion) {
         let wakes = completion.status != WcStatus::Success;
-        self.state.complete(self.send_cq, completion, wakes);
+        self.state.complete(self.links.send_cq, completion, wakes);
     }
 
-    fn complete_recv(&mut self, _xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
+    fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
         let wakes = solicited || completion.status != WcStatus::Success;
-        self.state.complete(self.recv_cq, completion, wakes);
+        let cq = match xrc_srq {
+            None => self.links.recv_cq,
+            // None where the queue was destroyed while a message was on its way into a buffer from it.
+            Some(number) => self.links.xrcd.and_then(|xrcd| self.state.srqs.cq(number, xrcd)),
+        };
+        self.state.complete(cq, completion, wakes);
     }
 
     fn release_send(&mut self) {
@@ -175,7 +215,15 @@ impl Host for QpHost<'_> {
         self.state.push_event(AsyncEvent::QueuePair(qpn, event));
     }
 
-    fn take_shared_recv(&mut self, _xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {
-        Err(NoSharedRecv::Unknown)
+    fn take_shared_recv(&mut self, xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {
+        let srq = match xrc_srq {
+            None => self.links.srq,
+            Some(number) => self.links.xrcd.and_then(|xrcd| self.state.srqs.find(number, xrcd)),
+        };
+        let (recv, event) = self.state.srqs.take(srq.ok_or(NoSharedRecv::Unknown)?)?;
+        if let Some(event) = event {
+            self.state.push_event(event);
+        }
+        Ok(recv)
     }
 }

@@ -18,6 +18,7 @@ mod numbers;
 mod peers;
 mod receive;
 mod resources;
+mod srq;
 mod transmit;
 
 pub use counters::{DropReason, PortCounters};
@@ -27,18 +28,20 @@ pub use resources::ResourceError;
 pub(crate) use resources::{QpRequest, device_attr};
 pub use transmit::Departure;
 
-pub(crate) use host::CqId;
+pub(crate) use host::{CqId, QpLinks};
+pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 
 use crate::memory::{KeySource, RegionTable};
 use crate::queue::{CqShared, Direction, QpShared, Work};
 use host::HostState;
-use numbers::QpNumbers;
+use numbers::Numbers;
 use peers::{Flights, Peers};
 use qp::attr::Limits;
 use qp::counters::QpCounters;
 use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
 use qp::{ModifyError, Mtu, PKey, Psn, QpAttr, QpState, Qpn, QueuePair};
+use srq::SrqTable;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::IpAddr;
@@ -69,8 +72,7 @@ pub struct EngineConfig {
 struct QpEntry {
     qp: QueuePair,
     shared: Arc<QpShared>,
-    send_cq: CqId,
-    recv_cq: CqId,
+    links: QpLinks,
     /// The peer that it is connected to.
     remote: Option<Remote>,
     flights: Flights,
@@ -104,7 +106,7 @@ struct Remote {
 pub struct Engine {
     config: EngineConfig,
     limits: Limits,
-    numbers: QpNumbers,
+    numbers: Numbers,
     qps: Vec<Option<Box<QpEntry>>>,
     live: usize,
     host: HostState,
@@ -123,16 +125,16 @@ impl Engine {
     /// An engine without queue pairs.
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
-        let (rounds, regions) = match config.seed {
-            Some(seed) => (None, RegionTable::new(resources::MAX_MR, KeySource::Seed(expand(seed)))),
-            None => (Some(rand::random()), RegionTable::new(resources::MAX_MR, KeySource::System)),
-        };
+        let keys = config.seed.map_or(KeySource::System, |seed| KeySource::Seed(expand(seed)));
+        let regions = RegionTable::new(resources::MAX_MR, keys);
+        // Numbers count up in a simulation; elsewhere those of each kind are scrambled in their own way.
+        let numbers = || Numbers::new(config.slot, config.seed.is_none().then(rand::random));
         Self {
             limits: Limits { path_mtu: config.active_mtu, ..Limits::default() },
-            numbers: QpNumbers::new(config.slot, rounds),
+            numbers: numbers(),
             qps: Vec::new(),
             live: 0,
-            host: HostState::new(regions),
+            host: HostState::new(regions, SrqTable::new(numbers())),
             peers: Peers::new(config.peer_window),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -169,7 +171,7 @@ impl Engine {
     /// The queue pair with this number.
     #[must_use]
     pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
-        let index = self.numbers.index(qpn)?;
+        let index = self.numbers.index(qpn.value())?;
         self.qps.get(index)?.as_ref().map(|e| &e.qp)
     }
 
@@ -234,10 +236,9 @@ impl Engine {
             entry.timer = None;
             // Timers are moved far more often than they fire: the heap learns of a later deadline only now.
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
-                entry.qp.handle_timeout(
-                    now,
-                    &mut self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted),
-                );
+                entry
+                    .qp
+                    .handle_timeout(now, &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted));
             }
             self.settle(index);
         }
@@ -262,7 +263,7 @@ impl Engine {
         entry.qp.modify(
             attr,
             &limits,
-            &mut self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted),
+            &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted),
         )?;
         entry.shared.set_state(entry.qp.state());
         if attr.pkey_index.is_some() {
@@ -327,7 +328,7 @@ impl Engine {
 
     fn accept(&mut self, index: usize, work: Work) -> Result<(), PostError> {
         let Some(entry) = self.qps[index].as_mut() else { return Ok(()) };
-        let mut host = self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         let (direction, result) = match work {
             Work::Send(wr) => (Direction::Send, entry.qp.post_send(wr, &mut host)),
             Work::Recv(wr) => (Direction::Recv, entry.qp.post_recv(wr, &mut host)),
@@ -348,7 +349,7 @@ impl Engine {
     }
 
     fn index(&self, qpn: Qpn) -> Option<usize> {
-        let index = self.numbers.index(qpn)?;
+        let index = self.numbers.index(qpn.value())?;
         self.qps.get(index)?.as_ref().map(|_| index)
     }
 
@@ -411,15 +412,18 @@ impl Engine {
         }
     }
 
-    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37).
+    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37). So would be
+    /// those of its shared receive queues.
     fn fail_overrun(&mut self) {
         while let Some(cq) = self.host.overrun.pop() {
+            for number in self.host.srqs.fail_of(cq) {
+                self.host.push_event(AsyncEvent::SrqError(number));
+            }
             for index in 0..self.qps.len() {
                 let Some(entry) = self.qps[index].as_mut() else { continue };
-                if (entry.send_cq == cq || entry.recv_cq == cq) && entry.qp.state() != QpState::Reset {
+                if entry.links.cqs().any(|of| of == cq) && entry.qp.state() != QpState::Reset {
                     let attr = QpAttr::to_state(QpState::Err);
-                    let mut host =
-                        self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted);
+                    let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
                     // Any state leads to ERR, so this cannot be refused.
                     let _ = entry.qp.modify(&attr, &self.limits, &mut host);
                     self.settle_one(index);

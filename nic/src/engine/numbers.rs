@@ -1,18 +1,19 @@
-//! Queue pair numbers.
+//! Numbers of queue pairs, and of shared receive queues.
 //!
 //! A number is `slot(8) | scrambled index(16)`: the top byte steers a packet to the process that owns it, the rest
-//! names the queue pair there. The index is scrambled by a keyed bijection, so that numbers cannot be guessed, and
+//! names the object there. The index is scrambled by a keyed bijection, so that numbers cannot be guessed, and
 //! freed indices wait at the end of a queue, so that a late packet for a queue pair that is gone meets no other.
 
 use qp::Qpn;
 use std::collections::VecDeque;
 
-/// Queue pairs that one slot can have: 2^16, less the numbers 0 and 1 that the architecture reserves.
-pub(crate) const MAX_QPS: usize = (1 << 16) - 2;
+/// Objects of a kind that one slot can have: 2^16, less the numbers 0 and 1 that the architecture reserves among
+/// those of queue pairs.
+pub(crate) const MAX_NUMBERS: usize = (1 << 16) - 2;
 
-/// Hands out queue pair numbers and finds the table index behind one.
+/// Hands out 24-bit numbers and finds the table index behind one.
 #[derive(Debug)]
-pub(crate) struct QpNumbers {
+pub(crate) struct Numbers {
     slot: u8,
     /// Keys of the rounds of the bijection; none in a simulation, where numbers count up from 2.
     rounds: Option<[u8; 4]>,
@@ -20,13 +21,13 @@ pub(crate) struct QpNumbers {
     free: VecDeque<u16>,
 }
 
-impl QpNumbers {
+impl Numbers {
     pub(crate) fn new(slot: u8, rounds: Option<[u8; 4]>) -> Self {
         Self { slot, rounds, next: 0, free: VecDeque::new() }
     }
 
-    /// A number that no queue pair has, and its table index.
-    pub(crate) fn allocate(&mut self) -> Option<(Qpn, usize)> {
+    /// A number that no object has, and its table index.
+    pub(crate) fn allocate(&mut self) -> Option<(u32, usize)> {
         loop {
             let index = if self.next < 1 << 16 {
                 self.next += 1;
@@ -34,10 +35,10 @@ impl QpNumbers {
             } else {
                 self.free.pop_front()?
             };
-            let qpn = self.number(index);
+            let number = self.number(index);
             // 0 and 1 are the management queue pairs of slot 0, and 0xFFFFFF means multicast.
-            if qpn.value() > 1 && qpn != Qpn::MULTICAST {
-                return Some((qpn, usize::from(index)));
+            if number > 1 && number != Qpn::MULTICAST.value() {
+                return Some((number, usize::from(index)));
             }
         }
     }
@@ -49,8 +50,7 @@ impl QpNumbers {
     }
 
     /// The table index that a number would have; `None` where it belongs to another slot.
-    pub(crate) fn index(&self, qpn: Qpn) -> Option<usize> {
-        let value = qpn.value();
+    pub(crate) fn index(&self, value: u32) -> Option<usize> {
         if value >> 16 != u32::from(self.slot) {
             return None;
         }
@@ -62,12 +62,12 @@ impl QpNumbers {
         Some(usize::from(u16::from_be_bytes([left, right])))
     }
 
-    fn number(&self, index: u16) -> Qpn {
+    fn number(&self, index: u16) -> u32 {
         let [mut left, mut right] = index.to_be_bytes();
         for key in self.rounds.iter().flatten() {
             (left, right) = (right, left ^ mix(right, *key));
         }
-        Qpn::new(u32::from(self.slot) << 16 | u32::from(u16::from_be_bytes([left, right])))
+        u32::from(self.slot) << 16 | u32::from(u16::from_be_bytes([left, right]))
     }
 }
 
@@ -86,29 +86,29 @@ mod tests {
     #[test]
     fn numbers_are_distinct_and_lead_back() {
         for rounds in [None, Some([1, 2, 3, 4]), Some([0xff, 0, 0x5a, 9])] {
-            let mut numbers = QpNumbers::new(7, rounds);
+            let mut numbers = Numbers::new(7, rounds);
             let mut seen = HashSet::new();
-            while let Some((qpn, index)) = numbers.allocate() {
-                assert!(seen.insert(qpn));
-                assert_eq!(numbers.index(qpn), Some(index));
-                assert_eq!(qpn.value() >> 16, 7);
+            while let Some((number, index)) = numbers.allocate() {
+                assert!(seen.insert(number));
+                assert_eq!(numbers.index(number), Some(index));
+                assert_eq!(number >> 16, 7);
             }
-            assert!(seen.len() >= MAX_QPS);
-            assert_eq!(numbers.index(Qpn::new(0x08_0000)), None, "another slot");
+            assert!(seen.len() >= MAX_NUMBERS);
+            assert_eq!(numbers.index(0x08_0000), None, "another slot");
         }
     }
 
     #[test]
     fn reserved_numbers_are_not_handed_out() {
-        let mut numbers = QpNumbers::new(0, None);
-        assert_eq!(numbers.allocate().map(|(q, _)| q), Some(Qpn::new(2)));
-        let mut all = QpNumbers::new(0xff, None);
-        assert!(std::iter::from_fn(|| all.allocate()).all(|(q, _)| q != Qpn::MULTICAST));
+        let mut numbers = Numbers::new(0, None);
+        assert_eq!(numbers.allocate().map(|(q, _)| q), Some(2));
+        let mut all = Numbers::new(0xff, None);
+        assert!(std::iter::from_fn(|| all.allocate()).all(|(q, _)| q != Qpn::MULTICAST.value()));
     }
 
     #[test]
     fn a_freed_number_is_reused_last() {
-        let mut numbers = QpNumbers::new(1, None);
+        let mut numbers = Numbers::new(1, None);
         let (first, index) = numbers.allocate().expect("a number");
         numbers.release(index);
         for _ in 0..(1 << 16) - 1 {

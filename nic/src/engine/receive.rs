@@ -44,7 +44,7 @@ impl Engine {
         if entry.qp.config().qp_type.is_connected() && entry.remote.is_none_or(|r| r.address != arrival.src) {
             return Err(DropReason::BadAddress);
         }
-        let mut host = self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         let outcome = entry.qp.handle_packet(now, arrival, &packet, &mut host);
         self.settle(index);
         outcome.map_err(DropReason::from)

@@ -1,7 +1,8 @@
 //! Protection domains, memory regions, completion queues and queue pairs come and go.
 
 use super::host::Cq;
-use super::{CqId, Engine, QpEntry};
+use super::srq::{MAX_SRQ, MAX_SRQ_SGE, MAX_SRQ_WR};
+use super::{CqId, Engine, QpEntry, QpLinks};
 use crate::device::DeviceAttr;
 use crate::memory::{BufferError, Keys, MemoryBuffer, RegisterError};
 use crate::queue::{ChannelShared, CqShared, Direction, QpShared, completion_queue};
@@ -18,7 +19,7 @@ pub(crate) const MAX_SGE: u32 = 32;
 pub(crate) const MAX_INLINE: u32 = 512;
 /// Completion queue entries: 2^22 less one, as mlx5 reports.
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
-/// Completion queues, and protection domains, of a port.
+/// Completion queues, protection domains, and XRC domains, of a port.
 pub(crate) const MAX_OBJECTS: usize = 1 << 16;
 
 /// Memory regions, as in Linux rxe.
@@ -28,7 +29,7 @@ pub(crate) const MAX_MR: u32 = 1 << 20;
 pub(crate) fn device_attr() -> DeviceAttr {
     let limits = qp::attr::Limits::default();
     DeviceAttr {
-        max_qp: u32::try_from(super::numbers::MAX_QPS).unwrap_or(u32::MAX),
+        max_qp: u32::try_from(super::numbers::MAX_NUMBERS).unwrap_or(u32::MAX),
         max_qp_wr: MAX_QP_WR,
         max_sge: MAX_SGE,
         max_inline_data: MAX_INLINE,
@@ -38,6 +39,9 @@ pub(crate) fn device_attr() -> DeviceAttr {
         // A message is 2^31 bytes at most, a region may hold many.
         max_mr_size: u64::MAX >> 1,
         max_pd: MAX_OBJECTS as u32,
+        max_srq: u32::try_from(MAX_SRQ).unwrap_or(u32::MAX),
+        max_srq_wr: MAX_SRQ_WR,
+        max_srq_sge: MAX_SRQ_SGE,
         max_qp_rd_atom: u32::from(limits.max_dest_rd_atomic),
         max_qp_init_rd_atom: u32::from(limits.max_rd_atomic),
         max_pkeys: limits.pkeys,
@@ -90,6 +94,14 @@ pub enum ResourceError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A queue pair was asked for with parts that its type does not have, or without one that it needs.
+    #[error("{qp_type} queue pairs {rule}")]
+    QpParts {
+        /// The type of the queue pair.
+        qp_type: QpType,
+        /// What is true of such queue pairs.
+        rule: &'static str,
+    },
     /// This device does not offer that.
     #[error("{what} is not supported by this device")]
     Unsupported {
@@ -111,7 +123,7 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    fn users(&mut self, pd: PdId) -> Result<&mut usize, ResourceError> {
+    pub(super) fn users(&mut self, pd: PdId) -> Result<&mut usize, ResourceError> {
         self.table.get_mut(pd.0 as usize).ok_or(ResourceError::Unknown { what: "protection domain" })
     }
 }
@@ -120,15 +132,67 @@ impl Domains {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpRequest {
     pub(crate) qp_type: QpType,
-    pub(crate) pd: PdId,
+    pub(crate) pd: Option<PdId>,
     pub(crate) cap: QpCap,
     pub(crate) sq_sig_all: bool,
-    pub(crate) send_cq: CqId,
-    pub(crate) recv_cq: CqId,
+    pub(crate) links: QpLinks,
     pub(crate) tuning: qp::queue_pair::Tuning,
 }
 
-fn within(what: &'static str, given: u32, min: u32, max: u32) -> Result<(), ResourceError> {
+/// The protection domain of queue pairs that have none: no key is of it.
+const NO_PD: PdId = PdId(u32::MAX);
+
+impl QpRequest {
+    /// Checks that it has the parts that its type needs, and no others.
+    fn check_parts(&self) -> Result<(), ResourceError> {
+        let (send_cq, recv_cq) = (self.links.send_cq.is_some(), self.links.recv_cq.is_some());
+        let (srq, xrcd) = (self.links.srq.is_some(), self.links.xrcd.is_some());
+        let rules = match self.qp_type {
+            QpType::XrcRecv => [
+                (xrcd, "need an XRC domain"),
+                (
+                    self.pd.is_none(),
+                    "have no protection domain: they use those of the queues that requests name",
+                ),
+                (!send_cq, "send nothing, so they have no send_cq"),
+                (!recv_cq, "have no recv_cq: the queues that requests name have one each"),
+                (!srq, "have no shared receive queue: each request names one"),
+            ],
+            QpType::XrcSend => [
+                (self.pd.is_some(), "need a protection domain"),
+                (send_cq, "need a send_cq"),
+                (!recv_cq, "receive nothing, so they have no recv_cq"),
+                (!srq, "receive nothing, so they have no shared receive queue"),
+                (!xrcd, "have no XRC domain: that is the peer's"),
+            ],
+            _ => [
+                (self.pd.is_some(), "need a protection domain"),
+                (send_cq, "need a send_cq"),
+                (recv_cq, "need a recv_cq"),
+                (!xrcd, "have no XRC domain"),
+                (true, ""),
+            ],
+        };
+        match rules.into_iter().find(|(kept, _)| !kept) {
+            None => Ok(()),
+            Some((_, rule)) => Err(ResourceError::QpParts { qp_type: self.qp_type, rule }),
+        }
+    }
+
+    /// Sizes of the queues that it is to have: those of a receive queue only where it has one of its own.
+    fn own_queues(&self) -> QpCap {
+        let mut cap = self.cap;
+        if self.links.srq.is_some() || matches!(self.qp_type, QpType::XrcSend | QpType::XrcRecv) {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        if self.qp_type == QpType::XrcRecv {
+            (cap.max_send_wr, cap.max_send_sge, cap.max_inline_data) = (0, 0, 0);
+        }
+        cap
+    }
+}
+
+pub(super) fn within(what: &'static str, given: u32, min: u32, max: u32) -> Result<(), ResourceError> {
     if (min..=max).contains(&given) { Ok(()) } else { Err(ResourceError::Size { what, given, min, max }) }
 }
 
@@ -149,7 +213,7 @@ impl Engine {
             users => Err(ResourceError::Busy {
                 what: "protection domain",
                 users,
-                by: "memory regions and queue pairs",
+                by: "memory regions, queue pairs and shared receive queues",
             }),
         }
     }
@@ -198,38 +262,76 @@ impl Engine {
         };
         if entry.users > 0 {
             let users = entry.users;
-            return Err(ResourceError::Busy { what: "completion queue", users, by: "queue pairs" });
+            let by = "queue pairs and shared receive queues";
+            return Err(ResourceError::Busy { what: "completion queue", users, by });
         }
         self.host.cqs.remove(cq.0);
         Ok(())
     }
 
-    pub(crate) fn create_qp(&mut self, request: &QpRequest) -> Result<Arc<QpShared>, ResourceError> {
-        if request.qp_type != QpType::Rc {
+    /// Checks what a queue pair is to be created with; returns the sizes of its queues.
+    fn check_qp(&mut self, request: &QpRequest) -> Result<QpCap, ResourceError> {
+        if !matches!(request.qp_type, QpType::Rc | QpType::XrcSend | QpType::XrcRecv) {
             return Err(ResourceError::Unsupported { what: "this type of queue pair" });
         }
-        within("max_send_wr", request.cap.max_send_wr, 0, MAX_QP_WR)?;
-        within("max_recv_wr", request.cap.max_recv_wr, 0, MAX_QP_WR)?;
-        within("max_send_sge", request.cap.max_send_sge, 0, MAX_SGE)?;
-        within("max_recv_sge", request.cap.max_recv_sge, 0, MAX_SGE)?;
-        within("max_inline_data", request.cap.max_inline_data, 0, MAX_INLINE)?;
-        for cq in [request.send_cq, request.recv_cq] {
-            if !self.host.cqs.contains(cq.0) {
-                return Err(ResourceError::Unknown { what: "completion queue" });
-            }
+        request.check_parts()?;
+        let cap = request.own_queues();
+        within("max_send_wr", cap.max_send_wr, 0, MAX_QP_WR)?;
+        within("max_recv_wr", cap.max_recv_wr, 0, MAX_QP_WR)?;
+        within("max_send_sge", cap.max_send_sge, 0, MAX_SGE)?;
+        within("max_recv_sge", cap.max_recv_sge, 0, MAX_SGE)?;
+        within("max_inline_data", cap.max_inline_data, 0, MAX_INLINE)?;
+        for cq in request.links.cqs() {
+            self.host.cq(cq)?;
         }
-        self.pds.users(request.pd)?;
-        let (qpn, index) = self
-            .numbers
-            .allocate()
-            .ok_or(ResourceError::Exhausted { what: "queue pair", max: super::numbers::MAX_QPS })?;
+        if let Some(srq) = request.links.srq
+            && !self.host.srqs.is_for_queue_pairs(srq)?
+        {
+            let rule = "cannot use a queue of an XRC domain: only XRC requests reach it";
+            return Err(ResourceError::QpParts { qp_type: request.qp_type, rule });
+        }
+        if let Some(xrcd) = request.links.xrcd {
+            self.host.srqs.users_of(xrcd)?;
+        }
+        if let Some(pd) = request.pd {
+            self.pds.users(pd)?;
+        }
+        Ok(cap)
+    }
+
+    /// Counts a queue pair among the users of what it is tied to, or (`change` is -1) no longer.
+    fn count_user(&mut self, pd: PdId, links: QpLinks, change: isize) {
+        // All of it was found a moment ago, but for the protection domain that stands for none: that has no books.
+        let count = |users: Result<&mut usize, ResourceError>| {
+            if let Ok(users) = users {
+                *users = users.saturating_add_signed(change);
+            }
+        };
+        for cq in links.cqs() {
+            count(self.host.cq(cq).map(|cq| &mut cq.users));
+        }
+        if let Some(srq) = links.srq {
+            count(self.host.srqs.queue_pairs_of(srq));
+        }
+        if let Some(xrcd) = links.xrcd {
+            count(self.host.srqs.users_of(xrcd));
+        }
+        count(self.pds.users(pd));
+    }
+
+    pub(crate) fn create_qp(&mut self, request: &QpRequest) -> Result<Arc<QpShared>, ResourceError> {
+        let cap = self.check_qp(request)?;
+        let links = request.links;
+        let max = super::numbers::MAX_NUMBERS;
+        let (number, index) =
+            self.numbers.allocate().ok_or(ResourceError::Exhausted { what: "queue pair", max })?;
         let config = QpConfig {
-            qpn,
+            qpn: Qpn::new(number),
             qp_type: request.qp_type,
-            pd: request.pd,
-            cap: request.cap,
+            pd: request.pd.unwrap_or(NO_PD),
+            cap,
             sq_sig_all: request.sq_sig_all,
-            has_srq: false,
+            has_srq: links.srq.is_some() || request.qp_type == QpType::XrcRecv,
             tuning: request.tuning,
         };
         let shared = Arc::new(QpShared::new(config));
@@ -239,8 +341,7 @@ impl Engine {
         self.qps[index] = Some(Box::new(QpEntry {
             qp: QueuePair::new(config),
             shared: Arc::clone(&shared),
-            send_cq: request.send_cq,
-            recv_cq: request.recv_cq,
+            links,
             remote: None,
             flights: super::Flights::default(),
             accepted: [0; 2],
@@ -251,10 +352,7 @@ impl Engine {
             timer: None,
         }));
         self.live += 1;
-        for cq in [request.send_cq, request.recv_cq] {
-            self.host.cqs[cq.0].users += 1;
-        }
-        *self.pds.users(request.pd)? += 1;
+        self.count_user(config.pd, links, 1);
         Ok(shared)
     }
 
@@ -274,12 +372,7 @@ impl Engine {
             self.peers.leave(remote.peer);
         }
         self.ready.retain(|ready| *ready != index);
-        for cq in [entry.send_cq, entry.recv_cq] {
-            self.host.cqs[cq.0].users -= 1;
-        }
-        if let Ok(users) = self.pds.users(entry.qp.config().pd) {
-            *users = users.saturating_sub(1);
-        }
+        self.count_user(entry.qp.config().pd, entry.links, -1);
         self.numbers.release(index);
         self.live -= 1;
         for direction in [Direction::Send, Direction::Recv] {

@@ -73,7 +73,7 @@ impl Engine {
             let flow = Flow { src: self.config.address, dst: remote.address, src_port, dst_port: UDP_PORT };
             let mut train = Train::new(buf, flow, max_packets);
             let from = entry.qp.next_psn();
-            let mut host = self.host.of(entry.send_cq, entry.recv_cq, &entry.shared, &mut entry.accepted);
+            let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
             let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
             let departure = Departure {
                 dst: remote.address,

@@ -5,7 +5,7 @@ use qp::queue_pair::{PostError, QpConfig, check_receive, check_request};
 use qp::{QpState, RecvWr, SendWr};
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// A work request.
 #[derive(Debug)]
@@ -23,22 +23,106 @@ pub(crate) enum Direction {
     Recv,
 }
 
-/// How many work requests a queue has taken and finished; both wrap around.
-#[derive(Debug, Default)]
-struct Occupancy {
-    posted: AtomicU32,
+/// The places of a queue: how many there are, and how many are taken.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// The bound in the upper half, the work requests ever posted in the lower, wrapping around. In one word, so that
+    /// no post slips in between a look at the queue and a change of its bound.
+    gate: AtomicU64,
+    /// Work requests that left the queue, wrapping around.
     done: AtomicU32,
 }
 
-impl Occupancy {
-    /// Takes a place in a queue of `max`.
-    fn reserve(&self, max: u32) -> bool {
-        self.posted
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |posted| {
-                let outstanding = posted.wrapping_sub(self.done.load(Ordering::Acquire));
-                (outstanding < max).then(|| posted.wrapping_add(1))
+impl Places {
+    pub(super) fn new(max: u32) -> Self {
+        Self { gate: AtomicU64::new(u64::from(max) << 32), done: AtomicU32::new(0) }
+    }
+
+    fn taken(&self, gate: u64) -> u32 {
+        (gate as u32).wrapping_sub(self.done.load(Ordering::Acquire))
+    }
+
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// How many there are, if all are taken.
+    pub(super) fn reserve(&self) -> Result<(), u32> {
+        self.gate
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
+                let (max, posted) = ((gate >> 32) as u32, gate as u32);
+                let next = u64::from(max) << 32 | u64::from(posted.wrapping_add(1));
+                (self.taken(gate) < max).then_some(next)
             })
-            .is_ok()
+            .map_or_else(|gate| Err((gate >> 32) as u32), |_| Ok(()))
+    }
+
+    /// Changes how many places there are.
+    ///
+    /// # Errors
+    /// How many are taken, if that is more.
+    pub(super) fn resize(&self, max: u32) -> Result<(), u32> {
+        self.gate
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
+                (self.taken(gate) <= max).then_some(u64::from(max) << 32 | (gate & u64::from(u32::MAX)))
+            })
+            .map_or_else(|gate| Err(self.taken(gate)), |_| Ok(()))
+    }
+
+    /// Gives places back.
+    pub(super) fn finish(&self, count: u32) {
+        self.done.fetch_add(count, Ordering::AcqRel);
+    }
+
+    /// How many places there are.
+    pub(super) fn max(&self) -> u32 {
+        (self.gate.load(Ordering::Acquire) >> 32) as u32
+    }
+
+    /// How many places are taken.
+    pub(super) fn outstanding(&self) -> u32 {
+        self.taken(self.gate.load(Ordering::Acquire))
+    }
+}
+
+/// Work that the program's threads leave for whoever drives the engine.
+#[derive(Debug)]
+pub(super) struct Inbox<T> {
+    work: Mutex<VecDeque<T>>,
+    /// Whether there may be some: lets the engine look without taking the lock.
+    filled: AtomicBool,
+}
+
+impl<T> Inbox<T> {
+    pub(super) fn new() -> Self {
+        Self { work: Mutex::default(), filled: AtomicBool::new(false) }
+    }
+
+    pub(super) fn leave(&self, work: T) {
+        let mut inbox = locked(&self.work);
+        inbox.push_back(work);
+        self.filled.store(true, Ordering::Release);
+    }
+
+    /// Takes the oldest.
+    pub(super) fn collect(&self) -> Option<T> {
+        if !self.filled.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut inbox = locked(&self.work);
+        let work = inbox.pop_front();
+        if inbox.is_empty() {
+            self.filled.store(false, Ordering::Release);
+        }
+        work
+    }
+
+    /// Takes all, in exchange for a queue that is empty.
+    pub(super) fn collect_all(&self, empty: &mut VecDeque<T>) {
+        if self.filled.load(Ordering::Acquire) {
+            let mut inbox = locked(&self.work);
+            std::mem::swap(&mut *inbox, empty);
+            self.filled.store(!inbox.is_empty(), Ordering::Release);
+        }
     }
 }
 
@@ -51,11 +135,9 @@ impl Occupancy {
 pub(crate) struct QpShared {
     pub(crate) config: QpConfig,
     state: AtomicU8,
-    sends: Occupancy,
-    recvs: Occupancy,
-    inbox: Mutex<VecDeque<Work>>,
-    /// Whether the inbox may hold something: lets the engine look without taking the lock.
-    filled: AtomicBool,
+    sends: Places,
+    recvs: Places,
+    inbox: Inbox<Work>,
 }
 
 impl QpShared {
@@ -63,10 +145,9 @@ impl QpShared {
         Self {
             config,
             state: AtomicU8::new(QpState::Reset as u8),
-            sends: Occupancy::default(),
-            recvs: Occupancy::default(),
-            inbox: Mutex::default(),
-            filled: AtomicBool::new(false),
+            sends: Places::new(config.cap.max_send_wr),
+            recvs: Places::new(config.cap.max_recv_wr),
+            inbox: Inbox::new(),
         }
     }
 
@@ -86,8 +167,7 @@ impl QpShared {
             return Err(PostError::State { queue: "send", state, needed: "RTS" });
         }
         check_request(&self.config, wr)?;
-        let max = self.config.cap.max_send_wr;
-        if self.sends.reserve(max) { Ok(()) } else { Err(PostError::QueueFull { queue: "send", max }) }
+        self.sends.reserve().map_err(|max| PostError::QueueFull { queue: "send", max })
     }
 
     /// Checks a receive work request and takes a place in the receive queue for it.
@@ -97,37 +177,25 @@ impl QpShared {
         if state == QpState::Reset {
             return Err(PostError::State { queue: "receive", state, needed: "INIT" });
         }
-        let max = self.config.cap.max_recv_wr;
-        if self.recvs.reserve(max) { Ok(()) } else { Err(PostError::QueueFull { queue: "receive", max }) }
+        self.recvs.reserve().map_err(|max| PostError::QueueFull { queue: "receive", max })
     }
 
     /// Books `count` work requests as finished.
     pub(crate) fn finish(&self, direction: Direction, count: u32) {
-        let occupancy = match direction {
-            Direction::Send => &self.sends,
-            Direction::Recv => &self.recvs,
-        };
-        occupancy.done.fetch_add(count, Ordering::AcqRel);
+        match direction {
+            Direction::Send => self.sends.finish(count),
+            Direction::Recv => self.recvs.finish(count),
+        }
     }
 
     /// Leaves a work request for whoever drives the engine.
     pub(crate) fn leave(&self, work: Work) {
-        let mut inbox = locked(&self.inbox);
-        inbox.push_back(work);
-        self.filled.store(true, Ordering::Release);
+        self.inbox.leave(work);
     }
 
     /// Takes the oldest work request that was left.
     pub(crate) fn collect(&self) -> Option<Work> {
-        if !self.filled.load(Ordering::Acquire) {
-            return None;
-        }
-        let mut inbox = locked(&self.inbox);
-        let work = inbox.pop_front();
-        if inbox.is_empty() {
-            self.filled.store(false, Ordering::Release);
-        }
-        work
+        self.inbox.collect()
     }
 }
 

@@ -1,0 +1,203 @@
+//! Shared receive queues.
+
+use crate::completion::{CompletionQueue, CqInner};
+use crate::destroy::NotDestroyed;
+use crate::device::DeviceInner;
+use crate::domain::PdInner;
+use crate::engine::{Engine, ResourceError, SrqId, XrcPart};
+use crate::error::Result;
+use crate::queue::SrqShared;
+use crate::xrc::{XrcDomain, XrcdInner};
+use qp::{Gather, RecvWr};
+use std::sync::Arc;
+
+/// What a shared receive queue is created with (`ibv_srq_init_attr`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SrqInit {
+    /// Work requests that it holds at most, from 1.
+    pub max_wr: u32,
+    /// Scatter/gather elements of a work request.
+    pub max_sge: u32,
+    /// With fewer work requests than this an event comes, once; 0 for none.
+    pub limit: u32,
+}
+
+impl Default for SrqInit {
+    /// 1024 work requests of up to 4 elements, without a limit.
+    fn default() -> Self {
+        Self { max_wr: 1024, max_sge: 4, limit: 0 }
+    }
+}
+
+/// What a shared receive queue is (`ibv_srq_attr`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SrqAttr {
+    /// Work requests that it holds at most.
+    pub max_wr: u32,
+    /// Scatter/gather elements of a work request.
+    pub max_sge: u32,
+    /// The limit below which an event comes; 0 if none was set, or since the event came.
+    pub limit: u32,
+}
+
+/// What to change of a shared receive queue; `None` leaves it as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SrqModify {
+    /// Work requests that it holds at most (`IBV_SRQ_MAX_WR`). What is in it stays, in order.
+    pub max_wr: Option<u32>,
+    /// With fewer work requests than this an event comes, once (`IBV_SRQ_LIMIT`): at once if there are fewer now, because
+    /// no message that takes one may ever come to tell of it. 0 for none.
+    pub limit: Option<u32>,
+}
+
+impl SrqModify {
+    /// Sets the limit.
+    #[must_use]
+    pub fn limit(limit: u32) -> Self {
+        Self { limit: Some(limit), ..Self::default() }
+    }
+
+    /// Sets the size.
+    #[must_use]
+    pub fn max_wr(max_wr: u32) -> Self {
+        Self { max_wr: Some(max_wr), ..Self::default() }
+    }
+}
+
+/// A shared receive queue: receives that any of several queue pairs takes, in the order in which their messages arrive.
+///
+/// Buffers are looked up in its own protection domain, whatever that of the queue pair is (IBTA 10.2.9.3). Posting to it
+/// waits for nobody and never touches the engine. Clones are the same queue; without [`destroy`](Self::destroy) it goes
+/// with the last of them and of the queue pairs that use it.
+#[derive(Clone)]
+pub struct SharedReceiveQueue {
+    pub(crate) inner: Arc<SrqInner>,
+}
+
+pub(crate) struct SrqInner {
+    pub(crate) device: Arc<DeviceInner>,
+    pub(crate) id: SrqId,
+    shared: Arc<SrqShared>,
+    /// Kept alive as long as the queue may use them.
+    _pd: Arc<PdInner>,
+    _xrc: Option<(Arc<XrcdInner>, Arc<CqInner>)>,
+}
+
+impl SrqInner {
+    /// Whether it is a queue of this device that was not destroyed. To be asked under the lock of the engine: a queue
+    /// that comes later may get its place.
+    pub(crate) fn check(&self, device: &Arc<DeviceInner>) -> std::result::Result<(), ResourceError> {
+        if Arc::ptr_eq(&self.device, device) && !self.shared.is_destroyed() {
+            Ok(())
+        } else {
+            Err(ResourceError::Unknown { what: "shared receive queue" })
+        }
+    }
+
+    /// Runs `act` on the engine, if the queue is there.
+    fn control<R>(
+        &self,
+        act: impl FnOnce(&mut Engine, SrqId) -> std::result::Result<R, ResourceError>,
+    ) -> Result<R> {
+        let result = self.device.port()?.control(|e| {
+            self.check(&self.device)?;
+            act(e, self.id)
+        });
+        Ok(result?)
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // Queue pairs that receive through it keep it alive, so it is not in use; it may be destroyed already.
+        let _ = self.control(Engine::destroy_srq);
+    }
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(
+        pd: &Arc<PdInner>,
+        init: &SrqInit,
+        xrc: Option<(&XrcDomain, &CompletionQueue)>,
+    ) -> Result<Self> {
+        let device = &pd.device;
+        let (id, shared) = device.port()?.control(|e| {
+            let part = match xrc {
+                None => None,
+                Some((_, cq)) if !Arc::ptr_eq(&cq.inner.device, device) => {
+                    return Err(ResourceError::Unknown { what: "completion queue" });
+                }
+                Some((xrcd, cq)) => {
+                    xrcd.inner.check(device)?;
+                    Some(XrcPart { xrcd: xrcd.inner.id, cq: cq.inner.id })
+                }
+            };
+            e.create_srq(pd.id, init, part)
+        })?;
+        let keep = xrc.map(|(xrcd, cq)| (Arc::clone(&xrcd.inner), Arc::clone(&cq.inner)));
+        let (device, pd) = (Arc::clone(device), Arc::clone(pd));
+        Ok(Self { inner: Arc::new(SrqInner { device, id, shared, _pd: pd, _xrc: keep }) })
+    }
+
+    /// Its number: what XRC requests and [events](crate::engine::AsyncEvent) name it by.
+    #[must_use]
+    pub fn srqn(&self) -> u32 {
+        self.inner.shared.number
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// [`Error::Post`](crate::Error::Post) if it is full, or the request has too many elements;
+    /// [`Error::Resource`](crate::Error::Resource) if it was destroyed. Nothing was queued then.
+    pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
+        self.inner.device.port()?;
+        self.inner.check(&self.inner.device)?;
+        Ok(self.inner.shared.post(wr)?)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// As [`post_recv`](Self::post_recv).
+    pub fn recv(&self, wr_id: u64, data: impl Into<Gather>) -> Result<()> {
+        self.post_recv(RecvWr { wr_id, data: data.into() })
+    }
+
+    /// Work requests that were posted and that no message has taken.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.inner.shared.outstanding()
+    }
+
+    /// Changes size and limit: both, or nothing.
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource): a size below the number of work requests in the queue, or beyond what
+    /// the device has; a limit beyond the size.
+    pub fn modify(&self, change: SrqModify) -> Result<()> {
+        self.inner.control(|e, id| e.modify_srq(id, &change))
+    }
+
+    /// Size and limit.
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource) if it was destroyed.
+    pub fn query(&self) -> Result<SrqAttr> {
+        self.inner.control(|e, id| e.query_srq(id))
+    }
+
+    /// Destroys it: what is in it ends without a completion, and other handles are good for nothing any more.
+    ///
+    /// # Errors
+    /// The queue as it was, with [`ResourceError::Busy`] while queue pairs use it.
+    pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        self.inner.control(Engine::destroy_srq).map_err(|error| NotDestroyed::new(self, error))
+    }
+}
+
+impl std::fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedReceiveQueue({:#08x} with {} receives)", self.srqn(), self.outstanding())
+    }
+}

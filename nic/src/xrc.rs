@@ -1,0 +1,74 @@
+//! XRC domains.
+
+use crate::destroy::NotDestroyed;
+use crate::device::DeviceInner;
+use crate::engine::{Engine, ResourceError, XrcdId};
+use crate::error::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// An XRC domain: requests that arrive at an XRC_RECV queue pair reach the shared receive queues of its domain, and no
+/// others (IBTA annex A14).
+///
+/// Clones are the same domain; without [`close`](Self::close) it goes with the last of them and of what is in it.
+#[derive(Clone)]
+pub struct XrcDomain {
+    pub(crate) inner: Arc<XrcdInner>,
+}
+
+pub(crate) struct XrcdInner {
+    device: Arc<DeviceInner>,
+    pub(crate) id: XrcdId,
+    closed: AtomicBool,
+}
+
+impl XrcdInner {
+    fn close(&self) -> Result<()> {
+        self.device.port()?.control(|e| {
+            self.check(&self.device)?;
+            e.close_xrcd(self.id)?;
+            self.closed.store(true, Ordering::Release);
+            Ok::<_, ResourceError>(())
+        })?;
+        Ok(())
+    }
+
+    /// Whether it is an open domain of this device. To be asked under the lock of the engine: once it is closed another
+    /// domain may get its number.
+    pub(crate) fn check(&self, device: &Arc<DeviceInner>) -> std::result::Result<(), ResourceError> {
+        if Arc::ptr_eq(&self.device, device) && !self.closed.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err(ResourceError::Unknown { what: "XRC domain" })
+        }
+    }
+}
+
+impl Drop for XrcdInner {
+    fn drop(&mut self) {
+        // What is in it keeps it alive, so it is not in use; it may be closed already.
+        let _ = self.close();
+    }
+}
+
+impl XrcDomain {
+    pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Self> {
+        let id = device.port()?.control(Engine::open_xrcd)?;
+        let inner = XrcdInner { device: Arc::clone(device), id, closed: AtomicBool::new(false) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Closes it; other handles are good for nothing any more.
+    ///
+    /// # Errors
+    /// The domain as it was, with [`ResourceError::Busy`] while queue pairs or shared receive queues are in it.
+    pub fn close(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        self.inner.close().map_err(|error| NotDestroyed::new(self, error))
+    }
+}
+
+impl std::fmt::Debug for XrcDomain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "XrcDomain({:?})", self.inner.id)
+    }
+}
