@@ -302,4 +302,9 @@ pub trait Host: Memory {
     /// Takes the next work request of the queue pair's shared receive queue, or of the one of number `xrc_srq`, which an
     /// XRC request named.
     fn take_shared_recv(&mut self, xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv>;
+
+    /// The protection domain of the shared receive queue that an XRC request names: keys in the request are of it (IBTA
+    /// annex A14), because an XRC_RECV queue pair has none. `None` if there is no such queue in the queue pair's XRC
+    /// domain.
+    fn xrc_pd(&self, xrc_srq: u32) -> Option<PdId>;
 }

@@ -5,7 +5,7 @@ use super::srq::{SrqId, SrqTable, XrcdId};
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
-use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, Qpn, WcStatus, WorkCompletion};
+use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, PdId, Qpn, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -225,5 +225,9 @@ impl Host for QpHost<'_> {
             self.state.push_event(event);
         }
         Ok(recv)
+    }
+
+    fn xrc_pd(&self, xrc_srq: u32) -> Option<PdId> {
+        self.links.xrcd.and_then(|xrcd| self.state.srqs.pd(xrc_srq, xrcd))
     }
 }

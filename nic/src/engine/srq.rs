@@ -103,6 +103,11 @@ impl SrqTable {
         self.named(number, xrcd)?.1.xrc.map(|xrc| xrc.cq)
     }
 
+    /// The protection domain of the queue of this number.
+    pub(crate) fn pd(&self, number: u32, xrcd: XrcdId) -> Option<PdId> {
+        self.named(number, xrcd).map(|(_, srq)| srq.pd)
+    }
+
     /// Takes the oldest work request, and says whether that brought an event.
     pub(crate) fn take(&mut self, id: SrqId) -> Result<(SharedRecv, Option<AsyncEvent>), NoSharedRecv> {
         let Some(srq) = self.get_mut(id) else { return Err(NoSharedRecv::Unknown) };

@@ -60,6 +60,7 @@ enum Resource {
     Read {
         first: Psn,
         packets: u32,
+        pd: PdId,
         va: u64,
         rkey: u32,
         length: u32,
@@ -87,6 +88,7 @@ enum Response {
         first: Psn,
         psn: Psn,
         end: Psn,
+        pd: PdId,
         va: u64,
         rkey: u32,
         left: u32,
@@ -345,6 +347,19 @@ impl QueuePair {
             }
         }
         Ok(())
+    }
+
+    /// In whose name a request touches memory: an XRC request in that of the shared receive queue which it names, any
+    /// other in that of the queue pair.
+    fn domain_of(&self, packet: &Packet<'_>, host: &impl Host) -> Result<Domain, Refusal> {
+        let domain = self.domain();
+        match packet.xrc_srqn() {
+            None => Ok(domain),
+            Some(srqn) => match host.xrc_pd(srqn) {
+                Some(pd) => Ok(Domain { pd, ..domain }),
+                None => Err(Refusal::invalid("no such shared receive queue")),
+            },
+        }
     }
 
     fn answers_itself(&self, packet: &Packet<'_>) -> bool {

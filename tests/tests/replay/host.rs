@@ -1,7 +1,7 @@
 //! Memory and completions of the side that is ours.
 
 use qp::memory::{AtomicOp, Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
-use qp::{Access, AccessError, Domain, Host, Memory, Qpn, WcStatus, WorkCompletion};
+use qp::{Access, AccessError, Domain, Host, Memory, PdId, Qpn, WcStatus, WorkCompletion};
 use std::collections::BTreeMap;
 
 /// Memory by key, one byte per address: as much as the packets of a capture touch.
@@ -96,5 +96,9 @@ impl Host for ReplayHost {
 
     fn take_shared_recv(&mut self, _: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {
         Err(NoSharedRecv::Unknown)
+    }
+
+    fn xrc_pd(&self, _: u32) -> Option<PdId> {
+        None
     }
 }

@@ -274,9 +274,9 @@ fn a_number_finds_a_queue_in_its_own_xrc_domain_only() {
         e.create_srq(other_pd, &INIT, Some(XrcPart { xrcd: there, cq: other_cq })).expect("created");
     let (_, basic) = e.create_srq(pd, &INIT, None).expect("created");
     let srqs = &e.host.srqs;
-    let found = |number, xrcd| srqs.find(number, xrcd).zip(srqs.cq(number, xrcd));
-    assert_eq!(found(a_shared.number, here), Some((a, cq)));
-    assert_eq!(found(b_shared.number, there), Some((b, other_cq)));
+    let found = |number, xrcd| srqs.find(number, xrcd).zip(srqs.cq(number, xrcd)).zip(srqs.pd(number, xrcd));
+    assert_eq!(found(a_shared.number, here), Some(((a, cq), pd)));
+    assert_eq!(found(b_shared.number, there), Some(((b, other_cq), other_pd)));
     assert_eq!(found(a_shared.number, there), None);
     assert_eq!(found(b_shared.number, here), None);
     assert_eq!(found(basic.number, here), None, "not a queue for XRC requests");

@@ -3,7 +3,7 @@
 use super::{QueuePair, Response};
 use crate::attr::QpType;
 use crate::ids::Psn;
-use crate::memory::{Access, Host};
+use crate::memory::{Access, Domain, Host};
 use crate::train::Train;
 use crate::wire::headers::AethFields;
 use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
@@ -98,7 +98,7 @@ impl QueuePair {
         response: Response,
         host: &mut impl Host,
     ) -> Option<bool> {
-        let Response::Read { first, psn, end, va, rkey, left, started, msn, replay } = response else {
+        let Response::Read { first, psn, end, pd, va, rkey, left, started, msn, replay } = response else {
             return Some(true);
         };
         let mtu = self.path.mtu.bytes();
@@ -115,7 +115,7 @@ impl QueuePair {
         if !train.has_room(&headers, payload as usize) {
             return Some(false);
         }
-        let domain = self.domain();
+        let domain = Domain { pd, ..self.domain() };
         let pushed = train
             .push(&headers, payload as usize, |out| host.read(domain, rkey, va, Access::REMOTE_READ, out));
         if pushed.is_err() && replay {
@@ -144,6 +144,7 @@ impl QueuePair {
                 first,
                 psn: psn.plus(1),
                 end,
+                pd,
                 va: va.wrapping_add(u64::from(payload)),
                 rkey,
                 left: left - payload,

@@ -32,23 +32,23 @@ impl QueuePair {
         if u64::from(reth.length) > MAX_MESSAGE {
             return Err(Refusal::invalid("message longer than 2^31 bytes"));
         }
-        host.check(self.domain(), reth.rkey, reth.va, u64::from(reth.length), Access::REMOTE_READ)
+        let domain = self.domain_of(packet, host)?;
+        host.check(domain, reth.rkey, reth.va, u64::from(reth.length), Access::REMOTE_READ)
             .map_err(Refusal::access)?;
         self.counters.rx_read_requests += 1;
         self.responder.count_message();
         let psn = packet.psn();
         let packets = self.path.mtu.packets(reth.length);
-        self.responder.keep(
-            Resource::Read { first: psn, packets, va: reth.va, rkey: reth.rkey, length: reth.length },
-            depth,
-        );
+        let (pd, va, rkey, length) = (domain.pd, reth.va, reth.rkey, reth.length);
+        self.responder.keep(Resource::Read { first: psn, packets, pd, va, rkey, length }, depth);
         self.responder.responses.push_back(Response::Read {
             first: psn,
             psn,
             end: psn.plus(packets),
-            va: reth.va,
-            rkey: reth.rkey,
-            left: reth.length,
+            pd,
+            va,
+            rkey,
+            left: length,
             started: false,
             msn: self.responder.msn,
             replay: false,
@@ -70,8 +70,8 @@ impl QueuePair {
             }
             _ => AtomicOp::FetchAdd { add: atomic.swap_add },
         };
-        let original =
-            host.atomic(self.domain(), atomic.rkey, atomic.va, op).map_err(misaligned_is_invalid)?;
+        let domain = self.domain_of(packet, host)?;
+        let original = host.atomic(domain, atomic.rkey, atomic.va, op).map_err(misaligned_is_invalid)?;
         self.counters.rx_atomic_requests += 1;
         self.responder.count_message();
         let psn = packet.psn();

@@ -45,20 +45,19 @@ impl QueuePair {
         let mtu = self.path.mtu.bytes();
         let reth = packet.reth().ok_or(PacketDrop::StaleDuplicate)?;
         let within = |r: &Resource| match *r {
-            Resource::Read { first, packets, va, rkey, length } => {
+            Resource::Read { first, packets, pd, va, rkey, length } => {
                 let index = psn.distance_from(first);
                 let offset = u64::try_from(index).unwrap_or(u64::MAX).saturating_mul(u64::from(mtu));
-                index >= 0
+                let part = index >= 0
                     && index < i32::try_from(packets).unwrap_or(i32::MAX)
                     && reth.rkey == rkey
                     && reth.va == va.wrapping_add(offset)
-                    && offset + u64::from(reth.length) <= u64::from(length)
+                    && offset + u64::from(reth.length) <= u64::from(length);
+                part.then_some(pd)
             }
-            Resource::Atomic { .. } | Resource::Placed { .. } => false,
+            Resource::Atomic { .. } | Resource::Placed { .. } => None,
         };
-        if !self.responder.resources.iter().any(within) {
-            return Err(PacketDrop::StaleDuplicate);
-        }
+        let pd = self.responder.resources.iter().find_map(within).ok_or(PacketDrop::StaleDuplicate)?;
         let end = psn.plus(self.path.mtu.packets(reth.length));
         let waiting = self.responder.responses.iter_mut().find(|r| match r {
             Response::Read { first, end: last, .. } => !psn.is_before(*first) && !last.is_before(end),
@@ -79,6 +78,7 @@ impl QueuePair {
             first: psn,
             psn,
             end,
+            pd,
             va: reth.va,
             rkey: reth.rkey,
             left: reth.length,

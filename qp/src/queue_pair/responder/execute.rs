@@ -182,7 +182,7 @@ impl QueuePair {
     }
 
     fn write_packet(&mut self, packet: &Packet<'_>, ends: bool, host: &mut impl Host) -> Result<(), Refusal> {
-        let domain = self.domain();
+        let domain = self.domain_of(packet, host)?;
         let data = packet.payload();
         let Message::Write { va, rkey, length, received } = self.responder.message else {
             return Err(Refusal::invalid("opcode out of sequence"));

@@ -226,4 +226,8 @@ impl Host for TestHost {
         let wr = self.shared.pop_front().ok_or(NoSharedRecv::Empty)?;
         Ok(SharedRecv { wr, pd: self.shared_pd.unwrap_or(super::PD) })
     }
+
+    fn xrc_pd(&self, xrc_srq: u32) -> Option<PdId> {
+        (xrc_srq == XRC_SRQ).then_some(self.shared_pd.unwrap_or(super::PD))
+    }
 }

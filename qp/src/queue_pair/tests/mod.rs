@@ -9,6 +9,7 @@ mod requester;
 mod responder;
 mod retries;
 mod states;
+mod xrc;
 
 use super::*;
 use crate::attr::{QpCap, QpState, QpType};
