@@ -79,6 +79,7 @@ fn inherited(state: &mut State) -> Vec<String> {
         expect("alloc_pd", device.alloc_pd().map(drop));
         expect("create_cq", device.create_cq(4).map(drop));
         expect("poll_event", device.poll_event().map(drop));
+        expect("open_xrcd", device.open_xrcd().map(drop));
         device.progress();
         let _ =
             (device.address(), device.gid(), device.counters(), device.port_attr(), format!("{device:?}"));
@@ -86,6 +87,7 @@ fn inherited(state: &mut State) -> Vec<String> {
     }
     if let Some(pd) = &state.pd {
         expect("register", pd.register(64, rnic::Access::LOCAL_WRITE).map(drop));
+        expect("create_srq", pd.create_srq(&rnic::SrqInit::default()).map(drop));
     }
     for end in state.ends.iter().flatten() {
         if let Some(pd) = &state.pd {
