@@ -1,0 +1,134 @@
+//! The cases of `test_cqex.py`, `test_qpex.py`, `test_relaxed_ordering.py` and `test_odp.py` over extended reliable
+//! connections. The extended ways to post and to poll that some of them are about are the only ones here.
+
+use rnic::sim::Net;
+use rnic::{
+    Access, CompletionQueue, ConnectOptions, Destination, Device, Error, MemoryRegion, Operation,
+    ProtectionDomain, QpInit, QueuePair, SendFlags, SendWr, SharedReceiveQueue, SrqInit, WcOpcode, WcStatus,
+    WorkCompletion, XrcDomain,
+};
+use std::time::Duration;
+
+/// Bytes of each message, as in the suite.
+const MESSAGE: usize = 1024;
+
+/// Messages on each queue pair each way, as in the suite.
+const NUM_MSGS: u32 = 1000;
+
+/// The immediate data of the suite.
+const IMM: u32 = 0x0321_4354;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One side: two sending and two receiving halves, and one queue for what they receive (`XRCResources`).
+struct Player {
+    device: Device,
+    xrcd: XrcDomain,
+    _pd: ProtectionDomain,
+    cq: CompletionQueue,
+    srq: SharedReceiveQueue,
+    mr: MemoryRegion,
+    send_qps: [QueuePair; 2],
+    recv_qps: [QueuePair; 2],
+}
+
+impl Player {
+    fn new(device: &Device, access: Access) -> Result<Self, Error> {
+        let xrcd = device.open_xrcd()?;
+        let pd = device.alloc_pd()?;
+        let cq = device.create_cq(2000)?;
+        let init = SrqInit { max_wr: 2 * NUM_MSGS, max_sge: 1, limit: 0 };
+        let srq = pd.create_xrc_srq(&init, &xrcd, &cq)?;
+        let mr = pd.register(MESSAGE, access)?;
+        let send = QpInit { sq_sig_all: true, ..QpInit::xrc_send(&cq) };
+        let send_qps = [pd.create_qp(&send)?, pd.create_qp(&send)?];
+        let recv = QpInit::xrc_recv(&xrcd);
+        let recv_qps = [device.create_qp(&recv)?, device.create_qp(&recv)?];
+        Ok(Self { device: device.clone(), xrcd, _pd: pd, cq, srq, mr, send_qps, recv_qps })
+    }
+
+    fn poll(&self) -> Result<WorkCompletion, Error> {
+        let wc = self.cq.wait(PATIENCE)?;
+        assert_eq!(wc.status, WcStatus::Success);
+        Ok(wc)
+    }
+}
+
+/// Runs traffic in virtual time, then on loopback, between players with this memory.
+fn everywhere(access: Access, imm: Option<u32>) -> Result<(), Error> {
+    let net = Net::new();
+    run(&net.device(), &net.device(), access, imm, NUM_MSGS)?;
+    // Fewer: one thread that waits for two devices in turn has to be noticed by both each time.
+    run(&rnic_tests::open(), &rnic_tests::open(), access, imm, NUM_MSGS / 10)
+}
+
+fn run(a: &Device, b: &Device, access: Access, imm: Option<u32>, count: u32) -> Result<(), Error> {
+    let (client, server) = (Player::new(a, access)?, Player::new(b, access)?);
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        for (send, recv) in from.send_qps.iter().zip(&to.recv_qps) {
+            send.connect(&recv.address(), &ConnectOptions::default())?;
+            recv.connect(&send.address(), &ConnectOptions::default())?;
+        }
+    }
+    xrc_traffic(&client, &server, imm, count)?;
+    for Player { device, xrcd, srq, send_qps, recv_qps, .. } in [client, server] {
+        drop((send_qps, recv_qps));
+        srq.destroy()?;
+        xrcd.close()?;
+        assert_eq!(device.counters().qp.retry_exceeded_err, 0);
+    }
+    Ok(())
+}
+
+/// Client and server send each other's queue messages in turn, on each queue pair, and check every byte
+/// (`xrc_traffic`).
+fn xrc_traffic(client: &Player, server: &Player, imm: Option<u32>, count: u32) -> Result<(), Error> {
+    for player in [client, server] {
+        for _ in 0..2 * NUM_MSGS {
+            player.srq.recv(0, player.mr.all())?;
+        }
+    }
+    for _ in 0..count {
+        for index in 0..2 {
+            for (from, to, letter) in [(client, server, b'c'), (server, client, b's')] {
+                from.mr.write_at(0, &[letter; MESSAGE])?;
+                let operation = Operation::Send { imm, invalidate: None };
+                let wr = SendWr::new(0, operation, from.mr.all()).flags(SendFlags::SIGNALED);
+                from.send_qps[index].post_send(wr.to(Destination::XrcSrq(to.srq.srqn())))?;
+                let sent = from.poll()?;
+                assert_eq!((sent.opcode, sent.qpn), (WcOpcode::Send, from.send_qps[index].qpn()));
+                let received = to.poll()?;
+                assert_eq!((received.opcode, received.qpn), (WcOpcode::Recv, to.recv_qps[index].qpn()));
+                assert_eq!(received.imm(), imm);
+                assert!(to.mr.to_vec()? == [letter; MESSAGE]);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn test_xrc_traffic_cq_ex() -> Result<(), Error> {
+    everywhere(Access::LOCAL_WRITE, None)
+}
+
+#[test]
+fn test_qp_ex_xrc_send() -> Result<(), Error> {
+    everywhere(Access::LOCAL_WRITE, None)
+}
+
+#[test]
+fn test_qp_ex_xrc_send_imm() -> Result<(), Error> {
+    everywhere(Access::LOCAL_WRITE, Some(IMM))
+}
+
+#[test]
+fn test_ro_xrc_traffic() -> Result<(), Error> {
+    everywhere(Access::LOCAL_WRITE | Access::RELAXED_ORDERING, None)
+}
+
+#[test]
+fn test_odp_xrc_traffic() -> Result<(), Error> {
+    everywhere(Access::LOCAL_WRITE | Access::ON_DEMAND, None)
+}
