@@ -45,7 +45,7 @@ mod queue;
 mod queue_pair;
 mod sync;
 
-pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue};
+pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
 pub use connection::RcEnd;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::{AddressHandle, MemoryRegion, ProtectionDomain};

@@ -3,7 +3,7 @@
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
-use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, Qpn, WcStatus, WorkCompletion};
+use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, QpState, Qpn, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -70,16 +70,22 @@ impl HostState {
         self.events.push_back(event);
     }
 
-    fn complete(&mut self, cq: CqId, completion: WorkCompletion, wakes: bool) {
+    fn complete(&mut self, cq: CqId, qp: &QpShared, completion: WorkCompletion, wakes: bool) {
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         let already = queue.producer.shared.is_overrun();
         match queue.producer.push(completion, wakes) {
             Pushed::Quiet => {}
             Pushed::Notify => self.notify.push(Arc::clone(&queue.producer.shared)),
-            Pushed::Overrun if already => {}
+            Pushed::Overrun if already && qp.state() == QpState::Err => {}
             Pushed::Overrun => {
-                self.overrun.push(cq);
-                self.push_event(AsyncEvent::CompletionQueueError(cq.0));
+                // A queue pair that was in RESET when the queue overran, or made later, fails once it loses one too.
+                if !self.overrun.contains(&cq) {
+                    self.overrun.push(cq);
+                }
+                if !already {
+                    self.notify.push(Arc::clone(&queue.producer.shared));
+                    self.push_event(AsyncEvent::CompletionQueueError(cq.0));
+                }
             }
         }
     }
@@ -155,12 +161,12 @@ impl Memory for QpHost<'_> {
 impl Host for QpHost<'_> {
     fn complete_send(&mut self, completion: WorkCompletion) {
         let wakes = completion.status != WcStatus::Success;
-        self.state.complete(self.send_cq, completion, wakes);
+        self.state.complete(self.send_cq, self.shared, completion, wakes);
     }
 
     fn complete_recv(&mut self, _xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
         let wakes = solicited || completion.status != WcStatus::Success;
-        self.state.complete(self.recv_cq, completion, wakes);
+        self.state.complete(self.recv_cq, self.shared, completion, wakes);
     }
 
     fn release_send(&mut self) {
