@@ -8,6 +8,7 @@ mod tests;
 pub use channel::{CompletionChannel, CompletionEvent};
 pub use stream::Completions;
 
+use crate::destroy::{NotDestroyed, destroy_last};
 use crate::device::DeviceInner;
 use crate::engine::{CqId, completion_room};
 use crate::error::{Error, Result};
@@ -88,6 +89,27 @@ impl CompletionQueue {
         // What is not needed, old or new, is freed after the port's lock is let go.
         port.control(|e| e.resize_cq(self.inner.id, &mut room, cqe))?;
         Ok(())
+    }
+
+    /// Destroys it. Dropping the last handle does so too, once no queue pair uses it.
+    ///
+    /// # Errors
+    /// The queue as it was, with [`ResourceError::Busy`](crate::engine::ResourceError): queue pairs complete to it (IBTA C11-17), events of it are
+    /// not acknowledged, or there are other handles. [`Error::Forked`].
+    pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        const WHAT: &str = "completion queue";
+        let Some(queue_pairs) = self.inner.device.port.inspect(|e| e.cq_users(self.inner.id)) else {
+            return Err(NotDestroyed::new(self, Error::Forked));
+        };
+        if queue_pairs > 0 {
+            return Err(NotDestroyed::busy(self, WHAT, queue_pairs, "queue pairs"));
+        }
+        let events = self.inner.shared.events().unacknowledged();
+        if events > 0 {
+            return Err(NotDestroyed::busy(self, WHAT, events as usize, "unacknowledged events"));
+        }
+        // The only handle is the only one that could make a queue pair meanwhile.
+        destroy_last(self.inner, WHAT, "other handles", |inner| Self { inner })
     }
 
     /// Takes up to `out.len()` completions, oldest first; returns how many. Makes progress when there are none. A

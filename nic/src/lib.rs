@@ -35,6 +35,7 @@ pub mod sim;
 
 mod completion;
 mod connection;
+mod destroy;
 mod device;
 mod domain;
 mod error;
@@ -47,6 +48,7 @@ mod sync;
 
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
 pub use connection::RcEnd;
+pub use destroy::NotDestroyed;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::{AddressHandle, MemoryRegion, ProtectionDomain};
 pub use error::{Error, Result};

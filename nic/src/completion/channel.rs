@@ -1,6 +1,7 @@
 //! Completion channels, as programs hold them.
 
 use super::{CompletionQueue, in_vain};
+use crate::destroy::{NotDestroyed, destroy_last};
 use crate::device::DeviceInner;
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
@@ -80,6 +81,23 @@ impl CompletionChannel {
             let _ = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], left);
         }
     }
+
+    /// Destroys it. Dropping the last handle does so too, once no completion queue uses it.
+    ///
+    /// # Errors
+    /// The channel as it was, with [`ResourceError::Busy`]: completion queues deliver to it, or there are other
+    /// handles. [`Error::Forked`].
+    pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        if !self.inner.device.port.is_ours() {
+            return Err(NotDestroyed::new(self, Error::Forked));
+        }
+        let queues = self.inner.shared.queues();
+        if queues > 0 {
+            return Err(NotDestroyed::busy(self, WHAT, queues, "completion queues"));
+        }
+        // The only handle is the only one that could make a queue meanwhile.
+        destroy_last(self.inner, WHAT, "other handles", |inner| Self { inner })
+    }
 }
 
 impl AsFd for CompletionChannel {
@@ -103,7 +121,7 @@ impl std::fmt::Debug for CompletionChannel {
 
 /// The news that a completion queue which was armed has a completion.
 ///
-/// Dropping it acknowledges the event.
+/// Dropping it acknowledges the event: until then the completion queue cannot be [destroyed](CompletionQueue::destroy).
 #[must_use = "an event that is dropped is acknowledged"]
 pub struct CompletionEvent {
     cq: Weak<CqShared>,

@@ -67,6 +67,14 @@ fn size_error(result: Result<impl Sized>) -> bool {
     matches!(result, Err(Error::Resource(ResourceError::Size { what: "cqe", .. })))
 }
 
+/// The number of users that an object was not destroyed for, and what they are.
+fn busy(error: &Error) -> Option<(usize, &'static str)> {
+    match error {
+        Error::Resource(ResourceError::Busy { users, by, .. }) => Some((*users, by)),
+        _ => None,
+    }
+}
+
 #[test]
 fn sizes_are_bounded_in_creating_and_in_resizing() -> Result<()> {
     let device = Net::new().device();
@@ -218,6 +226,82 @@ fn solicited_events_are_for_solicited_receives_and_errors_only() -> Result<()> {
     assert_eq!(of(WcOpcode::Recv, WcStatus::Success), 3);
     assert_eq!(of(WcOpcode::RecvRdmaWithImm, WcStatus::Success), 2);
     assert_eq!(received.iter().filter(|wc| wc.status == WcStatus::WrFlushErr).count(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_queue_in_use_is_not_destroyed_but_handed_back() -> Result<()> {
+    let Pair { device, send_cq, left, right, recv_cq, source, target, net, .. } = pair(10, 10)?;
+    let refused = send_cq.destroy().expect_err("a queue pair completes to it");
+    assert_eq!(busy(&refused.error), Some((1, "queue pairs")));
+    // It works as before.
+    left.write(1, source.all(), target.remote(0))?;
+    assert_eq!(refused.object.wait(LIMIT)?.status, WcStatus::Success);
+    let send_cq = refused.object;
+    let copy = send_cq.clone();
+    drop((left, recv_cq));
+    let refused = send_cq.destroy().expect_err("there is another handle");
+    assert_eq!(busy(&refused.error), Some((1, "other handles")));
+    drop(copy);
+    refused.object.destroy()?;
+    let cq = device.create_cq(1)?;
+    let qp = device.alloc_pd()?.create_qp(&QpInit::rc(&cq, &cq))?;
+    let error = cq.destroy().map_err(Error::from).expect_err("in use");
+    assert_eq!(busy(&error), Some((1, "queue pairs")), "one user, although it completes there twice");
+    assert_eq!(error.to_string(), "the completion queue is still in use by queue pairs (1)");
+    drop((qp, right, net));
+    Ok(())
+}
+
+#[test]
+fn a_channel_in_use_is_not_destroyed_but_handed_back() -> Result<()> {
+    let net = Net::new();
+    let device = net.device();
+    let channel = device.create_comp_channel()?;
+    let cqs = (0..3).map(|_| device.create_cq_with_channel(4, &channel)).collect::<Result<Vec<_>>>()?;
+    let refused = channel.destroy().expect_err("completion queues deliver to it");
+    assert_eq!(busy(&refused.error), Some((3, "completion queues")));
+    let channel = refused.object;
+    cqs.into_iter().try_for_each(CompletionQueue::destroy)?;
+    let copy = channel.clone();
+    let refused = channel.destroy().expect_err("there is another handle");
+    assert_eq!(busy(&refused.error), Some((1, "other handles")));
+    drop(copy);
+    refused.object.destroy()?;
+    let channel = net.device().create_comp_channel()?;
+    let foreign = device.create_cq_with_channel(4, &channel).expect_err("of another device");
+    assert!(matches!(foreign, Error::Resource(ResourceError::Unknown { what: "completion channel" })));
+    channel.destroy()?;
+    Ok(())
+}
+
+#[test]
+fn events_are_acknowledged_before_their_queue_is_destroyed() -> Result<()> {
+    let net = Net::new();
+    let device = net.device();
+    let channel = device.create_comp_channel()?;
+    let cq = device.create_cq_with_channel(4, &channel)?;
+    let pd = device.alloc_pd()?;
+    let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
+    let fail = || {
+        cq.arm(false)?;
+        qp.modify(&crate::QpAttr::to_state(QpState::Err))?;
+        qp.recv(1, Gather::Empty)
+    };
+    fail()?;
+    fail()?;
+    let (first, second) = (channel.wait(LIMIT)?, channel.wait(LIMIT)?);
+    assert!(first.is_for(&cq) && second.is_for(&cq));
+    assert!(matches!(channel.wait(LIMIT), Err(Error::Stalled)));
+    fail()?;
+    drop(qp);
+    first.acknowledge();
+    let refused = cq.destroy().expect_err("an event is not acknowledged");
+    assert_eq!(busy(&refused.error), Some((1, "unacknowledged events")));
+    drop(second);
+    refused.object.destroy()?;
+    assert!(channel.next_event().is_none(), "what was not handed out went with the queue");
+    channel.destroy()?;
     Ok(())
 }
 
