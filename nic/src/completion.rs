@@ -1,14 +1,22 @@
 //! Completion queues and completion channels.
 
+mod channel;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use channel::{CompletionChannel, CompletionEvent};
+pub use stream::Completions;
+
+use crate::destroy::{NotDestroyed, destroy_last};
 use crate::device::DeviceInner;
-use crate::engine::CqId;
+use crate::engine::{CqId, completion_room};
 use crate::error::{Error, Result};
-use crate::port::generation;
-use crate::queue::{ChannelShared, CqShared};
+use crate::port::Port;
+use crate::queue::{CqShared, Wish, completion_queue};
 use qp::WorkCompletion;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A completion queue. Clones are the same queue.
 #[derive(Clone)]
@@ -27,6 +35,7 @@ impl Drop for CqInner {
         if let Ok(port) = self.device.port() {
             // Queue pairs that complete here keep it alive, so it is not in use.
             let _ = port.control(|e| e.destroy_cq(self.id));
+            self.shared.detach();
         }
     }
 }
@@ -37,9 +46,16 @@ impl CompletionQueue {
         cqe: u32,
         channel: Option<&CompletionChannel>,
     ) -> Result<Self> {
-        let channel = channel.map(|c| Arc::clone(&c.shared));
-        let (id, shared) = device.port()?.control(|e| e.create_cq(cqe, channel))?;
-        Ok(Self { inner: Arc::new(CqInner { device: Arc::clone(device), id, shared }) })
+        let port = device.port()?;
+        let channel = channel.map(|c| c.of(device)).transpose()?;
+        let (producer, shared) = completion_queue(completion_room(cqe)?, channel);
+        match port.control(|e| e.create_cq(producer)) {
+            Ok(id) => Ok(Self { inner: Arc::new(CqInner { device: Arc::clone(device), id, shared }) }),
+            Err(error) => {
+                shared.detach();
+                Err(error.into())
+            }
+        }
     }
 
     /// How many completions it holds.
@@ -48,10 +64,52 @@ impl CompletionQueue {
         self.inner.shared.capacity()
     }
 
-    /// Whether completions were lost because there was no room for them. The queue takes no more then.
+    /// Its number in the port, as [`AsyncEvent::CompletionQueueError`](crate::engine::AsyncEvent) tells it.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.inner.id.0
+    }
+
+    /// Whether completions were lost because there was no room for them. The queue takes no more then, whatever its
+    /// size, and its queue pairs go to ERR (IBTA C9-218, C11-37).
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.inner.shared.is_overrun()
+    }
+
+    /// Makes it hold `cqe` completions from now on. What waits to be polled stays, in order, while others poll and
+    /// queue pairs complete.
+    ///
+    /// # Errors
+    /// [`Error::Resource`]: the size is out of range, or more completions wait than it would hold; the queue is as it
+    /// was then.
+    pub fn resize(&self, cqe: u32) -> Result<()> {
+        let port = self.inner.device.port()?;
+        let mut room = completion_room(cqe)?;
+        // What is not needed, old or new, is freed after the port's lock is let go.
+        port.control(|e| e.resize_cq(self.inner.id, &mut room, cqe))?;
+        Ok(())
+    }
+
+    /// Destroys it. Dropping the last handle does so too, once no queue pair uses it.
+    ///
+    /// # Errors
+    /// The queue as it was, with [`ResourceError::Busy`](crate::engine::ResourceError): queue pairs complete to it (IBTA C11-17), events of it are
+    /// not acknowledged, or there are other handles. [`Error::Forked`].
+    pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        const WHAT: &str = "completion queue";
+        let Some(queue_pairs) = self.inner.device.port.inspect(|e| e.cq_users(self.inner.id)) else {
+            return Err(NotDestroyed::new(self, Error::Forked));
+        };
+        if queue_pairs > 0 {
+            return Err(NotDestroyed::busy(self, WHAT, queue_pairs, "queue pairs"));
+        }
+        let events = self.inner.shared.events().unacknowledged();
+        if events > 0 {
+            return Err(NotDestroyed::busy(self, WHAT, events as usize, "unacknowledged events"));
+        }
+        // The only handle is the only one that could make a queue pair meanwhile.
+        destroy_last(self.inner, WHAT, "other handles", |inner| Self { inner })
     }
 
     /// Takes up to `out.len()` completions, oldest first; returns how many. Makes progress when there are none. A
@@ -73,16 +131,25 @@ impl CompletionQueue {
         (self.poll(&mut one) == 1).then(|| one[0])
     }
 
+    /// The oldest completion; an error if there will never be one.
+    fn poll_result(&self) -> Option<Result<WorkCompletion>> {
+        // Looked at first: what was taken in before the queue overran is polled before that is told.
+        let overrun = self.is_overrun();
+        match self.poll_one() {
+            Some(completion) => Some(Ok(completion)),
+            None => overrun.then_some(Err(Error::Overrun)),
+        }
+    }
+
     /// Waits for a completion, making progress meanwhile.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as nothing can come any more.
+    /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as nothing can come any more;
+    /// [`Error::Overrun`] when the queue is in error and empty.
     pub fn wait(&self, timeout: Duration) -> Result<WorkCompletion> {
         let port = self.inner.device.port()?;
         let before = port.now();
-        port.wait(timeout, || self.poll_one()).ok_or_else(|| {
-            if port.now() >= before + timeout { Error::Timeout(timeout) } else { Error::Stalled }
-        })
+        port.wait(timeout, || self.poll_result()).unwrap_or_else(|| Err(in_vain(port, before, timeout)))
     }
 
     /// Asks for an event on the channel at the next completion, or at the next solicited or failed one. Completions
@@ -92,67 +159,35 @@ impl CompletionQueue {
     /// [`Error::Forked`].
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         let port = self.inner.device.port()?;
-        self.inner.shared.arm(solicited_only);
+        self.inner.shared.wish(if solicited_only { Wish::SOLICITED } else { Wish::ANY });
         port.hand_over();
         Ok(())
+    }
+
+    /// How many completions wait to be taken at this moment; none in a forked child. Makes no progress.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        if self.inner.device.port.is_ours() { self.inner.shared.len() } else { 0 }
     }
 
     /// Whether there is nothing to take at this moment. Makes no progress.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.inner.device.port.is_ours() || self.inner.shared.is_empty()
+        self.len() == 0
+    }
+}
+
+/// Why a wait that began at `before` ended with nothing.
+fn in_vain(port: &Port, before: Instant, timeout: Duration) -> Error {
+    if port.now().saturating_duration_since(before) >= timeout {
+        Error::Timeout(timeout)
+    } else {
+        Error::Stalled
     }
 }
 
 impl std::fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CompletionQueue({} entries)", self.capacity())
-    }
-}
-
-/// A completion channel: tells of completions through a descriptor that can be polled.
-///
-/// Clones are the same channel.
-#[derive(Clone)]
-pub struct CompletionChannel {
-    shared: Arc<ChannelShared>,
-    /// Which process it is of, as [`generation`] counts them.
-    generation: u32,
-}
-
-impl CompletionChannel {
-    pub(crate) fn new() -> Result<Self> {
-        let shared = ChannelShared::new()
-            .map_err(|e| Error::Os { what: "cannot create a completion channel", source: e.into() })?;
-        Ok(Self { shared: Arc::new(shared), generation: generation() })
-    }
-
-    /// The next event; `None` if there is none. Never waits: the descriptor is readable while there are events. A
-    /// forked child gets none: it would take them from its parent.
-    #[must_use]
-    pub fn next_event(&self) -> Option<CompletionEvent> {
-        if self.generation != generation() {
-            return None;
-        }
-        self.shared.next().map(|cq| CompletionEvent { cq })
-    }
-}
-
-impl AsFd for CompletionChannel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.fd()
-    }
-}
-
-/// The news that a completion queue which was armed has a completion.
-pub struct CompletionEvent {
-    cq: Weak<CqShared>,
-}
-
-impl CompletionEvent {
-    /// Whether the event is of this completion queue.
-    #[must_use]
-    pub fn is_for(&self, cq: &CompletionQueue) -> bool {
-        std::ptr::eq(self.cq.as_ptr(), Arc::as_ptr(&cq.inner.shared))
     }
 }

@@ -312,10 +312,10 @@ impl Device {
         ProtectionDomain::new(&self.inner)
     }
 
-    /// Creates a completion queue of at least `cqe` entries.
+    /// Creates a completion queue of `cqe` entries.
     ///
     /// # Errors
-    /// [`Error::Resource`] for a size that is out of range.
+    /// [`Error::Resource`] for a size that is out of range, and when there are none left.
     pub fn create_cq(&self, cqe: u32) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.inner, cqe, None)
     }
@@ -323,7 +323,7 @@ impl Device {
     /// Creates a completion queue whose events go to `channel`.
     ///
     /// # Errors
-    /// As [`create_cq`](Self::create_cq).
+    /// As [`create_cq`](Self::create_cq), and [`Error::Resource`] for a channel of another device.
     pub fn create_cq_with_channel(&self, cqe: u32, channel: &CompletionChannel) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.inner, cqe, Some(channel))
     }
@@ -348,9 +348,9 @@ impl Device {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is no descriptor left.
+    /// [`Error::Os`] when there is no descriptor left; [`Error::Forked`].
     pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
-        CompletionChannel::new()
+        CompletionChannel::new(&self.inner)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Protection domains and the memory registered in them.
 
 use crate::completion::CompletionQueue;
+use crate::destroy::{NotDestroyed, destroy_last};
 use crate::device::{Device, DeviceInner};
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
@@ -46,6 +47,19 @@ impl ProtectionDomain {
     #[must_use]
     pub fn device(&self) -> Device {
         Device { inner: Arc::clone(&self.inner.device) }
+    }
+
+    /// Destroys it. Dropping the last handle does so too, once nothing that was made in it is left.
+    ///
+    /// # Errors
+    /// The domain as it was, with [`ResourceError::Busy`]: something made in it is left, or there are other handles.
+    /// [`Error::Forked`].
+    pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        if !self.inner.device.port.is_ours() {
+            return Err(NotDestroyed::new(self, Error::Forked));
+        }
+        let by = "what was made in it, and other handles";
+        destroy_last(self.inner, "protection domain", by, |inner| Self { inner })
     }
 
     /// Registers `len` bytes of fresh memory, all zero.
@@ -299,6 +313,19 @@ impl std::fmt::Debug for MemoryRegion {
 mod tests {
     use super::*;
     use qp::Gid;
+
+    #[test]
+    fn a_domain_in_use_is_not_destroyed_but_handed_back() -> Result<()> {
+        let net = crate::sim::Net::new();
+        let device = net.device();
+        let pd = device.alloc_pd()?;
+        let region = pd.register(1, Access::LOCAL_WRITE)?;
+        let handle = pd.create_ah(&AddressVector::new(device.gid(), 0))?;
+        let refused = pd.destroy().expect_err("in use");
+        assert!(matches!(refused.error, Error::Resource(ResourceError::Busy { users: 2, .. })));
+        drop((region, handle));
+        Ok(refused.object.destroy()?)
+    }
 
     #[test]
     fn address_handles_are_checked() -> Result<()> {

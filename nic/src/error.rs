@@ -45,6 +45,9 @@ pub enum Error {
         "no completion, and nothing is under way any more: what was waited for was never posted, or failed without a report"
     )]
     Stalled,
+    /// The completion queue is in error, and what came before that was polled.
+    #[error("the completion queue overran: completions were lost, and it takes no more")]
+    Overrun,
     /// The object was opened before a fork, by the parent.
     #[error("this device was opened by the parent process: open it again after the fork")]
     Forked,

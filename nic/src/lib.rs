@@ -48,7 +48,7 @@ mod srq;
 mod sync;
 mod xrc;
 
-pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue};
+pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};

@@ -10,6 +10,8 @@ use rnic::{Device, Error, MemoryRegion, RcEnd, WcStatus};
 use std::io::BufRead;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Takes pages of a region away, behind the device's back. `pages` are bytes of it and begin with a page.
@@ -78,6 +80,7 @@ fn inherited(state: &mut State) -> Vec<String> {
     if let Some(device) = &state.device {
         expect("alloc_pd", device.alloc_pd().map(drop));
         expect("create_cq", device.create_cq(4).map(drop));
+        expect("create_comp_channel", device.create_comp_channel().map(drop));
         expect("poll_event", device.poll_event().map(drop));
         expect("open_xrcd", device.open_xrcd().map(drop));
         device.progress();
@@ -98,6 +101,9 @@ fn inherited(state: &mut State) -> Vec<String> {
         expect("modify", end.qp.modify(&rnic::QpAttr::to_state(rnic::QpState::Err)));
         expect("arm", end.cq.arm(false));
         expect("wait", end.cq.wait(Duration::from_millis(1)).map(drop));
+        expect("resize", end.cq.resize(100));
+        expect("destroy", end.cq.clone().destroy().map_err(Error::from));
+        expect("next", now(end.cq.next()));
         expect("connect", end.qp.connect(&end.qp.address(), &rnic::ConnectOptions::default()));
         let _ = (end.qp.state(), end.qp.counters(), end.qp.failure(), end.qp.query(), end.cq.poll_one());
     }
@@ -112,6 +118,15 @@ fn inherited(state: &mut State) -> Vec<String> {
         wrong.push(format!("a device of the child's own: {error}"));
     }
     wrong
+}
+
+/// What a future has to say the first time that it is asked.
+fn now<T>(future: impl Future<Output = Result<T, Error>>) -> Result<(), Error> {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(result) => result.map(drop),
+        Poll::Pending => Ok(()),
+    }
 }
 
 /// The child opens devices of its own and transfers something.

@@ -5,7 +5,7 @@ use super::srq::{SrqId, SrqTable, XrcdId};
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
-use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, PdId, Qpn, WcStatus, WorkCompletion};
+use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, PdId, QpState, Qpn, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -52,9 +52,10 @@ pub(crate) struct QpLinks {
 }
 
 impl QpLinks {
-    /// Its completion queues.
+    /// Its completion queues, one that serves both directions once.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = CqId> {
-        [self.send_cq, self.recv_cq].into_iter().flatten()
+        let recv_cq = self.recv_cq.filter(|_| self.recv_cq != self.send_cq);
+        [self.send_cq, recv_cq].into_iter().flatten()
     }
 }
 
@@ -105,17 +106,23 @@ impl HostState {
     }
 
     /// Delivers a completion; one of an object without a completion queue is nobody's.
-    fn complete(&mut self, cq: Option<CqId>, completion: WorkCompletion, wakes: bool) {
+    fn complete(&mut self, cq: Option<CqId>, qp: &QpShared, completion: WorkCompletion, wakes: bool) {
         let Some(cq) = cq else { return };
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
         let already = queue.producer.shared.is_overrun();
         match queue.producer.push(completion, wakes) {
             Pushed::Quiet => {}
             Pushed::Notify => self.notify.push(Arc::clone(&queue.producer.shared)),
-            Pushed::Overrun if already => {}
+            Pushed::Overrun if already && qp.state() == QpState::Err => {}
             Pushed::Overrun => {
-                self.overrun.push(cq);
-                self.push_event(AsyncEvent::CompletionQueueError(cq.0));
+                // A queue pair that was in RESET when the queue overran, or made later, fails once it loses one too.
+                if !self.overrun.contains(&cq) {
+                    self.overrun.push(cq);
+                }
+                if !already {
+                    self.notify.push(Arc::clone(&queue.producer.shared));
+                    self.push_event(AsyncEvent::CompletionQueueError(cq.0));
+                }
             }
         }
     }
@@ -190,7 +197,7 @@ impl Memory for QpHost<'_> {
 impl Host for QpHost<'_> {
     fn complete_send(&mut self, completion: WorkCompletion) {
         let wakes = completion.status != WcStatus::Success;
-        self.state.complete(self.links.send_cq, completion, wakes);
+        self.state.complete(self.links.send_cq, self.shared, completion, wakes);
     }
 
     fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
@@ -200,7 +207,7 @@ impl Host for QpHost<'_> {
             // None where the queue was destroyed while a message was on its way into a buffer from it.
             Some(number) => self.links.xrcd.and_then(|xrcd| self.state.srqs.cq(number, xrcd)),
         };
-        self.state.complete(cq, completion, wakes);
+        self.state.complete(cq, self.shared, completion, wakes);
     }
 
     fn release_send(&mut self) {

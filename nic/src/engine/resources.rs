@@ -5,7 +5,7 @@ use super::srq::{MAX_SRQ, MAX_SRQ_SGE, MAX_SRQ_WR};
 use super::{CqId, Engine, QpEntry, QpLinks};
 use crate::device::DeviceAttr;
 use crate::memory::{BufferError, Keys, MemoryBuffer, RegisterError};
-use crate::queue::{ChannelShared, CqShared, Direction, QpShared, completion_queue};
+use crate::queue::{CqProducer, CqRoom, Direction, QpShared};
 use qp::queue_pair::QpConfig;
 use qp::{Access, PdId, QpCap, QpType, Qpn, QueuePair};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub enum ResourceError {
         max: usize,
     },
     /// The object is in use.
-    #[error("the {what} is still used by {users} {by}: destroy those first")]
+    #[error("the {what} is still in use by {by} ({users})")]
     Busy {
         /// What was to be destroyed.
         what: &'static str,
@@ -81,6 +81,22 @@ pub enum ResourceError {
         users: usize,
         /// What they are.
         by: &'static str,
+    },
+    /// A completion queue that is to become smaller than what waits in it.
+    #[error("{waiting} completions wait to be polled, and {cqe} entries do not hold them: poll first")]
+    Waiting {
+        /// How many wait.
+        waiting: usize,
+        /// The size asked for.
+        cqe: u32,
+    },
+    /// The host has no memory for it.
+    #[error("no memory for a {what} of {entries} entries")]
+    NoMemory {
+        /// What was asked for.
+        what: &'static str,
+        /// How many entries.
+        entries: u32,
     },
     /// The object belongs to another device, or is gone.
     #[error("the {what} does not belong to this device, or is gone")]
@@ -196,6 +212,12 @@ pub(super) fn within(what: &'static str, given: u32, min: u32, max: u32) -> Resu
     if (min..=max).contains(&given) { Ok(()) } else { Err(ResourceError::Size { what, given, min, max }) }
 }
 
+/// Room for the completions of a queue of `cqe` entries.
+pub(crate) fn completion_room(cqe: u32) -> Result<CqRoom, ResourceError> {
+    within("cqe", cqe, 1, MAX_CQE)?;
+    CqRoom::new(cqe).map_err(|_| ResourceError::NoMemory { what: "completion queue", entries: cqe })
+}
+
 impl Engine {
     pub(crate) fn alloc_pd(&mut self) -> Result<PdId, ResourceError> {
         if self.pds.table.len() >= MAX_OBJECTS {
@@ -242,18 +264,22 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn create_cq(
-        &mut self,
-        capacity: u32,
-        channel: Option<Arc<ChannelShared>>,
-    ) -> Result<(CqId, Arc<CqShared>), ResourceError> {
-        within("cqe", capacity, 1, MAX_CQE)?;
+    pub(crate) fn create_cq(&mut self, producer: CqProducer) -> Result<CqId, ResourceError> {
         if self.host.cqs.len() >= MAX_OBJECTS {
             return Err(ResourceError::Exhausted { what: "completion queue", max: MAX_OBJECTS });
         }
-        let (producer, shared) = completion_queue(capacity, channel);
-        let id = CqId(self.host.cqs.insert(Cq { producer, users: 0 }));
-        Ok((id, shared))
+        Ok(CqId(self.host.cqs.insert(Cq { producer, users: 0 })))
+    }
+
+    /// Moves a completion queue to other room; `room` is the old one then.
+    pub(crate) fn resize_cq(&mut self, cq: CqId, room: &mut CqRoom, cqe: u32) -> Result<(), ResourceError> {
+        let entry = self.host.cqs.get_mut(cq.0).ok_or(ResourceError::Unknown { what: "completion queue" })?;
+        entry.producer.resize(room).map_err(|waiting| ResourceError::Waiting { waiting, cqe })
+    }
+
+    /// Queue pairs that complete to this queue.
+    pub(crate) fn cq_users(&self, cq: CqId) -> usize {
+        self.host.cqs.get(cq.0).map_or(0, |entry| entry.users)
     }
 
     pub(crate) fn destroy_cq(&mut self, cq: CqId) -> Result<(), ResourceError> {

@@ -27,6 +27,7 @@ use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Misses of the lock in a row after which a poller waits for it. An endless spin of a thread with a real-time
@@ -108,6 +109,12 @@ impl Port {
             Clock::Real => Instant::now(),
             Clock::Virtual(world) => world.now(),
         }
+    }
+
+    /// When `timeout` is over: in 136 years at the latest, because instants end somewhere.
+    pub(crate) fn deadline(&self, timeout: Duration) -> Instant {
+        let now = self.now();
+        now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
     }
 
     /// Runs `change` on the engine, sends what that made ready and tells whoever waits.
@@ -236,6 +243,7 @@ impl Port {
 
     /// Lets go of the engine, after taking in what was posted meanwhile.
     fn release<'a>(&'a self, mut lane: PiGuard<'a, Lane>) {
+        let mut woken = Vec::new();
         loop {
             if self.rung.swap(false, Ordering::Relaxed) {
                 for qpn in std::mem::take(&mut *locked(&self.doorbells)) {
@@ -244,11 +252,7 @@ impl Port {
                 lane.transmit(self.now());
             }
             if lane.engine.has_notifications() {
-                for cq in lane.engine.take_notifications() {
-                    if let Some(channel) = cq.channel() {
-                        channel.signal(&cq);
-                    }
-                }
+                lane.engine.take_notifications().for_each(|cq| cq.deliver(&mut woken));
             }
             if let Some(background) = &self.background {
                 if lane.has_work() {
@@ -258,6 +262,8 @@ impl Port {
                 }
             }
             drop(lane);
+            // Wakers are the program's code, which must not meet the lock.
+            woken.drain(..).for_each(Waker::wake);
             fence(Ordering::SeqCst);
             if !self.rung.load(Ordering::Relaxed) {
                 return;
@@ -272,7 +278,7 @@ impl Port {
     /// Waits until `ready` gives something or `timeout` has passed. In virtual time it is the simulation that moves
     /// on; there, `None` also means that nothing will ever happen any more.
     pub(crate) fn wait<R>(&self, timeout: Duration, mut ready: impl FnMut() -> Option<R>) -> Option<R> {
-        let deadline = self.now() + timeout;
+        let deadline = self.deadline(timeout);
         loop {
             if let Some(result) = ready() {
                 return Some(result);

@@ -1,19 +1,14 @@
-//! Completion queues and channels, as the engine and the program share them.
+//! Completion queues, as the engine and the program share them.
 
-use super::ring::{Consumer, Producer, ring};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use super::channel::{ChannelShared, EventCounts};
+use super::ring::{Apart, Consumer, Producer, ring};
+use super::waiters::Waiters;
+use super::wishes::{Wish, Wishes};
 use qp::WorkCompletion;
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// Nobody waits for an event.
-const IDLE: u8 = 0;
-/// An event is wanted for the next solicited completion, or error.
-const SOLICITED: u8 = 1;
-/// An event is wanted for the next completion.
-const ANY: u8 = 2;
+use std::collections::TryReserveError;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 /// Takes a lock whose holder cannot leave its data half changed.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -23,17 +18,24 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The program's side of a completion queue.
 pub(crate) struct CqShared {
     consumer: Mutex<Consumer<WorkCompletion>>,
-    capacity: u32,
-    armed: AtomicU8,
+    /// What the engine looks at with each completion, away from the lock that the program takes with each poll.
+    wishes: Apart<Wishes>,
     overrun: AtomicBool,
+    capacity: AtomicU32,
     channel: Option<Arc<ChannelShared>>,
-    /// Events delivered and not acknowledged by the program.
-    pub(crate) unacknowledged: AtomicU32,
+    pub(super) events: EventCounts,
+    /// Tasks that await a completion.
+    pub(crate) waiters: Waiters,
+    /// Events that are due on the channel, until the engine's driver delivers them.
+    due: AtomicU32,
+    /// Whether the tasks that wait are to be woken then.
+    wakes: AtomicBool,
 }
 
 /// The engine's side of a completion queue.
 pub(crate) struct CqProducer {
     ring: Producer<WorkCompletion>,
+    overrun: bool,
     pub(crate) shared: Arc<CqShared>,
 }
 
@@ -42,165 +44,156 @@ pub(crate) struct CqProducer {
 pub(crate) enum Pushed {
     /// Nobody waits.
     Quiet,
-    /// The channel wants to be told.
+    /// Somebody wants to be told.
     Notify,
     /// No room: the completion is lost and the queue is in error.
     Overrun,
 }
 
-/// A completion queue of `capacity` entries.
-pub(crate) fn completion_queue(
+/// Room for completions: what a queue is resized to. Allocated before any lock is taken, because it may be large.
+pub(crate) struct CqRoom {
+    producer: Producer<WorkCompletion>,
+    consumer: Consumer<WorkCompletion>,
     capacity: u32,
+}
+
+impl CqRoom {
+    /// Room for `capacity` completions.
+    pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
+        let (producer, consumer) = ring(capacity as usize)?;
+        Ok(Self { producer, consumer, capacity })
+    }
+}
+
+/// A completion queue with this room.
+pub(crate) fn completion_queue(
+    room: CqRoom,
     channel: Option<Arc<ChannelShared>>,
 ) -> (CqProducer, Arc<CqShared>) {
-    let (producer, consumer) = ring(capacity as usize);
+    if let Some(channel) = &channel {
+        channel.attach();
+    }
     let shared = Arc::new(CqShared {
-        consumer: Mutex::new(consumer),
-        capacity,
-        armed: AtomicU8::new(IDLE),
+        consumer: Mutex::new(room.consumer),
+        wishes: Apart(Wishes::new()),
         overrun: AtomicBool::new(false),
+        capacity: AtomicU32::new(room.capacity),
         channel,
-        unacknowledged: AtomicU32::new(0),
+        events: EventCounts::default(),
+        waiters: Waiters::default(),
+        due: AtomicU32::new(0),
+        wakes: AtomicBool::new(false),
     });
-    (CqProducer { ring: producer, shared: Arc::clone(&shared) }, shared)
+    (CqProducer { ring: room.producer, overrun: false, shared: Arc::clone(&shared) }, shared)
 }
 
 impl CqProducer {
     /// Publishes a completion. `wakes`: it is solicited, or an error.
     pub(crate) fn push(&mut self, completion: WorkCompletion, wakes: bool) -> Pushed {
-        let full = self.ring.len() >= self.shared.capacity as usize;
-        if full || self.shared.overrun.load(Ordering::Relaxed) || !self.ring.push(completion) {
-            self.shared.overrun.store(true, Ordering::Release);
-            return Pushed::Overrun;
+        if self.overrun || !self.ring.push(completion) {
+            return self.fail();
         }
-        // Pairs with the fence in `arm`: either the program sees this entry, or we see that it waits.
-        fence(Ordering::SeqCst);
-        let armed = self.shared.armed.load(Ordering::Relaxed);
-        if armed == IDLE || (armed == SOLICITED && !wakes) {
+        let granted = self.shared.wishes.0.grant(wakes);
+        if granted.is_empty() {
             return Pushed::Quiet;
         }
-        self.shared.armed.store(IDLE, Ordering::Relaxed);
+        self.shared.note(granted);
         Pushed::Notify
+    }
+
+    /// A completion is lost. Whoever sleeps is told, because nothing else will come.
+    #[cold]
+    fn fail(&mut self) -> Pushed {
+        if !self.overrun {
+            self.overrun = true;
+            self.shared.overrun.store(true, Ordering::Release);
+            let granted = self.shared.wishes.0.grant(true);
+            self.shared.note(granted);
+        }
+        Pushed::Overrun
+    }
+
+    /// Moves to other room, with everything that waits to be polled; `room` is the old one then.
+    ///
+    /// # Errors
+    /// How many completions wait, if that is more than there is room for.
+    pub(crate) fn resize(&mut self, room: &mut CqRoom) -> Result<(), usize> {
+        let mut consumer = locked(&self.shared.consumer);
+        let waiting = consumer.len();
+        if waiting > room.capacity as usize {
+            return Err(waiting);
+        }
+        let mut some = [WorkCompletion::default(); 32];
+        loop {
+            let taken = consumer.take(&mut some);
+            if taken == 0 {
+                break;
+            }
+            // There is room for all that wait, and none are added meanwhile: the one who adds them is here.
+            some.iter().take(taken).for_each(|completion| _ = room.producer.push(*completion));
+        }
+        std::mem::swap(&mut *consumer, &mut room.consumer);
+        std::mem::swap(&mut self.ring, &mut room.producer);
+        room.capacity = self.shared.capacity.swap(room.capacity, Ordering::Release);
+        Ok(())
     }
 }
 
 impl CqShared {
     /// Takes up to `out.len()` completions; returns how many.
     pub(crate) fn take(&self, out: &mut [WorkCompletion]) -> usize {
-        let mut consumer = locked(&self.consumer);
-        let mut taken = 0;
-        while let Some(slot) = out.get_mut(taken) {
-            let Some(completion) = consumer.pop() else { break };
-            *slot = completion;
-            taken += 1;
+        locked(&self.consumer).take(out)
+    }
+
+    /// How many there are to take.
+    pub(crate) fn len(&self) -> usize {
+        locked(&self.consumer).len()
+    }
+
+    /// Wishes to hear of the next completion that is not there yet.
+    pub(crate) fn wish(&self, wish: Wish) {
+        self.wishes.0.make(wish);
+    }
+
+    fn note(&self, granted: Wish) {
+        if granted.intersects(Wish::EVENT) {
+            self.due.fetch_add(1, Ordering::Relaxed);
         }
-        taken
+        if granted.contains(Wish::AWAITED) {
+            self.wakes.store(true, Ordering::Relaxed);
+        }
     }
 
-    /// Whether there is nothing to take.
-    pub(crate) fn is_empty(&self) -> bool {
-        locked(&self.consumer).is_empty()
+    /// Tells of what was pushed with [`Pushed::Notify`]: events go to the channel, and `woken` gets the tasks that wait.
+    /// For the engine's driver, like pushing.
+    pub(crate) fn deliver(self: &Arc<Self>, woken: &mut Vec<Waker>) {
+        let due = self.due.swap(0, Ordering::Relaxed);
+        if let Some(channel) = &self.channel
+            && due > 0
+        {
+            channel.signal(self, due);
+        }
+        if self.wakes.swap(false, Ordering::Relaxed) {
+            self.waiters.take(woken);
+        }
     }
 
-    /// Asks for an event at the next completion.
-    pub(crate) fn arm(&self, solicited_only: bool) {
-        // A wish for any completion is not weakened by a later one for solicited ones (IBTA 11.4.2.2).
-        let wish = if solicited_only { SOLICITED } else { ANY };
-        self.armed.fetch_max(wish, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+    /// The queue is gone: its events go too.
+    pub(crate) fn detach(&self) {
+        if let Some(channel) = &self.channel {
+            channel.detach(self);
+        }
     }
 
     pub(crate) fn capacity(&self) -> u32 {
-        self.capacity
+        self.capacity.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire)
     }
 
-    pub(crate) fn channel(&self) -> Option<&Arc<ChannelShared>> {
-        self.channel.as_ref()
-    }
-}
-
-/// A completion channel: events of completion queues, behind a descriptor that can be polled.
-pub(crate) struct ChannelShared {
-    event: EventFd,
-    pending: Mutex<VecDeque<Weak<CqShared>>>,
-}
-
-impl ChannelShared {
-    pub(crate) fn new() -> nix::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_SEMAPHORE;
-        Ok(Self { event: EventFd::from_flags(flags)?, pending: Mutex::default() })
-    }
-
-    /// Delivers an event of `cq`.
-    pub(crate) fn signal(&self, cq: &Arc<CqShared>) {
-        cq.unacknowledged.fetch_add(1, Ordering::Relaxed);
-        locked(&self.pending).push_back(Arc::downgrade(cq));
-        // The one possible error is a counter at its maximum: the descriptor is readable then, which is all that
-        // is wanted.
-        let _ = self.event.write(1);
-    }
-
-    /// The next event, if there is one.
-    pub(crate) fn next(&self) -> Option<Weak<CqShared>> {
-        let event = locked(&self.pending).pop_front()?;
-        // One count of the semaphore belongs to each event.
-        let _ = self.event.read();
-        Some(event)
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn completion(wr_id: u64) -> WorkCompletion {
-        WorkCompletion { wr_id, ..WorkCompletion::default() }
-    }
-
-    #[test]
-    fn the_bound_is_the_capacity_and_an_overrun_stays() {
-        let (mut producer, shared) = completion_queue(3, None);
-        for i in 0..3 {
-            assert_eq!(producer.push(completion(i), false), Pushed::Quiet);
-        }
-        assert_eq!(producer.push(completion(3), false), Pushed::Overrun);
-        assert!(shared.is_overrun());
-        let mut out = [WorkCompletion::default(); 8];
-        assert_eq!(shared.take(&mut out), 3);
-        assert_eq!(producer.push(completion(4), false), Pushed::Overrun, "a queue in error takes nothing");
-    }
-
-    #[test]
-    fn events_come_once_and_only_when_asked() {
-        let (mut producer, shared) = completion_queue(16, None);
-        assert_eq!(producer.push(completion(0), true), Pushed::Quiet);
-        shared.arm(true);
-        assert_eq!(producer.push(completion(1), false), Pushed::Quiet, "not solicited");
-        assert_eq!(producer.push(completion(2), true), Pushed::Notify);
-        assert_eq!(producer.push(completion(3), true), Pushed::Quiet, "disarmed");
-        shared.arm(false);
-        shared.arm(true);
-        assert_eq!(producer.push(completion(4), false), Pushed::Notify, "the wider wish stands");
-    }
-
-    #[test]
-    fn a_channel_hands_out_each_event_once() {
-        let channel = Arc::new(ChannelShared::new().expect("an eventfd"));
-        let (_producer, shared) = completion_queue(1, Some(Arc::clone(&channel)));
-        assert!(channel.next().is_none());
-        channel.signal(&shared);
-        channel.signal(&shared);
-        assert!(channel.next().is_some_and(|w| w.upgrade().is_some()));
-        assert!(channel.next().is_some());
-        assert!(channel.next().is_none());
-        assert!(channel.event.read().is_err(), "the descriptor is not readable any more");
+    pub(crate) fn events(&self) -> &EventCounts {
+        &self.events
     }
 }

@@ -1,10 +1,20 @@
 //! Queues between the engine, which runs in whatever thread drives the port, and the program's threads.
 
+mod channel;
 mod completions;
 mod inbox;
+#[cfg(test)]
+mod model;
+mod primitives;
 mod ring;
 mod shared_recv;
+#[cfg(test)]
+mod tests;
+mod waiters;
+mod wishes;
 
-pub(crate) use completions::{ChannelShared, CqProducer, CqShared, Pushed, completion_queue, locked};
+pub(crate) use channel::ChannelShared;
+pub(crate) use completions::{CqProducer, CqRoom, CqShared, Pushed, completion_queue, locked};
 pub(crate) use inbox::{Direction, QpShared, Work};
 pub(crate) use shared_recv::SrqShared;
+pub(crate) use wishes::Wish;

@@ -6,142 +6,101 @@
 
 #![expect(unsafe_code, reason = "slots are shared between two threads and guarded by the two indices")]
 
-use std::cell::UnsafeCell;
+use super::primitives::{AtomicUsize, Ordering, Slot, slots};
+use std::collections::TryReserveError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Keeps what two threads write on lines of their own: 128 bytes, because x86 fetches lines in pairs.
 #[repr(align(128))]
-#[derive(Default)]
-struct Apart<T>(T);
+pub(crate) struct Apart<T>(pub(crate) T);
 
 struct Shared<T> {
-    slots: Box<[UnsafeCell<T>]>,
+    /// A power of two of them. Those in head..tail belong to the consumer, the others to the producer; the indices
+    /// are moved with release order and read with acquire order by the other side.
+    slots: Box<[Slot<T>]>,
     /// Entries ever taken.
     head: Apart<AtomicUsize>,
     /// Entries ever published.
     tail: Apart<AtomicUsize>,
 }
 
-// SAFETY: a slot is written by the producer only while it lies outside head..tail and read by the consumer only while
-// it lies inside; the indices are moved with release order and read with acquire order by the other side.
-unsafe impl<T: Send> Sync for Shared<T> {}
-
 /// The writing end.
 pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
+    capacity: usize,
+    tail: usize,
+    /// The consumer's index as last seen: most pushes need not look at what the other thread writes.
+    head: usize,
 }
 
 /// The reading end.
 pub(crate) struct Consumer<T> {
     shared: Arc<Shared<T>>,
+    head: usize,
+    /// The producer's index as last seen.
+    tail: usize,
 }
 
-/// A ring of at least `capacity` entries: the next power of two.
-pub(crate) fn ring<T: Copy + Default + Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
-    let size = capacity.max(1).next_power_of_two();
+/// A ring of `capacity` entries.
+pub(crate) fn ring<T: Copy>(capacity: usize) -> Result<(Producer<T>, Consumer<T>), TryReserveError> {
     let shared = Arc::new(Shared {
-        slots: (0..size).map(|_| UnsafeCell::new(T::default())).collect(),
-        head: Apart::default(),
-        tail: Apart::default(),
+        slots: slots(capacity.max(1).next_power_of_two())?,
+        head: Apart(AtomicUsize::new(0)),
+        tail: Apart(AtomicUsize::new(0)),
     });
-    (Producer { shared: Arc::clone(&shared) }, Consumer { shared })
+    let producer = Producer { shared: Arc::clone(&shared), capacity, tail: 0, head: 0 };
+    Ok((producer, Consumer { shared, head: 0, tail: 0 }))
 }
 
 impl<T> Shared<T> {
-    fn slot(&self, index: usize) -> &UnsafeCell<T> {
+    fn slot(&self, index: usize) -> &Slot<T> {
         &self.slots[index & (self.slots.len() - 1)]
-    }
-
-    fn len(&self) -> usize {
-        self.tail.0.load(Ordering::Acquire).wrapping_sub(self.head.0.load(Ordering::Acquire))
     }
 }
 
 impl<T: Copy> Producer<T> {
     /// Publishes an entry; false if there is no room for it.
     pub(crate) fn push(&mut self, value: T) -> bool {
-        let tail = self.shared.tail.0.load(Ordering::Relaxed);
-        let head = self.shared.head.0.load(Ordering::Acquire);
-        if tail.wrapping_sub(head) >= self.shared.slots.len() {
-            return false;
+        if self.tail.wrapping_sub(self.head) >= self.capacity {
+            self.head = self.shared.head.0.load(Ordering::Acquire);
+            if self.tail.wrapping_sub(self.head) >= self.capacity {
+                return false;
+            }
         }
-        let slot = self.shared.slot(tail);
         // SAFETY: the slot lies outside head..tail, so the consumer does not touch it, and `&mut self` is the only
-        // producer.
-        unsafe { *slot.get() = value };
-        self.shared.tail.0.store(tail.wrapping_add(1), Ordering::Release);
+        // producer. The acquire load that said so pairs with the release store after it was taken last.
+        unsafe { self.shared.slot(self.tail).write(value) };
+        self.tail = self.tail.wrapping_add(1);
+        self.shared.tail.0.store(self.tail, Ordering::Release);
         true
-    }
-
-    /// Entries that are published and not taken.
-    pub(crate) fn len(&self) -> usize {
-        self.shared.len()
     }
 }
 
 impl<T: Copy> Consumer<T> {
-    /// Takes the oldest entry.
-    pub(crate) fn pop(&mut self) -> Option<T> {
-        let head = self.shared.head.0.load(Ordering::Relaxed);
-        if self.shared.tail.0.load(Ordering::Acquire) == head {
-            return None;
+    /// Takes the oldest entries, as many as there are and `out` has room for; returns how many.
+    pub(crate) fn take(&mut self, out: &mut [T]) -> usize {
+        let mut ready = self.tail.wrapping_sub(self.head);
+        if ready < out.len() {
+            ready = self.len();
         }
-        let slot = self.shared.slot(head);
-        // SAFETY: the slot lies inside head..tail, so the producer does not touch it, and `&mut self` is the only
-        // consumer. The acquire load above pairs with the release store that published it.
-        let value = unsafe { *slot.get() };
-        self.shared.head.0.store(head.wrapping_add(1), Ordering::Release);
-        Some(value)
+        let count = ready.min(out.len());
+        if count == 0 {
+            return 0;
+        }
+        for (index, place) in out.iter_mut().take(count).enumerate() {
+            let index = self.head.wrapping_add(index);
+            // SAFETY: the slot lies inside head..tail, so the producer does not touch it, and `&mut self` is the
+            // only consumer. The acquire load of the tail pairs with the release store that published it.
+            *place = unsafe { self.shared.slot(index).read() };
+        }
+        self.head = self.head.wrapping_add(count);
+        self.shared.head.0.store(self.head, Ordering::Release);
+        count
     }
 
-    /// Whether there is nothing to take.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.shared.len() == 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fills_refuses_and_wraps() {
-        let (mut tx, mut rx) = ring::<u32>(3);
-        for round in 0..10u32 {
-            for i in 0..4 {
-                assert!(tx.push(round * 4 + i));
-            }
-            assert!(!tx.push(99), "4 slots, and one past");
-            assert_eq!(tx.len(), 4);
-            for i in 0..4 {
-                assert_eq!(rx.pop(), Some(round * 4 + i));
-            }
-            assert_eq!(rx.pop(), None);
-            assert!(rx.is_empty());
-        }
-    }
-
-    #[test]
-    fn two_threads_see_every_entry_in_order() {
-        const N: u64 = 200_000;
-        let (mut tx, mut rx) = ring::<u64>(64);
-        let writer = std::thread::spawn(move || {
-            for i in 0..N {
-                while !tx.push(i) {
-                    std::thread::yield_now();
-                }
-            }
-        });
-        for i in 0..N {
-            let got = loop {
-                if let Some(v) = rx.pop() {
-                    break v;
-                }
-                std::thread::yield_now();
-            };
-            assert_eq!(got, i);
-        }
-        writer.join().expect("the writer does not panic");
+    /// How many entries there are to take.
+    pub(crate) fn len(&mut self) -> usize {
+        self.tail = self.shared.tail.0.load(Ordering::Acquire);
+        self.tail.wrapping_sub(self.head)
     }
 }

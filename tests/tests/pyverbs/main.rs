@@ -5,5 +5,10 @@
 //! hold needs no refusal, and an errno is a variant of [`rnic::Error`]. Where a case asks for something that
 //! there is no counterpart of, its module says so.
 
+mod base;
+
+mod cq;
+mod cq_events;
+mod cqex;
 mod srq;
 mod xrc;

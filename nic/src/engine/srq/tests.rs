@@ -28,6 +28,13 @@ fn recv(wr_id: u64) -> RecvWr {
     RecvWr { wr_id, data: Gather::Empty }
 }
 
+/// A completion queue of so many entries, without a channel.
+fn completion_queue(engine: &mut Engine, cqe: u32) -> CqId {
+    let room = crate::engine::completion_room(cqe).expect("room");
+    let (producer, _shared) = crate::queue::completion_queue(room, None);
+    engine.create_cq(producer).expect("a completion queue")
+}
+
 /// Takes a work request; its number, and the event that it brought.
 fn taken(engine: &mut Engine, id: SrqId) -> Result<(u64, Option<AsyncEvent>), NoSharedRecv> {
     engine.host.srqs.take(id).map(|(recv, event)| (recv.wr.wr_id, event))
@@ -171,7 +178,7 @@ fn a_change_that_is_refused_changes_nothing() {
 fn what_is_in_use_is_not_destroyed() {
     let mut e = engine();
     let pd = e.alloc_pd().expect("a domain");
-    let (cq, _) = e.create_cq(4, None).expect("a completion queue");
+    let cq = completion_queue(&mut e, 4);
     let (id, _) = e.create_srq(pd, &INIT, None).expect("created");
     let busy = |what, users, by| Err(ResourceError::Busy { what, users, by });
     assert_eq!(
@@ -213,7 +220,7 @@ fn what_is_in_use_is_not_destroyed() {
 fn queue_pairs_have_the_parts_of_their_type_and_no_others() {
     let mut e = engine();
     let pd = e.alloc_pd().expect("a domain");
-    let (cq, _) = e.create_cq(4, None).expect("a completion queue");
+    let cq = completion_queue(&mut e, 4);
     let xrcd = e.open_xrcd().expect("an XRC domain");
     let (basic, _) = e.create_srq(pd, &INIT, None).expect("created");
     let (xrc, _) = e.create_srq(pd, &INIT, Some(XrcPart { xrcd, cq })).expect("created");
@@ -266,8 +273,8 @@ fn a_number_finds_a_queue_in_its_own_xrc_domain_only() {
     let mut e = engine();
     let pd = e.alloc_pd().expect("a domain");
     let other_pd = e.alloc_pd().expect("a domain");
-    let (cq, _) = e.create_cq(4, None).expect("a completion queue");
-    let (other_cq, _) = e.create_cq(4, None).expect("a completion queue");
+    let cq = completion_queue(&mut e, 4);
+    let other_cq = completion_queue(&mut e, 4);
     let (here, there) = (e.open_xrcd().expect("a domain"), e.open_xrcd().expect("a domain"));
     let (a, a_shared) = e.create_srq(pd, &INIT, Some(XrcPart { xrcd: here, cq })).expect("created");
     let (b, b_shared) =
@@ -287,8 +294,8 @@ fn a_number_finds_a_queue_in_its_own_xrc_domain_only() {
 fn a_completion_queue_that_overran_fails_the_queues_that_complete_to_it() {
     let mut e = engine();
     let pd = e.alloc_pd().expect("a domain");
-    let (cq, _) = e.create_cq(1, None).expect("a completion queue");
-    let (sound, _) = e.create_cq(1, None).expect("a completion queue");
+    let cq = completion_queue(&mut e, 1);
+    let sound = completion_queue(&mut e, 1);
     let xrcd = e.open_xrcd().expect("an XRC domain");
     let (lost, lost_shared) = e.create_srq(pd, &INIT, Some(XrcPart { xrcd, cq })).expect("created");
     let (kept, kept_shared) = e.create_srq(pd, &INIT, Some(XrcPart { xrcd, cq: sound })).expect("created");

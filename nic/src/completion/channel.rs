@@ -1,0 +1,153 @@
+//! Completion channels, as programs hold them.
+
+use super::{CompletionQueue, in_vain};
+use crate::destroy::{NotDestroyed, destroy_last};
+use crate::device::DeviceInner;
+use crate::engine::ResourceError;
+use crate::error::{Error, Result};
+use crate::port::Clock;
+use crate::queue::{ChannelShared, CqShared};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// What the objects are called in errors.
+const WHAT: &str = "completion channel";
+
+/// A completion channel: tells of completions through a descriptor that can be polled.
+///
+/// The descriptor is readable while there are events. It may be polled in any way, with epoll and its edges too, but
+/// not read: [`next_event`](Self::next_event) does that. Clones are the same channel.
+#[derive(Clone)]
+pub struct CompletionChannel {
+    inner: Arc<ChannelInner>,
+}
+
+struct ChannelInner {
+    device: Arc<DeviceInner>,
+    shared: Arc<ChannelShared>,
+}
+
+impl CompletionChannel {
+    pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Self> {
+        device.port()?;
+        let shared = ChannelShared::new()
+            .map_err(|e| Error::Os { what: "cannot create a completion channel", source: e.into() })?;
+        Ok(Self { inner: Arc::new(ChannelInner { device: Arc::clone(device), shared: Arc::new(shared) }) })
+    }
+
+    /// What a completion queue of `device` delivers to.
+    pub(super) fn of(&self, device: &Arc<DeviceInner>) -> Result<Arc<ChannelShared>> {
+        if Arc::ptr_eq(device, &self.inner.device) {
+            Ok(Arc::clone(&self.inner.shared))
+        } else {
+            Err(ResourceError::Unknown { what: WHAT }.into())
+        }
+    }
+
+    /// The next event; `None` if there is none. Never waits: the descriptor is readable while there are events. A
+    /// forked child gets none: it would take them from its parent.
+    #[must_use]
+    pub fn next_event(&self) -> Option<CompletionEvent> {
+        self.inner.device.port().ok()?;
+        self.inner.shared.next().map(|cq| CompletionEvent { cq })
+    }
+
+    /// Sleeps until there is an event. Programs that wait for other things too poll the descriptor instead.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as nothing can come any more;
+    /// [`Error::Forked`].
+    pub fn wait(&self, timeout: Duration) -> Result<CompletionEvent> {
+        let port = self.inner.device.port()?;
+        let before = port.now();
+        if matches!(port.clock, Clock::Virtual(_)) {
+            return port.wait(timeout, || self.next_event()).ok_or_else(|| in_vain(port, before, timeout));
+        }
+        let deadline = port.deadline(timeout);
+        loop {
+            if let Some(event) = self.next_event() {
+                return Ok(event);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Timeout(timeout));
+            }
+            port.hand_over();
+            // To the end of the last millisecond that was begun.
+            let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            // Whatever came of it, an interruption included: the next look at the channel tells.
+            let _ = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], left);
+        }
+    }
+
+    /// Destroys it. Dropping the last handle does so too, once no completion queue uses it.
+    ///
+    /// # Errors
+    /// The channel as it was, with [`ResourceError::Busy`]: completion queues deliver to it, or there are other
+    /// handles. [`Error::Forked`].
+    pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        if !self.inner.device.port.is_ours() {
+            return Err(NotDestroyed::new(self, Error::Forked));
+        }
+        let queues = self.inner.shared.queues();
+        if queues > 0 {
+            return Err(NotDestroyed::busy(self, WHAT, queues, "completion queues"));
+        }
+        // The only handle is the only one that could make a queue meanwhile.
+        destroy_last(self.inner, WHAT, "other handles", |inner| Self { inner })
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.shared.fd()
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    /// For whoever watches descriptors by number, such as tokio's `AsyncFd`.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl std::fmt::Debug for CompletionChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CompletionChannel({} completion queues)", self.inner.shared.queues())
+    }
+}
+
+/// The news that a completion queue which was armed has a completion.
+///
+/// Dropping it acknowledges the event: until then the completion queue cannot be [destroyed](CompletionQueue::destroy).
+#[must_use = "an event that is dropped is acknowledged"]
+pub struct CompletionEvent {
+    cq: Weak<CqShared>,
+}
+
+impl CompletionEvent {
+    /// Whether the event is of this completion queue.
+    #[must_use]
+    pub fn is_for(&self, cq: &CompletionQueue) -> bool {
+        std::ptr::eq(self.cq.as_ptr(), Arc::as_ptr(&cq.inner.shared))
+    }
+
+    /// Acknowledges the event (`ibv_ack_cq_events`).
+    pub fn acknowledge(self) {}
+}
+
+impl Drop for CompletionEvent {
+    fn drop(&mut self) {
+        if let Some(cq) = self.cq.upgrade() {
+            cq.events().acknowledge();
+        }
+    }
+}
+
+impl std::fmt::Debug for CompletionEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CompletionEvent")
+    }
+}

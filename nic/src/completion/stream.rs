@@ -1,0 +1,142 @@
+//! Completions for tasks that await them, in any runtime.
+//!
+//! A task is woken through its waker, by whoever drives the engine at the moment at which the completion comes: no
+//! descriptor lies in between, so it works in every runtime, whatever it was built with, and in several at once.
+
+use super::CompletionQueue;
+use crate::error::{Error, Result};
+use crate::port::{Clock, Port};
+use crate::queue::Wish;
+use crate::sim::World;
+use qp::WorkCompletion;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// In virtual time: turns that other tasks get while nothing is under way before a wait is given up. One of them may
+/// have to wake another before something is posted; longer chains than this are not to be expected.
+const IDLE_TURNS: u32 = 64;
+
+impl CompletionQueue {
+    /// The next completion, for tasks: it makes progress while it looks, then leaves that to the background thread and
+    /// sleeps.
+    ///
+    /// Dropping the future loses nothing: a completion is taken only as it is returned. Several tasks may await
+    /// completions of one queue; each completion goes to one of them.
+    ///
+    /// In virtual time it moves the world on, one event each time that the other tasks of a single-threaded runtime had
+    /// their turn.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), rnic::Error> {
+    /// let (a, b) = (rnic::open()?, rnic::open()?);
+    /// let (left, right) = rnic::RcEnd::pair(&a, &b)?;
+    /// let source = left.register(b"hello rdma")?;
+    /// let target = right.register_remote(10)?;
+    /// left.qp.write(7, source.all(), target.remote(0))?;
+    /// assert_eq!(left.cq().next().await?.wr_id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Overrun`] when the queue is in error and empty; [`Error::Forked`]; in virtual time [`Error::Stalled`]
+    /// when nothing is under way and no other task changes that.
+    pub async fn next(&self) -> Result<WorkCompletion> {
+        let mut completions = self.completions();
+        poll_fn(|cx| completions.poll_next(cx)).await
+    }
+
+    /// All completions from now on, one by one: [`next`](Self::next) for those who write streams and futures of their
+    /// own.
+    #[must_use]
+    pub fn completions(&self) -> Completions {
+        Completions { place: self.inner.shared.waiters.place(), cq: self.clone(), asleep: false, idle: 0 }
+    }
+}
+
+/// The completions of a queue as they come, see [`CompletionQueue::completions`].
+#[derive(Debug)]
+pub struct Completions {
+    cq: CompletionQueue,
+    place: u64,
+    /// Whether a waker may be left in the queue.
+    asleep: bool,
+    /// In virtual time: looks in a row during which nothing was under way.
+    idle: u32,
+}
+
+impl Completions {
+    /// The next completion, or a promise to wake the task of `cx` when it is worth looking again.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::next`].
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<WorkCompletion>> {
+        let port = match self.cq.inner.device.port() {
+            Ok(port) => port,
+            Err(forked) => return Poll::Ready(Err(forked)),
+        };
+        if self.cq.inner.shared.waiters.is_greedy() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(result) = self.cq.poll_result() {
+            self.idle = 0;
+            return Poll::Ready(result);
+        }
+        match &port.clock {
+            Clock::Real => {
+                self.asleep = true;
+                sleep(&self.cq, port, self.place, cx)
+            }
+            Clock::Virtual(world) => step(&self.cq, world, &mut self.idle, cx),
+        }
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        // In a forked child the list may be locked for ever.
+        if self.asleep && self.cq.inner.device.port.is_ours() {
+            self.cq.inner.shared.waiters.leave(self.place);
+        }
+    }
+}
+
+/// Leaves the waker, then looks once more: what came before the wish was made wakes nobody.
+fn sleep(cq: &CompletionQueue, port: &Port, place: u64, cx: &Context<'_>) -> Poll<Result<WorkCompletion>> {
+    cq.inner.shared.waiters.sleep(place, cx.waker());
+    cq.inner.shared.wish(Wish::AWAITED);
+    port.hand_over();
+    match cq.poll_result() {
+        Some(result) => {
+            cq.inner.shared.waiters.leave(place);
+            Poll::Ready(result)
+        }
+        None => Poll::Pending,
+    }
+}
+
+/// Moves virtual time on, once everybody else had a turn: they may have something to post at this instant.
+fn step(
+    cq: &CompletionQueue,
+    world: &World,
+    idle: &mut u32,
+    cx: &Context<'_>,
+) -> Poll<Result<WorkCompletion>> {
+    let end = world.now() + Duration::from_secs(u64::from(u32::MAX));
+    if *idle > 0 && world.step_until(end) {
+        *idle = 0;
+        if let Some(result) = cq.poll_result() {
+            return Poll::Ready(result);
+        }
+    }
+    *idle += 1;
+    if *idle > IDLE_TURNS {
+        *idle = 0;
+        return Poll::Ready(Err(Error::Stalled));
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}

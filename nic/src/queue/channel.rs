@@ -1,0 +1,102 @@
+//! Completion channels.
+
+use super::completions::{CqShared, locked};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Events of one completion queue.
+#[derive(Default)]
+pub(crate) struct EventCounts {
+    /// On the channel. Changed under the channel's lock.
+    undelivered: AtomicU32,
+    /// Handed to the program, which has not acknowledged them yet.
+    unacknowledged: AtomicU32,
+}
+
+impl EventCounts {
+    /// The program is done with one.
+    pub(crate) fn acknowledge(&self) {
+        self.unacknowledged.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn unacknowledged(&self) -> u32 {
+        self.unacknowledged.load(Ordering::Acquire)
+    }
+}
+
+/// A completion channel: events of completion queues, behind a descriptor that can be polled.
+pub(crate) struct ChannelShared {
+    event: EventFd,
+    /// Completion queues with events, each once: a program that never reads its events cannot fill the memory.
+    pending: Mutex<VecDeque<Weak<CqShared>>>,
+    queues: AtomicUsize,
+}
+
+impl ChannelShared {
+    pub(crate) fn new() -> nix::Result<Self> {
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self { event, pending: Mutex::default(), queues: AtomicUsize::new(0) })
+    }
+
+    /// A completion queue delivers here from now on.
+    pub(super) fn attach(&self) {
+        self.queues.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// `cq` is gone, and its events with it.
+    pub(super) fn detach(&self, cq: &CqShared) {
+        let mut pending = locked(&self.pending);
+        pending.retain(|other| !std::ptr::eq(other.as_ptr(), cq));
+        self.settle(&pending);
+        drop(pending);
+        self.queues.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// How many completion queues deliver here.
+    pub(crate) fn queues(&self) -> usize {
+        self.queues.load(Ordering::Acquire)
+    }
+
+    /// Delivers events of `cq`.
+    pub(super) fn signal(&self, cq: &Arc<CqShared>, count: u32) {
+        let mut pending = locked(&self.pending);
+        if cq.events.undelivered.fetch_add(count, Ordering::Relaxed) == 0 {
+            pending.push_back(Arc::downgrade(cq));
+        }
+        // Each time, although the descriptor may be readable already: who polls for edges gets one. The one possible
+        // error is a counter at its maximum, which is readable as well.
+        let _ = self.event.write(1);
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn next(&self) -> Option<Weak<CqShared>> {
+        let mut pending = locked(&self.pending);
+        let next = loop {
+            let Some(first) = pending.pop_front() else { break None };
+            // One that is going away at this moment has no events any more.
+            let Some(cq) = first.upgrade() else { continue };
+            cq.events.unacknowledged.fetch_add(1, Ordering::AcqRel);
+            if cq.events.undelivered.fetch_sub(1, Ordering::Relaxed) > 1 {
+                pending.push_back(Weak::clone(&first));
+            }
+            break Some(first);
+        };
+        self.settle(&pending);
+        next
+    }
+
+    /// The descriptor is readable while there are events: both change under the lock.
+    fn settle(&self, pending: &VecDeque<Weak<CqShared>>) {
+        if pending.is_empty() {
+            // Takes the whole count; an error means that it is 0 already.
+            let _ = self.event.read();
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
