@@ -5,5 +5,11 @@
 //! hold needs no refusal, and an errno is a variant of [`rnic::Error`]. Where a case asks for something that
 //! there is no counterpart of, its module says so.
 
+mod players;
+
+mod mr;
+mod mw;
+mod odp;
+mod relaxed_ordering;
 mod srq;
 mod xrc;
