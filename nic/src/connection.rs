@@ -2,9 +2,10 @@
 
 use crate::completion::CompletionQueue;
 use crate::device::Device;
-use crate::domain::{MemoryRegion, ProtectionDomain};
+use crate::domain::ProtectionDomain;
 use crate::error::Result;
 use crate::queue_pair::{ConnectOptions, QpInit, QueuePair};
+use crate::region::MemoryRegion;
 use qp::{Access, WorkCompletion};
 use std::time::Duration;
 

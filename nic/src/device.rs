@@ -106,6 +106,8 @@ pub struct DeviceAttr {
     pub max_cqe: u32,
     /// Memory regions.
     pub max_mr: u32,
+    /// Memory windows, of both types together.
+    pub max_mw: u32,
     /// Bytes of one memory region.
     pub max_mr_size: u64,
     /// Protection domains.

@@ -1,19 +1,23 @@
-//! Protection domains and the memory registered in them.
+//! Protection domains and what is made in them.
 
 use crate::completion::CompletionQueue;
 use crate::destroy::{NotDestroyed, destroy_last};
 use crate::device::{Device, DeviceInner};
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
-use crate::memory::{Keys, MemoryBuffer};
+use crate::memory::{Advice, MemoryBuffer, MwType, UserMemory};
 use crate::queue_pair::{QpInit, QueuePair};
+use crate::region::{MemoryRegion, NullRegion};
 use crate::srq::{SharedReceiveQueue, SrqInit};
+use crate::window::MemoryWindow;
 use crate::xrc::XrcDomain;
 use qp::attr::AddressVector;
-use qp::{Access, PdId, Remote, Sge};
+use qp::{Access, PdId, Sge};
 use std::net::IpAddr;
-use std::ops::Range;
 use std::sync::Arc;
+
+/// Bytes that are paged in before others may have the engine: some 50 us where the pages are fresh.
+const PREFETCH_BYTES: u32 = 1 << 20;
 
 /// A protection domain: keys of memory registered in it are valid for queue pairs made in it, and for no others.
 ///
@@ -65,12 +69,64 @@ impl ProtectionDomain {
     /// Registers `len` bytes of fresh memory, all zero.
     ///
     /// # Errors
-    /// [`Error::Resource`] names what is wrong with the length or the rights.
+    /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the length or the rights.
     pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion> {
-        let buffer = MemoryBuffer::new(len)?;
-        let buffer = Arc::new(buffer);
-        let keys = self.inner.device.port()?.control(|e| e.register(self.inner.id, &buffer, access))?;
-        Ok(MemoryRegion { pd: Arc::clone(&self.inner), buffer, keys, access })
+        self.register_memory(MemoryBuffer::new(len)?, None, access)
+    }
+
+    /// Registers memory of the program (`ibv_reg_mr_iova`): work requests and peers address it from `va` on; without `va`,
+    /// by its own addresses, or from 0 on if `access` has `ZERO_BASED`.
+    ///
+    /// The memory is not pinned. ON_DEMAND, HUGETLB and RELAXED_ORDERING are taken and change nothing; only
+    /// [`advise`](Self::advise), and the whole address space, ask for ON_DEMAND.
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource) names the rule that was broken.
+    pub fn register_memory(
+        &self,
+        memory: impl Into<UserMemory>,
+        va: Option<u64>,
+        access: Access,
+    ) -> Result<MemoryRegion> {
+        MemoryRegion::new(&self.inner, memory.into(), va, access)
+    }
+
+    /// Allocates a null region (`ibv_alloc_null_mr`), for parts of messages that nobody wants.
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource) when the device holds as many regions as it may.
+    pub fn alloc_null_mr(&self) -> Result<NullRegion> {
+        NullRegion::new(&self.inner)
+    }
+
+    /// Allocates a memory window, bound to nothing.
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource) when the device holds as many as it may.
+    pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow> {
+        MemoryWindow::new(&self.inner, mw_type)
+    }
+
+    /// Tells what will happen to parts of on-demand regions (`ibv_advise_mr`). No byte changes, and the work is done on
+    /// return. The first element that is wrong ends it.
+    ///
+    /// # Errors
+    /// [`Error::Access`](crate::Error::Access): a key that is unknown, of another protection domain, or of a window;
+    /// a region without ON_DEMAND, or, for writing, without LOCAL_WRITE; a range that is not inside the region;
+    /// memory that is not mapped, or protected.
+    pub fn advise(&self, advice: Advice, sges: &[Sge]) -> Result<()> {
+        let port = self.inner.device.port()?;
+        for sge in sges {
+            let (id, lkey, mut done) = (self.inner.id, sge.lkey, 0);
+            // The element as a whole comes first: what is wrong with it is reported as such.
+            port.control(|e| e.advise(id, Advice::PrefetchNoFault, lkey, sge.addr, u64::from(sge.length)))?;
+            while done < sge.length {
+                let (at, len) = (sge.addr + u64::from(done), PREFETCH_BYTES.min(sge.length - done));
+                port.control(|e| e.advise(id, advice, lkey, at, u64::from(len)))?;
+                done += len;
+            }
+        }
+        Ok(())
     }
 
     /// Registers memory that holds a copy of `bytes`.
@@ -86,8 +142,8 @@ impl ProtectionDomain {
     /// Creates an address handle.
     ///
     /// # Errors
-    /// [`Error::Resource`] names what is wrong with the address: no GID, a GID index or port that this device does not
-    /// have, a flow label of more than 20 bits, or the other IP family than the port's.
+    /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the address: no GID, a GID index or port that
+    /// this device does not have, a flow label of more than 20 bits, or the other IP family than the port's.
     pub fn create_ah(&self, attr: &AddressVector) -> Result<AddressHandle> {
         let port = self.inner.device.port()?;
         let (ours, theirs) = (port.address, attr.dgid.ip());
@@ -113,8 +169,8 @@ impl ProtectionDomain {
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// [`Error::Resource`] names the size that is out of range, the part that the type needs or does not have, or the
-    /// type that this device does not have.
+    /// [`Error::Resource`](crate::Error::Resource) names the size that is out of range, the part that the type needs or
+    /// does not have, or the type that this device does not have.
     pub fn create_qp(&self, init: &QpInit) -> Result<QueuePair> {
         QueuePair::new(&self.inner.device, Some(&self.inner), init)
     }
@@ -122,7 +178,7 @@ impl ProtectionDomain {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// [`Error::Resource`] names the size that is out of range, or says that there is none left.
+    /// [`Error::Resource`](crate::Error::Resource) names the size that is out of range, or says that there is none left.
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
         SharedReceiveQueue::new(&self.inner, init, None)
     }
@@ -174,138 +230,6 @@ impl std::fmt::Debug for AddressHandle {
 impl std::fmt::Debug for ProtectionDomain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ProtectionDomain({})", self.inner.id.0)
-    }
-}
-
-/// Registered memory.
-///
-/// A peer may write it at any time, so it is never lent out as a slice: bytes are copied in and out. Dropping it
-/// takes the key away; a work request that still names it ends with LOC_PROT_ERR.
-pub struct MemoryRegion {
-    pd: Arc<PdInner>,
-    buffer: Arc<MemoryBuffer>,
-    keys: Keys,
-    access: Access,
-}
-
-impl MemoryRegion {
-    /// The key for work requests of this side.
-    #[must_use]
-    pub fn lkey(&self) -> u32 {
-        self.keys.lkey
-    }
-
-    /// The key for the peer; 0 if the region gives it no rights.
-    #[must_use]
-    pub fn rkey(&self) -> u32 {
-        self.keys.rkey
-    }
-
-    /// What the region allows.
-    #[must_use]
-    pub fn access(&self) -> Access {
-        self.access
-    }
-
-    /// First address, as work requests name it: that of the memory, or 0 with `ZERO_BASED`.
-    #[must_use]
-    pub fn addr(&self) -> u64 {
-        if self.access.contains(Access::ZERO_BASED) { 0 } else { self.buffer.addr() as u64 }
-    }
-
-    /// Number of bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Whether it has no bytes; never so, registration refuses that.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The whole region, for a work request of this side.
-    #[must_use]
-    pub fn all(&self) -> Sge {
-        Sge { addr: self.addr(), length: u32::try_from(self.len()).unwrap_or(u32::MAX), lkey: self.keys.lkey }
-    }
-
-    /// A part of the region, for a work request of this side.
-    ///
-    /// # Errors
-    /// [`Error::Range`].
-    pub fn slice(&self, range: Range<usize>) -> Result<Sge> {
-        let error = Error::Range { start: range.start as u64, end: range.end as u64, len: self.len() as u64 };
-        if range.start > range.end || range.end > self.len() {
-            return Err(error);
-        }
-        let Ok(length) = u32::try_from(range.len()) else { return Err(error) };
-        Ok(Sge { addr: self.addr() + range.start as u64, length, lkey: self.keys.lkey })
-    }
-
-    /// A place in the region, for a work request of the peer. Not checked: the peer may ask for anything, and is
-    /// answered with a NAK where it is wrong.
-    #[must_use]
-    pub fn remote(&self, offset: u64) -> Remote {
-        Remote { addr: self.addr().wrapping_add(offset), rkey: self.rkey() }
-    }
-
-    /// The 8 bytes at `offset`, read as one: for memory that a peer's WRITEs and atomics change.
-    ///
-    /// # Errors
-    /// [`Error::Memory`]: outside the region, or `offset` is not a multiple of 8.
-    pub fn load_u64(&self, offset: usize) -> Result<u64> {
-        Ok(self.buffer.load_u64(offset)?)
-    }
-
-    /// Stores 8 bytes at `offset` as one.
-    ///
-    /// # Errors
-    /// As [`load_u64`](Self::load_u64).
-    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
-        Ok(self.buffer.store_u64(offset, value)?)
-    }
-
-    /// Copies bytes out of the region.
-    ///
-    /// # Errors
-    /// [`Error::Memory`]: outside the region, or no longer mapped.
-    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        Ok(self.buffer.read_at(offset, out)?)
-    }
-
-    /// Copies bytes into the region.
-    ///
-    /// # Errors
-    /// As [`read_at`](Self::read_at).
-    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        Ok(self.buffer.write_at(offset, bytes)?)
-    }
-
-    /// A copy of the whole region.
-    ///
-    /// # Errors
-    /// As [`read_at`](Self::read_at).
-    pub fn to_vec(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.len()];
-        self.read_at(0, &mut bytes)?;
-        Ok(bytes)
-    }
-}
-
-impl Drop for MemoryRegion {
-    fn drop(&mut self) {
-        if let Ok(port) = self.pd.device.port() {
-            // The key is ours, so it is there to be taken away.
-            let _ = port.control(|e| e.deregister(self.pd.id, self.keys.lkey));
-        }
-    }
-}
-
-impl std::fmt::Debug for MemoryRegion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "MemoryRegion({} bytes at {:#x}, key {:#010x})", self.len(), self.addr(), self.keys.lkey)
     }
 }
 

@@ -34,6 +34,9 @@ pub enum Error {
     /// Memory could not be allocated, read or written.
     #[error(transparent)]
     Memory(#[from] crate::memory::BufferError),
+    /// Registered memory cannot be used so.
+    #[error(transparent)]
+    Access(#[from] qp::AccessError),
     /// A fault rule was not understood, or makes no sense.
     #[error("{0}")]
     FaultRule(String),

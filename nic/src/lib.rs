@@ -44,20 +44,24 @@ mod instrument;
 mod port;
 mod queue;
 mod queue_pair;
+mod region;
 mod srq;
 mod sync;
+mod window;
 mod xrc;
 
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
 pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
-pub use domain::{AddressHandle, MemoryRegion, ProtectionDomain};
+pub use domain::{AddressHandle, ProtectionDomain};
 pub use error::{Error, Result};
 pub use instrument::FaultReport;
-pub use memory::{BufferError, RegisterError};
+pub use memory::{Advice, BufferError, MwType, RegisterError, UserMemory};
 pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
+pub use region::{MemoryRegion, NullRegion, Rereg};
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit, SrqModify};
+pub use window::MemoryWindow;
 pub use xrc::XrcDomain;
 
 pub use qp::attr::{AddressVector, ModifyError};

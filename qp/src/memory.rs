@@ -89,9 +89,23 @@ pub enum AccessError {
         /// The key as given.
         key: u32,
     },
-    /// The key cannot be invalidated: only type 2 memory windows can.
+    /// The key cannot be invalidated: only type 2 memory windows can (IBTA o10-37.2.13 and o10-37.2.26).
     #[error("key {key:#010x} is no type 2 memory window: it cannot be invalidated by a work request")]
     NotInvalidatable {
+        /// The key as given.
+        key: u32,
+    },
+    /// The key is that of a memory window, used for local memory: windows give rights to peers only (IBTA 10.6.7.2).
+    #[error(
+        "key {key:#010x} is a memory window: it is for peers; local memory is named by the region's lkey"
+    )]
+    RemoteOnly {
+        /// The key as given.
+        key: u32,
+    },
+    /// The key is that of a memory window which opens nothing: never bound, unbound, or invalidated.
+    #[error("key {key:#010x} is a memory window that is not bound to a memory region")]
+    Unbound {
         /// The key as given.
         key: u32,
     },
@@ -110,6 +124,8 @@ impl AccessError {
             Self::Fault { .. } => 6,
             Self::WrongQueuePair { .. } => 7,
             Self::NotInvalidatable { .. } => 8,
+            Self::RemoteOnly { .. } => 9,
+            Self::Unbound { .. } => 10,
         }
     }
 }
@@ -174,21 +190,102 @@ pub struct Bind {
     pub len: u64,
 }
 
-/// Why a memory window cannot be bound.
+/// Why a memory window cannot be bound. Nothing has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
-    /// The window's key names no window, or one of another protection domain.
+    /// The window's key names no window, or one of another protection domain than the queue pair's (IBTA C10-72).
     #[error("key {key:#010x} names no memory window of this protection domain")]
     NoWindow {
         /// The key as given.
         key: u32,
     },
-    /// The region cannot be used so.
+    /// The region cannot be used so: no such key, another protection domain (IBTA C10-72), or not all of the range
+    /// inside it (IBTA C10-75).
     #[error(transparent)]
     Region(#[from] AccessError),
-    /// A rule of binding is broken.
-    #[error("{0}")]
-    Rule(&'static str),
+    /// The new key has the low byte of the present one: the present one would not die.
+    #[error("memory window {key:#010x} needs a new key with another low byte")]
+    SameKey {
+        /// The key of the window.
+        key: u32,
+    },
+    /// The new key differs from the present one in more than the low byte.
+    #[error("{key:#010x} cannot be the key of memory window {window:#010x}: only the low byte may change")]
+    ForeignKey {
+        /// The present key.
+        window: u32,
+        /// The new key as given.
+        key: u32,
+    },
+    /// A window of type 2 is bound already: it has to be invalidated first (IBTA o10-37.2.30).
+    #[error("memory window {key:#010x} is of type 2 and bound: invalidate it first")]
+    Bound {
+        /// The key of the window.
+        key: u32,
+    },
+    /// A window of type 2 is bound to no bytes: it is closed by invalidating it (IBTA o10-37.2.40).
+    #[error(
+        "memory window {key:#010x} is of type 2: invalidate it to close it, a bind needs at least one byte"
+    )]
+    Empty {
+        /// The key of the window.
+        key: u32,
+    },
+    /// A window of type 1 always has the region's addresses (IBTA o10-36.2.2).
+    #[error("memory window {key:#010x} is of type 1, and only windows of type 2 may be zero-based")]
+    ZeroBasedWindow {
+        /// The key of the window.
+        key: u32,
+    },
+    /// The region has no addresses of its own (Linux rxe refuses it as well).
+    #[error("memory region {lkey:#010x} is zero-based: memory windows cannot be bound to it")]
+    ZeroBasedRegion {
+        /// The key of the region.
+        lkey: u32,
+    },
+    /// The key that should name a region names a window.
+    #[error("key {lkey:#010x} is a memory window itself: windows are bound to memory regions")]
+    NotARegion {
+        /// The key as given.
+        lkey: u32,
+    },
+    /// The region was registered without the right to bind windows to it (IBTA C10-73).
+    #[error("memory region {lkey:#010x} lacks the right MW_BIND")]
+    NotBindable {
+        /// The key of the region.
+        lkey: u32,
+    },
+    /// The region lacks a right that those of the window rest on: LOCAL_WRITE for remote writes and atomics
+    /// (IBTA C10-74), and those to flush.
+    #[error("a memory window with {access:?} needs {missing:?} on memory region {lkey:#010x}")]
+    NeedsRight {
+        /// The key of the region.
+        lkey: u32,
+        /// The rights asked for that need it.
+        access: Access,
+        /// What the region lacks.
+        missing: Access,
+    },
+}
+
+impl BindError {
+    /// The number that completions carry as `vendor_err`, in one series with [`AccessError::vendor_code`].
+    #[must_use]
+    pub const fn vendor_code(self) -> u32 {
+        match self {
+            Self::Region(access) => access.vendor_code(),
+            Self::NoWindow { .. } => 32,
+            Self::SameKey { .. } => 33,
+            Self::ForeignKey { .. } => 34,
+            Self::Bound { .. } => 35,
+            Self::Empty { .. } => 36,
+            Self::ZeroBasedWindow { .. } => 37,
+            Self::ZeroBasedRegion { .. } => 38,
+            Self::NotARegion { .. } => 39,
+            Self::NotBindable { .. } => 40,
+            Self::NeedsRight { .. } => 41,
+        }
+    }
 }
 
 /// Registered memory, as the transport sees it: the DMA engine of the device.

@@ -14,6 +14,7 @@
 
 mod counters;
 mod host;
+mod memory;
 mod numbers;
 mod peers;
 mod receive;
@@ -266,6 +267,9 @@ impl Engine {
             &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted),
         )?;
         entry.shared.set_state(entry.qp.state());
+        if attr.qp_state == Some(QpState::Reset) {
+            self.host.regions.unbind_all_of(qpn);
+        }
         if attr.pkey_index.is_some() {
             entry.qp.set_pkey(PKey::DEFAULT);
         }

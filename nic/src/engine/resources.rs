@@ -1,13 +1,13 @@
-//! Protection domains, memory regions, completion queues and queue pairs come and go.
+//! Protection domains, completion queues and queue pairs come and go.
 
 use super::host::Cq;
 use super::srq::{MAX_SRQ, MAX_SRQ_SGE, MAX_SRQ_WR};
 use super::{CqId, Engine, QpEntry, QpLinks};
 use crate::device::DeviceAttr;
-use crate::memory::{BufferError, Keys, MemoryBuffer, RegisterError};
+use crate::memory::{BufferError, RegisterError};
 use crate::queue::{CqProducer, CqRoom, Direction, QpShared};
 use qp::queue_pair::QpConfig;
-use qp::{Access, PdId, QpCap, QpType, Qpn, QueuePair};
+use qp::{PdId, QpCap, QpType, Qpn, QueuePair};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -22,7 +22,7 @@ pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Completion queues, protection domains, and XRC domains, of a port.
 pub(crate) const MAX_OBJECTS: usize = 1 << 16;
 
-/// Memory regions, as in Linux rxe.
+/// Memory regions, and memory windows, each of the order of Linux rxe's.
 pub(crate) const MAX_MR: u32 = 1 << 20;
 
 /// What a device can do. Every figure is one that this module enforces.
@@ -36,8 +36,9 @@ pub(crate) fn device_attr() -> DeviceAttr {
         max_cq: MAX_OBJECTS as u32,
         max_cqe: MAX_CQE,
         max_mr: MAX_MR,
-        // A message is 2^31 bytes at most, a region may hold many.
-        max_mr_size: u64::MAX >> 1,
+        max_mw: MAX_MR,
+        // A message is 2^31 bytes at most, a region may be all memory that there is.
+        max_mr_size: usize::MAX as u64,
         max_pd: MAX_OBJECTS as u32,
         max_srq: u32::try_from(MAX_SRQ).unwrap_or(u32::MAX),
         max_srq_wr: MAX_SRQ_WR,
@@ -126,7 +127,7 @@ pub enum ResourceError {
     },
     /// Memory could not be registered.
     #[error(transparent)]
-    Register(#[from] RegisterError),
+    Register(RegisterError),
     /// Memory could not be allocated.
     #[error(transparent)]
     Buffer(#[from] BufferError),
@@ -235,33 +236,9 @@ impl Engine {
             users => Err(ResourceError::Busy {
                 what: "protection domain",
                 users,
-                by: "memory regions, queue pairs and shared receive queues",
+                by: "memory regions, memory windows, queue pairs and shared receive queues",
             }),
         }
-    }
-
-    /// Registers a buffer under its own addresses.
-    pub(crate) fn register(
-        &mut self,
-        pd: PdId,
-        buffer: &Arc<MemoryBuffer>,
-        access: Access,
-    ) -> Result<Keys, ResourceError> {
-        self.pds.users(pd)?;
-        let keys = self.host.regions.register_buffer(pd, Arc::clone(buffer), access)?;
-        *self.pds.users(pd)? += 1;
-        Ok(keys)
-    }
-
-    /// Takes a region away from its key. No copy is under way: the engine is between two batches.
-    pub(crate) fn deregister(&mut self, pd: PdId, key: u32) -> Result<(), ResourceError> {
-        if self.host.regions.deregister(key).is_none() {
-            return Err(ResourceError::Unknown { what: "memory region" });
-        }
-        if let Ok(users) = self.pds.users(pd) {
-            *users = users.saturating_sub(1);
-        }
-        Ok(())
     }
 
     pub(crate) fn create_cq(&mut self, producer: CqProducer) -> Result<CqId, ResourceError> {
@@ -399,6 +376,7 @@ impl Engine {
         }
         self.ready.retain(|ready| *ready != index);
         self.count_user(entry.qp.config().pd, entry.links, -1);
+        self.host.regions.unbind_all_of(qpn);
         self.numbers.release(index);
         self.live -= 1;
         for direction in [Direction::Send, Direction::Recv] {

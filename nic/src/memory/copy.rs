@@ -34,6 +34,19 @@ pub struct Fault {
     pub addr: usize,
 }
 
+/// What a program expects to happen to a part of an on-demand region (`IBV_ADVISE_MR_ADVICE_*`). It is done when the
+/// call returns, with or without `IBV_ADVISE_MR_FLAG_FLUSH`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Advice {
+    /// It will be read: its pages are paged in.
+    Prefetch,
+    /// It will be written: its pages are paged in, and made writable where the memory is.
+    PrefetchWrite,
+    /// Pages that are in memory already should be known to the device: here they always are, so the key and the range are
+    /// checked and no more.
+    PrefetchNoFault,
+}
+
 /// Copies the `dst.len()` bytes at `src` into our own buffer. After a fault `dst` may be filled in part.
 ///
 /// # Safety
@@ -100,6 +113,30 @@ pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Faul
             // SAFETY: passed on to the caller; the page was just found writable.
             unsafe { direct::fetch_update(addr, op) }
         }
+    }
+}
+
+/// Pages in the `len` bytes at `addr`, for reading or for writing, and changes none.
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+pub(super) unsafe fn prefetch(addr: usize, len: usize, write: bool) -> Result<(), Fault> {
+    match kernel::populate(addr, len, write) {
+        Ok(()) => Ok(()),
+        // Kernels before Linux 5.14, memory of devices, and memory without the permission to write.
+        Err(libc::EINVAL) => (addr..addr + len).step_by(kernel::page_size()).try_for_each(|at| {
+            if write {
+                kernel::probe_write(at)
+            } else {
+                // SAFETY: passed on to the caller.
+                unsafe { copy_out(at, &mut [0]) }
+            }
+        }),
+        // ENOMEM for what is not mapped, EFAULT for what is protected.
+        Err(libc::ENOMEM | libc::EFAULT) => Err(Fault { addr }),
+        // Advice is taken as far as it goes.
+        Err(_) => Ok(()),
     }
 }
 

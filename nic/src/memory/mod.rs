@@ -6,7 +6,9 @@
 //! update. They survive memory that went away: the access ends in a [`Fault`], which the transport turns into
 //! LOC_PROT_ERR or a NAK, and the process lives on.
 //!
-//! * [`RegionTable`]: keys to regions, with every access check; it is the transport's [`qp::Memory`].
+//! * [`RegionTable`]: keys to regions and memory windows, with every access check; it is the transport's
+//!   [`qp::Memory`].
+//! * [`UserMemory`]: what can be registered, the one place where a program vouches for addresses of its own.
 //! * [`MemoryBuffer`]: page-aligned memory of our own with safe racy access, for programs written in Rust.
 //! * [`install`] and [`refresh`]: the signal handler behind fault recovery, and its supervision.
 //!
@@ -31,7 +33,8 @@
 //! where the program replaced our handler afterwards, and on other processors.
 //!
 //! Real hardware pins registered pages and would go on writing to them, unseen, after the program unmapped
-//! them. Here the peer is told.
+//! them. Here the peer is told. Nothing is ever pinned, so every region is what verbs call on-demand paging; the right
+//! ON_DEMAND makes no difference but that [`RegionTable::advise`] asks for it, as the kernel does.
 
 #[cfg(test)]
 mod child_tests;
@@ -39,8 +42,10 @@ mod copy;
 mod region;
 mod signal;
 mod table;
+mod user;
 
-pub use copy::Fault;
+pub use copy::{Advice, Fault};
 pub use region::{BufferError, MemoryBuffer};
 pub use signal::{install, refresh};
-pub use table::{KeySource, Keys, Region, RegionTable, RegisterError};
+pub use table::{Change, KeySource, Keys, MwType, Region, RegionTable, RegisterError};
+pub use user::UserMemory;

@@ -2,7 +2,7 @@
 
 use crate::attr::{QpState, QpType};
 use crate::ids::Psn;
-use crate::memory::AccessError;
+use crate::memory::{AccessError, BindError};
 use crate::work::WcStatus;
 use std::fmt;
 use thiserror::Error;
@@ -125,14 +125,27 @@ pub enum FailureContext {
     GatheringPayload,
     /// Writing a response into local memory.
     ScatteringResponse,
-    /// Binding a memory window or invalidating a key.
-    LocalOperation,
+    /// Binding a memory window.
+    Binding(BindError),
+    /// Invalidating a key of this side.
+    Invalidating,
     /// Waiting for an answer.
     AwaitingResponse,
     /// Executing a request of the peer.
     ServingRequest(&'static str),
     /// The peer answered with a NAK.
     PeerRefused(&'static str),
+}
+
+impl Failure {
+    /// The number that completions carry as `vendor_err`: which rule of memory was broken; 0 if none was.
+    #[must_use]
+    pub fn vendor_code(&self) -> u32 {
+        match self.context {
+            FailureContext::Binding(error) => error.vendor_code(),
+            _ => self.access.map_or(0, AccessError::vendor_code),
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -142,9 +155,10 @@ impl fmt::Display for Failure {
             FailureContext::Starting => f.write_str("a work request that cannot be sent")?,
             FailureContext::GatheringPayload => f.write_str("the payload of a request could not be read")?,
             FailureContext::ScatteringResponse => f.write_str("a response could not be stored")?,
-            FailureContext::LocalOperation => {
-                f.write_str("a memory window could not be bound or a key invalidated")?
+            FailureContext::Binding(error) => {
+                return write!(f, "a memory window could not be bound: {error}");
             }
+            FailureContext::Invalidating => f.write_str("a key could not be invalidated")?,
             FailureContext::AwaitingResponse => f.write_str("the peer did not answer")?,
             FailureContext::ServingRequest(what) => write!(f, "the peer's request was refused: {what}")?,
             FailureContext::PeerRefused(what) => write!(f, "the peer refused the request: {what}")?,

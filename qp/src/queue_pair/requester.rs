@@ -400,14 +400,13 @@ impl QueuePair {
         if let Some(wr) = self.requester.pop() {
             host.release_send();
             self.counters.req_cqe_error += 1;
-            let access_code =
-                self.failure.as_ref().and_then(|f| f.access).map_or(0, AccessError::vendor_code);
+            let vendor_err = self.failure.as_ref().map_or(0, |failure| failure.vendor_code());
             host.complete_send(WorkCompletion {
                 wr_id: wr.wr_id,
                 status,
                 opcode: wr.operation.wc_opcode(),
                 qpn: self.config.qpn,
-                vendor_err: access_code,
+                vendor_err,
                 ..WorkCompletion::default()
             });
         }

@@ -6,9 +6,14 @@
 //! there is no counterpart of, its module says so.
 
 mod base;
+mod players;
 
 mod cq;
 mod cq_events;
 mod cqex;
+mod mr;
+mod mw;
+mod odp;
+mod relaxed_ordering;
 mod srq;
 mod xrc;

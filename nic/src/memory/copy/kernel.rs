@@ -48,9 +48,11 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
 /// are asked for a read instead.
 pub(super) fn probe_write(addr: usize) -> Result<(), Fault> {
     let on_stack = 0u8;
-    match populate(addr) {
+    match populate(addr, 1, true) {
         Ok(()) => Ok(()),
-        Err(libc::EINVAL) if populate((&raw const on_stack).expose_provenance()) == Err(libc::EINVAL) => {
+        Err(libc::EINVAL)
+            if populate((&raw const on_stack).expose_provenance(), 1, true) == Err(libc::EINVAL) =>
+        {
             match copy_out(addr, &mut [0; 8]) {
                 Err(Error::Fault(fault)) => Err(fault),
                 Ok(()) | Err(Error::Unavailable) => Ok(()),
@@ -60,16 +62,23 @@ pub(super) fn probe_write(addr: usize) -> Result<(), Fault> {
     }
 }
 
-/// Makes the page of `addr` writable in the page table, if it may be written; otherwise returns the errno.
-fn populate(addr: usize) -> Result<(), i32> {
-    // SAFETY: sysconf has no preconditions. POSIX requires this variable to exist.
-    let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let page = std::ptr::with_exposed_provenance_mut(addr & !(page_size - 1));
-    // SAFETY: the advice changes no byte of memory; the kernel checks the address.
-    match unsafe { libc::madvise(page, page_size, libc::MADV_POPULATE_WRITE) } {
+/// Brings the pages of the `len` bytes at `addr` into the page table, writable if `write` asks for it; otherwise
+/// returns the errno.
+pub(super) fn populate(addr: usize, len: usize, write: bool) -> Result<(), i32> {
+    let start = addr & !(page_size() - 1);
+    let page = std::ptr::with_exposed_provenance_mut(start);
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: the advice changes no byte of memory; the kernel checks the addresses.
+    match unsafe { libc::madvise(page, len.saturating_add(addr - start), advice) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EFAULT)),
     }
+}
+
+/// Bytes of a page.
+pub(super) fn page_size() -> usize {
+    // SAFETY: sysconf has no preconditions. POSIX requires this variable to exist.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
 type ProcessVm = unsafe extern "C" fn(

@@ -13,24 +13,24 @@ impl QueuePair {
         let domain = self.domain();
         let Some(wqe) = self.requester.queue.get(index) else { return false };
         let outcome = match wqe.wr.operation {
-            Operation::LocalInvalidate { key } => {
-                host.invalidate(domain, key).map_err(|access| (WcStatus::LocQpOpErr, Some(access)))
-            }
-            Operation::BindWindow(bind) => host.bind(domain, &bind).map_err(|error| match error {
-                BindError::Region(access) => (WcStatus::MwBindErr, Some(access)),
-                _ => (WcStatus::MwBindErr, None),
+            Operation::LocalInvalidate { key } => host
+                .invalidate(domain, key)
+                .map_err(|access| (WcStatus::LocQpOpErr, FailureContext::Invalidating, Some(access))),
+            Operation::BindWindow(bind) => host.bind(domain, &bind).map_err(|error| {
+                let access = if let BindError::Region(access) = error { Some(access) } else { None };
+                (WcStatus::MwBindErr, FailureContext::Binding(error), access)
             }),
             _ => Ok(()),
         };
         let fresh = self.requester.fresh_psn;
-        if let Err((status, access)) = outcome {
-            self.note_failure(status, fresh, FailureContext::LocalOperation, access);
+        if let Err((status, context, access)) = outcome {
+            self.note_failure(status, fresh, context, access);
         }
         let Some(SendWqe { started, first_psn, failed, .. }) = self.requester.queue.get_mut(index) else {
             return false;
         };
         *first_psn = fresh;
-        if let Err((status, _)) = outcome {
+        if let Err((status, ..)) = outcome {
             *failed = Some(status);
             return false;
         }

@@ -1,0 +1,301 @@
+//! Memory regions, as programs hold them.
+
+use crate::destroy::NotDestroyed;
+use crate::domain::{PdInner, ProtectionDomain};
+use crate::engine::ResourceError;
+use crate::error::{Error, Result};
+use crate::memory::{Change, Keys, UserMemory};
+use qp::{Access, Remote, Sge};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a region becomes when it is registered anew (`ibv_rereg_mr`): what is not named stays.
+#[derive(Clone, Debug, Default)]
+pub struct Rereg {
+    memory: Option<(UserMemory, Option<u64>)>,
+    pd: Option<ProtectionDomain>,
+    access: Option<Access>,
+}
+
+impl Rereg {
+    /// No change at all, yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Other memory (`IBV_REREG_MR_CHANGE_TRANSLATION`); `va` as for
+    /// [`register_memory`](ProtectionDomain::register_memory).
+    #[must_use]
+    pub fn memory(self, memory: impl Into<UserMemory>, va: Option<u64>) -> Self {
+        Self { memory: Some((memory.into(), va)), ..self }
+    }
+
+    /// Another protection domain (`IBV_REREG_MR_CHANGE_PD`).
+    #[must_use]
+    pub fn pd(self, pd: &ProtectionDomain) -> Self {
+        Self { pd: Some(pd.clone()), ..self }
+    }
+
+    /// Other rights (`IBV_REREG_MR_CHANGE_ACCESS`).
+    #[must_use]
+    pub fn access(self, access: Access) -> Self {
+        Self { access: Some(access), ..self }
+    }
+}
+
+/// Registered memory.
+///
+/// A peer may write it at any time, so it is never lent out as a slice: bytes are copied in and out. Dropping it
+/// takes the key away, and unbinds the memory windows that are bound to it: a work request that still names it ends with
+/// LOC_PROT_ERR, and a peer's request with a NAK.
+pub struct MemoryRegion {
+    pd: Arc<PdInner>,
+    memory: UserMemory,
+    va: u64,
+    keys: Keys,
+    access: Access,
+    registered: bool,
+}
+
+impl MemoryRegion {
+    pub(crate) fn new(
+        pd: &Arc<PdInner>,
+        memory: UserMemory,
+        va: Option<u64>,
+        access: Access,
+    ) -> Result<Self> {
+        let port = pd.device.port()?;
+        let keys = port.control(|e| e.register(pd.id, memory.clone(), va, access))?;
+        let va = address(&memory, va, access);
+        Ok(Self { pd: Arc::clone(pd), memory, va, keys, access, registered: true })
+    }
+
+    /// The key for work requests of this side.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.keys.lkey
+    }
+
+    /// The key for the peer. What it may do with it is a matter of the rights.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.keys.rkey
+    }
+
+    /// What the region allows.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// First address, as work requests name it: that of the memory, or what it was registered with, or 0 with
+    /// `ZERO_BASED`.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.va
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::try_from(self.memory.len()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether it has no bytes; never so, registration refuses that.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn memory(&self) -> &UserMemory {
+        &self.memory
+    }
+
+    /// Registers the region anew, with other memory, in another protection domain, or with other rights.
+    ///
+    /// The keys change if the memory or its addresses do, and stay otherwise. A request under way that names the old key,
+    /// or now lacks a right, fails as one that names a wrong key does.
+    ///
+    /// # Errors
+    /// [`Error::Resource`]: what is wrong with the new registration; Busy while memory windows are bound to the region.
+    /// The region is then what it was: all is checked before anything changes.
+    pub fn rereg(&mut self, change: Rereg) -> Result<()> {
+        let Rereg { memory, pd, access } = change;
+        if pd.as_ref().is_some_and(|pd| !Arc::ptr_eq(&pd.inner.device, &self.pd.device)) {
+            return Err(ResourceError::Unknown { what: "protection domain" }.into());
+        }
+        let (memory, va) = memory.map_or((None, None), |(memory, va)| (Some(memory), va));
+        let new = Change { memory: memory.clone(), va, pd: pd.as_ref().map(|pd| pd.inner.id), access };
+        let lkey = self.keys.lkey;
+        let (keys, old) = self.pd.device.port()?.control(|e| e.reregister(lkey, new))?;
+        let access = access.unwrap_or(self.access);
+        let moved = memory.is_some() || (access ^ old.access()).contains(Access::ZERO_BASED);
+        self.memory = memory.unwrap_or_else(|| self.memory.clone());
+        if moved {
+            self.va = address(&self.memory, va, access);
+        }
+        if let Some(pd) = pd {
+            self.pd = pd.inner;
+        }
+        (self.keys, self.access) = (keys, access);
+        Ok(())
+    }
+
+    /// Deregisters the region (`ibv_dereg_mr`). No access to it is under way when this returns, and none will be.
+    ///
+    /// # Errors
+    /// [`ResourceError::Busy`] while memory windows are bound to it: peers would lose what they were given. The region
+    /// comes back with the error.
+    pub fn deregister(mut self) -> std::result::Result<(), NotDestroyed<Self>> {
+        let lkey = self.keys.lkey;
+        let done = self.pd.device.port().and_then(|port| Ok(port.control(|e| e.deregister(lkey))?));
+        match done {
+            Ok(_) => {
+                self.registered = false;
+                Ok(())
+            }
+            Err(error) => Err(NotDestroyed::new(self, error)),
+        }
+    }
+
+    /// The whole region, for a work request of this side.
+    #[must_use]
+    pub fn all(&self) -> Sge {
+        Sge { addr: self.addr(), length: u32::try_from(self.len()).unwrap_or(u32::MAX), lkey: self.keys.lkey }
+    }
+
+    /// A part of the region, for a work request of this side.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn slice(&self, range: Range<usize>) -> Result<Sge> {
+        let (addr, len) = self.part(&range)?;
+        let error = Error::Range { start: range.start as u64, end: range.end as u64, len: self.len() as u64 };
+        Ok(Sge { addr, length: u32::try_from(len).map_err(|_| error)?, lkey: self.keys.lkey })
+    }
+
+    /// The address and length of a part of the region.
+    pub(crate) fn part(&self, range: &Range<usize>) -> Result<(u64, u64)> {
+        if range.start > range.end || range.end > self.len() {
+            let (start, end) = (range.start as u64, range.end as u64);
+            return Err(Error::Range { start, end, len: self.len() as u64 });
+        }
+        Ok((self.addr() + range.start as u64, range.len() as u64))
+    }
+
+    /// A place in the region, for a work request of the peer. Not checked: the peer may ask for anything, and is
+    /// answered with a NAK where it is wrong.
+    #[must_use]
+    pub fn remote(&self, offset: u64) -> Remote {
+        Remote { addr: self.addr().wrapping_add(offset), rkey: self.rkey() }
+    }
+
+    /// The 8 bytes at `offset`, read as one: for memory that a peer's WRITEs and atomics change.
+    ///
+    /// # Errors
+    /// [`Error::Memory`]: outside the region, or not at a multiple of 8.
+    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+        Ok(self.memory.load_u64(offset)?)
+    }
+
+    /// Stores 8 bytes at `offset` as one.
+    ///
+    /// # Errors
+    /// As [`load_u64`](Self::load_u64).
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        Ok(self.memory.store_u64(offset, value)?)
+    }
+
+    /// Copies bytes out of the region.
+    ///
+    /// # Errors
+    /// [`Error::Memory`]: outside the region, or no longer mapped.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        Ok(self.memory.read_at(offset, out)?)
+    }
+
+    /// Copies bytes into the region.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        Ok(self.memory.write_at(offset, bytes)?)
+    }
+
+    /// A copy of the whole region.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len()];
+        self.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        if self.registered
+            && let Ok(port) = self.pd.device.port()
+        {
+            let lkey = self.keys.lkey;
+            drop(port.control(|e| e.remove_region(lkey)));
+        }
+    }
+}
+
+impl std::fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MemoryRegion({} bytes at {:#x}, key {:#010x})", self.len(), self.addr(), self.keys.lkey)
+    }
+}
+
+/// The first address of a region, as the table gives it.
+fn address(memory: &UserMemory, va: Option<u64>, access: Access) -> u64 {
+    va.unwrap_or(if access.contains(Access::ZERO_BASED) { 0 } else { memory.addr() as u64 })
+}
+
+/// A region without memory (`ibv_alloc_null_mr`): it reads as zeroes and swallows what is written, at any address. For
+/// work requests of this side only; peers get no right to it, and nothing can be bound to it.
+///
+/// Dropping it takes the key away.
+pub struct NullRegion {
+    pd: Arc<PdInner>,
+    lkey: u32,
+}
+
+impl NullRegion {
+    pub(crate) fn new(pd: &Arc<PdInner>) -> Result<Self> {
+        let keys = pd.device.port()?.control(|e| e.register_null(pd.id))?;
+        Ok(Self { pd: Arc::clone(pd), lkey: keys.lkey })
+    }
+
+    /// The key for work requests of this side.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// So many bytes of nothing, for a work request of this side.
+    #[must_use]
+    pub fn bytes(&self, length: u32) -> Sge {
+        Sge { addr: 0, length, lkey: self.lkey }
+    }
+}
+
+impl Drop for NullRegion {
+    fn drop(&mut self) {
+        if let Ok(port) = self.pd.device.port() {
+            drop(port.control(|e| e.remove_region(self.lkey)));
+        }
+    }
+}
+
+impl std::fmt::Debug for NullRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NullRegion(key {:#010x})", self.lkey)
+    }
+}

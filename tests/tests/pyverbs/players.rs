@@ -1,0 +1,179 @@
+//! Two players over a reliable connection whose memory is the matter: what pyverbs has in `RCResources`, `traffic`,
+//! `rdma_traffic` and `atomic_traffic`.
+
+use rnic::sim::Net;
+use rnic::{
+    Access, CompletionQueue, ConnectOptions, Device, Error, Gather, MemoryRegion, Operation,
+    ProtectionDomain, QpAttr, QpInit, QpState, QueuePair, Remote, WcStatus, WorkCompletion,
+};
+use std::time::Duration;
+
+/// Bytes of each message, as in the suite.
+pub(crate) const MESSAGE: usize = 1024;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs a case in virtual time, then on loopback.
+pub(crate) fn everywhere(case: impl Fn(&Device, &Device) -> Result<(), Error>) -> Result<(), Error> {
+    let net = Net::new();
+    case(&net.device(), &net.device())?;
+    case(&rnic_tests::open(), &rnic_tests::open())
+}
+
+/// What a player's memory is.
+pub(crate) type Memory<'a> = dyn Fn(&ProtectionDomain) -> Result<MemoryRegion, Error> + 'a;
+
+/// One side: client or server.
+pub(crate) struct Player {
+    pub(crate) device: Device,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) qp: QueuePair,
+    pub(crate) mr: MemoryRegion,
+    /// Where the peer's memory is.
+    pub(crate) remote: Remote,
+}
+
+impl Player {
+    fn new(device: &Device, memory: &Memory<'_>) -> Result<Self, Error> {
+        let pd = device.alloc_pd()?;
+        let cq = device.create_cq(100)?;
+        let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
+        let mr = memory(&pd)?;
+        Ok(Self { device: device.clone(), pd, cq, qp, mr, remote: Remote::default() })
+    }
+
+    pub(crate) fn poll(&self) -> Result<WorkCompletion, Error> {
+        self.cq.wait(PATIENCE)
+    }
+
+    /// Takes one completion, which must be a success.
+    pub(crate) fn succeed(&self) -> Result<WorkCompletion, Error> {
+        let wc = self.poll()?;
+        assert_eq!(wc.status, WcStatus::Success, "{:?}", self.qp.failure().map(|f| f.to_string()));
+        Ok(wc)
+    }
+
+    /// Posts a signalled operation with the whole region, and returns how it ended.
+    fn run(&self, operation: Operation) -> Result<WcStatus, Error> {
+        self.qp.post(1, operation, self.mr.all())?;
+        Ok(self.poll()?.status)
+    }
+}
+
+/// Two players that are connected and know each other's memory (`create_players`).
+pub(crate) fn players(a: &Device, b: &Device, memory: &Memory<'_>) -> Result<(Player, Player), Error> {
+    let (mut client, mut server) = (Player::new(a, memory)?, Player::new(b, memory)?);
+    connect(&client, &server)?;
+    (client.remote, server.remote) = (server.mr.remote(0), client.mr.remote(0));
+    Ok((client, server))
+}
+
+fn connect(client: &Player, server: &Player) -> Result<(), Error> {
+    client.qp.connect(&server.qp.address(), &ConnectOptions::default())?;
+    server.qp.connect(&client.qp.address(), &ConnectOptions::default())
+}
+
+/// Brings the queue pairs back from ERR to RTS (`restate_qps`).
+pub(crate) fn restate(client: &Player, server: &Player) -> Result<(), Error> {
+    for player in [client, server] {
+        player.qp.modify(&QpAttr::to_state(QpState::Reset))?;
+        // What was flushed.
+        while player.cq.poll_one().is_some() {}
+    }
+    connect(client, server)
+}
+
+/// The message of a round.
+fn message(side: u8, round: u64) -> [u8; MESSAGE] {
+    [side.wrapping_add((round % 100) as u8); MESSAGE]
+}
+
+/// Client and server send each other a message in turn, `iters` times, and check every byte (`traffic`). Returns the
+/// status of the first send that failed.
+pub(crate) fn traffic(client: &Player, server: &Player, iters: u64) -> Result<WcStatus, Error> {
+    for round in 0..iters {
+        for (from, to, side) in [(client, server, b'c'), (server, client, b's')] {
+            to.qp.recv(round, to.mr.all())?;
+            from.mr.write_at(0, &message(side, round))?;
+            let status = from.run(Operation::Send { imm: None, invalidate: None })?;
+            if status != WcStatus::Success {
+                return Ok(status);
+            }
+            let received = to.succeed()?;
+            assert_eq!(received.byte_len as usize, to.mr.len());
+            assert!(holds(to, &message(side, round)), "round {round}");
+        }
+    }
+    Ok(WcStatus::Success)
+}
+
+/// Client and server write each other's memory in turn, or read it, `iters` times, and check every byte
+/// (`rdma_traffic`). Returns the status of the first operation that failed.
+pub(crate) fn rdma_traffic(
+    client: &Player,
+    server: &Player,
+    iters: u64,
+    operation: impl Fn(Remote) -> Operation,
+) -> Result<WcStatus, Error> {
+    for round in 0..iters {
+        for (from, to, side) in [(client, server, b'c'), (server, client, b's')] {
+            let operation = operation(from.remote);
+            let (source, target) = if operation.brings_data() { (to, from) } else { (from, to) };
+            source.mr.write_at(0, &message(side, round)[..source.mr.len().min(MESSAGE)])?;
+            let status = from.run(operation)?;
+            if status != WcStatus::Success {
+                return Ok(status);
+            }
+            assert!(holds(target, &message(side, round)), "round {round}");
+        }
+    }
+    Ok(WcStatus::Success)
+}
+
+/// An RDMA WRITE, for [`rdma_traffic`].
+pub(crate) fn write(remote: Remote) -> Operation {
+    Operation::Write { remote, imm: None }
+}
+
+/// An RDMA READ, for [`rdma_traffic`].
+pub(crate) fn read(remote: Remote) -> Operation {
+    Operation::Read { remote }
+}
+
+/// The client runs atomics on the server's word, `iters` times, and checks both values (`atomic_traffic`).
+pub(crate) fn atomic_traffic(
+    client: &Player,
+    server: &Player,
+    iters: u64,
+    operation: impl Fn(Remote) -> (Operation, fn(u64) -> u64),
+) -> Result<(), Error> {
+    for round in 0..iters {
+        server.mr.store_u64(0, round)?;
+        let (operation, becomes) = operation(client.remote);
+        assert_eq!(client.run(operation)?, WcStatus::Success);
+        assert_eq!((client.mr.load_u64(0)?, server.mr.load_u64(0)?), (round, becomes(round)));
+    }
+    Ok(())
+}
+
+fn holds(player: &Player, message: &[u8]) -> bool {
+    let mut bytes = vec![0; player.mr.len().min(message.len())];
+    player.mr.read_at(0, &mut bytes).is_ok() && bytes == message[..bytes.len()]
+}
+
+/// Invalidates a key of the peer by a message without bytes.
+pub(crate) fn send_with_invalidate(from: &Player, to: &Player, key: u32) -> Result<(), Error> {
+    to.qp.recv(0, Gather::Empty)?;
+    from.qp.post(0, Operation::Send { imm: None, invalidate: Some(key) }, Gather::Empty)?;
+    from.succeed()?;
+    let received = to.succeed()?;
+    assert_eq!(received.imm_or_rkey, key);
+    assert!(received.flags.contains(rnic::WcFlags::WITH_INV));
+    Ok(())
+}
+
+/// Rights that peers use with most cases.
+pub(crate) const REMOTE: Access =
+    Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
