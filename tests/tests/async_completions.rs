@@ -187,12 +187,19 @@ async fn a_queue_that_is_never_empty_starves_nobody() -> Result<(), Error> {
     let (a, b) = (open(), open());
     let pd = a.alloc_pd()?;
     let cq = a.create_cq(COUNT as u32)?;
-    let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
+    let mut init = QpInit::rc(&cq, &cq);
+    init.cap.max_send_wr = COUNT as u32;
+    let qp = pd.create_qp(&init)?;
     qp.connect(&RcEnd::new(&b)?.qp.address(), &rnic::ConnectOptions::default())?;
     qp.modify(&rnic::QpAttr::to_state(rnic::QpState::Err))?;
     for id in 0..COUNT {
-        // Flushed at once.
+        // Flushed at once, or as soon as the background thread lets go of the engine.
         qp.send(id, Gather::Empty)?;
+    }
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while (cq.len() as u64) < COUNT {
+        assert!(std::time::Instant::now() < deadline, "not all are flushed");
+        a.progress();
     }
     let turns = AtomicU64::new(0);
     let count = async {
