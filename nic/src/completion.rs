@@ -10,7 +10,7 @@ pub use stream::Completions;
 
 use crate::destroy::{NotDestroyed, destroy_last};
 use crate::device::DeviceInner;
-use crate::engine::{CqId, completion_room};
+use crate::engine::{CQ_USERS, CqId, completion_room};
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::queue::{CqShared, Wish, completion_queue};
@@ -91,18 +91,19 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Destroys it. Dropping the last handle does so too, once no queue pair uses it.
+    /// Destroys it. Dropping the last handle does so too, once nothing completes to it.
     ///
     /// # Errors
-    /// The queue as it was, with [`ResourceError::Busy`](crate::engine::ResourceError): queue pairs complete to it (IBTA C11-17), events of it are
-    /// not acknowledged, or there are other handles. [`Error::Forked`].
+    /// The queue as it was, with [`ResourceError::Busy`](crate::engine::ResourceError): queue pairs or shared receive
+    /// queues complete to it (IBTA C11-17), events of it are not acknowledged, or there are other handles.
+    /// [`Error::Forked`].
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         const WHAT: &str = "completion queue";
-        let Some(queue_pairs) = self.inner.device.port.inspect(|e| e.cq_users(self.inner.id)) else {
+        let Some(users) = self.inner.device.port.inspect(|e| e.cq_users(self.inner.id)) else {
             return Err(NotDestroyed::new(self, Error::Forked));
         };
-        if queue_pairs > 0 {
-            return Err(NotDestroyed::busy(self, WHAT, queue_pairs, "queue pairs"));
+        if users > 0 {
+            return Err(NotDestroyed::busy(self, WHAT, users, CQ_USERS));
         }
         let events = self.inner.shared.events().unacknowledged();
         if events > 0 {

@@ -1,6 +1,6 @@
 //! Completion queues and channels in virtual time.
 
-use crate::engine::{AsyncEvent, ResourceError};
+use crate::engine::{AsyncEvent, CQ_USERS, ResourceError};
 use crate::sim::Net;
 use crate::{
     Access, CompletionQueue, ConnectOptions, Device, Error, Gather, MemoryRegion, Operation,
@@ -233,7 +233,7 @@ fn solicited_events_are_for_solicited_receives_and_errors_only() -> Result<()> {
 fn a_queue_in_use_is_not_destroyed_but_handed_back() -> Result<()> {
     let Pair { device, send_cq, left, right, recv_cq, source, target, net, .. } = pair(10, 10)?;
     let refused = send_cq.destroy().expect_err("a queue pair completes to it");
-    assert_eq!(busy(&refused.error), Some((1, "queue pairs")));
+    assert_eq!(busy(&refused.error), Some((1, CQ_USERS)));
     // It works as before.
     left.write(1, source.all(), target.remote(0))?;
     assert_eq!(refused.object.wait(LIMIT)?.status, WcStatus::Success);
@@ -247,8 +247,8 @@ fn a_queue_in_use_is_not_destroyed_but_handed_back() -> Result<()> {
     let cq = device.create_cq(1)?;
     let qp = device.alloc_pd()?.create_qp(&QpInit::rc(&cq, &cq))?;
     let error = cq.destroy().map_err(Error::from).expect_err("in use");
-    assert_eq!(busy(&error), Some((1, "queue pairs")), "one user, although it completes there twice");
-    assert_eq!(error.to_string(), "the completion queue is still in use by queue pairs (1)");
+    assert_eq!(busy(&error), Some((1, CQ_USERS)), "one user, although it completes there twice");
+    assert_eq!(error.to_string(), format!("the completion queue is still in use by {CQ_USERS} (1)"));
     drop((qp, right, net));
     Ok(())
 }

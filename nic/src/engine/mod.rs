@@ -26,7 +26,7 @@ pub use counters::{DropReason, PortCounters};
 pub use host::AsyncEvent;
 pub use qp::wire::Arrival;
 pub use resources::ResourceError;
-pub(crate) use resources::{QpRequest, completion_room, device_attr};
+pub(crate) use resources::{CQ_USERS, QpRequest, completion_room, device_attr};
 pub use transmit::Departure;
 
 pub(crate) use host::{CqId, QpLinks};

@@ -213,6 +213,9 @@ pub(super) fn within(what: &'static str, given: u32, min: u32, max: u32) -> Resu
     if (min..=max).contains(&given) { Ok(()) } else { Err(ResourceError::Size { what, given, min, max }) }
 }
 
+/// What completes to completion queues.
+pub(crate) const CQ_USERS: &str = "queue pairs and shared receive queues";
+
 /// Room for the completions of a queue of `cqe` entries.
 pub(crate) fn completion_room(cqe: u32) -> Result<CqRoom, ResourceError> {
     within("cqe", cqe, 1, MAX_CQE)?;
@@ -254,7 +257,7 @@ impl Engine {
         entry.producer.resize(room).map_err(|waiting| ResourceError::Waiting { waiting, cqe })
     }
 
-    /// Queue pairs that complete to this queue.
+    /// How many complete to this queue of those that [`CQ_USERS`] names.
     pub(crate) fn cq_users(&self, cq: CqId) -> usize {
         self.host.cqs.get(cq.0).map_or(0, |entry| entry.users)
     }
@@ -265,8 +268,7 @@ impl Engine {
         };
         if entry.users > 0 {
             let users = entry.users;
-            let by = "queue pairs and shared receive queues";
-            return Err(ResourceError::Busy { what: "completion queue", users, by });
+            return Err(ResourceError::Busy { what: "completion queue", users, by: CQ_USERS });
         }
         self.host.cqs.remove(cq.0);
         Ok(())
