@@ -183,7 +183,7 @@ fn what_is_in_use_is_not_destroyed() {
     let busy = |what, users, by| Err(ResourceError::Busy { what, users, by });
     assert_eq!(
         e.dealloc_pd(pd),
-        busy("protection domain", 1, "memory regions, queue pairs and shared receive queues")
+        busy("protection domain", 1, "memory regions, memory windows, queue pairs and shared receive queues")
     );
     let links = QpLinks { send_cq: Some(cq), recv_cq: Some(cq), srq: Some(id), xrcd: None };
     let other_pd = e.alloc_pd().expect("a domain");
