@@ -11,7 +11,7 @@ pub const STOCK_RECEIVE_BUFFER: u32 = 2 * 212_992;
 
 /// The share of the buffer kept for acknowledgements and other packets that no window holds back: 1/8, or 64 of the
 /// smallest packets.
-const RESERVE: u32 = STOCK_RECEIVE_BUFFER / 8;
+pub(crate) const RESERVE: u32 = STOCK_RECEIVE_BUFFER / 8;
 
 /// `struct sk_buff`, rounded up to its cache (Linux 6.x on 64 bits).
 const SKB: u32 = 256;

@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod drain;
 pub mod inflight;
 
+pub use drain::{Drain, Pace};
 pub use inflight::{Charge, PeerWindow};

@@ -2,17 +2,28 @@
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
-use crate::engine::{AsyncEvent, Engine, EngineConfig, PortCounters};
+use crate::engine::{AsyncEvent, Engine, EngineConfig, PKEYS, PortCounters};
 use crate::error::{Error, Result};
 use crate::net::{Capabilities, RoceSocket, SocketConfig, SocketCounters};
 use crate::port::{Clock, Io, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::xrc::XrcDomain;
+use cc::Pace;
 use qp::counters::QpCounters;
 use qp::{Gid, Mtu, PKey, Qpn};
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+/// How fast unacknowledged packets leave for one receiver by default, in bytes a second of charge to its socket buffer.
+pub const DEFAULT_UNACKED_RATE: u64 = 1_500_000_000;
+
+/// The pace for a rate as programs give it.
+pub(crate) fn pace(unacked_rate: Option<u64>) -> Option<Pace> {
+    NonZeroU64::new(unacked_rate.unwrap_or(DEFAULT_UNACKED_RATE)).map(Pace::new)
+}
 
 /// How to open a device on the network.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +42,10 @@ pub struct DeviceConfig {
     pub recv_buffer: Option<usize>,
     /// How much may be on the way to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
     pub peer_window: Option<u32>,
+    /// How fast packets that nobody acknowledges (UC and UD) leave for one receiver once a burst has filled its socket
+    /// buffer: bytes a second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None` for
+    /// [`DEFAULT_UNACKED_RATE`]; 0 for as fast as they can.
+    pub unacked_rate: Option<u64>,
     /// Fault rules, in the language of [`crate::link::faults`].
     pub faults: Vec<String>,
     /// What the randomness of the fault rules follows from.
@@ -59,6 +74,8 @@ pub(crate) struct DeviceInner {
     name: String,
     pub(crate) port: Arc<Port>,
     pub(crate) fault_seed: u64,
+    /// Address handles that exist.
+    pub(crate) ahs: AtomicU32,
 }
 
 impl DeviceInner {
@@ -118,6 +135,14 @@ pub struct DeviceAttr {
     pub max_srq_wr: u32,
     /// Scatter/gather elements of a work request in one.
     pub max_srq_sge: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Multicast groups that queue pairs can be attached to.
+    pub max_mcast_grp: u32,
+    /// Queue pairs attached to one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Attachments of queue pairs to multicast groups, in all.
+    pub max_total_mcast_qp_attach: u32,
     /// READs and atomics outstanding at a queue pair, as responder.
     pub max_qp_rd_atom: u32,
     /// READs and atomics outstanding at a queue pair, as requester.
@@ -199,6 +224,7 @@ impl Device {
             slot: rand::random(),
             seed: None,
             peer_window: config.peer_window,
+            pace: pace(config.unacked_rate),
         };
         let port = Port::new(engine, Io::Udp(Box::new(UdpIo::new(socket))), Clock::Real);
         let device = Self::around("rnic0".into(), port, config.fault_seed);
@@ -212,7 +238,7 @@ impl Device {
     }
 
     pub(crate) fn around(name: String, port: Arc<Port>, fault_seed: u64) -> Self {
-        Self { inner: Arc::new(DeviceInner { name, port, fault_seed }) }
+        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, ahs: AtomicU32::new(0) }) }
     }
 
     /// The name of the device.
@@ -236,7 +262,7 @@ impl Device {
     /// The P_Key table.
     #[must_use]
     pub fn pkeys(&self) -> Vec<PKey> {
-        vec![PKey::DEFAULT]
+        PKEYS.to_vec()
     }
 
     /// What the device can do.
@@ -276,7 +302,7 @@ impl Device {
             port: lane.engine.port_counters().clone(),
             qp: lane.engine.qp_counters(),
             socket: match &lane.io {
-                Io::Udp(udp) => Some(udp.socket().counters()),
+                Io::Udp(udp) => Some(udp.counters()),
                 Io::Sim { .. } => None,
             },
         })

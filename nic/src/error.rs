@@ -12,6 +12,9 @@ pub enum Error {
     /// The device could not be opened.
     #[error(transparent)]
     Open(#[from] crate::net::BindError),
+    /// A multicast group could not be joined.
+    #[error(transparent)]
+    Join(#[from] crate::net::JoinError),
     /// An object could not be created or destroyed.
     #[error(transparent)]
     Resource(#[from] ResourceError),

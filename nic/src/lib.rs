@@ -33,6 +33,7 @@ pub mod memory;
 pub mod net;
 pub mod sim;
 
+mod address_handle;
 mod completion;
 mod connection;
 mod destroy;
@@ -50,11 +51,12 @@ mod sync;
 mod window;
 mod xrc;
 
+pub use address_handle::AddressHandle;
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
-pub use device::{Counters, Device, DeviceAttr, DeviceConfig, PortAttr};
-pub use domain::{AddressHandle, ProtectionDomain};
+pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, DeviceConfig, PortAttr};
+pub use domain::ProtectionDomain;
 pub use error::{Error, Result};
 pub use instrument::FaultReport;
 pub use memory::{Advice, BufferError, MwType, RegisterError, UserMemory};

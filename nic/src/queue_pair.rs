@@ -1,10 +1,12 @@
 //! Queue pairs, as programs hold them.
 
+use crate::address_handle::AddressHandle;
 use crate::completion::{CompletionQueue, CqInner};
+use crate::destroy::NotDestroyed;
 use crate::device::DeviceInner;
 use crate::domain::PdInner;
 use crate::engine::{QpLinks, QpRequest, ResourceError};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::queue::{QpShared, Work};
 use crate::srq::{SharedReceiveQueue, SrqInner};
 use crate::xrc::{XrcDomain, XrcdInner};
@@ -12,8 +14,8 @@ use qp::attr::AddressVector;
 use qp::counters::QpCounters;
 use qp::queue_pair::{Failure, Tuning};
 use qp::{
-    Access, Gather, Gid, Mtu, Operation, Psn, QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote, SendFlags,
-    SendWr,
+    Access, Gather, Gid, Mtu, Operation, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote,
+    SendFlags, SendWr,
 };
 use std::sync::Arc;
 
@@ -44,8 +46,30 @@ impl QpInit {
     /// signalled sends only.
     #[must_use]
     pub fn rc(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
+        Self::of(QpType::Rc, send_cq, recv_cq)
+    }
+
+    /// An unreliable connection, of the sizes of [`rc`](Self::rc).
+    #[must_use]
+    pub fn uc(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
+        Self::of(QpType::Uc, send_cq, recv_cq)
+    }
+
+    /// Unreliable datagrams, of the sizes of [`rc`](Self::rc).
+    #[must_use]
+    pub fn ud(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
+        Self::of(QpType::Ud, send_cq, recv_cq)
+    }
+
+    /// QP1, the general services interface, of the sizes of [`rc`](Self::rc). A port has one.
+    #[must_use]
+    pub fn gsi(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
+        Self::of(QpType::Gsi, send_cq, recv_cq)
+    }
+
+    fn of(qp_type: QpType, send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
         Self {
-            qp_type: QpType::Rc,
+            qp_type,
             send_cq: Some(send_cq.clone()),
             recv_cq: Some(recv_cq.clone()),
             srq: None,
@@ -149,13 +173,14 @@ pub struct QueuePair {
     device: Arc<DeviceInner>,
     shared: Arc<QpShared>,
     psn: Psn,
+    destroyed: bool,
     /// Kept alive as long as the engine may use them.
-    _parts: Parts,
+    parts: Parts,
 }
 
 /// What a queue pair is made in, completes to and receives through.
 struct Parts {
-    _pd: Option<Arc<PdInner>>,
+    pd: Option<Arc<PdInner>>,
     _cqs: [Option<Arc<CqInner>>; 2],
     _srq: Option<Arc<SrqInner>>,
     _xrcd: Option<Arc<XrcdInner>>,
@@ -190,12 +215,12 @@ impl QueuePair {
             e.create_qp(&request).map(|shared| (shared, psn))
         })?;
         let parts = Parts {
-            _pd: pd.cloned(),
+            pd: pd.cloned(),
             _cqs: cqs.map(Option::<&_>::cloned),
             _srq: srq.cloned(),
             _xrcd: xrcd.cloned(),
         };
-        Ok(Self { device: Arc::clone(device), shared, psn, _parts: parts })
+        Ok(Self { device: Arc::clone(device), shared, psn, destroyed: false, parts })
     }
 
     /// Its number.
@@ -222,7 +247,7 @@ impl QueuePair {
         }
     }
 
-    /// Goes from RESET to RTS, connected to `peer`.
+    /// Goes from RESET to RTS, connected to `peer`. Of the options, those that the service does not have mean nothing.
     ///
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
@@ -234,11 +259,14 @@ impl QueuePair {
         way.traffic_class = options.traffic_class;
         let qp_type = self.shared.config.qp_type;
         let mut to_rtr = QpAttr::to_rtr(way, mtu, Qpn::new(peer.qpn), Psn::new(peer.psn));
-        if qp_type != QpType::XrcSend {
+        if !matches!(qp_type, QpType::XrcSend | QpType::Uc) {
             to_rtr = to_rtr.max_dest_rd_atomic(options.rd_atomic).min_rnr_timer(options.min_rnr_timer);
         }
-        let mut to_rts = QpAttr::to_rts(self.psn).timeout(options.timeout);
-        if qp_type != QpType::XrcRecv {
+        let mut to_rts = QpAttr::to_rts(self.psn);
+        if qp_type.is_reliable() {
+            to_rts = to_rts.timeout(options.timeout);
+        }
+        if !matches!(qp_type, QpType::XrcRecv | QpType::Uc) {
             to_rts = to_rts
                 .retry_cnt(options.retry_cnt)
                 .rnr_retry(options.rnr_retry)
@@ -247,6 +275,59 @@ impl QueuePair {
         self.modify(&QpAttr::to_init(1, 0, options.access))?;
         self.modify(&to_rtr)?;
         self.modify(&to_rts)
+    }
+
+    /// Takes a datagram queue pair from RESET to RTS. `qkey` is the key that datagrams for it must carry; QP1 has one
+    /// of its own.
+    ///
+    /// # Errors
+    /// [`Error::Modify`](crate::Error::Modify).
+    pub fn activate(&self, qkey: QKey) -> Result<()> {
+        let mut init = QpAttr::to_init_datagram(1, 0, qkey);
+        if self.shared.config.qp_type == QpType::Gsi {
+            init.port_num = None;
+        }
+        self.modify(&init)?;
+        self.modify(&QpAttr::to_state(QpState::Rtr))?;
+        self.modify(&QpAttr::to_rts(self.psn))
+    }
+
+    /// Attaches a UD queue pair to a multicast group: ::ffff:224.0.0.0/100 or ff00::/8. It takes a copy of every datagram
+    /// that is sent to the group and carries its Q_Key, its own included. Attaching it again changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource): no group, no UD queue pair, or the device has no room for more;
+    /// [`Error::Join`](crate::Error::Join) says what keeps the port from joining the group.
+    pub fn attach_mcast(&self, group: Gid) -> Result<()> {
+        self.device.port()?.attach_mcast(self.qpn(), group)?;
+        self.device.serve()
+    }
+
+    /// Detaches a UD queue pair from a multicast group.
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource) if it is not attached to it.
+    pub fn detach_mcast(&self, group: Gid) -> Result<()> {
+        Ok(self.device.port()?.detach_mcast(self.qpn(), group)?)
+    }
+
+    /// Destroys the queue pair, unless it is in use. (Dropping it destroys it in any case.)
+    ///
+    /// # Errors
+    /// [`Error::Resource`](crate::Error::Resource) while it is attached to multicast groups: verbs want it detached first
+    /// (IBTA o10-2.2.3). [`Error::Forked`](crate::Error::Forked).
+    pub fn destroy(mut self) -> std::result::Result<(), NotDestroyed<Self>> {
+        let destroyed = match self.device.port() {
+            Ok(port) => port.control(|e| e.destroy_qp(self.qpn())).map_err(Error::from),
+            Err(forked) => Err(forked),
+        };
+        match destroyed {
+            Ok(()) => {
+                self.destroyed = true;
+                Ok(())
+            }
+            Err(error) => Err(NotDestroyed::new(self, error)),
+        }
     }
 
     /// Changes attributes and state.
@@ -323,6 +404,29 @@ impl QueuePair {
         self.post(wr_id, Operation::Send { imm: None, invalidate: None }, data)
     }
 
+    /// Posts a signalled datagram to queue pair `qpn` at the address of `ah`.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send); [`Error::Resource`](crate::Error::Resource) if the address handle is of another
+    /// protection domain than the queue pair (IBTA 10.2.4.4).
+    pub fn send_to(
+        &self,
+        wr_id: u64,
+        data: impl Into<Gather>,
+        ah: &AddressHandle,
+        qpn: Qpn,
+        qkey: QKey,
+    ) -> Result<()> {
+        if !self.parts.pd.as_ref().is_some_and(|pd| ah.is_of(pd)) {
+            let why = "its protection domain is not that of the queue pair";
+            return Err(ResourceError::Address { why }.into());
+        }
+        let operation = Operation::Send { imm: None, invalidate: None };
+        self.post_send(
+            SendWr::new(wr_id, operation, data).flags(SendFlags::SIGNALED).to(ah.datagram(qpn, qkey)),
+        )
+    }
+
     /// Posts a signalled RDMA WRITE.
     ///
     /// # Errors
@@ -350,9 +454,10 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if let Ok(port) = self.device.port() {
-            // The number is ours, so it is there to be taken away.
-            let _ = port.control(|e| e.destroy_qp(self.qpn()));
+        if !self.destroyed
+            && let Ok(port) = self.device.port()
+        {
+            port.discard_qp(self.qpn());
         }
     }
 }

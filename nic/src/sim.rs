@@ -4,7 +4,7 @@
 //! moves only while somebody waits, from one event to the next, so a run is the same every time and a timeout of a
 //! second costs nothing.
 
-use crate::device::Device;
+use crate::device::{Device, pace};
 use crate::engine::EngineConfig;
 use crate::port::{Clock, Io, Port, SimPacket};
 use crate::queue::locked;
@@ -50,6 +50,7 @@ impl Net {
                 flying: BinaryHeap::new(),
                 flown: 0,
                 latency: LATENCY,
+                unacked_rate: None,
             }),
         };
         Self { world: Arc::new(world), seed }
@@ -58,6 +59,12 @@ impl Net {
     /// Sets the time that packets take, for those that leave from now on.
     pub fn set_latency(&self, latency: Duration) {
         locked(&self.world.state).latency = latency;
+    }
+
+    /// Sets how fast devices that are made from now on send what nobody acknowledges: see
+    /// [`DeviceConfig::unacked_rate`](crate::DeviceConfig::unacked_rate).
+    pub fn set_unacked_rate(&self, rate: Option<u64>) {
+        locked(&self.world.state).unacked_rate = rate;
     }
 
     /// A new device: 10.0.0.1 for the first, 10.0.0.2 for the second, and so on. They are named sim0, sim1, ...
@@ -86,6 +93,7 @@ impl Net {
             slot: 0,
             seed: Some(seed),
             peer_window: None,
+            pace: pace(state.unacked_rate),
         };
         let io = Io::Sim { address, source_ports, outbox: Vec::new() };
         let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)));
@@ -166,6 +174,7 @@ struct State {
     flying: BinaryHeap<Flying>,
     flown: u64,
     latency: Duration,
+    unacked_rate: Option<u64>,
 }
 
 /// Virtual time and what is in the air.
@@ -240,9 +249,18 @@ impl State {
     fn arrive(&mut self, now: Instant) {
         while self.flying.peek().is_some_and(|f| f.at <= now) {
             let Some(Flying { to, packet, .. }) = self.flying.pop() else { break };
-            let site = self.sites.iter().find(|s| s.address == to).and_then(|s| s.port.upgrade());
-            if let Some(port) = site {
-                // A drop is counted by its reason. Answers leave with the next step.
+            // A drop is counted by its reason. Answers leave with the next step.
+            if to.is_multicast() {
+                for port in self.sites.iter().filter_map(|s| s.port.upgrade()) {
+                    port.with_lane(|lane| {
+                        if lane.engine.is_member(to) {
+                            lane.accept(now, &packet.arrival, &packet.bytes);
+                        }
+                    });
+                }
+            } else if let Some(port) =
+                self.sites.iter().find(|s| s.address == to).and_then(|s| s.port.upgrade())
+            {
                 port.with_lane(|lane| lane.accept(now, &packet.arrival, &packet.bytes));
             }
         }

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod datagram;
 pub mod namespace;
 pub mod os;
 pub mod pattern;
@@ -16,6 +17,7 @@ pub mod protocol;
 pub mod serve;
 
 pub use address::{fresh_address, open};
+pub use datagram::UdEnd;
 pub use peer::Peer;
 
 use std::io::Write;

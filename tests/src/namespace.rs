@@ -11,6 +11,36 @@ use std::process::{Child, Command, Stdio};
 pub const ADDRESSES: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
 
+/// Runs `test` in a thread with a network namespace of its own, in which the loopback interface has the [`ADDRESSES`].
+/// Says that the test was skipped where that is not allowed: it takes root.
+///
+/// # Panics
+/// If the test does.
+pub fn in_own_network(test: impl FnOnce() + Send + 'static) {
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let run = move || {
+        if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+            crate::skipped(&format!("needs root for a network namespace: {error}"));
+            return;
+        }
+        for step in [
+            &["link", "set", "lo", "up"][..],
+            &["-6", "addr", "add", "fd00::1/64", "dev", "lo", "nodad"],
+            &["-6", "addr", "add", "fd00::2/64", "dev", "lo", "nodad"],
+        ] {
+            if !Command::new("ip").args(step).status().is_ok_and(|status| status.success()) {
+                crate::skipped(&format!("needs iproute2 and IPv6: `ip {}` failed", step.join(" ")));
+                return;
+            }
+        }
+        test();
+    };
+    let thread = std::thread::Builder::new().name(name).spawn(run).expect("a thread");
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// A network namespace, kept by a process that is killed when this is dropped.
 pub struct Namespace {
     keeper: Child,

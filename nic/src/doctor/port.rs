@@ -141,6 +141,7 @@ pub(super) fn judge(bound: &Bound, owner: &Owner, rxe_loaded: bool) -> Finding {
             what(": no IPv6 address is left, and no IPv4 address either unless it is IPv6-only"),
             free,
         ),
+        ip if ip.is_multicast() => Finding::ok(what(": a multicast group, which programs share")),
         _ => Finding::new(
             Severity::Note,
             what(""),

@@ -52,6 +52,8 @@ fn a_wildcard_is_a_problem_and_one_address_is_not() {
     let one = port::judge(&bound("127.0.0.1:4791"), &process, false);
     assert_eq!(one.severity, Severity::Note);
     assert_eq!(one.what, "UDP 127.0.0.1:4791 is held by process 7 (ib_write_bw)");
+    let group = port::judge(&bound("239.1.2.3:4791"), &process, false);
+    assert_eq!((group.severity, group.what.ends_with("which programs share")), (Severity::Ok, true));
     let rxe = port::judge(&bound("0.0.0.0:4791"), &Owner::Kernel, true);
     assert_eq!(rxe.severity, Severity::Problem);
     assert!(rxe.what.contains("the kernel, for rdma_rxe"), "{rxe:?}");

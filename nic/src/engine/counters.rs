@@ -64,6 +64,9 @@ reasons! {
     /// A packet over an unreliable service that cannot be delivered: after a gap, against a rule, or too long for its
     /// receive.
     Unreliable = "dropped_unreliable",
+    /// A datagram to a multicast group that no queue pair is attached to, or one of whose address and destination queue
+    /// pair number only one means a group.
+    NoGroup = "dropped_no_group",
     /// A datagram that was cut short by the receive buffer.
     Truncated = "dropped_truncated",
 }
@@ -142,6 +145,12 @@ port_counters! {
     rx_ce_packets,
     /// Times that a queue pair waited because the peer's window was full.
     window_stalls,
+    /// Times that a queue pair whose packets nobody acknowledges waited, so as not to overrun the receiver.
+    pace_stalls,
+    /// Copies of datagrams to multicast groups that queue pairs took.
+    mcast_copies,
+    /// Copies that a queue pair refused, for its Q_Key, its state or want of a receive, while others took theirs.
+    mcast_copies_refused,
 }
 
 impl PortCounters {

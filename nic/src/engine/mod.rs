@@ -13,8 +13,10 @@
 //! once for the whole of it.
 
 mod counters;
+mod drains;
 mod host;
 mod memory;
+mod multicast;
 mod numbers;
 mod peers;
 mod receive;
@@ -26,15 +28,19 @@ pub use counters::{DropReason, PortCounters};
 pub use host::AsyncEvent;
 pub use qp::wire::Arrival;
 pub use resources::ResourceError;
-pub(crate) use resources::{CQ_USERS, QpRequest, completion_room, device_attr};
+pub(crate) use resources::{CQ_USERS, MAX_AH, QpRequest, completion_room, device_attr};
 pub use transmit::Departure;
 
 pub(crate) use host::{CqId, QpLinks};
+pub(crate) use multicast::Membership;
 pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 
 use crate::memory::{KeySource, RegionTable};
 use crate::queue::{CqShared, Direction, QpShared, Work};
+use cc::Pace;
+use drains::Drains;
 use host::HostState;
+use multicast::Groups;
 use numbers::Numbers;
 use peers::{Flights, Peers};
 use qp::attr::Limits;
@@ -47,7 +53,17 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The P_Key table: the default partition alone, as in Linux rxe.
+pub(crate) const PKEYS: [PKey; 1] = [PKey::DEFAULT];
+
+/// Requests that follow a train of unacknowledged packets within this time wait to leave together, until there are
+/// [`TRAIN_REQUESTS`] of them or the next turn comes: about the time in which a program posts so many.
+const TRAIN_GAP: Duration = Duration::from_micros(20);
+
+/// So many requests are worth a system call of their own: a full train of packets of 4 KiB.
+const TRAIN_REQUESTS: usize = 15;
 
 /// How many queue pairs that are ready are looked at before they count as many.
 const READY_LOOK: usize = 4;
@@ -67,6 +83,8 @@ pub struct EngineConfig {
     pub seed: Option<u64>,
     /// How much may be on the way to one peer, in bytes of socket buffer; `None` for what a stock buffer holds.
     pub peer_window: Option<u32>,
+    /// How fast unacknowledged packets leave for one receiver; `None` for as fast as they can.
+    pub pace: Option<Pace>,
 }
 
 /// A queue pair in its place.
@@ -87,15 +105,29 @@ struct QpEntry {
     called: bool,
     /// Packets that it may still send in the turn that it has begun.
     turn: u32,
+    /// The receiver whose pace it waits for.
+    waits_at: Option<usize>,
+    /// When packets that nobody acknowledges last left.
+    last_sent: Option<Instant>,
     /// The earliest entry of it in the timer heap.
     timer: Option<Instant>,
 }
 
-/// Where a connected queue pair sends to.
+/// What a timer is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Due {
+    /// A queue pair, by table index.
+    Qp(usize),
+    /// Whoever waits at a receiver of unacknowledged packets.
+    Drain(usize),
+}
+
+/// Where a queue pair sends to.
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     address: IpAddr,
-    peer: usize,
+    /// The peer whose window its packets take room in; none where nobody acknowledges them.
+    peer: Option<usize>,
     /// Which source port.
     via: usize,
     tos: u8,
@@ -112,9 +144,13 @@ pub struct Engine {
     live: usize,
     host: HostState,
     peers: Peers,
+    drains: Drains,
+    groups: Groups,
+    /// QP1, if there is one.
+    gsi: Option<usize>,
     /// Queue pairs that may have something to send, in turn.
     ready: VecDeque<usize>,
-    timers: BinaryHeap<Reverse<(Instant, usize)>>,
+    timers: BinaryHeap<Reverse<(Instant, Due)>>,
     solver: IdentSolver,
     counters: PortCounters,
     /// Counters of queue pairs that are gone.
@@ -137,6 +173,9 @@ impl Engine {
             live: 0,
             host: HostState::new(regions, SrqTable::new(numbers())),
             peers: Peers::new(config.peer_window),
+            drains: Drains::new(config.pace),
+            groups: Groups::default(),
+            gsi: None,
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
             solver: IdentSolver::new(),
@@ -172,8 +211,8 @@ impl Engine {
     /// The queue pair with this number.
     #[must_use]
     pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
-        let index = self.numbers.index(qpn.value())?;
-        self.qps.get(index)?.as_ref().map(|e| &e.qp)
+        let index = self.index(qpn)?;
+        self.qps[index].as_ref().map(|e| &e.qp)
     }
 
     /// All queue pairs.
@@ -181,9 +220,17 @@ impl Engine {
         self.qps.iter().flatten().map(|e| &e.qp)
     }
 
-    /// Whether a queue pair has nothing on the way to its peer.
-    pub(crate) fn is_quiet(&self, qpn: Qpn) -> bool {
-        self.qp(qpn).is_some_and(|qp| qp.next_psn() == qp.unacked_psn())
+    /// Whether what was posted last to a queue pair should leave at once. Where the peer acknowledges, that is when
+    /// nothing is on the way to it; where nobody does, when nothing left just before `now`, or enough for a train waits.
+    pub(crate) fn is_urgent(&self, qpn: Qpn, now: impl FnOnce() -> Instant) -> bool {
+        let Some(entry) = self.index(qpn).and_then(|index| self.qps[index].as_ref()) else { return false };
+        let worth_a_train = |last_sent| {
+            entry.waits_at.is_none()
+                && (entry.qp.sends_outstanding() >= TRAIN_REQUESTS
+                    || now().saturating_duration_since(last_sent) >= TRAIN_GAP)
+        };
+        // Where nobody acknowledges, the PSNs are always equal; where somebody does, there is no such time.
+        entry.qp.next_psn() == entry.qp.unacked_psn() && entry.last_sent.is_none_or(worth_a_train)
     }
 
     /// Whether a queue pair that is ready has more to say than acknowledgements.
@@ -225,11 +272,18 @@ impl Engine {
 
     /// Acts on timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(Reverse((at, index))) = self.timers.peek().copied() {
+        while let Some(Reverse((at, due))) = self.timers.peek().copied() {
             if at > now {
                 break;
             }
             self.timers.pop();
+            let index = match due {
+                Due::Qp(index) => index,
+                Due::Drain(receiver) => {
+                    self.drain_timeout(at, receiver);
+                    continue;
+                }
+            };
             let Some(entry) = self.qps.get_mut(index).and_then(Option::as_mut) else { continue };
             if entry.timer != Some(at) {
                 continue;
@@ -284,22 +338,31 @@ impl Engine {
     fn connect(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(av) = entry.qp.address_vector() else { return };
-        let address = av.dgid.ip();
-        let (tos, hop_limit, flow_label) = (av.traffic_class, av.hop_limit, av.flow_label);
-        // One flow keeps one source port; which one follows from both ends, so that many flows spread.
-        let via = (entry.qp.qpn().value() as usize) % self.config.source_ports.len().max(1);
-        if let Some(old) = entry.remote.take() {
-            let freed = entry.flights.clear();
-            (entry.waiting, entry.called, entry.turn) = (false, false, 0);
-            let peer = self.peers.get_mut(old.peer);
+        let remote = Remote::along(av, entry.qp.qpn(), self.config.source_ports.len());
+        let reliable = entry.qp.config().qp_type.is_reliable();
+        self.disconnect(index);
+        let peer = reliable.then(|| self.peers.join(remote.address));
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        entry.remote = Some(Remote { peer, ..remote });
+    }
+
+    /// Forgets where a queue pair sends to, and what it had on the way or waited for there.
+    fn disconnect(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let freed = entry.flights.clear();
+        (entry.waiting, entry.called, entry.turn) = (false, false, 0);
+        let receiver = entry.waits_at.take();
+        let peer = entry.remote.take().and_then(|remote| remote.peer);
+        if let Some(id) = peer {
+            let peer = self.peers.get_mut(id);
             peer.window.give_back(freed);
             peer.waiting.retain(|waiting| *waiting != index);
-            self.call_waiting(old.peer);
-            self.peers.leave(old.peer);
+            self.call_waiting(id);
+            self.peers.leave(id);
         }
-        let peer = self.peers.join(address);
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        entry.remote = Some(Remote { address, peer, via, tos, hop_limit, flow_label });
+        if let Some(receiver) = receiver {
+            self.leave_drain(index, receiver);
+        }
     }
 
     /// Posts a work request that has a place reserved in the queue pair's shared part.
@@ -353,8 +416,12 @@ impl Engine {
     }
 
     fn index(&self, qpn: Qpn) -> Option<usize> {
+        if qpn == Qpn::GSI {
+            return self.gsi;
+        }
         let index = self.numbers.index(qpn.value())?;
-        self.qps.get(index)?.as_ref().map(|_| index)
+        // QP1 has a place in the table, but not the number that goes with it.
+        self.qps.get(index)?.as_ref().filter(|_| self.gsi != Some(index)).map(|_| index)
     }
 
     /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window, and what
@@ -378,20 +445,20 @@ impl Engine {
         if entry.shared.state() != entry.qp.state() {
             entry.shared.set_state(entry.qp.state());
         }
-        if let Some(remote) = entry.remote {
+        if let Some(peer) = entry.remote.as_ref().and_then(|remote| remote.peer) {
             let freed = match entry.qp.state() {
                 // No answer is waited for any more: what is on the way must not keep room from others for ever.
                 QpState::Err | QpState::Reset => entry.flights.clear(),
                 _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn()),
             };
             if freed > 0 {
-                self.peers.get_mut(remote.peer).window.give_back(freed);
-                self.call_waiting(remote.peer);
+                self.peers.get_mut(peer).window.give_back(freed);
+                self.call_waiting(peer);
             }
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
-        if !entry.ready && entry.qp.wants_to_transmit() {
-            // One that waits for room may still have answers to send, which need none.
+        if !entry.ready && entry.qp.wants_to_transmit() && entry.waits_at.is_none() {
+            // One that waits for room in a window may still have answers to send, which need none.
             entry.ready = true;
             self.ready.push_back(index);
         }
@@ -399,7 +466,14 @@ impl Engine {
             && entry.timer.is_none_or(|t| due < t)
         {
             entry.timer = Some(due);
-            self.timers.push(Reverse((due, index)));
+            self.timers.push(Reverse((due, Due::Qp(index))));
+        }
+        if let Some(receiver) = entry.waits_at
+            && !entry.qp.wants_to_transmit()
+        {
+            // It was reset, or its work was flushed.
+            entry.waits_at = None;
+            self.leave_drain(index, receiver);
         }
     }
 
@@ -462,6 +536,9 @@ pub enum ModifyQpError {
     #[error(transparent)]
     Attributes(#[from] ModifyError),
 }
+
+#[cfg(test)]
+mod datagram_tests;
 
 #[cfg(test)]
 mod tests {

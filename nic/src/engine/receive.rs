@@ -1,7 +1,8 @@
 //! One pass in: from a datagram to the queue pair that it is for.
 
-use super::{DropReason, Engine};
+use super::{DropReason, Engine, PKEYS};
 use qp::wire::{Arrival, IcrcVerdict, Packet};
+use qp::{QpType, Qpn};
 use std::time::Instant;
 
 /// The ECN field of the TOS byte says "congestion experienced" (RFC 3168).
@@ -36,16 +37,35 @@ impl Engine {
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
             IcrcVerdict::Bad => return Err(DropReason::BadIcrc),
         }
+        if packet.dest_qpn() == Qpn::MULTICAST || arrival.dst.is_multicast() {
+            return self.deliver_to_group(now, arrival, &packet);
+        }
         let index = self.index(packet.dest_qpn()).ok_or(DropReason::NoQp)?;
+        self.deliver(now, index, arrival, &packet)
+    }
+
+    /// Gives a packet to a queue pair.
+    #[inline]
+    pub(super) fn deliver(
+        &mut self,
+        now: Instant,
+        index: usize,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
         let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
-        if !packet.pkey().matches(entry.qp.pkey()) {
+        // QP1 takes any P_Key of the port (IBTA C9-42). The completion names it by its index, which is 0 in a table of one.
+        let any_of_the_port = || {
+            entry.qp.config().qp_type == QpType::Gsi && PKEYS.iter().any(|pkey| packet.pkey().matches(*pkey))
+        };
+        if !packet.pkey().matches(entry.qp.pkey()) && !any_of_the_port() {
             return Err(DropReason::BadPkey);
         }
         if entry.qp.config().qp_type.is_connected() && entry.remote.is_none_or(|r| r.address != arrival.src) {
             return Err(DropReason::BadAddress);
         }
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-        let outcome = entry.qp.handle_packet(now, arrival, &packet, &mut host);
+        let outcome = entry.qp.handle_packet(now, arrival, packet, &mut host);
         self.settle(index);
         outcome.map_err(DropReason::from)
     }

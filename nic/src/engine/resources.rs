@@ -1,13 +1,14 @@
 //! Protection domains, completion queues and queue pairs come and go.
 
 use super::host::Cq;
+use super::multicast::{MAX_ATTACHED, MAX_GROUPS};
 use super::srq::{MAX_SRQ, MAX_SRQ_SGE, MAX_SRQ_WR};
 use super::{CqId, Engine, QpEntry, QpLinks};
 use crate::device::DeviceAttr;
 use crate::memory::{BufferError, RegisterError};
 use crate::queue::{CqProducer, CqRoom, Direction, QpShared};
 use qp::queue_pair::QpConfig;
-use qp::{PdId, QpCap, QpType, Qpn, QueuePair};
+use qp::{Gid, PdId, QpCap, QpType, Qpn, QueuePair};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -24,6 +25,9 @@ pub(crate) const MAX_OBJECTS: usize = 1 << 16;
 
 /// Memory regions, and memory windows, each of the order of Linux rxe's.
 pub(crate) const MAX_MR: u32 = 1 << 20;
+
+/// Address handles of a device, as in Linux rxe.
+pub(crate) const MAX_AH: u32 = 1 << 20;
 
 /// What a device can do. Every figure is one that this module enforces.
 pub(crate) fn device_attr() -> DeviceAttr {
@@ -45,6 +49,10 @@ pub(crate) fn device_attr() -> DeviceAttr {
         max_srq_sge: MAX_SRQ_SGE,
         max_qp_rd_atom: u32::from(limits.max_dest_rd_atomic),
         max_qp_init_rd_atom: u32::from(limits.max_rd_atomic),
+        max_ah: MAX_AH,
+        max_mcast_grp: MAX_GROUPS as u32,
+        max_mcast_qp_attach: MAX_ATTACHED as u32,
+        max_total_mcast_qp_attach: (MAX_GROUPS * MAX_ATTACHED) as u32,
         max_pkeys: limits.pkeys,
         phys_port_cnt: limits.ports,
     }
@@ -119,11 +127,13 @@ pub enum ResourceError {
         /// What is true of such queue pairs.
         rule: &'static str,
     },
-    /// This device does not offer that.
-    #[error("{what} is not supported by this device")]
-    Unsupported {
-        /// What was asked for.
-        what: &'static str,
+    /// A queue pair cannot be attached to a multicast group, or detached from it.
+    #[error("cannot attach to or detach from {group}: {why}")]
+    Multicast {
+        /// The group.
+        group: Gid,
+        /// What is wrong.
+        why: &'static str,
     },
     /// Memory could not be registered.
     #[error(transparent)]
@@ -276,8 +286,8 @@ impl Engine {
 
     /// Checks what a queue pair is to be created with; returns the sizes of its queues.
     fn check_qp(&mut self, request: &QpRequest) -> Result<QpCap, ResourceError> {
-        if !matches!(request.qp_type, QpType::Rc | QpType::XrcSend | QpType::XrcRecv) {
-            return Err(ResourceError::Unsupported { what: "this type of queue pair" });
+        if request.qp_type == QpType::Gsi && self.gsi.is_some() {
+            return Err(ResourceError::Exhausted { what: "GSI queue pair", max: 1 });
         }
         request.check_parts()?;
         let cap = request.own_queues();
@@ -330,8 +340,14 @@ impl Engine {
         let max = super::numbers::MAX_NUMBERS;
         let (number, index) =
             self.numbers.allocate().ok_or(ResourceError::Exhausted { what: "queue pair", max })?;
+        let qpn = if request.qp_type == QpType::Gsi {
+            self.gsi = Some(index);
+            Qpn::GSI
+        } else {
+            Qpn::new(number)
+        };
         let config = QpConfig {
-            qpn: Qpn::new(number),
+            qpn,
             qp_type: request.qp_type,
             pd: request.pd.unwrap_or(NO_PD),
             cap,
@@ -354,6 +370,8 @@ impl Engine {
             waiting: false,
             called: false,
             turn: 0,
+            waits_at: None,
+            last_sent: None,
             timer: None,
         }));
         self.live += 1;
@@ -361,21 +379,22 @@ impl Engine {
         Ok(shared)
     }
 
-    /// Destroys a queue pair: what is outstanding ends without a completion (IBTA 11.2.5.4).
+    /// Destroys a queue pair: what is outstanding ends without a completion (IBTA 11.2.5.4). One that is attached to a
+    /// multicast group is in use (IBTA o10-2.2.3).
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ResourceError> {
         let index = self.index(qpn).ok_or(ResourceError::Unknown { what: "queue pair" })?;
-        let Some(mut entry) = self.qps[index].take() else {
+        let users = self.groups.of(index).count();
+        if users > 0 {
+            return Err(ResourceError::Busy { what: "queue pair", users, by: "multicast groups" });
+        }
+        self.disconnect(index);
+        let Some(entry) = self.qps[index].take() else {
             return Err(ResourceError::Unknown { what: "queue pair" });
         };
-        self.departed.add(entry.qp.counters());
-        if let Some(remote) = entry.remote {
-            let freed = entry.flights.clear();
-            let peer = self.peers.get_mut(remote.peer);
-            peer.window.give_back(freed);
-            peer.waiting.retain(|waiting| *waiting != index);
-            self.call_waiting(remote.peer);
-            self.peers.leave(remote.peer);
+        if self.gsi == Some(index) {
+            self.gsi = None;
         }
+        self.departed.add(entry.qp.counters());
         self.ready.retain(|ready| *ready != index);
         self.count_user(entry.qp.config().pd, entry.links, -1);
         self.host.regions.unbind_all_of(qpn);

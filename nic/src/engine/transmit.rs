@@ -1,9 +1,12 @@
 //! One pass out: from the queue pairs that are ready to trains of packets.
 
+use super::drains::Allowance;
 use super::peers::{Flights, PACKET_OVERHEAD, Peer};
-use super::{Engine, QpEntry};
+use super::{Engine, EngineConfig, QpEntry, Remote};
+use crate::net::{DEFAULT_HOP_LIMIT, Way};
+use qp::attr::AddressVector;
 use qp::wire::{Flow, UDP_PORT};
-use qp::{Mtu, Train};
+use qp::{Mtu, Qpn, Train};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -26,6 +29,14 @@ pub struct Departure {
     pub segment_size: usize,
     /// Number of packets.
     pub packets: u32,
+}
+
+impl Departure {
+    /// How its packets go.
+    pub(crate) fn way(&self) -> Way {
+        let Self { via, dst, tos, hop_limit, flow_label, .. } = *self;
+        Way { via, dst, tos, hop_limit, flow_label }
+    }
 }
 
 /// How many full packets of this path MTU make a train.
@@ -56,6 +67,57 @@ impl QpEntry {
     }
 }
 
+impl Remote {
+    /// The way that an address vector names, for a queue pair of this number.
+    pub(super) fn along(path: &AddressVector, qpn: Qpn, source_ports: usize) -> Self {
+        let address = path.dgid.ip();
+        Self {
+            address,
+            peer: None,
+            via: source_port(path.flow_label, qpn, source_ports),
+            tos: path.traffic_class,
+            hop_limit: hop_limit(path),
+            flow_label: if address.is_ipv6() { path.flow_label } else { 0 },
+        }
+    }
+
+    fn flow(&self, config: &EngineConfig) -> Flow {
+        let src_port = config.source_ports.get(self.via).copied().unwrap_or(UDP_PORT);
+        Flow { src: config.address, dst: self.address, src_port, dst_port: UDP_PORT }
+    }
+
+    fn departure(&self, train: &Train<'_>) -> Departure {
+        Departure {
+            dst: self.address,
+            via: self.via,
+            tos: self.tos,
+            hop_limit: self.hop_limit,
+            flow_label: self.flow_label,
+            len: train.bytes().len(),
+            segment_size: train.segment_size(),
+            packets: train.packets(),
+        }
+    }
+}
+
+/// Which of the source ports packets leave from. A flow label is the entropy that the program chose: it maps to a port as
+/// on Linux (`rdma_flow_label_to_udp_sport`), and that to one of ours. Without one, a queue pair keeps to one port, so
+/// that its packets keep their order, and many queue pairs spread.
+fn source_port(flow_label: u32, qpn: Qpn, source_ports: usize) -> usize {
+    let entropy = if flow_label == 0 { qpn.value() } else { (flow_label ^ flow_label >> 14) & 0x3fff };
+    entropy as usize % source_ports.max(1)
+}
+
+/// The TTL or hop limit of packets along `path`. Programs leave 0, or set 1 as those of libibverbs do, even where routers
+/// lie between: Linux puts the route's own value in its place. To a group, 1 means what it says: the local network.
+fn hop_limit(path: &AddressVector) -> u8 {
+    match path.hop_limit {
+        0 => DEFAULT_HOP_LIMIT,
+        1 if !path.dgid.ip().is_multicast() => DEFAULT_HOP_LIMIT,
+        hops => hops,
+    }
+}
+
 impl Engine {
     /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. `None` once there is
     /// nothing more to send for now.
@@ -63,59 +125,109 @@ impl Engine {
         while let Some(index) = self.ready.pop_front() {
             let Some(entry) = self.qps[index].as_mut() else { continue };
             entry.ready = false;
-            let Some(remote) = entry.remote else { continue };
-            let mtu = entry.qp.mtu();
-            let peer = self.peers.get_mut(remote.peer);
-            let called = std::mem::take(&mut entry.called);
-            let alone = peer.is_for(&entry.flights);
-            let mut budget = entry.budget(peer, called, full_train(mtu, max_packets));
-            let src_port = self.config.source_ports.get(remote.via).copied().unwrap_or(UDP_PORT);
-            let flow = Flow { src: self.config.address, dst: remote.address, src_port, dst_port: UDP_PORT };
-            let mut train = Train::new(buf, flow, max_packets);
-            let from = entry.qp.next_psn();
-            let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-            let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
-            let departure = Departure {
-                dst: remote.address,
-                via: remote.via,
-                tos: remote.tos,
-                hop_limit: remote.hop_limit,
-                flow_label: remote.flow_label,
-                len: train.bytes().len(),
-                segment_size: train.segment_size(),
-                packets: train.packets(),
+            let departure = if entry.qp.config().qp_type.is_reliable() {
+                self.transmit_reliable(now, index, buf, max_packets)
+            } else {
+                self.transmit_unacked(now, index, buf, max_packets)
             };
-            let to = entry.qp.next_psn();
-            let charge = entry.flights.depart(from, to, departure.packets, departure.segment_size, mtu);
-            peer.window.take(charge);
-            // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so.
-            let waits = more && budget == 0;
-            let in_vain = waits && charge == 0;
-            if waits && !entry.waiting {
-                entry.waiting = true;
-                if called && in_vain {
-                    peer.waiting.push_front(index);
-                } else {
-                    peer.waiting.push_back(index);
-                    self.counters.window_stalls += 1;
-                }
-            }
-            entry.turn = if more && !alone { budget } else { 0 };
-            if more && budget > 0 {
-                entry.ready = true;
-                if entry.turn > 0 { self.ready.push_front(index) } else { self.ready.push_back(index) }
-            }
-            self.settle_after_transmit(index, waits);
-            if called && !in_vain {
-                self.call_waiting(remote.peer);
-            }
-            if departure.packets > 0 {
+            if let Some(departure) = departure.filter(|d| d.packets > 0) {
                 self.counters.tx_packets += u64::from(departure.packets);
                 self.counters.tx_bytes += departure.len as u64;
                 return Some(departure);
             }
         }
         None
+    }
+
+    /// A turn of a queue pair whose peer acknowledges: within the peer's window.
+    #[inline]
+    fn transmit_reliable(
+        &mut self,
+        now: Instant,
+        index: usize,
+        buf: &mut [u8],
+        max_packets: u32,
+    ) -> Option<Departure> {
+        let entry = self.qps[index].as_mut()?;
+        let remote = entry.remote?;
+        let mtu = entry.qp.mtu();
+        let peer = self.peers.get_mut(remote.peer?);
+        let called = std::mem::take(&mut entry.called);
+        let alone = peer.is_for(&entry.flights);
+        let mut budget = entry.budget(peer, called, full_train(mtu, max_packets));
+        let mut train = Train::new(buf, remote.flow(&self.config), max_packets);
+        let from = entry.qp.next_psn();
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
+        let departure = remote.departure(&train);
+        let to = entry.qp.next_psn();
+        let charge = entry.flights.depart(from, to, departure.packets, departure.segment_size, mtu);
+        peer.window.take(charge);
+        // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so.
+        let waits = more && budget == 0;
+        let in_vain = waits && charge == 0;
+        if waits && !entry.waiting {
+            entry.waiting = true;
+            if called && in_vain {
+                peer.waiting.push_front(index);
+            } else {
+                peer.waiting.push_back(index);
+                self.counters.window_stalls += 1;
+            }
+        }
+        entry.turn = if more && !alone { budget } else { 0 };
+        if more && budget > 0 {
+            entry.ready = true;
+            if entry.turn > 0 { self.ready.push_front(index) } else { self.ready.push_back(index) }
+        }
+        self.settle_after_transmit(index, waits);
+        if called && !in_vain {
+            self.call_waiting(remote.peer?);
+        }
+        Some(departure)
+    }
+
+    /// A turn of a queue pair whose packets nobody acknowledges: at the pace of the receiver.
+    fn transmit_unacked(
+        &mut self,
+        now: Instant,
+        index: usize,
+        buf: &mut [u8],
+        max_packets: u32,
+    ) -> Option<Departure> {
+        let source_ports = self.config.source_ports.len();
+        let entry = self.qps[index].as_mut()?;
+        let called = std::mem::take(&mut entry.called);
+        let mtu = entry.qp.mtu();
+        let remote = match (entry.remote, entry.qp.next_path()) {
+            (Some(connected), _) => connected,
+            (None, Some(path)) => Remote::along(path, entry.qp.qpn(), source_ports),
+            (None, None) => return None,
+        };
+        let full = full_train(mtu, max_packets);
+        let mut budget = match self.allowance(now, remote.address, mtu, full, called) {
+            Allowance::Packets(packets) => packets,
+            Allowance::Wait(receiver) => {
+                self.wait_for_drain(index, receiver, mtu, full, called);
+                return None;
+            }
+        };
+        let entry = self.qps[index].as_mut()?;
+        let mut train = Train::new(buf, remote.flow(&self.config), max_packets);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
+        let departure = remote.departure(&train);
+        if departure.packets > 0 {
+            entry.last_sent = Some(now);
+        }
+        if more {
+            // Its next packet may go elsewhere; where it has to wait for room is seen in its next turn.
+            entry.ready = true;
+            self.ready.push_back(index);
+        }
+        self.book(now, remote.address, departure.packets, departure.segment_size);
+        self.settle(index);
+        Some(departure)
     }
 
     fn settle_after_transmit(&mut self, index: usize, waits: bool) {
@@ -133,5 +245,34 @@ impl Engine {
         } else {
             self.settle(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flow_labels_choose_source_ports_as_on_linux() {
+        // 0xabcde: its low 14 bits with its upper 6 folded onto them, as rdma_flow_label_to_udp_sport does.
+        assert_eq!(source_port(0xa_bcde, Qpn::new(7), 0x4000), 0x3cde ^ 0x2a);
+        for ports in [1, 4, 256] {
+            let chosen = |label| source_port(label, Qpn::new(7), ports);
+            assert!((0..1000).all(|label| chosen(label) < ports && chosen(label) == chosen(label)));
+        }
+        let spread: std::collections::BTreeSet<_> = (1..20).map(|l| source_port(l, Qpn::new(7), 4)).collect();
+        assert_eq!(spread.len(), 4);
+        assert_eq!(source_port(0, Qpn::new(7), 4), 3, "without a label, the queue pair decides");
+        assert_eq!(source_port(9, Qpn::new(7), 0), 0);
+    }
+
+    #[test]
+    fn hop_limits_mean_what_linux_makes_of_them() {
+        let to = |ip: [u8; 4], hop_limit| {
+            let path = AddressVector { hop_limit, ..AddressVector::new(IpAddr::from(ip).into(), 0) };
+            super::hop_limit(&path)
+        };
+        assert_eq!([0, 1, 2, 255].map(|hops| to([10, 0, 0, 1], hops)), [64, 64, 2, 255]);
+        assert_eq!([0, 1, 2, 255].map(|hops| to([239, 0, 0, 1], hops)), [64, 1, 2, 255]);
     }
 }

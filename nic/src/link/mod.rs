@@ -88,6 +88,7 @@ impl Frame {
             flow: &self.flow,
             tos: self.tos,
             ttl: self.ttl,
+            flow_label: self.flow_label,
             ident: self.ident,
             bytes: &self.bytes,
             fate: &self.fate,
@@ -107,6 +108,8 @@ pub struct FrameRef<'a> {
     pub tos: u8,
     /// Time to live, or IPv6 hop limit.
     pub ttl: u8,
+    /// IPv6 flow label; 0 with IPv4.
+    pub flow_label: u32,
     /// IPv4 identification.
     pub ident: u16,
     /// The packet: BTH to ICRC.

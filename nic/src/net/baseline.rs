@@ -4,7 +4,7 @@
 //! shared machines wander, so a yardstick means something only when its runs alternate with the runs it is
 //! compared to. Each side is a function of its own, so that both can be threads or processes.
 
-use super::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, RecvBatch, RoceSocket, SendError, Sent, SocketConfig};
+use super::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, RecvBatch, RoceSocket, SendError, Sent, SocketConfig, Way};
 use hdrhistogram::Histogram;
 use std::io;
 use std::net::IpAddr;
@@ -77,7 +77,7 @@ fn number_of(bytes: &[u8]) -> Option<u64> {
 }
 
 fn send(socket: &RoceSocket, to: IpAddr, segment_size: usize, bytes: &[u8]) -> Result<(), SendError> {
-    while socket.send_train(0, to, 0, segment_size, bytes)? == Sent::WouldBlock {
+    while socket.send_train(&Way::to(to), segment_size, bytes)? == Sent::WouldBlock {
         std::hint::spin_loop();
     }
     Ok(())

@@ -58,6 +58,12 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found.into_values().collect())
 }
 
+/// The number of the interface that has `ip`.
+pub(super) fn index_of(ip: IpAddr) -> Option<u32> {
+    let owner = interfaces().ok()?.into_iter().find(|i| i.has(ip))?;
+    nix::net::if_::if_nametoindex(owner.name.as_str()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

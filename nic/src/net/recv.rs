@@ -113,6 +113,8 @@ pub struct Datagram<'a> {
     pub tos: u8,
     /// IPv4 TTL or IPv6 hop limit on arrival, 0 if the kernel does not tell.
     pub ttl: u8,
+    /// IPv6 flow label, 20 bits; 0 with IPv4, and if the kernel does not tell.
+    pub flow_label: u32,
     /// Whether bytes, or what the kernel says about them, were lost for lack of room: drop it.
     pub truncated: bool,
 }
@@ -142,16 +144,19 @@ fn number(data: &[u8]) -> Option<u32> {
 
 fn describe<'a>((slot, part): (&'a Slot, &'a [u8])) -> Datagram<'a> {
     let bytes = &part[..slot.len.min(part.len())];
-    let (mut tos, mut ttl, mut segment) = (0, 0, 0);
+    let (mut tos, mut ttl, mut flow_label, mut segment) = (0, 0, 0, 0);
     for (level, kind, data) in slot.control.messages() {
         let Some(value) = number(data) else { continue };
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => tos = value as u8,
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => ttl = value as u8,
+            // In network order, and the traffic class stands in front of the label.
+            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => flow_label = u32::from_be(value) & 0xf_ffff,
             (libc::SOL_UDP, libc::UDP_GRO) => segment = value as usize,
             _ => {}
         }
     }
     let segment_size = if segment == 0 { bytes.len().max(1) } else { segment };
-    Datagram { bytes, segment_size, source: slot.source.get(), tos, ttl, truncated: slot.truncated }
+    let (source, truncated) = (slot.source.get(), slot.truncated);
+    Datagram { bytes, segment_size, source, tos, ttl, flow_label, truncated }
 }

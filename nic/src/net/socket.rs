@@ -1,17 +1,21 @@
 //! The sockets of one RoCEv2 address: one that receives, a few that send.
 
 use super::error::{BindError, SendError};
-use super::probe::{Offloads, probe_offloads, push_segment_size, udp_socket};
+use super::group::{GroupSocket, JoinError};
+use super::interfaces::index_of;
+use super::probe::{Offloads, probe_offloads, push_segment_size};
+use super::receiver::{self, Receiver};
 use super::recv::{RecvBatch, RecvError};
-use super::sys::{self, Control, RawAddress};
-use socket2::Socket;
+use super::sender::Sender;
+use super::sys::{Control, RawAddress};
+use super::tally::{SocketCounters, Tally};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// The UDP destination port of RoCEv2 (IANA; IBTA A17.3.1).
 pub const ROCE_PORT: u16 = 4791;
@@ -34,8 +38,8 @@ const DEFAULT_RECV_BUFFER: usize = 8 << 20;
 /// How many addresses [`RoceSocket::bind_first_free_loopback`] tries.
 pub(super) const LOOPBACK_TRIES: u8 = 254;
 
-/// How many errors left behind by earlier sends one receive call skips before it gives the engine a turn.
-const MAX_PENDING_ERRORS: usize = 16;
+/// The TTL or hop limit of packets that name none: what Linux starts from (`IPDEFTTL`).
+pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// What to bind.
 #[derive(Clone, Debug)]
@@ -71,12 +75,41 @@ impl SocketConfig {
         }
     }
 
-    fn address(&self, ip: IpAddr, port: u16) -> SocketAddr {
+    pub(super) fn address(&self, ip: IpAddr, port: u16) -> SocketAddr {
         let mut address = SocketAddr::new(ip, port);
         if let SocketAddr::V6(v6) = &mut address {
             v6.set_scope_id(self.scope_id);
         }
         address
+    }
+
+    /// The number of the interface that has the address.
+    pub(super) fn interface_index(&self) -> Option<i32> {
+        let index = if self.scope_id == 0 { index_of(self.ip)? } else { self.scope_id };
+        i32::try_from(index).ok()
+    }
+}
+
+/// How the packets of a train go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// Which of the source ports, taken modulo their number.
+    pub via: usize,
+    /// Where to: a host or a multicast group.
+    pub dst: IpAddr,
+    /// DSCP and ECN, for the TOS or traffic class.
+    pub tos: u8,
+    /// TTL or hop limit; 0 for [`DEFAULT_HOP_LIMIT`].
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; 0 for none. IPv4 has none.
+    pub flow_label: u32,
+}
+
+impl Way {
+    /// From the first source port, with nothing special.
+    #[must_use]
+    pub const fn to(dst: IpAddr) -> Self {
+        Self { via: 0, dst, tos: 0, hop_limit: DEFAULT_HOP_LIMIT, flow_label: 0 }
     }
 }
 
@@ -122,70 +155,18 @@ pub struct Capabilities {
     pub rcvbuf: usize,
 }
 
-/// Declares the counters once: live, as a snapshot, and the copying between them.
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a socket did since it was bound.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-        pub struct SocketCounters { $($(#[$doc])* pub $name: u64,)* }
-
-        #[derive(Debug, Default)]
-        struct Tally { $($name: AtomicU64,)* }
-
-        impl Tally {
-            fn snapshot(&self) -> SocketCounters {
-                SocketCounters { $($name: self.$name.load(Relaxed),)* }
-            }
-        }
-    };
-}
-
-counters! {
-    /// Send calls that the kernel accepted; each a packet or a train.
-    sends,
-    /// UDP payload in them.
-    sent_bytes,
-    /// Sends put off because the kernel had no room.
-    send_would_block,
-    /// Sends lost to the path MTU.
-    send_too_big,
-    /// Sends lost for want of a route or neighbour.
-    send_unreachable,
-    /// Sends lost to a firewall rule.
-    send_filtered,
-    /// Sends lost for other reasons: trains refused, wrong arguments.
-    send_failed,
-    /// Datagrams received, merged ones counted once.
-    receives,
-    /// UDP payload in them.
-    received_bytes,
-    /// Datagrams that arrived incomplete.
-    receive_truncated,
-    /// Errors that the network reported (ICMP) and that were skipped.
-    receive_errors,
-    /// Datagrams that the kernel dropped: receive buffer full or checksum wrong.
-    drops,
-}
-
-/// A socket to send from, and the port it is bound to.
-struct Sender {
-    socket: Socket,
-    port: u16,
-}
-
 /// The sockets of one address. It can be shared between threads, but datagrams are in order only for one
 /// receiver, and trains of one source port only for one sender.
 pub struct RoceSocket {
     config: SocketConfig,
-    receiver: Socket,
+    receiver: Receiver,
     /// The ports to send from, bound when first asked for. An empty one stands for the first.
     senders: Box<[OnceLock<Option<Sender>>]>,
     first_sender: Sender,
     capabilities: Capabilities,
     gso: AtomicU8,
-    tally: Tally,
-    /// The kernel's own drop count when last seen; it counts modulo 2^32.
-    kernel_drops: AtomicU32,
+    /// Shared with the sockets of multicast groups.
+    tally: Arc<Tally>,
 }
 
 impl RoceSocket {
@@ -200,8 +181,11 @@ impl RoceSocket {
             return Err(BindError::NotUnicast(ip));
         }
         let config = SocketConfig { ip, ..config.clone() };
-        let (receiver, mut capabilities) = bind_receiver(&config)?;
-        let first_sender = bind_sender(&config)?;
+        let address = config.address(ip, config.port);
+        let (receiver, mut capabilities) = receiver::unbound(&config, address)?;
+        // Last, so that no packet arrives before the options are in place.
+        receiver.bind(&address.into()).map_err(|error| BindError::new(address, error))?;
+        let first_sender = Sender::bind(&config)?;
         let wanted = config.gso || config.gro;
         let offloads = if wanted { probe_offloads(ip, config.scope_id).ok() } else { None };
         let Offloads { gso, gro } = offloads.unwrap_or(Offloads { gso: None, gro: None });
@@ -213,14 +197,14 @@ impl RoceSocket {
             None => Gso::Unknown,
         };
         let extra = config.source_ports.clamp(1, MAX_SOURCE_PORTS) - 1;
+        let tally = Arc::new(Tally::default());
         let socket = Self {
-            receiver,
+            receiver: Receiver::new(receiver, Arc::clone(&tally)),
             senders: (0..extra).map(|_| OnceLock::new()).collect(),
             first_sender,
             capabilities,
             gso: AtomicU8::new(Gso::Unknown as u8),
-            tally: Tally::default(),
-            kernel_drops: AtomicU32::new(0),
+            tally,
             config,
         };
         if gso == Gso::Refused && socket.config.gso {
@@ -281,7 +265,7 @@ impl RoceSocket {
     fn sender(&self, via: usize) -> &Sender {
         let Some(index) = (via % self.source_ports()).checked_sub(1) else { return &self.first_sender };
         let bound = self.senders[index].get_or_init(|| {
-            bind_sender(&self.config)
+            Sender::bind(&self.config)
                 .inspect_err(|error| tracing::warn!(%error, "sharing the first source port instead"))
                 .ok()
         });
@@ -294,21 +278,13 @@ impl RoceSocket {
         if self.gso.load(Relaxed) == Gso::Refused as u8 { 1 } else { MAX_TRAIN_SEGMENTS }
     }
 
-    /// Sends `bytes` to `dst` as packets of `segment_size` bytes (the last may be shorter), all in one call.
-    /// Each carries `tos` (DSCP and ECN) in its TOS or traffic class.
+    /// Sends `bytes` as packets of `segment_size` bytes (the last may be shorter), all in one call and one way.
     ///
     /// # Errors
     /// The packets are lost, for the reason given; each kind is counted. After [`SendError::GsoRefused`] they
     /// have to be built again, as trains of one.
-    pub fn send_train(
-        &self,
-        via: usize,
-        dst: IpAddr,
-        tos: u8,
-        segment_size: usize,
-        bytes: &[u8],
-    ) -> Result<Sent, SendError> {
-        let result = self.try_send(via, dst.to_canonical(), tos, segment_size, bytes);
+    pub fn send_train(&self, way: &Way, segment_size: usize, bytes: &[u8]) -> Result<Sent, SendError> {
+        let result = self.try_send(way, segment_size, bytes);
         let count = match &result {
             Ok(Sent::All) => {
                 self.tally.sent_bytes.fetch_add(bytes.len() as u64, Relaxed);
@@ -324,15 +300,8 @@ impl RoceSocket {
         result
     }
 
-    fn try_send(
-        &self,
-        via: usize,
-        dst: IpAddr,
-        tos: u8,
-        segment_size: usize,
-        bytes: &[u8],
-    ) -> Result<Sent, SendError> {
-        let src = self.config.ip;
+    fn try_send(&self, way: &Way, segment_size: usize, bytes: &[u8]) -> Result<Sent, SendError> {
+        let (src, dst) = (self.config.ip, way.dst.to_canonical());
         if src.is_ipv4() != dst.is_ipv4() {
             return Err(SendError::WrongFamily { src, dst });
         }
@@ -348,19 +317,12 @@ impl RoceSocket {
             }
             push_segment_size(&mut control, segment_size as u16);
         }
-        // The socket's own value is 0, which every packet gets that says nothing else.
-        if tos != 0 {
-            let (level, kind) = if src.is_ipv4() {
-                (libc::IPPROTO_IP, libc::IP_TOS)
-            } else {
-                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
-            };
-            control.push(level, kind, &i32::from(tos).to_ne_bytes());
-        }
-        let to = RawAddress::new(self.config.address(dst, self.config.port));
-        let fd = self.sender(via).socket.as_fd();
+        push_header_fields(&mut control, way, src.is_ipv4());
+        let mut to = RawAddress::new(self.config.address(dst, self.config.port));
+        to.set_flow_label(way.flow_label);
+        let sender = self.sender(way.via);
         loop {
-            let Err(error) = sys::send(fd, &to, &mut control, bytes) else {
+            let Err(error) = sender.send(&to, &mut control, bytes) else {
                 if is_train && self.gso.load(Relaxed) == Gso::Unknown as u8 {
                     self.gso.store(Gso::Works as u8, Relaxed);
                 }
@@ -369,6 +331,14 @@ impl RoceSocket {
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Ok(Sent::WouldBlock),
+                Some(libc::EINVAL) if to.has_flow_label() => {
+                    if let IpAddr::V6(v6) = dst
+                        && !sender.lease(way.flow_label, v6)
+                    {
+                        self.tally.flow_labels_refused.fetch_add(1, Relaxed);
+                        to.set_flow_label(0);
+                    }
+                }
                 Some(code) if is_train && self.is_refusal(code) => {
                     self.refuse_gso();
                     return Err(SendError::GsoRefused);
@@ -402,73 +372,23 @@ impl RoceSocket {
     /// # Errors
     /// Only if the socket itself is unusable.
     pub fn recv(&self, batch: &mut RecvBatch) -> Result<usize, RecvError> {
-        for _ in 0..MAX_PENDING_ERRORS {
-            let error = match batch.fill(self.receiver.as_fd()) {
-                Ok(filled) => {
-                    self.account(batch);
-                    return Ok(filled);
-                }
-                Err(error) => error,
-            };
-            match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Ok(0),
-                Some(libc::EINTR) => {}
-                Some(
-                    libc::ECONNREFUSED
-                    | libc::EHOSTUNREACH
-                    | libc::ENETUNREACH
-                    | libc::EHOSTDOWN
-                    | libc::ENETDOWN
-                    | libc::EMSGSIZE
-                    | libc::EPROTO
-                    | libc::ENOPROTOOPT
-                    | libc::EACCES
-                    | libc::EOPNOTSUPP
-                    | libc::ENONET,
-                ) => {
-                    self.tally.receive_errors.fetch_add(1, Relaxed);
-                }
-                _ => return Err(error.into()),
-            }
-        }
-        Ok(0)
+        self.receiver.recv(batch)
     }
 
-    fn account(&self, batch: &mut RecvBatch) {
-        let (mut datagrams, mut bytes, mut truncated) = (0, 0, 0);
-        for datagram in batch.datagrams() {
-            datagrams += 1;
-            bytes += datagram.bytes.len() as u64;
-            truncated += u64::from(datagram.truncated);
-        }
-        self.tally.receives.fetch_add(datagrams, Relaxed);
-        self.tally.received_bytes.fetch_add(bytes, Relaxed);
-        if truncated != 0 {
-            self.tally.receive_truncated.fetch_add(truncated, Relaxed);
-        }
-        if let Some(count) = batch.drop_count() {
-            batch.dropped = self.note_drops(count);
-        }
-    }
-
-    /// Takes over the kernel's drop count, which wraps at 2^32; returns how many are new.
-    fn note_drops(&self, count: u32) -> u64 {
-        // Two threads may see counts in the wrong order: only a step forward counts.
-        let ahead = |old: u32| (count.wrapping_sub(old) as i32 > 0).then_some(count);
-        let Ok(old) = self.kernel_drops.fetch_update(Relaxed, Relaxed, ahead) else { return 0 };
-        let new = u64::from(count.wrapping_sub(old));
-        self.tally.drops.fetch_add(new, Relaxed);
-        new
-    }
-
-    /// How many datagrams the kernel has dropped on the receiving socket so far, asked anew where the kernel
-    /// can tell without a next datagram.
+    /// How many datagrams the kernel has dropped so far, asked anew of the receiving socket where the kernel can
+    /// tell without a next datagram.
     #[must_use]
     pub fn drops(&self) -> u64 {
-        if let Ok(info) = sys::mem_info(self.receiver.as_fd()) {
-            self.note_drops(info.drops);
-        }
+        self.receiver.ask_drops();
         self.tally.drops.load(Relaxed)
+    }
+
+    /// Joins a multicast group on the interface of the address.
+    ///
+    /// # Errors
+    /// [`JoinError`] says what is in the way and what to do about it.
+    pub fn join(&self, group: IpAddr) -> Result<GroupSocket, JoinError> {
+        GroupSocket::join(&self.config, group, Arc::clone(&self.tally))
     }
 
     /// Bytes of receive buffer in effect: Linux grants twice what was asked for, to cover its own overhead, and
@@ -483,7 +403,7 @@ impl RoceSocket {
     /// # Errors
     /// If the kernel has no `SO_MEMINFO` (before Linux 4.12).
     pub fn receive_backlog(&self) -> io::Result<u32> {
-        sys::mem_info(self.receiver.as_fd()).map(|info| info.charged)
+        self.receiver.backlog()
     }
 
     /// What works on this host.
@@ -506,14 +426,14 @@ impl RoceSocket {
     /// The descriptor that becomes writable again after [`Sent::WouldBlock`].
     #[must_use]
     pub fn sender_fd(&self, via: usize) -> BorrowedFd<'_> {
-        self.sender(via).socket.as_fd()
+        self.sender(via).as_fd()
     }
 
     /// All descriptors, the receiving one first: what a forked child has to close, lest it keep the address.
     pub fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
         let bound = self.senders.iter().filter_map(|s| s.get()?.as_ref());
         let senders = std::iter::once(&self.first_sender).chain(bound);
-        std::iter::once(self.receiver.as_raw_fd()).chain(senders.map(|s| s.socket.as_raw_fd()))
+        std::iter::once(self.receiver.raw_fd()).chain(senders.map(Sender::raw_fd))
     }
 }
 
@@ -535,65 +455,17 @@ impl fmt::Debug for RoceSocket {
     }
 }
 
-/// The receiving socket of `config`, bound, and what could be switched on.
-fn bind_receiver(config: &SocketConfig) -> Result<(Socket, Capabilities), BindError> {
-    let address = config.address(config.ip, config.port);
-    let os = |error| BindError::new(address, error);
-    let socket = udp_socket(config.ip).map_err(os)?;
-    let fd = socket.as_fd();
-    let on = |level, name| sys::set_option(fd, level, name, 1).is_ok();
-    let size = i32::try_from(config.recv_buffer).unwrap_or(i32::MAX);
-    // Root may exceed the limit of the host; others get as much as the limit allows.
-    if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size).is_err() {
-        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, size).map_err(os)?;
-    }
-    let v4 = config.ip.is_ipv4();
-    let capabilities = Capabilities {
-        gso: Gso::Unknown,
-        gro: config.gro && on(libc::SOL_UDP, libc::UDP_GRO),
-        tos: if v4 {
-            on(libc::IPPROTO_IP, libc::IP_RECVTOS)
-        } else {
-            on(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)
-        },
-        ttl: if v4 {
-            on(libc::IPPROTO_IP, libc::IP_RECVTTL)
-        } else {
-            on(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)
-        },
-        drops: on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
-        // Over IPv4 a checksum of 0 means none, and is always accepted.
-        no_checksum: v4 || on(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX),
-        rcvbuf: socket.recv_buffer_size().map_err(os)?,
-    };
-    // Last, so that no packet arrives before the options are in place.
-    socket.bind(&address.into()).map_err(os)?;
-    Ok((socket, capabilities))
-}
-
-/// A socket bound to a free port of [`SOURCE_PORTS`].
-fn bind_sender(config: &SocketConfig) -> Result<Sender, BindError> {
-    let os = |error| BindError::new(config.address(config.ip, 0), error);
-    let socket = udp_socket(config.ip).map_err(os)?;
-    let fd = socket.as_fd();
-    let fixed = if config.ip.is_ipv4() {
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+/// Adds what differs from the socket's own values; a packet that says nothing special carries no such message.
+fn push_header_fields(control: &mut Control, way: &Way, v4: bool) {
+    let (level, tos, hops) = if v4 {
+        (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL)
     } else {
-        // No identification here: this only keeps routers' news about the path MTU from causing fragments.
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
     };
-    fixed.map_err(|source| BindError::Option { name: "IP_PMTUDISC_DO", source })?;
-    // Nobody reads here; whatever is sent to this port by mistake should not occupy memory.
-    socket.set_recv_buffer_size(0).map_err(os)?;
-    let ports = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
-    let start = rand::random_range(0..ports);
-    for step in 0..ports {
-        let port = SOURCE_PORTS.start() + (start + step) % ports;
-        match socket.bind(&config.address(config.ip, port).into()) {
-            Ok(()) => return Ok(Sender { socket, port }),
-            Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {}
-            Err(error) => return Err(os(error)),
-        }
+    if way.tos != 0 {
+        control.push(level, tos, &i32::from(way.tos).to_ne_bytes());
     }
-    Err(BindError::NoSourcePort(config.ip))
+    if !matches!(way.hop_limit, 0 | DEFAULT_HOP_LIMIT) {
+        control.push(level, hops, &i32::from(way.hop_limit).to_ne_bytes());
+    }
 }

@@ -28,6 +28,44 @@ pub(super) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Sets a socket option that is a structure.
+pub(super) fn set_option_bytes(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &[u8],
+) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(value.len()).unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the option value points to `value`, which is that long.
+    let rc = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What to do with a lease of an IPv6 flow label (`IPV6_FL_A_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum FlowLabel {
+    /// Take one, or share it with others who take it so.
+    Lease = 0,
+    /// Give it back.
+    Return = 1,
+}
+
+/// Leases an IPv6 flow label for the sends of a socket, or gives it back (`IPV6_FLOWLABEL_MGR`).
+pub(super) fn flow_label(fd: BorrowedFd<'_>, action: FlowLabel, label: u32, dst: Ipv6Addr) -> io::Result<()> {
+    /// `IPV6_FL_S_ANY`: others may use the label as well.
+    const SHARED: u8 = 255;
+    /// `IPV6_FL_F_CREATE`: it need not exist.
+    const CREATE: u16 = 1;
+    // struct in6_flowlabel_req: the address, the label, action, share, flags, two times (0: the kernel's) and padding.
+    let mut request = [0; 32];
+    request[..16].copy_from_slice(&dst.octets());
+    request[16..20].copy_from_slice(&label.to_be_bytes());
+    (request[20], request[21]) = (action as u8, SHARED);
+    request[22..24].copy_from_slice(&CREATE.to_ne_bytes());
+    set_option_bytes(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR, &request)
+}
+
 /// How many words `SO_MEMINFO` has (`SK_MEMINFO_VARS` in linux/sock_diag.h).
 const MEM_INFO_WORDS: usize = 9;
 
@@ -96,6 +134,18 @@ impl RawAddress {
         raw
     }
 
+    /// Sets the flow label (`sin6_flowinfo`) that a packet to this address gets; IPv4 has none.
+    pub(super) fn set_flow_label(&mut self, label: u32) {
+        if self.len as usize == Self::MAX {
+            self.bytes[4..8].copy_from_slice(&(label & 0xf_ffff).to_be_bytes());
+        }
+    }
+
+    /// Whether it has a flow label.
+    pub(super) fn has_flow_label(&self) -> bool {
+        self.len as usize == Self::MAX && self.bytes[4..8] != [0; 4]
+    }
+
     /// The address that the kernel wrote, or the unspecified one if it wrote none that we know.
     pub(super) fn get(&self) -> SocketAddr {
         let b = &self.bytes;
@@ -131,7 +181,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Twice what the options switched on here produce: four messages of 24 bytes each.
+    /// More than what the options switched on here produce: five messages of 24 bytes each.
     const ROOM: usize = 192;
 
     /// No control messages.

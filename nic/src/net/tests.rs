@@ -4,6 +4,7 @@ use super::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
+mod groups;
 mod identification;
 
 /// A loopback address that no other test, nor test run on this machine, is likely to use.
@@ -63,7 +64,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn train_arrives_whole(from: &RoceSocket, to: &RoceSocket) {
     let (segment, tos) = (4116, 0b0110_1011); // DSCP 26, CE
     let train = pattern(14 * segment + 100);
-    assert_eq!(from.send_train(0, to.ip(), tos, segment, &train).unwrap(), Sent::All);
+    assert_eq!(from.send_train(&Way { tos, ..Way::to(to.ip()) }, segment, &train).unwrap(), Sent::All);
     let mut batch = RecvBatch::new(4);
     assert_eq!(receive(to, &mut batch), 1);
     let got = batch.datagrams().next().unwrap();
@@ -96,7 +97,7 @@ fn every_tos_value_is_carried_as_it_is() {
     let mut batch = RecvBatch::new(1);
     for tos in 0..=255 {
         for (from, to) in [Some((&a, &b)), v6.as_ref().map(|s| (s, s))].into_iter().flatten() {
-            assert_eq!(from.send_train(0, to.ip(), tos, 64, &[tos; 64]).unwrap(), Sent::All);
+            assert_eq!(from.send_train(&Way { tos, ..Way::to(to.ip()) }, 64, &[tos; 64]).unwrap(), Sent::All);
             receive(to, &mut batch);
             assert_eq!(batch.datagrams().next().unwrap().tos, tos);
         }
@@ -108,7 +109,7 @@ fn single_datagrams_fill_a_batch_in_order() {
     let (a, b) = v4_pair(|_| ());
     for i in 0..10u8 {
         // Different lengths, which GRO would not merge even where it could.
-        assert_eq!(a.send_train(0, b.ip(), 0, 4096, &vec![i; 20 + usize::from(i)]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(&Way::to(b.ip()), 4096, &vec![i; 20 + usize::from(i)]).unwrap(), Sent::All);
     }
     let mut batch = RecvBatch::new(4);
     let mut got = Vec::new();
@@ -125,7 +126,7 @@ fn single_datagrams_fill_a_batch_in_order() {
 #[test]
 fn trains_stop_at_64_packets_and_65507_bytes() {
     let (a, b) = v4_pair(|_| ());
-    let ok = |segment: usize, len: usize| a.send_train(0, b.ip(), 0, segment, &vec![0; len]);
+    let ok = |segment: usize, len: usize| a.send_train(&Way::to(b.ip()), segment, &vec![0; len]);
     assert_eq!(ok(16, 64 * 16).unwrap(), Sent::All);
     assert_eq!(ok(16, 63 * 16 + 1).unwrap(), Sent::All);
     assert!(matches!(ok(16, 64 * 16 + 1), Err(SendError::TrainTooLong { .. })));
@@ -141,8 +142,8 @@ fn trains_stop_at_64_packets_and_65507_bytes() {
 fn without_gso_trains_are_refused_and_single_packets_go() {
     let (a, b) = v4_pair(|config| config.gso = false);
     assert_eq!((a.gso_segments(), a.capabilities().gso), (1, Gso::Refused));
-    assert!(matches!(a.send_train(0, b.ip(), 0, 100, &[0; 101]), Err(SendError::GsoRefused)));
-    assert_eq!(a.send_train(0, b.ip(), 0, 100, &[7; 100]).unwrap(), Sent::All);
+    assert!(matches!(a.send_train(&Way::to(b.ip()), 100, &[0; 101]), Err(SendError::GsoRefused)));
+    assert_eq!(a.send_train(&Way::to(b.ip()), 100, &[7; 100]).unwrap(), Sent::All);
     let mut batch = RecvBatch::new(1);
     receive(&b, &mut batch);
     assert_eq!(batch.datagrams().next().unwrap().bytes, [7; 100]);
@@ -153,7 +154,7 @@ fn without_gro_a_train_arrives_split() {
     let (a, b) = v4_pair(|config| config.gro = false);
     assert!(!b.capabilities().gro);
     let train = pattern(250);
-    assert_eq!(a.send_train(0, b.ip(), 3, 100, &train).unwrap(), Sent::All);
+    assert_eq!(a.send_train(&Way { tos: 3, ..Way::to(b.ip()) }, 100, &train).unwrap(), Sent::All);
     let mut batch = RecvBatch::new(8);
     let mut got = Vec::new();
     while got.len() < 250 {
@@ -218,7 +219,7 @@ fn source_ports_are_dynamic_ones_and_really_used() {
     let mut ports: Vec<_> = (0..3).map(|via| a.source_port(via)).collect();
     for (via, &port) in ports.iter().enumerate() {
         assert!(SOURCE_PORTS.contains(&port), "{port}");
-        assert_eq!(a.send_train(via, b.ip(), 0, 64, &[0; 64]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(&Way { via, ..Way::to(b.ip()) }, 64, &[0; 64]).unwrap(), Sent::All);
         receive(&b, &mut batch);
         assert_eq!(batch.datagrams().next().unwrap().source.port(), port);
     }
@@ -235,7 +236,7 @@ fn drops_are_counted_when_the_buffer_overflows() {
     // The smallest buffer that the kernel gives.
     let (a, b) = v4_pair(|config| config.recv_buffer = 0);
     for _ in 0..100 {
-        assert_eq!(a.send_train(0, b.ip(), 0, 1024, &[0; 1024]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(&Way::to(b.ip()), 1024, &[0; 1024]).unwrap(), Sent::All);
     }
     let mut batch = RecvBatch::new(32);
     let mut kept = 0;
@@ -246,7 +247,7 @@ fn drops_are_counted_when_the_buffer_overflows() {
     assert!((1..50).contains(&kept), "{kept} packets fit {} bytes", b.rcvbuf());
     assert_eq!(b.counters().drops, 100 - kept);
     // The message that comes with the next datagram says the same, and is not counted twice.
-    assert_eq!(a.send_train(0, b.ip(), 0, 64, &[0; 64]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(&Way::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
     receive(&b, &mut batch);
     assert_eq!(batch.drop_count(), Some(100 - kept as u32));
     assert_eq!((batch.dropped(), b.drops()), (0, 100 - kept));
@@ -255,7 +256,7 @@ fn drops_are_counted_when_the_buffer_overflows() {
 #[test]
 fn datagrams_longer_than_the_buffer_are_marked() {
     let (a, b) = v4_pair(|_| ());
-    assert_eq!(a.send_train(0, b.ip(), 0, 200, &[5; 200]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(&Way::to(b.ip()), 200, &[5; 200]).unwrap(), Sent::All);
     let mut batch = RecvBatch::with_buffers(2, 128);
     receive(&b, &mut batch);
     let got = batch.datagrams().next().unwrap();
@@ -268,11 +269,11 @@ fn datagrams_longer_than_the_buffer_are_marked() {
 fn a_destination_of_the_other_family_is_an_error() {
     let (a, b) = v4_pair(|_| ());
     assert!(matches!(
-        a.send_train(0, Ipv6Addr::LOCALHOST.into(), 0, 64, &[0; 64]),
+        a.send_train(&Way::to(Ipv6Addr::LOCALHOST.into()), 64, &[0; 64]),
         Err(SendError::WrongFamily { .. })
     ));
     let IpAddr::V4(v4) = b.ip() else { unreachable!() };
-    assert_eq!(a.send_train(0, v4.to_ipv6_mapped().into(), 0, 64, &[0; 64]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(&Way::to(v4.to_ipv6_mapped().into()), 64, &[0; 64]).unwrap(), Sent::All);
 }
 
 #[test]
@@ -281,11 +282,11 @@ fn a_port_that_nobody_has_costs_nothing_but_the_packet() {
     let nobody = own_address();
     for _ in 0..3 {
         // The answer is an ICMP port unreachable, which an unconnected socket may ignore.
-        assert_eq!(a.send_train(0, nobody, 0, 64, &[0; 64]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(&Way::to(nobody), 64, &[0; 64]).unwrap(), Sent::All);
     }
     let mut batch = RecvBatch::new(1);
     assert_eq!(a.recv(&mut batch).unwrap(), 0);
-    assert_eq!(a.send_train(0, b.ip(), 0, 64, &[0; 64]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(&Way::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
     assert_eq!(receive(&b, &mut batch), 1);
 }
 
@@ -311,7 +312,7 @@ fn a_packet_is_charged_more_than_its_length() {
 fn the_backlog_is_that_of_the_waiting_packets() {
     let (a, b) = v4_pair(|_| ());
     assert_eq!(b.receive_backlog().unwrap(), 0);
-    assert_eq!(a.send_train(0, b.ip(), 0, 4116, &[0; 4116]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(&Way::to(b.ip()), 4116, &[0; 4116]).unwrap(), Sent::All);
     let charge = receive_charge(own_address(), 0, 4116).unwrap();
     assert_eq!(b.receive_backlog().unwrap(), charge);
 }

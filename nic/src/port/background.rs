@@ -64,6 +64,8 @@ pub(crate) struct Background {
     stop: AtomicBool,
     epoch: Instant,
     socket: AtomicI32,
+    /// What becomes readable when a multicast group has something; -1 before the first group.
+    groups: AtomicI32,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -77,6 +79,7 @@ impl Background {
             stop: AtomicBool::new(false),
             epoch: Instant::now(),
             socket: AtomicI32::new(-1),
+            groups: AtomicI32::new(-1),
             thread: Mutex::new(None),
         }
     }
@@ -104,6 +107,14 @@ impl Background {
         before.thread_set_mask()?;
         *thread = Some(started?);
         Ok(())
+    }
+
+    /// Has the thread wait for multicast groups as well.
+    pub(super) fn watch_groups(&self, fd: RawFd) {
+        if self.groups.swap(fd, Ordering::SeqCst) != fd {
+            // Blocked, it does not know of the descriptor yet.
+            self.signal();
+        }
     }
 
     /// Ends the thread and waits for it.
@@ -196,8 +207,12 @@ impl Background {
         self.sleeps_until.store(until.map_or(u64::MAX, |at| self.nanos(at)), Ordering::SeqCst);
         if !self.stop.load(Ordering::SeqCst) && !self.handover.load(Ordering::SeqCst) {
             let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
-            let socket = if mode == BLOCKED { self.socket.load(Ordering::Relaxed) } else { -1 };
-            if wait_readable([wake.as_fd().as_raw_fd(), socket], timeout) {
+            let [socket, groups] = if mode == BLOCKED {
+                [self.socket.load(Ordering::Relaxed), self.groups.load(Ordering::SeqCst)]
+            } else {
+                [-1, -1]
+            };
+            if wait_readable([wake.as_fd().as_raw_fd(), socket, groups], timeout) {
                 // Empties the counter; an error means that it is empty, and it was a packet.
                 let _ = wake.read();
             }
@@ -207,7 +222,7 @@ impl Background {
 }
 
 /// Waits until one of the descriptors is readable, and returns whether one is; negative ones are left out.
-fn wait_readable(fds: [RawFd; 2], timeout: Option<Duration>) -> bool {
+fn wait_readable(fds: [RawFd; 3], timeout: Option<Duration>) -> bool {
     let mut list = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -216,5 +231,5 @@ fn wait_readable(fds: [RawFd; 2], timeout: Option<Duration>) -> bool {
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the list and the timeout live across the call; a descriptor that was closed meanwhile gives POLLNVAL.
     // Whatever the result, the caller looks for work again.
-    unsafe { libc::ppoll(list.as_mut_ptr(), 2, timeout, std::ptr::null()) != 0 }
+    unsafe { libc::ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, timeout, std::ptr::null()) != 0 }
 }

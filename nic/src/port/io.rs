@@ -1,7 +1,8 @@
 //! What a port sends and receives through.
 
+use super::groups::Groups;
 use crate::engine::{Arrival, Departure};
-use crate::net::{RecvBatch, RoceSocket, SendError, Sent};
+use crate::net::{JoinError, RecvBatch, RoceSocket, SendError, Sent, SocketCounters};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -16,19 +17,25 @@ pub(crate) struct SimPacket {
 pub(crate) struct UdpIo {
     pub(super) socket: RoceSocket,
     pub(super) batch: RecvBatch,
+    pub(super) groups: Groups,
 }
 
 impl UdpIo {
     pub(crate) fn new(socket: RoceSocket) -> Self {
-        Self { socket, batch: RecvBatch::new(1) }
+        Self { socket, batch: RecvBatch::new(1), groups: Groups::default() }
     }
 
     pub(crate) fn socket(&self) -> &RoceSocket {
         &self.socket
     }
 
+    pub(crate) fn counters(&self) -> SocketCounters {
+        self.groups.ask_drops();
+        self.socket.counters()
+    }
+
     pub(super) fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
-        self.socket.raw_fds()
+        self.socket.raw_fds().chain(self.groups.raw_fds())
     }
 }
 
@@ -45,6 +52,29 @@ impl Io {
         match self {
             Self::Udp(udp) => Some(udp.socket.as_fd().as_raw_fd()),
             Self::Sim { .. } => None,
+        }
+    }
+
+    /// What becomes readable when a multicast group has something; none before the first group.
+    pub(super) fn groups_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Udp(udp) => udp.groups.ready_fd(),
+            Self::Sim { .. } => None,
+        }
+    }
+
+    /// Becomes a member of a multicast group. In a simulation the engine's own table says who is.
+    pub(super) fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        match self {
+            Self::Udp(udp) => udp.groups.join(&udp.socket, group),
+            Self::Sim { .. } => Ok(()),
+        }
+    }
+
+    /// Stops being a member of a multicast group.
+    pub(super) fn leave(&mut self, group: IpAddr) {
+        if let Self::Udp(udp) = self {
+            udp.groups.leave(group);
         }
     }
 
@@ -70,8 +100,7 @@ impl Io {
     pub(super) fn send(&mut self, departure: &Departure, bytes: &[u8]) -> bool {
         match self {
             Self::Udp(udp) => {
-                let (via, dst, tos) = (departure.via, departure.dst, departure.tos);
-                match udp.socket.send_train(via, dst, tos, departure.segment_size, bytes) {
+                match udp.socket.send_train(&departure.way(), departure.segment_size, bytes) {
                     Ok(Sent::WouldBlock) => false,
                     // Lost packets are what retransmission is for; the socket counts them by reason.
                     Ok(Sent::All) | Err(SendError::GsoRefused) => true,

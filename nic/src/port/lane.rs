@@ -1,10 +1,12 @@
 //! Everything behind the lock of a port: the engine, the link and the sockets, in one pass.
 
 use super::io::Io;
-use crate::engine::{Arrival, Departure, Engine};
+use crate::engine::{Arrival, Departure, Engine, Membership, ResourceError};
+use crate::error::Error;
 use crate::link::{Direction, Fate, Frame, FrameRef, LinkStack, Now};
-use crate::net::Datagram;
+use crate::net::{Datagram, RecvBatch, RecvError};
 use qp::wire::{Flow, UDP_PORT};
+use qp::{Gid, Qpn};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -115,25 +117,18 @@ impl Lane {
         // 360 ns when there is none, is left to the next turn.
         let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
         for _ in 0..receives {
-            match udp.socket.recv(&mut udp.batch) {
-                Ok(0) => break,
-                Ok(datagrams) => count += u32::try_from(datagrams).unwrap_or(u32::MAX),
-                Err(error) => {
-                    tracing::error!(%error, "the socket cannot be read");
-                    break;
-                }
+            let datagrams = received(udp.socket.recv(&mut udp.batch));
+            if datagrams == 0 {
+                break;
             }
-            for datagram in udp.batch.datagrams() {
-                if datagram.truncated {
-                    engine.note_truncated();
-                    continue;
-                }
-                for (index, packet) in datagram.segments() {
-                    let arrival = arrival(&datagram, dst, index);
-                    take_in(engine, link, incoming, both, &arrival, packet);
-                }
-            }
+            count += datagrams;
+            take_in_all(engine, link, incoming, both, &udp.batch, dst);
         }
+        let batch = &mut udp.batch;
+        udp.groups.each_ready(|group| {
+            count += received(group.recv(batch));
+            take_in_all(engine, link, incoming, both, batch, group.group());
+        });
         *quiet = count == 0;
         count
     }
@@ -142,6 +137,26 @@ impl Lane {
     pub(crate) fn accept(&mut self, now: Instant, arrival: &Arrival, packet: &[u8]) {
         let both = self.both_clocks(now);
         take_in(&mut self.engine, &mut self.link, &mut self.incoming, both, arrival, packet);
+    }
+
+    /// Attaches a queue pair to a multicast group, which the port joins if it is the first.
+    pub(crate) fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), Error> {
+        if self.engine.attach_mcast(qpn, group)? == Membership::Changed
+            && let Err(error) = self.io.join(group.ip())
+        {
+            // It was attached just now.
+            let _ = self.engine.detach_mcast(qpn, group);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Detaches a queue pair from a multicast group, which the port leaves if it was the last.
+    pub(crate) fn detach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), ResourceError> {
+        if self.engine.detach_mcast(qpn, group)? == Membership::Changed {
+            self.io.leave(group.ip());
+        }
+        Ok(())
     }
 
     /// Acts on timers of the engine and the link.
@@ -197,7 +212,9 @@ impl Lane {
             let bytes = &self.buffer[..departure.len];
             for (index, packet) in bytes.chunks(departure.segment_size.max(1)).enumerate() {
                 let ident = u16::try_from(index).unwrap_or(u16::MAX);
-                let view = view(Direction::Tx, &flow, departure.tos, departure.hop_limit, ident, packet);
+                let Departure { tos, hop_limit, flow_label, .. } = departure;
+                let network = Arrival { tos, hop_limit, flow_label, ident, ..Arrival::default() };
+                let view = view(Direction::Tx, &flow, &network, packet);
                 self.link.observe(both, &view);
             }
         }
@@ -270,6 +287,38 @@ impl Lane {
     }
 }
 
+/// How many datagrams a receive call brought.
+fn received(result: Result<usize, RecvError>) -> u32 {
+    match result {
+        Ok(datagrams) => u32::try_from(datagrams).unwrap_or(u32::MAX),
+        Err(error) => {
+            tracing::error!(%error, "the socket cannot be read");
+            0
+        }
+    }
+}
+
+/// Takes in what a receive call brought, all of it sent to `dst`.
+fn take_in_all(
+    engine: &mut Engine,
+    link: &mut LinkStack,
+    incoming: &mut VecDeque<Frame>,
+    now: Now,
+    batch: &RecvBatch,
+    dst: IpAddr,
+) {
+    for datagram in batch.datagrams() {
+        if datagram.truncated {
+            engine.note_truncated();
+            continue;
+        }
+        for (index, packet) in datagram.segments() {
+            let arrival = arrival(&datagram, dst, index);
+            take_in(engine, link, incoming, now, &arrival, packet);
+        }
+    }
+}
+
 fn arrival(datagram: &Datagram<'_>, dst: IpAddr, index: usize) -> Arrival {
     Arrival {
         src: datagram.source.ip().to_canonical(),
@@ -277,21 +326,24 @@ fn arrival(datagram: &Datagram<'_>, dst: IpAddr, index: usize) -> Arrival {
         src_port: datagram.source.port(),
         tos: datagram.tos,
         hop_limit: datagram.ttl,
-        // No control message of the kernel's brings it with little effort; GRHs show 0.
-        flow_label: 0,
+        flow_label: datagram.flow_label,
         ident: u16::try_from(index).unwrap_or(u16::MAX),
     }
 }
 
-fn view<'a>(
-    direction: Direction,
-    flow: &'a Flow,
-    tos: u8,
-    ttl: u8,
-    ident: u16,
-    bytes: &'a [u8],
-) -> FrameRef<'a> {
-    FrameRef { direction, flow, tos, ttl, ident, bytes, fate: &Fate::Delivered, notes: &[] }
+/// A packet for observers; of `network` only what is not in the flow counts.
+fn view<'a>(direction: Direction, flow: &'a Flow, network: &Arrival, bytes: &'a [u8]) -> FrameRef<'a> {
+    FrameRef {
+        direction,
+        flow,
+        tos: network.tos,
+        ttl: network.hop_limit,
+        flow_label: network.flow_label,
+        ident: network.ident,
+        bytes,
+        fate: &Fate::Delivered,
+        notes: &[],
+    }
 }
 
 /// Brings a packet to the engine: straight, in sight of observers, or through the layers of the link.
@@ -310,7 +362,7 @@ fn take_in(
     }
     let flow = arrival.flow();
     if !link.transforms(Direction::Rx) {
-        link.observe(now, &view(Direction::Rx, &flow, arrival.tos, arrival.hop_limit, arrival.ident, packet));
+        link.observe(now, &view(Direction::Rx, &flow, arrival, packet));
         let _ = engine.handle_datagram(now.instant, arrival, packet);
         return;
     }

@@ -8,6 +8,7 @@
 mod background;
 mod exit;
 mod fork;
+mod groups;
 mod io;
 mod lane;
 
@@ -15,14 +16,15 @@ pub(crate) use background::Background;
 pub(crate) use fork::generation;
 pub(crate) use io::{Io, SimPacket, UdpIo};
 
-use crate::engine::{Engine, EngineConfig};
+use crate::engine::{Engine, EngineConfig, ResourceError};
+use crate::error::Error;
 use crate::link::Now;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use lane::Lane;
 use qp::queue_pair::PostError;
-use qp::{Mtu, Qpn};
+use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -119,13 +121,44 @@ impl Port {
 
     /// Runs `change` on the engine, sends what that made ready and tells whoever waits.
     pub(crate) fn control<R>(&self, change: impl FnOnce(&mut Engine) -> R) -> R {
+        self.control_lane(|lane| change(&mut lane.engine))
+    }
+
+    /// Runs `change` on everything behind the lock, as [`control`](Self::control).
+    fn control_lane<R>(&self, change: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
         // Whatever changes, what was taken in is acknowledged: a queue pair that is destroyed cannot do it later.
         lane.let_go(self.now());
-        let result = change(&mut lane.engine);
+        let result = change(&mut lane);
         lane.transmit(self.now());
         self.release(lane);
         result
+    }
+
+    /// Attaches a queue pair to a multicast group.
+    pub(crate) fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), Error> {
+        let (result, fd) = self.control_lane(|lane| (lane.attach_mcast(qpn, group), lane.io.groups_fd()));
+        if let (Some(background), Some(fd)) = (&self.background, fd) {
+            background.watch_groups(fd);
+        }
+        result
+    }
+
+    /// Detaches a queue pair from a multicast group.
+    pub(crate) fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), ResourceError> {
+        self.control_lane(|lane| lane.detach_mcast(qpn, group))
+    }
+
+    /// Destroys a queue pair, detached from whatever groups it is attached to.
+    pub(crate) fn discard_qp(&self, qpn: Qpn) {
+        self.control_lane(|lane| {
+            for group in lane.engine.groups_of(qpn) {
+                // It is attached to each of them.
+                let _ = lane.detach_mcast(qpn, group);
+            }
+            // The number is its own until now.
+            let _ = lane.engine.destroy_qp(qpn);
+        });
     }
 
     /// Looks at the engine without driving it. `None` in a forked child: the lock may be held there by a thread that
@@ -154,7 +187,7 @@ impl Port {
         let result = lane.engine.post(qpn, work);
         // The first request of a burst leaves at once; those behind it join in trains while it is on the way. A receive
         // gives nothing to send.
-        if sends && (lane.note_answer() || lane.engine.is_quiet(qpn)) {
+        if sends && (lane.note_answer() || lane.engine.is_urgent(qpn, || self.now())) {
             lane.transmit(self.now());
         }
         self.release(lane);

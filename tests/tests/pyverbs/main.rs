@@ -8,6 +8,7 @@
 mod base;
 mod players;
 
+mod addr;
 mod cq;
 mod cq_events;
 mod cqex;

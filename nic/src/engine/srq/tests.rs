@@ -15,6 +15,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         slot: 0,
         seed,
         peer_window: None,
+        pace: None,
     })
 }
 

@@ -55,9 +55,9 @@ impl IpUdp {
     fn v6(frame: &FrameRef<'_>, udp_len: u16, src: Ipv6Addr, dst: Ipv6Addr) -> Self {
         let mut buf = [0; IPV6_LEN + UDP_LEN];
         let (ip, udp) = buf.split_at_mut(IPV6_LEN);
-        // Version 6 and the traffic class, across two bytes; the flow label is not known (RFC 8200).
-        ip[0] = 0x60 | (frame.tos >> 4);
-        ip[1] = frame.tos << 4;
+        // Version 6, the traffic class and the flow label in one word (RFC 8200).
+        let first = 6 << 28 | u32::from(frame.tos) << 20 | frame.flow_label & 0xf_ffff;
+        ip[..4].copy_from_slice(&first.to_be_bytes());
         ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
         ip[6] = UDP;
         ip[7] = frame.ttl;

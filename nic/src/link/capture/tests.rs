@@ -136,13 +136,14 @@ fn an_ipv4_packet_has_the_headers_it_has_on_the_wire() {
 }
 
 #[test]
-fn an_ipv6_packet_carries_its_traffic_class_and_checksum() {
-    let received = Frame { direction: Direction::Rx, ..send_only("fd00::1", "fd00::2", b"hi!") };
+fn an_ipv6_packet_carries_its_traffic_class_flow_label_and_checksum() {
+    let plain = send_only("fd00::1", "fd00::2", b"hi!");
+    let received = Frame { direction: Direction::Rx, flow_label: 0xa_bcde, ..plain };
     let (file, _) = capture(std::slice::from_ref(&received), None);
     let packet = packets(&file).remove(0);
     assert_eq!(packet.options, [Opt::Flags(1)]);
     let (ip, udp) = packet.data.split_at(40);
-    assert_eq!(ip[..8], [0x66, 0xa0, 0, 0, 0, 28, 17, 63]);
+    assert_eq!(ip[..8], [0x66, 0xaa, 0xbc, 0xde, 0, 28, 17, 63]);
     assert_eq!(udp[8..], received.bytes);
     let pseudo = [&ip[8..40], &[0, 0, 0, 28, 0, 0, 0, 17], udp].concat();
     assert_eq!(naive_checksum(&pseudo), 0);

@@ -1,6 +1,6 @@
 //! What really goes over a wire: the IPv4 header as a packet socket sees it. Needs root and iproute2.
 
-use super::{RoceSocket, Sent, SocketConfig};
+use super::{RoceSocket, Sent, SocketConfig, Way};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 use std::fs::File;
@@ -83,7 +83,10 @@ fn segment_i_carries_identification_i_and_singles_carry_0() {
         assert_eq!(socket.gso_segments(), 64, "this test is about trains");
         let peer = "10.99.0.2".parse().unwrap();
         let send = |segment, bytes: &[u8]| {
-            assert_eq!(socket.send_train(0, peer, 2, segment, bytes).unwrap(), Sent::All);
+            assert_eq!(
+                socket.send_train(&Way { tos: 2, ..Way::to(peer) }, segment, bytes).unwrap(),
+                Sent::All
+            );
         };
         send(100, &[0; 100]);
         send(100, &[1; 450]);

@@ -1,0 +1,184 @@
+//! Address handles: the way to a datagram's receiver.
+
+use crate::domain::PdInner;
+use crate::engine::{MAX_AH, ResourceError};
+use crate::error::Result;
+use crate::net::DEFAULT_HOP_LIMIT;
+use qp::attr::AddressVector;
+use qp::wire::headers::GRH_LEN;
+use qp::{Destination, Gid, QKey, Qpn, WcFlags, WorkCompletion};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The way to a peer or to a multicast group, checked once: for the `ah_attr` of connected queue pairs, and for
+/// datagrams.
+///
+/// Clones are the same handle; it keeps its protection domain.
+#[derive(Clone)]
+pub struct AddressHandle {
+    inner: Arc<AhInner>,
+}
+
+struct AhInner {
+    pd: Arc<PdInner>,
+    attr: Arc<AddressVector>,
+}
+
+impl Drop for AhInner {
+    fn drop(&mut self) {
+        self.pd.device.ahs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AddressHandle {
+    pub(crate) fn new(pd: &Arc<PdInner>, attr: &AddressVector) -> Result<Self> {
+        if let Some(why) = wrong_with(attr, pd.device.port()?.address) {
+            return Err(ResourceError::Address { why }.into());
+        }
+        let room = |ahs: u32| (ahs < MAX_AH).then_some(ahs + 1);
+        if pd.device.ahs.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+            return Err(ResourceError::Exhausted { what: "address handle", max: MAX_AH as usize }.into());
+        }
+        let inner = AhInner { pd: Arc::clone(pd), attr: Arc::new(*attr) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// One for the way back to whoever sent the datagram of `wc`.
+    pub(crate) fn back(pd: &Arc<PdInner>, wc: &WorkCompletion, grh: &[u8]) -> Result<Self> {
+        let refused = |why| Err(ResourceError::Address { why }.into());
+        if !wc.flags.contains(WcFlags::GRH) {
+            return refused("the completion is of no datagram that was received");
+        }
+        let Some(grh) = grh.first_chunk::<GRH_LEN>() else {
+            return refused("the network header in front of a datagram has 40 bytes");
+        };
+        match sender(grh, pd.device.port()?.address.is_ipv4()) {
+            Some(attr) => Self::new(pd, &AddressVector { sl: wc.sl, ..attr }),
+            None => refused("these 40 bytes hold no network header of the port's IP family"),
+        }
+    }
+
+    /// What it was created with.
+    #[must_use]
+    pub fn attr(&self) -> AddressVector {
+        *self.inner.attr
+    }
+
+    /// A datagram's receiver at this address: its queue pair and Q_Key. To a multicast group the queue pair is
+    /// [`Qpn::MULTICAST`].
+    #[must_use]
+    pub fn datagram(&self, qpn: Qpn, qkey: QKey) -> Destination {
+        Destination::Datagram { path: Arc::clone(&self.inner.attr), qpn, qkey }
+    }
+
+    pub(crate) fn is_of(&self, pd: &Arc<PdInner>) -> bool {
+        Arc::ptr_eq(&self.inner.pd, pd)
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub fn ip(&self) -> IpAddr {
+        self.inner.attr.dgid.ip()
+    }
+}
+
+impl std::fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AddressHandle({})", self.ip())
+    }
+}
+
+/// What is wrong with an address vector for the port at `ours`.
+fn wrong_with(attr: &AddressVector, ours: IpAddr) -> Option<&'static str> {
+    if !attr.is_global || attr.dgid.is_zero() {
+        Some("it has no GID, and RoCE has no other addresses")
+    } else if attr.sgid_index != 0 {
+        Some("its sgid_index is not in the GID table, which has one entry")
+    } else if attr.port_num != 1 {
+        Some("its port_num is not 1, the only port")
+    } else if attr.flow_label >= 1 << 20 {
+        Some("its flow_label has more than 20 bits")
+    } else if ours.is_ipv4() != attr.dgid.ip().is_ipv4() {
+        Some("its GID is of the other IP family than the port's")
+    } else {
+        None
+    }
+}
+
+/// The way to the sender of a datagram, as the network header in front of it names it.
+fn sender(grh: &[u8; GRH_LEN], v4: bool) -> Option<AddressVector> {
+    /// Where the IPv4 header begins (IBTA A17.4.5.2), and the fields in it.
+    const IPV4: usize = 20;
+    let (version_at, version) = if v4 { (IPV4, 4) } else { (0, 6) };
+    if grh[version_at] >> 4 != version {
+        return None;
+    }
+    let (source, tos, hops, flow_label): (IpAddr, _, _, _) = if v4 {
+        let ip = grh[IPV4..].first_chunk::<20>()?;
+        (Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15]).into(), ip[1], ip[8], 0)
+    } else {
+        let word = u32::from_be_bytes(*grh.first_chunk()?);
+        let source: [u8; 16] = *grh[8..].first_chunk()?;
+        (Ipv6Addr::from(source).into(), (word >> 20) as u8, grh[7], word & 0xf_ffff)
+    };
+    /// The ECN bits of the TOS, and the one of them that says "ECN-capable" (RFC 3168).
+    const ECN: u8 = 0b11;
+    const ECT: u8 = 0b10;
+    let ecn = if tos & ECN == 0 { 0 } else { ECT };
+    Some(AddressVector {
+        traffic_class: tos & !ECN | ecn,
+        hop_limit: hops.max(DEFAULT_HOP_LIMIT),
+        flow_label,
+        ..AddressVector::new(Gid::from(source), 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_handles_are_bounded() -> Result<()> {
+        let device = crate::sim::Net::new().device();
+        let pd = device.alloc_pd()?;
+        let way = AddressVector::new(device.gid(), 0);
+        let first = pd.create_ah(&way)?;
+        // As if there were that many already.
+        device.inner.ahs.store(MAX_AH - 1, Ordering::Relaxed);
+        let last = pd.create_ah(&way)?;
+        let error = pd.create_ah(&way).expect_err("one too many").to_string();
+        assert!(error.contains("1048576") && device.attr().max_ah == MAX_AH, "{error}");
+        drop((first, last.clone()));
+        assert!(pd.create_ah(&way).is_ok(), "a place came free");
+        drop(last);
+        assert_eq!(device.inner.ahs.load(Ordering::Relaxed), MAX_AH - 2, "clones are the same handle");
+        Ok(())
+    }
+
+    #[test]
+    fn address_handles_are_checked() -> Result<()> {
+        let net = crate::sim::Net::new();
+        let (device, peer) = (net.device(), net.device());
+        let pd = device.alloc_pd()?;
+        let good = AddressVector::new(peer.gid(), 0);
+        let handle = pd.create_ah(&good)?;
+        assert_eq!((handle.ip(), handle.attr()), (peer.address(), good));
+        assert!(
+            pd.create_ah(&AddressVector::new(Gid::from(Ipv4Addr::new(239, 1, 2, 3)), 0)).is_ok(),
+            "a group"
+        );
+        let v6 = Gid::from(Ipv6Addr::LOCALHOST);
+        for (bad, why) in [
+            (AddressVector { is_global: false, ..good }, "no GID"),
+            (AddressVector { sgid_index: 1, ..good }, "sgid_index"),
+            (AddressVector { port_num: 2, ..good }, "port_num"),
+            (AddressVector { flow_label: 1 << 20, ..good }, "flow_label"),
+            (AddressVector { dgid: v6, ..good }, "IP family"),
+        ] {
+            let error = pd.create_ah(&bad).expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Multicast groups: which queue pairs take what is sent to them.
+//!
+//! The engine knows who is attached to which group; joining it on the network is the driver's part, when the first queue
+//! pair of the port is attached, and leaving it when the last is detached.
+
+use super::{DropReason, Engine, ResourceError};
+use qp::wire::{Arrival, Packet};
+use qp::{Gid, QpType, Qpn};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Groups that queue pairs of a port can be attached to, as in Linux rxe.
+pub(crate) const MAX_GROUPS: usize = 8192;
+/// Queue pairs of a port that can be attached to one group, as in Linux rxe.
+pub(crate) const MAX_ATTACHED: usize = 56;
+
+/// Who is attached to which group.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// Table indices of queue pairs, in the order in which they were attached.
+    members: BTreeMap<IpAddr, Vec<usize>>,
+}
+
+impl Groups {
+    /// The groups that a queue pair is attached to.
+    pub(super) fn of(&self, index: usize) -> impl Iterator<Item = IpAddr> {
+        self.members.iter().filter(move |(_, members)| members.contains(&index)).map(|(group, _)| *group)
+    }
+}
+
+/// What an attachment or its end means for the network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Membership {
+    /// The port becomes a member of the group, or stops being one.
+    Changed,
+    /// Others of the port are attached to it.
+    Same,
+}
+
+fn refused(group: Gid, why: &'static str) -> ResourceError {
+    ResourceError::Multicast { group, why }
+}
+
+impl Engine {
+    /// Attaches a queue pair to a group: from now on it takes a copy of every datagram that is sent to the group and
+    /// carries its Q_Key. Attaching it again changes nothing, as on Linux.
+    pub(crate) fn attach_mcast(&mut self, qpn: Qpn, gid: Gid) -> Result<Membership, ResourceError> {
+        let index = self.index(qpn).ok_or(ResourceError::Unknown { what: "queue pair" })?;
+        let group = gid.ip();
+        if !group.is_multicast() {
+            return Err(refused(
+                gid,
+                "it is no multicast group, which are ::ffff:224.0.0.0/100 and ff00::/8",
+            ));
+        }
+        if group.is_ipv4() != self.config.address.is_ipv4() {
+            return Err(refused(gid, "it is of the other IP family than the port's address"));
+        }
+        if self.qp(qpn).is_some_and(|qp| qp.config().qp_type != QpType::Ud) {
+            return Err(refused(gid, "only UD queue pairs can be (IBTA 10.5.2)"));
+        }
+        let groups = self.groups.members.len();
+        let Some(members) = self.groups.members.get_mut(&group) else {
+            if groups >= MAX_GROUPS {
+                return Err(ResourceError::Exhausted { what: "multicast group", max: MAX_GROUPS });
+            }
+            self.groups.members.insert(group, vec![index]);
+            return Ok(Membership::Changed);
+        };
+        if !members.contains(&index) {
+            if members.len() >= MAX_ATTACHED {
+                return Err(ResourceError::Exhausted { what: "place in the group", max: MAX_ATTACHED });
+            }
+            members.push(index);
+        }
+        Ok(Membership::Same)
+    }
+
+    /// Detaches a queue pair from a group.
+    pub(crate) fn detach_mcast(&mut self, qpn: Qpn, gid: Gid) -> Result<Membership, ResourceError> {
+        let index = self.index(qpn).ok_or(ResourceError::Unknown { what: "queue pair" })?;
+        let not_attached = || refused(gid, "the queue pair is not attached to it");
+        let group = gid.ip();
+        let members = self.groups.members.get_mut(&group).ok_or_else(not_attached)?;
+        let at = members.iter().position(|member| *member == index).ok_or_else(not_attached)?;
+        members.remove(at);
+        if !members.is_empty() {
+            return Ok(Membership::Same);
+        }
+        self.groups.members.remove(&group);
+        Ok(Membership::Changed)
+    }
+
+    /// The groups that a queue pair is attached to.
+    pub(crate) fn groups_of(&self, qpn: Qpn) -> Vec<Gid> {
+        self.index(qpn).map(|index| self.groups.of(index).map(Gid::from).collect()).unwrap_or_default()
+    }
+
+    /// Whether any queue pair is attached to a group.
+    pub(crate) fn is_member(&self, group: IpAddr) -> bool {
+        self.groups.members.contains_key(&group)
+    }
+
+    /// Gives every attached queue pair its copy (IBTA 10.5.2.1). Each judges for itself whether it takes it; the packet
+    /// as a whole is dropped where none does.
+    pub(super) fn deliver_to_group(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        // A group is named twice, and both have to say so (IBTA C9-42).
+        if packet.dest_qpn() != Qpn::MULTICAST || !arrival.dst.is_multicast() {
+            return Err(DropReason::NoGroup);
+        }
+        let (mut taken, mut refused) = (0, None);
+        let mut place = 0;
+        // Looked up anew for each: what a queue pair does with its copy may detach nobody, but the table is the engine's.
+        while let Some(index) =
+            self.groups.members.get(&arrival.dst).and_then(|members| members.get(place).copied())
+        {
+            place += 1;
+            match self.deliver(now, index, arrival, packet) {
+                Ok(()) => taken += 1,
+                Err(reason) => {
+                    refused.get_or_insert(reason);
+                }
+            }
+        }
+        if taken == 0 {
+            return Err(refused.unwrap_or(DropReason::NoGroup));
+        }
+        self.counters.mcast_copies += taken;
+        self.counters.mcast_copies_refused += place as u64 - taken;
+        Ok(())
+    }
+}

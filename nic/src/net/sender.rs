@@ -1,0 +1,112 @@
+//! A socket that sends: bound to a source port of its own, with everything fixed that the ICRC covers.
+
+use super::error::BindError;
+use super::probe::udp_socket;
+use super::socket::{DEFAULT_HOP_LIMIT, SOURCE_PORTS, SocketConfig};
+use super::sys::{self, Control, RawAddress};
+use socket2::Socket;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+/// How many flow labels a socket leases at once: half of the 32 that the kernel lets an ordinary user's socket have
+/// (`FL_MAX_PER_SOCK`).
+const MAX_LEASES: usize = 16;
+
+/// A socket to send from, and the port it is bound to.
+pub(super) struct Sender {
+    socket: Socket,
+    pub(super) port: u16,
+    /// Flow labels that had to be leased, oldest first.
+    leases: Mutex<VecDeque<u32>>,
+}
+
+impl Sender {
+    /// A socket bound to a free port of [`SOURCE_PORTS`].
+    pub(super) fn bind(config: &SocketConfig) -> Result<Self, BindError> {
+        let os = |error| BindError::new(config.address(config.ip, 0), error);
+        let socket = udp_socket(config.ip).map_err(os)?;
+        fix_headers(socket.as_fd(), config)
+            .map_err(|source| BindError::Option { name: "IP_PMTUDISC_DO", source })?;
+        // Nobody reads here; whatever is sent to this port by mistake should not occupy memory.
+        socket.set_recv_buffer_size(0).map_err(os)?;
+        let ports = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
+        let start = rand::random_range(0..ports);
+        for step in 0..ports {
+            let port = SOURCE_PORTS.start() + (start + step) % ports;
+            match socket.bind(&config.address(config.ip, port).into()) {
+                Ok(()) => return Ok(Self { socket, port, leases: Mutex::default() }),
+                Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {}
+                Err(error) => return Err(os(error)),
+            }
+        }
+        Err(BindError::NoSourcePort(config.ip))
+    }
+
+    pub(super) fn send(&self, to: &RawAddress, control: &mut Control, bytes: &[u8]) -> io::Result<usize> {
+        sys::send(self.socket.as_fd(), to, control, bytes)
+    }
+
+    /// Leases a flow label from the kernel. Most kernels want that only while some program of the network namespace
+    /// holds a label for itself; those before Linux 5.3, always. Returns false where it is refused.
+    pub(super) fn lease(&self, label: u32, dst: Ipv6Addr) -> bool {
+        let fd = self.socket.as_fd();
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        if leases.contains(&label) {
+            return false;
+        }
+        while leases.len() >= MAX_LEASES {
+            let Some(oldest) = leases.pop_front() else { break };
+            // It is ours, so the kernel takes it back.
+            let _ = sys::flow_label(fd, sys::FlowLabel::Return, oldest, dst);
+        }
+        let leased = sys::flow_label(fd, sys::FlowLabel::Lease, label, dst).is_ok();
+        if leased {
+            leases.push_back(label);
+        }
+        leased
+    }
+
+    pub(super) fn raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Sets what packets say that carry no control message about it.
+fn fix_headers(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> {
+    use libc::{IPPROTO_IP, IPPROTO_IPV6};
+    let hops = i32::from(DEFAULT_HOP_LIMIT);
+    let v4 = [(libc::IP_TTL, hops), (libc::IP_MULTICAST_TTL, hops)];
+    let v6 = [
+        (libc::IPV6_UNICAST_HOPS, hops),
+        (libc::IPV6_MULTICAST_HOPS, hops),
+        // Flow labels are those of the address vector, not of the kernel's choice.
+        (libc::IPV6_AUTOFLOWLABEL, 0),
+        (libc::IPV6_FLOWINFO_SEND, 1),
+    ];
+    let (level, options) =
+        if config.ip.is_ipv4() { (IPPROTO_IP, v4.as_slice()) } else { (IPPROTO_IPV6, v6.as_slice()) };
+    for (name, value) in options {
+        // Not under the ICRC: where one is refused packets leave with the host's own value.
+        let _ = sys::set_option(fd, level, *name, *value);
+    }
+    match config.ip {
+        // The interface of groups follows from the source address.
+        IpAddr::V4(_) => sys::set_option(fd, IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+        IpAddr::V6(_) => {
+            if let Some(index) = config.interface_index() {
+                let _ = sys::set_option(fd, IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index);
+            }
+            // No identification here: this only keeps routers' news about the path MTU from causing fragments.
+            sys::set_option(fd, IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What sockets count.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Declares the counters once: live, as a snapshot, and the copying between them.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a socket did since it was bound, the sockets of its multicast groups included.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+        pub struct SocketCounters { $($(#[$doc])* pub $name: u64,)* }
+
+        #[derive(Debug, Default)]
+        pub(super) struct Tally { $(pub(super) $name: AtomicU64,)* }
+
+        impl Tally {
+            pub(super) fn snapshot(&self) -> SocketCounters {
+                SocketCounters { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Send calls that the kernel accepted; each a packet or a train.
+    sends,
+    /// UDP payload in them.
+    sent_bytes,
+    /// Sends put off because the kernel had no room.
+    send_would_block,
+    /// Sends lost to the path MTU.
+    send_too_big,
+    /// Sends lost for want of a route or neighbour.
+    send_unreachable,
+    /// Sends lost to a firewall rule.
+    send_filtered,
+    /// Sends lost for other reasons: trains refused, wrong arguments.
+    send_failed,
+    /// Sends that left without the IPv6 flow label asked for, because another program holds it for itself.
+    flow_labels_refused,
+    /// Datagrams received, merged ones counted once.
+    receives,
+    /// UDP payload in them.
+    received_bytes,
+    /// Datagrams that arrived incomplete.
+    receive_truncated,
+    /// Errors that the network reported (ICMP) and that were skipped.
+    receive_errors,
+    /// Datagrams that the kernel dropped: receive buffer full or checksum wrong.
+    drops,
+}

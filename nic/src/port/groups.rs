@@ -1,0 +1,145 @@
+//! The sockets of the multicast groups that a port is a member of.
+//!
+//! Without groups there is nothing: no descriptor, and nothing to ask in a turn. With the first comes an epoll descriptor
+//! that tells which groups have something, so that a turn takes one call for all of them, and that the background
+//! thread can wait for.
+
+use super::fork;
+use crate::net::{GroupSocket, JoinError, RoceSocket};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Groups that are read in one turn; the others have theirs in the next.
+const GROUPS_PER_TURN: usize = 8;
+
+/// The sockets of the groups of one port.
+#[derive(Default)]
+pub(super) struct Groups {
+    ready: Option<Epoll>,
+    sockets: slab::Slab<GroupSocket>,
+    by_address: BTreeMap<IpAddr, usize>,
+}
+
+impl Groups {
+    /// Becomes a member of a group.
+    pub(super) fn join(&mut self, socket: &RoceSocket, group: IpAddr) -> Result<(), JoinError> {
+        let os = |errno: nix::Error| JoinError::Os { group, source: io::Error::from(errno) };
+        let member = socket.join(group)?;
+        let ready = match self.ready.take() {
+            Some(ready) => ready,
+            None => {
+                let ready = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os)?;
+                fork::close_in_child(std::iter::once(ready.0.as_raw_fd()));
+                ready
+            }
+        };
+        let ready = self.ready.insert(ready);
+        let place = self.sockets.vacant_entry();
+        ready.add(&member, EpollEvent::new(EpollFlags::EPOLLIN, place.key() as u64)).map_err(os)?;
+        fork::close_in_child(std::iter::once(member.raw_fd()));
+        self.by_address.insert(group, place.key());
+        place.insert(member);
+        Ok(())
+    }
+
+    /// Stops being a member of a group.
+    pub(super) fn leave(&mut self, group: IpAddr) {
+        let Some(socket) = self.by_address.remove(&group).and_then(|id| self.sockets.try_remove(id)) else {
+            return;
+        };
+        if let Some(ready) = &self.ready {
+            // Closing it would do, were it not for copies of the descriptor in children that are about to be forked.
+            let _ = ready.delete(&socket);
+        }
+        socket.ask_drops();
+        fork::forget(std::iter::once(socket.raw_fd()));
+    }
+
+    /// Calls `receive` for groups that have something, a few of them.
+    pub(super) fn each_ready(&self, mut receive: impl FnMut(&GroupSocket)) {
+        if self.sockets.is_empty() {
+            return;
+        }
+        let Some(ready) = &self.ready else { return };
+        let mut events = [EpollEvent::empty(); GROUPS_PER_TURN];
+        // Interrupted, it is asked again in the next turn.
+        let count = ready.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..count] {
+            let socket = usize::try_from(event.data()).ok().and_then(|id| self.sockets.get(id));
+            if let Some(socket) = socket {
+                receive(socket);
+            }
+        }
+    }
+
+    /// Takes the kernel's drop counts of all groups into the counters of the port.
+    pub(super) fn ask_drops(&self) {
+        self.sockets.iter().for_each(|(_, socket)| socket.ask_drops());
+    }
+
+    /// What becomes readable when a group has something; none before the first group.
+    pub(super) fn ready_fd(&self) -> Option<RawFd> {
+        self.ready.as_ref().map(|ready| ready.0.as_raw_fd())
+    }
+
+    /// All descriptors.
+    pub(super) fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
+        self.ready_fd().into_iter().chain(self.sockets.iter().map(|(_, socket)| socket.raw_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::SocketConfig;
+    use std::net::Ipv4Addr;
+
+    fn address(first: u8) -> IpAddr {
+        Ipv4Addr::new(first, rand::random_range(1..=250), rand::random(), rand::random_range(1..=250)).into()
+    }
+
+    #[test]
+    fn children_close_what_groups_open() {
+        let socket = RoceSocket::bind(&SocketConfig::new(address(127))).unwrap();
+        let (mut groups, group, other) = (Groups::default(), address(239), address(239));
+        assert_eq!(
+            (groups.ready_fd(), groups.raw_fds().count()),
+            (None, 0),
+            "without groups there is nothing"
+        );
+        groups.join(&socket, group).unwrap();
+        groups.join(&socket, other).unwrap();
+        let fds: Vec<RawFd> = groups.raw_fds().collect();
+        assert_eq!(fds.len(), 3);
+        assert!(fds.iter().all(|fd| fork::is_closed_in_child(*fd)), "{fds:?}");
+        groups.leave(group);
+        groups.leave(group);
+        let left: Vec<RawFd> = groups.raw_fds().collect();
+        assert_eq!(left.len(), 2);
+        assert!(left.iter().all(|fd| fork::is_closed_in_child(*fd)), "{left:?}");
+        fork::forget(left.iter().copied());
+        assert!(!left.iter().any(|fd| fork::is_closed_in_child(*fd)));
+    }
+
+    #[test]
+    fn groups_that_have_something_are_told_apart() {
+        let socket = RoceSocket::bind(&SocketConfig::new(address(127))).unwrap();
+        let (mut groups, quiet, busy) = (Groups::default(), address(239), address(239));
+        groups.join(&socket, quiet).unwrap();
+        groups.join(&socket, busy).unwrap();
+        let _ = socket.send_train(&crate::net::Way::to(busy), 64, &[1; 64]).unwrap();
+        let mut seen = Vec::new();
+        let mut batch = crate::net::RecvBatch::new(1);
+        while seen.is_empty() {
+            groups.each_ready(|socket| {
+                assert_eq!(socket.recv(&mut batch).unwrap(), 1);
+                seen.push(socket.group());
+            });
+        }
+        assert_eq!(seen, [busy]);
+        fork::forget(groups.raw_fds());
+    }
+}
