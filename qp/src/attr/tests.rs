@@ -190,3 +190,96 @@ fn codes_are_those_of_verbs() {
         "STATE, TIMEOUT, RETRY_CNT, RNR_RETRY, rd_atomic, SQ_PSN"
     );
 }
+
+/// Every attribute but the state, with a value that can be set, and a short name for the table.
+fn every_attribute(from: QpState) -> [(&'static str, QpAttr); 21] {
+    let attr = QpAttr::default;
+    [
+        ("cur", attr().cur_qp_state(from)),
+        ("sqd", attr().en_sqd_async_notify(true)),
+        ("acc", attr().qp_access_flags(Access::REMOTE_READ)),
+        ("pki", attr().pkey_index(0)),
+        ("prt", attr().port_num(1)),
+        ("qky", attr().qkey(QKey(1))),
+        ("av", attr().ah_attr(peer())),
+        ("mtu", attr().path_mtu(Mtu::B256)),
+        ("tmo", attr().timeout(1)),
+        ("rty", attr().retry_cnt(1)),
+        ("rnr", attr().rnr_retry(1)),
+        ("rps", attr().rq_psn(Psn::new(1))),
+        ("rda", attr().max_rd_atomic(1)),
+        ("alt", attr().alt_ah_attr(peer())),
+        ("mrt", attr().min_rnr_timer(1)),
+        ("sps", attr().sq_psn(Psn::new(1))),
+        ("drd", attr().max_dest_rd_atomic(1)),
+        ("mig", attr().path_mig_state(PathMigState::Migrated)),
+        ("cap", attr().cap(QpCap::default())),
+        ("dqp", attr().dest_qp_num(Qpn::new(2))),
+        ("rat", attr().rate_limit(1)),
+    ]
+}
+
+/// The attributes that a change of state asks for until it has enough; `None` if there is no such change.
+fn enough(qp_type: QpType, from: QpState, to: QpState) -> Option<QpAttr> {
+    let mut attr = QpAttr::to_state(to);
+    match check(qp_type, from, &attr, &Limits::default()) {
+        Ok(state) => assert_eq!(state, to),
+        Err(ModifyError::NoTransition(_)) => return None,
+        Err(ModifyError::Missing { missing, .. }) => {
+            let needed = every_attribute(from).into_iter().filter(|(_, a)| missing.contains(a.mask()));
+            needed.for_each(|(_, a)| attr.merge(&a));
+            assert_eq!(check(qp_type, from, &attr, &Limits::default()), Ok(to));
+        }
+        Err(other) => panic!("{qp_type} {from} -> {to}: {other}"),
+    }
+    Some(attr)
+}
+
+/// What a change of state does about one attribute, by trying: with all that is needed, and with or without this one.
+fn verdict(qp_type: QpType, from: QpState, enough: &QpAttr, one: &QpAttr) -> &'static str {
+    let tried = |attr: &QpAttr| check(qp_type, from, attr, &Limits::default());
+    let others = every_attribute(from).into_iter().map(|(_, a)| a).filter(|a| a != one);
+    let mut without = QpAttr::to_state(enough.qp_state.unwrap_or(from));
+    others.filter(|a| enough.mask().contains(a.mask())).for_each(|a| without.merge(&a));
+    let mut with = without.clone();
+    with.merge(one);
+    match (tried(&without), tried(&with)) {
+        (Err(ModifyError::Missing { missing, .. }), Ok(_)) if missing == one.mask() => "!",
+        (Ok(_), Ok(_)) => "+",
+        (Ok(_), Err(ModifyError::NotApplicable { excess, .. })) if excess == one.mask() => ".",
+        (Ok(_), Err(ModifyError::AlternatePath)) => "x",
+        other => panic!("{qp_type} from {from} with {}: {other:?}", one.mask()),
+    }
+}
+
+/// Every type, state, next state and attribute, by what [`check`] does and not by the table that it looks into.
+/// `!` it must be set, `+` it may, `.` it may not, `x` never over RoCE.
+#[test]
+fn every_attribute_in_every_change_of_state() {
+    let mut table =
+        String::from("! must be set   + may be set   . refused   x refused: no automatic path migration\n");
+    for qp_type in QpType::ALL {
+        let names = every_attribute(QpState::Reset).map(|(name, _)| format!("{name:>4}")).concat();
+        writeln!(table, "\n{:<14}{names}", qp_type.name()).unwrap();
+        for from in QpState::ALL {
+            let mut nowhere = Vec::new();
+            for to in QpState::ALL {
+                let Some(enough) = enough(qp_type, from, to) else {
+                    nowhere.push(to.name());
+                    continue;
+                };
+                let marks = every_attribute(from).map(|(_, one)| verdict(qp_type, from, &enough, &one));
+                let marks = marks.map(|mark| format!("{mark:>4}")).concat();
+                writeln!(table, "{:<14}{marks}", format!("{from} -> {to}")).unwrap();
+                if from == to {
+                    // Without a state named the queue pair stays, by the same rules.
+                    let stay = QpAttr { qp_state: None, ..enough.clone() };
+                    assert_eq!(check(qp_type, from, &stay, &Limits::default()), Ok(from));
+                }
+            }
+            let ways = if nowhere.is_empty() { "none".into() } else { nowhere.join(" ") };
+            writeln!(table, "{from} has no way to {ways}").unwrap();
+        }
+    }
+    insta::assert_snapshot!(table);
+}

@@ -2,6 +2,7 @@
 
 use super::{PostError, QpConfig};
 use crate::attr::QpType;
+use crate::wire::headers::XrcEth;
 use crate::work::{Destination, Gather, Operation, RecvWr, SendWr};
 
 /// Whether a request fits a queue pair with this configuration, whatever its state and fill: what a driver can
@@ -17,6 +18,11 @@ pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     }
     if !offers(qp_type, wr.operation) {
         return Err(PostError::Unsupported { operation: wr.operation.name(), qp_type });
+    }
+    if matches!(wr.operation, Operation::Send { imm: Some(_), invalidate: Some(_) }) {
+        // No opcode carries both.
+        let operation = "SEND with immediate data and invalidation";
+        return Err(PostError::Unsupported { operation, qp_type });
     }
     if let Some(needed) = missing_destination(qp_type, wr) {
         return Err(PostError::Destination { qp_type, needed });
@@ -73,8 +79,8 @@ fn missing_destination(qp_type: QpType, wr: &SendWr) -> Option<&'static str> {
         _ if wr.operation.is_local() => None,
         (QpType::Ud | QpType::Gsi, Destination::Datagram { .. }) => None,
         (QpType::Ud | QpType::Gsi, _) => Some("an address handle, a remote QPN and a Q_Key"),
-        (QpType::XrcSend, Destination::XrcSrq(_)) => None,
-        (QpType::XrcSend, _) => Some("the number of a shared receive queue of the peer"),
+        (QpType::XrcSend, Destination::XrcSrq(number)) if *number <= XrcEth::SRQN_MASK => None,
+        (QpType::XrcSend, _) => Some("the number of a shared receive queue of the peer, below 2^24"),
         (_, Destination::Connected) => None,
         _ => Some("no other receiver than the peer that it is connected to"),
     }

@@ -127,13 +127,13 @@ impl QueuePair {
         }
         let recv = self.take_for_datagram(GRH_LEN + data.len(), host)?;
         let stored = self.store_datagram(&recv, arrival, packet, host);
-        let status = match stored {
-            Ok(()) => WcStatus::Success,
-            Err(StoreError::TooLong) => WcStatus::LocLenErr,
+        let (status, vendor_err) = match stored {
+            Ok(()) => (WcStatus::Success, 0),
+            Err(StoreError::TooLong) => (WcStatus::LocLenErr, 0),
             Err(StoreError::Memory(error)) => {
                 let context = FailureContext::ServingRequest("the receive buffer cannot be written");
                 self.note_failure(WcStatus::LocProtErr, packet.psn(), context, Some(error));
-                WcStatus::LocProtErr
+                (WcStatus::LocProtErr, error.vendor_code())
             }
         };
         if status == WcStatus::Success {
@@ -152,6 +152,7 @@ impl QueuePair {
             imm_or_rkey: packet.imm().unwrap_or(0),
             qpn: self.config.qpn,
             src_qpn: deth.src_qpn,
+            vendor_err,
             ..WorkCompletion::default()
         };
         host.complete_recv(None, completion, packet.solicited());

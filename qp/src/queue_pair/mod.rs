@@ -241,6 +241,10 @@ impl QueuePair {
             self.path.mtu = limits.path_mtu;
         }
         let previous = self.state;
+        if previous == QpState::Sqe && next == QpState::Rts {
+            // The program saw it; the next failure has a reason of its own.
+            self.failure = None;
+        }
         if next == QpState::Err && previous != QpState::Err {
             self.responder.drop_responses();
             self.enter_error(host);
@@ -443,6 +447,7 @@ impl QueuePair {
     /// Flushes the send queue.
     fn flush_sends(&mut self, host: &mut impl Host) {
         self.requester.stop_timers();
+        self.requester.cause = None;
         while let Some(wqe) = self.requester.pop() {
             self.flush_send(&wqe, host);
         }

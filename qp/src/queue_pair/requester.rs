@@ -7,7 +7,7 @@
 mod build;
 mod local;
 
-use super::{FailureContext, QueuePair};
+use super::{Failure, FailureContext, QueuePair};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
 use crate::memory::{AccessError, Host, QpEvent};
@@ -111,8 +111,10 @@ pub(super) struct Requester {
     pub(super) recovering: bool,
     /// SQ_DRAINED was asked for.
     pub(super) sqd_notify: bool,
+    /// Why the work request that is marked as failed cannot be sent. Nothing behind it starts, so there is one at most.
+    pub(super) cause: Option<Box<Failure>>,
     /// The number of the last message that was started, counting from 1 (SSN, IBTA 9.7.7.2.5).
-    ssn: u32,
+    pub(super) ssn: u32,
     /// The number of the last message that the peer has a receive for, once it has said so (LSN, IBTA 9.7.7.2.5).
     limit: Option<u32>,
 }
@@ -305,10 +307,13 @@ impl QueuePair {
             }
             *budget = budget.saturating_sub(request.psns);
             self.account(now, index, &request);
-            if request.last && !self.config.qp_type.is_reliable() {
-                // Nobody answers: a message that left is done (IBTA 9.8.1.1).
+            if !self.config.qp_type.is_reliable() {
+                // Nobody answers: what left is not in flight, and a message that left is done (IBTA 9.8.1.1).
                 self.requester.unacked = self.requester.next_psn;
-                self.retire_oldest(0, host);
+                if request.last {
+                    self.retire_oldest(0, host);
+                    self.report_drained(host);
+                }
             }
         }
         self.retire_failed(host);
@@ -325,6 +330,10 @@ impl QueuePair {
         } else if wqe.sent == 0 && matches!(wqe.wr.operation, Operation::Send { .. }) {
             self.counters.rdma_sends += 1;
         } else if matches!(wqe.wr.operation, Operation::Read { .. }) {
+            if wqe.sent > 0 {
+                // Each piece of a READ is a message to the peer, which counts it in its MSN.
+                self.requester.ssn = self.requester.ssn.wrapping_add(1) & NUMBER;
+            }
             self.requester.read_ends.push_back(request.headers.psn.plus(request.psns));
         }
         self.counters.sent_bytes += u64::from(request.payload);
@@ -340,7 +349,7 @@ impl QueuePair {
             self.requester.sent_end = self.requester.next_psn;
         }
         self.requester.since_ack_request =
-            if request.headers.ack_req { 0 } else { self.requester.since_ack_request + 1 };
+            if request.headers.ack_req { 0 } else { self.requester.since_ack_request.saturating_add(1) };
         if complete {
             self.requester.position = index + 1;
         }
@@ -358,14 +367,29 @@ impl QueuePair {
         host: &mut impl Host,
     ) {
         let psn = self.requester.queue[index].first_psn.plus(self.requester.queue[index].sent);
-        self.note_failure(status, psn, FailureContext::GatheringPayload, access);
+        self.note_cause(status, psn, FailureContext::GatheringPayload, access);
         self.requester.queue[index].failed = Some(status);
         self.retire_failed(host);
+    }
+
+    /// Keeps the reason of a failure until it is the turn of its work request: one before it may still fail, for
+    /// another reason.
+    fn note_cause(
+        &mut self,
+        status: WcStatus,
+        psn: Psn,
+        context: FailureContext,
+        access: Option<AccessError>,
+    ) {
+        self.requester.cause = Some(Box::new(Failure { status, psn, context, access }));
     }
 
     /// Completes the oldest work request with its error, if it has one, and enters ERR.
     pub(super) fn retire_failed(&mut self, host: &mut impl Host) {
         if let Some(status) = self.requester.queue.front().and_then(|w| w.failed) {
+            if let Some(cause) = self.requester.cause.take() {
+                self.failure.get_or_insert(cause);
+            }
             self.fail_oldest(status, host);
         }
     }
@@ -413,6 +437,8 @@ impl QueuePair {
         if !self.config.qp_type.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.state = QpState::Sqe;
             self.flush_sends(host);
+            // What was not sent of the message has no PSNs: the next one goes on behind what was.
+            self.requester.set_psn(self.requester.next_psn);
             return;
         }
         self.responder.drop_responses();

@@ -170,7 +170,7 @@ pub(super) struct Responder {
     /// A receive that a message over an unreliable connection took and did not fill: the next message gets it.
     spare: Option<TakenRecv>,
     expected: Psn,
-    msn: u32,
+    pub(super) msn: u32,
     message: Message,
     /// A NAK for the expected PSN was sent: silence until that PSN comes (IBTA 9.7.5.2.8).
     nak_sent: bool,

@@ -365,7 +365,7 @@ word_header! {
 
 impl XrcEth {
     /// The bits of the queue number; those above are reserved.
-    pub(super) const SRQN_MASK: u32 = 0xff_ffff;
+    pub(crate) const SRQN_MASK: u32 = 0xff_ffff;
 
     /// The number of the shared receive queue, 24 bits.
     #[must_use]

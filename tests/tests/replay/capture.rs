@@ -2,7 +2,8 @@
 
 use pcap_file::pcap::PcapReader;
 use qp::wire::icrc::{self, Flow};
-use qp::wire::{ICRC_LEN, Packet, Transport};
+use qp::wire::{Arrival, ICRC_LEN, Packet, Transport};
+use qp::{Mtu, QpType, Qpn};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,12 +11,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// A packet as Linux sent it.
+#[derive(Clone)]
 pub(crate) struct Captured {
     /// Since the start of the capture.
     pub(crate) at: Duration,
     pub(crate) flow: Flow,
     /// IPv4 identification; 0 for IPv6.
     pub(crate) ident: u16,
+    /// What a datagram's receiver finds in front of it: the IPv6 header, or 20 zero bytes and the IPv4 header.
+    pub(crate) network: [u8; 40],
     /// BTH to ICRC.
     pub(crate) bytes: Vec<u8>,
 }
@@ -23,6 +27,20 @@ pub(crate) struct Captured {
 impl Captured {
     pub(crate) fn packet(&self) -> Packet<'_> {
         Packet::parse(&self.bytes).unwrap()
+    }
+
+    /// What the network layer tells a queue pair of it.
+    pub(crate) fn arrival(&self) -> Arrival {
+        let Flow { src, dst, src_port, .. } = self.flow;
+        let (tos, hop_limit, flow_label) = match src {
+            // TOS and TTL, behind 20 bytes.
+            IpAddr::V4(_) => (self.network[21], self.network[28], 0),
+            IpAddr::V6(_) => {
+                let word = u32::from_be_bytes(self.network[..4].try_into().unwrap());
+                ((word >> 20) as u8, self.network[7], word & 0xf_ffff)
+            }
+        };
+        Arrival { src, dst, src_port, tos, hop_limit, flow_label, ident: self.ident }
     }
 
     /// Whether `ours`, a whole packet with an ICRC of any identification, is this packet once its ICRC is that of
@@ -35,7 +53,10 @@ impl Captured {
 }
 
 /// A row of the README's table.
+#[derive(Clone)]
 pub(crate) struct Scenario {
+    /// MTU of the interfaces.
+    netdev: u32,
     /// The command of side A.
     server: String,
     /// The command of side B.
@@ -57,6 +78,12 @@ impl Scenario {
     pub(crate) fn of_client(&self, name: &str) -> Option<u32> {
         Self::option(&self.client, name)
     }
+
+    /// The path MTU: what the commands say, or else the largest that the interfaces carry.
+    pub(crate) fn mtu(&self) -> Mtu {
+        let said = self.of_server("-m").and_then(Mtu::from_bytes);
+        said.or_else(|| Mtu::for_interface(self.netdev)).unwrap()
+    }
 }
 
 pub(crate) struct Capture {
@@ -66,9 +93,29 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Whether every packet is of a reliable connection.
-    pub(crate) fn is_rc(&self) -> bool {
-        self.packets.iter().all(|p| p.packet().info().transport == Transport::Rc)
+    /// The service of its queue pairs: of one conversation, all packets are of one.
+    pub(crate) fn qp_type(&self) -> QpType {
+        let packet = self.packets[0].packet();
+        match packet.info().transport {
+            Transport::Rc => QpType::Rc,
+            Transport::Uc => QpType::Uc,
+            Transport::Ud if packet.dest_qpn() == Qpn::GSI => QpType::Gsi,
+            Transport::Ud => QpType::Ud,
+            other => panic!("{other:?} is not in the captures"),
+        }
+    }
+
+    /// What two queue pairs said to each other, for each two of them. Both sides numbered theirs alike where there are
+    /// several: connection managers, and the connections that they made.
+    pub(crate) fn conversations(self) -> Vec<Self> {
+        let several = self.packets.iter().any(|p| p.packet().dest_qpn() == Qpn::GSI);
+        let mut parts: BTreeMap<Qpn, Vec<Captured>> = BTreeMap::new();
+        for packet in self.packets {
+            let number = if several { packet.packet().dest_qpn() } else { Qpn::default() };
+            parts.entry(number).or_default().push(packet);
+        }
+        let part = |packets| Self { name: self.name.clone(), packets, scenario: self.scenario.clone() };
+        parts.into_values().map(part).collect()
     }
 
     /// The two addresses, side A (the server, where the capture was taken) first.
@@ -94,21 +141,24 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
 /// Takes apart an Ethernet frame with IPv4 or IPv6 and UDP.
 fn from_frame(at: Duration, frame: &[u8]) -> Captured {
     let ip = &frame[14..];
+    let mut network = [0; 40];
     let (src, dst, ident, udp): (IpAddr, IpAddr, u16, &[u8]) = match u16_at(frame, 12) {
         0x0800 => {
             let address = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).unwrap());
             let end = usize::from(u16_at(ip, 2));
+            network[20..].copy_from_slice(&ip[..20]);
             (address(12), address(16), u16_at(ip, 4), &ip[20..end])
         }
         0x86dd => {
             let address = |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&ip[at..at + 16]).unwrap()).into();
             let end = 40 + usize::from(u16_at(ip, 4));
+            network.copy_from_slice(&ip[..40]);
             (address(8), address(24), 0, &ip[40..end])
         }
         other => panic!("ethertype {other:#06x}"),
     };
     let flow = Flow { src, dst, src_port: u16_at(udp, 0), dst_port: u16_at(udp, 2) };
-    Captured { at, flow, ident, bytes: udp[8..].to_vec() }
+    Captured { at, flow, ident, network, bytes: udp[8..].to_vec() }
 }
 
 /// The table of the README, by name of the capture.
@@ -117,9 +167,10 @@ fn scenarios() -> BTreeMap<String, Scenario> {
     text.lines()
         .filter_map(|line| {
             let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-            let [name, _, _, server, client, _] = cells[..] else { return None };
+            let [name, _, netdev, server, client, _] = cells[..] else { return None };
             let command = |cell: &str| cell.replace('`', " ");
-            Some((name.to_owned(), Scenario { server: command(server), client: command(client) }))
+            let netdev = netdev.parse().ok()?;
+            Some((name.to_owned(), Scenario { netdev, server: command(server), client: command(client) }))
         })
         .collect()
 }

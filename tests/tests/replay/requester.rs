@@ -6,9 +6,11 @@
 
 use crate::host::ReplayHost;
 use crate::{Capture, Captured, FAILURES, Side, Tally};
+use qp::attr::AddressVector;
 use qp::wire::{Arrival, NakCode, Operation as Wire, Packet, Syndrome};
-use qp::{Gather, Operation, Psn, QueuePair, Remote, SendFlags, SendWr, Sge, WcStatus};
+use qp::{Destination, Gather, Operation, Psn, QueuePair, Remote, SendFlags, SendWr, Sge, WcStatus};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Key of the local buffers.
@@ -30,6 +32,8 @@ fn is_copy(capture: &Capture, packet: &Captured) -> bool {
 struct Message {
     operation: Operation,
     flags: SendFlags,
+    /// Whom a datagram is for.
+    to: Destination,
     /// What it sends, or the number of bytes that it brings.
     payload: Vec<u8>,
     brings: usize,
@@ -68,7 +72,8 @@ fn messages(side: &Side<'_>, requests: &[&Captured]) -> Vec<Message> {
         fresh = Some(packet.psn().plus(psns));
         if packet.info().position.starts() {
             let operation = operation(&packet);
-            messages.push(Message { operation, flags: SendFlags::SIGNALED, payload: vec![], brings });
+            let flags = SendFlags::SIGNALED;
+            messages.push(Message { operation, flags, to: to(&packet), payload: vec![], brings });
         }
         let message = messages.last_mut().unwrap();
         message.payload.extend(packet.payload());
@@ -102,6 +107,17 @@ fn operation(packet: &Packet<'_>) -> Operation {
     }
 }
 
+fn to(packet: &Packet<'_>) -> Destination {
+    match packet.deth() {
+        None => Destination::Connected,
+        Some(deth) => Destination::Datagram {
+            path: Arc::new(AddressVector::default()),
+            qpn: packet.dest_qpn(),
+            qkey: deth.qkey,
+        },
+    }
+}
+
 /// Where the buffer of work request number `i` lies.
 fn buffer(i: usize) -> u64 {
     (i as u64) << 32
@@ -114,7 +130,7 @@ fn post(qp: &mut QueuePair, host: &mut ReplayHost, messages: &[Message]) {
         host.map(LOCAL, addr, message.brings);
         let length = (message.payload.len() + message.brings) as u32;
         let data = Gather::One(Sge { addr, length, lkey: LOCAL });
-        let wr = SendWr::new(i as u64, message.operation, data).flags(message.flags);
+        let wr = SendWr::new(i as u64, message.operation, data).flags(message.flags).to(message.to.clone());
         qp.post_send(wr, host).unwrap();
     }
 }

@@ -1,10 +1,10 @@
 //! Our responder in the place of rxe's: the requests of a capture go in, its answers must come out.
 
 use crate::host::ReplayHost;
-use crate::{BAD_KEYS, Captured, Side, Tally, takes_receive};
-use qp::wire::{Arrival, Operation, Packet};
-use qp::{RecvWr, Sge};
-use std::collections::BTreeSet;
+use crate::{BAD_KEYS, Captured, FAILURES, QKEY, Side, Tally, takes_receive};
+use qp::wire::{Operation, Packet};
+use qp::{Psn, QKey, QpType, RecvWr, Sge, WcOpcode, WcStatus};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Key of the receive buffers: none of the captures has it.
@@ -28,7 +28,10 @@ pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
             host.map(RECEIVES, sge.addr, length as usize);
             qp.post_recv(RecvWr { wr_id, data: sge.into() }, &mut host).unwrap();
         }
-        let outcome = qp.handle_packet(now, &Arrival::default(), &request.packet(), &mut host);
+        if side.capture.name == "cm_rping" && request.packet().info().operation == Operation::ReadRequest {
+            fill_anew(side, &request.packet(), &mut host);
+        }
+        let outcome = qp.handle_packet(now, &request.arrival(), &request.packet(), &mut host);
         while let Some(ours) = side.poll(&mut qp, now, &mut host) {
             let packet = Packet::parse(&ours).unwrap();
             let theirs = answers.next().unwrap_or_else(|| {
@@ -39,6 +42,95 @@ pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
     }
     let missing = answers.next().map(Captured::packet);
     assert!(missing.is_none(), "{}: we do not send {missing:?}", side.capture.name);
+    compare_messages(side, &requests, &host);
+    compare_writes(side, &requests, &host);
+}
+
+/// Memory must hold what was written to it last.
+fn compare_writes(side: &Side<'_>, requests: &[&Captured], host: &ReplayHost) {
+    let mut memory: BTreeMap<(u32, u64), u8> = BTreeMap::new();
+    let mut place = (0, 0, Psn::default());
+    for packet in requests.iter().map(|p| p.packet()).filter(|p| p.info().operation == Operation::Write) {
+        place = packet.reth().map_or(place, |reth| (reth.rkey, reth.va, packet.psn()));
+        let (key, va, first) = place;
+        // By its number, not by what came before: that may be lost, or come again.
+        let index = u64::from(packet.psn().distance_from(first).unsigned_abs());
+        let va = va + index * u64::from(side.mtu().bytes());
+        memory.extend((va..).map(|va| (key, va)).zip(packet.payload().iter().copied()));
+    }
+    for atomic in requests.iter().filter_map(|p| p.packet().atomic_eth()) {
+        // What these make of it stands in the answers.
+        (atomic.va..atomic.va + 8).for_each(|va| _ = memory.remove(&(atomic.rkey, va)));
+    }
+    if !BAD_KEYS.contains(&side.capture.name.as_str()) {
+        let wrong = memory.iter().find(|((key, va), byte)| host.load(*key, *va, 1) != Some(vec![**byte]));
+        assert!(wrong.is_none(), "{}: {wrong:x?} was written otherwise", side.capture.name);
+    }
+}
+
+/// A message that takes a receive, as its packets make it.
+#[derive(PartialEq, Debug)]
+struct Received {
+    imm: Option<u32>,
+    byte_len: usize,
+    stored: Vec<u8>,
+}
+
+/// What arrived must be what was sent: the messages in their order, datagrams behind their network header.
+fn compare_messages(side: &Side<'_>, requests: &[&Captured], host: &ReplayHost) {
+    let mut expected: Vec<Received> = Vec::new();
+    let (mut message, mut next) = (Vec::new(), requests.first().map(|p| p.packet().psn()));
+    let mut written = 0;
+    for captured in requests {
+        let packet = captured.packet();
+        let brings = if packet.info().operation == Operation::ReadRequest { packet.reth() } else { None };
+        let psns = side.mtu().packets(brings.map_or(0, |reth| reth.length));
+        if next != Some(packet.psn()) || packet.deth().is_some_and(|deth| !is_ours(side, deth.qkey)) {
+            // A retransmission; or a datagram that is not for us, which has a number all the same.
+            next = next.map(|psn| if packet.deth().is_some() { packet.psn().plus(1) } else { psn });
+            continue;
+        }
+        next = Some(packet.psn().plus(psns));
+        if packet.info().position.starts() {
+            message.clear();
+            written = packet.reth().map_or(0, |reth| reth.length as usize);
+            message.extend(packet.deth().iter().flat_map(|_| captured.network));
+        }
+        message.extend(packet.payload());
+        let (operation, imm) = (packet.info().operation, packet.imm());
+        if packet.info().position.ends() && (operation == Operation::Send || imm.is_some()) {
+            let stored = if operation == Operation::Send { message.clone() } else { Vec::new() };
+            expected.push(Received { imm, byte_len: stored.len().max(written), stored });
+            written = 0;
+        }
+    }
+    let got: Vec<_> = host
+        .recvs
+        .iter()
+        .filter(|wc| wc.status == WcStatus::Success)
+        .map(|wc| {
+            let byte_len = wc.byte_len as usize;
+            let len = if wc.opcode == WcOpcode::Recv { byte_len } else { 0 };
+            let stored = host.load(RECEIVES, wc.wr_id * u64::from(RECEIVE_LEN), len).unwrap();
+            Received { imm: wc.imm(), byte_len, stored }
+        })
+        .collect();
+    if FAILURES.iter().any(|(name, _)| *name == side.capture.name) {
+        expected.truncate(got.len());
+    }
+    assert_eq!(got, expected, "{}: other messages", side.capture.name);
+}
+
+/// Whether a datagram with this key is for our queue pair.
+fn is_ours(side: &Side<'_>, qkey: QKey) -> bool {
+    qkey == if side.capture.qp_type() == QpType::Gsi { QKey::GSI } else { QKEY }
+}
+
+/// rping fills the buffer that its peer reads with another text for each round.
+fn fill_anew(side: &Side<'_>, request: &Packet<'_>, host: &mut ReplayHost) {
+    if let Some(reth) = request.reth() {
+        host.store(reth.rkey, reth.va, &read_data(side, request, reth.length as usize));
+    }
 }
 
 /// When which receives are posted, and how long they are.

@@ -43,7 +43,7 @@ impl QueuePair {
         wqe.first_psn = self.requester.fresh_psn;
         if let Some(status) = wqe.failed {
             let psn = wqe.first_psn;
-            self.note_failure(status, psn, FailureContext::Starting, None);
+            self.note_cause(status, psn, FailureContext::Starting, None);
             return false;
         }
         wqe.len = u32::try_from(len).unwrap_or(u32::MAX);
@@ -135,7 +135,7 @@ impl QueuePair {
         // Asked for at the end of a message, now and then within it, and in good time before the budget ends: an answer
         // is what brings new budget, and whoever gives it may stop short of its end.
         // Unreliable services have nobody to ask (IBTA 9.2.8).
-        let since = self.requester.since_ack_request + request.psns;
+        let since = self.requester.since_ack_request.saturating_add(request.psns);
         let reliable = self.config.qp_type.is_reliable();
         request.headers.ack_req =
             reliable && (request.last || since >= self.config.tuning.ack_interval || since >= budget);

@@ -24,7 +24,7 @@ impl QueuePair {
         };
         let fresh = self.requester.fresh_psn;
         if let Err((status, context, access)) = outcome {
-            self.note_failure(status, fresh, context, access);
+            self.note_cause(status, fresh, context, access);
         }
         let Some(SendWqe { started, first_psn, failed, .. }) = self.requester.queue.get_mut(index) else {
             return false;

@@ -6,6 +6,7 @@ use crate::memory::{
     Access, AccessError, AtomicOp, Bind, BindError, Domain, Host, Memory, NoSharedRecv, QpEvent, SharedRecv,
 };
 use crate::work::{RecvWr, Sge, WcStatus, WorkCompletion};
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// Registered memory.
@@ -56,6 +57,8 @@ pub(super) struct TestHost {
     /// How many receives completed as those of an XRC request.
     pub(super) xrc_completions: u32,
     pub(super) windows: Vec<Window>,
+    /// How many FLUSHes were done.
+    pub(super) flushes: Cell<u32>,
 }
 
 impl TestHost {
@@ -176,9 +179,13 @@ impl Memory for TestHost {
     ) -> Result<(), AccessError> {
         let Some((va, len)) = range else {
             let region = self.regions.iter().find(|r| r.key == key).ok_or(AccessError::UnknownKey { key })?;
-            return self.check(domain, key, region.start, region.bytes.len() as u64, access);
+            self.check(domain, key, region.start, region.bytes.len() as u64, access)?;
+            self.flushes.set(self.flushes.get() + 1);
+            return Ok(());
         };
-        self.check(domain, key, va, len, access)
+        self.check(domain, key, va, len, access)?;
+        self.flushes.set(self.flushes.get() + 1);
+        Ok(())
     }
 
     fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {

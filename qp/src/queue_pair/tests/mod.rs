@@ -2,18 +2,30 @@
 //!
 //! Names and comments cite the rules that the tests check by the number IBTA gives them.
 
+mod attributes;
+mod credits;
 mod duplicates;
+mod garbage;
 mod host;
+mod local;
+mod lossy;
+mod mixed;
 mod pair;
+mod placed;
 mod requester;
 mod responder;
 mod retries;
+mod rules;
+mod rxe_history;
+mod sqe;
 mod states;
+mod uc;
+mod ud;
 mod xrc;
 
 use super::*;
-use crate::attr::{QpCap, QpState, QpType};
-use crate::ids::Gid;
+use crate::attr::{AttrMask, QpCap, QpState, QpType};
+use crate::ids::{Gid, QKey};
 use crate::memory::{Access, QpEvent};
 use crate::wire::headers::{AethFields, AtomicFields, RethFields};
 use crate::wire::icrc::Flow;
@@ -32,6 +44,8 @@ const PD: PdId = PdId(1);
 const RQ: u32 = 100;
 /// PSN of the first request that we send.
 const SQ: u32 = 500;
+/// The key of our datagram queue pairs.
+const QKEY: QKey = QKey(0x1111_1111);
 /// Bytes of a full packet, unless a test says otherwise.
 const MTU: usize = 256;
 
@@ -91,9 +105,12 @@ impl fmt::Debug for Out {
     }
 }
 
-/// How a queue pair is set up.
+/// How a queue pair is set up. What its type does not have is ignored.
 #[derive(Clone, Debug)]
 struct Setup {
+    qp_type: QpType,
+    pd: PdId,
+    qkey: QKey,
     mtu: Mtu,
     rights: Access,
     timeout: u8,
@@ -112,6 +129,9 @@ struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            qp_type: QpType::Rc,
+            pd: PD,
+            qkey: QKEY,
             mtu: Mtu::B256,
             rights: all_rights(),
             timeout: 14,
@@ -131,12 +151,16 @@ impl Default for Setup {
 }
 
 impl Setup {
+    fn of(qp_type: QpType) -> Self {
+        Self { qp_type, ..Self::default() }
+    }
+
     /// In RESET.
     fn reset(&self) -> Bench {
         let config = QpConfig {
             qpn: OURS,
-            qp_type: QpType::Rc,
-            pd: PD,
+            qp_type: self.qp_type,
+            pd: self.pd,
             cap: QpCap {
                 max_send_wr: 64,
                 max_recv_wr: 64,
@@ -152,36 +176,64 @@ impl Setup {
         host.register(KEY, START, REGION_LEN, all_rights());
         host.register(LOCAL, LOCAL_START, REGION_LEN, all_rights());
         host.register(PRIVATE, PRIVATE_START, REGION_LEN, Access::LOCAL_WRITE);
-        Bench { qp: QueuePair::new(config), host, now: Instant::now() }
+        // A datagram queue pair has no path MTU: the port's counts.
+        let limits = if self.qp_type.is_connected() {
+            Limits::default()
+        } else {
+            Limits { path_mtu: self.mtu, ..Limits::default() }
+        };
+        Bench { qp: QueuePair::new(config), host, now: Instant::now(), limits }
     }
 
     fn init(&self) -> Bench {
         let mut bench = self.reset();
-        bench.modify(&QpAttr::to_init(1, 0, self.rights));
+        bench.modify(&self.to_init());
         bench
+    }
+
+    fn to_init(&self) -> QpAttr {
+        match self.qp_type {
+            QpType::Gsi => QpAttr::to_state(QpState::Init).pkey_index(0).qkey(self.qkey),
+            QpType::Ud => QpAttr::to_init_datagram(1, 0, self.qkey),
+            _ => QpAttr::to_init(1, 0, self.rights),
+        }
     }
 
     fn rtr(&self) -> Bench {
         let mut bench = self.init();
-        let peer = AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, 2)), 0);
-        bench.modify(
-            &QpAttr::to_rtr(peer, self.mtu, PEERS, Psn::new(self.rq_psn))
-                .max_dest_rd_atomic(self.max_dest_rd_atomic)
-                .min_rnr_timer(self.min_rnr_timer),
-        );
+        bench.modify(&self.to_rtr());
         bench
+    }
+
+    fn to_rtr(&self) -> QpAttr {
+        let peer = AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, 2)), 0);
+        let connected = QpAttr::to_rtr(peer, self.mtu, PEERS, Psn::new(self.rq_psn));
+        match self.qp_type {
+            QpType::Gsi | QpType::Ud => QpAttr::to_state(QpState::Rtr),
+            QpType::Uc | QpType::XrcSend => connected,
+            QpType::Rc | QpType::XrcRecv => {
+                connected.max_dest_rd_atomic(self.max_dest_rd_atomic).min_rnr_timer(self.min_rnr_timer)
+            }
+        }
     }
 
     fn rts(&self) -> Bench {
         let mut bench = self.rtr();
-        bench.modify(
-            &QpAttr::to_rts(Psn::new(self.sq_psn))
+        bench.modify(&self.to_rts());
+        bench
+    }
+
+    fn to_rts(&self) -> QpAttr {
+        let start = QpAttr::to_rts(Psn::new(self.sq_psn));
+        match self.qp_type {
+            QpType::Gsi | QpType::Ud | QpType::Uc => start,
+            QpType::XrcRecv => start.timeout(self.timeout),
+            QpType::Rc | QpType::XrcSend => start
                 .timeout(self.timeout)
                 .retry_cnt(self.retry_cnt)
                 .rnr_retry(self.rnr_retry)
                 .max_rd_atomic(self.max_rd_atomic),
-        );
-        bench
+        }
     }
 }
 
@@ -190,11 +242,12 @@ struct Bench {
     qp: QueuePair,
     host: TestHost,
     now: Instant,
+    limits: Limits,
 }
 
 impl Bench {
     fn modify(&mut self, attr: &QpAttr) {
-        self.qp.modify(attr, &Limits::default(), &mut self.host).unwrap();
+        self.qp.modify(attr, &self.limits, &mut self.host).unwrap();
     }
 
     /// Gives a packet to the queue pair.

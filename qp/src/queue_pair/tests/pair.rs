@@ -6,10 +6,10 @@ use super::*;
 use std::collections::BTreeMap;
 
 /// SplitMix64: a small generator with a good enough spread for any seed.
-struct Rng(u64);
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,24 +18,24 @@ impl Rng {
     }
 
     /// A number below `end`.
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    fn percent(&mut self, chance: u32) -> bool {
+    pub(super) fn percent(&mut self, chance: u32) -> bool {
         self.below(100) < chance as usize
     }
 }
 
 /// What happens to packets, in percent.
 #[derive(Clone, Copy, Debug)]
-struct Weather {
-    loss: u32,
-    double: u32,
-    reorder: u32,
+pub(super) struct Weather {
+    pub(super) loss: u32,
+    pub(super) double: u32,
+    pub(super) reorder: u32,
 }
 
-const CALM: Weather = Weather { loss: 0, double: 0, reorder: 0 };
+pub(super) const CALM: Weather = Weather { loss: 0, double: 0, reorder: 0 };
 
 /// The time that a packet takes.
 const LATENCY: Duration = Duration::from_micros(5);
@@ -43,8 +43,8 @@ const LATENCY: Duration = Duration::from_micros(5);
 const BUDGET: u32 = 24;
 
 /// Two queue pairs with a network between them.
-struct Pair {
-    sides: [Bench; 2],
+pub(super) struct Pair {
+    pub(super) sides: [Bench; 2],
     rng: Rng,
     weather: Weather,
     /// Packets on the way by arrival and order of sending: the side they go to, and their bytes.
@@ -54,7 +54,12 @@ struct Pair {
 
 impl Pair {
     fn new(setup: &Setup, weather: Weather, seed: u64) -> Self {
-        let swapped = Setup { sq_psn: setup.rq_psn, rq_psn: setup.sq_psn, ..setup.clone() };
+        Self::of(setup, setup, weather, seed)
+    }
+
+    /// The second side has the PSNs that the first one expects.
+    pub(super) fn of(setup: &Setup, other: &Setup, weather: Weather, seed: u64) -> Self {
+        let swapped = Setup { sq_psn: setup.rq_psn, rq_psn: setup.sq_psn, ..other.clone() };
         let mut sides = [setup.rts(), swapped.rts()];
         let now = sides[0].now;
         sides[1].now = now;
@@ -76,7 +81,8 @@ impl Pair {
         let flight = side.qp.next_psn().distance_from(side.qp.unacked_psn()).unsigned_abs();
         let packets = side.poll(64, &mut BUDGET.saturating_sub(flight));
         // Whoever is at the last retry gets through: to give up after eight unlucky tries in a row would be right.
-        let mercy = self.sides.iter().any(|s| s.qp.requester.retries == 0);
+        let desperate = |s: &Bench| s.qp.sends_outstanding() > 0 && s.qp.requester.retries == 0;
+        let mercy = self.sides.iter().any(|s| s.qp.config.qp_type.is_reliable() && desperate(s));
         for packet in packets {
             if self.rng.percent(self.weather.loss) && !mercy {
                 continue;
@@ -113,7 +119,7 @@ impl Pair {
     }
 
     /// Runs until nothing moves any more; `each` is called before every step.
-    fn run(&mut self, mut each: impl FnMut(&mut Self)) {
+    pub(super) fn run(&mut self, mut each: impl FnMut(&mut Self)) {
         for _ in 0..3_000_000 {
             each(self);
             self.transmit(0);
@@ -127,26 +133,26 @@ impl Pair {
 }
 
 /// The region that payloads come from, and the one they go to, on both sides. Addresses start at 0.
-const SOURCE: u32 = 0x50;
-const TARGET: u32 = 0x51;
-const BIG: usize = (1 << 20) + 4096;
+pub(super) const SOURCE: u32 = 0x50;
+pub(super) const TARGET: u32 = 0x51;
+pub(super) const BIG: usize = (1 << 20) + 4096;
 /// Where messages lie in the source, and where they go: odd addresses.
 const FROM: usize = 1031;
 const TO: usize = 13;
 
-fn sge(lkey: u32, addr: usize, len: usize) -> Sge {
+pub(super) fn sge(lkey: u32, addr: usize, len: usize) -> Sge {
     Sge { addr: addr as u64, length: len as u32, lkey }
 }
 
 /// `len` bytes at `addr` in up to four pieces at odd places.
-fn split(rng: &mut Rng, lkey: u32, addr: usize, len: usize) -> Vec<Sge> {
+pub(super) fn split(rng: &mut Rng, lkey: u32, addr: usize, len: usize) -> Vec<Sge> {
     let mut cuts: Vec<usize> = (0..rng.below(4)).map(|_| rng.below(len + 1)).collect();
     cuts.extend([0, len]);
     cuts.sort_unstable();
     cuts.windows(2).map(|w| sge(lkey, addr + w[0], w[1] - w[0])).collect()
 }
 
-fn remote(rkey: u32, addr: usize) -> Remote {
+pub(super) fn remote(rkey: u32, addr: usize) -> Remote {
     Remote { addr: addr as u64, rkey }
 }
 
@@ -199,7 +205,7 @@ fn sizes(mtu: Mtu) -> [usize; 8] {
     [0, 1, 3, mtu - 1, mtu, mtu + 1, 64 << 10, 1 << 20]
 }
 
-fn rough(mtu: Mtu, seed: u64) -> Setup {
+pub(super) fn rough(mtu: Mtu, seed: u64) -> Setup {
     Setup {
         mtu,
         timeout: 6,
