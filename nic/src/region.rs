@@ -148,7 +148,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// [`ResourceError::Busy`] while memory windows are bound to it: peers would lose what they were given. The region
-    /// comes back with the error.
+    /// comes back with the error; dropping it closes the windows.
     pub fn deregister(mut self) -> std::result::Result<(), NotDestroyed<Self>> {
         let lkey = self.keys.lkey;
         let done = self.pd.device.port().and_then(|port| Ok(port.control(|e| e.deregister(lkey))?));
