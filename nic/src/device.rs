@@ -17,7 +17,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// How fast unacknowledged packets leave for one receiver by default, in bytes a second of charge to its socket buffer.
+/// How fast unacknowledged packets leave for one receiver by default, in bytes a second of charge to its socket buffer:
+/// 11.6 Gb/s of messages in packets of 4 KiB.
+///
+/// Measured between two processes on loopback that poll, each with a core of its own, the receiver with a stock socket
+/// buffer: at this rate at most 0.05 % of UC messages of 64 KiB are lost, mostly none; at 2 GB/s 0.2 to 0.6 %; as fast as
+/// they can, 5 %. UD of 4 KiB loses nothing here, and up to 0.1 % faster. A receiver that does not get to run for longer
+/// than its buffer fills loses packets at any rate: there only a larger buffer helps.
 pub const DEFAULT_UNACKED_RATE: u64 = 1_500_000_000;
 
 /// The pace for a rate as programs give it.

@@ -55,8 +55,8 @@ impl ProtectionDomain {
     /// Destroys it. Dropping the last handle does so too, once nothing that was made in it is left.
     ///
     /// # Errors
-    /// The domain as it was, with [`ResourceError::Busy`]: something made in it is left, or there are other handles.
-    /// [`Error::Forked`].
+    /// The domain as it was, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): something made in it is left,
+    /// or there are other handles. [`Error::Forked`].
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         if !self.inner.device.port.is_ours() {
             return Err(NotDestroyed::new(self, Error::Forked));

@@ -408,7 +408,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send); [`Error::Resource`](crate::Error::Resource) if the address handle is of another
-    /// protection domain than the queue pair (IBTA 10.2.4.4).
+    /// protection domain than the queue pair (IBTA 10.2.3).
     pub fn send_to(
         &self,
         wr_id: u64,

@@ -59,7 +59,7 @@ impl Engine {
             return Err(refused(gid, "it is of the other IP family than the port's address"));
         }
         if self.qp(qpn).is_some_and(|qp| qp.config().qp_type != QpType::Ud) {
-            return Err(refused(gid, "only UD queue pairs can be (IBTA 10.5.2)"));
+            return Err(refused(gid, "only UD queue pairs can be (IBTA 10.5)"));
         }
         let groups = self.groups.members.len();
         let Some(members) = self.groups.members.get_mut(&group) else {
@@ -103,7 +103,7 @@ impl Engine {
         self.groups.members.contains_key(&group)
     }
 
-    /// Gives every attached queue pair its copy (IBTA 10.5.2.1). Each judges for itself whether it takes it; the packet
+    /// Gives every attached queue pair its copy (IBTA 10.5). Each judges for itself whether it takes it; the packet
     /// as a whole is dropped where none does.
     pub(super) fn deliver_to_group(
         &mut self,
@@ -111,13 +111,13 @@ impl Engine {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        // A group is named twice, and both have to say so (IBTA C9-42).
+        // A group is named twice, by its address and by the number that stands for all its members (IBTA 10.5).
         if packet.dest_qpn() != Qpn::MULTICAST || !arrival.dst.is_multicast() {
             return Err(DropReason::NoGroup);
         }
         let (mut taken, mut refused) = (0, None);
         let mut place = 0;
-        // Looked up anew for each: what a queue pair does with its copy may detach nobody, but the table is the engine's.
+        // Looked up anew for each, because delivering needs the whole engine.
         while let Some(index) =
             self.groups.members.get(&arrival.dst).and_then(|members| members.get(place).copied())
         {
