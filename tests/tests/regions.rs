@@ -4,9 +4,13 @@ use rnic::engine::ResourceError;
 use rnic::memory::MemoryBuffer;
 use rnic::sim::Net;
 use rnic::{
-    Access, Advice, Device, Error, Gather, MemoryRegion, MwType, NotDestroyed, Operation, QpAttr, QpState,
-    RcEnd, Rereg, Sge, WcFlags, WcStatus,
+    Access, Advice, ConnectOptions, Device, Error, Gather, MemoryRegion, MwType, NotDestroyed, Operation,
+    QpAttr, QpInit, QpState, RcEnd, Rereg, Sge, WcFlags, WcStatus,
 };
+use std::time::Duration;
+
+/// More than anything takes, in virtual time.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 const LOCAL: Access = Access::LOCAL_WRITE;
 const WRITABLE: Access = LOCAL.union(Access::REMOTE_WRITE);
@@ -251,17 +255,17 @@ fn an_invalidation_that_breaks_a_rule_says_which() -> Result<(), Error> {
 fn a_peer_does_not_invalidate_what_another_queue_pair_bound() -> Result<(), Error> {
     let s = Scene::new()?;
     let cq = s.a.create_cq(8)?;
-    let other = s.right.pd().create_qp(&rnic::QpInit::rc(s.right.cq(), s.right.cq()))?;
-    let third = s.left.pd().create_qp(&rnic::QpInit::rc(&cq, &cq))?;
-    other.connect(&third.address(), &rnic::ConnectOptions::default())?;
-    third.connect(&other.address(), &rnic::ConnectOptions::default())?;
+    let other = s.right.pd().create_qp(&QpInit::rc(s.right.cq(), s.right.cq()))?;
+    let third = s.left.pd().create_qp(&QpInit::rc(&cq, &cq))?;
+    other.connect(&third.address(), &ConnectOptions::default())?;
+    third.connect(&other.address(), &ConnectOptions::default())?;
     let memory = s.right.pd().register(64, BINDABLE)?;
     let window = s.right.pd().alloc_mw(MwType::Type2)?;
     s.right.qp.bind_mw(1, &window, &memory, 0..64, Access::REMOTE_WRITE)?;
     assert_eq!(status(&s.right)?, WcStatus::Success);
     other.recv(2, Gather::Empty)?;
     third.post(3, Operation::Send { imm: None, invalidate: Some(window.rkey()) }, Gather::Empty)?;
-    assert_eq!(cq.wait(std::time::Duration::from_secs(1))?.status, WcStatus::RemAccessErr);
+    assert_eq!(cq.wait(PATIENCE)?.status, WcStatus::RemAccessErr);
     let failure = other.failure().expect("it says why").to_string();
     assert!(failure.contains("another queue pair bound"), "{failure}");
     // Those whom it concerns do not notice.
@@ -300,6 +304,41 @@ fn windows_open_and_close_on_a_lossy_network() -> Result<(), Error> {
         assert_eq!(memory.load_u64(offset)?, round + 1);
     }
     assert!(s.a.faults().iter().all(|fault| fault.hits > 0), "something was lost");
+    memory.deregister()?;
+    Ok(())
+}
+
+/// Over an unreliable connection nobody is told what is wrong with a key: the message is dropped.
+#[test]
+fn windows_serve_unreliable_connections() -> Result<(), Error> {
+    let net = Net::new();
+    let (a, b) = (net.device(), net.device());
+    let side = |device: &Device| {
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let qp = pd.create_qp(&QpInit::uc(&cq, &cq))?;
+        Ok::<_, Error>((pd, cq, qp))
+    };
+    let ((near, sent, left), (far, bound, right)) = (side(&a)?, side(&b)?);
+    left.connect(&right.address(), &ConnectOptions::default())?;
+    right.connect(&left.address(), &ConnectOptions::default())?;
+    let memory = far.register(64, BINDABLE)?;
+    let window = far.alloc_mw(MwType::Type2)?;
+    let source = near.register_bytes(b"one two", LOCAL)?;
+    right.bind_mw(1, &window, &memory, 8..16, Access::REMOTE_WRITE)?;
+    assert_eq!(bound.wait(PATIENCE)?.status, WcStatus::Success);
+    let place = window.remote(&memory, 8);
+    left.write(2, source.slice(0..3)?, place)?;
+    assert_eq!(sent.wait(PATIENCE)?.status, WcStatus::Success);
+    assert!(net.run_until_idle(PATIENCE));
+    assert_eq!(memory.to_vec()?[8..12], *b"one\0");
+    right.unbind_mw(3, &window)?;
+    assert_eq!(bound.wait(PATIENCE)?.status, WcStatus::Success);
+    left.write(4, source.slice(4..7)?, place)?;
+    assert_eq!(sent.wait(PATIENCE)?.status, WcStatus::Success);
+    assert!(net.run_until_idle(PATIENCE));
+    assert_eq!(memory.to_vec()?[8..12], *b"one\0");
+    assert_eq!(rnic_tests::counter(&b, "dropped_unreliable"), 1);
+    assert_eq!((left.state(), right.state()), (QpState::Rts, QpState::Rts));
     memory.deregister()?;
     Ok(())
 }

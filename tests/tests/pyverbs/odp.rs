@@ -1,8 +1,10 @@
-//! `test_odp.py` over reliable connections: nothing is ever pinned here, and pages that are gone come back when they are
-//! touched. Before each round their pages are given back to the kernel, where the case does so.
+//! `test_odp.py` over reliable connections and datagrams (extended reliable connections are in `xrc.rs`): nothing is ever
+//! pinned here, and pages that are gone come back when they are touched. Before each round their pages are given back to
+//! the kernel, where the case does so.
 
 use crate::players::{
-    MESSAGE, Memory, Player, REMOTE, atomic_traffic, everywhere, players, rdma_traffic, read, traffic, write,
+    GRH, MESSAGE, Memory, Player, REMOTE, atomic_traffic, everywhere, players, rdma_traffic, read, traffic,
+    ud_traffic, write,
 };
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use rnic::{Access, Advice, Error, MemoryRegion, Operation, ProtectionDomain, Sge, UserMemory, WcStatus};
@@ -59,9 +61,13 @@ fn pages(pd: &ProtectionDomain) -> Result<MemoryRegion, Error> {
 
 /// Gives the pages of a player back: they are read as zeroes then (`force_page_faults`).
 fn forget(player: &Player) {
-    let start = std::ptr::with_exposed_provenance_mut(player.mr.memory().addr());
+    forget_pages(&player.mr);
+}
+
+fn forget_pages(mr: &MemoryRegion) {
+    let start = std::ptr::with_exposed_provenance_mut(mr.memory().addr());
     let start = NonNull::new(start).expect("mapped");
-    // SAFETY: the mapping that the player lent, which nothing refers into.
+    // SAFETY: the mapping that was lent, which nothing refers into.
     unsafe { madvise(start, 4096, MmapAdvise::MADV_DONTNEED) }.expect("the kernel takes it");
 }
 
@@ -131,6 +137,16 @@ fn test_odp_rc_rdma_write() -> Result<(), Error> {
         }
         Ok(())
     })
+}
+
+#[test]
+fn test_odp_ud_traffic() -> Result<(), Error> {
+    let on_demand = |pd: &ProtectionDomain| {
+        let pages = Pages::map(4096, MapFlags::empty()).expect("memory");
+        pd.register_memory(pages.lend((GRH + MESSAGE) as u64), None, Access::LOCAL_WRITE | Access::ON_DEMAND)
+    };
+    let plain = |pd: &ProtectionDomain| pd.register(GRH + MESSAGE, Access::LOCAL_WRITE);
+    everywhere(|a, b| ud_traffic([a, b], [&on_demand, &plain], ITERS, forget_pages))
 }
 
 /// A message's worth of memory, by the key of all memory.

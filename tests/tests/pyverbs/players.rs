@@ -1,15 +1,18 @@
-//! Two players over a reliable connection whose memory is the matter: what pyverbs has in `RCResources`, `traffic`,
-//! `rdma_traffic` and `atomic_traffic`.
+//! Two players whose memory is the matter: what pyverbs has in `RCResources`, `UDResources`, `traffic`, `rdma_traffic`
+//! and `atomic_traffic`.
 
 use rnic::sim::Net;
 use rnic::{
-    Access, CompletionQueue, ConnectOptions, Device, Error, Gather, MemoryRegion, Operation,
-    ProtectionDomain, QpAttr, QpInit, QpState, QueuePair, Remote, WcStatus, WorkCompletion,
+    Access, AddressVector, CompletionQueue, ConnectOptions, Device, Error, Gather, MemoryRegion, Operation,
+    ProtectionDomain, QKey, QpAttr, QpInit, QpState, QueuePair, Remote, WcFlags, WcStatus, WorkCompletion,
 };
 use std::time::Duration;
 
 /// Bytes of each message, as in the suite.
 pub(crate) const MESSAGE: usize = 1024;
+
+/// Bytes of a global routing header, in front of every datagram that is received.
+pub(crate) const GRH: usize = 40;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -170,7 +173,43 @@ pub(crate) fn send_with_invalidate(from: &Player, to: &Player, key: u32) -> Resu
     from.succeed()?;
     let received = to.succeed()?;
     assert_eq!(received.imm_or_rkey, key);
-    assert!(received.flags.contains(rnic::WcFlags::WITH_INV));
+    assert!(received.flags.contains(WcFlags::WITH_INV));
+    Ok(())
+}
+
+/// The Q_Key of the suite's datagrams.
+const QKEY: QKey = QKey(0x1111_1111);
+
+/// The client sends the server datagrams, `iters` of them, and every byte is checked (`traffic` between `UDResources`).
+/// `before` is told of the source ahead of each. In front of what is received stands room for the GRH.
+pub(crate) fn ud_traffic(
+    [a, b]: [&Device; 2],
+    [source, target]: [&Memory<'_>; 2],
+    iters: u64,
+    before: impl Fn(&MemoryRegion),
+) -> Result<(), Error> {
+    let side = |device: &Device| {
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let qp = pd.create_qp(&QpInit::ud(&cq, &cq))?;
+        qp.activate(QKEY)?;
+        Ok::<_, Error>((pd, cq, qp))
+    };
+    let ((client, sent, from), (server, received, to)) = (side(a)?, side(b)?);
+    let ah = client.create_ah(&AddressVector::new(b.gid(), 0))?;
+    let (source, target) = (source(&client)?, target(&server)?);
+    for round in 0..iters {
+        before(&source);
+        source.write_at(GRH, &message(b'c', round))?;
+        to.recv(round, target.slice(0..GRH + MESSAGE)?)?;
+        from.send_to(round, source.slice(GRH..GRH + MESSAGE)?, &ah, to.qpn(), QKEY)?;
+        assert_eq!(sent.wait(PATIENCE)?.status, WcStatus::Success);
+        let wc = received.wait(PATIENCE)?;
+        assert_eq!((wc.status, wc.byte_len as usize), (WcStatus::Success, GRH + MESSAGE));
+        assert!(wc.flags.contains(WcFlags::GRH));
+        let mut bytes = [0; MESSAGE];
+        target.read_at(GRH, &mut bytes)?;
+        assert!(bytes == message(b'c', round), "round {round}");
+    }
     Ok(())
 }
 
