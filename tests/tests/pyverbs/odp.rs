@@ -1,11 +1,13 @@
-//! `test_odp.py` over reliable connections: nothing is ever pinned here, and pages that are gone come back when they are
+//! `test_odp.py`, but for its XRC case, which is in `xrc.rs`: nothing is ever pinned here, and pages that are gone come back when they are
 //! touched. Before each round their pages are given back to the kernel, where the case does so.
 
+use crate::base::{self, PATIENCE, datagram_players};
 use crate::players::{
     MESSAGE, Memory, Player, REMOTE, atomic_traffic, everywhere, players, rdma_traffic, read, traffic, write,
 };
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use rnic::{Access, Advice, Error, MemoryRegion, Operation, ProtectionDomain, Sge, UserMemory, WcStatus};
+use rnic_tests::datagram::GRH;
 use rnic_tests::skipped;
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
@@ -57,9 +59,9 @@ fn pages(pd: &ProtectionDomain) -> Result<MemoryRegion, Error> {
     pd.register_memory(pages.lend(MESSAGE as u64), None, ON_DEMAND)
 }
 
-/// Gives the pages of a player back: they are read as zeroes then (`force_page_faults`).
-fn forget(player: &Player) {
-    let start = std::ptr::with_exposed_provenance_mut(player.mr.memory().addr());
+/// Gives the pages of a region back: they are read as zeroes then (`force_page_faults`).
+fn forget(mr: &MemoryRegion) {
+    let start = std::ptr::with_exposed_provenance_mut(mr.memory().addr());
     let start = NonNull::new(start).expect("mapped");
     // SAFETY: the mapping that the player lent, which nothing refers into.
     unsafe { madvise(start, 4096, MmapAdvise::MADV_DONTNEED) }.expect("the kernel takes it");
@@ -68,8 +70,8 @@ fn forget(player: &Player) {
 /// Rounds of `traffic` in which no page is there at the start.
 fn faulting_traffic(client: &Player, server: &Player) -> Result<(), Error> {
     for _ in 0..ITERS {
-        forget(client);
-        forget(server);
+        forget(&client.mr);
+        forget(&server.mr);
         assert_eq!(traffic(client, server, 1)?, WcStatus::Success);
     }
     Ok(())
@@ -85,6 +87,36 @@ fn case(memory: &Memory<'_>, run: impl Fn(&Player, &Player) -> Result<(), Error>
 #[test]
 fn test_odp_rc_traffic() -> Result<(), Error> {
     case(&pages, faulting_traffic)
+}
+
+/// Datagrams from pages that are gone, into memory that is not of that kind, one way only.
+#[test]
+fn test_odp_ud_traffic() -> Result<(), Error> {
+    base::everywhere(|world| {
+        let cqs = [world.a.create_cq(100)?, world.b.create_cq(100)?];
+        let (client, server) = datagram_players(world, cqs, Access::LOCAL_WRITE)?;
+        let source = pages(&client.pd)?;
+        let full = server.mr.len();
+        for round in 0..ITERS {
+            source.write_at(0, &[b'c'; MESSAGE])?;
+            forget(&source);
+            // What is written now brings the pages back before they are sent; else sending does.
+            let message = [(round % 2) as u8; MESSAGE];
+            if round % 2 == 1 {
+                source.write_at(0, &message)?;
+            }
+            server.mr.write_at(0, &vec![b's'; full])?;
+            server.qp.recv(round, server.mr.all())?;
+            client.send(round, Operation::Send { imm: None, invalidate: None }, source.all())?;
+            for (player, bytes) in [(&client, None), (&server, Some(full))] {
+                let wc = player.cq.wait(PATIENCE)?;
+                assert_eq!((wc.wr_id, wc.status), (round, WcStatus::Success));
+                assert!(bytes.is_none_or(|bytes| wc.byte_len as usize == bytes));
+            }
+            assert!(server.mr.to_vec()?[GRH..] == message, "round {round}");
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -113,8 +145,8 @@ fn test_odp_rc_atomic_fetch_and_add() -> Result<(), Error> {
 fn test_odp_rc_rdma_read() -> Result<(), Error> {
     case(&pages, |client, server| {
         for _ in 0..ITERS {
-            forget(client);
-            forget(server);
+            forget(&client.mr);
+            forget(&server.mr);
             assert_eq!(rdma_traffic(client, server, 1, read)?, WcStatus::Success);
         }
         Ok(())
@@ -125,8 +157,8 @@ fn test_odp_rc_rdma_read() -> Result<(), Error> {
 fn test_odp_rc_rdma_write() -> Result<(), Error> {
     case(&pages, |client, server| {
         for _ in 0..ITERS {
-            forget(client);
-            forget(server);
+            forget(&client.mr);
+            forget(&server.mr);
             assert_eq!(rdma_traffic(client, server, 1, write)?, WcStatus::Success);
         }
         Ok(())

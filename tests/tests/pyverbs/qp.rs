@@ -4,11 +4,13 @@
 //! C creates queue pairs with and without extended attributes. Here there is one way; the cases of the extended one
 //! draw other sizes. Sizes are random, well below what the device takes, as in the suite.
 
+use crate::base::QKEY;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rnic::sim::Net;
 use rnic::{
-    Access, CompletionQueue, Device, Error, ProtectionDomain, QpAttr, QpCap, QpInit, QpState, QueuePair,
+    Access, CompletionQueue, Device, Error, ProtectionDomain, Psn, QKey, QpAttr, QpCap, QpInit, QpState,
+    QueuePair,
 };
 
 /// A device, and what queue pairs need.
@@ -77,6 +79,14 @@ fn with_attr_connected(init: Init, way: Way) -> Result<(), Error> {
     Ok(())
 }
 
+/// With attributes, one of datagrams is in RTS.
+fn with_attr_datagram(init: Init, way: Way) -> Result<(), Error> {
+    let (qp, _) = create(&mut Scene::new(way)?, init)?;
+    qp.activate(QKEY)?;
+    assert_eq!(qp.state(), QpState::Rts);
+    Ok(())
+}
+
 /// What is asked for is there.
 fn query(init: Init) -> Result<(), Error> {
     for way in [Way::Plain, Way::Extended] {
@@ -114,6 +124,73 @@ fn test_create_rc_qp_ex_with_attr() -> Result<(), Error> {
 #[test]
 fn test_query_rc_qp() -> Result<(), Error> {
     query(QpInit::rc)
+}
+
+#[test]
+fn test_create_uc_qp_no_attr() -> Result<(), Error> {
+    no_attr(QpInit::uc, Way::Plain)
+}
+
+#[test]
+fn test_create_uc_qp_with_attr() -> Result<(), Error> {
+    with_attr_connected(QpInit::uc, Way::Plain)
+}
+
+#[test]
+fn test_create_uc_qp_ex_no_attr() -> Result<(), Error> {
+    no_attr(QpInit::uc, Way::Extended)
+}
+
+#[test]
+fn test_create_uc_qp_ex_with_attr() -> Result<(), Error> {
+    with_attr_connected(QpInit::uc, Way::Extended)
+}
+
+#[test]
+fn test_query_uc_qp() -> Result<(), Error> {
+    query(QpInit::uc)
+}
+
+#[test]
+fn test_create_ud_qp_no_attr() -> Result<(), Error> {
+    no_attr(QpInit::ud, Way::Plain)
+}
+
+#[test]
+fn test_create_ud_qp_with_attr() -> Result<(), Error> {
+    with_attr_datagram(QpInit::ud, Way::Plain)
+}
+
+#[test]
+fn test_create_ud_qp_ex_no_attr() -> Result<(), Error> {
+    no_attr(QpInit::ud, Way::Extended)
+}
+
+#[test]
+fn test_create_ud_qp_ex_with_attr() -> Result<(), Error> {
+    with_attr_datagram(QpInit::ud, Way::Extended)
+}
+
+#[test]
+fn test_query_ud_qp() -> Result<(), Error> {
+    query(QpInit::ud)
+}
+
+/// The Q_Key from INIT on, the PSN from RTS on, and nothing after RESET.
+#[test]
+fn test_modify_ud_qp() -> Result<(), Error> {
+    for way in [Way::Plain, Way::Extended] {
+        let (qp, _) = create(&mut Scene::new(way)?, QpInit::ud)?;
+        qp.modify(&QpAttr::to_init_datagram(1, 0, QKey(0x123)))?;
+        assert_eq!(qp.query().qkey, Some(QKey(0x123)));
+        qp.modify(&QpAttr::to_state(QpState::Rtr))?;
+        qp.modify(&QpAttr::to_rts(Psn::new(0x45)))?;
+        assert_eq!(qp.query().sq_psn, Some(Psn::new(0x45)));
+        qp.modify(&QpAttr::to_state(QpState::Reset))?;
+        let attr = qp.query();
+        assert_eq!((qp.state(), attr.qkey, attr.sq_psn), (QpState::Reset, None, None));
+    }
+    Ok(())
 }
 
 /// No case of the suite, which creates the halves of an extended connection only to use them (see `xrc.rs`).

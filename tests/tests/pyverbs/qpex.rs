@@ -1,14 +1,14 @@
 //! `test_qpex.py`, without raw packets; its XRC cases are in `xrc.rs`. The extended way to post, which the file is
 //! about, is the only one here.
 
+use crate::base::{self, PATIENCE, datagram_players, traffic_of};
 use crate::players::{
     IMM, MESSAGE, Memory, Player, REMOTE, atomic_traffic, everywhere, holds, message, players, players_with,
     rdma_traffic, read, traffic, traffic_by, write,
 };
-use rnic::sim::Net;
 use rnic::{
-    Access, ConnectOptions, Error, FlushKind, Gather, MwType, Operation, PostError, QpAttr, QpState,
-    QueuePair, Sge, WcOpcode, WcStatus,
+    Access, ConnectOptions, Error, FlushKind, Gather, MwType, Operation, PostError, QpAttr, QpState, Sge,
+    WcOpcode, WcStatus,
 };
 
 const ITERS: u64 = 100;
@@ -23,6 +23,30 @@ fn case(memory: &Memory<'_>, run: impl Fn(&Player, &Player) -> Result<WcStatus, 
         assert_eq!(run(&client, &server)?, WcStatus::Success);
         Ok(())
     })
+}
+
+/// Datagrams of so many bytes.
+fn datagrams(len: usize, imm: Option<u32>) -> Result<(), Error> {
+    base::everywhere(|world| {
+        let cqs = [world.a.create_cq(100)?, world.b.create_cq(100)?];
+        let (client, server) = datagram_players(world, cqs, Access::LOCAL_WRITE)?;
+        traffic_of(&client, &server, ITERS, &|cq| cq.wait(PATIENCE), len, imm)
+    })
+}
+
+#[test]
+fn test_qp_ex_ud_send() -> Result<(), Error> {
+    datagrams(MESSAGE, None)
+}
+
+#[test]
+fn test_qp_ex_ud_zero_size() -> Result<(), Error> {
+    datagrams(0, None)
+}
+
+#[test]
+fn test_qp_ex_ud_send_imm() -> Result<(), Error> {
+    datagrams(MESSAGE, Some(IMM))
 }
 
 #[test]
@@ -177,19 +201,25 @@ fn test_qp_ex_rc_bind_mw() -> Result<(), Error> {
     })
 }
 
-/// Runs a case on a queue pair in RTS, with memory to name. No packet leaves, so virtual time will do.
-fn bad_flow(run: impl Fn(&QueuePair, Sge) -> Result<(), Error>) -> Result<(), Error> {
-    let net = Net::new();
-    let (client, _server) =
-        players(&net.device(), &net.device(), &|pd| pd.register(MESSAGE, Access::LOCAL_WRITE))?;
-    run(&client.qp, client.mr.all())
+/// Runs a case on a player whose queue pair is in RTS: of datagrams, as in the suite, and of a connection. No packet
+/// leaves, so virtual time will do.
+fn bad_flow(run: impl Fn(&base::Player) -> Result<(), Error>) -> Result<(), Error> {
+    base::in_virtual_time(|world| {
+        let cqs = [world.a.create_cq(100)?, world.b.create_cq(100)?];
+        let (client, server) = datagram_players(world, cqs, Access::LOCAL_WRITE)?;
+        run(&client)?;
+        let client = base::Player::rc(&world.a, client.cq.clone())?;
+        let server = base::Player::rc(&world.b, server.cq.clone())?;
+        base::connect(&client, &server)?;
+        run(&client)
+    })
 }
 
 #[test]
 fn test_post_receive_qp_state_bad_flow() -> Result<(), Error> {
-    bad_flow(|qp, memory| {
-        qp.modify(&QpAttr::to_state(QpState::Reset))?;
-        let refused = qp.recv(0, memory);
+    bad_flow(|player| {
+        player.qp.modify(&QpAttr::to_state(QpState::Reset))?;
+        let refused = player.qp.recv(0, player.mr.all());
         assert!(
             matches!(
                 refused,
@@ -203,9 +233,10 @@ fn test_post_receive_qp_state_bad_flow() -> Result<(), Error> {
 
 #[test]
 fn test_post_send_qp_state_bad_flow() -> Result<(), Error> {
-    bad_flow(|qp, memory| {
-        qp.modify(&QpAttr::to_state(QpState::Reset))?;
-        let refused = qp.send(0, memory);
+    bad_flow(|player| {
+        player.qp.modify(&QpAttr::to_state(QpState::Reset))?;
+        let operation = Operation::Send { imm: None, invalidate: None };
+        let refused = player.send(0, operation, player.mr.all());
         assert!(
             matches!(
                 refused,
@@ -219,7 +250,8 @@ fn test_post_send_qp_state_bad_flow() -> Result<(), Error> {
 
 #[test]
 fn test_full_rq_bad_flow() -> Result<(), Error> {
-    bad_flow(|qp, memory| {
+    bad_flow(|player| {
+        let (qp, memory) = (&player.qp, player.mr.all());
         let size = qp.query().cap.map(|cap| cap.max_recv_wr).expect("always there");
         for id in 0..size {
             qp.recv(id.into(), memory)?;
@@ -235,7 +267,8 @@ fn test_full_rq_bad_flow() -> Result<(), Error> {
 
 #[test]
 fn test_rq_with_larger_sgl_bad_flow() -> Result<(), Error> {
-    bad_flow(|qp, memory| {
+    bad_flow(|player| {
+        let (qp, memory) = (&player.qp, player.mr.all());
         let most = qp.query().cap.map(|cap| cap.max_recv_sge).expect("always there");
         let list = vec![Sge { length: memory.length / (most + 1), ..memory }; most as usize + 1];
         qp.recv(0, &list[1..])?;

@@ -1,5 +1,7 @@
-//! `test_relaxed_ordering.py` over reliable connections: the right is taken, and order is kept all the same.
+//! `test_relaxed_ordering.py` but for its XRC case, which is in `xrc.rs`: the right is taken, and order is
+//! kept all the same.
 
+use crate::base::{self, PATIENCE, datagram_players};
 use crate::players::{MESSAGE, everywhere, players, traffic};
 use rnic::{Access, Error, WcStatus};
 
@@ -10,5 +12,15 @@ fn test_ro_rc_traffic() -> Result<(), Error> {
         let (client, server) = players(a, b, &|pd| pd.register(MESSAGE, access))?;
         assert_eq!(traffic(&client, &server, 100)?, WcStatus::Success);
         Ok(())
+    })
+}
+
+#[test]
+fn test_ro_ud_traffic() -> Result<(), Error> {
+    base::everywhere(|world| {
+        let access = Access::LOCAL_WRITE | Access::RELAXED_ORDERING;
+        let cqs = [world.a.create_cq(100)?, world.b.create_cq(100)?];
+        let (client, server) = datagram_players(world, cqs, access)?;
+        base::traffic(&client, &server, 100, &|cq| cq.wait(PATIENCE))
     })
 }
