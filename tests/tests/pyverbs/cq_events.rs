@@ -1,7 +1,7 @@
-//! `test_cq_events.py`, but for its UD case.
+//! `test_cq_events.py`.
 
-use crate::base::{PATIENCE, Player, World, connect, everywhere, traffic};
-use rnic::{CompletionChannel, CompletionQueue, Device, Error};
+use crate::base::{PATIENCE, Player, World, connect, datagram_players, everywhere, traffic};
+use rnic::{Access, CompletionChannel, CompletionQueue, Device, Error};
 
 /// As many as the suite's players make.
 const ENTRIES: u32 = 1000;
@@ -15,12 +15,12 @@ fn armed(device: &Device) -> Result<(CompletionChannel, CompletionQueue), Error>
 }
 
 /// Every completion is waited for on the channel: take the event, arm, poll.
-#[test]
-fn test_cq_events_rc() -> Result<(), Error> {
-    everywhere(|World { a, b, .. }| {
-        let ((left, left_cq), (right, right_cq)) = (armed(a)?, armed(b)?);
-        let (client, server) = (Player::rc(a, left_cq)?, Player::rc(b, right_cq)?);
-        connect(&client, &server)?;
+fn case(
+    players: impl Fn(&World, [CompletionQueue; 2]) -> Result<(Player, Player), Error>,
+) -> Result<(), Error> {
+    everywhere(|world| {
+        let ((left, left_cq), (right, right_cq)) = (armed(&world.a)?, armed(&world.b)?);
+        let (client, server) = players(world, [left_cq, right_cq])?;
         let wait = |cq: &CompletionQueue| {
             let channel = if std::ptr::eq(cq, &client.cq) { &left } else { &right };
             loop {
@@ -37,4 +37,18 @@ fn test_cq_events_rc() -> Result<(), Error> {
         assert!(left.next_event().is_none() && right.next_event().is_none(), "an event for each completion");
         Ok(())
     })
+}
+
+#[test]
+fn test_cq_events_rc() -> Result<(), Error> {
+    case(|world, [left, right]| {
+        let (client, server) = (Player::rc(&world.a, left)?, Player::rc(&world.b, right)?);
+        connect(&client, &server)?;
+        Ok((client, server))
+    })
+}
+
+#[test]
+fn test_cq_events_ud() -> Result<(), Error> {
+    case(|world, cqs| datagram_players(world, cqs, Access::LOCAL_WRITE))
 }

@@ -1,12 +1,12 @@
-//! `test_cqex.py`, and the cases of creating an extended completion queue; without UD and XRC so far.
+//! `test_cqex.py`, and the cases of creating an extended completion queue; its XRC case is in `xrc.rs`.
 //!
 //! An extended queue in C lets a program choose which fields completions have and read them one by one, and adds flags
 //! and a size as attributes. Here every completion has all fields, and a queue is always of the one kind: the cases run
 //! with the batched poll in place of start_poll, next_poll and end_poll.
 
-use crate::base::{PATIENCE, Player, World, connect, everywhere, traffic};
+use crate::base::{PATIENCE, Player, World, connect, datagram_players, everywhere, traffic};
 use rnic::engine::ResourceError;
-use rnic::{CompletionQueue, Error, WcOpcode, WcStatus, WorkCompletion};
+use rnic::{Access, CompletionQueue, Error, WcOpcode, WcStatus, WorkCompletion};
 use std::time::Instant;
 
 /// The entries that the suite asks for.
@@ -37,6 +37,15 @@ fn test_rc_traffic_cq_ex() -> Result<(), Error> {
         let client = Player::rc(&world.a, world.a.create_cq(ENTRIES)?)?;
         let server = Player::rc(&world.b, world.b.create_cq(ENTRIES)?)?;
         connect(&client, &server)?;
+        traffic(&client, &server, 100, &|cq| poll(cq, world))
+    })
+}
+
+#[test]
+fn test_ud_traffic_cq_ex() -> Result<(), Error> {
+    everywhere(|world| {
+        let cqs = [world.a.create_cq(ENTRIES)?, world.b.create_cq(ENTRIES)?];
+        let (client, server) = datagram_players(world, cqs, Access::LOCAL_WRITE)?;
         traffic(&client, &server, 100, &|cq| poll(cq, world))
     })
 }

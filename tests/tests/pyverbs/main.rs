@@ -9,12 +9,15 @@ mod base;
 mod players;
 
 mod addr;
+mod atomic;
 mod cq;
 mod cq_events;
 mod cqex;
 mod mr;
 mod mw;
 mod odp;
+mod qp;
+mod qpex;
 mod relaxed_ordering;
 mod srq;
 mod xrc;

@@ -1,4 +1,4 @@
-//! `test_mr.py`, class `MWTest`, with the cases that the suite had before its present form, and `test_qpex.py`'s bind.
+//! `test_mr.py`, class `MWTest`, with the cases that the suite had before its present form.
 
 use crate::players::{MESSAGE, Player, everywhere, players, rdma_traffic, send_with_invalidate, write};
 use rnic::sim::Net;
@@ -162,21 +162,6 @@ fn test_mw_type2_invalidate_dealloc() -> Result<(), Error> {
             window.dealloc()?;
         }
         assert_eq!(rdma_traffic(&client, &server, ITERS, write)?, WcStatus::RemAccessErr);
-        Ok(())
-    })
-}
-
-/// The extended way to post is the only one here.
-#[test]
-fn test_qp_ex_rc_bind_mw() -> Result<(), Error> {
-    everywhere(|a, b| {
-        let mut scene = Scene::new(a, b, MwType::Type2)?;
-        for (player, window) in scene.sides() {
-            player.qp.bind_mw(9, window, &player.mr, 0..MESSAGE, RIGHTS)?;
-            player.succeed()?;
-        }
-        scene.exchange();
-        assert_eq!(scene.traffic()?, WcStatus::Success);
         Ok(())
     })
 }

@@ -14,6 +14,9 @@ pub(crate) const MESSAGE: usize = 1024;
 /// Bytes of a global routing header, in front of every datagram that is received.
 pub(crate) const GRH: usize = 40;
 
+/// The immediate data of the suite.
+pub(crate) const IMM: u32 = 0x0321_4354;
+
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -59,23 +62,38 @@ impl Player {
     }
 
     /// Posts a signalled operation with the whole region, and returns how it ended.
-    fn run(&self, operation: Operation) -> Result<WcStatus, Error> {
-        self.qp.post(1, operation, self.mr.all())?;
+    pub(crate) fn run(&self, operation: Operation) -> Result<WcStatus, Error> {
+        self.run_with(operation, self.mr.all())
+    }
+
+    /// Posts a signalled operation, and returns how it ended.
+    pub(crate) fn run_with(&self, operation: Operation, data: impl Into<Gather>) -> Result<WcStatus, Error> {
+        self.qp.post(1, operation, data)?;
         Ok(self.poll()?.status)
     }
 }
 
 /// Two players that are connected and know each other's memory (`create_players`).
 pub(crate) fn players(a: &Device, b: &Device, memory: &Memory<'_>) -> Result<(Player, Player), Error> {
+    players_with(a, b, memory, &ConnectOptions::default())
+}
+
+/// The same, with options for both connections.
+pub(crate) fn players_with(
+    a: &Device,
+    b: &Device,
+    memory: &Memory<'_>,
+    options: &ConnectOptions,
+) -> Result<(Player, Player), Error> {
     let (mut client, mut server) = (Player::new(a, memory)?, Player::new(b, memory)?);
-    connect(&client, &server)?;
+    connect(&client, &server, options)?;
     (client.remote, server.remote) = (server.mr.remote(0), client.mr.remote(0));
     Ok((client, server))
 }
 
-fn connect(client: &Player, server: &Player) -> Result<(), Error> {
-    client.qp.connect(&server.qp.address(), &ConnectOptions::default())?;
-    server.qp.connect(&client.qp.address(), &ConnectOptions::default())
+fn connect(client: &Player, server: &Player, options: &ConnectOptions) -> Result<(), Error> {
+    client.qp.connect(&server.qp.address(), options)?;
+    server.qp.connect(&client.qp.address(), options)
 }
 
 /// Brings the queue pairs back from ERR to RTS (`restate_qps`).
@@ -85,27 +103,42 @@ pub(crate) fn restate(client: &Player, server: &Player) -> Result<(), Error> {
         // What was flushed.
         while player.cq.poll_one().is_some() {}
     }
-    connect(client, server)
+    connect(client, server, &ConnectOptions::default())
 }
 
 /// The message of a round.
-fn message(side: u8, round: u64) -> [u8; MESSAGE] {
+pub(crate) fn message(side: u8, round: u64) -> [u8; MESSAGE] {
     [side.wrapping_add((round % 100) as u8); MESSAGE]
 }
 
 /// Client and server send each other a message in turn, `iters` times, and check every byte (`traffic`). Returns the
 /// status of the first send that failed.
 pub(crate) fn traffic(client: &Player, server: &Player, iters: u64) -> Result<WcStatus, Error> {
+    traffic_by(client, server, iters, |_| Operation::Send { imm: None, invalidate: None })
+}
+
+/// [`traffic`] by an operation that takes a receive at the peer.
+pub(crate) fn traffic_by(
+    client: &Player,
+    server: &Player,
+    iters: u64,
+    operation: impl Fn(Remote) -> Operation,
+) -> Result<WcStatus, Error> {
     for round in 0..iters {
         for (from, to, side) in [(client, server, b'c'), (server, client, b's')] {
             to.qp.recv(round, to.mr.all())?;
             from.mr.write_at(0, &message(side, round))?;
-            let status = from.run(Operation::Send { imm: None, invalidate: None })?;
+            let operation = operation(from.remote);
+            let status = from.run(operation)?;
             if status != WcStatus::Success {
                 return Ok(status);
             }
             let received = to.succeed()?;
             assert_eq!(received.byte_len as usize, to.mr.len());
+            let (Operation::Send { imm, .. } | Operation::Write { imm, .. }) = operation else {
+                panic!("{operation:?} takes no receive");
+            };
+            assert_eq!(received.imm(), imm);
             assert!(holds(to, &message(side, round)), "round {round}");
         }
     }
@@ -161,7 +194,7 @@ pub(crate) fn atomic_traffic(
     Ok(())
 }
 
-fn holds(player: &Player, message: &[u8]) -> bool {
+pub(crate) fn holds(player: &Player, message: &[u8]) -> bool {
     let mut bytes = vec![0; player.mr.len().min(message.len())];
     player.mr.read_at(0, &mut bytes).is_ok() && bytes == message[..bytes.len()]
 }

@@ -1,11 +1,12 @@
-//! The cases of `test_cqex.py`, `test_qpex.py`, `test_relaxed_ordering.py` and `test_odp.py` over extended reliable
-//! connections. The extended ways to post and to poll that some of them are about are the only ones here.
+//! The cases of `test_cqex.py`, `test_qpex.py`, `test_relaxed_ordering.py`, `test_odp.py` and `test_atomic.py` over
+//! extended reliable connections. The extended ways to post and to poll that some of them are about are the only ones here.
 
+use crate::players::IMM;
 use rnic::sim::Net;
 use rnic::{
     Access, CompletionQueue, ConnectOptions, Destination, Device, Error, MemoryRegion, Operation,
-    ProtectionDomain, QpInit, QueuePair, SendFlags, SendWr, SharedReceiveQueue, SrqInit, WcOpcode, WcStatus,
-    WorkCompletion, XrcDomain,
+    ProtectionDomain, QpInit, QueuePair, Remote, SendFlags, SendWr, SharedReceiveQueue, SrqInit, WcOpcode,
+    WcStatus, WorkCompletion, XrcDomain,
 };
 use std::time::Duration;
 
@@ -14,9 +15,6 @@ const MESSAGE: usize = 1024;
 
 /// Messages on each queue pair each way, as in the suite.
 const NUM_MSGS: u32 = 1000;
-
-/// The immediate data of the suite.
-const IMM: u32 = 0x0321_4354;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,7 +61,8 @@ fn everywhere(access: Access, imm: Option<u32>) -> Result<(), Error> {
     run(&rnic_tests::open(), &rnic_tests::open(), access, imm, NUM_MSGS / 10)
 }
 
-fn run(a: &Device, b: &Device, access: Access, imm: Option<u32>, count: u32) -> Result<(), Error> {
+/// Two players that are connected (`create_players`).
+fn players(a: &Device, b: &Device, access: Access) -> Result<(Player, Player), Error> {
     let (client, server) = (Player::new(a, access)?, Player::new(b, access)?);
     for (from, to) in [(&client, &server), (&server, &client)] {
         for (send, recv) in from.send_qps.iter().zip(&to.recv_qps) {
@@ -71,6 +70,11 @@ fn run(a: &Device, b: &Device, access: Access, imm: Option<u32>, count: u32) -> 
             recv.connect(&send.address(), &ConnectOptions::default())?;
         }
     }
+    Ok((client, server))
+}
+
+fn run(a: &Device, b: &Device, access: Access, imm: Option<u32>, count: u32) -> Result<(), Error> {
+    let (client, server) = players(a, b, access)?;
     xrc_traffic(&client, &server, imm, count)?;
     for Player { device, xrcd, srq, send_qps, recv_qps, .. } in [client, server] {
         drop((send_qps, recv_qps));
@@ -131,4 +135,54 @@ fn test_ro_xrc_traffic() -> Result<(), Error> {
 #[test]
 fn test_odp_xrc_traffic() -> Result<(), Error> {
     everywhere(Access::LOCAL_WRITE | Access::ON_DEMAND, None)
+}
+
+/// Client and server run atomics on each other's word in turn, and check both values (`atomic_traffic`).
+fn xrc_atomic_traffic(
+    client: &Player,
+    server: &Player,
+    operation: impl Fn(Remote) -> (Operation, fn(u64) -> u64),
+) -> Result<(), Error> {
+    /// As many as `test_atomic.py` runs.
+    const ITERS: u64 = 10;
+    for value in 0..ITERS {
+        for (from, to) in [(client, server), (server, client)] {
+            to.mr.store_u64(0, value)?;
+            let (operation, becomes) = operation(to.mr.remote(0));
+            let wr = SendWr::new(value, operation, from.mr.slice(0..8)?).flags(SendFlags::SIGNALED);
+            from.send_qps[0].post_send(wr.to(Destination::XrcSrq(to.srq.srqn())))?;
+            assert_eq!(from.poll()?.wr_id, value);
+            assert_eq!((from.mr.load_u64(0)?, to.mr.load_u64(0)?), (value, becomes(value)));
+        }
+    }
+    Ok(())
+}
+
+fn atomic_case(run: impl Fn(&Player, &Player) -> Result<(), Error>) -> Result<(), Error> {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
+    let net = Net::new();
+    let (client, server) = players(&net.device(), &net.device(), access)?;
+    run(&client, &server)?;
+    let (client, server) = players(&rnic_tests::open(), &rnic_tests::open(), access)?;
+    run(&client, &server)
+}
+
+#[test]
+fn test_xrc_atomic_fetch_and_add() -> Result<(), Error> {
+    atomic_case(|client, server| {
+        xrc_atomic_traffic(client, server, |remote| (Operation::FetchAdd { remote, add: 2 }, |old| old + 2))
+    })
+}
+
+#[test]
+fn test_xrc_atomic_cmp_and_swap() -> Result<(), Error> {
+    atomic_case(|client, server| {
+        // Never equal, then equal in the last round but one.
+        xrc_atomic_traffic(client, server, |remote| {
+            (Operation::CompareSwap { remote, compare: u64::MAX, swap: 7 }, |old| old)
+        })?;
+        xrc_atomic_traffic(client, server, |remote| {
+            (Operation::CompareSwap { remote, compare: 8, swap: 7 }, |old| if old == 8 { 7 } else { old })
+        })
+    })
 }
