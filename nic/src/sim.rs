@@ -9,6 +9,7 @@ use crate::engine::EngineConfig;
 use crate::port::{Clock, Io, Port, SimPacket};
 use crate::queue::locked;
 use qp::Mtu;
+use qp::wire::Arrival;
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -101,6 +102,17 @@ impl Net {
         state.sites.push(Site { name: name.clone(), address, port: Arc::downgrade(&port) });
         drop(state);
         Device::around(name, port, seed)
+    }
+
+    /// Puts a packet, BTH to ICRC, into the air, as if the host that `arrival` names had sent it: for what no queue pair
+    /// says. That host need not be a device. It arrives when a packet would that a device sends now.
+    pub fn inject(&self, arrival: &Arrival, packet: &[u8]) {
+        let now = self.world.now();
+        let mut state = locked(&self.world.state);
+        state.flown += 1;
+        let packet = SimPacket { arrival: *arrival, bytes: packet.to_vec() };
+        let flying = Flying { at: now + state.latency, number: state.flown, to: arrival.dst, packet };
+        state.flying.push(flying);
     }
 
     /// Virtual time since the network was made.

@@ -140,7 +140,7 @@ fn a_partial_retry_passes_over_local_operations_too() {
 #[test]
 fn a_local_operation_that_fails_ends_the_queue_pair_in_its_turn() {
     for (operation, status, vendor_err) in
-        [(invalidate(7), WcStatus::LocQpOpErr, 1), (bind(7), WcStatus::MwBindErr, 0)]
+        [(invalidate(7), WcStatus::LocQpOpErr, 1), (bind(7), WcStatus::MwBindErr, 32)]
     {
         let mut b = with_windows(&Setup::default());
         b.post(1, SEND, &[]);

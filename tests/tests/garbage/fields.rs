@@ -1,0 +1,368 @@
+//! Each field of the headers at all of its values, or at all kinds of them: what exactly that leads to.
+
+use super::{ACCESS, INVALID, SEQUENCE, ack_opcode, acked, answered, of, refused};
+use crate::rig::{Fate, MTU, REGION, RQ, Rig, SQ, STRANGER, Service, headers, packet, smallest};
+use qp::wire::{Arrival, FethFields, Headers, ICRC_LEN, NakCode, Opcode, Syndrome};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rnic::engine::DropReason;
+use rnic::{Operation, PKey, Psn, Qpn, SendWr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What an opcode leads to at an RC queue pair, behind a BTH with as many zeroes as its headers take (`bare`) or with 64.
+fn fate_of_opcode(byte: u8, bare: bool) -> Fate {
+    use Opcode as O;
+    let Some(opcode) = Opcode::from_u8(byte) else { return Fate::Dropped(DropReason::BadOpcode) };
+    let info = opcode.info();
+    if !bare && !info.has_payload {
+        return Fate::Dropped(DropReason::BadLength);
+    }
+    match opcode {
+        O::RcSendOnly | O::RcSendOnlyImm => acked(Service::Rc, RQ),
+        // Key 0 is nobody's.
+        O::RcSendOnlyInv => refused(Service::Rc, ACCESS),
+        // No bytes, so no key is looked at; or more than the RETH says.
+        O::RcWriteOnly | O::RcWriteOnlyImm if bare => acked(Service::Rc, RQ),
+        O::RcReadRequest => answered(O::RcReadResponseOnly),
+        O::RcFetchAdd | O::RcCompareSwap => refused(Service::Rc, ACCESS),
+        O::RcReadResponseFirst
+        | O::RcReadResponseMiddle
+        | O::RcReadResponseLast
+        | O::RcReadResponseOnly
+        | O::RcAcknowledge
+        | O::RcAtomicAcknowledge => Fate::Dropped(DropReason::Ghost),
+        _ if byte < 0x20 => refused(Service::Rc, INVALID),
+        _ => Fate::Dropped(DropReason::WrongService),
+    }
+}
+
+#[test]
+fn every_opcode() {
+    for bare in [true, false] {
+        let mut rig = Rig::new(Service::Rc);
+        let mut fates: BTreeMap<String, u32> = BTreeMap::new();
+        for byte in 0..=u8::MAX {
+            let len = match Opcode::from_u8(byte) {
+                Some(opcode) if bare => smallest(opcode) - ICRC_LEN,
+                _ => 12 + 64,
+            };
+            let mut bytes = vec![0; len];
+            let bth = packet(&headers(&rig, Opcode::RcSendOnly), &[]);
+            bytes[..12].copy_from_slice(&bth);
+            bytes[0] = byte;
+            let expected = fate_of_opcode(byte, bare);
+            rig.expect(&bytes, &expected, &format!("opcode {byte:#x}"));
+            *fates.entry(format!("{expected:?}")).or_default() += 1;
+        }
+        println!("bare {bare}: {fates:#?}");
+        assert_eq!(rig.said, 256);
+        rig.check_bystanders();
+    }
+}
+
+/// An XRC queue pair takes XRC requests; of the rest each has its reason.
+#[test]
+fn every_opcode_at_an_xrc_queue_pair() {
+    let mut rig = Rig::new(Service::Xrc);
+    for opcode in Opcode::ALL {
+        let bytes = packet(&Headers { ack_req: true, ..headers(&rig, *opcode) }, &[]);
+        let info = opcode.info();
+        let of_xrc = info.transport == qp::wire::Transport::Xrc;
+        let expected = match (*opcode, info.is_request) {
+            _ if !of_xrc => Fate::Dropped(DropReason::WrongService),
+            (_, false) => Fate::Dropped(DropReason::Ghost),
+            (
+                Opcode::XrcSendOnly | Opcode::XrcSendOnlyImm | Opcode::XrcWriteOnly | Opcode::XrcWriteOnlyImm,
+                _,
+            ) => acked(Service::Xrc, RQ),
+            (Opcode::XrcReadRequest, _) => answered(Opcode::XrcReadResponseOnly),
+            (Opcode::XrcFetchAdd | Opcode::XrcCompareSwap, _) => answered(Opcode::XrcAtomicAcknowledge),
+            (Opcode::XrcSendOnlyInv, _) => refused(Service::Xrc, ACCESS),
+            _ => refused(Service::Xrc, INVALID),
+        };
+        rig.expect(&bytes, &expected, &format!("{opcode:?}"));
+    }
+    rig.check_bystanders();
+}
+
+#[test]
+fn every_value_of_the_first_bytes() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut rig = Rig::new(service);
+        let send = of(service, Opcode::RcSendOnly);
+        for byte in 0..=u8::MAX {
+            // Solicited, MigReq, pad count, version.
+            let mut bytes = packet(&headers(&rig, send), &[5; 8]);
+            bytes[1] = byte;
+            let expected = match byte & 0x0f {
+                0 => acked(service, RQ),
+                _ => Fate::Dropped(DropReason::BadVersion),
+            };
+            rig.expect(&bytes, &expected, &format!("second byte {byte:#x}"));
+        }
+        // A pad count without a payload, and one that makes the payload another than the RETH says.
+        for pad in 1..=3 {
+            for (opcode, payload, expected) in [
+                (Opcode::RcSendOnly, 0, Fate::Dropped(DropReason::BadLength)),
+                (Opcode::RcReadRequest, 0, Fate::Dropped(DropReason::BadLength)),
+                (Opcode::RcWriteOnly, 8, refused(service, INVALID)),
+                (Opcode::RcSendFirst, MTU, refused(service, INVALID)),
+            ] {
+                let mut headers = headers(&rig, of(service, opcode));
+                headers.reth.length = payload as u32;
+                let mut bytes = packet(&headers, &vec![5; payload]);
+                bytes[1] |= pad << 4;
+                rig.expect(&bytes, &expected, &format!("{opcode:?} with a pad count of {pad}"));
+            }
+        }
+        rig.check_bystanders();
+    }
+}
+
+/// C9-6: reserved bits, FECN and BECN say nothing to a queue pair.
+#[test]
+fn every_value_of_the_reserved_bits() {
+    let mut rig = Rig::new(Service::Rc);
+    for byte in 0..=u8::MAX {
+        let mut bytes = packet(&headers(&rig, Opcode::RcSendOnly), &[5; 8]);
+        bytes[4] = byte;
+        rig.expect(&bytes, &acked(Service::Rc, RQ), &format!("fifth byte {byte:#x}"));
+        // AckReq and seven reserved bits.
+        let mut bytes = packet(&headers(&rig, Opcode::RcSendOnly), &[5; 8]);
+        bytes[8] = byte;
+        let quiet = Fate::Taken { answers: vec![], alive: true };
+        let expected = if byte & 0x80 != 0 { acked(Service::Rc, RQ) } else { quiet };
+        rig.expect(&bytes, &expected, &format!("ninth byte {byte:#x}"));
+    }
+    rig.check_bystanders();
+}
+
+/// All 65,536: the low 15 bits must be those of the default partition, of which the device is a full member.
+#[test]
+fn every_partition_key() {
+    let mut rig = Rig::new(Service::Rc);
+    // A duplicate is answered and leaves everything as it is.
+    let mut old = headers(&rig, Opcode::RcWriteOnly);
+    old.psn = Psn::new(RQ - 1);
+    let taken = acked(Service::Rc, RQ - 1);
+    for pkey in 0..=u16::MAX {
+        old.pkey = PKey(pkey);
+        let expected =
+            if pkey & 0x7fff == 0x7fff { taken.clone() } else { Fate::Dropped(DropReason::BadPkey) };
+        assert_eq!(rig.say(&packet(&old, &[])), expected, "P_Key {pkey:#x}");
+    }
+    assert_eq!(rig.victim().counters().duplicate_request, 2);
+    rig.check_bystanders();
+}
+
+#[test]
+fn every_destination() {
+    let mut rig = Rig::new(Service::Rc);
+    let right = headers(&rig, Opcode::RcSendOnly);
+    let (ours, theirs) = (right.dest_qpn, rig.bystander());
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let flipped = (0..24).map(|bit| ours.value() ^ 1 << bit);
+    let others = (0..10_000).map(|_| random.next_u32());
+    for qpn in flipped.chain(others).chain([0, 1, 0xff_ffff]).map(Qpn::new).filter(|qpn| *qpn != ours) {
+        let reason = if qpn == theirs { DropReason::BadAddress } else { DropReason::NoQp };
+        let bytes = packet(&Headers { dest_qpn: qpn, ..right }, &[5; 8]);
+        assert_eq!(rig.say(&bytes), Fate::Dropped(reason), "{qpn}");
+    }
+    let bytes = packet(&Headers { dest_qpn: theirs, ..right }, &[5; 8]);
+    assert_eq!(rig.say(&bytes), Fate::Dropped(DropReason::BadAddress), "it is connected to somebody else");
+    rig.check_bystanders();
+}
+
+/// Rule "RC and UC: source address must be that of the QP's path". The source port says nothing.
+#[test]
+fn packets_from_elsewhere_are_dropped() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut rig = Rig::new(service);
+        let bytes = packet(&headers(&rig, of(service, Opcode::RcSendOnly)), &[5; 8]);
+        let IpAddr::V4(stranger) = STRANGER else { panic!() };
+        for bit in 0..32 {
+            let src = IpAddr::from((stranger.to_bits() ^ 1 << bit).to_be_bytes());
+            let arrival = Arrival { src, ..rig.arrival() };
+            assert_eq!(rig.say_from(&arrival, &bytes), Fate::Dropped(DropReason::BadAddress), "{src}");
+        }
+        let mapped = IpAddr::V6(stranger.to_ipv6_mapped());
+        let arrival = Arrival { src: mapped, ..rig.arrival() };
+        assert_eq!(rig.say_from(&arrival, &bytes), Fate::Dropped(DropReason::BadAddress));
+        for src_port in [0, 1, 4791, u16::MAX] {
+            let bytes = packet(&headers(&rig, of(service, Opcode::RcSendOnly)), &[5; 8]);
+            let arrival = Arrival { src_port, ..rig.arrival() };
+            assert_eq!(rig.say_from(&arrival, &bytes), acked(service, RQ));
+            rig.renew();
+        }
+        rig.check_bystanders();
+    }
+}
+
+/// Half a circle of PSNs is old, the other half is ahead.
+#[test]
+fn every_kind_of_psn() {
+    let mut rig = Rig::new(Service::Rc);
+    let mut random = ChaCha8Rng::seed_from_u64(2);
+    let edges = [1, 2, 3, (1 << 23) - 2, (1 << 23) - 1, 1 << 23, (1 << 23) + 1, (1 << 24) - 2, (1 << 24) - 1];
+    let distances: Vec<u32> = edges
+        .into_iter()
+        .chain((0..500).map(|_| random.next_u32() & 0xff_ffff))
+        .filter(|d| *d != 0)
+        .collect();
+    for distance in distances {
+        let psn = Psn::new(RQ).plus(distance);
+        let ahead = distance < 1 << 23;
+        for (opcode, old) in [
+            (Opcode::RcSendOnly, acked(Service::Rc, RQ - 1)),
+            (Opcode::RcWriteOnly, acked(Service::Rc, RQ - 1)),
+            (Opcode::RcReadRequest, Fate::Dropped(DropReason::StaleDuplicate)),
+            (Opcode::RcFetchAdd, Fate::Dropped(DropReason::StaleDuplicate)),
+            (Opcode::RcAtomicWrite, Fate::Dropped(DropReason::StaleDuplicate)),
+            (Opcode::RcFlush, Fate::Dropped(DropReason::StaleDuplicate)),
+        ] {
+            let nak = Fate::Taken { answers: vec![(ack_opcode(Service::Rc), RQ, SEQUENCE)], alive: true };
+            let payload = if opcode == Opcode::RcAtomicWrite { &[5; 8][..] } else { &[] };
+            let bytes = packet(&Headers { psn, ..headers(&rig, opcode) }, payload);
+            let expected = if ahead { &nak } else { &old };
+            rig.expect(&bytes, expected, &format!("{opcode:?} {distance} ahead"));
+        }
+    }
+    rig.check_bystanders();
+}
+
+/// Every syndrome, in answer to a SEND that is out: 256 of them.
+#[test]
+fn every_syndrome() {
+    let mut rig = Rig::new(Service::Rc);
+    for byte in 0..=u8::MAX {
+        let send = SendWr::new(1, Operation::Send { imm: None, invalidate: None }, rig.results(8));
+        rig.post(&[send]);
+        let mut headers = headers(&rig, Opcode::RcAcknowledge);
+        (headers.psn, headers.aeth.syndrome, headers.ack_req) = (Psn::new(SQ), byte, false);
+        let taken = |alive| Fate::Taken { answers: vec![], alive };
+        let again = Fate::Taken { answers: vec![(Opcode::RcSendOnly as u8, SQ, 0)], alive: true };
+        let expected = match Syndrome::from_u8(byte) {
+            Syndrome::Ack { .. } => taken(true),
+            Syndrome::Rnr { .. } => taken(true),
+            Syndrome::Nak(NakCode::PsnSequenceError) => again,
+            Syndrome::Nak(_) => taken(false),
+            Syndrome::Reserved(_) => Fate::Dropped(DropReason::ReservedSyndrome),
+        };
+        let fate = rig.say(&packet(&headers, &[]));
+        assert_eq!(fate, expected, "syndrome {byte:#x}");
+        rig.renew();
+    }
+    rig.check_bystanders();
+}
+
+/// Every bit of the keys, lengths at their ends, and addresses outside.
+#[test]
+fn every_field_of_the_rdma_header() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut rig = Rig::new(service);
+        let write = of(service, Opcode::RcWriteOnly);
+        let (read, first) = (of(service, Opcode::RcReadRequest), of(service, Opcode::RcWriteFirst));
+        let add = of(service, Opcode::RcFetchAdd);
+        let rkey = rig.target.rkey();
+        for key in (0..32).map(|bit| rkey ^ 1 << bit).chain([0, u32::MAX]) {
+            for opcode in [write, read, add] {
+                let mut headers = headers(&rig, opcode);
+                (headers.reth.rkey, headers.reth.length, headers.atomic.rkey) = (key, 8, key);
+                let payload: &[u8] = if opcode == write { &[9; 8] } else { &[] };
+                rig.expect(&packet(&headers, payload), &refused(service, ACCESS), &format!("{key:#x}"));
+            }
+        }
+        let base = rig.target.addr();
+        let end = base + REGION as u64;
+        for va in [0, base - 1, end - 7, end, end + 8, u64::MAX - 7, u64::MAX, base ^ 1 << 63] {
+            for opcode in [write, read] {
+                let mut headers = headers(&rig, opcode);
+                (headers.reth.va, headers.reth.length) = (va, 8);
+                let payload: &[u8] = if opcode == write { &[9; 8] } else { &[] };
+                rig.expect(&packet(&headers, payload), &refused(service, ACCESS), &format!("{va:#x}"));
+            }
+        }
+        for length in [1, 7, 9, MTU as u32, 1 << 31, (1 << 31) + 1, u32::MAX] {
+            let mut headers = headers(&rig, write);
+            headers.reth.length = length;
+            let what = format!("a WRITE of 8 bytes that says {length}");
+            rig.expect(&packet(&headers, &[9; 8]), &refused(service, INVALID), &what);
+        }
+        for (opcode, length, code) in [
+            (read, REGION as u32 + 1, ACCESS),
+            (read, 1 << 31, ACCESS),
+            (read, (1 << 31) + 1, INVALID),
+            (read, u32::MAX, INVALID),
+            (first, 0, INVALID),
+            (first, MTU as u32, INVALID),
+            (first, 1 << 31, ACCESS),
+            (first, (1 << 31) + 1, INVALID),
+        ] {
+            let mut headers = headers(&rig, opcode);
+            (headers.reth.length, headers.ack_req) = (length, true);
+            let payload: &[u8] = if opcode == first { &[9; MTU] } else { &[] };
+            let what = format!("{opcode:?} of {length} bytes");
+            rig.expect(&packet(&headers, payload), &refused(service, code), &what);
+        }
+        // Atomics: every misalignment, and the ends of the region.
+        for offset in 1..8 {
+            let mut headers = headers(&rig, add);
+            headers.atomic.va += offset;
+            rig.expect(&packet(&headers, &[]), &refused(service, INVALID), "misaligned");
+        }
+        for va in [0, base - 8, end, u64::MAX - 7] {
+            let mut headers = headers(&rig, add);
+            headers.atomic.va = va;
+            rig.expect(&packet(&headers, &[]), &refused(service, ACCESS), &format!("atomic at {va:#x}"));
+        }
+        assert_eq!(rig.target.to_vec().unwrap(), [1; REGION], "nothing was written");
+        rig.check_bystanders();
+    }
+}
+
+/// Every value of the FETH: four bits of placement type, two of selectivity, and reserved bits that say nothing.
+#[test]
+fn every_value_of_the_flush_header() {
+    let mut rig = Rig::new(Service::Rc);
+    for placement in 0..16 {
+        for selectivity in 0..4 {
+            let mut headers = headers(&rig, Opcode::RcFlush);
+            headers.feth = FethFields { placement, selectivity };
+            headers.reth.length = 8;
+            // The queue pair allows the first type only.
+            let right = placement == FethFields::GLOBAL && selectivity < 2;
+            let expected =
+                if right { answered(Opcode::RcReadResponseOnly) } else { refused(Service::Rc, INVALID) };
+            rig.expect(&packet(&headers, &[]), &expected, &format!("{placement} {selectivity}"));
+            // The 26 bits above are reserved.
+            for byte in 12..15 {
+                let mut bytes = packet(&Headers { dest_qpn: rig.victim().qpn(), ..headers }, &[]);
+                bytes[byte] = 0xff;
+                rig.expect(&bytes, &expected, &format!("{placement} {selectivity}, byte {byte}"));
+            }
+        }
+    }
+    rig.check_bystanders();
+}
+
+/// Every bit of the number in an XRCETH; the eight above are reserved (C9-6).
+#[test]
+fn every_bit_of_the_xrc_header() {
+    let mut rig = Rig::new(Service::Xrc);
+    for bit in 0..32 {
+        for opcode in [Opcode::XrcSendOnly, Opcode::XrcWriteOnly, Opcode::XrcReadRequest, Opcode::XrcFetchAdd]
+        {
+            let mut bytes = packet(&headers(&rig, opcode), &[]);
+            bytes[15 - bit / 8] ^= 1 << (bit % 8);
+            let expected = match opcode {
+                _ if bit < 24 => refused(Service::Xrc, INVALID),
+                Opcode::XrcReadRequest => answered(Opcode::XrcReadResponseOnly),
+                Opcode::XrcFetchAdd => answered(Opcode::XrcAtomicAcknowledge),
+                _ => acked(Service::Xrc, RQ),
+            };
+            rig.expect(&bytes, &expected, &format!("{opcode:?} with bit {bit} flipped"));
+        }
+    }
+    rig.check_bystanders();
+}

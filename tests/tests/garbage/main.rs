@@ -1,0 +1,250 @@
+//! What no correct peer says, said to live queue pairs of a device in virtual time: every field of every header at all of
+//! its illegal values, every length, random bytes, and bits flipped with and without a right ICRC.
+//!
+//! Every packet is dropped and counted by exactly one reason, or answered as the rules say. Nothing else changes: memory
+//! that it does not name, queue pairs that it is not for. [`rig::Rig::say_raw`] checks that for each packet; the tests say
+//! what is to become of it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod fields;
+mod rig;
+
+use qp::wire::{FethFields, Headers, Opcode, Packet};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rig::{AT, Fate, MTU, REGION, RQ, Rig, Service, headers, packet};
+use rnic::engine::DropReason;
+use rnic::{Psn, QpState, Remote};
+use std::collections::BTreeMap;
+
+/// NAKs as they stand on the wire.
+const SEQUENCE: u8 = 0x60;
+const INVALID: u8 = 0x61;
+const ACCESS: u8 = 0x62;
+
+/// The opcode of the acknowledgements of a service.
+fn ack_opcode(service: Service) -> u8 {
+    match service {
+        Service::Rc => Opcode::RcAcknowledge as u8,
+        Service::Xrc => Opcode::XrcAcknowledge as u8,
+    }
+}
+
+/// The opcode of a service with the low five bits of one of RC.
+fn of(service: Service, opcode: Opcode) -> Opcode {
+    let base = if service == Service::Xrc { 0xa0 } else { 0 };
+    Opcode::from_u8(base | opcode as u8).unwrap()
+}
+
+/// Taken, and acknowledged under this PSN.
+fn acked(service: Service, psn: u32) -> Fate {
+    Fate::Taken { answers: vec![(ack_opcode(service), psn, 0)], alive: true }
+}
+
+/// Refused for good.
+fn refused(service: Service, code: u8) -> Fate {
+    Fate::Taken { answers: vec![(ack_opcode(service), RQ, code)], alive: false }
+}
+
+fn answered(opcode: Opcode) -> Fate {
+    Fate::Taken { answers: vec![(opcode as u8, RQ, 0)], alive: true }
+}
+
+impl Rig {
+    /// Says a packet and compares what it leads to; then there is a new victim, if the old one is not as it was.
+    fn expect(&mut self, bytes: &[u8], expected: &Fate, what: &str) {
+        let fate = self.say(bytes);
+        assert_eq!(fate, *expected, "{what}");
+        if let Fate::Taken { .. } = fate {
+            self.renew();
+        }
+    }
+}
+
+/// Right packets of all kinds.
+fn right_packets(rig: &Rig, service: Service) -> Vec<(Headers, Vec<u8>)> {
+    let all = [
+        (Opcode::RcSendOnly, 0),
+        (Opcode::RcSendOnly, 33),
+        (Opcode::RcSendOnlyImm, 10),
+        (Opcode::RcSendFirst, MTU),
+        (Opcode::RcWriteOnly, 40),
+        (Opcode::RcWriteOnlyImm, 7),
+        (Opcode::RcWriteFirst, MTU),
+        (Opcode::RcReadRequest, 0),
+        (Opcode::RcFetchAdd, 0),
+        (Opcode::RcCompareSwap, 0),
+        (Opcode::RcAtomicWrite, 8),
+        (Opcode::RcFlush, 0),
+    ];
+    let placed = |opcode| matches!(opcode, Opcode::RcAtomicWrite | Opcode::RcFlush);
+    all.into_iter()
+        .filter(|(opcode, _)| service == Service::Rc || !placed(*opcode))
+        .map(|(opcode, len)| {
+            let mut headers = headers(rig, of(service, opcode));
+            headers.reth.length = match opcode {
+                Opcode::RcWriteFirst => MTU as u32 + 1,
+                Opcode::RcReadRequest => 300,
+                _ => len as u32,
+            };
+            headers.feth = FethFields { placement: 1, selectivity: 0 };
+            (headers, vec![9; len])
+        })
+        .collect()
+}
+
+/// All of these are taken as they are: what follows spoils packets that were right.
+#[test]
+fn the_packets_that_are_spoiled_are_right() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut rig = Rig::new(service);
+        for number in 0..right_packets(&rig, service).len() {
+            let (headers, payload) = &right_packets(&rig, service)[number];
+            let fate = rig.say(&packet(headers, payload));
+            assert!(matches!(fate, Fate::Taken { alive: true, .. }), "{headers:?}: {fate:?}");
+            rig.renew();
+        }
+        rig.check_bystanders();
+    }
+}
+
+/// Every length, with an ICRC that is right for it: what is shorter than its headers, or no whole number of words, is no
+/// packet. What is left of the others breaks a rule, or is a shorter message.
+#[test]
+fn every_truncation_is_dropped() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut rig = Rig::new(service);
+        for number in 0..right_packets(&rig, service).len() {
+            let (headers, payload) = right_packets(&rig, service).swap_remove(number);
+            let whole = packet(&headers, &payload).len();
+            for len in 0..whole {
+                let dest_qpn = rig.victim().qpn();
+                let cut = &packet(&Headers { dest_qpn, ..headers }, &payload)[..len];
+                let shortest = headers.wire_len() + usize::from(cut.get(1).map_or(0, |b| b >> 4 & 3));
+                let is_packet = len >= shortest && len % 4 == 0;
+                let fate = rig.say(cut);
+                assert_eq!(fate == Fate::Dropped(DropReason::BadLength), !is_packet, "{len} of {headers:?}");
+                if is_packet {
+                    let send = matches!(headers.opcode.info().operation, qp::wire::Operation::Send);
+                    let only =
+                        headers.opcode.info().position.starts() && headers.opcode.info().position.ends();
+                    let expected = if send && only { acked(service, RQ) } else { refused(service, INVALID) };
+                    assert_eq!(fate, expected, "{len} of {headers:?}");
+                    rig.renew();
+                }
+            }
+        }
+        rig.check_bystanders();
+    }
+}
+
+/// Bits that routers may change are outside of the ICRC: byte 4 of the BTH.
+fn is_masked(bit: usize) -> bool {
+    bit / 8 == 4
+}
+
+/// Rule "the ICRC is checked before any side effect": a packet with one bit flipped, wherever, is dropped.
+#[test]
+fn bit_flips_without_repair_are_dropped() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut rig = Rig::new(service);
+        for number in 0..right_packets(&rig, service).len() {
+            let (headers, payload) = right_packets(&rig, service).swap_remove(number);
+            let covered = packet(&headers, &payload);
+            let arrival = rig.arrival();
+            let icrc = qp::wire::icrc::compute(&arrival.flow(), arrival.ident, &covered);
+            let bytes = [&covered[..], &icrc.to_le_bytes()].concat();
+            for bit in (0..8 * bytes.len()).filter(|bit| !is_masked(*bit)) {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 0x80 >> (bit % 8);
+                let fate = rig.say_raw(&arrival, &flipped);
+                // What cannot be a packet is found out before its ICRC.
+                let reason = match Packet::parse(&flipped) {
+                    Ok(_) => DropReason::BadIcrc,
+                    Err(error) => error.into(),
+                };
+                assert_eq!(fate, Fate::Dropped(reason), "bit {bit} of {headers:?}");
+            }
+        }
+        assert_eq!(rig.victim().state(), QpState::Rts);
+        rig.check_bystanders();
+    }
+}
+
+/// With the ICRC repaired a flipped bit may mean anything; `say_raw` checks that it means nothing that it must not.
+#[test]
+fn bit_flips_with_repair_do_no_harm() {
+    for service in [Service::Rc, Service::Xrc] {
+        let mut rig = Rig::new(service);
+        let mut fates: BTreeMap<String, u32> = BTreeMap::new();
+        for number in 0..right_packets(&rig, service).len() {
+            let (headers, payload) = right_packets(&rig, service).swap_remove(number);
+            let bits = 8 * packet(&headers, &payload).len();
+            for bit in 0..bits.min(8 * 64) {
+                let dest_qpn = rig.victim().qpn();
+                let mut flipped = packet(&Headers { dest_qpn, ..headers }, &payload);
+                flipped[bit / 8] ^= 0x80 >> (bit % 8);
+                let fate = rig.say(&flipped);
+                if let Fate::Taken { .. } = fate {
+                    rig.renew();
+                }
+                let kind = match fate {
+                    Fate::Dropped(reason) => reason.name(),
+                    Fate::Taken { alive: true, .. } => "taken",
+                    Fate::Taken { .. } => "refused",
+                };
+                *fates.entry(kind.to_owned()).or_default() += 1;
+            }
+        }
+        println!("{service:?}: {fates:?}");
+        for kind in ["taken", "refused", "dropped_no_qp", "dropped_bad_pkey", "dropped_bad_tver"] {
+            assert!(fates.contains_key(kind), "{kind}");
+        }
+        rig.check_bystanders();
+    }
+}
+
+/// A hundred thousand packets of random bytes, half of them with a right ICRC, half of those with a plausible beginning.
+#[test]
+fn random_bytes_do_no_harm() {
+    const SEED: u64 = 4791;
+    println!("seed {SEED}");
+    let mut rig = Rig::new(Service::Rc);
+    let mut random = ChaCha8Rng::seed_from_u64(SEED);
+    let mut fates: BTreeMap<&str, u32> = BTreeMap::new();
+    for i in 0..100_000u32 {
+        let mut bytes = vec![0; (random.next_u32() % 400) as usize];
+        random.fill_bytes(&mut bytes);
+        let arrival = rig.arrival();
+        let fate = if i % 2 == 0 {
+            rig.say_raw(&arrival, &bytes)
+        } else {
+            if i % 4 == 1 && bytes.len() >= 12 {
+                bytes.truncate(bytes.len() & !3);
+                let opcode = Opcode::ALL[random.next_u32() as usize % Opcode::ALL.len()];
+                let near = Psn::new(RQ).plus(random.next_u32() % 3).minus(1);
+                let plausible = packet(&Headers { psn: near, ..headers(&rig, opcode) }, &[]);
+                bytes[..12].copy_from_slice(&plausible[..12]);
+            }
+            rig.say(&bytes)
+        };
+        let kind = match fate {
+            Fate::Dropped(reason) => reason.name(),
+            Fate::Taken { alive: true, .. } => "taken",
+            Fate::Taken { .. } => "refused",
+        };
+        *fates.entry(kind).or_default() += 1;
+        if let Fate::Taken { .. } = fate {
+            rig.renew();
+        }
+    }
+    println!("{fates:?}");
+    assert_eq!(rig.said, 100_000);
+    for kind in ["taken", "refused", "dropped_bad_icrc", "dropped_bad_opcode", "dropped_wrong_service"] {
+        assert!(fates.contains_key(kind), "{kind}");
+    }
+    let there = Remote { addr: rig.target.remote(AT).addr, rkey: rig.target.rkey() };
+    assert_eq!(rig.target.to_vec().unwrap(), [1; REGION], "nobody guesses {there:?}");
+    rig.check_bystanders();
+}
