@@ -1,8 +1,8 @@
 //! Each field of the headers at all of its values, or at all kinds of them: what exactly that leads to.
 
-use super::{ACCESS, INVALID, SEQUENCE, ack_opcode, acked, answered, of, refused};
+use super::{ACCESS, INVALID, SEQUENCE, answered, refused, taken, taken_at};
 use crate::rig::{Fate, MTU, REGION, RQ, Rig, SQ, STRANGER, Service, headers, packet, smallest};
-use qp::wire::{Arrival, FethFields, Headers, ICRC_LEN, NakCode, Opcode, Syndrome};
+use qp::wire::{Arrival, FethFields, Headers, ICRC_LEN, NakCode, Opcode, Syndrome, Transport};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rnic::engine::DropReason;
@@ -10,37 +10,46 @@ use rnic::{Operation, PKey, Psn, Qpn, SendWr};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What an opcode leads to at an RC queue pair, behind a BTH with as many zeroes as its headers take (`bare`) or with 64.
-fn fate_of_opcode(byte: u8, bare: bool) -> Fate {
-    use Opcode as O;
+/// What an opcode leads to, behind a BTH with as many zeroes as its headers take (`bare`) or with 64.
+fn fate_of_opcode(service: Service, byte: u8, bare: bool) -> Fate {
     let Some(opcode) = Opcode::from_u8(byte) else { return Fate::Dropped(DropReason::BadOpcode) };
     let info = opcode.info();
     if !bare && !info.has_payload {
         return Fate::Dropped(DropReason::BadLength);
     }
-    match opcode {
-        O::RcSendOnly | O::RcSendOnlyImm => acked(Service::Rc, RQ),
+    let ours = match service {
+        Service::Rc => Transport::Rc,
+        Service::Xrc => Transport::Xrc,
+        Service::Uc => Transport::Uc,
+        Service::Ud => Transport::Ud,
+    };
+    if info.transport != ours {
+        return Fate::Dropped(DropReason::WrongService);
+    }
+    if !info.is_request {
+        return Fate::Dropped(DropReason::Ghost);
+    }
+    // The names of RC, which share the low five bits.
+    use Opcode as O;
+    let Some(of_rc) = Opcode::from_u8(byte & 0x1f) else { panic!("{opcode:?} has no brother") };
+    match of_rc {
+        _ if service == Service::Ud => Fate::Dropped(DropReason::BadQkey),
+        // No shared receive queue has the number 0.
+        _ if service == Service::Xrc && info.position.starts() => refused(service, INVALID),
+        O::RcSendOnly | O::RcSendOnlyImm => taken(service),
         // Key 0 is nobody's.
-        O::RcSendOnlyInv => refused(Service::Rc, ACCESS),
+        O::RcSendOnlyInv | O::RcFetchAdd | O::RcCompareSwap => refused(service, ACCESS),
         // No bytes, so no key is looked at; or more than the RETH says.
-        O::RcWriteOnly | O::RcWriteOnlyImm if bare => acked(Service::Rc, RQ),
+        O::RcWriteOnly | O::RcWriteOnlyImm if bare => taken(service),
         O::RcReadRequest => answered(O::RcReadResponseOnly),
-        O::RcFetchAdd | O::RcCompareSwap => refused(Service::Rc, ACCESS),
-        O::RcReadResponseFirst
-        | O::RcReadResponseMiddle
-        | O::RcReadResponseLast
-        | O::RcReadResponseOnly
-        | O::RcAcknowledge
-        | O::RcAtomicAcknowledge => Fate::Dropped(DropReason::Ghost),
-        _ if byte < 0x20 => refused(Service::Rc, INVALID),
-        _ => Fate::Dropped(DropReason::WrongService),
+        _ => refused(service, INVALID),
     }
 }
 
 #[test]
 fn every_opcode() {
-    for bare in [true, false] {
-        let mut rig = Rig::new(Service::Rc);
+    for (service, bare) in Service::ALL.into_iter().flat_map(|s| [(s, true), (s, false)]) {
+        let mut rig = Rig::new(service);
         let mut fates: BTreeMap<String, u32> = BTreeMap::new();
         for byte in 0..=u8::MAX {
             let len = match Opcode::from_u8(byte) {
@@ -51,11 +60,11 @@ fn every_opcode() {
             let bth = packet(&headers(&rig, Opcode::RcSendOnly), &[]);
             bytes[..12].copy_from_slice(&bth);
             bytes[0] = byte;
-            let expected = fate_of_opcode(byte, bare);
-            rig.expect(&bytes, &expected, &format!("opcode {byte:#x}"));
+            let expected = fate_of_opcode(service, byte, bare);
+            rig.expect(&bytes, &expected, &format!("{service:?}, opcode {byte:#x}"));
             *fates.entry(format!("{expected:?}")).or_default() += 1;
         }
-        println!("bare {bare}: {fates:#?}");
+        println!("{service:?}, bare {bare}: {fates:#?}");
         assert_eq!(rig.said, 256);
         rig.check_bystanders();
     }
@@ -68,14 +77,14 @@ fn every_opcode_at_an_xrc_queue_pair() {
     for opcode in Opcode::ALL {
         let bytes = packet(&Headers { ack_req: true, ..headers(&rig, *opcode) }, &[]);
         let info = opcode.info();
-        let of_xrc = info.transport == qp::wire::Transport::Xrc;
+        let of_xrc = info.transport == Transport::Xrc;
         let expected = match (*opcode, info.is_request) {
             _ if !of_xrc => Fate::Dropped(DropReason::WrongService),
             (_, false) => Fate::Dropped(DropReason::Ghost),
             (
                 Opcode::XrcSendOnly | Opcode::XrcSendOnlyImm | Opcode::XrcWriteOnly | Opcode::XrcWriteOnlyImm,
                 _,
-            ) => acked(Service::Xrc, RQ),
+            ) => taken(Service::Xrc),
             (Opcode::XrcReadRequest, _) => answered(Opcode::XrcReadResponseOnly),
             (Opcode::XrcFetchAdd | Opcode::XrcCompareSwap, _) => answered(Opcode::XrcAtomicAcknowledge),
             (Opcode::XrcSendOnlyInv, _) => refused(Service::Xrc, ACCESS),
@@ -88,28 +97,29 @@ fn every_opcode_at_an_xrc_queue_pair() {
 
 #[test]
 fn every_value_of_the_first_bytes() {
-    for service in [Service::Rc, Service::Xrc] {
+    for service in Service::ALL {
         let mut rig = Rig::new(service);
-        let send = of(service, Opcode::RcSendOnly);
+        let send = service.opcode(Opcode::RcSendOnly).unwrap();
         for byte in 0..=u8::MAX {
             // Solicited, MigReq, pad count, version.
             let mut bytes = packet(&headers(&rig, send), &[5; 8]);
             bytes[1] = byte;
             let expected = match byte & 0x0f {
-                0 => acked(service, RQ),
+                0 => taken(service),
                 _ => Fate::Dropped(DropReason::BadVersion),
             };
-            rig.expect(&bytes, &expected, &format!("second byte {byte:#x}"));
+            rig.expect(&bytes, &expected, &format!("{service:?}, second byte {byte:#x}"));
         }
         // A pad count without a payload, and one that makes the payload another than the RETH says.
-        for pad in 1..=3 {
-            for (opcode, payload, expected) in [
-                (Opcode::RcSendOnly, 0, Fate::Dropped(DropReason::BadLength)),
-                (Opcode::RcReadRequest, 0, Fate::Dropped(DropReason::BadLength)),
-                (Opcode::RcWriteOnly, 8, refused(service, INVALID)),
-                (Opcode::RcSendFirst, MTU, refused(service, INVALID)),
-            ] {
-                let mut headers = headers(&rig, of(service, opcode));
+        for (of_rc, payload, expected) in [
+            (Opcode::RcSendOnly, 0, Fate::Dropped(DropReason::BadLength)),
+            (Opcode::RcReadRequest, 0, Fate::Dropped(DropReason::BadLength)),
+            (Opcode::RcWriteOnly, 8, refused(service, INVALID)),
+            (Opcode::RcSendFirst, MTU, refused(service, INVALID)),
+        ] {
+            let Some(opcode) = service.opcode(of_rc) else { continue };
+            for pad in 1..=3 {
+                let mut headers = headers(&rig, opcode);
                 headers.reth.length = payload as u32;
                 let mut bytes = packet(&headers, &vec![5; payload]);
                 bytes[1] |= pad << 4;
@@ -123,19 +133,22 @@ fn every_value_of_the_first_bytes() {
 /// C9-6: reserved bits, FECN and BECN say nothing to a queue pair.
 #[test]
 fn every_value_of_the_reserved_bits() {
-    let mut rig = Rig::new(Service::Rc);
-    for byte in 0..=u8::MAX {
-        let mut bytes = packet(&headers(&rig, Opcode::RcSendOnly), &[5; 8]);
-        bytes[4] = byte;
-        rig.expect(&bytes, &acked(Service::Rc, RQ), &format!("fifth byte {byte:#x}"));
-        // AckReq and seven reserved bits.
-        let mut bytes = packet(&headers(&rig, Opcode::RcSendOnly), &[5; 8]);
-        bytes[8] = byte;
-        let quiet = Fate::Taken { answers: vec![], alive: true };
-        let expected = if byte & 0x80 != 0 { acked(Service::Rc, RQ) } else { quiet };
-        rig.expect(&bytes, &expected, &format!("ninth byte {byte:#x}"));
+    for service in Service::ALL {
+        let mut rig = Rig::new(service);
+        let send = service.opcode(Opcode::RcSendOnly).unwrap();
+        for byte in 0..=u8::MAX {
+            let mut bytes = packet(&headers(&rig, send), &[5; 8]);
+            bytes[4] = byte;
+            rig.expect(&bytes, &taken(service), &format!("{service:?}, fifth byte {byte:#x}"));
+            // AckReq and seven reserved bits.
+            let mut bytes = packet(&headers(&rig, send), &[5; 8]);
+            bytes[8] = byte;
+            let quiet = Fate::Taken { answers: vec![], alive: true };
+            let expected = if byte & 0x80 != 0 { taken(service) } else { quiet };
+            rig.expect(&bytes, &expected, &format!("{service:?}, ninth byte {byte:#x}"));
+        }
+        rig.check_bystanders();
     }
-    rig.check_bystanders();
 }
 
 /// All 65,536: the low 15 bits must be those of the default partition, of which the device is a full member.
@@ -145,11 +158,11 @@ fn every_partition_key() {
     // A duplicate is answered and leaves everything as it is.
     let mut old = headers(&rig, Opcode::RcWriteOnly);
     old.psn = Psn::new(RQ - 1);
-    let taken = acked(Service::Rc, RQ - 1);
+    let answer = taken_at(Service::Rc, RQ - 1);
     for pkey in 0..=u16::MAX {
         old.pkey = PKey(pkey);
         let expected =
-            if pkey & 0x7fff == 0x7fff { taken.clone() } else { Fate::Dropped(DropReason::BadPkey) };
+            if pkey & 0x7fff == 0x7fff { answer.clone() } else { Fate::Dropped(DropReason::BadPkey) };
         assert_eq!(rig.say(&packet(&old, &[])), expected, "P_Key {pkey:#x}");
     }
     assert_eq!(rig.victim().counters().duplicate_request, 2);
@@ -158,41 +171,53 @@ fn every_partition_key() {
 
 #[test]
 fn every_destination() {
-    let mut rig = Rig::new(Service::Rc);
-    let right = headers(&rig, Opcode::RcSendOnly);
-    let (ours, theirs) = (right.dest_qpn, rig.bystander());
-    let mut random = ChaCha8Rng::seed_from_u64(1);
-    let flipped = (0..24).map(|bit| ours.value() ^ 1 << bit);
-    let others = (0..10_000).map(|_| random.next_u32());
-    for qpn in flipped.chain(others).chain([0, 1, 0xff_ffff]).map(Qpn::new).filter(|qpn| *qpn != ours) {
-        let reason = if qpn == theirs { DropReason::BadAddress } else { DropReason::NoQp };
-        let bytes = packet(&Headers { dest_qpn: qpn, ..right }, &[5; 8]);
-        assert_eq!(rig.say(&bytes), Fate::Dropped(reason), "{qpn}");
+    for service in Service::ALL {
+        let mut rig = Rig::new(service);
+        let right = headers(&rig, service.opcode(Opcode::RcSendOnly).unwrap());
+        let (ours, theirs) = (right.dest_qpn, rig.bystander());
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        let flipped = (0..24).map(|bit| ours.value() ^ 1 << bit);
+        let others = (0..10_000).map(|_| random.next_u32());
+        let special = [0, 1, theirs.value(), Qpn::MULTICAST.value()];
+        for qpn in flipped.chain(others).chain(special).map(Qpn::new).filter(|qpn| *qpn != ours) {
+            let reason = match qpn {
+                // It is connected to somebody else.
+                _ if qpn == theirs => DropReason::BadAddress,
+                Qpn::MULTICAST => DropReason::NoGroup,
+                _ => DropReason::NoQp,
+            };
+            let bytes = packet(&Headers { dest_qpn: qpn, ..right }, &[5; 8]);
+            assert_eq!(rig.say(&bytes), Fate::Dropped(reason), "{service:?} {qpn}");
+        }
+        rig.check_bystanders();
     }
-    let bytes = packet(&Headers { dest_qpn: theirs, ..right }, &[5; 8]);
-    assert_eq!(rig.say(&bytes), Fate::Dropped(DropReason::BadAddress), "it is connected to somebody else");
-    rig.check_bystanders();
 }
 
-/// Rule "RC and UC: source address must be that of the QP's path". The source port says nothing.
+/// Rule "RC and UC: source address must be that of the QP's path". The source port says nothing; and a datagram may come
+/// from anywhere.
 #[test]
 fn packets_from_elsewhere_are_dropped() {
-    for service in [Service::Rc, Service::Xrc] {
+    for service in Service::ALL {
         let mut rig = Rig::new(service);
-        let bytes = packet(&headers(&rig, of(service, Opcode::RcSendOnly)), &[5; 8]);
+        let send = service.opcode(Opcode::RcSendOnly).unwrap();
         let IpAddr::V4(stranger) = STRANGER else { panic!() };
-        for bit in 0..32 {
-            let src = IpAddr::from((stranger.to_bits() ^ 1 << bit).to_be_bytes());
-            let arrival = Arrival { src, ..rig.arrival() };
-            assert_eq!(rig.say_from(&arrival, &bytes), Fate::Dropped(DropReason::BadAddress), "{src}");
-        }
+        let flipped = (0..32).map(|bit| IpAddr::from((stranger.to_bits() ^ 1 << bit).to_be_bytes()));
         let mapped = IpAddr::V6(stranger.to_ipv6_mapped());
-        let arrival = Arrival { src: mapped, ..rig.arrival() };
-        assert_eq!(rig.say_from(&arrival, &bytes), Fate::Dropped(DropReason::BadAddress));
+        for src in flipped.chain([mapped]) {
+            let bytes = packet(&headers(&rig, send), &[5; 8]);
+            let arrival = Arrival { src, ..rig.arrival() };
+            let fate = rig.say_from(&arrival, &bytes);
+            if service == Service::Ud {
+                assert_eq!(fate, taken(service), "{src}");
+                rig.renew();
+            } else {
+                assert_eq!(fate, Fate::Dropped(DropReason::BadAddress), "{src}");
+            }
+        }
         for src_port in [0, 1, 4791, u16::MAX] {
-            let bytes = packet(&headers(&rig, of(service, Opcode::RcSendOnly)), &[5; 8]);
+            let bytes = packet(&headers(&rig, send), &[5; 8]);
             let arrival = Arrival { src_port, ..rig.arrival() };
-            assert_eq!(rig.say_from(&arrival, &bytes), acked(service, RQ));
+            assert_eq!(rig.say_from(&arrival, &bytes), taken(service));
             rig.renew();
         }
         rig.check_bystanders();
@@ -214,14 +239,14 @@ fn every_kind_of_psn() {
         let psn = Psn::new(RQ).plus(distance);
         let ahead = distance < 1 << 23;
         for (opcode, old) in [
-            (Opcode::RcSendOnly, acked(Service::Rc, RQ - 1)),
-            (Opcode::RcWriteOnly, acked(Service::Rc, RQ - 1)),
+            (Opcode::RcSendOnly, taken_at(Service::Rc, RQ - 1)),
+            (Opcode::RcWriteOnly, taken_at(Service::Rc, RQ - 1)),
             (Opcode::RcReadRequest, Fate::Dropped(DropReason::StaleDuplicate)),
             (Opcode::RcFetchAdd, Fate::Dropped(DropReason::StaleDuplicate)),
             (Opcode::RcAtomicWrite, Fate::Dropped(DropReason::StaleDuplicate)),
             (Opcode::RcFlush, Fate::Dropped(DropReason::StaleDuplicate)),
         ] {
-            let nak = Fate::Taken { answers: vec![(ack_opcode(Service::Rc), RQ, SEQUENCE)], alive: true };
+            let nak = Fate::Taken { answers: vec![(Opcode::RcAcknowledge as u8, RQ, SEQUENCE)], alive: true };
             let payload = if opcode == Opcode::RcAtomicWrite { &[5; 8][..] } else { &[] };
             let bytes = packet(&Headers { psn, ..headers(&rig, opcode) }, payload);
             let expected = if ahead { &nak } else { &old };
@@ -240,13 +265,12 @@ fn every_syndrome() {
         rig.post(&[send]);
         let mut headers = headers(&rig, Opcode::RcAcknowledge);
         (headers.psn, headers.aeth.syndrome, headers.ack_req) = (Psn::new(SQ), byte, false);
-        let taken = |alive| Fate::Taken { answers: vec![], alive };
+        let quiet = |alive| Fate::Taken { answers: vec![], alive };
         let again = Fate::Taken { answers: vec![(Opcode::RcSendOnly as u8, SQ, 0)], alive: true };
         let expected = match Syndrome::from_u8(byte) {
-            Syndrome::Ack { .. } => taken(true),
-            Syndrome::Rnr { .. } => taken(true),
+            Syndrome::Ack { .. } | Syndrome::Rnr { .. } => quiet(true),
             Syndrome::Nak(NakCode::PsnSequenceError) => again,
-            Syndrome::Nak(_) => taken(false),
+            Syndrome::Nak(_) => quiet(false),
             Syndrome::Reserved(_) => Fate::Dropped(DropReason::ReservedSyndrome),
         };
         let fate = rig.say(&packet(&headers, &[]));
@@ -259,14 +283,16 @@ fn every_syndrome() {
 /// Every bit of the keys, lengths at their ends, and addresses outside.
 #[test]
 fn every_field_of_the_rdma_header() {
-    for service in [Service::Rc, Service::Xrc] {
+    for service in [Service::Rc, Service::Xrc, Service::Uc] {
         let mut rig = Rig::new(service);
-        let write = of(service, Opcode::RcWriteOnly);
-        let (read, first) = (of(service, Opcode::RcReadRequest), of(service, Opcode::RcWriteFirst));
-        let add = of(service, Opcode::RcFetchAdd);
+        let write = service.opcode(Opcode::RcWriteOnly).unwrap();
+        let first = service.opcode(Opcode::RcWriteFirst).unwrap();
+        // An unreliable connection has neither.
+        let read = service.opcode(Opcode::RcReadRequest);
+        let add = service.opcode(Opcode::RcFetchAdd);
         let rkey = rig.target.rkey();
         for key in (0..32).map(|bit| rkey ^ 1 << bit).chain([0, u32::MAX]) {
-            for opcode in [write, read, add] {
+            for opcode in [Some(write), read, add].into_iter().flatten() {
                 let mut headers = headers(&rig, opcode);
                 (headers.reth.rkey, headers.reth.length, headers.atomic.rkey) = (key, 8, key);
                 let payload: &[u8] = if opcode == write { &[9; 8] } else { &[] };
@@ -276,7 +302,7 @@ fn every_field_of_the_rdma_header() {
         let base = rig.target.addr();
         let end = base + REGION as u64;
         for va in [0, base - 1, end - 7, end, end + 8, u64::MAX - 7, u64::MAX, base ^ 1 << 63] {
-            for opcode in [write, read] {
+            for opcode in [Some(write), read].into_iter().flatten() {
                 let mut headers = headers(&rig, opcode);
                 (headers.reth.va, headers.reth.length) = (va, 8);
                 let payload: &[u8] = if opcode == write { &[9; 8] } else { &[] };
@@ -294,11 +320,12 @@ fn every_field_of_the_rdma_header() {
             (read, 1 << 31, ACCESS),
             (read, (1 << 31) + 1, INVALID),
             (read, u32::MAX, INVALID),
-            (first, 0, INVALID),
-            (first, MTU as u32, INVALID),
-            (first, 1 << 31, ACCESS),
-            (first, (1 << 31) + 1, INVALID),
+            (Some(first), 0, INVALID),
+            (Some(first), MTU as u32, INVALID),
+            (Some(first), 1 << 31, ACCESS),
+            (Some(first), (1 << 31) + 1, INVALID),
         ] {
+            let Some(opcode) = opcode else { continue };
             let mut headers = headers(&rig, opcode);
             (headers.reth.length, headers.ack_req) = (length, true);
             let payload: &[u8] = if opcode == first { &[9; MTU] } else { &[] };
@@ -306,15 +333,14 @@ fn every_field_of_the_rdma_header() {
             rig.expect(&packet(&headers, payload), &refused(service, code), &what);
         }
         // Atomics: every misalignment, and the ends of the region.
-        for offset in 1..8 {
-            let mut headers = headers(&rig, add);
-            headers.atomic.va += offset;
-            rig.expect(&packet(&headers, &[]), &refused(service, INVALID), "misaligned");
-        }
-        for va in [0, base - 8, end, u64::MAX - 7] {
+        for (va, code) in (1..8)
+            .map(|offset| (base + offset, INVALID))
+            .chain([0, base - 8, end, u64::MAX - 7].map(|va| (va, ACCESS)))
+        {
+            let Some(add) = add else { break };
             let mut headers = headers(&rig, add);
             headers.atomic.va = va;
-            rig.expect(&packet(&headers, &[]), &refused(service, ACCESS), &format!("atomic at {va:#x}"));
+            rig.expect(&packet(&headers, &[]), &refused(service, code), &format!("atomic at {va:#x}"));
         }
         assert_eq!(rig.target.to_vec().unwrap(), [1; REGION], "nothing was written");
         rig.check_bystanders();
@@ -359,10 +385,73 @@ fn every_bit_of_the_xrc_header() {
                 _ if bit < 24 => refused(Service::Xrc, INVALID),
                 Opcode::XrcReadRequest => answered(Opcode::XrcReadResponseOnly),
                 Opcode::XrcFetchAdd => answered(Opcode::XrcAtomicAcknowledge),
-                _ => acked(Service::Xrc, RQ),
+                _ => taken(Service::Xrc),
             };
             rig.expect(&bytes, &expected, &format!("{opcode:?} with bit {bit} flipped"));
         }
     }
     rig.check_bystanders();
+}
+
+/// Every bit of the Q_Key must be right; the sender may be anybody, and eight bits are reserved.
+#[test]
+fn every_bit_of_the_datagram_header() {
+    let mut rig = Rig::new(Service::Ud);
+    for bit in 0..64 {
+        for opcode in [Opcode::UdSendOnly, Opcode::UdSendOnlyImm] {
+            let mut bytes = packet(&headers(&rig, opcode), &[5; 8]);
+            bytes[12 + bit / 8] ^= 0x80 >> (bit % 8);
+            let expected = if bit < 32 { Fate::Dropped(DropReason::BadQkey) } else { taken(Service::Ud) };
+            rig.expect(&bytes, &expected, &format!("{opcode:?} with bit {bit} flipped"));
+        }
+    }
+    rig.check_bystanders();
+}
+
+/// The PSN of a datagram says nothing. Over an unreliable connection any begins a message, and no other goes on with it.
+#[test]
+fn every_kind_of_psn_of_unreliable_services() {
+    for service in [Service::Uc, Service::Ud] {
+        let mut rig = Rig::new(service);
+        for distance in [0, 1, 2, 1 << 22, (1 << 23) - 1, 1 << 23, (1 << 24) - 2, (1 << 24) - 1] {
+            let psn = Psn::new(RQ).plus(distance);
+            let send = service.opcode(Opcode::RcSendOnly).unwrap();
+            let bytes = packet(&Headers { psn, ..headers(&rig, send) }, &[5; 8]);
+            rig.expect(&bytes, &taken(service), &format!("{service:?} {distance} ahead"));
+            if service == Service::Uc {
+                for opcode in [Opcode::UcSendMiddle, Opcode::UcSendLast, Opcode::UcWriteLast] {
+                    let first = packet(&headers(&rig, Opcode::UcSendFirst), &[5; MTU]);
+                    assert_eq!(rig.say(&first), taken(service));
+                    let bytes = packet(&Headers { psn, ..headers(&rig, opcode) }, &[5; MTU]);
+                    let goes_on = distance == 1 && opcode != Opcode::UcWriteLast;
+                    let dropped = Fate::Dropped(DropReason::Unreliable);
+                    let expected = if goes_on { taken(service) } else { dropped };
+                    rig.expect(&bytes, &expected, &format!("{opcode:?} {distance} behind a First"));
+                    rig.renew();
+                }
+            }
+        }
+        rig.check_bystanders();
+    }
+}
+
+/// C9-205 and its like: a message that finds no receive, or none that is long enough.
+#[test]
+fn messages_without_room() {
+    for (service, length) in [(Service::Uc, 601), (Service::Ud, 561)] {
+        let mut rig = Rig::new(service);
+        let send = service.opcode(Opcode::RcSendOnly).unwrap();
+        if service == Service::Ud {
+            let long = packet(&headers(&rig, send), &vec![5; length]);
+            assert_eq!(
+                rig.say(&long),
+                Fate::Dropped(DropReason::Unreliable),
+                "40 bytes are for the network header"
+            );
+        }
+        let fits = packet(&headers(&rig, send), &[5; MTU]);
+        assert_eq!(rig.say(&fits), taken(service));
+        assert_eq!(rig.say(&fits), Fate::Dropped(DropReason::NoReceive));
+        rig.check_bystanders();
+    }
 }

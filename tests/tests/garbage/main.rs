@@ -13,9 +13,9 @@ mod rig;
 use qp::wire::{FethFields, Headers, Opcode, Packet};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use rig::{AT, Fate, MTU, REGION, RQ, Rig, Service, headers, packet};
+use rig::{Fate, MTU, REGION, RQ, Rig, Service, headers, packet};
 use rnic::engine::DropReason;
-use rnic::{Psn, QpState, Remote};
+use rnic::{Psn, QpState};
 use std::collections::BTreeMap;
 
 /// NAKs as they stand on the wire.
@@ -23,28 +23,22 @@ const SEQUENCE: u8 = 0x60;
 const INVALID: u8 = 0x61;
 const ACCESS: u8 = 0x62;
 
-/// The opcode of the acknowledgements of a service.
-fn ack_opcode(service: Service) -> u8 {
-    match service {
-        Service::Rc => Opcode::RcAcknowledge as u8,
-        Service::Xrc => Opcode::XrcAcknowledge as u8,
-    }
+/// Taken; and acknowledged under this PSN where anything is.
+fn taken_at(service: Service, psn: u32) -> Fate {
+    let ack = service.opcode(Opcode::RcAcknowledge);
+    Fate::Taken { answers: ack.map(|ack| (ack as u8, psn, 0)).into_iter().collect(), alive: true }
 }
 
-/// The opcode of a service with the low five bits of one of RC.
-fn of(service: Service, opcode: Opcode) -> Opcode {
-    let base = if service == Service::Xrc { 0xa0 } else { 0 };
-    Opcode::from_u8(base | opcode as u8).unwrap()
+fn taken(service: Service) -> Fate {
+    taken_at(service, RQ)
 }
 
-/// Taken, and acknowledged under this PSN.
-fn acked(service: Service, psn: u32) -> Fate {
-    Fate::Taken { answers: vec![(ack_opcode(service), psn, 0)], alive: true }
-}
-
-/// Refused for good.
+/// Refused for good; or dropped, where nothing is answered.
 fn refused(service: Service, code: u8) -> Fate {
-    Fate::Taken { answers: vec![(ack_opcode(service), RQ, code)], alive: false }
+    match service.opcode(Opcode::RcAcknowledge) {
+        Some(ack) => Fate::Taken { answers: vec![(ack as u8, RQ, code)], alive: false },
+        None => Fate::Dropped(DropReason::Unreliable),
+    }
 }
 
 fn answered(opcode: Opcode) -> Fate {
@@ -63,7 +57,7 @@ impl Rig {
 }
 
 /// Right packets of all kinds.
-fn right_packets(rig: &Rig, service: Service) -> Vec<(Headers, Vec<u8>)> {
+fn right_packets(rig: &Rig) -> Vec<(Headers, Vec<u8>)> {
     let all = [
         (Opcode::RcSendOnly, 0),
         (Opcode::RcSendOnly, 33),
@@ -78,29 +72,26 @@ fn right_packets(rig: &Rig, service: Service) -> Vec<(Headers, Vec<u8>)> {
         (Opcode::RcAtomicWrite, 8),
         (Opcode::RcFlush, 0),
     ];
-    let placed = |opcode| matches!(opcode, Opcode::RcAtomicWrite | Opcode::RcFlush);
-    all.into_iter()
-        .filter(|(opcode, _)| service == Service::Rc || !placed(*opcode))
-        .map(|(opcode, len)| {
-            let mut headers = headers(rig, of(service, opcode));
-            headers.reth.length = match opcode {
-                Opcode::RcWriteFirst => MTU as u32 + 1,
-                Opcode::RcReadRequest => 300,
-                _ => len as u32,
-            };
-            headers.feth = FethFields { placement: 1, selectivity: 0 };
-            (headers, vec![9; len])
-        })
-        .collect()
+    let right = |(of_rc, len): (Opcode, usize)| {
+        let mut headers = headers(rig, rig.service.opcode(of_rc)?);
+        headers.reth.length = match of_rc {
+            Opcode::RcWriteFirst => MTU as u32 + 1,
+            Opcode::RcReadRequest => 300,
+            _ => len as u32,
+        };
+        headers.feth = FethFields { placement: 1, selectivity: 0 };
+        Some((headers, vec![9; len]))
+    };
+    all.into_iter().filter_map(right).collect()
 }
 
 /// All of these are taken as they are: what follows spoils packets that were right.
 #[test]
 fn the_packets_that_are_spoiled_are_right() {
-    for service in [Service::Rc, Service::Xrc] {
+    for service in Service::ALL {
         let mut rig = Rig::new(service);
-        for number in 0..right_packets(&rig, service).len() {
-            let (headers, payload) = &right_packets(&rig, service)[number];
+        for number in 0..right_packets(&rig).len() {
+            let (headers, payload) = &right_packets(&rig)[number];
             let fate = rig.say(&packet(headers, payload));
             assert!(matches!(fate, Fate::Taken { alive: true, .. }), "{headers:?}: {fate:?}");
             rig.renew();
@@ -113,10 +104,10 @@ fn the_packets_that_are_spoiled_are_right() {
 /// packet. What is left of the others breaks a rule, or is a shorter message.
 #[test]
 fn every_truncation_is_dropped() {
-    for service in [Service::Rc, Service::Xrc] {
+    for service in Service::ALL {
         let mut rig = Rig::new(service);
-        for number in 0..right_packets(&rig, service).len() {
-            let (headers, payload) = right_packets(&rig, service).swap_remove(number);
+        for number in 0..right_packets(&rig).len() {
+            let (headers, payload) = right_packets(&rig).swap_remove(number);
             let whole = packet(&headers, &payload).len();
             for len in 0..whole {
                 let dest_qpn = rig.victim().qpn();
@@ -129,7 +120,7 @@ fn every_truncation_is_dropped() {
                     let send = matches!(headers.opcode.info().operation, qp::wire::Operation::Send);
                     let only =
                         headers.opcode.info().position.starts() && headers.opcode.info().position.ends();
-                    let expected = if send && only { acked(service, RQ) } else { refused(service, INVALID) };
+                    let expected = if send && only { taken(service) } else { refused(service, INVALID) };
                     assert_eq!(fate, expected, "{len} of {headers:?}");
                     rig.renew();
                 }
@@ -147,10 +138,10 @@ fn is_masked(bit: usize) -> bool {
 /// Rule "the ICRC is checked before any side effect": a packet with one bit flipped, wherever, is dropped.
 #[test]
 fn bit_flips_without_repair_are_dropped() {
-    for service in [Service::Rc, Service::Xrc] {
+    for service in Service::ALL {
         let mut rig = Rig::new(service);
-        for number in 0..right_packets(&rig, service).len() {
-            let (headers, payload) = right_packets(&rig, service).swap_remove(number);
+        for number in 0..right_packets(&rig).len() {
+            let (headers, payload) = right_packets(&rig).swap_remove(number);
             let covered = packet(&headers, &payload);
             let arrival = rig.arrival();
             let icrc = qp::wire::icrc::compute(&arrival.flow(), arrival.ident, &covered);
@@ -175,11 +166,11 @@ fn bit_flips_without_repair_are_dropped() {
 /// With the ICRC repaired a flipped bit may mean anything; `say_raw` checks that it means nothing that it must not.
 #[test]
 fn bit_flips_with_repair_do_no_harm() {
-    for service in [Service::Rc, Service::Xrc] {
+    for service in Service::ALL {
         let mut rig = Rig::new(service);
         let mut fates: BTreeMap<String, u32> = BTreeMap::new();
-        for number in 0..right_packets(&rig, service).len() {
-            let (headers, payload) = right_packets(&rig, service).swap_remove(number);
+        for number in 0..right_packets(&rig).len() {
+            let (headers, payload) = right_packets(&rig).swap_remove(number);
             let bits = 8 * packet(&headers, &payload).len();
             for bit in 0..bits.min(8 * 64) {
                 let dest_qpn = rig.victim().qpn();
@@ -198,22 +189,37 @@ fn bit_flips_with_repair_do_no_harm() {
             }
         }
         println!("{service:?}: {fates:?}");
-        for kind in ["taken", "refused", "dropped_no_qp", "dropped_bad_pkey", "dropped_bad_tver"] {
+        for kind in ["taken", "dropped_no_qp", "dropped_bad_pkey", "dropped_bad_tver"] {
             assert!(fates.contains_key(kind), "{kind}");
         }
+        assert_eq!(fates.contains_key("refused"), service.is_reliable());
+        assert_eq!(fates.contains_key("dropped_bad_qkey"), service == Service::Ud);
         rig.check_bystanders();
     }
 }
 
-/// A hundred thousand packets of random bytes, half of them with a right ICRC, half of those with a plausible beginning.
+/// A hundred thousand packets of random bytes, a quarter to each service, half of them with a right ICRC, half of those with a plausible beginning.
 #[test]
 fn random_bytes_do_no_harm() {
     const SEED: u64 = 4791;
     println!("seed {SEED}");
-    let mut rig = Rig::new(Service::Rc);
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
-    let mut fates: BTreeMap<&str, u32> = BTreeMap::new();
-    for i in 0..100_000u32 {
+    for service in Service::ALL {
+        let fates = random_bytes(service, &mut random);
+        println!("{service:?}: {fates:?}");
+        for kind in ["dropped_bad_icrc", "dropped_bad_opcode", "dropped_wrong_service"] {
+            assert!(fates.contains_key(kind), "{kind}");
+        }
+        // Nobody guesses a Q_Key.
+        assert_eq!(fates.contains_key("taken"), service != Service::Ud);
+        assert_eq!(fates.contains_key("refused"), service.is_reliable());
+    }
+}
+
+fn random_bytes(service: Service, random: &mut ChaCha8Rng) -> BTreeMap<&'static str, u32> {
+    let mut rig = Rig::new(service);
+    let mut fates = BTreeMap::new();
+    for i in 0..25_000u32 {
         let mut bytes = vec![0; (random.next_u32() % 400) as usize];
         random.fill_bytes(&mut bytes);
         let arrival = rig.arrival();
@@ -239,12 +245,8 @@ fn random_bytes_do_no_harm() {
             rig.renew();
         }
     }
-    println!("{fates:?}");
-    assert_eq!(rig.said, 100_000);
-    for kind in ["taken", "refused", "dropped_bad_icrc", "dropped_bad_opcode", "dropped_wrong_service"] {
-        assert!(fates.contains_key(kind), "{kind}");
-    }
-    let there = Remote { addr: rig.target.remote(AT).addr, rkey: rig.target.rkey() };
-    assert_eq!(rig.target.to_vec().unwrap(), [1; REGION], "nobody guesses {there:?}");
+    assert_eq!(rig.said, 25_000);
+    assert_eq!(rig.target.to_vec().unwrap(), [1; REGION], "nobody guesses a key");
     rig.check_bystanders();
+    fates
 }

@@ -1,6 +1,7 @@
 //! A device with live queue pairs, and a stranger who can say anything to it.
 
-use qp::wire::{Arrival, Headers, ICRC_LEN, Packet, icrc, pad_len};
+use qp::QKey;
+use qp::wire::{Arrival, DethFields, Headers, ICRC_LEN, Opcode, Packet, icrc, pad_len};
 use rnic::engine::{DropReason, PortCounters};
 use rnic::link::{Direction, FrameRef, Now, Observer};
 use rnic::sim::Net;
@@ -20,6 +21,8 @@ pub(crate) const STRANGERS: Qpn = Qpn::new(0x777);
 pub(crate) const RQ: u32 = 5000;
 pub(crate) const SQ: u32 = 0;
 pub(crate) const MTU: usize = 256;
+/// The key of datagram queue pairs.
+pub(crate) const QKEY: QKey = QKey(0x1234_5678);
 /// Bytes of each region; and where in the target the stranger works.
 pub(crate) const REGION: usize = 4096;
 pub(crate) const AT: u64 = 1024;
@@ -29,6 +32,27 @@ pub(crate) const AT: u64 = 1024;
 pub(crate) enum Service {
     Rc,
     Xrc,
+    Uc,
+    Ud,
+}
+
+impl Service {
+    pub(crate) const ALL: [Self; 4] = [Self::Rc, Self::Xrc, Self::Uc, Self::Ud];
+
+    /// Its opcode with the low five bits of one of RC, if there is one.
+    pub(crate) fn opcode(self, of_rc: Opcode) -> Option<Opcode> {
+        let base = match self {
+            Self::Rc => 0,
+            Self::Xrc => 0xa0,
+            Self::Uc => 0x20,
+            Self::Ud => 0x60,
+        };
+        Opcode::from_u8(base | of_rc as u8)
+    }
+
+    pub(crate) fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
+    }
 }
 
 /// A packet but for its ICRC, from BTH to pad.
@@ -71,6 +95,7 @@ struct Xrc {
 }
 
 pub(crate) struct Rig {
+    pub(crate) service: Service,
     net: Net,
     device: Device,
     pd: ProtectionDomain,
@@ -115,8 +140,21 @@ impl Rig {
         let heard = Arc::new(Mutex::new(Vec::new()));
         device.observe(Ear(Arc::clone(&heard))).expect("an observer");
         let victim = None;
-        let mut rig =
-            Self { net, device, pd, cq, target, guard, local, xrc, victim, bystanders, heard, said: 0 };
+        let mut rig = Self {
+            service,
+            net,
+            device,
+            pd,
+            cq,
+            target,
+            guard,
+            local,
+            xrc,
+            victim,
+            bystanders,
+            heard,
+            said: 0,
+        };
         rig.renew();
         rig
     }
@@ -124,9 +162,12 @@ impl Rig {
     /// A new victim in the place of the one there was, connected to the stranger, with a receive of 600 bytes.
     pub(crate) fn renew(&mut self) {
         self.victim = None;
-        let qp = match &self.xrc {
-            None => self.pd.create_qp(&QpInit::rc(&self.cq, &self.cq)),
-            Some(xrc) => self.device.create_qp(&QpInit::xrc_recv(&xrc.domain)),
+        let (pd, cq) = (&self.pd, &self.cq);
+        let qp = match (self.service, &self.xrc) {
+            (_, Some(xrc)) => self.device.create_qp(&QpInit::xrc_recv(&xrc.domain)),
+            (Service::Uc, _) => pd.create_qp(&QpInit::uc(cq, cq)),
+            (Service::Ud, _) => pd.create_qp(&QpInit::ud(cq, cq)),
+            _ => pd.create_qp(&QpInit::rc(cq, cq)),
         };
         let qp = qp.expect("a queue pair");
         let IpAddr::V4(v4) = STRANGER else { panic!("the stranger has IPv4") };
@@ -138,7 +179,10 @@ impl Rig {
             rd_atomic: 4,
             ..ConnectOptions::default()
         };
-        qp.connect(&stranger, &options).expect("connected");
+        match self.service {
+            Service::Ud => qp.activate(QKEY).expect("running"),
+            _ => qp.connect(&stranger, &options).expect("connected"),
+        }
         let recv = RecvWr { wr_id: 1, data: self.local.slice(0..600).expect("inside").into() };
         match &self.xrc {
             None => qp.post_recv(recv).expect("room"),
@@ -292,7 +336,7 @@ fn reasons<'a>(before: &'a PortCounters, after: &'a PortCounters) -> impl Iterat
 }
 
 /// Headers of a request of the stranger, with the PSN that is expected.
-pub(crate) fn headers(rig: &Rig, opcode: qp::wire::Opcode) -> Headers {
+pub(crate) fn headers(rig: &Rig, opcode: Opcode) -> Headers {
     let mut headers = Headers::new(opcode, rig.victim().qpn(), Psn::new(RQ));
     headers.ack_req = opcode.info().position.ends();
     headers.reth.rkey = rig.target.rkey();
@@ -300,10 +344,11 @@ pub(crate) fn headers(rig: &Rig, opcode: qp::wire::Opcode) -> Headers {
     headers.atomic.rkey = rig.target.rkey();
     headers.atomic.va = rig.target.remote(AT).addr;
     headers.xrc_srqn = rig.srqn();
+    headers.deth = DethFields { qkey: QKEY, src_qpn: STRANGERS };
     headers
 }
 
 /// The length of the headers and the ICRC of an opcode.
-pub(crate) fn smallest(opcode: qp::wire::Opcode) -> usize {
+pub(crate) fn smallest(opcode: Opcode) -> usize {
     usize::from(opcode.info().header_len) + ICRC_LEN
 }
