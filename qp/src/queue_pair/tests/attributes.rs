@@ -122,3 +122,85 @@ fn changed_attributes_take_effect() {
     b.sleep(Duration::from_nanos(4096 << 3));
     assert_eq!(b.notes()[0], Note::Sent(1, WcStatus::RetryExcErr));
 }
+
+/// A queue pair of some type in some state, if it gets there.
+fn in_state(setup: &Setup, state: QpState) -> Option<Bench> {
+    let qp_type = setup.qp_type;
+    Some(match state {
+        QpState::Reset => setup.reset(),
+        QpState::Init => setup.init(),
+        QpState::Rtr => setup.rtr(),
+        QpState::Rts => setup.rts(),
+        QpState::Sqe if qp_type.is_reliable() => return None,
+        QpState::Sqe => {
+            let mut b = setup.rts();
+            b.qp.post_send(any_send(qp_type, &[Sge { addr: 0, length: 1, lkey: 7 }]), &mut b.host).unwrap();
+            assert_eq!(b.sent(), NONE);
+            b.notes();
+            b
+        }
+        QpState::Sqd | QpState::Err => {
+            let mut b = setup.rts();
+            b.modify(&QpAttr::to_state(state));
+            b
+        }
+    })
+}
+
+/// A SEND to somebody whom the type can name.
+fn any_send(qp_type: QpType, sges: &[Sge]) -> SendWr {
+    let wr = SendWr::new(1, SEND, sges).flags(SendFlags::SIGNALED);
+    match qp_type {
+        QpType::Ud | QpType::Gsi => {
+            let path = AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, 2)), 0);
+            wr.to(Destination::Datagram { path: std::sync::Arc::new(path), qpn: PEERS, qkey: QKEY })
+        }
+        QpType::XrcSend => wr.to(Destination::XrcSrq(1)),
+        _ => wr,
+    }
+}
+
+/// Rules "post_recv from INIT on; post_send from RTS; in SQE and ERR posts are accepted and flushed", and packets from RTR
+/// on: every type in every state.
+#[test]
+fn every_type_in_every_state() {
+    use QpState::{Err as Failed, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    for (qp_type, state) in QpType::ALL.into_iter().flat_map(|t| QpState::ALL.map(|s| (t, s))) {
+        let setup = Setup { has_srq: qp_type == QpType::XrcRecv, ..Setup::of(qp_type) };
+        let Some(mut b) = in_state(&setup, state) else { continue };
+        let what = format!("{qp_type} in {state}");
+        assert_eq!(b.qp.state(), state, "{what}");
+        let flushed = |note: fn(u64, WcStatus) -> Note, id| vec![note(id, WcStatus::WrFlushErr)];
+        b.notes();
+        let sends = qp_type != QpType::XrcRecv;
+        let posted = b.qp.post_send(any_send(qp_type, &[]), &mut b.host);
+        assert_eq!(posted.is_ok(), sends && !matches!(state, Reset | Init | Rtr), "{what}: {posted:?}");
+        let expected = if sends && matches!(state, Sqe | Failed) { flushed(Note::Sent, 1) } else { vec![] };
+        assert_eq!(b.notes(), expected, "{what}");
+        assert_eq!(b.sent().len(), usize::from(sends && state == Rts), "{what}");
+        b.notes();
+        let receives = !matches!(qp_type, QpType::XrcSend | QpType::XrcRecv);
+        let posted = b.qp.post_recv(RecvWr { wr_id: 2, data: local(0, 100).into() }, &mut b.host);
+        assert_eq!(posted.is_ok(), receives && state != Reset, "{what}: {posted:?}");
+        let expected = if receives && state == Failed { flushed(Note::Received, 2) } else { vec![] };
+        assert_eq!(b.notes(), expected, "{what}");
+        // A packet that would be taken in RTS.
+        let of_rc = if qp_type.is_connected() { Opcode::RcWriteOnly } else { Opcode::RcSendOnly };
+        let base = match qp_type.transport() {
+            crate::wire::Transport::Uc => 0x20,
+            crate::wire::Transport::Ud => 0x60,
+            crate::wire::Transport::Xrc => 0xa0,
+            _ => 0,
+        };
+        let mut packet = rdma(Opcode::from_u8(base | of_rc as u8).unwrap(), RQ, START, KEY, 0, &[]);
+        packet.headers.xrc_srqn = host::XRC_SRQ;
+        packet.headers.deth.qkey = if qp_type == QpType::Gsi { QKey::GSI } else { QKEY };
+        let taken = matches!(state, Rtr | Rts | Sqd | Sqe);
+        let expected = match qp_type {
+            _ if !taken => Err(PacketDrop::State),
+            QpType::XrcSend => Err(PacketDrop::Service),
+            _ => Ok(()),
+        };
+        assert_eq!(b.feed(&packet), expected, "{what}");
+    }
+}

@@ -366,3 +366,22 @@ fn a_datagram_needs_an_address_and_only_sends() {
         assert_eq!(b.feed(&request(opcode, 0, b"")), Err(PacketDrop::Service));
     }
 }
+
+/// The packets of a train have one size, but for a shorter last one: a longer datagram begins the next.
+#[test]
+fn a_longer_datagram_begins_a_new_train() {
+    let mut b = ud().rts();
+    let path = way(2);
+    for (id, len) in (0..).zip([10, 10, 20, 20, 5, 5]) {
+        b.post_to(id, SEND, &[local(0, len)], to(&path, 0));
+    }
+    let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
+    let mut trains = Vec::new();
+    while b.qp.wants_to_transmit() {
+        let mut buf = [0; 1000];
+        let mut train = Train::new(&mut buf, flow, 64);
+        b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+        trains.push(train.packets());
+    }
+    assert_eq!(trains, [2, 3, 1]);
+}
