@@ -25,7 +25,7 @@ fn collect(folder: &Path, tests: &mut HashSet<String>) {
 fn every_rule_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut tests = HashSet::new();
-    for folder in ["qp/src", "qp/tests", "tests/tests"] {
+    for folder in ["qp/src", "qp/tests", "nic/src", "tests/tests"] {
         collect(&root.join(folder), &mut tests);
     }
     let rows = RULES.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Rule "));
