@@ -1,12 +1,18 @@
-//! When a NIC may send: how much may be on the way to a peer.
+//! When a NIC may send: how much may be on the way to a peer, and how fast.
 //!
 //! The crate is sans-IO: time is an argument, randomness a seed. It knows nothing of queue pairs, packets or sockets;
 //! it is told numbers of bytes and answers whether and when.
+
 
 #![forbid(unsafe_code)]
 
 pub mod drain;
 pub mod inflight;
+mod random;
+mod rate;
+mod setting;
 
 pub use drain::{Drain, Pace};
 pub use inflight::{Charge, PeerWindow};
+pub use rate::{ParseRateError, Rate};
+pub use setting::{SettingError, Value};
