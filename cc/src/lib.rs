@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dcqcn;
 pub mod drain;
 pub mod inflight;
 mod random;
