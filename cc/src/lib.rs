@@ -6,13 +6,17 @@
 
 #![forbid(unsafe_code)]
 
+mod control;
 pub mod dcqcn;
+pub mod dctcp;
 pub mod drain;
 pub mod inflight;
 mod random;
 mod rate;
 mod setting;
+pub mod timely;
 
+pub use control::{Ack, Algorithm, Controller, Policy};
 pub use drain::{Drain, Pace};
 pub use inflight::{Charge, PeerWindow};
 pub use rate::{ParseRateError, Rate};
