@@ -11,13 +11,17 @@ pub mod dcqcn;
 pub mod dctcp;
 pub mod drain;
 pub mod inflight;
+pub mod pacer;
 mod random;
 mod rate;
 mod setting;
 pub mod timely;
+pub mod wheel;
 
 pub use control::{Ack, Algorithm, Controller, Policy};
 pub use drain::{Drain, Pace};
 pub use inflight::{Charge, PeerWindow};
+pub use pacer::{Pacer, train_bytes};
 pub use rate::{ParseRateError, Rate};
 pub use setting::{SettingError, Value};
+pub use wheel::Wheel;
