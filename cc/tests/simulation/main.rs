@@ -1,0 +1,5 @@
+//! The parts of the crate together, in virtual time: many flows into one queue, pauses and credits over a cable.
+
+mod bottleneck;
+mod dcqcn;
+mod others;
