@@ -16,6 +16,7 @@ mod random;
 mod rate;
 mod setting;
 pub mod timely;
+pub mod vl;
 pub mod wheel;
 
 pub use control::{Ack, Algorithm, Controller, Policy};
