@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod control;
+pub mod credits;
 pub mod dcqcn;
 pub mod dctcp;
 pub mod drain;

@@ -1,5 +1,6 @@
 //! The parts of the crate together, in virtual time: many flows into one queue, pauses and credits over a cable.
 
 mod bottleneck;
+mod credits;
 mod dcqcn;
 mod others;
