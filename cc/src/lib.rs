@@ -13,6 +13,7 @@ pub mod dctcp;
 pub mod drain;
 pub mod inflight;
 pub mod pacer;
+pub mod pfc;
 mod random;
 mod rate;
 mod setting;

@@ -4,3 +4,4 @@ mod bottleneck;
 mod credits;
 mod dcqcn;
 mod others;
+mod pfc;
