@@ -11,6 +11,7 @@ pub mod credits;
 pub mod dcqcn;
 pub mod dctcp;
 pub mod drain;
+pub mod ets;
 pub mod inflight;
 pub mod pacer;
 pub mod pfc;
