@@ -1,12 +1,41 @@
-//! When a NIC may send: how much may be on the way to a peer.
+//! When a NIC may send: how much may be on the way to a peer, and how fast.
 //!
 //! The crate is sans-IO: time is an argument, randomness a seed. It knows nothing of queue pairs, packets or sockets;
-//! it is told numbers of bytes and answers whether and when.
+//! it is told numbers of bytes and answers whether and when. As elsewhere in rnic, `handle_*` and `on_*` take something
+//! in, `poll_*` gives something out, `poll_timeout` names the next instant at which something is due.
+//!
+//! * How fast a flow may send: [`Algorithm`] chooses, a [`Controller`] for each flow decides. [`dcqcn`] with its
+//!   receiver's and its queue's parts and its fluid model, [`dctcp`], [`timely`].
+//! * When it may send next at that rate: [`Pacer`], and [`Wheel`] for very many flows.
+//! * Whether the receiver has room: [`credits`] as on InfiniBand, [`pfc`] as on lossless Ethernet, [`PeerWindow`] and
+//!   [`Drain`] without either.
+//! * Which queue of a port sends next: [`vl`] as on InfiniBand, [`ets`] as on Ethernet.
+//!
+//! What can be set has the words of vendors and standards, the same in configuration files, on command lines and in
+//! Rust. Numbers say where they come from.
 
 #![forbid(unsafe_code)]
 
+mod control;
+pub mod credits;
+pub mod dcqcn;
+pub mod dctcp;
 pub mod drain;
+pub mod ets;
 pub mod inflight;
+pub mod pacer;
+pub mod pfc;
+mod random;
+mod rate;
+mod setting;
+pub mod timely;
+pub mod vl;
+pub mod wheel;
 
+pub use control::{Ack, Algorithm, Controller, Policy};
 pub use drain::{Drain, Pace};
 pub use inflight::{Charge, PeerWindow};
+pub use pacer::{Pacer, train_bytes};
+pub use rate::{ParseRateError, Rate};
+pub use setting::{SettingError, Value};
+pub use wheel::Wheel;

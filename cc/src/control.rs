@@ -1,0 +1,323 @@
+//! Congestion control, whichever: one interface for what a NIC has to tell it and ask it.
+
+use crate::dcqcn::{self, Notification, ReactionPoint, Red};
+use crate::dctcp::{self, Dctcp};
+use crate::rate::Rate;
+use crate::setting::SettingError;
+use crate::timely::{self, Timely};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What an acknowledgement told about the way of the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ack {
+    /// Bytes that it acknowledges and none did before.
+    pub bytes: u64,
+    /// Those of them whose packets were marked as having met congestion.
+    pub marked: u64,
+    /// The round-trip time, if it was measured.
+    pub rtt: Option<Duration>,
+}
+
+/// The choice of an algorithm and its settings. In a configuration file a table with `algorithm`; on a command line
+/// `dcqcn:preset=paper,rpg_ai_rate=10`, with the same words.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "algorithm", rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// None: every flow sends at the rate of the port.
+    #[default]
+    Off,
+    /// DCQCN.
+    Dcqcn(dcqcn::Options),
+    /// DCTCP.
+    Dctcp(dctcp::Config),
+    /// TIMELY.
+    Timely(timely::Config),
+}
+
+impl FromStr for Algorithm {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        match (name.trim(), settings) {
+            ("off", "") => Ok(Self::Off),
+            ("dcqcn", settings) => settings.parse().map(Self::Dcqcn),
+            ("dctcp", settings) => settings.parse().map(Self::Dctcp),
+            ("timely", settings) => settings.parse().map(Self::Timely),
+            _ => Err(SettingError::Malformed {
+                word: "algorithm".to_owned(),
+                value: text.to_owned(),
+                wanted: "`off`, `dcqcn`, `dctcp` or `timely`, the latter three with settings after a colon"
+                    .to_owned(),
+            }),
+        }
+    }
+}
+
+impl Algorithm {
+    /// What it means at a port of rate `line`.
+    ///
+    /// # Errors
+    ///
+    /// A setting does not exist or is out of range.
+    pub fn at(&self, line: Rate) -> Result<Policy, SettingError> {
+        let method = match self {
+            Self::Off => Method::Off,
+            Self::Dcqcn(options) => {
+                let settings = options.settings(line)?;
+                Method::Dcqcn {
+                    reaction: Arc::new(settings.roce_rp),
+                    notification: settings.roce_np,
+                    red: settings.red,
+                }
+            }
+            Self::Dctcp(config) => {
+                config.check()?;
+                Method::Dctcp(Arc::new(config.clone()))
+            }
+            Self::Timely(config) => {
+                config.check()?;
+                Method::Timely(Arc::new(config.clone()))
+            }
+        };
+        Ok(Policy { line, method })
+    }
+}
+
+/// An algorithm at a port: makes a [`Controller`] for each flow.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    line: Rate,
+    method: Method,
+}
+
+#[derive(Clone, Debug)]
+enum Method {
+    Off,
+    Dcqcn { reaction: Arc<dcqcn::Reaction>, notification: Notification, red: Red },
+    Dctcp(Arc<dctcp::Config>),
+    Timely(Arc<timely::Config>),
+}
+
+impl Policy {
+    /// The rate of the port.
+    #[must_use]
+    pub const fn line(&self) -> Rate {
+        self.line
+    }
+
+    /// The controller of a new flow.
+    #[must_use]
+    pub fn controller(&self) -> Controller {
+        match &self.method {
+            Method::Off => Controller::Off(self.line),
+            Method::Dcqcn { reaction, .. } => {
+                Controller::Dcqcn(ReactionPoint::new(Arc::clone(reaction), self.line))
+            }
+            Method::Dctcp(config) => Controller::Dctcp(Dctcp::new(Arc::clone(config), self.line)),
+            Method::Timely(config) => Controller::Timely(Timely::new(Arc::clone(config), self.line)),
+        }
+    }
+
+    /// What receivers do about marks; `None` if the algorithm has no CNPs.
+    #[must_use]
+    pub const fn notification(&self) -> Option<&Notification> {
+        match &self.method {
+            Method::Dcqcn { notification, .. } => Some(notification),
+            Method::Off | Method::Dctcp(_) | Method::Timely(_) => None,
+        }
+    }
+
+    /// How queues mark; `None` if the algorithm needs no marks.
+    #[must_use]
+    pub fn red(&self) -> Option<Red> {
+        match &self.method {
+            Method::Dcqcn { red, .. } => Some(red.clone()),
+            Method::Dctcp(_) => Some(dctcp::Config::red(self.line)),
+            Method::Off | Method::Timely(_) => None,
+        }
+    }
+}
+
+/// The rate of one flow. What an algorithm does not use, it ignores.
+#[derive(Clone, Debug)]
+pub enum Controller {
+    /// None: the rate of the port.
+    Off(Rate),
+    /// DCQCN: uses CNPs and the bytes sent.
+    Dcqcn(ReactionPoint),
+    /// DCTCP: uses the marks and round-trip times of acknowledgements.
+    Dctcp(Dctcp),
+    /// TIMELY: uses the round-trip times of acknowledgements.
+    Timely(Timely),
+}
+
+impl Controller {
+    /// The rate at which the flow may send.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        match self {
+            Self::Off(rate) => *rate,
+            Self::Dcqcn(c) => c.rate(),
+            Self::Dctcp(c) => c.rate(),
+            Self::Timely(c) => c.rate(),
+        }
+    }
+
+    /// The estimate of congestion, where the algorithm has one.
+    #[must_use]
+    pub fn alpha(&self, now: Instant) -> Option<f64> {
+        match self {
+            Self::Dcqcn(c) => c.alpha(now),
+            Self::Dctcp(c) => Some(c.alpha()),
+            Self::Off(_) | Self::Timely(_) => None,
+        }
+    }
+
+    /// The rate to which the flow recovers, where the algorithm has one.
+    #[must_use]
+    pub fn target_rate(&self) -> Option<Rate> {
+        match self {
+            Self::Dcqcn(c) => Some(c.target_rate()),
+            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) => None,
+        }
+    }
+
+    /// An acknowledgement arrived.
+    #[inline]
+    pub fn on_ack(&mut self, now: Instant, ack: &Ack) {
+        match self {
+            Self::Off(_) | Self::Dcqcn(_) => {}
+            Self::Dctcp(c) => c.on_ack(now, ack),
+            Self::Timely(c) => c.on_ack(now, ack),
+        }
+    }
+
+    /// A CNP arrived. Whether it was obeyed: algorithms without CNPs ignore it.
+    pub fn on_cnp(&mut self, now: Instant) -> bool {
+        match self {
+            Self::Dcqcn(c) => {
+                c.on_cnp(now);
+                true
+            }
+            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) => false,
+        }
+    }
+
+    /// The flow has sent `bytes`.
+    #[inline]
+    pub fn on_bytes_sent(&mut self, now: Instant, bytes: u64) {
+        if let Self::Dcqcn(c) = self {
+            c.on_bytes_sent(now, bytes);
+        }
+    }
+
+    /// When the rate changes next without anything happening.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Dcqcn(c) => c.poll_timeout(),
+            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) => None,
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Self::Dcqcn(c) = self {
+            c.handle_timeout(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dcqcn::{Options, Preset};
+
+    const LINE: Rate = Rate::from_gbps(10);
+
+    #[test]
+    fn an_algorithm_is_chosen_in_a_file_on_a_command_line_and_in_rust() {
+        let cases = [
+            ("algorithm = \"off\"", "off", Algorithm::Off),
+            (
+                "algorithm = \"dcqcn\"\npreset = \"laptop\"",
+                "dcqcn:preset=laptop",
+                Algorithm::Dcqcn(Options::new(Preset::Laptop)),
+            ),
+            (
+                "algorithm = \"dctcp\"\nmss = 4096",
+                "dctcp:mss=4096",
+                Algorithm::Dctcp(dctcp::Config { mss: 4096, ..dctcp::Config::default() }),
+            ),
+            (
+                "algorithm = \"timely\"\nvariant = \"original\"\nbeta = 0.8",
+                "timely:variant=original,beta=0.8",
+                Algorithm::Timely(timely::Config::original()),
+            ),
+        ];
+        for (file, line, algorithm) in cases {
+            assert_eq!(toml::from_str(file), Ok(algorithm.clone()));
+            assert_eq!(line.parse(), Ok(algorithm.clone()));
+            assert!(algorithm.at(LINE).is_ok());
+        }
+        for wrong in ["", "bbr", "off:x=1", "dctcp:preset=paper", "timely:variant=new", "dcqcn:preset"] {
+            assert!(wrong.parse::<Algorithm>().is_err(), "{wrong}");
+        }
+        for wrong in ["algorithm = \"bbr\"", "algorithm = \"dctcp\"\nk = 1"] {
+            assert!(toml::from_str::<Algorithm>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        for wrong in
+            ["dcqcn:pmax=2", "dctcp:ewma_gain=2", "dctcp:mss=0", "timely:t_low=501", "timely:beta=-1"]
+        {
+            let algorithm: Algorithm = wrong.parse().expect("words and values");
+            assert!(matches!(algorithm.at(LINE), Err(SettingError::OutOfRange { .. })), "{wrong}");
+        }
+    }
+
+    /// Each signal moves the algorithms that use it, and no other.
+    #[test]
+    fn controllers_react_to_their_own_signals() {
+        let now = Instant::now();
+        let after = |text: &str, signal: &dyn Fn(&mut Controller)| {
+            let policy = text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order");
+            let mut controller = policy.controller();
+            assert_eq!(controller.rate(), LINE, "{text}: no slow start");
+            signal(&mut controller);
+            controller.rate() < LINE
+        };
+        let cnp = |c: &mut Controller| _ = c.on_cnp(now);
+        let marks = |c: &mut Controller| {
+            c.on_ack(now, &Ack { bytes: 20_000, marked: 20_000, rtt: Some(Duration::from_micros(10)) });
+        };
+        let delay = |c: &mut Controller| {
+            for ms in 1..3 {
+                let ack = Ack { bytes: 20_000, marked: 0, rtt: Some(Duration::from_millis(ms)) };
+                c.on_ack(now + Duration::from_millis(ms), &ack);
+            }
+        };
+        let reactions = |text| [after(text, &cnp), after(text, &marks), after(text, &delay)];
+        assert_eq!(reactions("off"), [false, false, false]);
+        assert_eq!(reactions("dcqcn"), [true, false, false]);
+        assert_eq!(reactions("dctcp"), [false, true, false]);
+        assert_eq!(reactions("timely"), [false, false, true]);
+    }
+
+    #[test]
+    fn a_policy_says_what_queues_and_receivers_do() {
+        let policy = |text: &str| text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order");
+        assert_eq!(policy("dcqcn").red().map(|r| r.kmax), Some(200_000));
+        assert_eq!(policy("dctcp").red().map(|r| (r.kmin, r.kmax)), Some((30_000, 30_000)));
+        assert_eq!(policy("timely").red(), None);
+        assert_eq!(policy("dcqcn").notification().map(|n| n.min_time_between_cnps), Some(50));
+        assert!(policy("off").notification().is_none() && policy("dctcp").notification().is_none());
+        assert_eq!(policy("off").line(), LINE);
+    }
+}

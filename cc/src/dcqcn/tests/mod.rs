@@ -1,0 +1,2 @@
+mod reaction;
+mod settings;

@@ -1,0 +1,124 @@
+//! Presets, words and ranges.
+
+use crate::dcqcn::{AlphaUpdate, FirstIncrease, Options, Preset, Settings};
+use crate::{Rate, SettingError};
+use std::time::Duration;
+
+const AT: Rate = Rate::from_gbps(40);
+
+#[test]
+fn every_preset_is_within_its_ranges_at_every_rate() {
+    for preset in Preset::ALL {
+        for gbps in [1, 10, 25, 40, 100, 400, 800] {
+            let settings = preset.settings(Rate::from_gbps(gbps));
+            assert_eq!(settings.check(), Ok(()), "{preset} at {gbps} Gb/s");
+        }
+    }
+}
+
+#[test]
+fn the_paper_s_numbers_survive_the_vendor_s_units() {
+    let settings = Preset::Paper.settings(AT);
+    let rp = &settings.roce_rp;
+    assert_eq!(rp.byte_counter(), Some(10_000_000));
+    assert_eq!(rp.timer(), Some(Duration::from_micros(55)));
+    assert!((rp.gain() - 1.0 / 256.0).abs() < 1e-15);
+    assert_eq!(settings.roce_np.interval(), Duration::from_micros(50));
+    let strawman = Preset::PaperStrawman.settings(AT).roce_rp;
+    assert!((strawman.gain() - 1.0 / 16.0).abs() < 1e-15);
+    // 2 MB, where a maker of test instruments has "2 MB" for NVIDIA's default of 32,767.
+    assert_eq!(Preset::Nvidia.settings(AT).roce_rp.byte_counter(), Some(2_097_088));
+    assert_eq!(Preset::HpccSim.settings(AT).roce_rp.byte_counter(), None);
+    let at_25 = Preset::HpccSim.settings(Rate::from_gbps(25));
+    assert_eq!((at_25.red.kmin, at_25.red.kmax), (100_000, 400_000));
+    let at_100 = Preset::HpccSim.settings(Rate::from_gbps(100));
+    assert_eq!((at_100.red.kmin, at_100.red.kmax, at_100.roce_rp.rpg_ai_rate), (400_000, 1_600_000, 20));
+}
+
+#[test]
+fn a_file_a_command_line_and_rust_say_the_same() {
+    let text = "preset = \"nvidia\"\nrpg_ai_rate = 10\npmax = 0.05\nclamp_tgt_rate = true\n\
+                first_increase = \"at-threshold\"\n";
+    let from_file: Options = toml::from_str(text).expect("a table");
+    let line = "preset=nvidia,rpg_ai_rate=10,pmax=0.05,clamp_tgt_rate=true,first_increase=at-threshold";
+    let from_line: Options = line.parse().expect("words and values");
+    let in_rust = Options::new(Preset::Nvidia)
+        .with("rpg_ai_rate", 10u32)
+        .with("pmax", 0.05)
+        .with("clamp_tgt_rate", true)
+        .with("first_increase", FirstIncrease::AtThreshold.name());
+    let settings = in_rust.settings(AT).expect("in order");
+    assert_eq!(from_file.settings(AT), Ok(settings.clone()));
+    assert_eq!(from_line.settings(AT), Ok(settings.clone()));
+    assert_eq!(settings.roce_rp.rpg_ai_rate, 10);
+    assert_eq!(settings.roce_rp.alpha_update, AlphaUpdate::Periodic, "from the preset");
+    // Without anything it is the paper.
+    let nothing: Options = toml::from_str("").expect("an empty table");
+    assert_eq!(nothing.settings(AT), Ok(Preset::Paper.settings(AT)));
+    assert_eq!("".parse::<Options>().and_then(|o| o.settings(AT)), Ok(Preset::Paper.settings(AT)));
+}
+
+#[test]
+fn settings_can_be_written_and_read_back() {
+    for preset in Preset::ALL {
+        let settings = preset.settings(AT);
+        let text = toml::to_string(&settings).expect("plain data");
+        assert_eq!(toml::from_str::<Settings>(&text), Ok(settings));
+    }
+}
+
+#[test]
+fn every_word_can_be_set_and_no_other() {
+    let mut settings = Preset::Paper.settings(AT);
+    let values = ["1", "true", "0.5", "periodic", "cut-then-raise", "one-additive"];
+    for word in Settings::WORDS {
+        let taken = values.iter().filter(|v| settings.set(word, v).is_ok()).count();
+        assert!(taken >= 1, "{word} takes none of {values:?}");
+        assert!(matches!(settings.set(word, "x"), Err(SettingError::Malformed { .. })), "{word}");
+    }
+    let Err(SettingError::Unknown { word, known }) = settings.set("rpg_ai", "1") else {
+        panic!("no such word")
+    };
+    assert_eq!(word, "rpg_ai");
+    assert!(known.contains("rpg_ai_rate"));
+    assert!("rpg_ai=1".parse::<Options>().is_err() && "rpg_ai_rate".parse::<Options>().is_err());
+    let unknown: Options = toml::from_str("rpg_ai = 1").expect("any words");
+    assert!(matches!(unknown.settings(AT), Err(SettingError::Unknown { .. })));
+}
+
+#[test]
+fn ranges_are_checked_at_their_bounds() {
+    let check = |word: &str, value: &str| {
+        let mut settings = Preset::Paper.settings(AT);
+        settings.set(word, value).and_then(|()| settings.check())
+    };
+    let bounds = [
+        ("rpg_threshold", "31", "32"),
+        ("rpg_gd", "10", "9"),
+        ("rpg_gd", "20", "21"),
+        ("rpg_min_dec_fac", "100", "101"),
+        ("rpg_min_dec_fac", "1", "0"),
+        ("rpg_min_rate", "1", "0"),
+        ("dce_tcp_g", "1024", "1025"),
+        ("dce_tcp_rtt", "1", "0"),
+        ("initial_alpha_value", "1024", "1025"),
+        ("cnp_dscp", "63", "64"),
+        ("cnp_802p_prio", "7", "8"),
+        ("pmax", "1", "1.01"),
+        ("pmax", "0", "NaN"),
+        ("kmin", "200000", "200001"),
+    ];
+    for (word, good, bad) in bounds {
+        assert_eq!(check(word, good), Ok(()), "{word} = {good}");
+        let Err(SettingError::OutOfRange { word: named, .. }) = check(word, bad) else {
+            panic!("{word} = {bad} is out of range")
+        };
+        assert_eq!(named, word);
+    }
+    let stuck: Options = "rpg_time_reset=0,rpg_byte_reset=0".parse().expect("words and values");
+    assert!(stuck.settings(AT).is_err(), "a rate that never recovers");
+    assert_eq!(
+        check("rpg_gd", "9").expect_err("out of range").to_string(),
+        "`rpg_gd` cannot be 9: it must be 10 to 20"
+    );
+}

@@ -1,0 +1,24 @@
+//! Priority flow control: a port that runs out of buffer stops its peer, for each of eight priorities apart.
+//!
+//! * [`PauseFrame`]: the frame on the wire.
+//! * [`Ingress`]: the port that receives: when its buffer passes XOFF it asks for a pause, below XON it ends it.
+//! * [`Paused`]: the port that sends: which priorities may not, until when.
+//! * [`Headroom`]: how much may still arrive after XOFF.
+//! * [`Watchdog`]: what to do about a pause that does not end.
+//!
+//! The format is that of IEEE 802.1Qbb and 802.3 annex 31B, taken from public implementations.
+
+mod frame;
+mod headroom;
+mod ingress;
+mod paused;
+mod watchdog;
+
+pub use frame::{MalformedPause, PauseFrame, Quanta};
+pub use headroom::{Headroom, Span, mlx5_headroom, response_quanta};
+pub use ingress::{Full, Ingress, Thresholds};
+pub use paused::{PauseCounters, Paused};
+pub use watchdog::{Action, Verdict, Watchdog, WatchdogConfig};
+
+/// The number of priorities.
+pub const PRIORITIES: usize = 8;

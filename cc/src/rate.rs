@@ -1,0 +1,157 @@
+//! Rates of data.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Nanoseconds in a second, in which the arithmetic here is done.
+const NANOS: u128 = 1_000_000_000;
+
+/// A rate of data, in bits per second. As text it is a number with its unit: `40 Gb/s`, `2.5 Gb/s`, `615 Mb/s`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rate(u64);
+
+impl Rate {
+    /// A rate of `n` bits per second.
+    #[must_use]
+    pub const fn from_bits_per_second(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// A rate of `n` megabits (10^6) per second, the unit of NVIDIA's rate parameters.
+    #[must_use]
+    pub const fn from_mbps(n: u64) -> Self {
+        Self(n.saturating_mul(1_000_000))
+    }
+
+    /// A rate of `n` gigabits (10^9) per second.
+    #[must_use]
+    pub const fn from_gbps(n: u64) -> Self {
+        Self(n.saturating_mul(1_000_000_000))
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub const fn bits_per_second(self) -> u64 {
+        self.0
+    }
+
+    /// Bits per second, for calculations.
+    #[must_use]
+    pub const fn as_f64(self) -> f64 {
+        self.0 as f64
+    }
+
+    /// Megabits per second.
+    #[must_use]
+    pub const fn as_mbps(self) -> f64 {
+        self.as_f64() / 1e6
+    }
+
+    /// The time that `bytes` take, rounded up to a nanosecond. At a rate of zero, for ever.
+    #[must_use]
+    pub const fn time_for(self, bytes: u64) -> Duration {
+        if self.0 == 0 {
+            return Duration::MAX;
+        }
+        let nanos = (bytes as u128 * 8 * NANOS).div_ceil(self.0 as u128);
+        if nanos > u64::MAX as u128 { Duration::MAX } else { Duration::from_nanos(nanos as u64) }
+    }
+
+    /// The bytes that fit wholly into `time`.
+    #[must_use]
+    pub const fn bytes_in(self, time: Duration) -> u64 {
+        let nanos = time.as_nanos();
+        let bytes = nanos.saturating_mul(self.0 as u128) / (8 * NANOS);
+        if bytes > u64::MAX as u128 { u64::MAX } else { bytes as u64 }
+    }
+}
+
+/// The units of rates, by their sizes.
+const UNITS: [(&str, u64); 5] =
+    [("Tb/s", 1_000_000_000_000), ("Gb/s", 1_000_000_000), ("Mb/s", 1_000_000), ("kb/s", 1000), ("b/s", 1)];
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The largest unit of which it is at least one; up to 999 Gb/s and beyond stay in Gb/s, as ports do.
+        let (unit, size) = UNITS[1..].iter().find(|(_, size)| self.0 >= *size).copied().unwrap_or(("b/s", 1));
+        let value = self.0 as f64 / size as f64;
+        match f.precision() {
+            Some(digits) => write!(f, "{value:.digits$} {unit}"),
+            None => write!(f, "{value} {unit}"),
+        }
+    }
+}
+
+/// A text that is no rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no rate: a number and its unit are wanted, such as `40 Gb/s` or `500 Mb/s`")]
+pub struct ParseRateError(String);
+
+impl FromStr for Rate {
+    type Err = ParseRateError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseRateError(text.to_owned());
+        let trimmed = text.trim();
+        let (unit, size) = UNITS.iter().find(|(unit, _)| trimmed.ends_with(unit)).ok_or_else(wrong)?;
+        let number = trimmed.strip_suffix(unit).unwrap_or("").trim_end();
+        let value: f64 = number.parse().map_err(|_| wrong())?;
+        let bits = value * *size as f64;
+        if !(0.0..=u64::MAX as f64).contains(&bits) {
+            return Err(wrong());
+        }
+        Ok(Self(bits.round() as u64))
+    }
+}
+
+impl TryFrom<String> for Rate {
+    type Error = ParseRateError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Rate> for String {
+    fn from(rate: Rate) -> Self {
+        rate.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_written_with_their_units() {
+        for (text, bits) in [
+            ("40 Gb/s", 40_000_000_000),
+            ("2.5 Gb/s", 2_500_000_000),
+            ("615 Mb/s", 615_000_000),
+            ("7 b/s", 7),
+        ] {
+            let rate: Rate = text.parse().expect("a rate");
+            assert_eq!(rate.bits_per_second(), bits);
+            assert_eq!(rate.to_string(), text);
+        }
+        assert_eq!("1Tb/s".parse(), Ok(Rate::from_gbps(1000)));
+        for wrong in ["", "40", "Gb/s", "-1 Gb/s", "NaN b/s", "inf Gb/s", "1e30 Tb/s", "40 GB/s"] {
+            assert_eq!(wrong.parse::<Rate>(), Err(ParseRateError(wrong.to_owned())));
+        }
+    }
+
+    #[test]
+    fn times_round_up_and_bytes_round_down() {
+        let rate = Rate::from_gbps(40);
+        assert_eq!(rate.time_for(1000), Duration::from_nanos(200));
+        assert_eq!(rate.time_for(1), Duration::from_nanos(1));
+        assert_eq!(rate.bytes_in(Duration::from_nanos(200)), 1000);
+        assert_eq!(rate.bytes_in(Duration::from_nanos(199)), 995);
+        assert_eq!(Rate::default().time_for(1), Duration::MAX);
+        assert_eq!(Rate::from_bits_per_second(1).time_for(u64::MAX), Duration::MAX);
+        assert_eq!(Rate::from_gbps(u64::MAX).bytes_in(Duration::MAX), u64::MAX);
+    }
+}
