@@ -7,6 +7,7 @@ mod tests;
 
 pub use channel::{CompletionChannel, CompletionEvent};
 pub use stream::Completions;
+pub(crate) use stream::step;
 
 use crate::destroy::{NotDestroyed, destroy_last};
 use crate::device::DeviceInner;

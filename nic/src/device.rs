@@ -2,9 +2,9 @@
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
-use crate::engine::{AsyncEvent, Engine, EngineConfig, PKEYS, PortCounters};
+use crate::engine::{DropReason, EngineConfig, PKeyTable, PortCounters};
 use crate::error::{Error, Result};
-use crate::net::{Capabilities, RoceSocket, SocketConfig, SocketCounters};
+use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::xrc::XrcDomain;
@@ -32,7 +32,7 @@ pub(crate) fn pace(unacked_rate: Option<u64>) -> Option<Pace> {
 }
 
 /// How to open a device on the network.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ...
     pub address: Option<IpAddr>,
@@ -52,12 +52,33 @@ pub struct DeviceConfig {
     /// buffer: bytes a second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None` for
     /// [`DEFAULT_UNACKED_RATE`]; 0 for as fast as they can.
     pub unacked_rate: Option<u64>,
+    /// The P_Key table: the partitions that the port is in. The default partition alone if nothing is said.
+    pub pkeys: Vec<PKey>,
     /// Fault rules, in the language of [`crate::link::faults`].
     pub faults: Vec<String>,
     /// What the randomness of the fault rules follows from.
     pub fault_seed: u64,
     /// A file to capture all packets into, as pcapng.
     pub capture: Option<PathBuf>,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            address: None,
+            scope_id: 0,
+            mtu: None,
+            offload: None,
+            source_ports: None,
+            recv_buffer: None,
+            peer_window: None,
+            unacked_rate: None,
+            pkeys: vec![PKey::DEFAULT],
+            faults: Vec::new(),
+            fault_seed: 0,
+            capture: None,
+        }
+    }
 }
 
 impl DeviceConfig {
@@ -162,11 +183,13 @@ pub struct DeviceAttr {
 /// What a port is (`ibv_port_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttr {
-    /// Whether packets can flow.
+    /// Whether packets can flow: the link is up and the address on the host (`IBV_PORT_ACTIVE`). Asked of the host at
+    /// this moment.
     pub active: bool,
     /// Largest path MTU of any port.
     pub max_mtu: Mtu,
-    /// Largest path MTU of this port.
+    /// Largest path MTU of this port. It follows the MTU of the interface; queue pairs that are connected keep theirs,
+    /// and where that is too much now, their full packets are lost.
     pub active_mtu: Mtu,
     /// Entries of the GID table.
     pub gid_tbl_len: u32,
@@ -174,6 +197,10 @@ pub struct PortAttr {
     pub pkey_tbl_len: u16,
     /// Bytes of the longest message.
     pub max_msg_sz: u32,
+    /// Packets dropped because their P_Key did not match, up to the largest number that there is.
+    pub bad_pkey_cntr: u32,
+    /// Datagrams dropped because their Q_Key did not match, likewise.
+    pub qkey_viol_cntr: u32,
 }
 
 /// All counters of a device.
@@ -187,20 +214,36 @@ pub struct Counters {
     pub socket: Option<SocketCounters>,
 }
 
-/// The counter of the sockets, and what it counts.
-const SOCKET_OVERRUN: (&str, &str) =
-    ("socket_rx_overrun", "Datagrams that the kernel dropped because the socket's receive buffer was full.");
+/// The counters of the sockets: name, what it counts, and where it stands.
+type SocketCounter = (&'static str, &'static str, fn(&SocketCounters) -> u64);
+
+const SOCKET: [SocketCounter; 3] = [
+    (
+        "socket_rx_overrun",
+        "Datagrams that the kernel dropped because the socket's receive buffer was full.",
+        |s| s.drops,
+    ),
+    (
+        "socket_tx_refused",
+        "Trains that the kernel refused to send, and that are lost: no such address here, no route, too long, a firewall.",
+        |s| s.send_unreachable + s.send_too_big + s.send_filtered + s.send_failed,
+    ),
+    ("socket_tx_full", "Times that the kernel had no room for a train, which was sent later.", |s| {
+        s.send_would_block
+    }),
+];
 
 impl Counters {
     /// Every counter with its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let socket = self.socket.iter().flat_map(|s| [(SOCKET_OVERRUN.0, s.drops)]);
+        let socket = self.socket.iter().flat_map(|s| SOCKET.map(|(name, _, value)| (name, value(s))));
         self.qp.iter().chain(self.port.iter()).chain(socket)
     }
 
     /// Every counter's name with what it counts.
     pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
-        QpCounters::describe().chain(PortCounters::describe()).chain([SOCKET_OVERRUN])
+        let socket = SOCKET.iter().map(|(name, meaning, _)| (*name, *meaning));
+        QpCounters::describe().chain(PortCounters::describe()).chain(socket)
     }
 }
 
@@ -208,8 +251,10 @@ impl Device {
     /// Opens a device on the network.
     ///
     /// # Errors
-    /// [`Error::Open`] says what is in the way of the address and what to do about it.
+    /// [`Error::Open`] says what is in the way of the address and what to do about it; [`Error::PKeys`] what is wrong with
+    /// the P_Key table.
     pub fn open(config: &DeviceConfig) -> Result<Self> {
+        let pkeys = PKeyTable::new(&config.pkeys)?;
         let ip = config.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
         let mut socket = SocketConfig::new(ip);
         socket.scope_id = config.scope_id;
@@ -222,17 +267,26 @@ impl Device {
             None => RoceSocket::bind_first_free_loopback(&socket)?,
         };
         let address = socket.ip();
-        let carried = interface_mtu(address).and_then(Mtu::for_interface).unwrap_or(Mtu::B1024);
+        let watch = HostWatch::new(address, config.scope_id).inspect_err(|error| {
+            tracing::warn!(%error, %address, "the host's links and addresses cannot be watched: no PORT_ERR will come");
+        });
+        let watch = watch.ok();
+        let state = watch.as_ref().map(HostWatch::state);
+        let told = state.and_then(|state| state.path_mtu());
+        let carried = told.or_else(|| interface_mtu(address)).unwrap_or(Mtu::B1024);
+        let largest = config.mtu.unwrap_or(Mtu::B4096);
         let engine = EngineConfig {
             address,
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
-            active_mtu: config.mtu.map_or(carried, |m| m.min(carried)),
+            active_mtu: carried.min(largest),
             slot: rand::random(),
             seed: None,
             peer_window: config.peer_window,
             pace: pace(config.unacked_rate),
+            pkeys,
         };
-        let port = Port::new(engine, Io::Udp(Box::new(UdpIo::new(socket))), Clock::Real);
+        let io = Io::Udp(Box::new(UdpIo::new(socket)));
+        let port = Port::new(engine, io, Clock::Real, watch, largest);
         let device = Self::around("rnic0".into(), port, config.fault_seed);
         for rule in &config.faults {
             device.add_fault(rule)?;
@@ -265,29 +319,42 @@ impl Device {
         Gid::from(self.address())
     }
 
-    /// The P_Key table.
+    /// The P_Key table, by index; empty in a forked child.
     #[must_use]
     pub fn pkeys(&self) -> Vec<PKey> {
-        PKEYS.to_vec()
+        self.inner.port.inspect(|e| e.config().pkeys.as_slice().to_vec()).unwrap_or_default()
     }
 
     /// What the device can do.
     #[must_use]
     pub fn attr(&self) -> DeviceAttr {
-        crate::engine::device_attr()
+        let max_pkeys = self.inner.port.inspect(|e| e.config().pkeys.entries()).unwrap_or(1);
+        DeviceAttr { max_pkeys, ..crate::engine::device_attr() }
     }
 
     /// What the port is.
     #[must_use]
     pub fn port_attr(&self) -> PortAttr {
+        let port = &self.inner.port;
+        if port.is_ours() {
+            port.look_at_host();
+        }
+        let now = port.inspect(|e| {
+            let dropped = |reason| u32::try_from(e.port_counters().dropped(reason)).unwrap_or(u32::MAX);
+            let (bad_pkeys, bad_qkeys) = (dropped(DropReason::BadPkey), dropped(DropReason::BadQkey));
+            (e.is_active(), e.config().pkeys.entries(), bad_pkeys, bad_qkeys)
+        });
+        let (active, pkey_tbl_len, bad_pkey_cntr, qkey_viol_cntr) = now.unwrap_or_default();
         PortAttr {
-            active: self.inner.port.is_ours(),
+            active,
             max_mtu: Mtu::B4096,
-            active_mtu: self.inner.port.active_mtu,
+            active_mtu: port.active_mtu(),
             gid_tbl_len: 1,
-            pkey_tbl_len: 1,
+            pkey_tbl_len,
             // 2^31 (IBTA C9-94).
             max_msg_sz: 1 << 31,
+            bad_pkey_cntr,
+            qkey_viol_cntr,
         }
     }
 
@@ -305,7 +372,7 @@ impl Device {
     pub fn counters(&self) -> Counters {
         let Ok(port) = self.inner.port() else { return Counters::default() };
         port.with_lane(|lane| Counters {
-            port: lane.engine.port_counters().clone(),
+            port: lane.engine.port_counters(),
             qp: lane.engine.qp_counters(),
             socket: match &lane.io {
                 Io::Udp(udp) => Some(udp.counters()),
@@ -318,16 +385,6 @@ impl Device {
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
         self.inner.port.inspect(|e| e.qp(qpn).map(|qp| *qp.counters())).flatten()
-    }
-
-    /// The next asynchronous event.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn poll_event(&self) -> Result<Option<AsyncEvent>> {
-        let port = self.inner.port()?;
-        port.progress();
-        Ok(port.control(Engine::poll_event))
     }
 
     /// Makes progress: takes in what arrived and sends what is due. Whoever polls a completion queue or waits does
@@ -394,17 +451,8 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// The IP MTU of the interface that has `address`.
-fn interface_mtu(address: IpAddr) -> Option<u32> {
-    let wanted = address.to_canonical();
-    let matches = |a: &nix::ifaddrs::InterfaceAddress| {
-        let Some(storage) = &a.address else { return false };
-        let v4 = storage.as_sockaddr_in().map(|s| IpAddr::V4(s.ip()));
-        let v6 = storage.as_sockaddr_in6().map(|s| IpAddr::V6(s.ip()));
-        v4.or(v6) == Some(wanted)
-    };
-    let named = nix::ifaddrs::getifaddrs().ok()?.find(matches).map(|a| a.interface_name);
-    // All of 127.0.0.0/8 is the loopback interface's, though it lists one address only.
-    let name = named.or_else(|| wanted.is_loopback().then(|| "lo".to_owned()))?;
-    std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()
+/// The largest path MTU that the interface with `address` carries, where the kernel does not tell by itself.
+fn interface_mtu(address: IpAddr) -> Option<Mtu> {
+    let owner = interfaces().ok()?.into_iter().find(|interface| interface.has(address.to_canonical()))?;
+    Mtu::for_interface(owner.mtu)
 }

@@ -1,6 +1,6 @@
 //! Errors of the API.
 
-use crate::engine::{ModifyQpError, ResourceError};
+use crate::engine::{ModifyQpError, PKeyTableError, ResourceError};
 use qp::queue_pair::PostError;
 use std::time::Duration;
 use thiserror::Error;
@@ -24,6 +24,9 @@ pub enum Error {
     /// A work request was not accepted.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// What was given as P_Key table is none.
+    #[error(transparent)]
+    PKeys(#[from] PKeyTableError),
     /// A range of a memory region that does not exist.
     #[error("bytes {start}..{end} are not inside the region, which has {len}")]
     Range {

@@ -1,6 +1,7 @@
-//! Faults on purpose and captures: what a device offers to tests and labs.
+//! Faults on purpose, a port that goes down, and captures: what a device offers to tests and labs.
 
 use crate::device::Device;
+use crate::engine::{Engine, PortState};
 use crate::error::{Error, Result};
 use crate::link::Observer;
 use crate::link::capture::{Capture, CaptureOptions, CaptureStatus};
@@ -82,6 +83,50 @@ impl Device {
     fn with_faults<R>(&self, act: impl FnOnce(&mut FaultLayer) -> R) -> Option<R> {
         let port = self.inner.port().ok()?;
         port.with_lane(|lane| lane.link.layer_mut::<FaultLayer>().map(act))
+    }
+
+    /// Pulls the cable, or plugs it in again: a tool for tests and labs, in virtual time and on the network.
+    ///
+    /// While the port is down no packet leaves or arrives; both are counted (`tx_port_down`, `dropped_port_down`). Queue
+    /// pairs keep their states: what they send is repeated until retries are used up. The program hears of PORT_ERR and
+    /// PORT_ACTIVE, unless the port is down for other reasons as well.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn inject_port_state(&self, up: bool) -> Result<()> {
+        self.inject(|state| state.link = up)
+    }
+
+    /// Takes the address off the host, or puts it back, as far as this device is concerned: as
+    /// [`inject_port_state`](Self::inject_port_state), and the GID table is empty meanwhile, which GID_CHANGE tells.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn inject_gid_state(&self, present: bool) -> Result<()> {
+        self.inject(|state| state.address = present)
+    }
+
+    fn inject(&self, change: impl FnOnce(&mut PortState)) -> Result<()> {
+        self.inner.port()?.control(|engine| {
+            let mut state = engine.injected_port_state();
+            change(&mut state);
+            engine.inject_port_state(state);
+        });
+        Ok(())
+    }
+
+    /// Makes the device fail for good: a tool for tests, in virtual time and on the network.
+    ///
+    /// All queue pairs go to ERR, where their work requests are flushed, the program hears of DEVICE_FATAL, and nothing
+    /// can be created or modified any more ([`ResourceError::DeviceFailed`](crate::engine::ResourceError::DeviceFailed)).
+    /// Completions can be polled, and objects destroyed. The same happens by itself when the sockets of a device on the
+    /// network become unusable.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn inject_device_fatal(&self) -> Result<()> {
+        self.inner.port()?.control(Engine::fail);
+        Ok(())
     }
 
     /// Captures all packets of the device into a pcapng file, with comments on what the link did to them. It ends with

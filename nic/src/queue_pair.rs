@@ -150,10 +150,13 @@ pub struct ConnectOptions {
     pub rd_atomic: u8,
     /// TOS byte of the packets.
     pub traffic_class: u8,
+    /// Which entry of the port's P_Key table, on this side.
+    pub pkey_index: u16,
 }
 
 impl Default for ConnectOptions {
-    /// What perftest uses: timeout 14 (67 ms), 7 retries, RNR for ever with 0.64 ms waits, 16 READs outstanding, all rights.
+    /// What perftest uses: timeout 14 (67 ms), 7 retries, RNR for ever with 0.64 ms waits, 16 READs outstanding, all rights,
+    /// the first P_Key.
     fn default() -> Self {
         Self {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::LOCAL_WRITE,
@@ -164,6 +167,7 @@ impl Default for ConnectOptions {
             min_rnr_timer: 12,
             rd_atomic: 16,
             traffic_class: 0,
+            pkey_index: 0,
         }
     }
 }
@@ -243,7 +247,7 @@ impl QueuePair {
             gid: Gid::from(port.address).0,
             qpn: self.qpn().value(),
             psn: self.psn.value(),
-            mtu: port.active_mtu.bytes(),
+            mtu: port.active_mtu().bytes(),
         }
     }
 
@@ -252,7 +256,7 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
     pub fn connect(&self, peer: &QpAddress, options: &ConnectOptions) -> Result<()> {
-        let ours = self.device.port()?.active_mtu;
+        let ours = self.device.port()?.active_mtu();
         let theirs = Mtu::from_bytes(peer.mtu).unwrap_or(Mtu::B1024);
         let mtu = options.mtu.unwrap_or_else(|| ours.min(theirs));
         let mut way = AddressVector::new(Gid(peer.gid), 0);
@@ -272,7 +276,7 @@ impl QueuePair {
                 .rnr_retry(options.rnr_retry)
                 .max_rd_atomic(options.rd_atomic);
         }
-        self.modify(&QpAttr::to_init(1, 0, options.access))?;
+        self.modify(&QpAttr::to_init(1, options.pkey_index, options.access))?;
         self.modify(&to_rtr)?;
         self.modify(&to_rts)
     }

@@ -5,11 +5,12 @@
 //! second costs nothing.
 
 use crate::device::{Device, pace};
-use crate::engine::EngineConfig;
+use crate::engine::{EngineConfig, PKeyTable};
+use crate::error::Result;
 use crate::port::{Clock, Io, Port, SimPacket};
 use crate::queue::locked;
-use qp::Mtu;
 use qp::wire::Arrival;
+use qp::{Mtu, PKey};
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,6 +20,28 @@ use std::time::{Duration, Instant};
 
 /// Time from one device to another by default: 1 us, a switch and a few metres of cable.
 const LATENCY: Duration = Duration::from_micros(1);
+
+/// How a device in virtual time is set up.
+#[derive(Clone, Debug)]
+pub struct DeviceSetup {
+    /// Its name, which fault rules can use; `None` for sim0, sim1, ...
+    pub name: Option<String>,
+    /// Its P_Key table.
+    pub pkeys: Vec<PKey>,
+    /// The largest path MTU of its port.
+    pub mtu: Mtu,
+    /// What its keys, and the randomness of its fault rules, follow from; `None` for a seed that follows from the
+    /// network's.
+    pub seed: Option<u64>,
+    /// As [`DeviceConfig::peer_window`](crate::DeviceConfig::peer_window).
+    pub peer_window: Option<u32>,
+}
+
+impl Default for DeviceSetup {
+    fn default() -> Self {
+        Self { name: None, pkeys: vec![PKey::DEFAULT], mtu: Mtu::B4096, seed: None, peer_window: None }
+    }
+}
 
 /// A network in virtual time.
 #[derive(Clone)]
@@ -71,34 +94,44 @@ impl Net {
     /// A new device: 10.0.0.1 for the first, 10.0.0.2 for the second, and so on. They are named sim0, sim1, ...
     #[must_use]
     pub fn device(&self) -> Device {
-        self.add(None)
+        self.add(&DeviceSetup::default(), PKeyTable::default())
     }
 
     /// A new device with a name that fault rules can use: `a>b drop`.
     #[must_use]
     pub fn named_device(&self, name: &str) -> Device {
-        self.add(Some(name))
+        self.add(&DeviceSetup { name: Some(name.to_owned()), ..DeviceSetup::default() }, PKeyTable::default())
     }
 
-    fn add(&self, name: Option<&str>) -> Device {
+    /// A new device that is set up so.
+    ///
+    /// # Errors
+    /// [`Error::PKeys`](crate::Error::PKeys): the P_Key table is none.
+    pub fn device_with(&self, setup: &DeviceSetup) -> Result<Device> {
+        let pkeys = PKeyTable::new(&setup.pkeys)?;
+        Ok(self.add(setup, pkeys))
+    }
+
+    fn add(&self, setup: &DeviceSetup, pkeys: PKeyTable) -> Device {
         let mut state = locked(&self.world.state);
         let number = u32::try_from(state.sites.len() + 1).unwrap_or(u32::MAX);
         // 10.0.0.0/8 has room for 2^24 devices.
         let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (number & 0xff_ffff)));
         let source_ports = vec![0xc000 + u16::try_from(number % 0x3fff).unwrap_or(0)];
-        let seed = self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number));
+        let seed = setup.seed.unwrap_or(self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number)));
         let config = EngineConfig {
             address,
             source_ports: source_ports.clone(),
-            active_mtu: Mtu::B4096,
+            active_mtu: setup.mtu,
             slot: 0,
             seed: Some(seed),
-            peer_window: None,
+            peer_window: setup.peer_window,
             pace: pace(state.unacked_rate),
+            pkeys,
         };
         let io = Io::Sim { address, source_ports, outbox: Vec::new() };
-        let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)));
-        let name = name.map_or_else(|| format!("sim{}", number - 1), str::to_owned);
+        let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)), None, setup.mtu);
+        let name = setup.name.clone().unwrap_or_else(|| format!("sim{}", number - 1));
         state.sites.push(Site { name: name.clone(), address, port: Arc::downgrade(&port) });
         drop(state);
         Device::around(name, port, seed)

@@ -139,9 +139,14 @@ fn show(object: &str) -> Vec<Value> {
 #[test]
 fn show_prints_json_and_lines() {
     let _alone = ADDRESSES.write().unwrap_or_else(PoisonError::into_inner);
-    for (object, key) in
-        [("dev", "node_type"), ("link", "state"), ("gid", "gid"), ("attr", "max_qp"), ("counters", "meaning")]
-    {
+    for (object, key) in [
+        ("dev", "node_type"),
+        ("link", "state"),
+        ("gid", "gid"),
+        ("pkey", "pkeys"),
+        ("attr", "async_events"),
+        ("counters", "meaning"),
+    ] {
         let rows = show(object);
         assert!(!rows.is_empty(), "{object}");
         assert!(rows.iter().all(|row| !row[key].is_null()), "{object}: {rows:?}");

@@ -1,11 +1,16 @@
-//! A network namespace with two IPv6 addresses, so that two processes of one machine can talk over IPv6: the
-//! loopback interface has one such address only.
+//! Network namespaces: hosts of our own, whose addresses and links a test may take away.
+//!
+//! Two processes of one machine also need one to talk over IPv6: the loopback interface has one such address only.
 
 use crate::peer::Peer;
 use crate::protocol::Opening;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Two addresses of a unique local prefix (RFC 4193), on the loopback interface of the namespace.
 pub const ADDRESSES: [Ipv6Addr; 2] =
@@ -53,20 +58,39 @@ impl Namespace {
     /// # Errors
     /// Why there is none: namespaces are not allowed here, or a program is missing.
     pub fn new() -> Result<Self, String> {
-        Self::with(true).or_else(|user| Self::with(false).map_err(|root| format!("{user}; as root: {root}")))
+        let new = |user| {
+            let mut unshare = Command::new("unshare");
+            unshare.arg(if user { "-Urn" } else { "-n" });
+            Self::kept_by(unshare, user)
+        };
+        new(true).or_else(|user| new(false).map_err(|root| format!("{user}; as root: {root}")))
     }
 
-    fn with(user: bool) -> Result<Self, String> {
+    /// Another namespace, with the same rights: links may lead from one to the other.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn sibling(&self) -> Result<Self, String> {
+        if !self.user {
+            let mut unshare = Command::new("unshare");
+            unshare.arg("-n");
+            return Self::kept_by(unshare, false);
+        }
+        let mut enter = Command::new("nsenter");
+        enter.args(["-t", &self.keeper.id().to_string(), "-U", "--preserve-credentials", "unshare", "-n"]);
+        Self::kept_by(enter, true)
+    }
+
+    fn kept_by(mut launcher: Command, user: bool) -> Result<Self, String> {
         let script = "ip link set lo up && ip -6 addr add fd00::1/64 dev lo nodad \
                       && ip -6 addr add fd00::2/64 dev lo nodad && echo ready && exec cat";
-        let mut keeper = Command::new("unshare")
-            .arg(if user { "-Urn" } else { "-n" })
+        let mut keeper = launcher
             .args(["sh", "-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|e| format!("unshare: {e}"))?;
+            .map_err(|e| format!("{}: {e}", launcher.get_program().display()))?;
         let mut line = String::new();
         let output = keeper.stdout.take().ok_or("no pipe")?;
         // Ends at the latest when the shell does.
@@ -78,16 +102,47 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A peer inside, at one of the [`ADDRESSES`].
-    #[must_use]
-    pub fn peer(&self, which: usize, opening: &Opening) -> Peer {
+    /// What starts a program inside.
+    fn enter(&self) -> Command {
         let mut enter = Command::new("nsenter");
         enter.args(["-t", &self.keeper.id().to_string(), "-n"]);
         if self.user {
             enter.args(["-U", "--preserve-credentials"]);
         }
-        let address = Some(IpAddr::V6(ADDRESSES[which]));
-        Peer::open_through(enter, &Opening { address, ..opening.clone() })
+        enter
+    }
+
+    /// A peer inside, at one of the [`ADDRESSES`].
+    #[must_use]
+    pub fn peer(&self, which: usize, opening: &Opening) -> Peer {
+        self.peer_at(ADDRESSES[which].into(), opening)
+    }
+
+    /// A peer inside, at an address that it has.
+    #[must_use]
+    pub fn peer_at(&self, address: IpAddr, opening: &Opening) -> Peer {
+        Peer::open_through(self.enter(), &Opening { address: Some(address), ..opening.clone() })
+    }
+
+    /// Runs `ip` inside, with the words of `line`; returns what it printed.
+    ///
+    /// # Errors
+    /// What it said of an error.
+    pub fn try_ip(&self, line: &str) -> Result<String, String> {
+        let output = self.enter().arg("ip").args(line.split_whitespace()).output();
+        let output = output.map_err(|e| format!("nsenter: {e}"))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(format!("ip {line}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    }
+
+    /// Runs `ip` inside; it must work.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn ip(&self, line: &str) {
+        let _ = self.try_ip(line).unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
@@ -96,5 +151,52 @@ impl Drop for Namespace {
         // An error means that it is gone already.
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
+    }
+}
+
+/// Two namespaces, and a cable between the interfaces that both call `eth0`.
+pub struct Cable {
+    /// One end, and the other.
+    pub ends: [Namespace; 2],
+}
+
+impl Cable {
+    /// The IPv4 addresses of the ends, with prefixes of 24 bits.
+    pub const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
+    /// The IPv6 addresses of the ends, with prefixes of 64 bits.
+    pub const V6: [Ipv6Addr; 2] =
+        [Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)];
+
+    /// A new one: both links are up, and both addresses there.
+    ///
+    /// # Errors
+    /// As [`Namespace::new`], and where the kernel has no virtual cables (veth).
+    pub fn new() -> Result<Self, String> {
+        let left = Namespace::new()?;
+        let right = left.sibling()?;
+        left.try_ip(&format!("link add eth0 type veth peer name eth0 netns {}", right.keeper.id()))?;
+        let ends = [left, right];
+        for (end, (v4, v6)) in ends.iter().zip(Self::V4.iter().zip(Self::V6)) {
+            end.try_ip(&format!("addr add {v4}/24 dev eth0"))?;
+            end.try_ip(&format!("addr add {v6}/64 dev eth0 nodad"))?;
+            end.try_ip("link set eth0 up")?;
+        }
+        let cable = Self { ends };
+        cable.settle()?;
+        Ok(cable)
+    }
+
+    /// Waits until both ends know that the other is there: the kernel tells them a little later.
+    fn settle(&self) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        for end in &self.ends {
+            while !end.try_ip("link show eth0")?.contains("state UP") {
+                if Instant::now() > deadline {
+                    return Err("a virtual cable stays without carrier".to_owned());
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::unistd::{ForkResult, Pid, getppid};
 use rnic::{Device, Error, MemoryRegion, RcEnd, WcStatus};
 use std::io::BufRead;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::pin::pin;
@@ -31,6 +32,25 @@ pub fn unmap(region: &MemoryRegion, pages: Range<usize>) -> nix::Result<()> {
     // SAFETY: the pages belong to a region, which nobody borrows from; the library itself expects faults there.
     unsafe { mmap_anonymous(Some(addr), len, ProtFlags::PROT_NONE, flags) }?;
     Ok(())
+}
+
+/// Closes the socket of this process that receives at RoCEv2's port of an address, behind the device's back.
+///
+/// # Errors
+/// ENOENT if there is none; those of the proc file system.
+pub fn close_socket(address: IpAddr) -> std::io::Result<()> {
+    use nix::sys::socket::{SockaddrIn, getsockname};
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let fd: i32 = entry?.file_name().to_string_lossy().parse().unwrap_or(-1);
+        let bound = getsockname::<SockaddrIn>(fd);
+        if bound.is_ok_and(|b| IpAddr::V4(b.ip()) == address && b.port() == rnic::net::ROCE_PORT) {
+            // SAFETY: the device that owns the descriptor expects that somebody else closes it; nobody uses its number
+            // for another file before the device has noticed.
+            Errno::result(unsafe { libc::close(fd) })?;
+            return Ok(());
+        }
+    }
+    Err(Errno::ENOENT.into())
 }
 
 /// Schedules this thread first come, first served, in front of all ordinary ones.
@@ -82,10 +102,15 @@ fn inherited(state: &mut State) -> Vec<String> {
         expect("create_cq", device.create_cq(4).map(drop));
         expect("create_comp_channel", device.create_comp_channel().map(drop));
         expect("poll_event", device.poll_event().map(drop));
+        expect("wait_event", device.wait_event(Duration::from_millis(1)).map(drop));
+        expect("events", device.events().map(drop));
+        expect("query_gid", device.query_gid(0).map(drop));
+        expect("inject_port_state", device.inject_port_state(true));
         expect("open_xrcd", device.open_xrcd().map(drop));
         device.progress();
         let _ =
             (device.address(), device.gid(), device.counters(), device.port_attr(), format!("{device:?}"));
+        let _ = (device.attr(), device.pkeys(), device.gid_table());
         let _ = device.socket_capabilities();
     }
     if let Some(pd) = &state.pd {

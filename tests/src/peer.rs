@@ -258,6 +258,20 @@ impl Peer {
         }
     }
 
+    /// Its next events: so many, by name. Fewer only if they do not come in time.
+    pub fn events(&mut self, count: usize) -> Vec<String> {
+        self.events_within(count, LIMIT / 2)
+    }
+
+    /// Its next events, by name, so many at most: those that come in time.
+    pub fn events_within(&mut self, count: usize, limit: Duration) -> Vec<String> {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        match self.ask(&Command::Events(count, millis)) {
+            Reply::Events(names) => names,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Kills it with SIGKILL and waits until it is gone.
     pub fn kill(&mut self) {
         // An error means that it is gone already.

@@ -208,6 +208,12 @@ pub enum Command {
     Counters,
     /// Read the state of a queue pair.
     State(usize),
+    /// Sleep until so many asynchronous events came, or so many milliseconds have passed.
+    Events(usize, u64),
+    /// Look at the port.
+    Port,
+    /// Close the receiving socket behind the device's back.
+    CloseSocket,
     /// READ 8 bytes again and again for so many milliseconds, a millisecond apart; tells how long each took.
     Probe(usize, Place, usize, u64),
     /// Poll an empty completion queue for so many milliseconds.
@@ -241,6 +247,10 @@ pub enum Reply {
     Counters(BTreeMap<String, u64>),
     /// The state of a queue pair.
     State(String),
+    /// Asynchronous events by name, oldest first.
+    Events(Vec<String>),
+    /// The port: whether it is active, its path MTU in bytes, and its GIDs with the names of their interfaces.
+    Port(bool, u32, Vec<(String, Option<String>)>),
     /// How long each READ took, in microseconds.
     Probed(Vec<u64>),
     /// Processor time in milliseconds.

@@ -94,6 +94,9 @@ impl State {
                 return Ok(Reply::Counters(counters.iter().map(|(n, v)| (n.to_owned(), v)).collect()));
             }
             Command::State(qp) => return Ok(Reply::State(self.end(qp)?.qp.state().to_string())),
+            Command::Events(count, millis) => return self.events(count, Duration::from_millis(millis)),
+            Command::Port => return self.port(),
+            Command::CloseSocket => os::close_socket(self.device()?.address())?,
             Command::Probe(qp, place, region, millis) => return self.probe(qp, place, region, millis),
             Command::Poll(qp, millis) => {
                 let until = Instant::now() + Duration::from_millis(millis);
@@ -120,6 +123,25 @@ impl State {
         self.pd = Some(device.alloc_pd()?);
         self.device = Some(device);
         Ok(Reply::Opened(address))
+    }
+
+    fn events(&self, count: usize, limit: Duration) -> Answer<Reply> {
+        let deadline = Instant::now() + limit;
+        let mut names = Vec::new();
+        while names.len() < count {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Some(event) = self.device()?.wait_event(left)? else { break };
+            names.push(event.name().to_owned());
+        }
+        Ok(Reply::Events(names))
+    }
+
+    fn port(&self) -> Answer<Reply> {
+        let device = self.device()?;
+        let port = device.port_attr();
+        let gids = device.gid_table().into_iter();
+        let gids = gids.map(|entry| (entry.gid.to_string(), entry.interface.map(|i| i.name))).collect();
+        Ok(Reply::Port(port.active, port.active_mtu.bytes(), gids))
     }
 
     fn device(&self) -> Answer<&Device> {

@@ -90,7 +90,7 @@ impl Completions {
                 self.asleep = true;
                 sleep(&self.cq, port, self.place, cx)
             }
-            Clock::Virtual(world) => step(&self.cq, world, &mut self.idle, cx),
+            Clock::Virtual(world) => step(world, &mut self.idle, cx, || self.cq.poll_result()),
         }
     }
 }
@@ -119,16 +119,16 @@ fn sleep(cq: &CompletionQueue, port: &Port, place: u64, cx: &Context<'_>) -> Pol
 }
 
 /// Moves virtual time on, once everybody else had a turn: they may have something to post at this instant.
-fn step(
-    cq: &CompletionQueue,
+pub(crate) fn step<R>(
     world: &World,
     idle: &mut u32,
     cx: &Context<'_>,
-) -> Poll<Result<WorkCompletion>> {
+    look: impl FnOnce() -> Option<Result<R>>,
+) -> Poll<Result<R>> {
     let end = world.now() + Duration::from_secs(u64::from(u32::MAX));
     if *idle > 0 && world.step_until(end) {
         *idle = 0;
-        if let Some(result) = cq.poll_result() {
+        if let Some(result) = look() {
             return Poll::Ready(result);
         }
     }

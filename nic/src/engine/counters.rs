@@ -69,6 +69,8 @@ reasons! {
     NoGroup = "dropped_no_group",
     /// A datagram that was cut short by the receive buffer.
     Truncated = "dropped_truncated",
+    /// The port was taken down on purpose, or its device failed.
+    PortDown = "dropped_port_down",
 }
 
 impl From<WireError> for DropReason {
@@ -151,6 +153,10 @@ port_counters! {
     mcast_copies,
     /// Copies that a queue pair refused, for its Q_Key, its state or want of a receive, while others took theirs.
     mcast_copies_refused,
+    /// Packets that did not leave because the port was taken down on purpose, or its device failed.
+    tx_port_down,
+    /// Asynchronous events that nobody read before 1,024 newer ones came.
+    async_events_lost,
 }
 
 impl PortCounters {

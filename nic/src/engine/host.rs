@@ -1,35 +1,17 @@
 //! What surrounds queue pairs: memory, completion queues and events.
 
 use super::ResourceError;
+use super::events::{AsyncEvent, EventQueue};
 use super::srq::{SrqId, SrqTable, XrcdId};
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
 use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, PdId, QpState, Qpn, WcStatus, WorkCompletion};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A completion queue of this port, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct CqId(pub(crate) usize);
-
-/// Something that the program should hear of and that is not a completion.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AsyncEvent {
-    /// An event of a queue pair.
-    QueuePair(Qpn, QpEvent),
-    /// A completion queue overran: completions were lost. Counted by its number in the port.
-    CompletionQueueError(usize),
-    /// The shared receive queue of this number holds fewer work requests than its limit. The limit is 0 now: set it
-    /// anew to hear of it again.
-    SrqLimitReached(u32),
-    /// The shared receive queue of this number gives no more work requests: the completion queue that it has as one of
-    /// an XRC domain overran.
-    SrqError(u32),
-}
-
-/// How many events may wait to be read before the oldest is lost: nobody reads them in most programs.
-const MAX_EVENTS: usize = 1024;
 
 /// A completion queue, as the engine holds it.
 pub(crate) struct Cq {
@@ -64,7 +46,7 @@ pub(crate) struct HostState {
     pub(crate) regions: RegionTable,
     pub(crate) srqs: SrqTable,
     pub(crate) cqs: slab::Slab<Cq>,
-    pub(crate) events: VecDeque<AsyncEvent>,
+    pub(crate) events: EventQueue,
     /// Completion queues whose channel wants to be told.
     pub(crate) notify: Vec<Arc<CqShared>>,
     /// Completion queues that overran since the engine last looked.
@@ -77,7 +59,7 @@ impl HostState {
             regions,
             srqs,
             cqs: slab::Slab::new(),
-            events: VecDeque::new(),
+            events: EventQueue::default(),
             notify: Vec::new(),
             overrun: Vec::new(),
         }
@@ -90,19 +72,12 @@ impl HostState {
         shared: &'a QpShared,
         accepted: &'a mut [u32; 2],
     ) -> QpHost<'a> {
-        QpHost { state: self, links, shared, accepted }
+        QpHost { state: self, links, shared, accepted, pkey_index: 0 }
     }
 
     /// A completion queue.
     pub(crate) fn cq(&mut self, cq: CqId) -> Result<&mut Cq, ResourceError> {
         self.cqs.get_mut(cq.0).ok_or(ResourceError::Unknown { what: "completion queue" })
-    }
-
-    pub(crate) fn push_event(&mut self, event: AsyncEvent) {
-        if self.events.len() == MAX_EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
     }
 
     /// Delivers a completion; one of an object without a completion queue is nobody's.
@@ -121,7 +96,7 @@ impl HostState {
                 }
                 if !already {
                     self.notify.push(Arc::clone(&queue.producer.shared));
-                    self.push_event(AsyncEvent::CompletionQueueError(cq.0));
+                    self.events.push(AsyncEvent::CompletionQueueError(cq.0));
                 }
             }
         }
@@ -134,6 +109,8 @@ pub(crate) struct QpHost<'a> {
     links: &'a QpLinks,
     shared: &'a QpShared,
     accepted: &'a mut [u32; 2],
+    /// Which P_Key of the port the packet at hand has, for QP1; 0 for others.
+    pub(super) pkey_index: u16,
 }
 
 impl QpHost<'_> {
@@ -200,7 +177,8 @@ impl Host for QpHost<'_> {
         self.state.complete(self.links.send_cq, self.shared, completion, wakes);
     }
 
-    fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
+    fn complete_recv(&mut self, xrc_srq: Option<u32>, mut completion: WorkCompletion, solicited: bool) {
+        completion.pkey_index = self.pkey_index;
         let wakes = solicited || completion.status != WcStatus::Success;
         let cq = match xrc_srq {
             None => self.links.recv_cq,
@@ -219,7 +197,7 @@ impl Host for QpHost<'_> {
     }
 
     fn event(&mut self, qpn: Qpn, event: QpEvent) {
-        self.state.push_event(AsyncEvent::QueuePair(qpn, event));
+        self.state.events.push(AsyncEvent::QueuePair(qpn, event));
     }
 
     fn take_shared_recv(&mut self, xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {
@@ -229,7 +207,7 @@ impl Host for QpHost<'_> {
         };
         let (recv, event) = self.state.srqs.take(srq.ok_or(NoSharedRecv::Unknown)?)?;
         if let Some(event) = event {
-            self.state.push_event(event);
+            self.state.events.push(event);
         }
         Ok(recv)
     }

@@ -27,6 +27,7 @@ impl Engine {
         va: Option<u64>,
         access: Access,
     ) -> Result<Keys, ResourceError> {
+        self.usable()?;
         self.pds.users(pd)?;
         let keys = self.host.regions.register(pd, memory, va, access)?;
         self.join(pd);
@@ -35,6 +36,7 @@ impl Engine {
 
     /// Registers a null region.
     pub(crate) fn register_null(&mut self, pd: PdId) -> Result<Keys, ResourceError> {
+        self.usable()?;
         self.pds.users(pd)?;
         let keys = self.host.regions.register_null(pd)?;
         self.join(pd);
@@ -43,6 +45,7 @@ impl Engine {
 
     /// Registers a region anew.
     pub(crate) fn reregister(&mut self, key: u32, change: Change) -> Result<(Keys, Region), ResourceError> {
+        self.usable()?;
         let pd = change.pd;
         if let Some(pd) = pd {
             self.pds.users(pd)?;
@@ -71,6 +74,7 @@ impl Engine {
 
     /// Allocates a memory window.
     pub(crate) fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> Result<u32, ResourceError> {
+        self.usable()?;
         self.pds.users(pd)?;
         let key = self.host.regions.alloc_mw(pd, mw_type)?;
         self.join(pd);

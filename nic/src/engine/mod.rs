@@ -14,23 +14,29 @@
 
 mod counters;
 mod drains;
+mod events;
 mod host;
+mod life;
 mod memory;
 mod multicast;
 mod numbers;
 mod peers;
+mod pkeys;
 mod receive;
 mod resources;
 mod srq;
 mod transmit;
 
 pub use counters::{DropReason, PortCounters};
-pub use host::AsyncEvent;
+pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
+pub use life::PortState;
+pub use pkeys::{MAX_PKEYS, PKeyTable, PKeyTableError};
 pub use qp::wire::Arrival;
 pub use resources::ResourceError;
 pub(crate) use resources::{CQ_USERS, MAX_AH, QpRequest, completion_room, device_attr};
 pub use transmit::Departure;
 
+pub(crate) use events::EventNews;
 pub(crate) use host::{CqId, QpLinks};
 pub(crate) use multicast::Membership;
 pub(crate) use srq::{SrqId, XrcPart, XrcdId};
@@ -40,23 +46,22 @@ use crate::queue::{CqShared, Direction, QpShared, Work};
 use cc::Pace;
 use drains::Drains;
 use host::HostState;
+use life::Life;
 use multicast::Groups;
 use numbers::Numbers;
 use peers::{Flights, Peers};
 use qp::attr::Limits;
 use qp::counters::QpCounters;
+use qp::memory::QpEvent;
 use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
-use qp::{ModifyError, Mtu, PKey, Psn, QpAttr, QpState, Qpn, QueuePair};
+use qp::{ModifyError, Mtu, Psn, QpAttr, QpState, Qpn, QueuePair};
 use srq::SrqTable;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The P_Key table: the default partition alone, as in Linux rxe.
-pub(crate) const PKEYS: [PKey; 1] = [PKey::DEFAULT];
 
 /// Requests that follow a train of unacknowledged packets within this time wait to leave together, until there are
 /// [`TRAIN_REQUESTS`] of them or the next turn comes: about the time in which a program posts so many. It makes 1.3
@@ -86,6 +91,8 @@ pub struct EngineConfig {
     pub peer_window: Option<u32>,
     /// How fast unacknowledged packets leave for one receiver; `None` for as fast as they can.
     pub pace: Option<Pace>,
+    /// The partitions that the port is in.
+    pub pkeys: PKeyTable,
 }
 
 /// A queue pair in its place.
@@ -144,6 +151,7 @@ pub struct Engine {
     qps: Vec<Option<Box<QpEntry>>>,
     live: usize,
     host: HostState,
+    life: Life,
     peers: Peers,
     drains: Drains,
     groups: Groups,
@@ -168,11 +176,16 @@ impl Engine {
         // Numbers count up in a simulation; elsewhere those of each kind are scrambled in their own way.
         let numbers = || Numbers::new(config.slot, config.seed.is_none().then(rand::random));
         Self {
-            limits: Limits { path_mtu: config.active_mtu, ..Limits::default() },
+            limits: Limits {
+                path_mtu: config.active_mtu,
+                pkeys: config.pkeys.entries(),
+                ..Limits::default()
+            },
             numbers: numbers(),
             qps: Vec::new(),
             live: 0,
             host: HostState::new(regions, SrqTable::new(numbers())),
+            life: Life::default(),
             peers: Peers::new(config.peer_window),
             drains: Drains::new(config.pace),
             groups: Groups::default(),
@@ -195,8 +208,10 @@ impl Engine {
 
     /// Counters of the port.
     #[must_use]
-    pub fn port_counters(&self) -> &PortCounters {
-        &self.counters
+    pub fn port_counters(&self) -> PortCounters {
+        let mut counters = self.counters.clone();
+        counters.async_events_lost = self.host.events.lost();
+        counters
     }
 
     /// Counters of all queue pairs that there are and were.
@@ -253,7 +268,23 @@ impl Engine {
 
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
-        self.host.events.pop_front()
+        self.host.events.pop()
+    }
+
+    /// Whether no asynchronous event waits to be read.
+    #[must_use]
+    pub fn has_no_events(&self) -> bool {
+        self.host.events.is_empty()
+    }
+
+    /// Whether events came or went since [`take_event_news`](Self::take_event_news).
+    pub(crate) fn has_event_news(&self) -> bool {
+        self.host.events.has_news()
+    }
+
+    /// What a descriptor that is readable while events wait has to be shown.
+    pub(crate) fn take_event_news(&mut self) -> Option<EventNews> {
+        self.host.events.take_news()
     }
 
     /// Completion queues whose channel is to be told, each once for each event.
@@ -306,6 +337,9 @@ impl Engine {
     /// [`ModifyError`]; nothing has changed then.
     pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let index = self.index(qpn).ok_or(ModifyQpError::NoSuchQueuePair(qpn))?;
+        if self.has_failed() {
+            return Err(ModifyQpError::DeviceFailed);
+        }
         if let Some(av) = &attr.ah_attr {
             let ours = self.config.address;
             let theirs = av.dgid.ip();
@@ -325,8 +359,9 @@ impl Engine {
         if attr.qp_state == Some(QpState::Reset) {
             self.host.regions.unbind_all_of(qpn);
         }
-        if attr.pkey_index.is_some() {
-            entry.qp.set_pkey(PKey::DEFAULT);
+        // The index was found within the limits, which are those of the table.
+        if let Some(pkey) = attr.pkey_index.and_then(|index| self.config.pkeys.get(index)) {
+            entry.qp.set_pkey(pkey);
         }
         if attr.ah_attr.is_some() {
             self.connect(index);
@@ -491,21 +526,19 @@ impl Engine {
         }
     }
 
-    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37). So would be
-    /// those of its shared receive queues.
+    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37). No completion
+    /// can report that, so an event does (IBTA 11.6.3.1, local work queue catastrophic error). Completions of its shared
+    /// receive queues would be lost too.
     fn fail_overrun(&mut self) {
         while let Some(cq) = self.host.overrun.pop() {
             for number in self.host.srqs.fail_of(cq) {
-                self.host.push_event(AsyncEvent::SrqError(number));
+                self.host.events.push(AsyncEvent::SrqError(number));
             }
             for index in 0..self.qps.len() {
-                let Some(entry) = self.qps[index].as_mut() else { continue };
-                if entry.links.cqs().any(|of| of == cq) && entry.qp.state() != QpState::Reset {
-                    let attr = QpAttr::to_state(QpState::Err);
-                    let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-                    // Any state leads to ERR, so this cannot be refused.
-                    let _ = entry.qp.modify(&attr, &self.limits, &mut host);
-                    self.settle_one(index);
+                let Some(entry) = self.qps[index].as_ref() else { continue };
+                let qpn = entry.qp.qpn();
+                if entry.links.cqs().any(|of| of == cq) && self.fail_qp(index) {
+                    self.host.events.push(AsyncEvent::QueuePair(qpn, QpEvent::Fatal));
                 }
             }
         }
@@ -533,6 +566,9 @@ pub enum ModifyQpError {
         /// Address that was given.
         theirs: IpAddr,
     },
+    /// The device is unusable for good.
+    #[error("the device has failed: close it, and open it again")]
+    DeviceFailed,
     /// Attributes are missing, too many or out of range.
     #[error(transparent)]
     Attributes(#[from] ModifyError),

@@ -1,6 +1,6 @@
 //! One pass in: from a datagram to the queue pair that it is for.
 
-use super::{DropReason, Engine, PKEYS};
+use super::{DropReason, Engine};
 use qp::wire::{Arrival, IcrcVerdict, Packet};
 use qp::{QpType, Qpn};
 use std::time::Instant;
@@ -30,6 +30,9 @@ impl Engine {
     }
 
     fn dispatch(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) -> Result<(), DropReason> {
+        if self.life.is_cut_off() {
+            return Err(DropReason::PortDown);
+        }
         let packet = Packet::parse(datagram)?;
         // Before any side effect: nothing of a damaged packet can be trusted, its destination included.
         match self.solver.verify(&arrival.flow(), arrival.ident, datagram) {
@@ -54,17 +57,17 @@ impl Engine {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
-        // QP1 takes any P_Key of the port (IBTA C9-42). The completion names it by its index, which is 0 in a table of one.
-        let any_of_the_port = || {
-            entry.qp.config().qp_type == QpType::Gsi && PKEYS.iter().any(|pkey| packet.pkey().matches(*pkey))
+        // QP1 takes any P_Key of the port (IBTA C9-42); the completion names it by its index.
+        let matched = match entry.qp.config().qp_type {
+            QpType::Gsi => self.config.pkeys.find(packet.pkey()),
+            _ => packet.pkey().matches(entry.qp.pkey()).then_some(0),
         };
-        if !packet.pkey().matches(entry.qp.pkey()) && !any_of_the_port() {
-            return Err(DropReason::BadPkey);
-        }
+        let Some(pkey_index) = matched else { return Err(DropReason::BadPkey) };
         if entry.qp.config().qp_type.is_connected() && entry.remote.is_none_or(|r| r.address != arrival.src) {
             return Err(DropReason::BadAddress);
         }
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        host.pkey_index = pkey_index;
         let outcome = entry.qp.handle_packet(now, arrival, packet, &mut host);
         self.settle(index);
         outcome.map_err(DropReason::from)

@@ -1,5 +1,6 @@
 //! Protection domains, completion queues and queue pairs come and go.
 
+use super::events::EventSource;
 use super::host::Cq;
 use super::multicast::{MAX_ATTACHED, MAX_GROUPS};
 use super::srq::{MAX_SRQ, MAX_SRQ_SGE, MAX_SRQ_WR};
@@ -135,6 +136,19 @@ pub enum ResourceError {
         /// What is wrong.
         why: &'static str,
     },
+    /// The device is unusable for good.
+    #[error("the device has failed: close it, and open it again")]
+    DeviceFailed,
+    /// An index behind the end of a table.
+    #[error("there is no {what} at index {index}: the table has {entries}")]
+    Index {
+        /// What was asked for.
+        what: &'static str,
+        /// As given.
+        index: u32,
+        /// Entries of the table.
+        entries: usize,
+    },
     /// Memory could not be registered.
     #[error(transparent)]
     Register(RegisterError),
@@ -234,6 +248,7 @@ pub(crate) fn completion_room(cqe: u32) -> Result<CqRoom, ResourceError> {
 
 impl Engine {
     pub(crate) fn alloc_pd(&mut self) -> Result<PdId, ResourceError> {
+        self.usable()?;
         if self.pds.table.len() >= MAX_OBJECTS {
             return Err(ResourceError::Exhausted { what: "protection domain", max: MAX_OBJECTS });
         }
@@ -255,6 +270,7 @@ impl Engine {
     }
 
     pub(crate) fn create_cq(&mut self, producer: CqProducer) -> Result<CqId, ResourceError> {
+        self.usable()?;
         if self.host.cqs.len() >= MAX_OBJECTS {
             return Err(ResourceError::Exhausted { what: "completion queue", max: MAX_OBJECTS });
         }
@@ -281,11 +297,13 @@ impl Engine {
             return Err(ResourceError::Busy { what: "completion queue", users, by: CQ_USERS });
         }
         self.host.cqs.remove(cq.0);
+        self.host.events.forget(EventSource::CompletionQueue(cq.0));
         Ok(())
     }
 
     /// Checks what a queue pair is to be created with; returns the sizes of its queues.
     fn check_qp(&mut self, request: &QpRequest) -> Result<QpCap, ResourceError> {
+        self.usable()?;
         if request.qp_type == QpType::Gsi && self.gsi.is_some() {
             return Err(ResourceError::Exhausted { what: "GSI queue pair", max: 1 });
         }
@@ -398,6 +416,7 @@ impl Engine {
         self.ready.retain(|ready| *ready != index);
         self.count_user(entry.qp.config().pd, entry.links, -1);
         self.host.regions.unbind_all_of(qpn);
+        self.host.events.forget(EventSource::QueuePair(qpn));
         self.numbers.release(index);
         self.live -= 1;
         for direction in [Direction::Send, Direction::Recv] {

@@ -1,9 +1,8 @@
 //! Shared receive queues and XRC domains.
 
-use super::host::AsyncEvent;
 use super::numbers::{MAX_NUMBERS, Numbers};
 use super::resources::{MAX_OBJECTS, MAX_SGE, within};
-use super::{CqId, Engine, ResourceError};
+use super::{AsyncEvent, CqId, Engine, EventSource, ResourceError};
 use crate::queue::SrqShared;
 use crate::srq::{SrqAttr, SrqInit, SrqModify};
 use qp::memory::{NoSharedRecv, SharedRecv};
@@ -155,6 +154,7 @@ impl SrqTable {
 impl Engine {
     /// Allocates an XRC domain.
     pub(crate) fn open_xrcd(&mut self) -> Result<XrcdId, ResourceError> {
+        self.usable()?;
         let xrcds = &mut self.host.srqs.xrcds;
         if xrcds.len() >= MAX_OBJECTS {
             return Err(ResourceError::Exhausted { what: "XRC domain", max: MAX_OBJECTS });
@@ -187,6 +187,7 @@ impl Engine {
         within("max_wr", init.max_wr, 1, MAX_SRQ_WR)?;
         within("max_sge", init.max_sge, 0, MAX_SRQ_SGE)?;
         within("srq_limit", init.limit, 0, init.max_wr)?;
+        self.usable()?;
         self.pds.users(pd)?;
         if let Some(XrcPart { xrcd, cq }) = xrc {
             self.host.srqs.users_of(xrcd)?;
@@ -231,6 +232,7 @@ impl Engine {
         srq.shared.set_destroyed();
         srqs.numbers.release(id.0);
         srqs.live -= 1;
+        self.host.events.forget(EventSource::SharedReceiveQueue(srq.shared.number));
         if let Ok(users) = self.pds.users(srq.pd) {
             *users = users.saturating_sub(1);
         }
@@ -243,6 +245,7 @@ impl Engine {
 
     /// Changes size and limit of a shared receive queue: both or none.
     pub(crate) fn modify_srq(&mut self, id: SrqId, change: &SrqModify) -> Result<(), ResourceError> {
+        self.usable()?;
         let srq = self.host.srqs.get_mut(id).ok_or(UNKNOWN)?;
         let max_wr = change.max_wr.unwrap_or_else(|| srq.shared.max_wr());
         let limit = change.limit.unwrap_or(srq.limit);
@@ -260,7 +263,7 @@ impl Engine {
         // Nothing may be left whose taking could tell: then the event is due now.
         if change.limit.is_some() && srq.reached_limit() {
             let event = AsyncEvent::SrqLimitReached(srq.shared.number);
-            self.host.push_event(event);
+            self.host.events.push(event);
         }
         Ok(())
     }

@@ -27,10 +27,12 @@ mod interfaces;
 mod probe;
 mod receiver;
 mod recv;
+mod route;
 mod sender;
 mod socket;
 mod sys;
 mod tally;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -45,3 +47,4 @@ pub use socket::{
     SOURCE_PORTS, Sent, SocketConfig, Way,
 };
 pub use tally::SocketCounters;
+pub(crate) use watch::{HostState, HostWatch};

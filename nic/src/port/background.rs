@@ -22,6 +22,10 @@ const STANDBY: Duration = Duration::from_micros(500);
 /// next packet of a conversation is met awake.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// How often the thread looks whether something about the host changed while it is too busy to sleep. Asleep, it hears
+/// of that at once.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Polls between two looks that make a program one that polls. Those that sleep on a channel poll once or twice for
 /// each event.
 const POLLING: u32 = 16;
@@ -66,6 +70,8 @@ pub(crate) struct Background {
     socket: AtomicI32,
     /// What becomes readable when a multicast group has something; -1 before the first group.
     groups: AtomicI32,
+    /// Readable when something about the host may have changed.
+    watch: AtomicI32,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -80,6 +86,7 @@ impl Background {
             epoch: Instant::now(),
             socket: AtomicI32::new(-1),
             groups: AtomicI32::new(-1),
+            watch: AtomicI32::new(-1),
             thread: Mutex::new(None),
         }
     }
@@ -95,6 +102,7 @@ impl Background {
         if let Some(fd) = port.with_lane(|lane| lane.io.receive_fd()) {
             self.socket.store(fd, Ordering::Relaxed);
         }
+        self.watch.store(port.watch_fd().unwrap_or(-1), Ordering::Relaxed);
         let background = Arc::clone(self);
         let port = Arc::downgrade(port);
         let named = std::thread::Builder::new().name("rnic".into());
@@ -139,6 +147,16 @@ impl Background {
         }
     }
 
+    /// The socket is unusable for good.
+    pub(super) fn forget_socket(&self) {
+        self.socket.store(-1, Ordering::Relaxed);
+    }
+
+    /// Nobody tells of the host any more.
+    pub(super) fn forget_watch(&self) {
+        self.watch.store(-1, Ordering::Relaxed);
+    }
+
     /// Whether the thread leaves the port to the program, and looks again soon.
     pub(super) fn stands_by(&self) -> bool {
         self.mode.load(Ordering::Relaxed) == ASIDE
@@ -175,31 +193,41 @@ impl Background {
     fn run(&self, port: &Weak<Port>) {
         let mut active_until = Instant::now();
         let mut watch = PollWatch { seen: 0, since: active_until, polling: false };
+        let mut next_look = active_until;
         while !self.stop.load(Ordering::SeqCst) {
             let Some(port) = port.upgrade() else { break };
-            watch.look(port.polls.load(Ordering::Relaxed), Instant::now());
+            let now = Instant::now();
+            watch.look(port.polls.load(Ordering::Relaxed), now);
+            if now >= next_look {
+                port.look_at_host();
+                next_look = now + LOOK;
+            }
             if self.handover.swap(false, Ordering::SeqCst) {
                 watch.polling = false;
             }
             if watch.polling {
                 port.sweep();
                 drop(port);
-                self.sleep(ASIDE, || Some(Instant::now() + STANDBY));
+                if self.sleep(ASIDE, || Some(Instant::now() + STANDBY)) {
+                    next_look = now;
+                }
                 continue;
             }
             let busy = port.background_turn();
             let now = Instant::now();
             if busy {
                 active_until = now + SPIN;
-            } else if now >= active_until {
-                self.sleep(BLOCKED, move || port.next_wanted());
+            } else if now >= active_until && self.sleep(BLOCKED, move || port.next_wanted()) {
+                next_look = now;
             }
         }
     }
 
-    /// Sleeps until the instant that `until` names, a wish, or (blocked) a packet.
-    fn sleep(&self, mode: u8, until: impl FnOnce() -> Option<Instant>) {
-        let Some(wake) = self.wake.get() else { return };
+    /// Sleeps until the instant that `until` names, a wish, news of the host, or (blocked) a packet. Returns whether
+    /// there are news of the host.
+    fn sleep(&self, mode: u8, until: impl FnOnce() -> Option<Instant>) -> bool {
+        let Some(wake) = self.wake.get() else { return false };
+        let mut news = false;
         self.sleeps_until.store(u64::MAX, Ordering::SeqCst);
         self.mode.store(mode, Ordering::SeqCst);
         // Only now: whoever changes something from here on sees the mode, and what changed before is seen here.
@@ -212,24 +240,31 @@ impl Background {
             } else {
                 [-1, -1]
             };
-            if wait_readable([wake.as_fd().as_raw_fd(), socket, groups], timeout) {
-                // Empties the counter; an error means that it is empty, and it was a packet.
+            let watch = self.watch.load(Ordering::Relaxed);
+            let [woken, _, _, changed] =
+                wait_readable([wake.as_fd().as_raw_fd(), socket, groups, watch], timeout);
+            if woken {
+                // Empties the counter. It is not empty, and who else would read it?
                 let _ = wake.read();
             }
+            news = changed;
         }
         self.mode.store(AWAKE, Ordering::SeqCst);
+        news
     }
 }
 
-/// Waits until one of the descriptors is readable, and returns whether one is; negative ones are left out.
-fn wait_readable(fds: [RawFd; 3], timeout: Option<Duration>) -> bool {
+/// Waits until one of the descriptors is readable, and returns which are; negative ones are left out.
+fn wait_readable<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> [bool; N] {
     let mut list = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(i32::try_from(t.subsec_nanos()).unwrap_or(0)),
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let len = libc::nfds_t::try_from(N).unwrap_or(0);
     // SAFETY: the list and the timeout live across the call; a descriptor that was closed meanwhile gives POLLNVAL.
     // Whatever the result, the caller looks for work again.
-    unsafe { libc::ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, timeout, std::ptr::null()) != 0 }
+    unsafe { libc::ppoll(list.as_mut_ptr(), len, timeout, std::ptr::null()) };
+    list.map(|polled| polled.revents != 0)
 }

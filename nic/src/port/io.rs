@@ -3,7 +3,7 @@
 use super::groups::Groups;
 use crate::engine::{Arrival, Departure};
 use crate::net::{JoinError, RecvBatch, RoceSocket, SendError, Sent, SocketCounters};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 /// A packet on its way in a simulation.
@@ -18,11 +18,13 @@ pub(crate) struct UdpIo {
     pub(super) socket: RoceSocket,
     pub(super) batch: RecvBatch,
     pub(super) groups: Groups,
+    /// The sockets are unusable for good.
+    failed: bool,
 }
 
 impl UdpIo {
     pub(crate) fn new(socket: RoceSocket) -> Self {
-        Self { socket, batch: RecvBatch::new(1), groups: Groups::default() }
+        Self { socket, batch: RecvBatch::new(1), groups: Groups::default(), failed: false }
     }
 
     pub(crate) fn socket(&self) -> &RoceSocket {
@@ -32,6 +34,18 @@ impl UdpIo {
     pub(crate) fn counters(&self) -> SocketCounters {
         self.groups.ask_drops();
         self.socket.counters()
+    }
+
+    /// Receives what is there; how many datagrams.
+    pub(super) fn recv(&mut self) -> usize {
+        if self.failed {
+            return 0;
+        }
+        self.socket.recv(&mut self.batch).unwrap_or_else(|error| {
+            tracing::error!(%error, "the device fails: its socket cannot be read");
+            self.failed = true;
+            0
+        })
     }
 
     pub(super) fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
@@ -78,6 +92,19 @@ impl Io {
         }
     }
 
+    /// Whether the sockets are unusable for good.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Udp(udp) if udp.failed)
+    }
+
+    /// Lets go of sockets that failed without closing them: a descriptor that was closed from outside may be somebody
+    /// else's by now.
+    pub(super) fn abandon(&mut self) {
+        let nothing =
+            Self::Sim { address: Ipv4Addr::UNSPECIFIED.into(), source_ports: Vec::new(), outbox: Vec::new() };
+        std::mem::forget(std::mem::replace(self, nothing));
+    }
+
     pub(super) fn max_packets(&self) -> u32 {
         match self {
             Self::Udp(udp) => udp.socket.gso_segments(),
@@ -104,6 +131,11 @@ impl Io {
                     Ok(Sent::WouldBlock) => false,
                     // Lost packets are what retransmission is for; the socket counts them by reason.
                     Ok(Sent::All) | Err(SendError::GsoRefused) => true,
+                    Err(SendError::Os { source, .. }) if is_gone(&source) => {
+                        tracing::error!(%source, "the device fails: its socket cannot be written");
+                        udp.failed = true;
+                        true
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "packets were not sent");
                         true
@@ -128,4 +160,9 @@ impl Io {
             }
         }
     }
+}
+
+/// Whether an error says that a descriptor is not the socket that it was.
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK))
 }

@@ -9,6 +9,7 @@ mod background;
 mod exit;
 mod fork;
 mod groups;
+mod host;
 mod io;
 mod lane;
 
@@ -16,12 +17,14 @@ pub(crate) use background::Background;
 pub(crate) use fork::generation;
 pub(crate) use io::{Io, SimPacket, UdpIo};
 
-use crate::engine::{Engine, EngineConfig, ResourceError};
+use crate::engine::{Engine, EngineConfig, PortState, ResourceError};
 use crate::error::Error;
 use crate::link::Now;
+use crate::net::HostWatch;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
+use host::Host;
 use lane::Lane;
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
@@ -62,13 +65,21 @@ pub(crate) struct Port {
     pub(crate) background: Option<Arc<Background>>,
     /// Its address.
     pub(crate) address: IpAddr,
-    /// Largest path MTU that it carries.
-    pub(crate) active_mtu: Mtu,
+    /// What it knows of the host, and what its program hears of.
+    host: Host,
     generation: u32,
 }
 
 impl Port {
-    pub(crate) fn new(config: EngineConfig, io: Io, clock: Clock) -> Arc<Self> {
+    /// `watch`: what tells of the host's link and address, if there is one; `mtu`: the largest path MTU to offer,
+    /// whatever the link carries.
+    pub(crate) fn new(
+        config: EngineConfig,
+        io: Io,
+        clock: Clock,
+        watch: Option<HostWatch>,
+        mtu: Mtu,
+    ) -> Arc<Self> {
         let background = matches!(clock, Clock::Real).then(|| Arc::new(Background::new()));
         if let Io::Udp(udp) = &io {
             fork::close_in_child(udp.raw_fds());
@@ -81,16 +92,21 @@ impl Port {
             // Captures of a simulation start at the epoch: the same run gives the same file.
             Clock::Virtual(world) => Now { instant: world.now(), wall: world.elapsed() },
         };
+        let active_mtu = config.active_mtu;
+        let mut engine = Engine::new(config);
+        if let Some(state) = watch.as_ref().map(HostWatch::state) {
+            engine.begin_port_state(PortState { address: state.address, link: state.link });
+        }
         let port = Arc::new(Self {
-            address: config.address,
-            active_mtu: config.active_mtu,
-            lane: ManuallyDrop::new(PiMutex::new(Lane::new(Engine::new(config), io, clocks))),
+            address: engine.config().address,
+            lane: ManuallyDrop::new(PiMutex::new(Lane::new(engine, io, clocks))),
             doorbells: Mutex::default(),
             rung: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             clock,
             background,
+            host: Host::new(watch, active_mtu, mtu),
             generation: generation(),
         });
         if port.background.is_some() {
@@ -284,6 +300,9 @@ impl Port {
                 }
                 lane.transmit(self.now());
             }
+            if lane.engine.has_event_news() || lane.io.has_failed() {
+                self.attend(&mut lane, &mut woken);
+            }
             if lane.engine.has_notifications() {
                 lane.engine.take_notifications().for_each(|cq| cq.deliver(&mut woken));
             }
@@ -340,10 +359,18 @@ impl Drop for Port {
         if !self.is_ours() {
             // Its thread exists in the parent only, and can be neither joined nor detached here.
             std::mem::forget(self.background.take());
+            self.host.abandon();
             return;
         }
-        if let Io::Udp(udp) = &self.lane.lock().io {
-            fork::forget(udp.raw_fds());
+        self.host.close();
+        {
+            let mut lane = self.lane.lock();
+            if let Io::Udp(udp) = &lane.io {
+                fork::forget(udp.raw_fds());
+            }
+            if lane.io.has_failed() {
+                lane.io.abandon();
+            }
         }
         #[expect(unsafe_code, reason = "the one place that decides whether the sockets are closed")]
         // SAFETY: `lane` is not used again: this is the end of the port.

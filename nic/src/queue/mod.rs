@@ -17,4 +17,5 @@ pub(crate) use channel::ChannelShared;
 pub(crate) use completions::{CqProducer, CqRoom, CqShared, Pushed, completion_queue, locked};
 pub(crate) use inbox::{Direction, QpShared, Work};
 pub(crate) use shared_recv::SrqShared;
+pub(crate) use waiters::Waiters;
 pub(crate) use wishes::Wish;

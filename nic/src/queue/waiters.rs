@@ -1,4 +1,4 @@
-//! Tasks that await completions.
+//! Tasks that await completions or events.
 
 use super::completions::locked;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use std::task::Waker;
 /// turn. The same number as tokio's.
 const STREAK: u32 = 128;
 
-/// The tasks that await a completion of one queue. All are woken at once: which of them looks first does not matter, and
+/// The tasks that await a completion of one queue, or an event. All are woken at once: which of them looks first does not matter, and
 /// one that is gone by then keeps nothing from the others.
 #[derive(Default)]
 pub(crate) struct Waiters {

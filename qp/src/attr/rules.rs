@@ -75,6 +75,8 @@ pub struct Limits {
     pub ports: u8,
     /// Entries of the partition key table.
     pub pkeys: u16,
+    /// Entries of the GID table.
+    pub gids: u16,
     /// Largest path MTU that the port's interface carries.
     pub path_mtu: Mtu,
     /// READs and atomics that a queue pair may have outstanding as requester.
@@ -84,9 +86,16 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// One port, one partition, every path MTU, and the 128 outstanding READs of Linux rxe.
+    /// One port, one partition, one GID, every path MTU, and the 128 outstanding READs of Linux rxe.
     fn default() -> Self {
-        Self { ports: 1, pkeys: 1, path_mtu: Mtu::B4096, max_rd_atomic: 128, max_dest_rd_atomic: 128 }
+        Self {
+            ports: 1,
+            pkeys: 1,
+            gids: 1,
+            path_mtu: Mtu::B4096,
+            max_rd_atomic: 128,
+            max_dest_rd_atomic: 128,
+        }
     }
 }
 
@@ -243,14 +252,15 @@ fn check_values(attr: &QpAttr, limits: &Limits) -> Result<(), ValueError> {
     {
         return Err(ValueError::PathMtu { asked, largest: limits.path_mtu });
     }
-    attr.ah_attr.map_or(Ok(()), |av| check_address(&av, ports))
+    attr.ah_attr.map_or(Ok(()), |av| check_address(&av, limits))
 }
 
-fn check_address(av: &AddressVector, ports: u32) -> Result<(), ValueError> {
+fn check_address(av: &AddressVector, limits: &Limits) -> Result<(), ValueError> {
     if !av.is_global || av.dgid.is_zero() {
         return Err(ValueError::NotGlobal);
     }
-    in_range("ah_attr.port_num", Some(av.port_num), 1, ports)?;
+    in_range("ah_attr.port_num", Some(av.port_num), 1, u32::from(limits.ports))?;
+    in_range("ah_attr.sgid_index", Some(av.sgid_index), 0, u32::from(limits.gids).saturating_sub(1))?;
     // Four bits of service level.
     in_range("ah_attr.sl", Some(av.sl), 0, 15)
 }

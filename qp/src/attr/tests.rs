@@ -2,7 +2,7 @@ use super::*;
 use std::fmt::Write as _;
 
 fn peer() -> AddressVector {
-    AddressVector::new(Gid::from(std::net::Ipv4Addr::new(10, 77, 0, 2)), 3)
+    AddressVector::new(Gid::from(std::net::Ipv4Addr::new(10, 77, 0, 2)), 0)
 }
 
 fn rc_to_rtr() -> QpAttr {
@@ -158,6 +158,11 @@ fn values_are_checked_at_their_bounds() {
         ),
         (
             QpState::Init,
+            rc_to_rtr().ah_attr(AddressVector { sgid_index: 1, ..peer() }),
+            "ah_attr.sgid_index is 1; it can be 0 to 0",
+        ),
+        (
+            QpState::Init,
             rc_to_rtr().ah_attr(AddressVector { is_global: false, ..peer() }),
             "ah_attr has no GID (is_global is 0, or dgid is all zero): RoCE has no other addresses",
         ),
@@ -167,6 +172,13 @@ fn values_are_checked_at_their_bounds() {
     }
     let highest = rc_to_rts().timeout(31).retry_cnt(7).rnr_retry(7).max_rd_atomic(128);
     assert_eq!(check(QpType::Rc, QpState::Rtr, &highest, &Limits::default()), Ok(QpState::Rts));
+    let wide = Limits { pkeys: 3, gids: 4, ..Limits::default() };
+    let last = rc_to_rtr().pkey_index(2).ah_attr(AddressVector { sgid_index: 3, ..peer() });
+    assert_eq!(check(QpType::Rc, QpState::Init, &last, &wide), Ok(QpState::Rtr));
+    assert_eq!(
+        check(QpType::Rc, QpState::Init, &last.pkey_index(3), &wide).unwrap_err().to_string(),
+        "pkey_index is 3; it can be 0 to 2"
+    );
     let small = Limits { path_mtu: Mtu::B512, ..Limits::default() };
     assert_eq!(
         check(QpType::Rc, QpState::Init, &rc_to_rtr(), &small).unwrap_err().to_string(),

@@ -5,8 +5,9 @@
 
 use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
+use rnic::engine::MAX_EVENTS;
 use rnic::net::{Interface, ROCE_PORT, interfaces};
-use rnic::{Counters, Device, DeviceAttr, DeviceConfig, Gid, Mtu};
+use rnic::{AsyncEvent, Counters, Device, DeviceAttr, DeviceConfig, Gid, Mtu};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -40,6 +41,8 @@ enum Object {
     Link,
     /// GID tables.
     Gid,
+    /// P_Key tables.
+    Pkey,
     /// What devices can do.
     Attr,
     /// What is counted.
@@ -144,7 +147,10 @@ impl Candidate {
 
     /// Whether packets could flow: for us, or for who has it.
     fn active(&self) -> bool {
-        self.up && self.port_state() != "unusable"
+        match &self.device {
+            Ok(device) => device.port_attr().active,
+            Err(_) => self.up && self.port_state() != "unusable",
+        }
     }
 
     fn path_mtu(&self) -> u32 {
@@ -178,7 +184,7 @@ fn devices(object: Object) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(all.iter().enumerate().filter_map(|(index, candidate)| row(object, index, candidate)).collect())
 }
 
-/// The line of one device; `None` for attributes of one that cannot be opened.
+/// The line of one device; `None` for attributes and keys of one that cannot be opened.
 fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
     let name = format!("rnic{index}");
     let gid = Gid::from(candidate.address);
@@ -201,6 +207,13 @@ fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
             pairs.push(("type", json!("rocev2")));
             format!("gid {name}/1")
         }
+        Object::Pkey => {
+            // Of a device as it is opened here: programs may give theirs other tables.
+            let keys = candidate.device.as_ref().ok()?.pkeys();
+            let keys: Vec<_> = keys.iter().map(|key| format!("{:#06x}", key.0)).collect();
+            pairs.push(("pkeys", json!(keys.join(","))));
+            format!("pkey {name}/1")
+        }
         Object::Attr => {
             pairs.extend(attributes(candidate.device.as_ref().ok()?));
             format!("attr {name}")
@@ -215,7 +228,7 @@ fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
         pairs.extend(port(candidate));
     }
     let mut keys = vec![("ifindex", json!(index)), ("ifname", json!(name))];
-    if object == Object::Link || object == Object::Gid {
+    if matches!(object, Object::Link | Object::Gid | Object::Pkey) {
         keys.push(("port", json!(1)));
     }
     Some(Row { head, keys, pairs })
@@ -296,6 +309,8 @@ fn attributes(device: &Device) -> Vec<(&'static str, Value)> {
         ("gid_tbl_len", json!(port.gid_tbl_len)),
         ("pkey_tbl_len", json!(port.pkey_tbl_len)),
         ("max_msg_sz", json!(port.max_msg_sz)),
+        ("max_async_events", json!(MAX_EVENTS)),
+        ("async_events", json!(AsyncEvent::NAMES.join(","))),
     ]
 }
 

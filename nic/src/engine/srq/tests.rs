@@ -16,6 +16,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         seed,
         peer_window: None,
         pace: None,
+        pkeys: Default::default(),
     })
 }
 

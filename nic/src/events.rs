@@ -1,0 +1,181 @@
+//! Asynchronous events, as programs hear of them.
+
+use crate::completion::step;
+use crate::device::{Device, DeviceInner};
+use crate::engine::{AsyncEvent, Engine};
+use crate::error::{Error, Result};
+use crate::port::Clock;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+use std::future::poll_fn;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// The longest wait, where somebody asks for one without end: instants end somewhere.
+const AGES: Duration = Duration::from_secs(u32::MAX as u64);
+
+impl Device {
+    /// The oldest asynchronous event that nobody read, if there is one. All clones of the device, and its
+    /// [`events`](Self::events), take from one queue; each event goes to one of them.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn poll_event(&self) -> Result<Option<AsyncEvent>> {
+        self.inner.poll_event()
+    }
+
+    /// Sleeps until there is an asynchronous event, and takes it. `None` if none came in time; in virtual time, where
+    /// waiting is what moves the world on, also as soon as nothing is under way any more.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]; [`Error::Os`] as [`events`](Self::events).
+    pub fn wait_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
+        let timeout = timeout.min(AGES);
+        let port = self.inner.port()?;
+        if matches!(port.clock, Clock::Virtual(_)) {
+            return Ok(port.wait(timeout, || port.control(Engine::poll_event)));
+        }
+        let events = self.events()?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(event) = self.poll_event()? {
+                return Ok(Some(event));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            port.hand_over();
+            // To the end of the last millisecond that was begun.
+            let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            // Whatever came of it, an interruption included: the next look tells.
+            let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], left);
+        }
+    }
+
+    /// The asynchronous events as an object with a descriptor, for programs that wait for several things.
+    ///
+    /// From here on the device's background thread runs, so that events come whether the program polls or not.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when there is no descriptor left, or no thread; [`Error::Forked`].
+    pub fn events(&self) -> Result<AsyncEvents> {
+        let port = self.inner.port()?;
+        let event = port
+            .event_fd()
+            .map_err(|e| Error::Os { what: "cannot create a descriptor for events", source: e.into() })?;
+        self.inner.serve()?;
+        Ok(AsyncEvents { device: Arc::clone(&self.inner), event })
+    }
+}
+
+impl Device {
+    /// The oldest asynchronous event, for tasks of any runtime: a task sleeps until there is one. Several tasks may await
+    /// events; each goes to one of them. Dropping the future loses nothing.
+    ///
+    /// In virtual time it moves the world on, as [`CompletionQueue::next`](crate::CompletionQueue::next) does.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), rnic::Error> {
+    /// let device = rnic::open()?;
+    /// device.inject_port_state(false)?;
+    /// assert_eq!(device.next_event().await?, rnic::AsyncEvent::PortError);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Os`] when there is no thread left to serve the device; [`Error::Forked`]; in virtual time
+    /// [`Error::Stalled`] when nothing is under way and no other task changes that.
+    pub async fn next_event(&self) -> Result<AsyncEvent> {
+        let port = self.inner.port()?;
+        self.inner.serve()?;
+        let mut waiting = Waiting { device: &self.inner, place: port.event_waiters().place(), idle: 0 };
+        poll_fn(|cx| waiting.poll(cx)).await
+    }
+}
+
+/// A task that awaits an event.
+struct Waiting<'a> {
+    device: &'a DeviceInner,
+    place: u64,
+    /// In virtual time: looks in a row during which nothing was under way.
+    idle: u32,
+}
+
+impl Waiting<'_> {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<AsyncEvent>> {
+        if let Some(result) = self.device.poll_event().transpose() {
+            return Poll::Ready(result);
+        }
+        let port = &self.device.port;
+        if let Clock::Virtual(world) = &port.clock {
+            return step(world, &mut self.idle, cx, || self.device.poll_event().transpose());
+        }
+        port.event_waiters().sleep(self.place, cx.waker());
+        port.hand_over();
+        // What came before the waker was left wakes nobody.
+        self.device.poll_event().transpose().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // In a forked child the list may be locked for ever.
+        if self.device.port.is_ours() {
+            self.device.port.event_waiters().leave(self.place);
+        }
+    }
+}
+
+impl DeviceInner {
+    fn poll_event(&self) -> Result<Option<AsyncEvent>> {
+        let port = self.port()?;
+        port.look_at_host();
+        port.progress();
+        Ok(port.control(Engine::poll_event))
+    }
+}
+
+/// The asynchronous events of a device.
+///
+/// The descriptor is readable while there are events. It may be polled in any way, with epoll and its edges too (each
+/// event makes one), or with tokio's `AsyncFd`, but not read: [`poll`](Self::poll) does that. Clones, and all that is
+/// made of one device, share one queue and one descriptor.
+#[derive(Clone)]
+pub struct AsyncEvents {
+    device: Arc<DeviceInner>,
+    event: Arc<EventFd>,
+}
+
+impl AsyncEvents {
+    /// The oldest event, if there is one. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn poll(&self) -> Result<Option<AsyncEvent>> {
+        self.device.poll_event()
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl AsRawFd for AsyncEvents {
+    /// For whoever watches descriptors by number, such as tokio's `AsyncFd`.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl std::fmt::Debug for AsyncEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AsyncEvents")
+    }
+}

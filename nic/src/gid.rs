@@ -1,0 +1,85 @@
+//! The GID table.
+
+use crate::device::Device;
+use crate::engine::ResourceError;
+use crate::error::Result;
+use qp::Gid;
+use std::fmt;
+
+/// What kind of address a GID is (`ibv_gid_type`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum GidType {
+    /// An IP address, over UDP.
+    RoceV2,
+}
+
+impl GidType {
+    /// The name, as rdma-core's tools spell it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RoceV2 => "RoCE v2",
+        }
+    }
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A network interface.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct NetInterface {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// An entry of the GID table (`ibv_gid_entry`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GidEntry {
+    /// Where in the table: the `sgid_index` of address vectors.
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// What kind of address it is.
+    pub gid_type: GidType,
+    /// The port that has it.
+    pub port_num: u8,
+    /// The interface that has the address; `None` in a simulation, and where the kernel does not tell.
+    pub interface: Option<NetInterface>,
+}
+
+impl Device {
+    /// The entries of the GID table: the port's address. While that is not on the host there is none; in a forked child
+    /// neither.
+    #[must_use]
+    pub fn gid_table(&self) -> Vec<GidEntry> {
+        let port = &self.inner.port;
+        if port.is_ours() {
+            port.look_at_host();
+        }
+        if !port.inspect(|engine| engine.port_state().address).unwrap_or(false) {
+            return Vec::new();
+        }
+        let interface = port.interface().and_then(|index| {
+            let name = nix::net::if_::if_indextoname(index).ok()?;
+            Some(NetInterface { index, name: name.to_string_lossy().into_owned() })
+        });
+        vec![GidEntry { index: 0, gid: self.gid(), gid_type: GidType::RoceV2, port_num: 1, interface }]
+    }
+
+    /// The entry of the GID table at an index.
+    ///
+    /// # Errors
+    /// [`ResourceError::Index`] where there is none: behind the end, or while the address is not on the host.
+    pub fn query_gid(&self, index: u32) -> Result<GidEntry> {
+        self.inner.port()?;
+        let table = self.gid_table();
+        let missing = ResourceError::Index { what: "GID", index, entries: table.len() };
+        Ok(table.into_iter().find(|entry| entry.index == index).ok_or(missing)?)
+    }
+}
