@@ -64,6 +64,9 @@ fn the_demo_and_its_capture() {
         "CMP_SWAP",
         "FETCH_ADD",
         "ATOMIC_ACK",
+        "ATOMIC_WRITE",
+        "FLUSH",
+        "SEND_ONLY_INV",
         "ACK",
     ] {
         let start = format!("RC {opcode} ");

@@ -40,6 +40,8 @@ pub(super) enum Ask {
     Load { connection: usize, at: usize },
     /// Post a receive.
     Receive { connection: usize, pieces: Vec<Piece> },
+    /// Open a part of the buffer to the peer by a memory window.
+    Bind { connection: usize, piece: Piece },
     /// Wait for a receive to complete.
     Await { connection: usize },
     /// What the queue pair counted.
@@ -69,6 +71,11 @@ pub(super) enum Reply {
     Received {
         bytes: u32,
         imm: Option<u32>,
+        /// The key that the message closed.
+        invalidated: Option<u32>,
+    },
+    Key {
+        rkey: u32,
     },
     Counters {
         counters: BTreeMap<String, u64>,
