@@ -72,6 +72,9 @@ fn the_demo_and_its_capture() {
         let start = format!("RC {opcode} ");
         assert!(packets.iter().any(|p| p["text"].as_str().unwrap().starts_with(&start)), "{opcode}");
     }
+    for start in ["XRC SEND_ONLY ", "UC SEND_ONLY ", "UD SEND_ONLY ", "UD SEND_ONLY dqp=0xffffff "] {
+        assert!(packets.iter().any(|p| p["text"].as_str().unwrap().starts_with(start)), "{start}");
+    }
     wireshark_agrees(&capture, packets.len());
 }
 

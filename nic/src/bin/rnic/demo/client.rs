@@ -1,6 +1,6 @@
 //! The client: the process that tells the story, with the server on a leash.
 
-use super::messages::{Ask, Piece, Reply, Setup, difference, pattern};
+use super::messages::{Ask, Opened, Piece, Reply, Service, Setup, difference, pattern};
 use super::page::Page;
 use super::{Args, Failure, Outcome, expect};
 use rnic::ladder::{Ladder, Style};
@@ -208,13 +208,30 @@ impl<'a> Client<'a> {
         from: usize,
     ) -> Outcome {
         let ask = Ask::Compare { connection: connection.number, piece, pattern, from };
-        match self.ask(&ask)? {
+        self.compared(&ask, piece.len)
+    }
+
+    fn compared(&mut self, ask: &Ask, len: usize) -> Outcome {
+        match self.ask(ask)? {
             Reply::Compared { difference: None } => Ok(()),
             Reply::Compared { difference: Some(at) } => {
-                Err(Failure::new(format!("byte {at} of {} at the server is not what was sent", piece.len)))
+                Err(Failure::new(format!("byte {at} of {len} at the server is not what was sent")))
             }
             _ => Err(unexpected()),
         }
+    }
+
+    /// Has the server open its end of a service.
+    pub(super) fn open(&mut self, service: Service, peer: QpAddress) -> Outcome<Opened> {
+        match self.ask(&Ask::Open { service, peer })? {
+            Reply::Opened { opened } => Ok(opened),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has the server wait for the message to that end and compare it.
+    pub(super) fn heard(&mut self, opened: &Opened, len: usize, pattern: u64) -> Outcome {
+        self.compared(&Ask::Hear { number: opened.number, len, pattern }, len)
     }
 
     /// Compares the start of the client's buffer with `wanted`.

@@ -1,6 +1,7 @@
 //! The server: does what the client asks, and is otherwise the passive end of everything.
 
-use super::messages::{Ask, Piece, Reply, Setup, difference, pattern};
+use super::inbox::Inbox;
+use super::messages::{Ask, Opened, Piece, Reply, Setup, difference, pattern};
 use super::{Failure, Outcome};
 use rnic::{
     Access, ConnectOptions, Device, Gather, MemoryRegion, MemoryWindow, Mtu, MwType, QpAddress, RcEnd, Sge,
@@ -19,6 +20,7 @@ struct Server {
     device: Device,
     seed: u64,
     connections: Vec<Connection>,
+    inboxes: Vec<Inbox>,
 }
 
 /// Serves until the client closes its end.
@@ -34,7 +36,7 @@ pub(super) fn run(seed: u64) -> ExitCode {
 
 fn serve(seed: u64) -> io::Result<()> {
     let mut server = match rnic::open() {
-        Ok(device) => Server { device, seed, connections: Vec::new() },
+        Ok(device) => Server { device, seed, connections: Vec::new(), inboxes: Vec::new() },
         Err(error) => return answer(&Reply::Failed { what: error.to_string() }),
     };
     answer(&Reply::Ready { process: std::process::id() })?;
@@ -107,6 +109,18 @@ impl Server {
             }
             Ask::Load { connection, at } => {
                 Reply::Value { value: self.connection(connection)?.buffer.load_u64(at)? }
+            }
+            Ask::Open { service, peer } => {
+                let (inbox, opened) = Inbox::open(&self.device, service, &peer)?;
+                let number = self.inboxes.len();
+                self.inboxes.push(inbox);
+                Reply::Opened { opened: Opened { number, ..opened } }
+            }
+            Ask::Hear { number, len, pattern: pattern_number } => {
+                let nobody = || Failure::new(format!("there is no inbox {number}"));
+                let inbox = self.inboxes.get(number).ok_or_else(nobody)?;
+                let difference = inbox.heard(&pattern(self.seed, pattern_number, len))?;
+                Reply::Compared { difference }
             }
             Ask::Bind { connection, piece } => self.bind(connection, piece)?,
             Ask::Receive { connection, pieces } => self.receive(connection, &pieces)?,
