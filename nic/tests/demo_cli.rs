@@ -64,10 +64,16 @@ fn the_demo_and_its_capture() {
         "CMP_SWAP",
         "FETCH_ADD",
         "ATOMIC_ACK",
+        "ATOMIC_WRITE",
+        "FLUSH",
+        "SEND_ONLY_INV",
         "ACK",
     ] {
         let start = format!("RC {opcode} ");
         assert!(packets.iter().any(|p| p["text"].as_str().unwrap().starts_with(&start)), "{opcode}");
+    }
+    for start in ["XRC SEND_ONLY ", "UC SEND_ONLY ", "UD SEND_ONLY ", "UD SEND_ONLY dqp=0xffffff "] {
+        assert!(packets.iter().any(|p| p["text"].as_str().unwrap().starts_with(start)), "{start}");
     }
     wireshark_agrees(&capture, packets.len());
 }

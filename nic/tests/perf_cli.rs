@@ -73,7 +73,9 @@ fn check(document: &Value, sizes: &[u64], iterations: u64) {
         assert_eq!(result["iterations"], iterations);
         for side in ["client_counters", "server_counters"] {
             let counters = &result[side];
-            assert!(counters["rx_packets"].as_u64().unwrap() > 0, "{result}");
+            // Over UC and UD one side may hear nothing.
+            let packets = |name: &str| counters[name].as_u64().unwrap();
+            assert!(packets("rx_packets") + packets("tx_packets") > 0, "{result}");
             for error in ["req_cqe_error", "resp_cqe_error", "retry_exceeded_err", "dropped_bad_icrc"] {
                 assert_eq!(counters[error], 0, "{result}");
             }
@@ -96,6 +98,98 @@ fn every_operation_by_both_tests() {
             let time = if test == bandwidth { "bw_average_mib_per_s" } else { "t_typical_usec" };
             assert!(document["results"][1][time].as_f64().unwrap() > 0.0, "{document}");
         }
+    }
+}
+
+/// Runs that end well, with these many messages of 8 bytes.
+fn runs_well(server: &Server, args: &[&str], iterations: u64) {
+    let document = json(&server.client(&[args, &["--size", "8", "-n", "30", "--json"]].concat()));
+    check(&document, &[8], iterations);
+}
+
+#[test]
+fn atomics_take_effect_once_each() {
+    let server = Server::start(&[]);
+    for op in ["fetch-add", "cmp-swap"] {
+        for service in ["rc", "xrc"] {
+            let args = ["--op", op, "-c", service];
+            runs_well(&server, &[&args[..], &["--test", "lat"]].concat(), 30);
+            runs_well(&server, &[&args[..], &["--bidirectional", "--qps", "2"]].concat(), 120);
+        }
+        // 8 bytes without a word, in the face of losses too.
+        let faults = ["--fault", "rx nth=5 drop", "--fault", "tx nth=9 drop"];
+        let output = server.client(&[&["--op", op, "-n", "50", "--json"], &faults[..]].concat());
+        let document = json(&output);
+        assert_eq!(document["results"][0]["iterations"], 50);
+        assert!(document["losses"]["client"]["retransmitted_pkts"].as_u64().unwrap() > 0, "{document}");
+    }
+}
+
+#[test]
+fn extended_connections_do_what_reliable_ones_do() {
+    let server = Server::start(&[]);
+    for op in ["write", "read", "send"] {
+        let args = ["--service", "xrc", "--op", op];
+        runs_well(&server, &[&args[..], &["--test", "lat"]].concat(), 30);
+        runs_well(&server, &[&args[..], &["--qps", "3", "--events"]].concat(), 90);
+    }
+}
+
+#[test]
+fn immediate_data_and_shared_receive_queues() {
+    let server = Server::start(&[]);
+    for op in ["write", "send"] {
+        for service in ["rc", "xrc"] {
+            let args = ["--imm", "--op", op, "-c", service];
+            runs_well(&server, &[&args[..], &["--test", "lat"]].concat(), 30);
+            runs_well(&server, &[&args[..], &["--bidirectional"]].concat(), 60);
+        }
+    }
+    runs_well(&server, &["--op", "send", "--srq", "--qps", "3"], 90);
+    runs_well(&server, &["--op", "send", "--srq", "--test", "lat"], 30);
+    runs_well(&server, &["--op", "send", "--srq", "--qps", "2", "--bidirectional", "--imm"], 120);
+}
+
+/// What over UC and UD can be measured.
+const UNRELIABLE: [&[&str]; 6] = [
+    &["-c", "uc", "--op", "send"],
+    &["-c", "uc", "--op", "send", "--imm"],
+    &["-c", "uc", "--op", "write"],
+    &["-c", "uc", "--op", "write", "--imm"],
+    &["-c", "ud", "--op", "send"],
+    &["-c", "ud", "--op", "send", "--imm", "--srq"],
+];
+
+#[test]
+fn unreliable_services_count_what_arrived() {
+    let server = Server::start(&[]);
+    for args in UNRELIABLE {
+        for (more, all) in [(&["--test", "lat"][..], 30), (&["--qps", "2"], 60)] {
+            runs_well(&server, &[args, more].concat(), all);
+        }
+        // Ten packets, of which the second and the last are lost.
+        let faults = ["--fault", "tx data psn=#1 drop", "--fault", "tx data psn=#9 drop"];
+        let faults = [args, &["--size", "100", "-n", "10"], &faults[..]].concat();
+        let document = json(&server.client(&[&faults[..], &["--json"]].concat()));
+        let result = &document["results"][0];
+        assert_eq!([&result["sent"], &result["lost"], &result["iterations"]], [10, 2, 8], "{document}");
+        let output = server.client(&faults);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("100 bytes: 2 of 10 messages were lost"), "{text}");
+    }
+}
+
+#[test]
+fn latency_of_unreliable_services_survives_losses() {
+    let server = Server::start(&[]);
+    for args in UNRELIABLE {
+        let lat = [args, &["--test", "lat", "-n", "10", "--json"]].concat();
+        let faults = ["--fault", "tx data psn=#3 drop", "--fault", "rx data nth=6 drop"];
+        let document = json(&server.client(&[&lat[..], &faults[..]].concat()));
+        let result = &document["results"][0];
+        assert_eq!([&result["sent"], &result["lost"], &result["iterations"]], [10, 2, 8], "{document}");
+        let error = complaint(&server.client(&[&lat[..], &["--fault", "rx drop always"]].concat()));
+        assert!(error.contains("4 messages in a row were not answered"), "{error}");
     }
 }
 
@@ -219,6 +313,13 @@ fn wrong_parameters_are_named() {
         (&["--op", "send", "--test", "lat", "--qps", "2"], "--qps"),
         (&["--op", "read", "--test", "bw", "--mtu", "1500"], "--mtu 1500"),
         (&["--op", "read", "--test", "bw", "--depth", "4", "--cq-mod", "5"], "--cq-mod 5"),
+        (&["--op", "read", "-c", "uc"], "RDMA READ over UC"),
+        (&["--op", "fetch-add", "-c", "ud"], "FETCH_ADD over UD"),
+        (&["--op", "write", "-c", "ud"], "RDMA WRITE over UD"),
+        (&["--op", "send", "-c", "ud", "--size", "4097"], "--size 4097 over UD"),
+        (&["--op", "cmp-swap", "--size", "16"], "--size 16: atomics work on 8 bytes"),
+        (&["--op", "read", "--imm"], "--imm"),
+        (&["--op", "write", "--srq"], "--srq"),
     ] {
         let error = complaint(&server.client(args));
         assert!(error.contains(part), "{error}");

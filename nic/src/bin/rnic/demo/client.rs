@@ -1,6 +1,6 @@
 //! The client: the process that tells the story, with the server on a leash.
 
-use super::messages::{Ask, Piece, Reply, Setup, difference, pattern};
+use super::messages::{Ask, Opened, Piece, Reply, Service, Setup, difference, pattern};
 use super::page::Page;
 use super::{Args, Failure, Outcome, expect};
 use rnic::ladder::{Ladder, Style};
@@ -168,7 +168,27 @@ impl<'a> Client<'a> {
 
     /// Has the server wait for a message and look at what its completion says.
     pub(super) fn received(&mut self, connection: &Connection, len: usize, imm: Option<u32>) -> Outcome {
-        let Reply::Received { bytes, imm: found } =
+        let (found, _) = self.message(connection, len)?;
+        expect(found == imm, || format!("the server received the immediate {found:?} instead of {imm:?}"))
+    }
+
+    /// The same for a message that closes the window of `rkey`.
+    pub(super) fn received_and_closed(&mut self, connection: &Connection, len: usize, rkey: u32) -> Outcome {
+        let (_, found) = self.message(connection, len)?;
+        expect(found == Some(rkey), || format!("the key {found:x?} was closed instead of {rkey:#x}"))
+    }
+
+    /// Has the server open a part of its buffer by a memory window; returns the key.
+    pub(super) fn open_window(&mut self, connection: &Connection, piece: Piece) -> Outcome<u32> {
+        match self.ask(&Ask::Bind { connection: connection.number, piece })? {
+            Reply::Key { rkey } => Ok(rkey),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has the server wait for a message of this length; returns the immediate and the key that it closed.
+    fn message(&mut self, connection: &Connection, len: usize) -> Outcome<(Option<u32>, Option<u32>)> {
+        let Reply::Received { bytes, imm, invalidated } =
             self.ask(&Ask::Await { connection: connection.number })?
         else {
             return Err(unexpected());
@@ -176,7 +196,7 @@ impl<'a> Client<'a> {
         expect(usize::try_from(bytes) == Ok(len), || {
             format!("the server received {bytes} bytes instead of {len}")
         })?;
-        expect(found == imm, || format!("the server received the immediate {found:?} instead of {imm:?}"))
+        Ok((imm, invalidated))
     }
 
     /// Has the server compare a part of its buffer with a pattern from byte `from` on.
@@ -188,13 +208,30 @@ impl<'a> Client<'a> {
         from: usize,
     ) -> Outcome {
         let ask = Ask::Compare { connection: connection.number, piece, pattern, from };
-        match self.ask(&ask)? {
+        self.compared(&ask, piece.len)
+    }
+
+    fn compared(&mut self, ask: &Ask, len: usize) -> Outcome {
+        match self.ask(ask)? {
             Reply::Compared { difference: None } => Ok(()),
             Reply::Compared { difference: Some(at) } => {
-                Err(Failure::new(format!("byte {at} of {} at the server is not what was sent", piece.len)))
+                Err(Failure::new(format!("byte {at} of {len} at the server is not what was sent")))
             }
             _ => Err(unexpected()),
         }
+    }
+
+    /// Has the server open its end of a service.
+    pub(super) fn open(&mut self, service: Service, peer: QpAddress) -> Outcome<Opened> {
+        match self.ask(&Ask::Open { service, peer })? {
+            Reply::Opened { opened } => Ok(opened),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has the server wait for the message to that end and compare it.
+    pub(super) fn heard(&mut self, opened: &Opened, len: usize, pattern: u64) -> Outcome {
+        self.compared(&Ask::Hear { number: opened.number, len, pattern }, len)
     }
 
     /// Compares the start of the client's buffer with `wanted`.

@@ -24,6 +24,31 @@ pub(super) struct Piece {
     pub(super) len: usize,
 }
 
+/// Services, and ways to receive, that get one message each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Service {
+    /// RC with a shared receive queue.
+    Srq,
+    Xrc,
+    Uc,
+    Ud,
+    /// UD to a multicast group.
+    Multicast,
+}
+
+/// The server's end of one of them.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Opened {
+    /// Counts them, from 0.
+    pub(super) number: usize,
+    pub(super) address: QpAddress,
+    /// XRC: the shared receive queue.
+    pub(super) srqn: u32,
+    /// Multicast: the group.
+    pub(super) group: [u8; 16],
+}
+
 /// What the client asks of the server. `connection` counts those made, from 0.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
@@ -40,6 +65,12 @@ pub(super) enum Ask {
     Load { connection: usize, at: usize },
     /// Post a receive.
     Receive { connection: usize, pieces: Vec<Piece> },
+    /// Open a part of the buffer to the peer by a memory window.
+    Bind { connection: usize, piece: Piece },
+    /// The end of a service, for this queue pair.
+    Open { service: Service, peer: QpAddress },
+    /// Wait for its message and compare it with a pattern.
+    Hear { number: usize, len: usize, pattern: u64 },
     /// Wait for a receive to complete.
     Await { connection: usize },
     /// What the queue pair counted.
@@ -69,6 +100,14 @@ pub(super) enum Reply {
     Received {
         bytes: u32,
         imm: Option<u32>,
+        /// The key that the message closed.
+        invalidated: Option<u32>,
+    },
+    Opened {
+        opened: Opened,
+    },
+    Key {
+        rkey: u32,
     },
     Counters {
         counters: BTreeMap<String, u64>,

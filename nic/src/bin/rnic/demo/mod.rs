@@ -5,10 +5,12 @@
 
 mod capture;
 mod client;
+mod inbox;
 mod messages;
 mod operations;
 mod page;
 mod server;
+mod services;
 mod speed;
 mod trouble;
 
@@ -95,6 +97,7 @@ fn tell(args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
     *part = "'Every operation'";
     let mut main = operations::introduce(&mut client)?;
     operations::all(&mut client, &mut main)?;
+    services::all(&mut client)?;
     *part = "'Refused and not ready'";
     trouble::refused(&mut client)?;
     trouble::not_ready(&mut client, &mut main)?;

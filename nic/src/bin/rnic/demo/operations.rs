@@ -3,7 +3,7 @@
 use super::client::{Client, Connection};
 use super::messages::{Piece, Setup};
 use super::{Outcome, expect};
-use rnic::{Gather, Gid, Operation, Sge};
+use rnic::{FlushKind, Gather, Gid, Operation, Remote, Sge};
 
 /// What a message of the demo holds: three packets of the path MTU, the last one not full.
 const LEN: usize = 2500;
@@ -50,6 +50,9 @@ pub(super) fn all(client: &mut Client<'_>, connection: &mut Connection) -> Outco
     send_with_immediate(client, connection)?;
     compare_and_swap(client, connection)?;
     fetch_and_add(client, connection)?;
+    atomic_write(client, connection)?;
+    flush(client, connection)?;
+    window(client, connection)?;
     nothing(client, connection)?;
     inline(client, connection)?;
     scatter_gather(client, connection)
@@ -172,13 +175,71 @@ fn atomic_result(client: &mut Client<'_>, c: &Connection, before: u64, after: u6
     Ok(())
 }
 
+fn atomic_write(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "ATOMIC_WRITE, 8 bytes",
+        "The server's word becomes 4711 (0x1267) at once: whoever reads it sees the old value or the new one. It takes \
+         effect after everything before it, and the server answers.",
+    );
+    c.buffer.store_u64(0, 4711)?;
+    c.end.qp.post(11, Operation::AtomicWrite { remote: c.remote }, c.buffer.slice(0..8)?)?;
+    client.succeed(c, 11)?;
+    let new = client.stored(c)?;
+    expect(new == 4711, || format!("the server's word is {new} instead of 4711"))?;
+    client.draw();
+    client.page.proved("the server's word is 4711");
+    Ok(())
+}
+
+fn flush(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    client.page.operation(
+        "RDMA WRITE of 300 bytes, and FLUSH",
+        "That a WRITE is acknowledged says that it arrived. FLUSH asks whether it is in memory, where everybody at the \
+         server sees it.",
+    );
+    let pattern = client.load(c, 300)?;
+    let kind = FlushKind { global: true, ..FlushKind::default() };
+    c.end.qp.write(12, c.buffer.slice(0..300)?, c.remote)?;
+    c.end.qp.post(13, Operation::Flush { remote: c.remote, len: 300, flush: kind }, Gather::Empty)?;
+    client.succeed(c, 12)?;
+    client.succeed(c, 13)?;
+    client.compare(c, whole(300), pattern, 0)?;
+    client.draw();
+    client.page.proved("both completed, and the server compared 300 bytes");
+    Ok(())
+}
+
+fn window(client: &mut Client<'_>, c: &Connection) -> Outcome {
+    /// The part of the server's buffer that the window shows.
+    const SHOWN: Piece = Piece { at: 1000, len: 200 };
+    client.page.operation(
+        "A memory window: WRITE through it, then SEND WITH INVALIDATE",
+        "The server opened 200 bytes of its buffer by a window of type 2 (BIND_MW: local work, no packet) and gave the \
+         client its rkey. When the client is done, its message closes the window.",
+    );
+    let rkey = client.open_window(c, SHOWN)?;
+    let pattern = client.load(c, SHOWN.len)?;
+    let shown = Remote { addr: c.remote.addr + SHOWN.at as u64, rkey };
+    client.post_receive(c, &[whole(64)])?;
+    c.end.qp.write(14, c.buffer.slice(0..SHOWN.len)?, shown)?;
+    let send = Operation::Send { imm: None, invalidate: Some(rkey) };
+    c.end.qp.post(15, send, Gather::Inline(b"done"[..].into()))?;
+    client.succeed(c, 14)?;
+    client.succeed(c, 15)?;
+    client.received_and_closed(c, 4, rkey)?;
+    client.compare(c, SHOWN, pattern, 0)?;
+    client.draw();
+    client.page.proved("the server compared 200 bytes, and its receive says which key was closed");
+    Ok(())
+}
+
 fn nothing(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
         "RDMA WRITE of 0 bytes",
         "One packet without payload, acknowledged like any other. It touches no memory, so its rkey need not be valid.",
     );
     let before = client.stored(c)?;
-    let nowhere = rnic::Remote { addr: 0, rkey: 0 };
+    let nowhere = Remote { addr: 0, rkey: 0 };
     c.end.qp.write(8, Gather::Empty, nowhere)?;
     client.succeed(c, 8)?;
     let after = client.stored(c)?;

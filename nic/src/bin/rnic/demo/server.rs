@@ -1,20 +1,26 @@
 //! The server: does what the client asks, and is otherwise the passive end of everything.
 
-use super::messages::{Ask, Piece, Reply, Setup, difference, pattern};
+use super::inbox::Inbox;
+use super::messages::{Ask, Opened, Piece, Reply, Setup, difference, pattern};
 use super::{Failure, Outcome};
-use rnic::{ConnectOptions, Device, Gather, MemoryRegion, Mtu, QpAddress, RcEnd, Sge, WcStatus};
+use rnic::{
+    Access, ConnectOptions, Device, Gather, MemoryRegion, MemoryWindow, Mtu, MwType, QpAddress, RcEnd, Sge,
+    WcFlags, WcStatus, WorkCompletion,
+};
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
 struct Connection {
     end: RcEnd,
     buffer: MemoryRegion,
+    windows: Vec<MemoryWindow>,
 }
 
 struct Server {
     device: Device,
     seed: u64,
     connections: Vec<Connection>,
+    inboxes: Vec<Inbox>,
 }
 
 /// Serves until the client closes its end.
@@ -30,7 +36,7 @@ pub(super) fn run(seed: u64) -> ExitCode {
 
 fn serve(seed: u64) -> io::Result<()> {
     let mut server = match rnic::open() {
-        Ok(device) => Server { device, seed, connections: Vec::new() },
+        Ok(device) => Server { device, seed, connections: Vec::new(), inboxes: Vec::new() },
         Err(error) => return answer(&Reply::Failed { what: error.to_string() }),
     };
     answer(&Reply::Ready { process: std::process::id() })?;
@@ -51,10 +57,26 @@ fn answer(reply: &Reply) -> io::Result<()> {
     out.flush()
 }
 
+/// What the peer may do.
+const RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL);
+
+/// A success, of a receive or of what else was waited for.
+fn succeeded(what: &str, wc: WorkCompletion) -> Outcome<WorkCompletion> {
+    if wc.status == WcStatus::Success {
+        return Ok(wc);
+    }
+    Err(Failure::new(format!("{what} ended with {}", wc.status)))
+}
+
 impl Setup {
     /// As the API has it.
     pub(super) fn options(self) -> ConnectOptions {
         ConnectOptions {
+            access: RIGHTS,
             mtu: self.mtu.and_then(Mtu::from_bytes),
             min_rnr_timer: self.min_rnr_timer,
             ..ConnectOptions::default()
@@ -88,13 +110,24 @@ impl Server {
             Ask::Load { connection, at } => {
                 Reply::Value { value: self.connection(connection)?.buffer.load_u64(at)? }
             }
+            Ask::Open { service, peer } => {
+                let (inbox, opened) = Inbox::open(&self.device, service, &peer)?;
+                let number = self.inboxes.len();
+                self.inboxes.push(inbox);
+                Reply::Opened { opened: Opened { number, ..opened } }
+            }
+            Ask::Hear { number, len, pattern: pattern_number } => {
+                let nobody = || Failure::new(format!("there is no inbox {number}"));
+                let inbox = self.inboxes.get(number).ok_or_else(nobody)?;
+                let difference = inbox.heard(&pattern(self.seed, pattern_number, len))?;
+                Reply::Compared { difference }
+            }
+            Ask::Bind { connection, piece } => self.bind(connection, piece)?,
             Ask::Receive { connection, pieces } => self.receive(connection, &pieces)?,
             Ask::Await { connection } => {
-                let wc = self.connection(connection)?.end.wait()?;
-                if wc.status != WcStatus::Success {
-                    return Err(Failure::new(format!("the receive ended with {}", wc.status)));
-                }
-                Reply::Received { bytes: wc.byte_len, imm: wc.imm() }
+                let wc = succeeded("the receive", self.connection(connection)?.end.wait()?)?;
+                let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.imm_or_rkey);
+                Reply::Received { bytes: wc.byte_len, imm: wc.imm(), invalidated }
             }
             Ask::Counters { connection } => {
                 let counters = self.connection(connection)?.end.qp.counters();
@@ -105,16 +138,28 @@ impl Server {
 
     fn connect(&mut self, peer: &QpAddress, setup: Setup) -> Outcome<Reply> {
         let end = RcEnd::new(&self.device)?;
-        let buffer = end.register_remote(setup.buffer)?;
+        let buffer = end.pd().register(setup.buffer, RIGHTS | Access::MW_BIND)?;
         end.qp.connect(peer, &setup.options())?;
         let remote = buffer.remote(0);
         let reply = Reply::Connected { address: end.qp.address(), addr: remote.addr, rkey: remote.rkey };
-        self.connections.push(Connection { end, buffer });
+        self.connections.push(Connection { end, buffer, windows: Vec::new() });
         Ok(reply)
     }
 
+    fn bind(&mut self, connection: usize, piece: Piece) -> Outcome<Reply> {
+        let nobody = || Failure::new(format!("there is no connection {connection}"));
+        let Connection { end, buffer, windows } = self.connections.get_mut(connection).ok_or_else(nobody)?;
+        let window = end.pd().alloc_mw(MwType::Type2)?;
+        let range = piece.at..piece.at.saturating_add(piece.len);
+        end.qp.bind_mw(0, &window, buffer, range, Access::REMOTE_WRITE)?;
+        succeeded("the bind", end.wait()?)?;
+        let rkey = window.rkey();
+        windows.push(window);
+        Ok(Reply::Key { rkey })
+    }
+
     fn receive(&self, connection: usize, pieces: &[Piece]) -> Outcome<Reply> {
-        let Connection { end, buffer } = self.connection(connection)?;
+        let Connection { end, buffer, .. } = self.connection(connection)?;
         let slice = |piece: &Piece| buffer.slice(piece.at..piece.at.saturating_add(piece.len));
         let list = pieces.iter().map(slice).collect::<rnic::Result<Vec<Sge>>>()?;
         end.qp.recv(0, Gather::from(&list[..]))?;

@@ -1,11 +1,13 @@
 //! `rnic perf client`.
 
-use super::control::{Control, Message, PATIENCE, PORT};
+use super::control::{Control, Message, PATIENCE, PORT, SideReport};
 use super::endpoint::Endpoint;
 use super::params::{Limit, Op, Params, Test, parse_size};
 use super::progress::Progress;
-use super::report::{Figures, Report, Run};
+use super::report::{Figures, Loss, Report, Run};
 use super::server::{Side, verifiable};
+use super::service::Service;
+use super::stream::Sent;
 use super::{Failure, counted_since, counters, pingpong, stop, stream};
 use rnic::{Device, DeviceConfig};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -14,6 +16,9 @@ use std::time::Duration;
 
 /// Sizes of `--all`: powers of two, 2 bytes to 8 MiB, as by perftest.
 const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
+
+/// A datagram that every port carries, also that of a 1500-byte Ethernet.
+const UD_SIZE: u32 = 1024;
 
 /// Messages that perftest keeps outstanding for each queue pair.
 const DEPTH: u32 = 128;
@@ -24,7 +29,10 @@ const CQ_MOD: u32 = 32;
 /// Measure with the server at SERVER_IP.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Figures are those of perftest: MiB are 2^20 bytes, message rates are in millions, and the latency \
+    after_help = "Over UC and UD messages may get lost. The bandwidth is then that of the messages that arrived, as the server \
+                        counts them, and the report says how many did not; latency is measured with those that were answered.\n\
+                        READ and atomics are of RC and XRC, WRITE is not of UD, and a datagram is one packet.\n\n\
+                        Figures are those of perftest: MiB are 2^20 bytes, message rates are in millions, and the latency \
                         of WRITE and SEND is half of a round trip. The peak is the best 10 ms of a run.\n\
                         Exit code: 0 if all was measured, also when interrupted; 2 if it could not be."
 )]
@@ -39,16 +47,26 @@ pub(super) struct Args {
     /// TCP port of the server.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     control_port: u16,
+    /// The service.
+    #[arg(long, short = 'c', value_enum, default_value = "rc")]
+    service: Service,
     /// The operation to measure.
     #[arg(long, value_enum, default_value = "write")]
     op: Op,
     /// Bandwidth or latency.
     #[arg(long, value_enum, default_value = "bw")]
     test: Test,
-    /// Message size in bytes, or KiB or MiB with K or M. Repeat for several. [default: 64K for bandwidth, 2 for latency]
+    /// Let SEND or WRITE carry immediate data.
+    #[arg(long)]
+    imm: bool,
+    /// Receive through one shared receive queue for all queue pairs. [SEND over RC and UD]
+    #[arg(long)]
+    srq: bool,
+    /// Message size in bytes, or KiB or MiB with K or M. Repeat for several. [default: 64K for bandwidth, 1K over UD, 2 for
+    /// latency, 8 for atomics, which have no other]
     #[arg(long = "size", short = 's', value_name = "BYTES", value_parser = parse_size)]
     sizes: Vec<u32>,
-    /// All powers of two from 2 bytes to 8 MiB.
+    /// All powers of two from 2 bytes to 8 MiB, over UD to 1 KiB.
     #[arg(long, short = 'a', conflicts_with = "sizes")]
     all: bool,
     /// Messages outstanding for each queue pair. [bandwidth only]
@@ -81,23 +99,34 @@ pub(super) struct Args {
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
+    /// A fault rule of this side's device, for tests.
+    #[arg(long, hide = true)]
+    fault: Vec<String>,
 }
 
 impl Args {
     fn params(&self) -> Params {
-        let (size, iterations) = match (self.test, self.op) {
-            // The defaults of perftest.
-            (Test::Bw, Op::Write) => (65_536, 5000),
-            (Test::Bw, _) => (65_536, 1000),
-            (Test::Lat, _) => (2, 1000),
+        // The defaults of perftest, as far as it has any.
+        let iterations = if (self.test, self.op) == (Test::Bw, Op::Write) { 5000 } else { 1000 };
+        let size = match (self.test, self.service) {
+            _ if self.op.is_atomic() => 8,
+            (Test::Bw, Service::Ud) => UD_SIZE,
+            (Test::Bw, _) => 65_536,
+            (Test::Lat, _) => 2,
         };
         let sizes = match (self.all, self.sizes.as_slice()) {
-            (true, _) => ALL_SIZES.map(|power| 1 << power).collect(),
+            (true, _) => ALL_SIZES
+                .map(|power| 1 << power)
+                .filter(|size| self.service != Service::Ud || *size <= UD_SIZE)
+                .collect(),
             (false, []) => vec![size],
             (false, sizes) => sizes.to_vec(),
         };
         Params {
+            service: self.service,
             op: self.op,
+            imm: self.imm,
+            srq: self.srq,
             test: self.test,
             sizes,
             depth: self.depth,
@@ -121,6 +150,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = DeviceConfig {
         // On loopback, where every process has an address of its own, the route says nothing.
         address: args.bind.or_else(|| (!args.server.is_loopback()).then_some(local)),
+        faults: args.fault.clone(),
         ..DeviceConfig::default()
     };
     let device = Device::open(&config)?;
@@ -174,14 +204,18 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Fail
     }
     let before = counters(&end.device);
     let mut progress = Progress::new(size, false);
-    let figures = match params.test {
-        Test::Lat => Figures::latency(&pingpong::initiate(end, size, control, &mut progress)?),
+    let (figures, sent, lost) = match params.test {
+        Test::Lat => {
+            let (latencies, lost) = pingpong::initiate(end, size, control, &mut progress)?;
+            let sent = Sent { messages: latencies.len() + lost, seconds: 0.0, peak: 0.0 };
+            (Figures::latency(&latencies), sent, lost)
+        }
         Test::Bw => {
             let sent = stream::send(end, size, &mut progress, &mut || match control.try_receive()? {
                 None => Ok(stop::requested()),
                 Some(other) => Err(control.unexpected(&other)),
             })?;
-            Figures::bandwidth(size, &sent)
+            (Figures::bandwidth(size, &sent), sent, 0)
         }
     };
     drop(progress);
@@ -190,8 +224,19 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Fail
         Message::Report { report } => report,
         other => return Err(control.unexpected(&other)),
     };
-    let mut run =
-        Run { size, figures, client: counted_since(&before, &end.device), server: server.counters.clone() };
+    let mut run = Run {
+        size,
+        figures,
+        loss: (!params.service.is_reliable()).then_some(Loss { sent: sent.messages, lost }),
+        client: counted_since(&before, &end.device),
+        server: server.counters.clone(),
+    };
+    if params.counts_arrivals() {
+        run.count_arrivals(&sent, &server);
+    }
+    if !stop::requested() {
+        check_sums(end, &sent, &server)?;
+    }
     if params.verify {
         let ours = end.verify(size, verifiable(params, size, Side::Client))?;
         refuse_corruption("client", ours)?;
@@ -199,6 +244,21 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Fail
     }
     run.figures.add_server(size, &server);
     Ok(run)
+}
+
+/// Whether each addition took effect once.
+fn check_sums(end: &Endpoint, sent: &Sent, server: &SideReport) -> Result<(), Failure> {
+    if end.params.op != Op::FetchAdd || !end.params.verify {
+        return Ok(());
+    }
+    for (side, added, asked) in
+        [("server", server.added, sent.messages), ("client", end.added()?, server.messages)]
+    {
+        if added != asked {
+            return Err(format!("{asked} additions made {added} at the {side}").into());
+        }
+    }
+    Ok(())
 }
 
 fn wait_for_report(end: &Endpoint, control: &mut Control) -> Result<Message, Failure> {

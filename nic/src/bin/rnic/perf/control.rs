@@ -17,7 +17,7 @@ pub(super) const PORT: u16 = 18515;
 const PROTOCOL: &str = "rnic-perf";
 
 /// Moves whenever messages, or their order, change.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How long a peer may take to answer what it answers at once.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,6 +39,13 @@ pub(super) struct SideReport {
     pub(super) peak: f64,
     /// What the device counted meanwhile.
     pub(super) counters: Counters,
+    /// Messages that arrived here, over services that lose some; the time between the first and the last, and the best
+    /// messages a second.
+    pub(super) arrived: u64,
+    pub(super) arrival_seconds: f64,
+    pub(super) arrival_peak: f64,
+    /// What was added to this side's memory by FETCH_ADD.
+    pub(super) added: u64,
     /// What the data that arrived here had wrong, if anything.
     pub(super) corruption: Option<String>,
 }

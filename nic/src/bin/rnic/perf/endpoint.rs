@@ -1,11 +1,13 @@
 //! One side's queue pairs, memory and completion queue.
 
 use super::Failure;
-use super::params::{Op, Params};
+use super::params::{HEADROOM, Op, Params};
+use super::service::Service;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{
-    Access, CompletionChannel, CompletionQueue, ConnectOptions, Device, MemoryRegion, Operation, QpAddress,
-    QpCap, QpInit, QueuePair, Remote, SendFlags, SendWr, WcStatus, WorkCompletion,
+    Access, AddressVector, CompletionChannel, CompletionQueue, ConnectOptions, Destination, Device, Gid,
+    MemoryRegion, Operation, ProtectionDomain, QKey, QpAddress, QpCap, QpInit, Qpn, QueuePair, Remote,
+    SendFlags, SendWr, SharedReceiveQueue, SrqInit, WcStatus, WorkCompletion,
 };
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
@@ -22,10 +24,18 @@ const RECV: u64 = 1 << 63;
 /// Where the index of the queue pair stands in a `wr_id`; below it, the number of the message.
 const QP_SHIFT: u32 = 40;
 
+/// The Q_Key of all datagrams: that of perftest.
+const QKEY: QKey = QKey(0x1111_1111);
+
+/// Bytes of the network header in front of a datagram (IBTA 11.4.1.2).
+const GRH: usize = 40;
+
 /// What the other side has to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PeerEnd {
     qps: Vec<QpAddress>,
+    /// XRC: the receiving half that belongs to each of them, and the number of the shared receive queue behind it.
+    targets: Vec<(QpAddress, u32)>,
     /// Where its region begins, and the key.
     addr: u64,
     rkey: u32,
@@ -53,6 +63,13 @@ pub(super) struct Endpoint {
     /// First, because fields are dropped in order: a peer that still sends shall meet no queue pair rather than one whose
     /// memory is gone.
     qps: Vec<QueuePair>,
+    /// XRC: the receiving half of each.
+    targets: Vec<QueuePair>,
+    /// One for each of them; one for all queue pairs with `--srq`.
+    srqs: Vec<SharedReceiveQueue>,
+    /// Where each queue pair sends to.
+    ways: Vec<Destination>,
+    pd: ProtectionDomain,
     pub(super) device: Device,
     pub(super) params: Params,
     region: MemoryRegion,
@@ -64,26 +81,56 @@ pub(super) struct Endpoint {
 impl Endpoint {
     pub(super) fn new(device: &Device, params: &Params) -> Result<Self, Failure> {
         let pd = device.alloc_pd()?;
-        let recv_depth = if params.op == Op::Send { params.recv_depth() } else { 0 };
+        let recv_depth = if params.takes_receives() { params.recv_depth() } else { 0 };
         let cqe = params.qps * (params.depth + recv_depth);
         let channel = params.events.then(|| device.create_comp_channel()).transpose()?;
         let cq = match &channel {
             Some(channel) => device.create_cq_with_channel(cqe, channel)?,
             None => device.create_cq(cqe)?,
         };
-        let mut init = QpInit::rc(&cq, &cq);
-        init.cap = QpCap { max_send_wr: params.depth, max_recv_wr: recv_depth, ..init.cap };
+        let (mut srqs, mut targets) = (Vec::new(), Vec::new());
+        let of = |max_wr| SrqInit { max_wr, ..SrqInit::default() };
+        if params.srq {
+            srqs.push(pd.create_srq(&of(recv_depth * params.qps))?);
+        }
+        if params.service == Service::Xrc {
+            let xrcd = device.open_xrcd()?;
+            for _ in 0..params.qps {
+                // WRITEs need one, too: its protection domain is that of the memory.
+                srqs.push(pd.create_xrc_srq(&of(recv_depth.max(1)), &xrcd, &cq)?);
+                targets.push(device.create_qp(&QpInit::xrc_recv(&xrcd))?);
+            }
+        }
+        let mut init = match params.service {
+            Service::Rc => QpInit::rc(&cq, &cq),
+            Service::Uc => QpInit::uc(&cq, &cq),
+            Service::Ud => QpInit::ud(&cq, &cq),
+            Service::Xrc => QpInit::xrc_send(&cq),
+        };
+        let max_recv_wr = if srqs.is_empty() { recv_depth } else { 0 };
+        init.cap = QpCap { max_send_wr: params.depth, max_recv_wr, ..init.cap };
+        if params.srq {
+            init.srq = srqs.first().cloned();
+        }
         let qps = (0..params.qps).map(|_| pd.create_qp(&init)).collect::<rnic::Result<_>>()?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let access = Access::LOCAL_WRITE | remote;
         let len =
             usize::try_from(params.region_len()).map_err(|_| "more memory than this machine can address")?;
         let region = pd.register(len, access)?;
-        Ok(Self { device: device.clone(), params: params.clone(), region, cq, channel, qps, peer: None })
+        let (device, params, ways, peer) = (device.clone(), params.clone(), Vec::new(), None);
+        Ok(Self { qps, targets, srqs, ways, pd, device, params, region, cq, channel, peer })
     }
 
     pub(super) fn describe(&self) -> PeerEnd {
         PeerEnd {
             qps: self.qps.iter().map(QueuePair::address).collect(),
+            targets: self
+                .targets
+                .iter()
+                .zip(&self.srqs)
+                .map(|(target, srq)| (target.address(), srq.srqn()))
+                .collect(),
             addr: self.region.addr(),
             rkey: self.region.rkey(),
         }
@@ -110,12 +157,13 @@ impl Endpoint {
                 .into());
             }
         }
-        let options = ConnectOptions { mtu, ..ConnectOptions::default() };
-        for (qp, address) in self.qps.iter().zip(&peer.qps) {
-            qp.connect(address, &options)?;
+        if self.params.service == Service::Ud {
+            self.params.check_datagrams(peer.mtu().min(self.device.port_attr().active_mtu.bytes()))?;
         }
+        let options = ConnectOptions { mtu, ..ConnectOptions::default() };
+        self.ways = (0..ours).map(|qp| self.connect_one(qp, &peer, &options)).collect::<Result<_, _>>()?;
         self.peer = Some(peer);
-        if self.params.op == Op::Send {
+        if self.params.takes_receives() {
             for qp in 0..self.qps.len() {
                 for _ in 0..self.params.recv_depth() {
                     self.post_recv(qp)?;
@@ -125,21 +173,54 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Bytes of the path MTU in use.
+    /// Connects queue pair `number`; gives where it sends to.
+    fn connect_one(
+        &self,
+        number: usize,
+        peer: &PeerEnd,
+        options: &ConnectOptions,
+    ) -> Result<Destination, Failure> {
+        let (qp, address) = (&self.qps[number], &peer.qps[number]);
+        Ok(match self.params.service {
+            Service::Rc | Service::Uc => {
+                qp.connect(address, options)?;
+                Destination::Connected
+            }
+            Service::Ud => {
+                qp.activate(QKEY)?;
+                let ah = self.pd.create_ah(&AddressVector::new(Gid(address.gid), 0))?;
+                ah.datagram(Qpn::new(address.qpn), QKEY)
+            }
+            Service::Xrc => {
+                let Some((target, srqn)) = peer.targets.get(number) else {
+                    return Err("the peer made no receiving halves".into());
+                };
+                qp.connect(target, options)?;
+                self.targets[number].connect(address, options)?;
+                Destination::XrcSrq(*srqn)
+            }
+        })
+    }
+
+    /// Bytes of the path MTU in use; of the longest datagram, where there are no paths.
     pub(super) fn mtu(&self) -> u32 {
-        self.qps.first().and_then(|qp| qp.query().path_mtu).map_or(0, |mtu| mtu.bytes())
+        let longest = || {
+            let theirs = self.peer.as_ref().map_or(0, PeerEnd::mtu);
+            theirs.min(self.device.port_attr().active_mtu.bytes())
+        };
+        self.qps.first().and_then(|qp| qp.query().path_mtu).map_or_else(longest, |mtu| mtu.bytes())
     }
 
     pub(super) fn qp_count(&self) -> usize {
         self.qps.len()
     }
 
-    /// Offset of the part of the region that queue pair `qp` sends from; that which it receives into follows.
+    /// Offset of what queue pair `qp` sends in the region; what it receives follows.
     pub(super) fn source(&self, qp: usize) -> usize {
-        2 * qp * self.params.slot()
+        2 * qp * self.params.slot() + HEADROOM
     }
 
-    /// Offset of the part of the region that queue pair `qp` receives into.
+    /// Offset of what queue pair `qp` receives in the region.
     pub(super) fn target(&self, qp: usize) -> usize {
         self.source(qp) + self.params.slot()
     }
@@ -153,21 +234,68 @@ impl Endpoint {
         let Some(peer) = &self.peer else { return Err("the queue pairs are not connected".into()) };
         // Both sides lay out their regions in the same way.
         let remote = |offset: usize| Remote { addr: peer.addr.wrapping_add(offset as u64), rkey: peer.rkey };
+        let imm = self.params.imm.then_some(number as u32);
+        let (source, target) = (self.source(qp), self.target(qp));
         let (operation, offset) = match self.params.op {
-            Op::Write => (Operation::Write { remote: remote(self.target(qp)), imm: None }, self.source(qp)),
-            Op::Read => (Operation::Read { remote: remote(self.source(qp)) }, self.target(qp)),
-            Op::Send => (Operation::Send { imm: None, invalidate: None }, self.source(qp)),
+            Op::Write => (Operation::Write { remote: remote(target), imm }, source),
+            Op::Read => (Operation::Read { remote: remote(source) }, target),
+            Op::Send => (Operation::Send { imm, invalidate: None }, source),
+            Op::FetchAdd => (Operation::FetchAdd { remote: remote(source), add: 1 }, target),
+            Op::CmpSwap => {
+                // The word for itself, so that each one finds what it expects, however many there are.
+                let word = self.word(qp);
+                (Operation::CompareSwap { remote: remote(source), compare: word, swap: word }, target)
+            }
         };
         let data = self.region.slice(offset..offset + size as usize)?;
         let flags = if signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let wr_id = (qp as u64) << QP_SHIFT | number & ((1 << QP_SHIFT) - 1);
-        Ok(self.qps[qp].post_send(SendWr::new(wr_id, operation, data).flags(flags))?)
+        let wr = SendWr::new(wr_id, operation, data).flags(flags);
+        Ok(self.qps[qp].post_send(wr.to(self.ways[qp].clone()))?)
+    }
+
+    /// Which part of the region queue pair `qp` receives into: who takes a shared receive is not known beforehand.
+    fn inbox(&self, qp: usize) -> usize {
+        if self.params.srq { 0 } else { qp }
     }
 
     pub(super) fn post_recv(&self, qp: usize) -> Result<(), Failure> {
-        let target = self.target(qp);
-        let data = self.region.slice(target..target + self.params.slot())?;
-        Ok(self.qps[qp].recv(RECV | (qp as u64) << QP_SHIFT, data)?)
+        let target = self.target(self.inbox(qp));
+        let header = if self.params.service == Service::Ud { GRH } else { 0 };
+        let data = self.region.slice(target - header..target + self.params.largest())?;
+        let wr_id = RECV | (qp as u64) << QP_SHIFT;
+        match self.srqs.get(self.inbox(qp)) {
+            Some(srq) => Ok(srq.recv(wr_id, data)?),
+            None => Ok(self.qps[qp].recv(wr_id, data)?),
+        }
+    }
+
+    /// Messages that arrived since the queue pairs are there, over services that lose some.
+    pub(super) fn arrived(&self) -> u64 {
+        let count = |qp: &QueuePair| {
+            let counters = qp.counters();
+            if self.params.op == Op::Write { counters.rx_write_requests } else { counters.rdma_recvs }
+        };
+        self.qps.iter().map(count).sum()
+    }
+
+    /// What the word that atomics of queue pair `qp` work on holds at first.
+    fn word(&self, qp: usize) -> u64 {
+        let mut bytes = [0; 8];
+        fill_pattern(&mut bytes, 8, self.inbox(qp));
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// What was added to the words of this side.
+    pub(super) fn added(&self) -> Result<u64, Failure> {
+        let mut sum = 0u64;
+        if self.params.op == Op::FetchAdd {
+            for qp in 0..self.qps.len() {
+                let now = self.region.load_u64(self.source(qp))?;
+                sum = sum.wrapping_add(now.wrapping_sub(self.word(qp)));
+            }
+        }
+        Ok(sum)
     }
 
     /// Takes completions; with `--events`, sleeps until there are some, but not for long. Any that failed is an
@@ -233,7 +361,7 @@ impl Endpoint {
         let len = size as usize;
         let mut pattern = vec![0; len];
         for qp in 0..self.qps.len() {
-            fill_pattern(&mut pattern, size, qp);
+            fill_pattern(&mut pattern, size, self.inbox(qp));
             self.region.write_at(self.source(qp), &pattern)?;
             pattern.fill(0);
             self.region.write_at(self.target(qp), &pattern)?;
@@ -242,13 +370,15 @@ impl Endpoint {
     }
 
     /// Compares the first `len` bytes that every queue pair received with the pattern of messages of `size`; says
-    /// what is wrong.
+    /// what is wrong. Over services that lose messages, cleared memory says that nothing came.
     pub(super) fn verify(&self, size: u32, len: usize) -> Result<Option<String>, Failure> {
         let (mut wanted, mut found) = (vec![0; size as usize], vec![0; size as usize]);
-        for qp in 0..self.qps.len() {
+        let may_be_cleared = !self.params.service.is_reliable();
+        let wrong = |(wanted, found): (&u8, &u8)| wanted != found && !(may_be_cleared && *found == 0);
+        for qp in 0..self.inbox(self.qps.len() - 1) + 1 {
             fill_pattern(&mut wanted, size, qp);
             self.region.read_at(self.target(qp), &mut found)?;
-            let differs = wanted.iter().zip(&found).take(len).position(|(wanted, found)| wanted != found);
+            let differs = wanted.iter().zip(&found).take(len).position(wrong);
             if let Some(at) = differs {
                 let (wanted, found) = (wanted[at], found[at]);
                 return Ok(Some(format!(

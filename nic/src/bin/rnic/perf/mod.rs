@@ -1,4 +1,4 @@
-//! `rnic perf`: bandwidth and latency of RDMA WRITE, READ and SEND between two of these NICs.
+//! `rnic perf`: bandwidth and latency of RDMA WRITE, READ, SEND and atomics between two of these NICs.
 //!
 //! Definitions, options and tables are those of perftest (`ib_write_bw` and its siblings), so that figures can be laid
 //! side by side. A client says what to measure; a server serves client after client. They agree over a TCP connection
@@ -12,6 +12,7 @@ mod pingpong;
 mod progress;
 mod report;
 mod server;
+mod service;
 mod stop;
 mod stream;
 

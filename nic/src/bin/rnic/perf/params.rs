@@ -1,6 +1,7 @@
 //! What is measured, and how.
 
 use super::Failure;
+use super::service::Service;
 use clap::ValueEnum;
 use rnic::Mtu;
 use serde::{Deserialize, Serialize};
@@ -21,9 +22,13 @@ const MAX_QPS: u32 = 1 << 10;
 /// Receives posted at least, as by perftest (`--rx-depth`).
 const MIN_RECV_DEPTH: u32 = 512;
 
+/// Where a message begins in its part of the region: a cache line, so that queue pairs share none, and enough for the
+/// network header in front of a datagram.
+pub(super) const HEADROOM: usize = 64;
+
 /// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Op {
     /// RDMA WRITE.
     Write,
@@ -31,6 +36,10 @@ pub(super) enum Op {
     Read,
     /// SEND and receive.
     Send,
+    /// Atomic addition to 8 bytes.
+    FetchAdd,
+    /// Atomic compare and swap of 8 bytes.
+    CmpSwap,
 }
 
 impl Op {
@@ -40,7 +49,18 @@ impl Op {
             Self::Write => "RDMA WRITE",
             Self::Read => "RDMA READ",
             Self::Send => "SEND",
+            Self::FetchAdd => "FETCH_ADD",
+            Self::CmpSwap => "CMP_SWAP",
         }
+    }
+
+    /// Whether the peer answers each request with data.
+    pub(super) fn is_answered(self) -> bool {
+        self == Self::Read || self.is_atomic()
+    }
+
+    pub(super) fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CmpSwap)
     }
 }
 
@@ -77,7 +97,12 @@ impl Limit {
 /// All parameters. The client sends them to the server; they stand in the JSON report as they are.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Params {
+    pub(super) service: Service,
     pub(super) op: Op,
+    /// SENDs and WRITEs carry immediate data.
+    pub(super) imm: bool,
+    /// One shared receive queue for all queue pairs.
+    pub(super) srq: bool,
     pub(super) test: Test,
     /// Bytes of the messages, one run for each.
     pub(super) sizes: Vec<u32>,
@@ -128,6 +153,7 @@ impl Params {
             _ => {}
         }
         self.path_mtu()?;
+        self.check_service()?;
         if self.test == Test::Lat {
             self.check_latency()?;
         }
@@ -141,7 +167,7 @@ impl Params {
         if self.bidirectional {
             return Err("--bidirectional: latency is measured with one message at a time".into());
         }
-        if self.events && self.op == Op::Write {
+        if self.events && self.polls_memory() {
             return Err("--events: the latency of WRITE is measured by polling memory; a WRITE completes \
                         nothing at its target that one could wait for"
                 .into());
@@ -167,11 +193,15 @@ impl Params {
         (2 * self.depth).max(MIN_RECV_DEPTH)
     }
 
-    /// Bytes of a part of the region, from which, or into which, one queue pair sends or receives.
+    /// Bytes of the longest message.
+    pub(super) fn largest(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(1) as usize
+    }
+
+    /// Bytes of a part of the region, from which, or into which, one queue pair sends or receives. In front of the message
+    /// there is room for a network header.
     pub(super) fn slot(&self) -> usize {
-        let largest = self.sizes.iter().copied().max().unwrap_or(1);
-        // A cache line, so that queue pairs share none.
-        (largest as usize).next_multiple_of(64)
+        HEADROOM + self.largest().next_multiple_of(HEADROOM)
     }
 
     /// Bytes of the region: a part to send from and a part to receive into for each queue pair.
@@ -191,7 +221,9 @@ impl Params {
             (Test::Bw, true) => "bidirectional bandwidth",
             (Test::Lat, _) => "latency",
         };
-        format!("{} {test}", self.op.name())
+        let imm = if self.imm { " with immediate" } else { "" };
+        let srq = if self.srq { ", shared receive queue" } else { "" };
+        format!("{} {}{imm} {test}{srq}", self.service.name(), self.op.name())
     }
 }
 
@@ -216,7 +248,10 @@ mod tests {
 
     fn params() -> Params {
         Params {
+            service: Service::Rc,
             op: Op::Write,
+            imm: false,
+            srq: false,
             test: Test::Bw,
             sizes: vec![64],
             depth: 128,
@@ -270,10 +305,37 @@ mod tests {
     }
 
     #[test]
+    fn services_do_what_they_can() {
+        let refused = |service, op, change: fn(&mut Params)| {
+            let mut params = Params { service, op, sizes: vec![8], ..params() };
+            change(&mut params);
+            refusal(&params)
+        };
+        for op in [Op::Read, Op::FetchAdd, Op::CmpSwap] {
+            assert!(refused(Service::Uc, op, |_| {}).contains(&format!("{} over UC", op.name())));
+            assert!(refused(Service::Ud, op, |_| {}).contains("over UD"));
+            assert!(refused(Service::Rc, op, |p| p.imm = true).contains("--imm"));
+        }
+        assert!(refused(Service::Ud, Op::Write, |_| {}).contains("--op send"));
+        assert!(refused(Service::Ud, Op::Send, |p| p.sizes = vec![8, 5000]).contains("--size 5000 over UD"));
+        assert!(refused(Service::Ud, Op::Send, |p| p.mtu = Some(1024)).contains("--mtu"));
+        assert!(refused(Service::Uc, Op::Send, |p| p.bidirectional = true).contains("--bidirectional"));
+        assert!(refused(Service::Rc, Op::Write, |p| p.srq = true).contains("--srq"));
+        assert!(refused(Service::Uc, Op::Send, |p| p.srq = true).contains("--srq"));
+        assert!(refused(Service::Xrc, Op::Send, |p| p.srq = true).contains("--srq"));
+        assert!(refused(Service::Xrc, Op::CmpSwap, |p| p.sizes = vec![16]).contains("--size 16"));
+        for service in [Service::Rc, Service::Xrc] {
+            for op in [Op::Write, Op::Read, Op::Send, Op::FetchAdd, Op::CmpSwap] {
+                Params { service, op, sizes: vec![8], ..params() }.check().unwrap();
+            }
+        }
+    }
+
+    #[test]
     fn regions_hold_both_directions() {
         let params = Params { sizes: vec![1, 100, 7], qps: 3, ..params() };
-        assert_eq!(params.slot(), 128);
-        assert_eq!(params.region_len(), 2 * 3 * 128);
+        assert_eq!(params.slot(), 64 + 128);
+        assert_eq!(params.region_len(), 2 * 3 * (64 + 128));
         assert_eq!(params.recv_depth(), MIN_RECV_DEPTH);
     }
 }

@@ -1,13 +1,14 @@
 //! Latency: one message at a time.
 //!
 //! As perftest defines it: with WRITE, each side polls the last byte of its memory and writes back as soon as it
-//! changes; with SEND, each side sends as soon as it has received; half of a round trip counts. With READ, the whole
-//! time from post to completion counts.
+//! changes; with SEND and immediate data, each side sends as soon as it has received; half of a round trip counts. With
+//! READ and atomics, the whole time from post to completion counts.
+//!
+//! Over services that lose messages, what is not answered in time counts as lost, and the next message is sent.
 
 use super::Failure;
 use super::control::{Control, Message};
 use super::endpoint::Endpoint;
-use super::params::Op;
 use super::progress::Progress;
 use super::stop;
 use hdrhistogram::Histogram;
@@ -20,6 +21,12 @@ const LOOK: u32 = 1024;
 /// Longest latency that is recorded as it is: 60 s, in nanoseconds.
 const LONGEST: u64 = 60_000_000_000;
 
+/// How long to wait for what may have been lost: much longer than it takes.
+const LOST_AFTER: Duration = Duration::from_millis(500);
+
+/// After so many losses without an answer between them there is no use in going on.
+const LOST_IN_A_ROW: u32 = 4;
+
 /// The queue pair in use.
 const QP: usize = 0;
 
@@ -29,6 +36,8 @@ enum Waited {
     There,
     /// The user, or the peer, wants to end it.
     Ended,
+    /// It does not come.
+    Lost,
 }
 
 struct PingPong<'a> {
@@ -37,11 +46,13 @@ struct PingPong<'a> {
     posted: u64,
     received: u64,
     read: u64,
+    /// WRITE: the last byte that was found to have changed.
+    seen: u8,
 }
 
 impl<'a> PingPong<'a> {
     fn new(end: &'a Endpoint, size: u32) -> Self {
-        Self { end, size, posted: 0, received: 0, read: 0 }
+        Self { end, size, posted: 0, received: 0, read: 0, seen: 0 }
     }
 
     /// The value of the last byte of message `number`. The first differs from the 0 of cleared memory, and neighbours
@@ -50,16 +61,16 @@ impl<'a> PingPong<'a> {
         (number % 255 + 1) as u8
     }
 
-    /// Sends the next message.
-    fn send(&mut self) -> Result<(), Failure> {
+    /// Sends the next message, or an answer to that of `mark`.
+    fn send(&mut self, mark: u8) -> Result<(), Failure> {
         let number = self.posted;
-        if self.end.params.op == Op::Write {
+        let params = &self.end.params;
+        if params.polls_memory() {
             let last = self.end.source(QP) + self.size as usize - 1;
-            self.end.region().write_at(last, &[Self::mark(number)])?;
+            self.end.region().write_at(last, &[mark])?;
         }
-        // A READ is known to be done by its completion only.
-        let signalled =
-            self.end.params.op == Op::Read || (number + 1).is_multiple_of(u64::from(self.end.params.cq_mod));
+        // What is answered is known to be done by its completion only.
+        let signalled = params.op.is_answered() || (number + 1).is_multiple_of(u64::from(params.cq_mod));
         self.end.post(QP, number, self.size, signalled)?;
         self.posted += 1;
         Ok(())
@@ -69,7 +80,7 @@ impl<'a> PingPong<'a> {
     fn drain(&mut self) -> Result<(), Failure> {
         let end = self.end;
         let (received, read) = (&mut self.received, &mut self.read);
-        let reads = end.params.op == Op::Read;
+        let reads = end.params.op.is_answered();
         end.poll(|done| {
             if done.recv {
                 *received += 1;
@@ -81,44 +92,54 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Whether the peer's message `number` is there (for READ: whether the answer to ours is).
-    fn arrived(&mut self, number: u64) -> Result<bool, Failure> {
-        match self.end.params.op {
-            Op::Write => {
-                let last = self.end.target(QP) + self.size as usize - 1;
-                let mut byte = [0];
-                self.end.region().read_at(last, &mut byte)?;
-                let there = byte[0] == Self::mark(number);
-                if !there {
-                    self.end.device.progress();
-                }
-                Ok(there)
-            }
-            Op::Send if self.received > number => Ok(true),
-            Op::Read if self.read > number => Ok(true),
-            Op::Send | Op::Read => {
+    /// Whether something new is there: a message, or the answer of a READ. Over memory, a byte that is not the last one
+    /// seen, and `wanted` if a certain one is waited for.
+    fn arrived(&mut self, before: u64, wanted: Option<u8>) -> Result<bool, Failure> {
+        if !self.end.params.polls_memory() {
+            if self.received + self.read <= before {
                 self.drain()?;
-                Ok(self.received > number || self.read > number)
             }
+            return Ok(self.received + self.read > before);
         }
+        let last = self.end.target(QP) + self.size as usize - 1;
+        let mut byte = [0];
+        self.end.region().read_at(last, &mut byte)?;
+        let there = wanted.map_or(byte[0] != self.seen, |mark| byte[0] == mark);
+        if there {
+            [self.seen] = byte;
+        } else {
+            self.end.device.progress();
+        }
+        Ok(there)
     }
 
-    /// Waits for the peer's message `number`; `ended` is asked now and then.
+    /// What came so far.
+    fn so_far(&self) -> u64 {
+        self.received + self.read
+    }
+
+    /// Waits for more than what came `before`; `ended` is asked now and then.
     fn wait(
         &mut self,
-        number: u64,
+        before: u64,
+        wanted: Option<u8>,
+        patience: Option<Duration>,
         ended: &mut dyn FnMut() -> Result<bool, Failure>,
     ) -> Result<Waited, Failure> {
         let mut polls = 0u32;
-        while !self.arrived(number)? {
+        let start = Instant::now();
+        while !self.arrived(before, wanted)? {
             polls += 1;
             // With events a poll may take long.
             if polls.is_multiple_of(LOOK) || self.end.params.events {
-                if self.end.params.op == Op::Write {
+                if self.end.params.polls_memory() {
                     self.drain()?;
                 }
                 if ended()? {
                     return Ok(Waited::Ended);
+                }
+                if patience.is_some_and(|patience| start.elapsed() >= patience) {
+                    return Ok(Waited::Lost);
                 }
             }
         }
@@ -126,17 +147,20 @@ impl<'a> PingPong<'a> {
     }
 }
 
-/// Plays until the limit; returns the latencies in nanoseconds.
+/// Plays until the limit; returns the latencies in nanoseconds, and how many messages were not answered.
 pub(super) fn initiate(
     end: &Endpoint,
     size: u32,
     control: &mut Control,
     progress: &mut Progress,
-) -> Result<Histogram<u64>, Failure> {
+) -> Result<(Histogram<u64>, u64), Failure> {
     let mut latencies = histogram()?;
     let mut game = PingPong::new(end, size);
-    let divisor = if end.params.op == Op::Read { 1 } else { 2 };
-    let drain_every = u64::from(end.params.cq_mod);
+    let params = &end.params;
+    let divisor = if params.op.is_answered() { 1 } else { 2 };
+    let drain_every = u64::from(params.cq_mod);
+    let patience = (!params.service.is_reliable()).then_some(LOST_AFTER);
+    let (mut lost, mut in_a_row) = (0, 0);
     let mut ended = || match control.try_receive()? {
         None => Ok(stop::requested()),
         Some(message) => Err(control.unexpected(&message)),
@@ -145,43 +169,55 @@ pub(super) fn initiate(
     let mut now = start;
     for number in 0.. {
         let elapsed = now.saturating_duration_since(start);
-        if number > 0 && (stop::requested() || !end.params.limit.allows(number, elapsed)) {
+        if number > 0 && (stop::requested() || !params.limit.allows(number, elapsed)) {
             break;
         }
+        let (before, mark) = (game.so_far(), PingPong::mark(number));
         let sent = Instant::now();
-        game.send()?;
-        if let Waited::Ended = game.wait(number, &mut ended)? {
-            break;
-        }
+        game.send(mark)?;
+        let waited = game.wait(before, Some(mark), patience, &mut ended)?;
         now = Instant::now();
+        match waited {
+            Waited::There => in_a_row = 0,
+            Waited::Ended => break,
+            Waited::Lost => {
+                (lost, in_a_row) = (lost + 1, in_a_row + 1);
+                if in_a_row == LOST_IN_A_ROW {
+                    return Err(format!("{in_a_row} messages in a row were not answered").into());
+                }
+                // An answer that is merely late is not the next one's.
+                game.drain()?;
+                continue;
+            }
+        }
         let latency = now.saturating_duration_since(sent).as_nanos() / divisor;
         latencies.saturating_record(u64::try_from(latency).unwrap_or(LONGEST));
         // Outside of the measured time.
-        if end.params.op == Op::Write && (number + 1).is_multiple_of(drain_every) {
+        if params.polls_memory() && (number + 1).is_multiple_of(drain_every) {
             game.drain()?;
         }
         progress.show(now, number + 1);
     }
-    Ok(latencies)
+    Ok((latencies, lost))
 }
 
 /// Answers until the client says something on the control connection, and returns that.
 pub(super) fn answer(end: &Endpoint, size: u32, control: &mut Control) -> Result<Message, Failure> {
-    if end.params.op == Op::Read {
+    if end.params.op.is_answered() {
         return control.receive(Duration::MAX);
     }
     let mut game = PingPong::new(end, size);
     let mut heard = None;
     for number in 0.. {
-        let waited = game.wait(number, &mut || {
+        let waited = game.wait(number, None, None, &mut || {
             heard = control.try_receive()?;
             Ok(heard.is_some() || stop::requested())
         })?;
         if let Waited::Ended = waited {
             break;
         }
-        game.send()?;
-        if end.params.op == Op::Write && (number + 1).is_multiple_of(u64::from(end.params.cq_mod)) {
+        game.send(game.seen)?;
+        if end.params.polls_memory() && (number + 1).is_multiple_of(u64::from(end.params.cq_mod)) {
             game.drain()?;
         }
     }

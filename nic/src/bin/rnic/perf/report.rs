@@ -134,18 +134,40 @@ impl Figures {
     }
 }
 
+/// How many messages were sent, and of how many nothing was seen: those that did not arrive; in a latency test, those that
+/// were not answered.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Loss {
+    pub(super) sent: u64,
+    pub(super) lost: u64,
+}
+
 /// The run of one size.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) size: u32,
     #[serde(flatten)]
     pub(super) figures: Figures,
+    /// Over services that lose messages.
+    #[serde(flatten)]
+    pub(super) loss: Option<Loss>,
     /// What the client's device counted during the run.
     #[serde(rename = "client_counters")]
     pub(super) client: Counters,
     /// What the server's device counted during the run.
     #[serde(rename = "server_counters")]
     pub(super) server: Counters,
+}
+
+impl Run {
+    /// The figures are those of what arrived at the server. They took as long as sending did at the least.
+    pub(super) fn count_arrivals(&mut self, sent: &Sent, server: &SideReport) {
+        let seconds = server.arrival_seconds.max(sent.seconds);
+        let average = if seconds > 0.0 { server.arrived as f64 / seconds } else { 0.0 };
+        let arrived = Sent { messages: server.arrived, seconds, peak: server.arrival_peak.max(average) };
+        self.figures = Figures::bandwidth(self.size, &arrived);
+        self.loss = Some(Loss { sent: sent.messages, lost: sent.messages.saturating_sub(server.arrived) });
+    }
 }
 
 /// The JSON document.
@@ -222,6 +244,18 @@ impl Report {
         Ok(())
     }
 
+    /// What the service did not deliver, if it is one that may.
+    fn print_lost_messages(&self) -> Result<(), Failure> {
+        let mut lossless = !self.params.service.is_reliable();
+        for run in &self.runs {
+            if let Some(Loss { sent, lost: lost @ 1.. }) = run.loss {
+                print(&format!("{} bytes: {lost} of {sent} messages were lost\n", run.size))?;
+                lossless = false;
+            }
+        }
+        if lossless { print("No messages were lost\n") } else { Ok(()) }
+    }
+
     /// Ends the report.
     pub(super) fn finish(self, interrupted: bool) -> Result<(), Failure> {
         let losses = Losses {
@@ -229,6 +263,7 @@ impl Report {
             server: losses(self.runs.iter().map(|run| &run.server)),
         };
         if !self.json {
+            self.print_lost_messages()?;
             for (side, losses) in [("client", &losses.client), ("server", &losses.server)] {
                 if !losses.is_empty() {
                     let list: Vec<_> = losses.iter().map(|(name, value)| format!("{name} {value}")).collect();

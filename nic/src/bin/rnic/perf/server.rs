@@ -4,6 +4,7 @@ use super::control::{Control, Message, PATIENCE, PORT, SideReport};
 use super::endpoint::Endpoint;
 use super::params::{Op, Params, Test};
 use super::progress::Progress;
+use super::stream::Arrivals;
 use super::{Failure, counted_since, counters, pingpong, stop, stream};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{Device, DeviceConfig};
@@ -122,6 +123,7 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<SideRepor
     let params = &end.params;
     end.prepare(size)?;
     let before = counters(&end.device);
+    let mut arrivals = Arrivals::new(end);
     control.send(&Message::Ready)?;
     let mut report = SideReport::default();
     let mut finish = None;
@@ -140,9 +142,13 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<SideRepor
     let message = match finish {
         Some(message) => message,
         None if params.test == Test::Lat => pingpong::answer(end, size, control)?,
+        None if params.counts_arrivals() => arrivals.serve(control)?,
         None => stream::serve(end, control)?,
     };
     let Message::Finish { .. } = message else { return Err(control.unexpected(&message)) };
+    let sum = arrivals.sum();
+    (report.arrived, report.arrival_seconds, report.arrival_peak) = (sum.messages, sum.seconds, sum.peak);
+    report.added = end.added()?;
     if params.verify {
         report.corruption = end.verify(size, verifiable(params, size, Side::Server))?;
     }
@@ -161,15 +167,17 @@ pub(super) enum Side {
 pub(super) fn verifiable(params: &Params, size: u32, side: Side) -> usize {
     let size = size as usize;
     let arrives = match (params.op, params.test) {
-        (Op::Read, Test::Bw) => side == Side::Client || params.bidirectional,
-        (Op::Read, Test::Lat) => side == Side::Client,
+        // What was added up is another check.
+        (Op::FetchAdd, _) => false,
+        (Op::Read | Op::CmpSwap, Test::Bw) => side == Side::Client || params.bidirectional,
+        (Op::Read | Op::CmpSwap, Test::Lat) => side == Side::Client,
         (_, Test::Bw) => side == Side::Server || params.bidirectional,
         (_, Test::Lat) => true,
     };
     match (arrives, params.op, params.test) {
         (false, ..) => 0,
         // The last byte carries the number of the message.
-        (true, Op::Write, Test::Lat) => size - 1,
+        (true, Op::Write, Test::Lat) if params.polls_memory() => size - 1,
         (true, ..) => size,
     }
 }

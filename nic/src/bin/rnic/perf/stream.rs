@@ -3,7 +3,6 @@
 use super::Failure;
 use super::control::{Control, Message};
 use super::endpoint::{Completed, Endpoint};
-use super::params::Op;
 use super::progress::Progress;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,10 @@ const HOUSEKEEPING: Duration = Duration::from_millis(1);
 
 /// Length of the parts of a run, of which the best gives the peak: long enough for the clock and for a full queue.
 const SLICE: Duration = Duration::from_millis(10);
+
+/// After the sender is done, how long nothing may come before nothing is expected any more: longer than what stands in
+/// a socket takes.
+const QUIET: Duration = Duration::from_millis(50);
 
 /// What one side sent.
 #[derive(Clone, Copy, Debug)]
@@ -134,8 +137,8 @@ pub(super) fn send(
 
 /// Serves the peer until it says something on the control connection, and returns that.
 pub(super) fn serve(end: &Endpoint, control: &mut Control) -> Result<Message, Failure> {
-    if end.params.op != Op::Send {
-        // WRITEs and READs need nobody here; a device serves them by itself.
+    if !end.params.takes_receives() {
+        // What needs no receive needs nobody here; a device serves it by itself.
         return control.receive(Duration::MAX);
     }
     let repost = |done: Completed| if done.recv { end.post_recv(done.qp) } else { Ok(()) };
@@ -152,5 +155,70 @@ pub(super) fn serve(end: &Endpoint, control: &mut Control) -> Result<Message, Fa
             while end.poll_now(repost)? > 0 {}
             return Ok(message);
         }
+    }
+}
+
+/// The messages of a service that loses some, as they arrive.
+pub(super) struct Arrivals<'a> {
+    end: &'a Endpoint,
+    before: u64,
+    messages: u64,
+    /// When the first was about to come, and when the last was there.
+    span: Option<(Instant, Instant)>,
+    looked: Instant,
+    meter: Meter,
+}
+
+impl<'a> Arrivals<'a> {
+    /// From now on.
+    pub(super) fn new(end: &'a Endpoint) -> Self {
+        let now = Instant::now();
+        let meter = Meter { since: now, counted: 0, best: 0.0 };
+        Self { end, before: end.arrived(), messages: 0, span: None, looked: now, meter }
+    }
+
+    fn look(&mut self, now: Instant) {
+        let messages = self.end.arrived().saturating_sub(self.before);
+        if messages > self.messages {
+            let first = self.span.map_or(self.looked, |(first, _)| first);
+            (self.messages, self.span) = (messages, Some((first, now)));
+        }
+        self.meter.note(now, messages);
+        self.looked = now;
+    }
+
+    /// As [`serve`]; goes on until nothing more comes.
+    pub(super) fn serve(&mut self, control: &mut Control) -> Result<Message, Failure> {
+        let end = self.end;
+        let repost = |done: Completed| if done.recv { end.post_recv(done.qp) } else { Ok(()) };
+        let mut heard: Option<(Message, Instant)> = None;
+        loop {
+            if self.end.params.takes_receives() {
+                self.end.poll(repost)?;
+            } else {
+                self.end.device.progress();
+            }
+            let now = Instant::now();
+            if now.saturating_duration_since(self.looked) < HOUSEKEEPING {
+                continue;
+            }
+            self.look(now);
+            match heard.take() {
+                None => heard = control.try_receive()?.map(|message| (message, now)),
+                Some((message, then)) => {
+                    let last = self.span.map_or(then, |(_, last)| last.max(then));
+                    if now.saturating_duration_since(last) >= QUIET {
+                        return Ok(message);
+                    }
+                    heard = Some((message, then));
+                }
+            }
+        }
+    }
+
+    /// How many came, in which time, and how fast in the best part of it.
+    pub(super) fn sum(&self) -> Sent {
+        let seconds = self.span.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
+        Sent { messages: self.messages, seconds, peak: self.meter.best }
     }
 }
