@@ -23,7 +23,7 @@ fn changes(setup: &Setup) -> Vec<QpAttr> {
             traffic_class: 1,
             flow_label: 2,
             sl: 3,
-            ..AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, 9)), 1)
+            ..AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, 9)), 0)
         };
         drained = drained.ah_attr(elsewhere).path_mig_state(PathMigState::Armed);
     }
