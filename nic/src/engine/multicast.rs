@@ -48,6 +48,7 @@ impl Engine {
     /// carries its Q_Key. Attaching it again changes nothing, as on Linux.
     pub(crate) fn attach_mcast(&mut self, qpn: Qpn, gid: Gid) -> Result<Membership, ResourceError> {
         let index = self.index(qpn).ok_or(ResourceError::Unknown { what: "queue pair" })?;
+        self.usable()?;
         let group = gid.ip();
         if !group.is_multicast() {
             return Err(refused(

@@ -8,6 +8,7 @@ use rnic::{
     RcEnd, Remote, SrqInit, WcStatus,
 };
 use rnic_tests::counter;
+use rnic_tests::datagram::UdEnd;
 use std::time::Duration;
 
 /// A connection whose 7 retries last 8 times 67 ms.
@@ -187,6 +188,28 @@ fn a_device_that_fails_flushes_everything() -> Result<(), Error> {
     assert_eq!(events(&b), [""; 0]);
     drop((idle, left, source));
     assert!(net.run_until_idle(Duration::from_secs(1)));
+    Ok(())
+}
+
+#[test]
+fn datagram_queue_pairs_fail_with_their_device() -> Result<(), Error> {
+    let net = Net::new();
+    let (a, b) = (net.device(), net.device());
+    let (left, right) = (UdEnd::new(&a), UdEnd::new(&b));
+    // What leaves a port that is down is lost, and done all the same.
+    a.inject_port_state(false)?;
+    right.post(2);
+    left.send(1, b"lost", &right);
+    assert_eq!(left.sent().status, WcStatus::Success);
+    assert_eq!(counter(&a, "tx_port_down"), 1);
+    a.inject_port_state(true)?;
+    left.send(2, b"heard", &right);
+    assert_eq!(right.receive().data, b"heard");
+    a.inject_device_fatal()?;
+    assert_eq!(left.qp.state(), QpState::Err);
+    let group = rnic::Gid::from(std::net::Ipv4Addr::new(239, 1, 2, 3));
+    let refused = left.qp.attach_mcast(group).expect_err("the device failed");
+    assert!(matches!(refused, Error::Resource(ResourceError::DeviceFailed)), "{refused}");
     Ok(())
 }
 
