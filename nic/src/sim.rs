@@ -3,6 +3,9 @@
 //! A [`Net`] joins devices that run the same engine as those on sockets, without sockets and without a clock: time
 //! moves only while somebody waits, from one event to the next, so a run is the same every time and a timeout of a
 //! second costs nothing.
+//!
+//! What goes wrong on purpose does so here as on the network: packets by [fault rules](crate::link::faults), a port with
+//! [`Device::inject_port_state`] and [`Device::inject_gid_state`], a whole device with [`Device::inject_device_fatal`].
 
 use crate::device::{Device, pace};
 use crate::engine::{EngineConfig, PKeyTable};
