@@ -66,6 +66,10 @@ impl Engine {
         if entry.qp.config().qp_type.is_connected() && entry.remote.is_none_or(|r| r.address != arrival.src) {
             return Err(DropReason::BadAddress);
         }
+        // A receive that was posted before the packet was sent is there when it arrives, even if its poster found the engine
+        // busy and left it in the inbox: a datagram would be lost otherwise.
+        self.collect(index);
+        let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         host.pkey_index = pkey_index;
         let outcome = entry.qp.handle_packet(now, arrival, packet, &mut host);
