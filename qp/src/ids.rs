@@ -85,6 +85,13 @@ impl Qpn {
     pub const fn value(self) -> u32 {
         self.0
     }
+
+    /// The top byte. Where several processes share one address it says which of them has the queue pair, and packets
+    /// are steered by it.
+    #[must_use]
+    pub const fn slot(self) -> u8 {
+        (self.0 >> 16) as u8
+    }
 }
 
 impl fmt::Debug for Qpn {

@@ -5,6 +5,7 @@ use super::peers::{Flights, PACKET_OVERHEAD, Peer};
 use super::{Engine, EngineConfig, QpEntry, Remote};
 use crate::net::{DEFAULT_HOP_LIMIT, Way};
 use qp::attr::AddressVector;
+use qp::queue_pair::Budget;
 use qp::wire::{Flow, UDP_PORT};
 use qp::{Mtu, Qpn, Train};
 use std::net::IpAddr;
@@ -154,7 +155,7 @@ impl Engine {
         let peer = self.peers.get_mut(remote.peer?);
         let called = std::mem::take(&mut entry.called);
         let alone = peer.is_for(&entry.flights);
-        let mut budget = entry.budget(peer, called, full_train(mtu, max_packets));
+        let mut budget = Budget::requests(entry.budget(peer, called, full_train(mtu, max_packets)));
         let mut train = Train::new(buf, remote.flow(&self.config), max_packets);
         let from = entry.qp.next_psn();
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
@@ -164,7 +165,7 @@ impl Engine {
         let charge = entry.flights.depart(from, to, departure.packets, departure.segment_size, mtu);
         peer.window.take(charge);
         // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so.
-        let waits = more && budget == 0;
+        let waits = more && budget.requests == 0;
         let in_vain = waits && charge == 0;
         if waits && !entry.waiting {
             entry.waiting = true;
@@ -175,8 +176,8 @@ impl Engine {
                 self.counters.window_stalls += 1;
             }
         }
-        entry.turn = if more && !alone { budget } else { 0 };
-        if more && budget > 0 {
+        entry.turn = if more && !alone { budget.requests } else { 0 };
+        if more && budget.requests > 0 {
             entry.ready = true;
             if entry.turn > 0 { self.ready.push_front(index) } else { self.ready.push_back(index) }
         }
@@ -199,14 +200,14 @@ impl Engine {
         let entry = self.qps[index].as_mut()?;
         let called = std::mem::take(&mut entry.called);
         let mtu = entry.qp.mtu();
-        let remote = match (entry.remote, entry.qp.next_path()) {
+        let remote = match (entry.remote, entry.qp.next_destination()) {
             (Some(connected), _) => connected,
-            (None, Some(path)) => Remote::along(path, entry.qp.qpn(), source_ports),
+            (None, Some((path, _))) => Remote::along(path, entry.qp.qpn(), source_ports),
             (None, None) => return None,
         };
         let full = full_train(mtu, max_packets);
         let mut budget = match self.allowance(now, remote.address, mtu, full, called) {
-            Allowance::Packets(packets) => packets,
+            Allowance::Packets(packets) => Budget::requests(packets),
             Allowance::Wait(receiver) => {
                 self.wait_for_drain(index, receiver, mtu, full, called);
                 return None;

@@ -32,12 +32,12 @@ const UDP_HEADER: usize = 8;
 const IPV4_HEADER: usize = 20;
 
 impl QueuePair {
-    /// Where the next packet of a datagram queue pair goes; `None` if it has none to send. Packets of one train go one
-    /// way.
+    /// Where the next packet of a datagram queue pair goes, and to which queue pair; `None` if it has none to send.
+    /// Packets of one train go one way, to queue pairs of one slot.
     #[must_use]
-    pub fn next_path(&self) -> Option<&Arc<AddressVector>> {
+    pub fn next_destination(&self) -> Option<(&Arc<AddressVector>, Qpn)> {
         match &self.requester.next()?.wr.to {
-            Destination::Datagram { path, .. } => Some(path),
+            Destination::Datagram { path, qpn, .. } => Some((path, *qpn)),
             _ => None,
         }
     }
@@ -49,11 +49,14 @@ impl QueuePair {
         budget: &mut u32,
         host: &mut impl Host,
     ) -> bool {
-        let Some(way) = self.next_path().cloned() else { return false };
+        let Some((way, first)) = self.next_destination().map(|(path, qpn)| (Arc::clone(path), qpn)) else {
+            return false;
+        };
         while self.can_request() {
             let Some(wqe) = self.requester.next() else { break };
             let Destination::Datagram { path, qpn, qkey } = &wqe.wr.to else { break };
-            if *budget == 0 || (!Arc::ptr_eq(path, &way) && **path != *way) {
+            let elsewhere = qpn.slot() != first.slot() || (!Arc::ptr_eq(path, &way) && **path != *way);
+            if *budget == 0 || elsewhere {
                 return true;
             }
             let len = wqe.wr.data.len();

@@ -7,6 +7,7 @@
 //! One owner holds them all (`&mut QueuePair`), so no role ever waits for another and no flag is set in one to be
 //! read in another. Everything a queue pair is about to send is decided in [`QueuePair::poll_transmit`].
 
+mod budget;
 mod check;
 mod completer;
 mod datagram;
@@ -16,6 +17,7 @@ mod responder;
 #[cfg(test)]
 mod tests;
 
+pub use budget::Budget;
 pub use check::{check_receive, check_request};
 pub use errors::{Failure, FailureContext, PacketDrop, PostError};
 
@@ -363,38 +365,36 @@ impl QueuePair {
         !self.can_request() && self.responder.only_acknowledges()
     }
 
-    /// Writes packets that are due into `train` until it is full, `budget` request packets are written or
-    /// nothing more may be sent.
+    /// Writes packets that are due into `train` until it is full, the `budget` is used up or nothing more may be sent.
     ///
     /// Responses go first: the peer waits for them. Only a lone acknowledgement follows the requests of one train,
     /// because the shortest packet of a train has to be its last; where there is no room it leads the next.
     ///
-    /// `budget` counts the packets that may be brought in flight, READ responses that are asked for included;
-    /// what was used is taken off. Acknowledgements need no budget.
+    /// What was used of `budget` is taken off. Acknowledgements need none.
     ///
     /// Returns whether there is more to send as soon as there is a new train or budget.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
         train: &mut Train<'_>,
-        budget: &mut u32,
+        budget: &mut Budget,
         host: &mut impl Host,
     ) -> bool {
         let before = train.packets();
         if !self.config.qp_type.is_connected() {
-            let more = self.send_datagrams(train, budget, host);
+            let more = self.send_datagrams(train, &mut budget.requests, host);
             self.counters.sent_pkts += u64::from(train.packets() - before);
             return more;
         }
         let acknowledgement_last = self.responder.only_acknowledges() && self.responder.may_wait();
         let more = if acknowledgement_last {
-            let more = self.request(now, train, budget, host);
-            let left = self.respond(train, host);
+            let more = self.request(now, train, &mut budget.requests, host);
+            let left = self.respond(train, budget, host);
             self.responder.made_wait(left);
             more || left
         } else {
             self.responder.made_wait(false);
-            self.respond(train, host) || self.request(now, train, budget, host)
+            self.respond(train, budget, host) || self.request(now, train, &mut budget.requests, host)
         };
         self.counters.sent_pkts += u64::from(train.packets() - before);
         more

@@ -14,7 +14,7 @@ mod responder;
 
 use capture::{Capture, Captured};
 use qp::attr::{AddressVector, Limits};
-use qp::queue_pair::{QpConfig, Tuning};
+use qp::queue_pair::{Budget, QpConfig, Tuning};
 use qp::wire::{Operation, Packet};
 use qp::{
     Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train, WcStatus,
@@ -233,7 +233,7 @@ impl<'c> Side<'c> {
     fn poll(&self, qp: &mut QueuePair, now: Instant, host: &mut impl Host) -> Option<Vec<u8>> {
         let mut buf = [0; 8192];
         let mut train = Train::new(&mut buf, self.capture.packets[0].flow, 1);
-        qp.poll_transmit(now, &mut train, &mut u32::MAX.clone(), host);
+        qp.poll_transmit(now, &mut train, &mut Budget::default(), host);
         (train.packets() > 0).then(|| train.bytes().to_vec())
     }
 }

@@ -4,6 +4,7 @@ use super::{QueuePair, Response};
 use crate::attr::QpType;
 use crate::ids::Psn;
 use crate::memory::{Access, Domain, Host};
+use crate::queue_pair::Budget;
 use crate::train::Train;
 use crate::wire::headers::AethFields;
 use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
@@ -12,8 +13,13 @@ use crate::wire::syndrome::{NakCode, Syndrome, encode_credits};
 use crate::work::WcStatus;
 
 impl QueuePair {
-    /// Writes answers into the train; true if some had to stay for want of room.
-    pub(in crate::queue_pair) fn respond(&mut self, train: &mut Train<'_>, host: &mut impl Host) -> bool {
+    /// Writes answers into the train; true if some had to stay for want of room or budget.
+    pub(in crate::queue_pair) fn respond(
+        &mut self,
+        train: &mut Train<'_>,
+        budget: &mut Budget,
+        host: &mut impl Host,
+    ) -> bool {
         while let Some(response) = self.responder.responses.front().copied() {
             let room = match response {
                 Response::Acknowledge { psn, syndrome, msn } => {
@@ -30,8 +36,12 @@ impl QueuePair {
                 Response::Placed { psn, msn, .. } => {
                     self.send_acknowledge(train, psn, WireOperation::ReadResponse, self.credits(), msn, 0)
                 }
+                Response::Read { .. } if budget.responses == 0 => false,
                 Response::Read { .. } => match self.send_read_response(train, response, host) {
-                    Some(room) => room,
+                    Some(room) => {
+                        budget.responses -= u32::from(room);
+                        room
+                    }
                     // Given up: either it was a duplicate, or the QP went to ERR and the queue holds the NAK.
                     None => continue,
                 },

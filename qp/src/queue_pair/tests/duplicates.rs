@@ -72,7 +72,7 @@ fn a_duplicate_of_a_read_that_is_being_answered() {
     let mut small = [0; 2 * (MTU + 20)];
     let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
     let mut train = Train::new(&mut small, flow, 64);
-    b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+    b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
     assert_eq!(train.packets(), 2);
     b.take(&read(RQ + 1, MTU as u64, 3 * MTU));
     assert_eq!(psns(&b.sent()), [RQ + 1, RQ + 2, RQ + 3]);
@@ -145,7 +145,7 @@ fn a_partial_duplicate_does_not_cut_an_answer_short() {
     let mut small = [0; 3 * (MTU + 20)];
     let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
     let mut train = Train::new(&mut small, flow, 64);
-    b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+    b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
     b.take(&read(RQ + 1, MTU as u64, MTU));
     assert_eq!(b.sent(), read_responses(PEERS, RQ + 1, 1, &pattern(4 * MTU)[MTU..]));
 }

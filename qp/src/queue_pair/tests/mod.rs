@@ -261,26 +261,32 @@ impl Bench {
         assert_eq!(self.feed(packet), Ok(()), "{packet:?}");
     }
 
-    /// Everything that the queue pair has to say now, in trains of at most `max` packets.
-    fn poll(&mut self, max: u32, budget: &mut u32) -> Vec<Out> {
-        let flow = Flow {
+    fn flow() -> Flow {
+        Flow {
             src: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
             dst: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
             src_port: 0xc000,
             dst_port: crate::wire::UDP_PORT,
-        };
+        }
+    }
+
+    /// Everything that the queue pair has to say now, in trains of at most `max` packets.
+    fn poll(&mut self, max: u32, requests: &mut u32) -> Vec<Out> {
+        let flow = Self::flow();
         let mut out = Vec::new();
         loop {
             let mut buf = [0; 65_536];
             let mut train = Train::new(&mut buf, flow, max);
-            let more = self.qp.poll_transmit(self.now, &mut train, budget, &mut self.host);
+            let mut budget = Budget::requests(*requests);
+            let more = self.qp.poll_transmit(self.now, &mut train, &mut budget, &mut self.host);
+            *requests = budget.requests;
             let size = train.segment_size().max(1);
             for bytes in train.bytes().chunks(size) {
                 let packet = Packet::parse(bytes).unwrap();
                 out.push(Out::new(Headers::of(&packet), packet.payload()));
             }
             if train.packets() == 0 || !more {
-                assert!(*budget == 0 || !self.qp.wants_to_transmit(), "it wants to send and does not");
+                assert!(*requests == 0 || !self.qp.wants_to_transmit(), "it wants to send and does not");
                 return out;
             }
         }

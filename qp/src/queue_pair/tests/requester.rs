@@ -423,10 +423,31 @@ fn the_budget_is_respected() {
 }
 
 #[test]
-fn answers_need_no_budget() {
+fn answers_need_no_budget_for_requests() {
     let mut b = Setup::default().rts();
     b.take(&read(RQ, 0, 3 * MTU));
     assert_eq!(b.poll(64, &mut 0).len(), 3);
+}
+
+/// READ responses have a budget of their own, and what comes behind one in the order of answers waits with it.
+/// Acknowledgements need none.
+#[test]
+fn the_budget_of_answers_is_respected() {
+    let mut b = Setup::default().rts();
+    let send = |b: &mut Bench, budget: &mut Budget| {
+        let mut buf = [0; 8 * (MTU + 64)];
+        let mut train = Train::new(&mut buf, Bench::flow(), 64);
+        let more = b.qp.poll_transmit(b.now, &mut train, budget, &mut b.host);
+        (train.packets(), more)
+    };
+    b.take(&read(RQ, 0, 3 * MTU));
+    assert_eq!(send(&mut b, &mut Budget::NONE), (0, true));
+    let mut two = Budget { requests: 0, responses: 2 };
+    assert_eq!(send(&mut b, &mut two), (2, true));
+    assert_eq!(two, Budget::NONE);
+    assert_eq!(send(&mut b, &mut Budget { requests: 0, responses: 5 }), (1, false));
+    b.take(&rdma(Opcode::RcWriteOnly, RQ + 3, START, KEY, 0, &[]));
+    assert_eq!(send(&mut b, &mut Budget::NONE), (1, false), "an acknowledgement");
 }
 
 #[test]

@@ -502,7 +502,7 @@ fn a_region_that_is_revoked_in_the_middle_of_a_read() {
     let mut small = [0; 2 * (MTU + 20)];
     let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
     let mut train = Train::new(&mut small, flow, 64);
-    assert!(b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host));
+    assert!(b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host));
     assert_eq!(train.packets(), 2);
     b.host.deregister(KEY);
     assert_eq!(b.sent(), [nak(ACCESS, RQ + 2, 1)]);

@@ -108,7 +108,7 @@ fn a_retransmission_asks_as_often() {
     let mut buf = [0; 3 * (MTU + 16)];
     let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
     let mut train = Train::new(&mut buf, flow, 64);
-    b.qp.poll_transmit(b.now, &mut train, &mut 100, &mut b.host);
+    b.qp.poll_transmit(b.now, &mut train, &mut Budget::requests(100), &mut b.host);
     assert_eq!(train.packets(), 3);
     b.now += TIMEOUT;
     b.qp.handle_timeout(b.now, &mut b.host);

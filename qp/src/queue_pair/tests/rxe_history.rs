@@ -92,7 +92,7 @@ fn bug_of_2022_10_a_read_whose_memory_goes_away_ends_with_a_nak() {
     let mut buf = [0; MTU + 20];
     let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
     let mut train = Train::new(&mut buf, flow, 64);
-    b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+    b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
     assert_eq!(train.packets(), 1);
     // Not revoked, but shorter than it was.
     b.host.bytes(KEY).truncate(2 * MTU);
@@ -236,7 +236,7 @@ fn bug_of_2026_07_the_depth_changes_while_answers_wait() {
         let mut buf = [0; MTU + 20];
         let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
         let mut train = Train::new(&mut buf, flow, 64);
-        b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+        b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
         b.modify(&QpAttr::to_state(QpState::Sqd));
         b.modify(&QpAttr::default().max_dest_rd_atomic(depth));
         // What was accepted is answered, to the end.

@@ -154,15 +154,31 @@ fn each_train_goes_one_way() {
     }
     let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
     let mut trains = Vec::new();
-    while let Some(path) = b.qp.next_path().cloned() {
+    while let Some(path) = b.qp.next_destination().map(|(path, _)| Arc::clone(path)) {
         let mut buf = [0; 1000];
         let mut train = Train::new(&mut buf, flow, 64);
-        let more = b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+        let more = b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
         trains.push((path.dgid, train.packets(), more));
     }
     let expected = [(east.dgid, 2, true), (west.dgid, 1, true), (east.dgid, 1, false)];
     assert_eq!(trains, expected, "two handles of one address are one way");
     assert!(!b.qp.wants_to_transmit());
+}
+
+/// Slots of one address are different processes: each has its own train.
+#[test]
+fn each_train_goes_to_one_slot() {
+    let mut b = ud().rts();
+    let path = way(2);
+    for (id, qpn) in (0..).zip([0x01_0002, 0x01_0003, 0x02_0002]) {
+        let qpn = Qpn::new(qpn);
+        b.post_to(id, SEND, &[], Destination::Datagram { path: Arc::clone(&path), qpn, qkey: QKEY });
+    }
+    let mut buf = [0; 1000];
+    let mut train = Train::new(&mut buf, Bench::flow(), 64);
+    assert!(b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host));
+    assert_eq!(train.packets(), 2);
+    assert_eq!(b.qp.next_destination().map(|(_, qpn)| qpn.slot()), Some(2));
 }
 
 /// A train holds as many as its budget; without one nothing leaves.
@@ -361,7 +377,7 @@ fn a_datagram_needs_an_address_and_only_sends() {
         let wr = SendWr::new(1, operation, Gather::Empty).to(to(&path, 0));
         assert_eq!(post(&mut b, wr), Err(refused));
     }
-    assert_eq!(b.qp.next_path(), None);
+    assert_eq!(b.qp.next_destination(), None);
     for opcode in [Opcode::RcSendOnly, Opcode::UcSendOnly, Opcode::RcAcknowledge, Opcode::XrcSendOnly] {
         assert_eq!(b.feed(&request(opcode, 0, b"")), Err(PacketDrop::Service));
     }
@@ -380,7 +396,7 @@ fn a_longer_datagram_begins_a_new_train() {
     while b.qp.wants_to_transmit() {
         let mut buf = [0; 1000];
         let mut train = Train::new(&mut buf, flow, 64);
-        b.qp.poll_transmit(b.now, &mut train, &mut u32::MAX.clone(), &mut b.host);
+        b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
         trains.push(train.packets());
     }
     assert_eq!(trains, [2, 3, 1]);
