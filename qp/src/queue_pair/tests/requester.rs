@@ -441,13 +441,13 @@ fn the_budget_of_answers_is_respected() {
         (train.packets(), more)
     };
     b.take(&read(RQ, 0, 3 * MTU));
-    assert_eq!(send(&mut b, &mut Budget::NONE), (0, true));
+    assert_eq!(send(&mut b, &mut Budget::none()), (0, true));
     let mut two = Budget { requests: 0, responses: 2 };
     assert_eq!(send(&mut b, &mut two), (2, true));
-    assert_eq!(two, Budget::NONE);
+    assert_eq!(two, Budget::none());
     assert_eq!(send(&mut b, &mut Budget { requests: 0, responses: 5 }), (1, false));
     b.take(&rdma(Opcode::RcWriteOnly, RQ + 3, START, KEY, 0, &[]));
-    assert_eq!(send(&mut b, &mut Budget::NONE), (1, false), "an acknowledgement");
+    assert_eq!(send(&mut b, &mut Budget::none()), (1, false), "an acknowledgement");
 }
 
 #[test]
