@@ -134,7 +134,7 @@ enum Due {
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     address: IpAddr,
-    /// The peer whose window its packets take room in; none where nobody acknowledges them.
+    /// The process there; `None` on the way of a single datagram.
     peer: Option<usize>,
     /// Which source port.
     via: usize,
@@ -375,11 +375,11 @@ impl Engine {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(av) = entry.qp.address_vector() else { return };
         let remote = Remote::along(av, entry.qp.qpn(), self.config.source_ports.len());
-        let reliable = entry.qp.config().qp_type.is_reliable();
+        let slot = entry.qp.dest_qpn().slot();
         self.disconnect(index);
-        let peer = reliable.then(|| self.peers.join(remote.address));
+        let peer = self.peers.join(remote.address, slot);
         let Some(entry) = self.qps[index].as_mut() else { return };
-        entry.remote = Some(Remote { peer, ..remote });
+        entry.remote = Some(Remote { peer: Some(peer), ..remote });
     }
 
     /// Forgets where a queue pair sends to, and what it had on the way or waited for there.

@@ -7,9 +7,9 @@
 use qp::Qpn;
 use std::collections::VecDeque;
 
-/// Objects of a kind that one slot can have: 2^16, less the numbers 0 and 1 that the architecture reserves among
-/// those of queue pairs.
-pub(crate) const MAX_NUMBERS: usize = (1 << 16) - 2;
+/// Objects of a kind that one slot can have: 2^16, less the numbers 0 and 1 that are reserved among those of queue pairs,
+/// and less the one that means multicast.
+pub(crate) const MAX_NUMBERS: usize = (1 << 16) - 3;
 
 /// Hands out 24-bit numbers and finds the table index behind one.
 #[derive(Debug)]
@@ -36,8 +36,9 @@ impl Numbers {
                 self.free.pop_front()?
             };
             let number = self.number(index);
-            // 0 and 1 are the management queue pairs of slot 0, and 0xFFFFFF means multicast.
-            if number > 1 && number != Qpn::MULTICAST.value() {
+            // 0 and 1 are the management queue pairs; in each slot they stand for the process itself. 0xFFFFFF means
+            // multicast.
+            if number & 0xffff > 1 && number != Qpn::MULTICAST.value() {
                 return Some((number, usize::from(index)));
             }
         }
@@ -93,7 +94,8 @@ mod tests {
                 assert_eq!(numbers.index(number), Some(index));
                 assert_eq!(number >> 16, 7);
             }
-            assert!(seen.len() >= MAX_NUMBERS);
+            // Only slot 0xff has the number that means multicast.
+            assert_eq!(seen.len(), MAX_NUMBERS + 1);
             assert_eq!(numbers.index(0x08_0000), None, "another slot");
         }
     }
@@ -111,7 +113,7 @@ mod tests {
         let mut numbers = Numbers::new(1, None);
         let (first, index) = numbers.allocate().expect("a number");
         numbers.release(index);
-        for _ in 0..(1 << 16) - 1 {
+        for _ in 0..MAX_NUMBERS {
             assert_ne!(numbers.allocate().map(|(q, _)| q), Some(first));
         }
         assert_eq!(numbers.allocate().map(|(q, _)| q), Some(first));

@@ -11,9 +11,12 @@ pub(super) const PACKET_OVERHEAD: u32 = 12 + 16 + 4;
 /// Full packets in a train, as far as the charge of one depends on it: a 64 KiB train has 15 of 4 KiB.
 const TRAIN: u32 = 15;
 
-/// One peer.
-#[derive(Debug, Default)]
+/// One peer: a process at an address.
+#[derive(Debug)]
 pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// The top byte of its queue pair numbers.
+    pub(crate) slot: u8,
     pub(crate) window: PeerWindow,
     /// Queue pairs, by table index, that have something to send and no room, first come first.
     pub(crate) waiting: VecDeque<usize>,
@@ -30,7 +33,7 @@ impl Peer {
 /// The peers that connected queue pairs point to.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    by_address: HashMap<IpAddr, usize>,
+    by_slot: HashMap<(IpAddr, u8), usize>,
     table: slab::Slab<Peer>,
     window: Option<u32>,
 }
@@ -41,14 +44,17 @@ impl Peers {
         Self { window, ..Self::default() }
     }
 
-    /// The peer at `address`, for one more queue pair.
-    pub(crate) fn join(&mut self, address: IpAddr) -> usize {
+    /// The peer that has the queue pairs of `slot` at `address`, for one more queue pair.
+    pub(crate) fn join(&mut self, address: IpAddr, slot: u8) -> usize {
         let table = &mut self.table;
         let window = self.window;
-        let id = *self.by_address.entry(address).or_insert_with(|| {
+        let id = *self.by_slot.entry((address, slot)).or_insert_with(|| {
             table.insert(Peer {
+                address,
+                slot,
                 window: window.map_or_else(PeerWindow::default, PeerWindow::new),
-                ..Peer::default()
+                waiting: VecDeque::new(),
+                users: 0,
             })
         });
         self.table[id].users += 1;
@@ -59,8 +65,8 @@ impl Peers {
     pub(crate) fn leave(&mut self, id: usize) {
         self.table[id].users -= 1;
         if self.table[id].users == 0 {
-            self.table.remove(id);
-            self.by_address.retain(|_, v| *v != id);
+            let peer = self.table.remove(id);
+            self.by_slot.remove(&(peer.address, peer.slot));
         }
     }
 
@@ -171,14 +177,15 @@ mod tests {
     #[test]
     fn peers_are_shared_and_forgotten() {
         let mut peers = Peers::new(None);
-        let a = peers.join(IpAddr::from([10, 0, 0, 1]));
-        assert_eq!(peers.join(IpAddr::from([10, 0, 0, 1])), a);
-        let b = peers.join(IpAddr::from([10, 0, 0, 2]));
-        assert_ne!(a, b);
+        let a = peers.join(IpAddr::from([10, 0, 0, 1]), 1);
+        assert_eq!(peers.join(IpAddr::from([10, 0, 0, 1]), 1), a);
+        let b = peers.join(IpAddr::from([10, 0, 0, 2]), 1);
+        let c = peers.join(IpAddr::from([10, 0, 0, 1]), 2);
+        assert!(a != b && a != c && b != c);
         peers.leave(a);
         peers.get_mut(a).window.take(5);
         peers.leave(a);
-        let again = peers.join(IpAddr::from([10, 0, 0, 1]));
+        let again = peers.join(IpAddr::from([10, 0, 0, 1]), 1);
         assert_eq!(peers.get_mut(again).window.used(), 0);
     }
 }

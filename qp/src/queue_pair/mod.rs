@@ -200,6 +200,12 @@ impl QueuePair {
         self.requester.unacked
     }
 
+    /// The queue pair at the other end of a connection; 0 if there is none.
+    #[must_use]
+    pub fn dest_qpn(&self) -> Qpn {
+        self.path.dest_qpn
+    }
+
     /// The PSN of the next request packet, as things stand; a retransmission moves it back.
     #[must_use]
     pub fn next_psn(&self) -> Psn {
