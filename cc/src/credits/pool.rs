@@ -60,6 +60,14 @@ pub struct Member {
     generation: u32,
 }
 
+impl Member {
+    /// Its place in tables: members that there are at one time have different ones, as small as can be.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.place as usize
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Lane {
     generation: u32,
@@ -77,6 +85,8 @@ struct Lane {
     wants: bool,
     /// Its limit has changed and was not yet told.
     changed: bool,
+    /// Stands among those that are told their limits again and again.
+    listed: bool,
     /// When it was heard of, or lent something.
     last_active: Instant,
     last_told: Instant,
@@ -94,7 +104,8 @@ struct Lane {
 /// ([`CreditSender::new`](super::CreditSender::new)), unless they are renewed. To take blocks back, the limit is lowered;
 /// when `settle` has passed since, whether that update arrived or not, the old limit is void and what was sent under it
 /// has arrived, and the blocks are in the bank again. A sender without credit says that a packet waits
-/// ([`Op::Stalled`](super::Op::Stalled)). All this is our design, and takes place between rnic peers only.
+/// ([`Op::Stalled`](super::Op::Stalled)). A lane that was silent for a lease is told nothing any more, so that peers at rest
+/// cost nothing; what it was lent comes back. All this is our design, and takes place between rnic peers only.
 ///
 /// What a block stands for is up to both ends. On a cable it is 64 bytes of the packet. A socket buffer is charged for the
 /// memory that a packet occupies ([`Charge`](crate::Charge)): there, 64 bytes of that, or many small packets would
@@ -112,7 +123,7 @@ pub struct Pool {
     wanting: VecDeque<Member>,
     /// Lanes whose limit has changed.
     changed: VecDeque<Member>,
-    /// All lanes, by the time at which they are told their limits again.
+    /// Lanes that are not silent, by the time at which they are told their limits again.
     periodic: VecDeque<(Instant, Member)>,
     /// Lanes with blocks that are on their way back, by the time at which they are.
     returning: VecDeque<(Instant, Member)>,
@@ -170,6 +181,7 @@ impl Pool {
             returning: None,
             wants: false,
             changed: false,
+            listed: true,
             last_active: now,
             last_told: now,
         };
@@ -274,8 +286,14 @@ impl Pool {
             }
         }
         while let Some((_, member)) = self.periodic.pop_front_if(|(at, _)| *at <= now) {
-            let period = self.period();
+            let (period, lease) = (self.period(), self.lease());
             let Some(lane) = self.lane(member) else { continue };
+            if now.saturating_duration_since(lane.last_active) > lease {
+                // It is silent. It is told nothing more before it wants something, and what it was lent comes back.
+                lane.listed = false;
+                self.take_back(now, member);
+                continue;
+            }
             let due = lane.last_told + period;
             self.periodic.push_back((due.max(now + Duration::from_nanos(1)), member));
             if due <= now
@@ -304,6 +322,18 @@ impl Pool {
     fn lane(&mut self, member: Member) -> Option<&mut Lane> {
         let lane = self.lanes.get_mut(member.place as usize)?;
         (lane.is_member && lane.generation == member.generation).then_some(lane)
+    }
+
+    const fn lease(&self) -> Duration {
+        Duration::from_micros(self.config.lease as u64)
+    }
+
+    /// Has a lane told its limit again and again.
+    fn list(&mut self, now: Instant, member: Member) {
+        let due = now + self.period();
+        if self.lane(member).is_some_and(|l| !std::mem::replace(&mut l.listed, true)) {
+            self.periodic.push_back((due, member));
+        }
     }
 
     const fn period(&self) -> Duration {
@@ -358,6 +388,7 @@ impl Pool {
             self.wanting.pop_front();
             if more > 0 {
                 self.tell(member);
+                self.list(now, member);
             }
         }
         // Somebody gets less than there would be if nobody else had anything.
@@ -368,7 +399,7 @@ impl Pool {
 
     /// Takes back what lanes were lent that have been silent for a lease; looks for them once in a lease.
     fn search_silent(&mut self, now: Instant) {
-        let lease = Duration::from_micros(self.config.lease.into());
+        let lease = self.lease();
         if self.next_search.is_some_and(|at| now < at) {
             return;
         }
