@@ -136,10 +136,7 @@ mod tests {
         assert_eq!(fields(&bytes)["hello"], expected);
         bytes[5] = 0x0c;
         let json = fields(&bytes);
-        assert_eq!(
-            (json.get("hello"), &json["error"]),
-            (None, &json!("refused with status 0x000c"))
-        );
+        assert_eq!((json.get("hello"), &json["error"]), (None, &json!("refused with status 0x000c")));
         bytes[39] ^= 1;
         assert_eq!(fields(&bytes).get("error"), None, "another vendor's");
     }
