@@ -34,6 +34,7 @@ mod tests;
 
 pub use render::{PsnForm, Style};
 
+use crate::capture::Control;
 use crate::device::Device;
 use crate::error::Result;
 use crate::link::{Direction, Fate, FrameRef, Now, Observer};
@@ -63,6 +64,8 @@ pub struct Record {
     pub payload_len: usize,
     /// The payload, if it is a management datagram.
     pub mad: Option<Box<[u8; MAD_LEN]>>,
+    /// What it says, if it is a message between rnic ports.
+    pub control: Option<Control>,
     /// The ICRC that it carries.
     pub icrc: u32,
     /// Whether that is right.
@@ -201,6 +204,7 @@ impl Book {
             relative_psn,
             payload_len: packet.as_ref().map_or(0, |p| p.payload().len()),
             mad: packet.as_ref().ok().and_then(Packet::mad).map(|mad| Box::new(*mad)),
+            control: packet.as_ref().ok().and_then(Control::of),
             icrc: frame.bytes.last_chunk().map_or(0, |icrc| u32::from_le_bytes(*icrc)),
             icrc_ok: verdict != IcrcVerdict::Bad,
             ce: frame.tos & CE == CE,

@@ -5,8 +5,9 @@
 
 mod mad;
 
-use super::{Content, DecodedPacket, IcrcCheck, Summary};
-use qp::wire::{HeaderSet, Headers, Syndrome, decode_credits, rnr_delay};
+use super::{Content, Control, DecodedPacket, IcrcCheck, Summary, control};
+use cc::credits::{FlowControlPacket, MalformedUpdate};
+use qp::wire::{HeaderSet, Headers, PauseTimes, PortMessage, Syndrome, decode_credits, rnr_delay};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -49,12 +50,15 @@ impl Serialize for DecodedPacket {
         map.serialize_entry("len", &self.len)?;
         map.serialize_entry("text", &self.content.to_string())?;
         match &self.content {
-            Content::Packet { headers, payload_len, mad } => {
+            Content::Packet { headers, payload_len, mad, control } => {
                 map.serialize_entry("status", "packet")?;
                 map.serialize_entry("payload_len", payload_len)?;
                 map.serialize_entry("headers", &header_fields(headers))?;
                 if let Some(mad) = mad {
                     map.serialize_entry("mad", &mad::fields(mad))?;
+                }
+                if let Some(control) = control {
+                    map.serialize_entry("control", &control_fields(headers, control))?;
                 }
             }
             Content::Malformed(_) => map.serialize_entry("status", "malformed")?,
@@ -134,6 +138,32 @@ fn header_fields(h: &Headers) -> Value {
         };
     }
     fields.into()
+}
+
+/// A message between rnic ports. Priorities that a pause does not name are null.
+fn control_fields(headers: &Headers, control: &Control) -> Value {
+    let mut fields = match control {
+        Control::FlowControl(lanes) => {
+            let lane = |lane: &Result<FlowControlPacket, MalformedUpdate>| match lane {
+                Ok(FlowControlPacket { op, vl, fctbs, fccl }) => json!({
+                    "vl": vl.number(),
+                    "op": control::op_name(*op),
+                    "sent": fctbs,
+                    "limit": fccl,
+                }),
+                Err(error) => json!({ "error": error.to_string() }),
+            };
+            json!({ "lanes": lanes.iter().map(lane).collect::<Vec<_>>() })
+        }
+        Control::Pause(PauseTimes(quanta)) => json!({ "quanta": quanta }),
+        Control::Malformed => json!({ "error": control.to_string() }),
+    };
+    if let Some(PortMessage { dest_slot, src_slot, sequence }) = headers.port_message() {
+        fields["from"] = json!(src_slot);
+        fields["to"] = json!(dest_slot);
+        fields["sequence"] = json!(sequence);
+    }
+    fields
 }
 
 fn acknowledge_fields(h: &Headers) -> Value {

@@ -13,16 +13,19 @@
 //! those one by one.
 //!
 //! Datagrams of connection management (the payload of packets to queue pair 1) are kept and read: the line of such a
-//! packet is that of its message, and the JSON form has all fields of it.
+//! packet is that of its message, and the JSON form has all fields of it. So are hellos, and what rnic ports say to one
+//! another about credits and pauses.
 //!
 //! IPv6 extension headers and obsolete pcapng packet blocks (type 2) are not understood; such packets count as other
 //! traffic.
 
+mod control;
 mod dissect;
 mod file;
 mod json;
 mod train;
 
+pub use control::Control;
 pub use json::Report;
 
 use dissect::{Datagram, dissect};
@@ -120,6 +123,8 @@ pub enum Content {
         payload_len: usize,
         /// Its payload, if that is a management datagram; [`qp::wire::mad`] reads it.
         mad: Option<Box<[u8; MAD_LEN]>>,
+        /// What it says, if it is a message between rnic ports.
+        control: Option<Control>,
     },
     /// No packet.
     Malformed(WireError),
@@ -137,8 +142,9 @@ pub enum Content {
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Packet { headers, payload_len, mad } => {
-                headers.line(*payload_len).with_mad(mad.as_deref()).fmt(f)
+            Self::Packet { headers, payload_len, mad, control } => {
+                headers.line(*payload_len).with_mad(mad.as_deref()).fmt(f)?;
+                control.iter().try_for_each(|control| write!(f, " {control}"))
             }
             Self::Malformed(error) => write!(f, "malformed: {error}"),
             Self::Truncated { captured, length } => {
@@ -349,6 +355,7 @@ fn read(datagram: &Datagram<'_>, ident: u16, bytes: &[u8]) -> (Content, Option<I
             headers: Headers::of(&packet),
             payload_len: packet.payload().len(),
             mad: packet.mad().map(|mad| Box::new(*mad)),
+            control: Control::of(&packet),
         },
         Err(error) => Content::Malformed(error),
     };

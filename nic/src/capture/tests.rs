@@ -366,3 +366,53 @@ proptest! {
         prop_assert_eq!(exhaust(&file).bad_icrc, 0);
     }
 }
+
+/// A capture of one packet for another rnic port.
+fn decoded_control(headers: &Headers, payload: &[u8]) -> DecodedPacket {
+    let mut bytes = vec![0; headers.wire_len()];
+    headers.emit(&mut bytes, payload.len());
+    bytes.extend(payload);
+    bytes.extend(icrc::compute(&V4, 9, &bytes).to_le_bytes());
+    let mut file: Vec<u8> =
+        [0xa1b2_c3d4, 0x0002_0004, 0, 0, 0xffff, 101].into_iter().flat_map(u32::to_be_bytes).collect();
+    let packet = ip(&V4, 9, &bytes);
+    let len = packet.len() as u32;
+    file.extend([0, 0, len, len].into_iter().flat_map(u32::to_be_bytes));
+    file.extend(packet);
+    let mut packets = Decoder::new(&file[..]).unwrap();
+    let decoded = packets.next().unwrap().unwrap();
+    assert!(decoded.icrc.is_some_and(IcrcCheck::is_ok) && packets.next().is_none());
+    decoded
+}
+
+#[test]
+fn credits_are_shown_by_lane_and_pauses_by_priority() {
+    let lanes = [[0x00, 0x0c, 0x08, 0x0c], [0x10, 0, 0x10, 0x40], [0x20, 5, 0x2f, 0xff], [0x30, 0, 0, 0]];
+    let decoded = decoded_control(&Headers::flow_control(2, 1, 7), lanes.as_flattened());
+    assert_eq!(
+        decoded.content.to_string(),
+        "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=16 vl0 sent=12 limit=2060 vl1 init sent=0 limit=64 \
+         vl2 stalled sent=5 limit=4095 (operation 3 of a flow control packet is reserved)"
+    );
+    let json = serde_json::to_value(&decoded).unwrap();
+    let control = &json["control"];
+    assert_eq!((&control["from"], &control["to"], &control["sequence"]), (&1.into(), &2.into(), &7.into()));
+    let first = serde_json::json!({ "vl": 0, "op": "normal", "sent": 12, "limit": 2060 });
+    assert_eq!(control["lanes"][0], first);
+    assert_eq!(control["lanes"][3]["error"], "operation 3 of a flow control packet is reserved");
+    assert_eq!(json["headers"]["opcode"], "RNIC FLOW_CONTROL");
+
+    let mut times = qp::wire::PauseTimes::default();
+    (times.0[3], times.0[4]) = (Some(65_535), Some(0));
+    let decoded = decoded_control(&Headers::pause(2, 1, 8), &times.emit());
+    assert_eq!(
+        decoded.content.to_string(),
+        "RNIC PAUSE from=1 to=2 seq=8 data=20 prio3 pause=65535 prio4 go"
+    );
+    let quanta = serde_json::json!([null, null, null, 65_535, 0, null, null, null]);
+    assert_eq!(serde_json::to_value(&decoded).unwrap()["control"]["quanta"], quanta);
+
+    let decoded = decoded_control(&Headers::pause(2, 1, 9), &[0; 16]);
+    let text = "RNIC PAUSE from=1 to=2 seq=9 data=16 (of a length that it cannot have)";
+    assert_eq!(decoded.content.to_string(), text);
+}

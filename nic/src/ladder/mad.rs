@@ -2,11 +2,15 @@
 
 use super::render::{Label, Tone};
 use qp::wire::mad::cm::{Attribute, Body, CommId, Message, ServiceId, SidrStatus};
+use qp::wire::mad::hello::{Features, Hello, Kind};
 use qp::wire::mad::{MAD_LEN, Summary};
 use qp::{Psn, Qpn};
 
 /// What a datagram says, the most important first.
 pub(super) fn label(mad: &[u8; MAD_LEN]) -> Label {
+    if let Ok(said) = Hello::parse(mad) {
+        return hello(&said);
+    }
     let Ok(message) = Message::parse(mad) else {
         return Label { main: Summary(mad).to_string(), more: Vec::new(), tone: Tone::Plain };
     };
@@ -49,6 +53,16 @@ pub(super) fn label(mad: &[u8; MAD_LEN]) -> Label {
         _ => Tone::Answer,
     };
     Label { main, more, tone }
+}
+
+/// Who a port says it is.
+fn hello(hello: &Hello) -> Label {
+    let mut more = vec![hello.features.to_string(), format!("instance {:016x}", hello.instance)];
+    if hello.features.contains(Features::CREDITS) {
+        more.push(format!("{} lanes of {}-byte blocks", hello.lanes, hello.block));
+    }
+    let tone = if hello.kind == Kind::Ask { Tone::Plain } else { Tone::Answer };
+    Label { main: format!("RNIC HELLO {} slot {}", hello.kind.name(), hello.slot), more, tone }
 }
 
 /// The port that is asked for, where it is one.

@@ -1,6 +1,6 @@
 //! PSNs counted from the first one of their sequence.
 
-use qp::wire::{Flow, Operation, Packet, Transport};
+use qp::wire::{Flow, Packet, Transport};
 use qp::{Psn, Qpn};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ impl Streams {
     pub(super) fn place(&mut self, flow: &Flow, packet: &Packet<'_>) -> Option<i32> {
         let info = packet.info();
         match info.operation {
-            Operation::Cnp => None,
+            operation if !operation.has_psn() => None,
             _ if info.is_request => Some(self.request(flow, packet)),
             _ => self.answer(flow, packet),
         }

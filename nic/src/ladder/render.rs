@@ -100,8 +100,9 @@ struct Drawing<'a> {
 /// Draws records between two rails.
 pub(super) fn draw(names: [&str; 2], records: &[Record], missed: u64, style: &Style) -> String {
     let distinct = |direction| {
-        // Queue pair 1 is told apart by what it says.
-        let of = records.iter().filter(|r| r.direction == direction && r.mad.is_none());
+        // Queue pair 1 is told apart by what it says, and so are messages between ports.
+        let of =
+            records.iter().filter(|r| r.direction == direction && r.mad.is_none() && r.control.is_none());
         of.filter_map(|r| r.content.as_ref().ok().map(|h| h.dest_qpn)).collect::<BTreeSet<_>>().len()
     };
     let peers: BTreeSet<_> = records.iter().map(|r| r.peer).collect();
@@ -130,8 +131,9 @@ pub(super) fn draw(names: [&str; 2], records: &[Record], missed: u64, style: &St
 /// Whether a packet says again what an earlier one said.
 fn repeats(record: &Record, earlier: &Record) -> bool {
     let (Ok(now), Ok(then)) = (&record.content, &earlier.content) else { return false };
+    let operation = now.opcode.info().operation;
     // Acknowledgements repeat PSNs all the time.
-    let says_something = now.opcode.info().operation != Operation::Acknowledge;
+    let says_something = operation != Operation::Acknowledge && operation.has_psn();
     says_something
         && (record.direction, record.peer) == (earlier.direction, earlier.peer)
         && (now.dest_qpn, now.psn) == (then.dest_qpn, then.psn)
@@ -239,6 +241,16 @@ impl Drawing<'_> {
             label.more.extend(self.many_peers.then(|| format!("peer {}", record.peer)));
             return label;
         }
+        if let (Some(control), Ok(headers)) = (&record.control, &record.content) {
+            let mut main = headers.opcode.info().name.to_owned();
+            if let Some(message) = headers.port_message() {
+                let _ = write!(main, " {message}");
+            }
+            main.push_str(if record.ce { " ce" } else { "" });
+            let mut more = control.words();
+            more.extend(self.many_peers.then(|| format!("peer {}", record.peer)));
+            return Label { main, more, tone: Tone::Quiet };
+        }
         let headers = match &record.content {
             Ok(headers) => headers,
             Err(error) => {
@@ -257,7 +269,7 @@ impl Drawing<'_> {
             _ => (name.to_owned(), Tone::Answer),
         };
         match record.relative_psn {
-            _ if info.operation == Operation::Cnp => {}
+            _ if !info.operation.has_psn() => {}
             Some(psn) if self.style.psn == PsnForm::Relative => {
                 let _ = write!(main, " psn #{psn}");
             }

@@ -252,7 +252,65 @@ fn labels_of_the_other_management_datagrams() {
         let text = [vec![label.main], label.more].concat().join(", ");
         assert!(text.starts_with(expected), "{text}");
     }
+    use qp::wire::mad::hello::{Features, Hello, Kind};
+    let mut hello = Hello { version: 1, slot: 3, instance: 0xabc, lanes: 4, block: 64, ..Hello::default() };
+    for (kind, features, expected) in [
+        (Kind::Ask, Features::CNP, "RNIC HELLO ask slot 3, cnp, instance 0000000000000abc"),
+        (
+            Kind::Answer,
+            Features::CREDITS,
+            "RNIC HELLO answer slot 3, credits, instance 0000000000000abc, 4 lanes of 64-byte blocks",
+        ),
+    ] {
+        (hello.kind, hello.features) = (kind, features);
+        let mut bytes = [0; MAD_LEN];
+        hello.emit(&mut bytes);
+        let label = mad::label(&bytes);
+        assert_eq!([vec![label.main], label.more].concat().join(", "), expected);
+    }
     let mut other = [0; MAD_LEN];
     other[..4].copy_from_slice(&[1, 4, 1, 1]);
     assert_eq!(mad::label(&other).main, "MAD class=0x04 method=0x01 attr=0x0000 tid=0x0");
+}
+
+#[test]
+fn messages_between_ports_are_drawn_by_lane_and_priority() {
+    let ladder = Ladder::new("a", "b", 10);
+    let mut times = qp::wire::PauseTimes::default();
+    (times.0[3], times.0[4]) = (Some(65_535), Some(0));
+    let credits = [0x00, 0x0c, 0x08, 0x0c, 0x10, 0x00, 0x10, 0x40];
+    let flow = qp::wire::Flow {
+        src: "10.0.0.1".parse().unwrap(),
+        dst: "10.0.0.2".parse().unwrap(),
+        src_port: 0xc000,
+        dst_port: 4791,
+    };
+    let start = Instant::now();
+    // The same number twice says nothing of the queue pairs, whose PSNs are repeated.
+    for (headers, payload) in [
+        (Headers::flow_control(2, 1, 7), &credits[..]),
+        (Headers::flow_control(2, 1, 7), &credits[..]),
+        (Headers::pause(2, 1, 8), &times.emit()),
+        (Headers::cnp(qp::Qpn::new(0x51)), &[]),
+        (Headers::cnp(qp::Qpn::new(0x51)), &[]),
+    ] {
+        let mut bytes = vec![0; headers.wire_len()];
+        headers.emit(&mut bytes, payload.len());
+        bytes.extend(payload);
+        bytes.extend(qp::wire::icrc::compute(&flow, 0, &bytes).to_le_bytes());
+        let frame = crate::link::Frame {
+            direction: Direction::Tx,
+            flow,
+            tos: 0,
+            ttl: 64,
+            flow_label: 0,
+            ident: 0,
+            bytes,
+            fate: Fate::Delivered,
+            notes: Vec::new(),
+        };
+        let now = Now { instant: start, wall: std::time::Duration::ZERO };
+        ladder.observer().observe(now, &frame.view());
+    }
+    insta::assert_snapshot!(ladder.render(&Style::default()));
 }

@@ -5,11 +5,13 @@
 //! ```
 //!
 //! Always 256 bytes (IBTA 13.4.2), as the payload of an unreliable datagram to queue pair 1. [`Mad`] is one of any
-//! class; [`cm`] reads and writes those of connection management, by which two hosts agree on a connection.
+//! class; [`cm`] reads and writes those of connection management, by which two hosts agree on a connection, and
+//! [`hello`] those by which a port finds out whether a peer is one of ours.
 
 pub mod cm;
 pub mod codes;
 mod fields;
+pub mod hello;
 mod pretty;
 pub mod service;
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! opcode names and no others. What an opcode means stands in one table ([`OpcodeInfo`]), from which both work.
 
 pub mod arrival;
+pub mod control;
 pub mod headers;
 pub mod icrc;
 pub mod mad;
@@ -18,6 +19,7 @@ pub mod pretty;
 pub mod syndrome;
 
 pub use arrival::Arrival;
+pub use control::{PauseTimes, PortMessage};
 pub use headers::{
     Aeth, AethFields, AtomicAckEth, AtomicEth, AtomicFields, Bth, Deth, DethFields, Feth, FethFields, Grh,
     Ieth, ImmDt, Reth, RethFields, XrcEth,

@@ -15,6 +15,11 @@ pub enum Transport {
     Xrc,
     /// RoCEv2 congestion notification, which belongs to no queue pair service (IBTA A17.9.3).
     Cnp,
+    /// What ports of this implementation say to one another. The upper two bits 11 are the manufacturer's (IBTA 9.2.1):
+    /// another manufacturer may mean something else by them, and some receivers stumble over them, so that these
+    /// packets go to peers only that have said who they are (see [`hello`](super::mad::hello)). They belong to no queue
+    /// pair service.
+    Rnic,
 }
 
 impl Transport {
@@ -26,6 +31,7 @@ impl Transport {
             Self::Ud => 0x60,
             Self::Cnp => 0x80,
             Self::Xrc => 0xa0,
+            Self::Rnic => 0xc0,
         }
     }
 }
@@ -55,15 +61,34 @@ pub enum Operation {
     AtomicWrite,
     /// Congestion notification.
     Cnp,
+    /// Link credits, between rnic ports ([`control`](super::control)).
+    FlowControl,
+    /// Stops priorities or lets them go on, between rnic ports ([`control`](super::control)).
+    Pause,
 }
 
 impl Operation {
     const fn has_payload(self) -> bool {
-        matches!(self, Self::Send | Self::Write | Self::ReadResponse | Self::AtomicWrite)
+        matches!(
+            self,
+            Self::Send
+                | Self::Write
+                | Self::ReadResponse
+                | Self::AtomicWrite
+                | Self::FlowControl
+                | Self::Pause
+        )
     }
 
     const fn is_request(self) -> bool {
-        !matches!(self, Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge | Self::Cnp)
+        self.has_psn() && !matches!(self, Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge)
+    }
+
+    /// Whether the PSN of such a packet is one: a number in the sequence of a queue pair. Congestion notifications have
+    /// 0 there, and what ports say to one another has something else.
+    #[must_use]
+    pub const fn has_psn(self) -> bool {
+        !matches!(self, Self::Cnp | Self::FlowControl | Self::Pause)
     }
 }
 
@@ -227,7 +252,8 @@ macro_rules! opcodes {
        $($header:ident)*;)*) => {
         /// The opcode of a packet: byte 0 of the BTH.
         ///
-        /// All opcodes that RoCEv2 can carry. Reliable datagrams are not among them (IBTA annex A16).
+        /// All opcodes that RoCEv2 can carry, and those that are our own ([`Transport::Rnic`]). Reliable datagrams are
+        /// not among them (IBTA annex A16).
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Opcode {
@@ -321,10 +347,13 @@ opcodes! {
     0xb4 XrcFetchAdd         "XRC FETCH_ADD"          Xrc FetchAdd Only            XRCETH ATOMIC_ETH;
     0xb6 XrcSendLastInv      "XRC SEND_LAST_INV"      Xrc Send Last                XRCETH IETH;
     0xb7 XrcSendOnlyInv      "XRC SEND_ONLY_INV"      Xrc Send Only                XRCETH IETH;
+
+    0xc0 RnicFlowControl     "RNIC FLOW_CONTROL"      Rnic FlowControl Only;
+    0xc1 RnicPause           "RNIC PAUSE"             Rnic Pause Only;
 }
 
 impl Opcode {
-    /// The opcode with this number, `None` where RoCEv2 has none.
+    /// The opcode with this number, `None` where neither RoCEv2 has one nor we.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         match &INFO[byte as usize] {
@@ -386,11 +415,17 @@ impl Opcode {
             (Op::FetchAdd, Pos::Only, Extra::None) => 0x14,
             (Op::Flush, Pos::Only, Extra::None) => 0x1c,
             (Op::AtomicWrite, Pos::Only, Extra::None) => 0x1d,
-            (Op::Cnp, Pos::Only, Extra::None) => 0x01,
+            (Op::Cnp | Op::Pause, Pos::Only, Extra::None) => 0x01,
+            (Op::FlowControl, Pos::Only, Extra::None) => 0x00,
             _ => return None,
         };
-        // Only the pair (Cnp, Cnp) may meet: 0x01 is SEND_MIDDLE elsewhere, and 0x80 has one member.
-        if matches!(operation, Op::Cnp) != matches!(transport, Transport::Cnp) {
+        // These low bits mean SENDs elsewhere: what belongs to no service of a queue pair meets its own transport only.
+        let belongs = match operation {
+            Op::Cnp => matches!(transport, Transport::Cnp),
+            Op::FlowControl | Op::Pause => matches!(transport, Transport::Rnic),
+            _ => !matches!(transport, Transport::Cnp | Transport::Rnic),
+        };
+        if !belongs {
             return None;
         }
         Self::from_u8(transport.base() | low)

@@ -7,6 +7,10 @@
 //! unusual:
 //!
 //! `CM RTU comm=0xe1c2e0f5 peer=0xabe8e3ee`
+//!
+//! What ports say to one another names the slots of both instead of a queue pair:
+//!
+//! `RNIC FLOW_CONTROL from=1 to=2 seq=7 data=8`
 
 use crate::ids::{PKey, QKey, Qpn};
 use crate::wire::headers::{AethFields, AtomicFields, DethFields, FethFields};
@@ -70,7 +74,10 @@ impl fmt::Display for Line<'_> {
             return Summary(mad).fmt(f);
         }
         let info = h.opcode.info();
-        write!(f, "{} dqp={} psn={}", info.name, h.dest_qpn, h.psn)?;
+        match h.port_message() {
+            Some(message) => write!(f, "{} {message}", info.name)?,
+            None => write!(f, "{} dqp={} psn={}", info.name, h.dest_qpn, h.psn)?,
+        }
         for (set, name) in [
             (h.solicited, " se"),
             (h.mig_req, " migreq"),
@@ -227,6 +234,11 @@ mod tests {
             "RC FLUSH dqp=0x000051 psn=200 placement=persistent select=region va=0x0 rkey=0x00000000 len=0"
         );
         assert_eq!(line(&Headers::cnp(Qpn::new(0xd2)), 0), "CNP dqp=0x0000d2 psn=0 becn");
+        assert_eq!(line(&Headers::flow_control(2, 1, 7), 8), "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=8");
+        let mut h = Headers::pause(2, 1, 0xffff);
+        assert_eq!(line(&h, 20), "RNIC PAUSE from=1 to=2 seq=65535 data=20");
+        h.dest_qpn = Qpn::new(0x02_0001);
+        assert_eq!(line(&h, 20), "RNIC PAUSE dqp=0x020001 psn=131071 data=20", "for no port");
     }
 
     #[test]

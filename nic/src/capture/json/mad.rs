@@ -1,10 +1,12 @@
 //! Management datagrams as JSON.
 
 use qp::wire::mad::cm::Message;
+use qp::wire::mad::hello::{Features, Hello, HelloError};
 use qp::wire::mad::{Fields, Header, MAD_LEN, Mad, Value as Field};
 use serde_json::{Map, Value, json};
 
-/// The header and, of connection management, the message. Where it is none of either, "error" says why.
+/// The header and, of connection management, the message; or the hello of an rnic port. Where it is none of these though
+/// its class says so, "error" says why.
 pub(super) fn fields(bytes: &[u8; MAD_LEN]) -> Value {
     let mad = match Mad::parse(bytes) {
         Ok(mad) => mad,
@@ -21,7 +23,24 @@ pub(super) fn fields(bytes: &[u8; MAD_LEN]) -> Value {
         };
         fields.insert(name.to_owned(), value);
     }
+    match Hello::parse(bytes) {
+        Ok(said) => fields.insert("hello".to_owned(), hello(&said)),
+        // Somebody else's.
+        Err(HelloError::Mad(_) | HelloError::Class(_) | HelloError::Oui(_)) => None,
+        Err(error) => fields.insert("error".to_owned(), json!(error.to_string())),
+    };
     fields.into()
+}
+
+/// What a port says of itself: version and block are numbers to count with, features have names.
+fn hello(hello: &Hello) -> Value {
+    let mut fields = group(hello);
+    fields["version"] = json!(hello.version);
+    fields["block"] = json!(hello.block);
+    let names = [(Features::CNP, "cnp"), (Features::CREDITS, "credits"), (Features::PAUSE, "pause")];
+    let named = names.iter().filter(|(feature, _)| hello.features.contains(*feature)).map(|(_, name)| name);
+    fields["feature_names"] = json!(named.collect::<Vec<_>>());
+    fields
 }
 
 fn group(group: &dyn Fields) -> Value {
@@ -51,6 +70,7 @@ fn value(field: Field<'_>) -> Value {
         Field::Gid(gid) => json!(gid.to_string()),
         Field::Ip(ip) => json!(ip),
         Field::Bytes(bytes) => json!(hex(bytes)),
+        Field::Numbers(numbers) => json!(numbers),
         Field::Group(fields) => group(fields),
     }
 }
@@ -91,6 +111,34 @@ mod tests {
         let json = fields(&written(Body::Mra(mra)));
         assert_eq!(json["message"], "MRA");
         assert_eq!(json["cm"]["service_timeout"]["ns"], 8_796_093_022_208u64);
+    }
+
+    #[test]
+    fn hellos_have_all_their_fields() {
+        let mut said = Hello { version: 1, slot: 3, instance: 0xabc, transaction_id: 7, ..Hello::default() };
+        (said.features, said.lanes, said.block) = (Features::CREDITS | Features::PAUSE, 4, 64);
+        said.ports = qp::wire::mad::hello::SourcePorts::new(&[49_152, 49_153]).unwrap();
+        let mut bytes = [0; MAD_LEN];
+        said.emit(&mut bytes);
+        let expected = json!({
+            "kind": { "code": 1, "name": "ask" },
+            "transaction_id": "0x0000000000000007",
+            "version": 1,
+            "slot": 3,
+            "lanes": 4,
+            "features": "0x00000006",
+            "feature_names": ["credits", "pause"],
+            "instance": "0x0000000000000abc",
+            "block": 64,
+            "counting": { "code": 0, "name": "packet-bytes" },
+            "ports": [49_152, 49_153],
+        });
+        assert_eq!(fields(&bytes)["hello"], expected);
+        bytes[5] = 0x0c;
+        let json = fields(&bytes);
+        assert_eq!((json.get("hello"), &json["error"]), (None, &json!("refused with status 0x000c")));
+        bytes[39] ^= 1;
+        assert_eq!(fields(&bytes).get("error"), None, "another vendor's");
     }
 
     #[test]

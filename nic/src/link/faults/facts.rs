@@ -144,7 +144,8 @@ fn is_of(class: Class, packet: &Packet<'_>) -> bool {
         info.operation == Operation::Acknowledge && packet.aeth().is_some_and(|a| wanted(a.kind()))
     };
     match class {
-        Class::Data => info.has_payload,
+        // Credits and pauses have one too, but it is nobody's data.
+        Class::Data => info.has_payload && info.operation.has_psn(),
         Class::Ack => answers(|s| matches!(s, Syndrome::Ack { .. })),
         Class::Nak => answers(|s| matches!(s, Syndrome::Nak(_))),
         Class::Rnr => answers(|s| matches!(s, Syndrome::Rnr { .. })),

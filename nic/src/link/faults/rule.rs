@@ -90,7 +90,8 @@ impl From<Opcode> for OpcodePattern {
         let operation = info.operation;
         let has_shapes = matches!(operation, Operation::Send | Operation::Write | Operation::ReadResponse);
         Self {
-            transport: (info.transport != Transport::Cnp).then_some(info.transport),
+            transport: (!matches!(info.transport, Transport::Cnp | Transport::Rnic))
+                .then_some(info.transport),
             operation,
             shape: has_shapes.then(|| (info.position, extra_of(&info))),
         }

@@ -126,6 +126,8 @@ fn kinds_of_packets() {
             packet(O::RcFetchAdd, 0x11, 0),
             packet(O::UdSendOnly, 0x11, 0),
             Frame { bytes: vec![0xff; 3], ..send(0) },
+            packet(O::RnicFlowControl, 0x01_0000, 0),
+            packet(O::RnicPause, 0x01_0000, 0),
         ]
     };
     for (word, expected) in [
@@ -135,6 +137,9 @@ fn kinds_of_packets() {
         ("rnr", &[5]),
         ("acknowledge", &[3, 4, 5]),
         ("cnp", &[6]),
+        ("flow_control", &[10]),
+        ("pause", &[11]),
+        ("try=1", &[0, 2, 3, 8]),
         ("atomic", &[7]),
         ("read.req", &[1]),
         ("read.resp", &[2]),
@@ -144,7 +149,7 @@ fn kinds_of_packets() {
         ("ud.send", &[8]),
         ("send.only", &[8]),
         ("size<4", &[9]),
-        ("", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
     ] {
         assert_eq!(dropped(&format!("{word} drop"), all()), expected, "{word}");
     }

@@ -2,7 +2,7 @@
 //! appeared.
 
 use crate::link::{Direction, Frame};
-use qp::wire::opcode::{Operation, Transport};
+use qp::wire::opcode::Transport;
 use qp::wire::packet::Packet;
 use qp::{Psn, Qpn};
 use std::collections::HashMap;
@@ -78,10 +78,11 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
-    /// Takes note of a packet. Congestion notifications have no PSN of their own and are not counted.
+    /// Takes note of a packet. Congestion notifications, credits and pauses have no PSN of a queue pair and are not
+    /// counted.
     pub(super) fn see(&mut self, lane: Lane, packet: &Packet<'_>) -> Option<Sighting> {
         let info = packet.info();
-        if info.operation == Operation::Cnp {
+        if !info.operation.has_psn() {
             return None;
         }
         self.tick += 1;

@@ -15,7 +15,7 @@ pub(super) const CLASSES: [(&str, Class); 5] = [
     ("atomic", Class::Atomic),
 ];
 
-/// Transports, as they stand before an opcode. A congestion notification has none.
+/// Transports, as they stand before an opcode. What belongs to no queue pair's service has none.
 pub(super) const TRANSPORTS: [(&str, Transport); 4] =
     [("rc.", Transport::Rc), ("uc.", Transport::Uc), ("ud.", Transport::Ud), ("xrc.", Transport::Xrc)];
 
@@ -57,11 +57,13 @@ pub(super) const OPCODES: [(&str, Shaped); 25] = {
 };
 
 /// Opcodes whose names would be mistaken for kinds, and those that few need.
-pub(super) const RARE_OPCODES: [(&str, Shaped); 4] = [
+pub(super) const RARE_OPCODES: [(&str, Shaped); 6] = [
     ("acknowledge", (Operation::Acknowledge, None)),
     ("atomic.ack", (Operation::AtomicAcknowledge, None)),
     ("atomic_write", (Operation::AtomicWrite, None)),
     ("flush", (Operation::Flush, None)),
+    ("flow_control", (Operation::FlowControl, None)),
+    ("pause", (Operation::Pause, None)),
 ];
 
 /// ECN fields.

@@ -536,7 +536,14 @@ fn message_sequence_numbers() {
 #[test]
 fn packets_of_other_services_are_dropped() {
     let mut b = Setup::default().rts();
-    for opcode in [Opcode::UcSendOnly, Opcode::UdSendOnly, Opcode::Cnp, Opcode::XrcSendOnly] {
+    for opcode in [
+        Opcode::UcSendOnly,
+        Opcode::UdSendOnly,
+        Opcode::Cnp,
+        Opcode::XrcSendOnly,
+        Opcode::RnicFlowControl,
+        Opcode::RnicPause,
+    ] {
         let packet = Out::new(Headers::new(opcode, OURS, Psn::new(RQ)), &[]);
         assert_eq!(b.feed(&packet), Err(PacketDrop::Service));
     }

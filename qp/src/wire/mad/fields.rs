@@ -105,6 +105,8 @@ pub enum Value<'v> {
     Ip(IpAddr),
     /// Bytes.
     Bytes(&'v [u8]),
+    /// Numbers to count with.
+    Numbers(&'v [u16]),
     /// More fields.
     Group(&'v dyn Fields),
 }

@@ -2,9 +2,12 @@
 //!
 //! `CM REQ comm=0xe1c2e0f5 svc=0x0000000001061c06(TCP 7174) qpn=0x000036 psn=12258241 mtu=1024 rr=1 depth=1 ...`
 //!
+//! `RNIC HELLO ask slot=3 instance=0x0123456789abcdef features=cnp+credits lanes=4 block=64 of=datagram-charge ports=49152`
+//!
 //! As with packets, only what differs from the usual is named.
 
 use super::cm::{Body, CommId, Mra, Rej, Rep, Req, SidrRep, SidrReq, SidrStatus, Transport};
+use super::hello::{self, Hello, HelloError};
 use super::{Header, MAD_LEN, Mad, cm};
 use crate::ids::PKey;
 use std::fmt;
@@ -24,13 +27,38 @@ impl fmt::Display for Summary<'_> {
             Ok(message) => return message.fmt(f),
             Err(error) => error,
         };
+        let hello = Hello::parse(self.0);
+        if let Ok(hello) = hello {
+            return hello.fmt(f);
+        }
         write!(
             f,
             "MAD class={:#04x} method={:#04x} attr={:#06x} tid={:#x}",
             header.class, header.method, header.attribute_id, header.transaction_id
         )?;
-        // That another class is no connection management is no news.
-        if header.class == Header::CLASS_CM { write!(f, " ({error})") } else { Ok(()) }
+        // That another class is no connection management is no news, nor that another vendor's is no hello.
+        match hello {
+            _ if header.class == Header::CLASS_CM => write!(f, " ({error})"),
+            Ok(_) | Err(HelloError::Mad(_) | HelloError::Class(_) | HelloError::Oui(_)) => Ok(()),
+            Err(error) => write!(f, " ({error})"),
+        }
+    }
+}
+
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RNIC HELLO {}", self.kind.name())?;
+        if self.version != hello::VERSION {
+            write!(f, " version={}", self.version)?;
+        }
+        write!(f, " slot={} instance={:#018x} features={}", self.slot, self.instance, self.features)?;
+        if self.features.contains(hello::Features::CREDITS) {
+            write!(f, " lanes={} block={} of={}", self.lanes, self.block, self.counting)?;
+        }
+        for (index, port) in self.ports.as_slice().iter().enumerate() {
+            write!(f, "{}{port}", if index == 0 { " ports=" } else { "," })?;
+        }
+        Ok(())
     }
 }
 
@@ -275,6 +303,33 @@ mod tests {
             line(Body::SidrRep(rep)),
             "CM SIDR_REP request=0xabe8e3ee svc=0x0000000001110050(UDP 80) status=unsupported(1)"
         );
+    }
+
+    #[test]
+    fn hellos() {
+        let mut hello = Hello { version: hello::VERSION, slot: 3, instance: 0xabc, ..Hello::default() };
+        let mut bytes = [0; MAD_LEN];
+        hello.emit(&mut bytes);
+        assert_eq!(
+            Summary(&bytes).to_string(),
+            "RNIC HELLO ask slot=3 instance=0x0000000000000abc features=none"
+        );
+        hello.kind = hello::Kind::Answer;
+        hello.features = hello::Features::CNP | hello::Features::CREDITS;
+        (hello.lanes, hello.block, hello.counting) = (4, 64, hello::Counting::DatagramCharge);
+        hello.ports = hello::SourcePorts::new(&[49_152, 49_153]).unwrap();
+        hello.emit(&mut bytes);
+        assert_eq!(
+            Summary(&bytes).to_string(),
+            "RNIC HELLO answer slot=3 instance=0x0000000000000abc features=cnp+credits lanes=4 block=64 \
+             of=datagram-charge ports=49152,49153"
+        );
+        bytes[39] ^= 1;
+        let other = "MAD class=0x3f method=0x81 attr=0x0001 tid=0x0";
+        assert_eq!(Summary(&bytes).to_string(), other, "of another vendor");
+        bytes[39] ^= 1;
+        bytes[59] = 17;
+        assert_eq!(Summary(&bytes).to_string(), format!("{other} (17 source ports, 16 at most)"));
     }
 
     #[test]

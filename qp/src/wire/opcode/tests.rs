@@ -1,7 +1,7 @@
 use super::*;
 
 /// Byte, name, length of the BTH and its extension headers, whether a payload may follow. Written down from the
-/// table of the Linux kernel's RDMA headers and soft-RoCE, not from the list above.
+/// table of the Linux kernel's RDMA headers and soft-RoCE, not from the list above; the last two are ours.
 const EXPECTED: &[(u8, &str, u8, bool)] = &[
     (0, "RC SEND_FIRST", 12, true),
     (1, "RC SEND_MIDDLE", 12, true),
@@ -66,6 +66,8 @@ const EXPECTED: &[(u8, &str, u8, bool)] = &[
     (180, "XRC FETCH_ADD", 44, false),
     (182, "XRC SEND_LAST_INV", 20, true),
     (183, "XRC SEND_ONLY_INV", 20, true),
+    (192, "RNIC FLOW_CONTROL", 12, true),
+    (193, "RNIC PAUSE", 12, true),
 ];
 
 #[test]
@@ -92,7 +94,9 @@ fn names_say_position_and_direction() {
             Position::Last => assert!(in_name("_LAST")),
             Position::Only => assert!(!in_name("_FIRST") && !in_name("_MIDDLE") && !in_name("_LAST")),
         }
-        assert_eq!(info.is_request, !in_name("ACK") && !in_name("RESP") && !in_name("CNP"), "{}", info.name);
+        assert_eq!(info.operation.has_psn(), !in_name("CNP") && !in_name("RNIC"), "{}", info.name);
+        let answers = in_name("ACK") || in_name("RESP");
+        assert_eq!(info.is_request, info.operation.has_psn() && !answers, "{}", info.name);
         assert_eq!(info.headers.contains(HeaderSet::IMM_DT), in_name("_IMM"));
         assert_eq!(info.headers.contains(HeaderSet::IETH), in_name("_INV"));
         let xrc_request = info.transport == Transport::Xrc && info.is_request;
@@ -126,6 +130,13 @@ fn compose_refuses_what_does_not_exist() {
     assert_eq!(Opcode::compose(T::Rc, Op::Cnp, Pos::Only, Extra::None), None);
     assert_eq!(Opcode::compose(T::Cnp, Op::Send, Pos::Middle, Extra::None), None);
     assert_eq!(Opcode::compose(T::Xrc, Op::Flush, Pos::Only, Extra::None), None);
+    assert_eq!(Opcode::compose(T::Rnic, Op::Send, Pos::First, Extra::None), None);
+    assert_eq!(Opcode::compose(T::Rnic, Op::Cnp, Pos::Only, Extra::None), None);
+    assert_eq!(Opcode::compose(T::Cnp, Op::Pause, Pos::Only, Extra::None), None);
+    for transport in [T::Rc, T::Uc, T::Ud, T::Xrc, T::Cnp] {
+        assert_eq!(Opcode::compose(transport, Op::FlowControl, Pos::Only, Extra::None), None);
+        assert_eq!(Opcode::compose(transport, Op::Pause, Pos::Only, Extra::None), None);
+    }
 }
 
 #[test]

@@ -1,0 +1,237 @@
+//! What rnic ports say to one another about the link between them: credits and pauses.
+//!
+//! On a cable both are words of the link layer, which no software sees. Here the link ends in the process that owns the
+//! queue pairs, so they are packets like any other, with opcodes of those that the manufacturer may use as it likes
+//! ([`Transport::Rnic`](super::Transport::Rnic)): only for peers that have said in a [`hello`](super::mad::hello) that they
+//! understand them. All others may take them for something else, or fail.
+//!
+//! ```text
+//! BTH  opcode 0xc0 or 0xc1, default partition
+//!      destination QPN  | slot of the destination 8 | 0 16 |
+//!      PSN              | slot of the sender 8 | sequence number 16 |
+//! 0xc0 FLOW_CONTROL     1 to 15 flow control packets of 4 bytes, one for each virtual lane
+//! 0xc1 PAUSE            | class-enable vector 16 | quanta of priority 0 16 | ... | of priority 7 16 | 0 16 |
+//! ```
+//!
+//! A *slot* is the top byte of the queue pair numbers of a port, so that the destination can be found as for other packets
+//! where several ports share an address. The sequence number tells a stale message from the latest one.
+//!
+//! What stands in a flow control packet is the credit algorithm's affair; here it is four bytes. A pause has the fields
+//! of IEEE 802.1Qbb.
+
+use crate::ids::{Psn, Qpn};
+use crate::wire::opcode::{Opcode, Operation, Transport};
+use crate::wire::packet::{Headers, Packet};
+use std::fmt;
+
+/// Length of one flow control packet in bytes.
+pub const FLOW_CONTROL_LEN: usize = 4;
+
+/// The most flow control packets in a message: one for each lane but VL15, which has no credits (IBTA 7.9).
+pub const MAX_FLOW_CONTROLS: usize = 15;
+
+/// The priorities of Ethernet (IEEE 802.1Q).
+pub const PRIORITIES: usize = 8;
+
+/// Who says something to whom, of a message between ports.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PortMessage {
+    /// The slot of the port that it is for.
+    pub dest_slot: u8,
+    /// The slot of the port that sent it.
+    pub src_slot: u8,
+    /// Its number in the sequence that the sender counts, which goes on at 0 behind 65535.
+    pub sequence: u16,
+}
+
+impl PortMessage {
+    /// The bits of a queue pair number, or of a PSN, below the slot.
+    const SLOT_SHIFT: u32 = 16;
+
+    fn headers(self, opcode: Opcode) -> Headers {
+        let slot = |slot: u8| u32::from(slot) << Self::SLOT_SHIFT;
+        let psn = slot(self.src_slot) | u32::from(self.sequence);
+        Headers::new(opcode, Qpn::new(slot(self.dest_slot)), Psn::new(psn))
+    }
+
+    fn of(transport: Transport, dest_qpn: Qpn, psn: Psn) -> Option<Self> {
+        let [_, dest_slot, zeros @ ..] = dest_qpn.value().to_be_bytes();
+        let [_, src_slot, high, low] = psn.value().to_be_bytes();
+        let is_one = transport == Transport::Rnic && zeros == [0; 2];
+        is_one.then_some(Self { dest_slot, src_slot, sequence: u16::from_be_bytes([high, low]) })
+    }
+}
+
+impl fmt::Display for PortMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from={} to={} seq={}", self.src_slot, self.dest_slot, self.sequence)
+    }
+}
+
+impl Headers {
+    /// Link credits for the port with slot `dest_slot`. For rnic peers only that speak them.
+    #[must_use]
+    pub fn flow_control(dest_slot: u8, src_slot: u8, sequence: u16) -> Self {
+        PortMessage { dest_slot, src_slot, sequence }.headers(Opcode::RnicFlowControl)
+    }
+
+    /// A pause for the port with slot `dest_slot`; its payload is made by [`PauseTimes::emit`]. For rnic peers only that
+    /// obey them.
+    #[must_use]
+    pub fn pause(dest_slot: u8, src_slot: u8, sequence: u16) -> Self {
+        PortMessage { dest_slot, src_slot, sequence }.headers(Opcode::RnicPause)
+    }
+
+    /// From whom to whom it goes, if these are headers of a message between ports.
+    #[must_use]
+    pub fn port_message(&self) -> Option<PortMessage> {
+        PortMessage::of(self.opcode.info_ref().transport, self.dest_qpn, self.psn)
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// From whom to whom it goes, if it is a message between ports. `None` too where the destination is no port but a
+    /// queue pair: nobody sends that.
+    #[must_use]
+    pub fn port_message(&self) -> Option<PortMessage> {
+        PortMessage::of(self.info().transport, self.dest_qpn(), self.psn())
+    }
+
+    /// The flow control packets, if it is a message of link credits with 1 to 15 whole ones.
+    #[must_use]
+    pub fn flow_controls(&self) -> Option<&'a [[u8; FLOW_CONTROL_LEN]]> {
+        let (packets, rest) = self.payload().as_chunks();
+        let whole = rest.is_empty() && (1..=MAX_FLOW_CONTROLS).contains(&packets.len());
+        (whole && self.info().operation == Operation::FlowControl).then_some(packets)
+    }
+
+    /// The times, if it is a pause with a payload of the right length.
+    #[must_use]
+    pub fn pause_times(&self) -> Option<PauseTimes> {
+        let payload = self.payload().try_into().ok()?;
+        (self.info().operation == Operation::Pause).then(|| PauseTimes::parse(payload))
+    }
+}
+
+/// What a pause says of each priority: nothing, or for how long it is not to be sent, in units of 512 bits at the rate
+/// of the port (IEEE 802.1Qbb). A time of 0 ends a pause.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct PauseTimes(pub [Option<u16>; PRIORITIES]);
+
+impl PauseTimes {
+    /// Length of the payload of a pause in bytes: the vector, the times, and zeros up to a multiple of 4.
+    pub const LEN: usize = 20;
+
+    /// Reads the payload of a pause. The reserved bits (the upper half of the vector, the last two bytes) are ignored,
+    /// and so are times of priorities that the vector does not name.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [_, vector, times @ .., _, _] = bytes;
+        let (words, _) = times.as_chunks::<2>();
+        let mut quanta = [None; PRIORITIES];
+        for (priority, (time, word)) in quanta.iter_mut().zip(words).enumerate() {
+            *time = (vector >> priority & 1 == 1).then_some(u16::from_be_bytes(*word));
+        }
+        Self(quanta)
+    }
+
+    /// The payload of a pause, reserved bits zero.
+    #[must_use]
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let [_, vector, times @ .., _, _] = &mut bytes;
+        let (words, _) = times.as_chunks_mut::<2>();
+        for (priority, (time, word)) in self.0.iter().zip(words).enumerate() {
+            if let Some(quanta) = time {
+                *vector |= 1 << priority;
+                *word = quanta.to_be_bytes();
+            }
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PKey;
+    use proptest::prelude::*;
+
+    fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0xee; headers.wire_len()];
+        headers.emit(&mut bytes, payload.len());
+        bytes.extend(payload);
+        bytes.resize(bytes.len().next_multiple_of(4) + 4, 0);
+        bytes
+    }
+
+    #[test]
+    fn bytes_of_a_flow_control_message() {
+        let bytes = packet(&Headers::flow_control(0x12, 0x34, 0x5678), &[1, 2, 3, 4, 5, 6, 7, 8]);
+        let expected = [0xc0, 0, 0xff, 0xff, 0, 0x12, 0, 0, 0, 0x34, 0x56, 0x78, 1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(bytes[..20], expected);
+        let packet = Packet::parse(&bytes).unwrap();
+        let message = PortMessage { dest_slot: 0x12, src_slot: 0x34, sequence: 0x5678 };
+        assert_eq!(packet.port_message(), Some(message));
+        assert_eq!(packet.pkey(), PKey::DEFAULT);
+        assert_eq!(packet.flow_controls(), Some(&[[1, 2, 3, 4], [5, 6, 7, 8]][..]));
+        assert_eq!(packet.pause_times(), None);
+    }
+
+    #[test]
+    fn bytes_of_a_pause() {
+        let mut times = PauseTimes::default();
+        (times.0[0], times.0[3], times.0[7]) = (Some(0x1234), Some(0), Some(u16::MAX));
+        let bytes = packet(&Headers::pause(1, 2, 3), &times.emit());
+        let mut expected = vec![0xc1, 0, 0xff, 0xff, 0, 1, 0, 0, 0, 2, 0, 3, 0, 0x89, 0x12, 0x34];
+        expected.extend([0; 12]);
+        expected.extend([0xff, 0xff, 0, 0]);
+        assert_eq!(bytes[..32], expected);
+        let parsed = Packet::parse(&bytes).unwrap();
+        assert_eq!(parsed.pause_times(), Some(times));
+        assert_eq!(parsed.flow_controls(), None, "five words, but not of that");
+        // Reserved bits make no difference, and neither do times that the vector does not name.
+        let mut other = bytes.clone();
+        (other[12], other[17], other[30]) = (0xff, 0xff, 0xff);
+        assert_eq!(Packet::parse(&other).unwrap().pause_times(), Some(times));
+    }
+
+    #[test]
+    fn payloads_of_another_length_are_none() {
+        for len in 0..80 {
+            let bytes = packet(&Headers::flow_control(1, 2, 3), &vec![7; len]);
+            let found = Packet::parse(&bytes).unwrap().flow_controls().map(<[_]>::len);
+            let right = (4..=60).contains(&len) && len % 4 == 0;
+            assert_eq!(found, right.then_some(len / 4), "{len} bytes");
+            let bytes = packet(&Headers::pause(1, 2, 3), &vec![7; len]);
+            assert_eq!(Packet::parse(&bytes).unwrap().pause_times().is_some(), len == 20, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn other_packets_are_not_for_ports() {
+        for &opcode in Opcode::ALL {
+            let headers = Headers::new(opcode, Qpn::new(0x05_0000), Psn::new(0x06_0007));
+            let bytes = packet(&headers, &[]);
+            let of_ports = matches!(opcode, Opcode::RnicFlowControl | Opcode::RnicPause);
+            assert_eq!(Packet::parse(&bytes).unwrap().port_message().is_some(), of_ports, "{opcode:?}");
+            assert_eq!(headers.port_message().is_some(), of_ports, "{opcode:?}");
+        }
+        for qpn in [1, 0x8000, 0xff_ffff] {
+            let headers = Headers { dest_qpn: Qpn::new(qpn), ..Headers::pause(0, 0, 0) };
+            assert_eq!(headers.port_message(), None, "queue pair {qpn:#x}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(dest_slot: u8, src_slot: u8, sequence: u16, times: [Option<u16>; PRIORITIES]) {
+            let message = PortMessage { dest_slot, src_slot, sequence };
+            let bytes = packet(&Headers::pause(dest_slot, src_slot, sequence), &PauseTimes(times).emit());
+            let parsed = Packet::parse(&bytes).unwrap();
+            prop_assert_eq!(parsed.port_message(), Some(message));
+            prop_assert_eq!(parsed.pause_times(), Some(PauseTimes(times)));
+            prop_assert_eq!(Headers::flow_control(dest_slot, src_slot, sequence).port_message(), Some(message));
+        }
+    }
+}
