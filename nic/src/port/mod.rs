@@ -180,7 +180,7 @@ impl Port {
     /// Looks at the engine without driving it. `None` in a forked child: the lock may be held there by a thread that
     /// does not exist.
     pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> Option<R> {
-        self.is_ours().then(|| look(&self.lane.lock().engine))
+        self.is_ours().then(|| self.with_lane(|lane| look(&lane.engine)))
     }
 
     /// Runs `act` on everything behind the lock: for drivers. Not in a forked child.
@@ -264,6 +264,7 @@ impl Port {
     fn let_go(&self) {
         if let Some(mut lane) = self.lane.try_lock() {
             lane.let_go(self.now());
+            self.release(lane);
         }
     }
 
@@ -279,7 +280,11 @@ impl Port {
 
     /// When the next turn is wanted, if no packet comes before.
     fn next_wanted(&self) -> Option<Instant> {
-        self.lane.lock().poll_timeout(Instant::now())
+        let due = self.lane.lock().poll_timeout(Instant::now());
+        // As in `release`: whoever posted during the look found the lock taken, and relies on who had it. That is the
+        // thread which asks here, so it must not sleep.
+        fence(Ordering::SeqCst);
+        if self.rung.load(Ordering::Relaxed) { Some(Instant::now()) } else { due }
     }
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over at once.
@@ -379,3 +384,6 @@ impl Drop for Port {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

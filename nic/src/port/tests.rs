@@ -1,0 +1,53 @@
+//! Work that is posted while somebody else has the lock.
+
+use super::Port;
+use crate::sim::Net;
+use crate::{Gather, RcEnd, Result};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Posts from another thread, which has come back from it when this returns.
+fn post_elsewhere(end: &RcEnd) {
+    std::thread::scope(|scope| {
+        let posted = scope.spawn(|| end.qp.send(1, Gather::Inline(Box::from(*b"word"))));
+        posted.join().expect("no panic").expect("there is room");
+    });
+}
+
+/// A queue pair that can send, and its port.
+fn sender() -> Result<(RcEnd, RcEnd, Arc<Port>)> {
+    let net = Net::new();
+    let (a, b) = (net.device(), net.device());
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    Ok((left, right, Arc::clone(&a.inner.port)))
+}
+
+/// Work requests that the engine knows of.
+fn taken_in(port: &Port, end: &RcEnd) -> usize {
+    let qpn = end.qp.qpn();
+    port.lane.lock().engine.qp(qpn).map_or(0, qp::QueuePair::sends_outstanding)
+}
+
+#[test]
+fn what_is_posted_while_somebody_looks_at_the_engine_is_taken_in() -> Result<()> {
+    let (left, _right, port) = sender()?;
+    port.inspect(|_| post_elsewhere(&left));
+    assert_eq!(taken_in(&port, &left), 1);
+    Ok(())
+}
+
+#[test]
+fn what_is_posted_while_the_thread_asks_how_long_it_may_sleep_keeps_it_awake() -> Result<()> {
+    let (left, _right, port) = sender()?;
+    assert!(port.next_wanted().is_none(), "nothing is under way");
+    // As the thread does it: the lock is taken for the look alone.
+    let look = port.lane.lock();
+    post_elsewhere(&left);
+    drop(look);
+    assert_eq!(taken_in(&port, &left), 0, "it came too late for whoever had the lock");
+    let wanted = port.next_wanted().expect("a turn");
+    assert!(wanted <= Instant::now() + Duration::from_millis(1));
+    port.background_turn();
+    assert_eq!(taken_in(&port, &left), 1);
+    Ok(())
+}
