@@ -1,12 +1,10 @@
 //! Wireshark's dissector as a judge of connection management: every field of it that the dissector knows.
 
-use qp::wire::icrc::{self, DONT_FRAGMENT};
+use qp::Gid;
 use qp::wire::mad::cm::{Attribute, Body, IpCm, Message, Path as RoutedPath, PortSpace, Rej, Rep, Req};
 use qp::wire::mad::{DATA_LEN, HEADER_LEN, Header, MAD_LEN, Mad};
-use qp::wire::{Flow, Headers, Opcode};
-use qp::{Gid, Psn, QKey, Qpn};
 use rnic::capture::{Content, Decoder, IcrcCheck};
-use rnic_interop::tshark;
+use rnic_interop::{pcap, tshark};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
@@ -348,53 +346,6 @@ impl Random {
     }
 }
 
-/// The IP packet of a datagram to queue pair 1.
-fn ip_packet(ipv6: bool, psn: u32, mad: &[u8; MAD_LEN]) -> Vec<u8> {
-    let (src, dst): (IpAddr, IpAddr) = if ipv6 {
-        ("fd77::2".parse().expect("an address"), "fd77::1".parse().expect("an address"))
-    } else {
-        ([10, 77, 0, 2].into(), [10, 77, 0, 1].into())
-    };
-    let flow = Flow { src, dst, src_port: 0xd872, dst_port: 4791 };
-    let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(psn));
-    (headers.deth.qkey, headers.deth.src_qpn) = (QKey::GSI, Qpn::GSI);
-    let mut bytes = vec![0; headers.wire_len()];
-    headers.emit(&mut bytes, mad.len());
-    bytes.extend(mad);
-    bytes.extend(icrc::compute(&flow, 0, &bytes).to_le_bytes());
-    let udp_len = bytes.len() as u16 + 8;
-    let mut packet = Vec::new();
-    match (src, dst) {
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            packet.extend([0x60, 0, 0, 0]);
-            packet.extend(udp_len.to_be_bytes());
-            packet.extend([17, 64]);
-            packet.extend(src.octets());
-            packet.extend(dst.octets());
-        }
-        _ => {
-            packet.extend([0x45, 0]);
-            packet.extend([udp_len + 20, 0, DONT_FRAGMENT].map(u16::to_be_bytes).concat());
-            packet.extend([64, 17, 0, 0, 10, 77, 0, 2, 10, 77, 0, 1]);
-        }
-    }
-    packet.extend([flow.src_port, flow.dst_port, udp_len, 0].map(u16::to_be_bytes).concat());
-    packet.extend(bytes);
-    packet
-}
-
-/// A pcap file of IP packets, of link type 101.
-fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
-    let mut file: Vec<u8> =
-        [0xa1b2_c3d4, 0x0002_0004, 0, 0, 0xffff, 101].into_iter().flat_map(u32::to_be_bytes).collect();
-    for (second, packet) in (1u32..).zip(packets) {
-        let len = packet.len() as u32;
-        file.extend([second, 0, len, len].into_iter().flat_map(u32::to_be_bytes));
-        file.extend(packet);
-    }
-    file
-}
-
 #[test]
 fn wireshark_reads_every_message_that_we_write() {
     if !tshark::is_installed() {
@@ -408,11 +359,11 @@ fn wireshark_reads_every_message_that_we_write() {
         let mut packets = Vec::new();
         for psn in 0..20 {
             for attribute in Attribute::ALL {
-                packets.push(ip_packet(ipv6, psn, &random.message(attribute)));
+                packets.push(pcap::mad_packet(ipv6, psn, &random.message(attribute)));
             }
         }
         let path = std::env::temp_dir().join(format!("rnic-cm-{}-{ipv6}.pcap", std::process::id()));
-        std::fs::write(&path, pcap(&packets)).expect("a temporary file");
+        std::fs::write(&path, pcap::file(&packets)).expect("a temporary file");
         let messages = compare(&path, &known);
         std::fs::remove_file(&path).expect("the file is ours");
         assert_eq!(messages.len(), packets.len());
