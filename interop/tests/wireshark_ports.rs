@@ -84,6 +84,7 @@ fn wireshark_takes_hellos_for_datagrams_of_a_vendor() {
     }
 }
 
+/// Neither opcode has a meaning to Wireshark, and both have the BTH that we wrote.
 #[test]
 fn wireshark_takes_credits_and_pauses_for_packets_of_a_vendor() {
     if !tshark::is_installed() {
@@ -112,9 +113,9 @@ fn wireshark_takes_credits_and_pauses_for_packets_of_a_vendor() {
             let (qpn, psn) = (headers.dest_qpn.value(), headers.psn.value());
             let expected = [headers.opcode as u32, qpn, psn, 0xffff].map(|n| Some(u64::from(n)));
             assert_eq!(numbers, expected);
-            // All that follows the BTH is one field, with the ICRC at its end.
+            // What follows the BTH is the vendor's to Wireshark; version 4.0 gives the first four bytes of it.
             let theirs = row[4].replace(':', "");
-            assert_eq!(theirs[..theirs.len() - 8], hex(payload));
+            assert_eq!(theirs.get(..8), Some(&*hex(&payload[..4])), "{theirs}");
         }
     }
 }
