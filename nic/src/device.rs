@@ -2,7 +2,7 @@
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
-use crate::engine::{DropReason, EngineConfig, PKeyTable, PortCounters};
+use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters};
 use crate::error::{Error, Result};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Port, UdpIo};
@@ -284,6 +284,7 @@ impl Device {
             peer_window: config.peer_window,
             pace: pace(config.unacked_rate),
             pkeys,
+            partner: PartnerSetup::default(),
         };
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);

@@ -8,8 +8,9 @@
 //! [`Device::inject_port_state`] and [`Device::inject_gid_state`], a whole device with [`Device::inject_device_fatal`].
 
 use crate::device::{Device, pace};
-use crate::engine::{EngineConfig, PKeyTable};
+use crate::engine::{EngineConfig, PKeyTable, PartnerSetup};
 use crate::error::Result;
+use crate::net::signed_port;
 use crate::port::{Clock, Io, Port, SimPacket};
 use crate::queue::locked;
 use qp::wire::Arrival;
@@ -38,11 +39,20 @@ pub struct DeviceSetup {
     pub seed: Option<u64>,
     /// As [`DeviceConfig::peer_window`](crate::DeviceConfig::peer_window).
     pub peer_window: Option<u32>,
+    /// What it says and does between rnic peers.
+    pub partner: PartnerSetup,
 }
 
 impl Default for DeviceSetup {
     fn default() -> Self {
-        Self { name: None, pkeys: vec![PKey::DEFAULT], mtu: Mtu::B4096, seed: None, peer_window: None }
+        Self {
+            name: None,
+            pkeys: vec![PKey::DEFAULT],
+            mtu: Mtu::B4096,
+            seed: None,
+            peer_window: None,
+            partner: PartnerSetup::default(),
+        }
     }
 }
 
@@ -120,7 +130,7 @@ impl Net {
         let number = u32::try_from(state.sites.len() + 1).unwrap_or(u32::MAX);
         // 10.0.0.0/8 has room for 2^24 devices.
         let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (number & 0xff_ffff)));
-        let source_ports = vec![0xc000 + u16::try_from(number % 0x3fff).unwrap_or(0)];
+        let source_ports = vec![signed_port(number)];
         let seed = setup.seed.unwrap_or(self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number)));
         let config = EngineConfig {
             address,
@@ -131,6 +141,7 @@ impl Net {
             peer_window: setup.peer_window,
             pace: pace(state.unacked_rate),
             pkeys,
+            partner: setup.partner.clone(),
         };
         let io = Io::Sim { address, source_ports, outbox: Vec::new() };
         let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)), None, setup.mtu);

@@ -67,6 +67,8 @@ reasons! {
     /// A datagram to a multicast group that no queue pair is attached to, or one of whose address and destination queue
     /// pair number only one means a group.
     NoGroup = "dropped_no_group",
+    /// Credits or a pause from a peer that never said that it is rnic.
+    Stranger = "dropped_stranger",
     /// A datagram that was cut short by the receive buffer.
     Truncated = "dropped_truncated",
     /// The port was taken down on purpose, or its device failed.
@@ -149,6 +151,24 @@ port_counters! {
     window_stalls,
     /// Times that a queue pair whose packets nobody acknowledges waited, so as not to overrun the receiver.
     pace_stalls,
+    /// Times that a queue pair waited for link credit.
+    credit_stalls,
+    /// Times that a queue pair waited for the end of a pause.
+    pause_stalls,
+    /// Flow control packets sent: what was sent, and how much more the peer may send.
+    tx_flow_control,
+    /// Flow control packets received.
+    rx_flow_control,
+    /// Pauses sent.
+    tx_pause,
+    /// Pauses received.
+    rx_pause,
+    /// Datagrams for which their sender had no credit.
+    excessive_buffer_overrun_errors,
+    /// Peers that said that they are rnic too; one that starts anew counts again.
+    partners_met,
+    /// Peers that are rnic too and fell silent while something waited for their credit.
+    partners_lost,
     /// Copies of datagrams to multicast groups that queue pairs took.
     mcast_copies,
     /// Copies that a queue pair refused, for its Q_Key, its state or want of a receive, while others took theirs.

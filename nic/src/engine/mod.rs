@@ -20,6 +20,7 @@ mod life;
 mod memory;
 mod multicast;
 mod numbers;
+mod partner;
 mod peers;
 mod pkeys;
 mod receive;
@@ -30,6 +31,7 @@ mod transmit;
 pub use counters::{DropReason, PortCounters};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;
+pub use partner::{CreditSetup, PartnerSetup};
 pub use pkeys::{MAX_PKEYS, PKeyTable, PKeyTableError};
 pub use qp::wire::Arrival;
 pub use resources::ResourceError;
@@ -49,6 +51,7 @@ use host::HostState;
 use life::Life;
 use multicast::Groups;
 use numbers::Numbers;
+use partner::Partners;
 use peers::{Flights, Peers};
 use qp::attr::Limits;
 use qp::counters::QpCounters;
@@ -93,6 +96,8 @@ pub struct EngineConfig {
     pub pace: Option<Pace>,
     /// The partitions that the port is in.
     pub pkeys: PKeyTable,
+    /// What it says and does between rnic peers.
+    pub partner: PartnerSetup,
 }
 
 /// A queue pair in its place.
@@ -113,6 +118,8 @@ struct QpEntry {
     called: bool,
     /// Packets that it may still send in the turn that it has begun.
     turn: u32,
+    /// The lane to a partner whose credit it waits, or waited, for.
+    lane: Option<(usize, usize)>,
     /// The receiver whose pace it waits for.
     waits_at: Option<usize>,
     /// When packets that nobody acknowledges last left.
@@ -128,6 +135,10 @@ enum Due {
     Qp(usize),
     /// Whoever waits at a receiver of unacknowledged packets.
     Drain(usize),
+    /// Whoever waits for a partner.
+    Partner(usize),
+    /// Limits of credit that are told again.
+    Limits,
 }
 
 /// Where a queue pair sends to.
@@ -153,6 +164,7 @@ pub struct Engine {
     host: HostState,
     life: Life,
     peers: Peers,
+    partners: Partners,
     drains: Drains,
     groups: Groups,
     /// QP1, if there is one.
@@ -187,6 +199,13 @@ impl Engine {
             host: HostState::new(regions, SrqTable::new(numbers())),
             life: Life::default(),
             peers: Peers::new(config.peer_window),
+            partners: Partners::new(
+                config.partner.clone(),
+                config.seed.unwrap_or_else(rand::random),
+                config.slot,
+                config.address,
+                &config.source_ports,
+            ),
             drains: Drains::new(config.pace),
             groups: Groups::default(),
             gsi: None,
@@ -257,7 +276,7 @@ impl Engine {
 
     /// Whether a queue pair may have something to send.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || self.has_messages()
     }
 
     /// Counts a datagram that was cut short.
@@ -313,6 +332,14 @@ impl Engine {
                 Due::Qp(index) => index,
                 Due::Drain(receiver) => {
                     self.drain_timeout(at, receiver);
+                    continue;
+                }
+                Due::Partner(peer) => {
+                    self.partner_timeout(now, peer);
+                    continue;
+                }
+                Due::Limits => {
+                    self.limits_timeout(at);
                     continue;
                 }
             };
@@ -388,7 +415,11 @@ impl Engine {
         let freed = entry.flights.clear();
         (entry.waiting, entry.called, entry.turn) = (false, false, 0);
         let receiver = entry.waits_at.take();
+        let lane = entry.lane.take();
         let peer = entry.remote.take().and_then(|remote| remote.peer);
+        if let Some((id, vl)) = lane {
+            self.leave_lane(index, id, vl);
+        }
         if let Some(id) = peer {
             let peer = self.peers.get_mut(id);
             peer.window.give_back(freed);
@@ -516,13 +547,39 @@ impl Engine {
     /// The queue pair that waits longest for room in a peer's window gets a turn, and calls the next when it had it.
     fn call_waiting(&mut self, peer: usize) {
         while let Some(index) = self.peers.get_mut(peer).waiting.pop_front() {
-            let Some(entry) = self.qps[index].as_mut() else { continue };
-            (entry.waiting, entry.called) = (false, true);
-            if !entry.ready {
-                entry.ready = true;
-                self.ready.push_back(index);
+            if self.call(index) {
+                return;
             }
-            return;
+        }
+    }
+
+    /// Whoever waits for room in a peer's window gets a turn.
+    fn call_all_waiting(&mut self, peer: usize) {
+        for index in std::mem::take(&mut self.peers.get_mut(peer).waiting) {
+            self.stop_waiting(index);
+        }
+    }
+
+    /// A queue pair that waited gets a turn before all others that wait; whether there is one.
+    fn call(&mut self, index: usize) -> bool {
+        let Some(entry) = self.qps[index].as_mut() else { return false };
+        (entry.waiting, entry.called) = (false, true);
+        self.make_ready(index);
+        true
+    }
+
+    /// A queue pair that waited gets a turn like any other.
+    fn stop_waiting(&mut self, index: usize) {
+        if let Some(entry) = self.qps[index].as_mut() {
+            entry.waiting = false;
+            self.make_ready(index);
+        }
+    }
+
+    fn make_ready(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        if !std::mem::replace(&mut entry.ready, true) {
+            self.ready.push_back(index);
         }
     }
 

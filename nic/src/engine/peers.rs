@@ -1,5 +1,6 @@
 //! What is on the way to each peer, and who waits for room.
 
+use super::partner::Partner;
 use cc::{Charge, PeerWindow};
 use qp::{Mtu, Psn};
 use std::collections::{HashMap, VecDeque};
@@ -20,6 +21,8 @@ pub(crate) struct Peer {
     pub(crate) window: PeerWindow,
     /// Queue pairs, by table index, that have something to send and no room, first come first.
     pub(crate) waiting: VecDeque<usize>,
+    /// What is known of it if it is of our own kind.
+    pub(crate) partner: Option<Box<Partner>>,
     users: usize,
 }
 
@@ -46,28 +49,58 @@ impl Peers {
 
     /// The peer that has the queue pairs of `slot` at `address`, for one more queue pair.
     pub(crate) fn join(&mut self, address: IpAddr, slot: u8) -> usize {
+        let id = self.meet(address, slot);
+        self.table[id].users += 1;
+        id
+    }
+
+    /// The peer that has the queue pairs of `slot` at `address`.
+    pub(crate) fn meet(&mut self, address: IpAddr, slot: u8) -> usize {
         let table = &mut self.table;
         let window = self.window;
-        let id = *self.by_slot.entry((address, slot)).or_insert_with(|| {
+        *self.by_slot.entry((address, slot)).or_insert_with(|| {
             table.insert(Peer {
                 address,
                 slot,
                 window: window.map_or_else(PeerWindow::default, PeerWindow::new),
                 waiting: VecDeque::new(),
+                partner: None,
                 users: 0,
             })
-        });
-        self.table[id].users += 1;
-        id
+        })
     }
 
-    /// One queue pair less; a peer that nobody points to is forgotten.
-    pub(crate) fn leave(&mut self, id: usize) {
-        self.table[id].users -= 1;
-        if self.table[id].users == 0 {
+    /// The peer that has the queue pairs of `slot` at `address`, if it is known.
+    pub(crate) fn find(&self, address: IpAddr, slot: u8) -> Option<usize> {
+        self.by_slot.get(&(address, slot)).copied()
+    }
+
+    /// Those at `address`, whatever their slots.
+    pub(crate) fn at(&self, address: IpAddr) -> Vec<usize> {
+        self.table.iter().filter(|(_, peer)| peer.address == address).map(|(id, _)| id).collect()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.table.iter().map(|(_, peer)| peer)
+    }
+
+    /// The peer with this number, if there is one still.
+    pub(crate) fn find_mut(&mut self, id: usize) -> Option<&mut Peer> {
+        self.table.get_mut(id)
+    }
+
+    /// Forgets a peer that nobody points to and nothing is agreed on with.
+    pub(crate) fn forget_unused(&mut self, id: usize) {
+        if self.table.get(id).is_some_and(|peer| peer.users == 0 && peer.partner.is_none()) {
             let peer = self.table.remove(id);
             self.by_slot.remove(&(peer.address, peer.slot));
         }
+    }
+
+    /// One queue pair less; a peer that nobody points to is forgotten, unless something is agreed on with it.
+    pub(crate) fn leave(&mut self, id: usize) {
+        self.table[id].users -= 1;
+        self.forget_unused(id);
     }
 
     pub(crate) fn get_mut(&mut self, id: usize) -> &mut Peer {

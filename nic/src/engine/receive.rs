@@ -1,8 +1,9 @@
 //! One pass in: from a datagram to the queue pair that it is for.
 
 use super::{DropReason, Engine};
-use qp::wire::{Arrival, IcrcVerdict, Packet};
-use qp::{QpType, Qpn};
+use qp::wire::mad::hello::Hello;
+use qp::wire::{Arrival, IcrcVerdict, Packet, Transport};
+use qp::{QKey, QpType, Qpn};
 use std::time::Instant;
 
 /// The ECN field of the TOS byte says "congestion experienced" (RFC 3168).
@@ -40,11 +41,45 @@ impl Engine {
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
             IcrcVerdict::Bad => return Err(DropReason::BadIcrc),
         }
+        if self.partners.is_active() && self.is_from_stranger() {
+            self.meet(now, arrival);
+        }
+        if packet.info().transport == Transport::Rnic {
+            return self.take_message(now, arrival, &packet);
+        }
+        if packet.dest_qpn().value() & 0xffff == Qpn::GSI.value() && self.take_hello(now, arrival, &packet) {
+            return Ok(());
+        }
         if packet.dest_qpn() == Qpn::MULTICAST || arrival.dst.is_multicast() {
             return self.deliver_to_group(now, arrival, &packet);
         }
         let index = self.index(packet.dest_qpn()).ok_or(DropReason::NoQp)?;
         self.deliver(now, index, arrival, &packet)
+    }
+
+    /// Takes what a partner says about the link.
+    fn take_message(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let partner = self.partners.at(arrival.src, arrival.src_port).ok_or(DropReason::Stranger)?;
+        let is_ours = packet.port_message().is_some_and(|message| message.dest_slot == self.config.slot);
+        if is_ours && self.handle_message(now, partner, packet) { Ok(()) } else { Err(DropReason::BadLength) }
+    }
+
+    /// Takes a hello; whether it is one. Everything else that is for queue pair 1 is its own affair.
+    fn take_hello(&mut self, now: Instant, arrival: &Arrival, packet: &Packet<'_>) -> bool {
+        let slot = packet.dest_qpn().slot();
+        let is_ours = slot == 0 || slot == self.config.slot;
+        let is_datagram = packet.deth().is_some_and(|deth| deth.qkey == QKey::GSI);
+        if !is_ours || !is_datagram || self.config.pkeys.find(packet.pkey()).is_none() {
+            return false;
+        }
+        let Ok(hello) = Hello::parse(packet.payload()) else { return false };
+        self.handle_hello(now, arrival.src, &hello);
+        true
     }
 
     /// Gives a packet to a queue pair.

@@ -387,6 +387,7 @@ impl Engine {
             ready: false,
             waiting: false,
             called: false,
+            lane: None,
             turn: 0,
             waits_at: None,
             last_sent: None,

@@ -1,13 +1,14 @@
 //! One pass out: from the queue pairs that are ready to trains of packets.
 
 use super::drains::Allowance;
+use super::partner::Partners;
 use super::peers::{Flights, PACKET_OVERHEAD, Peer};
 use super::{Engine, EngineConfig, QpEntry, Remote};
 use crate::net::{DEFAULT_HOP_LIMIT, Way};
 use qp::attr::AddressVector;
 use qp::queue_pair::Budget;
 use qp::wire::{Flow, UDP_PORT};
-use qp::{Mtu, Qpn, Train};
+use qp::{Mtu, QpType, Qpn, Train};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -82,12 +83,12 @@ impl Remote {
         }
     }
 
-    fn flow(&self, config: &EngineConfig) -> Flow {
+    pub(super) fn flow(&self, config: &EngineConfig) -> Flow {
         let src_port = config.source_ports.get(self.via).copied().unwrap_or(UDP_PORT);
         Flow { src: config.address, dst: self.address, src_port, dst_port: UDP_PORT }
     }
 
-    fn departure(&self, train: &Train<'_>) -> Departure {
+    pub(super) fn departure(&self, train: &Train<'_>) -> Departure {
         Departure {
             dst: self.address,
             via: self.via,
@@ -119,25 +120,126 @@ fn hop_limit(path: &AddressVector) -> u8 {
     }
 }
 
+/// What a partner lets a queue pair send.
+enum Gate {
+    /// Whatever else allows it: the peer is no partner, or gives no credit.
+    Open,
+    /// What it has credit for.
+    Credit { remote: Remote, peer: usize, vl: usize },
+    /// Nothing: it waits.
+    Shut,
+}
+
 impl Engine {
     /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. `None` once there is
     /// nothing more to send for now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8], max_packets: u32) -> Option<Departure> {
-        while let Some(index) = self.ready.pop_front() {
+        loop {
+            if self.has_messages()
+                && let Some(message) = self.poll_message(now, buf)
+            {
+                self.count_departure(&message);
+                return Some(message);
+            }
+            let index = self.ready.pop_front()?;
             let Some(entry) = self.qps[index].as_mut() else { continue };
             entry.ready = false;
-            let departure = if entry.qp.config().qp_type.is_reliable() {
-                self.transmit_reliable(now, index, buf, max_packets)
-            } else {
-                self.transmit_unacked(now, index, buf, max_packets)
+            let is_reliable = entry.qp.config().qp_type.is_reliable();
+            let departure = match self.gate(now, index) {
+                Gate::Credit { remote, peer, vl } => {
+                    self.transmit_on_credit(now, index, (remote, peer, vl), buf, max_packets)
+                }
+                Gate::Shut => None,
+                Gate::Open if is_reliable => self.transmit_reliable(now, index, buf, max_packets),
+                Gate::Open => self.transmit_unacked(now, index, buf, max_packets),
             };
             if let Some(departure) = departure.filter(|d| d.packets > 0) {
-                self.counters.tx_packets += u64::from(departure.packets);
-                self.counters.tx_bytes += departure.len as u64;
+                self.count_departure(&departure);
                 return Some(departure);
             }
         }
-        None
+    }
+
+    fn count_departure(&mut self, departure: &Departure) {
+        self.counters.tx_packets += u64::from(departure.packets);
+        self.counters.tx_bytes += departure.len as u64;
+    }
+
+    /// What a partner lets a queue pair send.
+    #[inline]
+    fn gate(&mut self, now: Instant, index: usize) -> Gate {
+        let source_ports = self.config.source_ports.len();
+        let Some(entry) = self.qps[index].as_ref() else { return Gate::Shut };
+        let (remote, peer) = match (entry.remote, entry.qp.next_destination()) {
+            (Some(connected), _) => (connected, connected.peer),
+            // Few have partners: only then is it worth looking for one.
+            (None, Some((path, qpn))) if self.partners.is_active() => {
+                let remote = Remote::along(path, entry.qp.qpn(), source_ports);
+                (remote, self.peers.find(remote.address, qpn.slot()))
+            }
+            (None, _) => return Gate::Open,
+        };
+        let Some(peer) = peer else { return Gate::Open };
+        let Some(partner) = Partners::partner(&mut self.peers, peer) else { return Gate::Open };
+        let gives_credit = partner.gives_credit();
+        if self.is_paused(now, peer, remote.tos) {
+            self.wait_for_pause(index, peer);
+            return Gate::Shut;
+        }
+        // Queue pair 1 needs none, as VL15 does not.
+        let is_management =
+            self.qps[index].as_ref().is_some_and(|entry| entry.qp.config().qp_type == QpType::Gsi);
+        if gives_credit && !is_management {
+            let vl = self.partners.lane_of(remote.tos);
+            return Gate::Credit { remote, peer, vl };
+        }
+        Gate::Open
+    }
+
+    /// A turn of a queue pair that sends to a partner: within its credit.
+    fn transmit_on_credit(
+        &mut self,
+        now: Instant,
+        index: usize,
+        (remote, id, vl): (Remote, usize, usize),
+        buf: &mut [u8],
+        max_packets: u32,
+    ) -> Option<Departure> {
+        let entry = self.qps[index].as_mut()?;
+        let called = std::mem::take(&mut entry.called);
+        let peer = self.peers.find_mut(id)?;
+        let partner = peer.partner.as_deref_mut()?;
+        let (theirs, lane) = (partner.theirs, partner.lanes.get_mut(vl)?);
+        let payload = if entry.qp.only_acknowledges() { 0 } else { entry.qp.mtu().bytes() };
+        let size = (payload + PACKET_OVERHEAD) as usize;
+        let mut room = theirs.packets(lane.sender.available(now).into(), size, max_packets);
+        let alone = lane.waiting.is_empty();
+        // First come, first served: who is not called stands behind those who wait.
+        if !called && !alone {
+            room = 0;
+        }
+        if room == 0 {
+            self.wait_for_credit(now, index, (id, vl), called);
+            return None;
+        }
+        let mut train = Train::new(buf, remote.flow(&self.config), room);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        let more = entry.qp.poll_transmit(now, &mut train, &mut Budget::requests(room), &mut host);
+        let departure = remote.departure(&train);
+        if departure.packets > 0 {
+            entry.last_sent = Some(now);
+            let taken = lane.sender.try_take(now, theirs.of(departure.len, departure.segment_size));
+            debug_assert!(taken, "a train took more than there was room for: {departure:?}");
+        }
+        if more {
+            entry.ready = true;
+            self.ready.push_back(index);
+        }
+        self.settle(index);
+        if called {
+            self.call_lane(id, vl);
+        }
+        Some(departure)
     }
 
     /// A turn of a queue pair whose peer acknowledges: within the peer's window.

@@ -29,6 +29,7 @@ mod receiver;
 mod recv;
 mod route;
 mod sender;
+mod sign;
 mod socket;
 mod sys;
 mod tally;
@@ -42,6 +43,7 @@ pub use group::{GroupSocket, JoinError};
 pub use interfaces::{Interface, interfaces};
 pub use probe::{Offloads, probe_offloads, receive_charge};
 pub use recv::{Datagram, RecvBatch, RecvError};
+pub(crate) use sign::{has_sign, signed_port};
 pub use socket::{
     Capabilities, DEFAULT_HOP_LIMIT, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket,
     SOURCE_PORTS, Sent, SocketConfig, Way,

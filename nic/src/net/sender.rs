@@ -2,6 +2,7 @@
 
 use super::error::BindError;
 use super::probe::udp_socket;
+use super::sign::has_sign;
 use super::socket::{DEFAULT_HOP_LIMIT, SOURCE_PORTS, SocketConfig};
 use super::sys::{self, Control, RawAddress};
 use socket2::Socket;
@@ -24,7 +25,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A socket bound to a free port of [`SOURCE_PORTS`].
+    /// A socket bound to a free port of [`SOURCE_PORTS`], by preference one with the sign of our kind.
     pub(super) fn bind(config: &SocketConfig) -> Result<Self, BindError> {
         let os = |error| BindError::new(config.address(config.ip, 0), error);
         let socket = udp_socket(config.ip).map_err(os)?;
@@ -34,8 +35,8 @@ impl Sender {
         socket.set_recv_buffer_size(0).map_err(os)?;
         let ports = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
         let start = rand::random_range(0..ports);
-        for step in 0..ports {
-            let port = SOURCE_PORTS.start() + (start + step) % ports;
+        let all = (0..ports).map(|step| SOURCE_PORTS.start() + (start + step) % ports);
+        for port in all.clone().filter(|port| has_sign(*port)).chain(all.filter(|port| !has_sign(*port))) {
             match socket.bind(&config.address(config.ip, port).into()) {
                 Ok(()) => return Ok(Self { socket, port, leases: Mutex::default() }),
                 Err(error) if error.raw_os_error() == Some(libc::EADDRINUSE) => {}

@@ -140,6 +140,9 @@ impl Lane {
     /// Takes in one packet, through the link.
     pub(crate) fn accept(&mut self, now: Instant, arrival: &Arrival, packet: &[u8]) {
         let both = self.both_clocks(now);
+        if !self.link.transforms(Direction::Rx) {
+            self.engine.note_datagram(now, arrival, packet, packet.len());
+        }
         take_in(&mut self.engine, &mut self.link, &mut self.incoming, both, arrival, packet);
     }
 
@@ -334,8 +337,12 @@ fn take_in_all(
             engine.note_truncated();
             continue;
         }
+        let first = arrival(&datagram, dst, 0);
+        if !link.transforms(Direction::Rx) {
+            engine.note_datagram(now.instant, &first, datagram.bytes, datagram.segment_size);
+        }
         for (index, packet) in datagram.segments() {
-            let arrival = arrival(&datagram, dst, index);
+            let arrival = Arrival { ident: u16::try_from(index).unwrap_or(u16::MAX), ..first };
             take_in(engine, link, incoming, now, &arrival, packet);
         }
     }
@@ -415,6 +422,7 @@ fn deliver(engine: &mut Engine, incoming: &mut VecDeque<Frame>, now: Instant) {
             flow_label: frame.flow_label,
             ident: frame.ident,
         };
+        engine.note_datagram(now, &arrival, &frame.bytes, frame.bytes.len());
         let _ = engine.handle_datagram(now, &arrival, &frame.bytes);
     }
 }

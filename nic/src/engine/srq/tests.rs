@@ -17,6 +17,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         peer_window: None,
         pace: None,
         pkeys: Default::default(),
+        partner: Default::default(),
     })
 }
 

@@ -1,0 +1,281 @@
+//! Link credits: nothing is sent to a partner that it has no room for.
+//!
+//! Every packet of a queue pair takes credit of its lane, acknowledgements too; what rnic ports say to one another about
+//! the link, notifications of congestion and packets of queue pair 1 take none: for them a part of the buffer is kept
+//! back.
+
+use super::{CreditSetup, Message, Partners};
+use crate::engine::{Due, Engine};
+use cc::credits::{FlowControlPacket, Op, PoolConfig};
+use cc::vl::Vl;
+use qp::Qpn;
+use qp::wire::{Arrival, Opcode};
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How long things take between two processes, of which either may not get to run for a while.
+pub(in crate::engine) struct CreditTimes {
+    /// Limits are told again so often while a lane is in use.
+    pub(super) period: Duration,
+    /// A limit holds so long.
+    pub(super) lease: Duration,
+    /// What was taken back from a partner that does not answer is free after so long.
+    pub(super) settle: Duration,
+    /// Who waits for credit says so again so often: an update may be lost.
+    pub(super) ask_again: Duration,
+    /// A partner that says nothing for so long while somebody waits is gone: 100 times the period, where InfiniBand gives
+    /// a link up after 6 times (400,000 symbol times of 65,536, from memory): a process may be stopped for a while.
+    pub(super) gone: Duration,
+}
+
+/// Our choice: the scheduler of a busy host makes a process wait for some 10 ms.
+pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
+    period: Duration::from_millis(10),
+    lease: Duration::from_millis(100),
+    settle: Duration::from_millis(150),
+    ask_again: Duration::from_millis(2),
+    gone: Duration::from_secs(1),
+};
+
+/// The largest packet that queue pairs send: 4 KiB, the headers of an XRC WRITE with immediate data, and the ICRC.
+const LARGEST: usize = 4096 + 12 + 4 + 16 + 4 + 4;
+
+impl CreditSetup {
+    pub(super) fn pool(&self) -> PoolConfig {
+        let blocks = |counting| super::Blocks { block: self.block, counting }.of_one(LARGEST);
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let packet = blocks(self.counting).max(blocks(self.local_counting));
+        PoolConfig {
+            blocks: self.buffer / u32::from(self.block.max(1)),
+            packet_blocks: u16::try_from(packet).unwrap_or(u16::MAX),
+            fcp_period: micros(CREDIT_TIMES.period),
+            lease: micros(CREDIT_TIMES.lease),
+            settle: micros(CREDIT_TIMES.settle),
+            ..PoolConfig::default()
+        }
+    }
+}
+
+/// Whether a packet takes no credit.
+fn is_free(packet: &[u8]) -> bool {
+    let opcode = packet.first().copied().and_then(Opcode::from_u8);
+    let dest_qpn = match packet {
+        [_, _, _, _, _, _, high, low, ..] => [*high, *low],
+        _ => return true,
+    };
+    match opcode {
+        Some(Opcode::RnicFlowControl | Opcode::RnicPause | Opcode::Cnp) => true,
+        // Queue pair 1, of whatever slot.
+        Some(Opcode::UdSendOnly | Opcode::UdSendOnlyImm) => {
+            u16::from_be_bytes(dest_qpn) == Qpn::GSI.value() as u16
+        }
+        _ => false,
+    }
+}
+
+impl Engine {
+    /// A datagram was read from the socket: of packets of `segment` bytes, the last of which may be shorter. What it took
+    /// of the buffer is free again; the credits that its sender was given for it are used up.
+    pub(crate) fn note_datagram(&mut self, now: Instant, arrival: &Arrival, bytes: &[u8], segment: usize) {
+        if !self.partners.is_active() {
+            return;
+        }
+        let Some(id) = self.partners.at(arrival.src, arrival.src_port) else {
+            self.partners.stranger_at_hand = true;
+            return;
+        };
+        self.partners.stranger_at_hand = false;
+        let vl = self.partners.lane_of(arrival.tos);
+        let Some(pool) = &mut self.partners.pool else { return };
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let Some(member) = partner.lanes.get(vl).and_then(|lane| lane.member) else { return };
+        if is_free(bytes) {
+            return;
+        }
+        let blocks = partner.ours.of(bytes.len(), segment);
+        if pool.handle_packet(now, member, blocks).is_err() {
+            // Counted otherwise by its sender, because it was split or merged on its way. It is here, so it is taken.
+            self.counters.excessive_buffer_overrun_errors += 1;
+            return;
+        }
+        pool.release(member, blocks);
+        self.partners.limits_due = true;
+    }
+
+    /// Whether the packet at hand comes from nobody that is known.
+    pub(in crate::engine) fn is_from_stranger(&self) -> bool {
+        self.partners.stranger_at_hand
+    }
+
+    /// Flow control packets arrived from a partner.
+    pub(in crate::engine) fn handle_credits(&mut self, now: Instant, id: usize, updates: &[[u8; 4]]) {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        (partner.heard, partner.silent_since) = (now, None);
+        for bytes in updates {
+            // Reserved operations are to be ignored (IBTA 7.9.4).
+            let Ok(update) = FlowControlPacket::decode(*bytes) else { continue };
+            self.handle_update(now, id, &update);
+        }
+    }
+
+    fn handle_update(&mut self, now: Instant, id: usize, update: &FlowControlPacket) {
+        let vl = usize::from(update.vl.number());
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let Some(lane) = partner.lanes.get_mut(vl) else { return };
+        if let Some(pool) = &mut self.partners.pool {
+            let member = *lane.member.get_or_insert_with(|| {
+                // It sends nothing more without credit, and all that it did send is out of the buffer.
+                let member = pool.join(now);
+                let members = &mut self.partners.members;
+                members.resize(members.len().max(member.index() + 1), None);
+                members[member.index()] = Some((id, update.vl.number()));
+                member
+            });
+            pool.handle_update(now, member, update.op, update.fctbs);
+            self.partners.limits_due = true;
+        }
+        if update.op == Op::Init {
+            // It gives nothing yet.
+            return;
+        }
+        lane.sender.handle_update(now, update);
+        self.call_lane(id, vl);
+    }
+
+    /// The queue pair that waits longest for credit of a lane gets a turn, and calls the next when it had it.
+    pub(in crate::engine) fn call_lane(&mut self, id: usize, vl: usize) {
+        while let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
+            let Some(index) = lane.waiting.pop_front() else {
+                lane.ask_again = None;
+                return;
+            };
+            if self.call(index) {
+                return;
+            }
+        }
+    }
+
+    /// A queue pair waits no longer: it goes elsewhere, or is gone.
+    pub(in crate::engine) fn leave_lane(&mut self, index: usize, id: usize, vl: usize) {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        partner.pausing.retain(|waiting| *waiting != index);
+        if let Some(lane) = partner.lanes.get_mut(vl) {
+            lane.waiting.retain(|waiting| *waiting != index);
+        }
+    }
+
+    /// A queue pair finds no credit on a lane: it waits, and the partner is told so.
+    pub(in crate::engine) fn wait_for_credit(
+        &mut self,
+        now: Instant,
+        index: usize,
+        (id, vl): (usize, usize),
+        first: bool,
+    ) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let newly = !std::mem::replace(&mut entry.waiting, true);
+        entry.lane = Some((id, vl));
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let Some(lane) = partner.lanes.get_mut(vl) else { return };
+        if newly {
+            if first {
+                lane.waiting.push_front(index)
+            } else {
+                lane.waiting.push_back(index)
+            }
+            if !first {
+                self.counters.credit_stalls += 1;
+            }
+        }
+        // Nothing fits: the clock of the stall starts if it does not run yet.
+        lane.sender.try_take(now, u32::MAX);
+        if lane.ask_again.is_none() {
+            self.ask_for_credit(now, id, vl);
+        }
+    }
+
+    /// Tells a partner that something waits for credit.
+    fn ask_for_credit(&mut self, now: Instant, id: usize, vl: usize) {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let silent_since = *partner.silent_since.get_or_insert(now);
+        let Some(lane) = partner.lanes.get_mut(vl) else { return };
+        let at = now + CREDIT_TIMES.ask_again;
+        lane.ask_again = Some(at);
+        if now.saturating_duration_since(silent_since) >= CREDIT_TIMES.gone {
+            self.counters.partners_lost += 1;
+            self.part(now, id);
+            return;
+        }
+        self.timers.push(Reverse((at, Due::Partner(id))));
+        self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Stalled });
+    }
+
+    /// A timer of a partner is due: who still waits for credit says so again.
+    pub(in crate::engine) fn partner_timeout(&mut self, now: Instant, id: usize) {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let due: Vec<_> = (0..partner.lanes.len())
+            .filter(|vl| partner.lanes[*vl].ask_again.is_some_and(|at| at <= now))
+            .collect();
+        for vl in due {
+            self.ask_for_credit(now, id, vl);
+        }
+        self.end_pauses(now, id);
+    }
+
+    /// Limits that are to be told now go to the outbox.
+    pub(in crate::engine) fn collect_limits(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.partners.limits_due) {
+            return;
+        }
+        let Some(pool) = &mut self.partners.pool else { return };
+        while let Some((member, limit)) = pool.poll_limit(now) {
+            if let Some(Some((id, vl))) = self.partners.members.get(member.index()) {
+                self.partners.outbox.push_back(Message::Limit { to: *id, vl: usize::from(*vl), fccl: limit });
+            }
+        }
+        self.arm_partners();
+    }
+
+    /// The update that tells a partner of a lane: what was sent on it, and up to where it may send itself, which is
+    /// `limit` from now on if there is a new one.
+    pub(super) fn update(
+        &mut self,
+        id: usize,
+        vl: usize,
+        op: Op,
+        limit: Option<u16>,
+    ) -> Option<FlowControlPacket> {
+        let lane = Partners::partner(&mut self.peers, id)?.lanes.get_mut(vl)?;
+        lane.told = limit.unwrap_or(lane.told);
+        let vl = u8::try_from(vl).ok().and_then(Vl::new)?;
+        Some(FlowControlPacket { op, vl, fctbs: lane.sender.fctbs(), fccl: lane.told })
+    }
+
+    /// What every partner holds and waits for.
+    pub(crate) fn credit_lanes(&self) -> impl Iterator<Item = CreditLane> {
+        self.peers.iter().flat_map(|peer| {
+            let lanes = peer.partner.iter().flat_map(|partner| partner.lanes.iter().enumerate());
+            lanes.map(|(vl, lane)| {
+                let stalls = lane.sender.stalls();
+                CreditLane {
+                    peer: peer.address,
+                    vl: u8::try_from(vl).unwrap_or(u8::MAX),
+                    sender: lane.sender,
+                    stalls: stalls.packets,
+                    stalled: stalls.time,
+                }
+            })
+        })
+    }
+}
+
+/// A lane to a partner, as it is seen from outside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreditLane {
+    pub(crate) peer: IpAddr,
+    pub(crate) vl: u8,
+    pub(crate) sender: cc::credits::CreditSender,
+    pub(crate) stalls: u64,
+    pub(crate) stalled: Duration,
+}

@@ -1,0 +1,184 @@
+//! Getting to know one another.
+
+use super::{Blocks, LaneEnd, Message, Partner, Partners};
+use crate::engine::Engine;
+use crate::net::has_sign;
+use cc::credits::{CreditSender, Op};
+use cc::pfc::Paused;
+use qp::Qpn;
+use qp::wire::Arrival;
+use qp::wire::mad::hello::{Features, Hello, Kind, VERSION};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// A peer that does not answer is asked so often in all: it is none of ours then.
+const TRIES: u8 = 3;
+
+/// And so long apart: long enough for a peer that has no processor, short enough to be there for a program of a second.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// After so long, a peer that did not answer may be asked again, if it shows the sign: another program may be there now.
+const FORGET: Duration = Duration::from_secs(10);
+
+/// So many addresses that are being asked, or did not answer, are remembered.
+const MAX_STRANGERS: usize = 1024;
+
+/// A peer that showed the sign, and was asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stranger {
+    tries: u8,
+    /// When it may be asked again.
+    next: Instant,
+    transaction_id: u64,
+}
+
+impl Engine {
+    /// A sound packet came from there. Whoever shows the sign and is not known is asked who it is.
+    pub(in crate::engine) fn meet(&mut self, now: Instant, arrival: &Arrival) {
+        if has_sign(arrival.src_port) && !arrival.dst.is_multicast() {
+            self.greet(now, arrival.src);
+        }
+    }
+
+    /// Asks whoever is at an address, if it is time to.
+    fn greet(&mut self, now: Instant, address: IpAddr) {
+        let partners = &mut self.partners;
+        if partners.strangers.len() >= MAX_STRANGERS {
+            partners.strangers.retain(|_, stranger| stranger.next > now);
+        }
+        let is_full = partners.strangers.len() >= MAX_STRANGERS;
+        let stranger = match partners.strangers.get_mut(&address) {
+            None if is_full => return,
+            None => partners.strangers.entry(address).or_insert(Stranger {
+                tries: 0,
+                next: now,
+                transaction_id: partners.instance ^ u64::from(partners.sequence).rotate_right(16),
+            }),
+            Some(stranger) => stranger,
+        };
+        if stranger.next > now {
+            return;
+        }
+        if stranger.tries >= TRIES {
+            stranger.tries = 0;
+        }
+        stranger.tries += 1;
+        stranger.next = now + if stranger.tries < TRIES { TRY_AGAIN } else { FORGET };
+        let transaction_id = stranger.transaction_id;
+        self.say_hello(Kind::Ask, transaction_id, address, Qpn::GSI);
+    }
+
+    /// Sends a hello to whoever is at an address.
+    fn say_hello(&mut self, kind: Kind, transaction_id: u64, to: IpAddr, dest_qpn: Qpn) {
+        let blocks = self.partners.counting_of(to);
+        let credits = self.partners.setup.credits.as_ref().filter(|_| self.partners.pool.is_some());
+        let hello = Hello {
+            kind,
+            transaction_id,
+            version: VERSION,
+            slot: self.partners.slot,
+            lanes: credits.map_or(0, |credits| credits.lanes),
+            features: self.partners.setup.features,
+            instance: self.partners.instance,
+            block: credits.map_or(0, |_| blocks.block),
+            counting: blocks.counting,
+            ports: self.partners.ports,
+        };
+        self.partners.outbox.push_back(Message::Hello { to, dest_qpn, hello });
+    }
+
+    /// A hello arrived.
+    pub(in crate::engine) fn handle_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
+        match hello.kind {
+            Kind::Ask => {
+                let dest = Qpn::new(u32::from(hello.slot) << 16 | Qpn::GSI.value());
+                self.say_hello(Kind::Answer, hello.transaction_id, from, dest);
+            }
+            // Nobody was asked, or it is late: it could be anybody's.
+            Kind::Answer if !self.was_asked(from, hello.transaction_id) => return,
+            Kind::Answer => {}
+        }
+        self.partners.strangers.remove(&from);
+        self.acquaint(now, from, hello);
+    }
+
+    fn was_asked(&self, address: IpAddr, transaction_id: u64) -> bool {
+        self.partners.strangers.get(&address).is_some_and(|s| s.transaction_id == transaction_id)
+    }
+
+    /// Takes in what a peer said of itself.
+    fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
+        let id = self.peers.meet(from, hello.slot);
+        if let Some(partner) = Partners::partner(&mut self.peers, id) {
+            if partner.instance == hello.instance {
+                return;
+            }
+            // Another program is there: nothing of what was agreed on holds.
+            self.part(now, id);
+        }
+        let both = self.partners.setup.features & hello.features;
+        let mut lanes = Vec::new();
+        let wants_credits = both.contains(Features::CREDITS) && hello.counting.name().is_some();
+        if wants_credits && let Some(setup) = &self.partners.setup.credits {
+            for vl in 0..usize::from(setup.lanes.min(hello.lanes)) {
+                // From here on nothing is sent without credit, and the partner hears of it first: what it reads before is
+                // out of its buffer when it gives any.
+                self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Init });
+                lanes.push(LaneEnd {
+                    sender: CreditSender::new(Some(super::CREDIT_TIMES.lease)),
+                    member: None,
+                    waiting: VecDeque::new(),
+                    told: 0,
+                    ask_again: None,
+                });
+            }
+        }
+        for port in hello.ports.as_slice() {
+            self.partners.by_port.insert((from, *port), id);
+        }
+        let partner = Partner {
+            instance: hello.instance,
+            features: hello.features,
+            ports: hello.ports,
+            lanes,
+            theirs: Blocks { block: hello.block.max(1), counting: hello.counting },
+            ours: self.partners.counting_of(from),
+            paused: Paused::new(self.partners.setup.rate),
+            pausing: VecDeque::new(),
+            heard: now,
+            silent_since: None,
+        };
+        if let Some(peer) = self.peers.find_mut(id) {
+            peer.partner = Some(Box::new(partner));
+        }
+        self.counters.partners_met += 1;
+        // Whoever waits for room in the window waits for credit instead.
+        self.call_all_waiting(id);
+    }
+
+    /// Forgets what was agreed on with a partner: it is gone, or another. Whoever waited for it goes on without credits.
+    pub(super) fn part(&mut self, now: Instant, id: usize) {
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let (address, partner) = (peer.address, peer.partner.take());
+        let Some(partner) = partner else { return };
+        for port in partner.ports.as_slice() {
+            self.partners.by_port.remove(&(address, *port));
+        }
+        self.drop_messages(id);
+        let mut waiting: Vec<_> = partner.pausing.into_iter().collect();
+        for lane in partner.lanes {
+            if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
+                pool.leave(now, member);
+                if let Some(place) = self.partners.members.get_mut(member.index()) {
+                    *place = None;
+                }
+            }
+            waiting.extend(lane.waiting);
+        }
+        for index in waiting {
+            self.stop_waiting(index);
+        }
+        self.peers.forget_unused(id);
+    }
+}

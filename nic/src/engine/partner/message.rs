@@ -1,0 +1,185 @@
+//! What rnic ports say to one another, on its way out.
+
+use super::Partners;
+use crate::engine::{Departure, Due, Engine, Remote};
+use cc::credits::{FlowControlPacket, Op};
+use qp::attr::AddressVector;
+use qp::wire::control::{FLOW_CONTROL_LEN, MAX_FLOW_CONTROLS};
+use qp::wire::mad::MAD_LEN;
+use qp::wire::mad::hello::Hello;
+use qp::wire::{DethFields, Flow, Headers, Opcode, PauseTimes};
+use qp::{Psn, QKey, Qpn, Train};
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// The class selector that networks treat best without asking (network control, CS6): what is said about the link must not
+/// wait behind what it is about.
+const TOS: u8 = 48 << 2;
+
+/// Something to say.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum Message {
+    /// Who this port is.
+    Hello { to: IpAddr, dest_qpn: Qpn, hello: Hello },
+    /// Something about a lane that the partner has to know now; the limit is the one that it was told last.
+    Credits { to: usize, vl: usize, op: Op },
+    /// A new limit of a lane.
+    Limit { to: usize, vl: usize, fccl: u16 },
+    /// A pause, or the end of one.
+    Pause { to: usize, times: PauseTimes },
+}
+
+impl Message {
+    const fn partner(&self) -> Option<usize> {
+        match self {
+            Self::Hello { .. } => None,
+            Self::Credits { to, .. } | Self::Limit { to, .. } | Self::Pause { to, .. } => Some(*to),
+        }
+    }
+}
+
+impl Engine {
+    /// The next message to a partner, in `buf`.
+    pub(in crate::engine) fn poll_message(&mut self, now: Instant, buf: &mut [u8]) -> Option<Departure> {
+        self.collect_limits(now);
+        while let Some(message) = self.partners.outbox.pop_front() {
+            let departure = match message {
+                Message::Hello { to, dest_qpn, hello } => self.write_hello(to, dest_qpn, &hello, buf),
+                Message::Credits { to, vl, op } => self.write_credits(to, vl, op, None, buf),
+                Message::Limit { to, vl, fccl } => self.write_credits(to, vl, Op::Normal, Some(fccl), buf),
+                Message::Pause { to, times } => self.write_pause(to, times, buf),
+            };
+            if let Some(departure) = departure {
+                return Some(departure);
+            }
+        }
+        None
+    }
+
+    /// Whether there is something to say to a partner.
+    pub(in crate::engine) fn has_messages(&self) -> bool {
+        self.partners.limits_due || !self.partners.outbox.is_empty()
+    }
+
+    /// What is to be said to a partner that is gone is not said.
+    pub(super) fn drop_messages(&mut self, id: usize) {
+        self.partners.outbox.retain(|message| message.partner() != Some(id));
+    }
+
+    fn write_hello(&mut self, to: IpAddr, dest_qpn: Qpn, hello: &Hello, buf: &mut [u8]) -> Option<Departure> {
+        let mut headers = Headers::new(Opcode::UdSendOnly, dest_qpn, self.next_message_psn());
+        headers.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
+        let mut mad = [0; MAD_LEN];
+        hello.emit(&mut mad);
+        self.write(to, &headers, &mad, buf)
+    }
+
+    /// Credits of one lane, and of others of the same partner whose news wait behind.
+    fn write_credits(
+        &mut self,
+        id: usize,
+        vl: usize,
+        op: Op,
+        fccl: Option<u16>,
+        buf: &mut [u8],
+    ) -> Option<Departure> {
+        let mut body = [0; FLOW_CONTROL_LEN * MAX_FLOW_CONTROLS];
+        let mut len = 0;
+        let mut add = |update: FlowControlPacket| {
+            if let Some(room) = body.get_mut(len..len + FLOW_CONTROL_LEN) {
+                room.copy_from_slice(&update.encode());
+                len += FLOW_CONTROL_LEN;
+            }
+        };
+        add(self.update(id, vl, op, fccl)?);
+        while let Some(&Message::Limit { to, vl, fccl }) = self.partners.outbox.front() {
+            if to != id {
+                break;
+            }
+            self.partners.outbox.pop_front();
+            if let Some(update) = self.update(id, vl, Op::Normal, Some(fccl)) {
+                add(update);
+            }
+        }
+        let peer = self.peers.find_mut(id)?;
+        let (address, slot) = (peer.address, peer.slot);
+        self.partners.sequence = self.partners.sequence.wrapping_add(1);
+        let headers = Headers::flow_control(slot, self.partners.slot, self.partners.sequence);
+        self.counters.tx_flow_control += 1;
+        self.write(address, &headers, &body[..len], buf)
+    }
+
+    fn write_pause(&mut self, id: usize, times: PauseTimes, buf: &mut [u8]) -> Option<Departure> {
+        let peer = self.peers.find_mut(id)?;
+        let (address, slot) = (peer.address, peer.slot);
+        self.partners.sequence = self.partners.sequence.wrapping_add(1);
+        let headers = Headers::pause(slot, self.partners.slot, self.partners.sequence);
+        self.write(address, &headers, &times.emit(), buf)
+    }
+
+    fn next_message_psn(&mut self) -> Psn {
+        self.partners.sequence = self.partners.sequence.wrapping_add(1);
+        Psn::new(self.partners.sequence.into())
+    }
+
+    /// Writes one packet.
+    fn write(&mut self, to: IpAddr, headers: &Headers, payload: &[u8], buf: &mut [u8]) -> Option<Departure> {
+        let path = AddressVector { traffic_class: TOS, ..AddressVector::new(to.into(), 0) };
+        // All from the first port, so that they keep their order among themselves.
+        let remote = Remote::along(&path, Qpn::GSI, 1);
+        let flow: Flow = remote.flow(&self.config);
+        let mut train = Train::new(buf, flow, 1);
+        if !train.has_room(headers, payload.len()) {
+            return None;
+        }
+        let _: Result<(), std::convert::Infallible> = train.push(headers, payload.len(), |out| {
+            out.copy_from_slice(payload);
+            Ok(())
+        });
+        Some(remote.departure(&train))
+    }
+
+    /// Sees to it that limits are looked at when that is due.
+    pub(super) fn arm_partners(&mut self) {
+        let Some(at) = self.partners.pool.as_ref().and_then(cc::credits::Pool::poll_timeout) else { return };
+        if self.partners.timer.is_none_or(|timer| at < timer) {
+            self.partners.timer = Some(at);
+            self.timers.push(Reverse((at, Due::Limits)));
+        }
+    }
+
+    /// The timer of the pool is due.
+    pub(in crate::engine) fn limits_timeout(&mut self, at: Instant) {
+        if self.partners.timer == Some(at) {
+            self.partners.timer = None;
+            self.partners.limits_due = true;
+        }
+    }
+
+    /// A message of a partner about the link arrived.
+    pub(in crate::engine) fn handle_message(
+        &mut self,
+        now: Instant,
+        id: usize,
+        packet: &qp::wire::Packet<'_>,
+    ) -> bool {
+        if let Some(updates) = packet.flow_controls() {
+            self.counters.rx_flow_control += 1;
+            self.handle_credits(now, id, updates);
+            return true;
+        }
+        if let Some(times) = packet.pause_times() {
+            self.handle_pause(now, id, &times);
+            return true;
+        }
+        false
+    }
+}
+
+impl Partners {
+    /// Whether credits are spoken with somebody.
+    pub(in crate::engine) fn lends(&self) -> bool {
+        self.pool.is_some()
+    }
+}
