@@ -13,6 +13,9 @@ pub struct Train<'b> {
     buf: &'b mut [u8],
     flow: Flow,
     max_packets: u32,
+    /// What all packets but a single one take at the most, and what each counts beyond its own bytes.
+    max_bytes: usize,
+    overhead: usize,
     used: usize,
     segment_size: usize,
     packets: u32,
@@ -22,7 +25,17 @@ pub struct Train<'b> {
 impl<'b> Train<'b> {
     /// An empty train of at most `max_packets` packets that together fit `buf`.
     pub fn new(buf: &'b mut [u8], flow: Flow, max_packets: u32) -> Self {
-        Self { buf, flow, max_packets, used: 0, segment_size: 0, packets: 0, closed: false }
+        Self {
+            buf,
+            flow,
+            max_packets,
+            max_bytes: usize::MAX,
+            overhead: 0,
+            used: 0,
+            segment_size: 0,
+            packets: 0,
+            closed: false,
+        }
     }
 
     /// Number of packets so far.
@@ -54,13 +67,24 @@ impl<'b> Train<'b> {
         self.max_packets = self.max_packets.min(self.packets.saturating_add(more));
     }
 
+    /// Keeps the train from growing beyond `max` bytes, where each packet counts `overhead` bytes more than it has. A first
+    /// packet may be longer.
+    pub fn limit_bytes(&mut self, max: usize, overhead: usize) {
+        (self.max_bytes, self.overhead) = (max, overhead);
+    }
+
     /// Whether a packet of these headers and this payload can join.
     #[must_use]
     pub fn has_room(&self, headers: &Headers, payload_len: usize) -> bool {
         let size = Self::packet_size(headers, payload_len);
         !self.is_closed()
             && self.used + size <= self.buf.len()
-            && (self.packets == 0 || size <= self.segment_size)
+            && (self.packets == 0 || (size <= self.segment_size && self.fits(size)))
+    }
+
+    fn fits(&self, size: usize) -> bool {
+        let packets = self.packets as usize + 1;
+        (self.used + size).saturating_add(packets.saturating_mul(self.overhead)) <= self.max_bytes
     }
 
     /// Adds a packet: writes the headers, lets `fill` write the payload in place, then pads and adds the ICRC.

@@ -365,6 +365,21 @@ impl QueuePair {
         self.responder.has_responses() || self.can_request()
     }
 
+    /// Whether an acknowledgement is the next that it has to answer: it needs no budget, while a READ response, and what
+    /// waits behind one, does.
+    #[must_use]
+    pub fn wants_to_acknowledge(&self) -> bool {
+        self.responder.acknowledges_next()
+    }
+
+    /// Has the next answer say that a request met congestion on its way (BECN). Nothing of it is kept by a queue pair that
+    /// answers nothing.
+    pub fn echo_congestion(&mut self) {
+        if self.config.qp_type.is_reliable() {
+            self.responder.echo_congestion();
+        }
+    }
+
     /// Whether all it wants to transmit is an acknowledgement.
     #[must_use]
     pub fn only_acknowledges(&self) -> bool {

@@ -99,6 +99,8 @@ pub(super) struct Requester {
     read_ends: VecDeque<Psn>,
     /// Request packets sent since an acknowledgement was last asked for.
     since_ack_request: u32,
+    /// An acknowledgement is asked for at least every so many packets, because they leave slowly.
+    ack_every: Option<u32>,
     /// Retries left before RETRY_EXC_ERR.
     pub(super) retries: u8,
     /// RNR retries left before RNR_RETRY_EXC_ERR.
@@ -217,6 +219,17 @@ impl QueuePair {
             0 => None,
             t => Some(Duration::from_nanos(4096 << t.min(31))),
         }
+    }
+
+    /// Takes in how long it takes to send a full packet, as its pace has it. Acknowledgements are asked for so often that
+    /// the acknowledgement timer does not expire while packets are on their way that nobody was asked about: at least
+    /// four times in its period, or with each packet.
+    pub fn set_packet_time(&mut self, packet_time: Duration) {
+        let packets = |timeout: Duration| {
+            let packets = (timeout / 4).as_nanos() / packet_time.as_nanos().max(1);
+            u32::try_from(packets).unwrap_or(u32::MAX).max(1)
+        };
+        self.requester.ack_every = self.ack_timeout().map(packets);
     }
 
     /// Whether the requester has a packet that it could send now.

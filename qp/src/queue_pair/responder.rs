@@ -179,6 +179,8 @@ pub(super) struct Responder {
     responses: VecDeque<Response>,
     /// An acknowledgement found no room behind the requests of the last train.
     waited: bool,
+    /// The next answer carries BECN.
+    echo: bool,
 }
 
 impl Responder {
@@ -211,6 +213,16 @@ impl Responder {
 
     pub(super) fn has_responses(&self) -> bool {
         !self.responses.is_empty()
+    }
+
+    /// Whether the next answer is no READ response.
+    pub(super) fn acknowledges_next(&self) -> bool {
+        self.responses.front().is_some_and(|r| !matches!(r, Response::Read { .. }))
+    }
+
+    /// Has the next answer carry BECN.
+    pub(super) fn echo_congestion(&mut self) {
+        self.echo = true;
     }
 
     /// Whether one acknowledgement is all there is to answer, and not a NAK.

@@ -137,8 +137,8 @@ impl QueuePair {
         // Unreliable services have nobody to ask (IBTA 9.2.8).
         let since = self.requester.since_ack_request.saturating_add(request.psns);
         let reliable = self.config.qp_type.is_reliable();
-        request.headers.ack_req =
-            reliable && (request.last || since >= self.config.tuning.ack_interval || since >= budget);
+        let interval = self.config.tuning.ack_interval.min(self.requester.ack_every.unwrap_or(u32::MAX));
+        request.headers.ack_req = reliable && (request.last || since >= interval || since >= budget);
         request
     }
 

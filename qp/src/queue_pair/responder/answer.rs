@@ -78,6 +78,7 @@ impl QueuePair {
         let mut headers = Headers::new(opcode, self.path.dest_qpn, psn);
         headers.pkey = self.path.pkey;
         headers.mig_req = self.config.tuning.mig_req;
+        headers.becn = self.responder.echo;
         headers.aeth = AethFields { syndrome: syndrome.to_u8(), msn };
         headers
     }
@@ -97,6 +98,7 @@ impl QueuePair {
             return false;
         }
         let _: Result<(), std::convert::Infallible> = train.push(&headers, 0, |_| Ok(()));
+        self.responder.echo = false;
         self.responder.responses.pop_front();
         true
     }
@@ -146,6 +148,7 @@ impl QueuePair {
             );
             return None;
         }
+        self.responder.echo = false;
         self.counters.sent_bytes += u64::from(payload);
         if ends {
             self.responder.responses.pop_front();

@@ -10,6 +10,7 @@ mod host;
 mod local;
 mod lossy;
 mod mixed;
+mod paced;
 mod pair;
 mod placed;
 mod requester;

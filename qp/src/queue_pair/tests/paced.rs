@@ -1,0 +1,75 @@
+//! What congestion control asks of a queue pair.
+
+use super::*;
+
+#[test]
+fn who_sends_slowly_asks_for_acknowledgements_in_good_time() {
+    // 4.096 us x 2^14 are 67 ms, of which a quarter holds three packets of 5 ms, and not one of 20 ms.
+    for (packet_time, asked) in
+        [(1, vec![15, 19]), (5, vec![2, 5, 8, 11, 14, 17, 19]), (20, (0..20).collect())]
+    {
+        let setup = Setup { timeout: 14, ..Setup::default() };
+        let tuning = Tuning { ack_interval: 16, ..setup.tuning };
+        let mut b = Setup { tuning, ..setup }.rts();
+        b.qp.set_packet_time(Duration::from_millis(packet_time));
+        b.post(1, SEND, &[local(0, 20 * MTU)]);
+        let sent = b.sent();
+        let psns: Vec<_> = sent.iter().filter(|p| p.headers.ack_req).map(|p| p.psn() - SQ).collect();
+        assert_eq!(psns, asked, "{packet_time} ms");
+    }
+}
+
+#[test]
+fn a_mark_is_returned_once_with_the_next_answer() {
+    let mut b = Setup::default().rts();
+    let marked = |mut out: Out| {
+        out.headers.becn = true;
+        out
+    };
+    b.qp.echo_congestion();
+    assert!(!b.qp.wants_to_transmit(), "it waits for an answer");
+    b.expect(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, b"x"), &[marked(ack(RQ, 1))]);
+    b.expect(&rdma(Opcode::RcWriteOnly, RQ + 1, START, KEY, 1, b"x"), &[ack(RQ + 1, 2)]);
+    b.qp.echo_congestion();
+    let mut responses = read_responses(PEERS, RQ + 2, 3, &[0; 2 * MTU]);
+    responses[0] = marked(responses[0].clone());
+    b.expect(&read(RQ + 2, 100, 2 * MTU), &responses);
+    // Nobody acknowledges here, so nothing is kept.
+    let mut uc = Setup { qp_type: QpType::Uc, ..Setup::default() }.rts();
+    uc.qp.echo_congestion();
+    assert!(!uc.qp.wants_to_acknowledge());
+}
+
+#[test]
+fn acknowledgements_need_no_budget_but_wait_behind_read_responses() {
+    let mut b = Setup::default().rts();
+    assert!(!b.qp.wants_to_acknowledge());
+    b.take(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, b"x"));
+    assert!(b.qp.wants_to_acknowledge());
+    b.take(&read(RQ + 1, 0, MTU));
+    b.take(&rdma(Opcode::RcWriteOnly, RQ + 2, START, KEY, 1, b"x"));
+    let poll = |b: &mut Bench, mut budget| {
+        let mut buf = [0; 4096];
+        let mut train = Train::new(&mut buf, Bench::flow(), 64);
+        b.qp.poll_transmit(b.now, &mut train, &mut budget, &mut b.host);
+        train.packets()
+    };
+    assert_eq!(poll(&mut b, Budget::none()), 1);
+    assert!(!b.qp.wants_to_acknowledge() && b.qp.wants_to_transmit());
+    assert_eq!(poll(&mut b, Budget::none()), 0);
+    assert_eq!(poll(&mut b, Budget::default()), 2, "the READ response, and the acknowledgement behind it");
+}
+
+#[test]
+fn a_train_is_bounded_in_bytes_but_for_its_first_packet() {
+    // 256 bytes, BTH and ICRC; what is counted beyond makes it 300.
+    for (max, packets) in [(0, 1), (299, 1), (599, 1), (600, 2), (900, 3), (usize::MAX, 8)] {
+        let mut b = Setup::default().rts();
+        b.post(1, SEND, &[local(0, 8 * MTU)]);
+        let mut buf = [0; 4096];
+        let mut train = Train::new(&mut buf, Bench::flow(), 64);
+        train.limit_bytes(max, 300 - (MTU + 16));
+        assert!(b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host) || packets == 8);
+        assert_eq!(train.packets(), packets, "{max} bytes");
+    }
+}
