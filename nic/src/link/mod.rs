@@ -17,6 +17,9 @@
 
 pub mod capture;
 pub mod faults;
+mod size;
+
+pub use size::wire_bytes;
 
 use qp::wire::icrc::Flow;
 use std::any::Any;
