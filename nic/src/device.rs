@@ -2,7 +2,7 @@
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
-use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters};
+use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig};
 use crate::error::{Error, Result};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Port, UdpIo};
@@ -60,6 +60,8 @@ pub struct DeviceConfig {
     pub fault_seed: u64,
     /// A file to capture all packets into, as pcapng.
     pub capture: Option<PathBuf>,
+    /// Congestion control, and the rate of the port.
+    pub rate: RateConfig,
 }
 
 impl Default for DeviceConfig {
@@ -77,6 +79,7 @@ impl Default for DeviceConfig {
             faults: Vec::new(),
             fault_seed: 0,
             capture: None,
+            rate: RateConfig::default(),
         }
     }
 }
@@ -285,6 +288,7 @@ impl Device {
             pace: pace(config.unacked_rate),
             pkeys,
             partner: PartnerSetup::default(),
+            rate: config.rate.clone(),
         };
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);

@@ -59,7 +59,7 @@ pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
 pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::ProtectionDomain;
-pub use engine::{AsyncEvent, EventSource, PKeyTableError};
+pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig};
 pub use error::{Error, Result};
 pub use events::AsyncEvents;
 pub use gid::{GidEntry, GidType, NetInterface};

@@ -365,6 +365,14 @@ impl QueuePair {
         self.look(|qp| qp.failure().copied()).flatten()
     }
 
+    /// The rate at which congestion control lets it send; `None` without congestion control, before it has sent anything,
+    /// and in a forked child.
+    #[must_use]
+    pub fn rate(&self) -> Option<cc::Rate> {
+        let port = &self.device.port;
+        port.inspect(|e| e.flow(self.qpn(), port.now()).map(|flow| flow.rate)).flatten()
+    }
+
     /// Looks at the queue pair in the engine; `None` in a forked child.
     fn look<R>(&self, look: impl FnOnce(&qp::QueuePair) -> R) -> Option<R> {
         self.device.port.inspect(|e| e.qp(self.qpn()).map(look)).flatten()

@@ -8,7 +8,7 @@
 //! [`Device::inject_port_state`] and [`Device::inject_gid_state`], a whole device with [`Device::inject_device_fatal`].
 
 use crate::device::{Device, pace};
-use crate::engine::{EngineConfig, PKeyTable, PartnerSetup};
+use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
 use crate::net::signed_port;
 use crate::port::{Clock, Io, Port, SimPacket};
@@ -41,6 +41,8 @@ pub struct DeviceSetup {
     pub peer_window: Option<u32>,
     /// What it says and does between rnic peers.
     pub partner: PartnerSetup,
+    /// Congestion control, and the rate of the port.
+    pub rate: RateConfig,
 }
 
 impl Default for DeviceSetup {
@@ -52,6 +54,7 @@ impl Default for DeviceSetup {
             seed: None,
             peer_window: None,
             partner: PartnerSetup::default(),
+            rate: RateConfig::default(),
         }
     }
 }
@@ -142,6 +145,7 @@ impl Net {
             pace: pace(state.unacked_rate),
             pkeys,
             partner: setup.partner.clone(),
+            rate: setup.rate.clone(),
         };
         let io = Io::Sim { address, source_ports, outbox: Vec::new() };
         let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)), None, setup.mtu);

@@ -146,7 +146,14 @@ port_counters! {
     /// 16 bits strong.
     icrc_solved,
     /// Packets that arrived with the ECN field saying "congestion experienced".
-    rx_ce_packets,
+    np_ecn_marked_roce_packets,
+    /// Congestion notifications (CNPs) sent, because such packets arrived.
+    np_cnp_sent,
+    /// CNPs received that a queue pair obeyed.
+    rp_cnp_handled,
+    /// CNPs received that had no effect: no congestion control that knows them, a queue pair that does not exist, is not
+    /// connected to their sender, or has not sent anything.
+    rp_cnp_ignored,
     /// Times that a queue pair waited because the peer's window was full.
     window_stalls,
     /// Times that a queue pair whose packets nobody acknowledges waited, so as not to overrun the receiver.

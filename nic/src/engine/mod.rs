@@ -23,6 +23,7 @@ mod numbers;
 mod partner;
 mod peers;
 mod pkeys;
+mod rate;
 mod receive;
 mod resources;
 mod srq;
@@ -34,6 +35,7 @@ pub use life::PortState;
 pub use partner::{CreditSetup, PartnerSetup};
 pub use pkeys::{MAX_PKEYS, PKeyTable, PKeyTableError};
 pub use qp::wire::Arrival;
+pub use rate::{FlowState, RateConfig};
 pub use resources::ResourceError;
 pub(crate) use resources::{CQ_USERS, MAX_AH, QpRequest, completion_room, device_attr};
 pub use transmit::Departure;
@@ -59,6 +61,7 @@ use qp::memory::QpEvent;
 use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
 use qp::{ModifyError, Mtu, Psn, QpAttr, QpState, Qpn, QueuePair};
+use rate::{CnpSource, Flow, Notifier, Rates};
 use srq::SrqTable;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -98,6 +101,8 @@ pub struct EngineConfig {
     pub pkeys: PKeyTable,
     /// What it says and does between rnic peers.
     pub partner: PartnerSetup,
+    /// How its sending is paced.
+    pub rate: RateConfig,
 }
 
 /// A queue pair in its place.
@@ -126,6 +131,10 @@ struct QpEntry {
     last_sent: Option<Instant>,
     /// The earliest entry of it in the timer heap.
     timer: Option<Instant>,
+    /// Congestion control as a sender, once it has sent.
+    flow: Option<Box<Flow>>,
+    /// Congestion control as a receiver, once a packet arrived that met congestion.
+    notifier: Notifier,
 }
 
 /// What a timer is for.
@@ -139,6 +148,8 @@ enum Due {
     Partner(usize),
     /// Limits of credit that are told again.
     Limits,
+    /// A congestion notification.
+    Cnp(CnpSource),
 }
 
 /// Where a queue pair sends to.
@@ -166,6 +177,7 @@ pub struct Engine {
     peers: Peers,
     partners: Partners,
     drains: Drains,
+    rates: Rates,
     groups: Groups,
     /// QP1, if there is one.
     gsi: Option<usize>,
@@ -207,6 +219,7 @@ impl Engine {
                 &config.source_ports,
             ),
             drains: Drains::new(config.pace),
+            rates: Rates::new(&config.rate),
             groups: Groups::default(),
             gsi: None,
             ready: VecDeque::new(),
@@ -274,9 +287,10 @@ impl Engine {
         self.ready.iter().take(READY_LOOK).any(more) || self.ready.len() > READY_LOOK
     }
 
-    /// Whether a queue pair may have something to send.
+    /// Whether there may be something to send.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || self.has_messages()
+        let ready = !self.ready.is_empty() && !self.rates.port_waits();
+        ready || self.has_messages() || self.rates.has_notifications()
     }
 
     /// Counts a datagram that was cut short.
@@ -318,11 +332,18 @@ impl Engine {
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called next. May be earlier than needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        if self.rates.is_active() {
+            return [timer, self.rates.poll_timeout()].into_iter().flatten().min();
+        }
+        timer
     }
 
     /// Acts on timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.rates.is_active() {
+            self.rate_timeout(now);
+        }
         while let Some(Reverse((at, due))) = self.timers.peek().copied() {
             if at > now {
                 break;
@@ -340,6 +361,10 @@ impl Engine {
                 }
                 Due::Limits => {
                     self.limits_timeout(at);
+                    continue;
+                }
+                Due::Cnp(source) => {
+                    self.cnp_timeout(now, source);
                     continue;
                 }
             };
@@ -390,6 +415,9 @@ impl Engine {
         if let Some(pkey) = attr.pkey_index.and_then(|index| self.config.pkeys.get(index)) {
             entry.qp.set_pkey(pkey);
         }
+        if attr.qp_state == Some(QpState::Reset) {
+            self.forget_flow(index);
+        }
         if attr.ah_attr.is_some() {
             self.connect(index);
         }
@@ -411,6 +439,7 @@ impl Engine {
 
     /// Forgets where a queue pair sends to, and what it had on the way or waited for there.
     fn disconnect(&mut self, index: usize) {
+        self.forget_flow(index);
         let Some(entry) = self.qps[index].as_mut() else { return };
         let freed = entry.flights.clear();
         (entry.waiting, entry.called, entry.turn) = (false, false, 0);
@@ -524,7 +553,7 @@ impl Engine {
             }
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
-        if !entry.ready && entry.qp.wants_to_transmit() && entry.waits_at.is_none() {
+        if !entry.ready && entry.wants_a_turn() && entry.waits_at.is_none() {
             // One that waits for room in a window may still have answers to send, which need none.
             entry.ready = true;
             self.ready.push_back(index);

@@ -1,13 +1,11 @@
 //! One pass in: from a datagram to the queue pair that it is for.
 
+use super::rate::CE;
 use super::{DropReason, Engine};
 use qp::wire::mad::hello::Hello;
-use qp::wire::{Arrival, IcrcVerdict, Packet, Transport};
+use qp::wire::{Arrival, IcrcVerdict, Opcode, Packet, Transport};
 use qp::{QKey, QpType, Qpn};
 use std::time::Instant;
-
-/// The ECN field of the TOS byte says "congestion experienced" (RFC 3168).
-const CE: u8 = 0b11;
 
 impl Engine {
     /// Takes a packet from the wire: BTH to ICRC.
@@ -22,7 +20,7 @@ impl Engine {
     ) -> Result<(), DropReason> {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += datagram.len() as u64;
-        self.counters.rx_ce_packets += u64::from(arrival.tos & CE == CE);
+        self.counters.np_ecn_marked_roce_packets += u64::from(arrival.tos & CE == CE);
         let result = self.dispatch(now, arrival, datagram);
         if let Err(reason) = result {
             self.counters.drop(reason);
@@ -53,8 +51,14 @@ impl Engine {
         if packet.dest_qpn() == Qpn::MULTICAST || arrival.dst.is_multicast() {
             return self.deliver_to_group(now, arrival, &packet);
         }
-        let index = self.index(packet.dest_qpn()).ok_or(DropReason::NoQp)?;
-        self.deliver(now, index, arrival, &packet)
+        let delivered = match self.index(packet.dest_qpn()) {
+            Some(index) => self.deliver(now, index, arrival, &packet),
+            None => Err(DropReason::NoQp),
+        };
+        if packet.opcode() == Opcode::Cnp && delivered.is_err() {
+            self.counters.rp_cnp_ignored += 1;
+        }
+        delivered
     }
 
     /// Takes what a partner says about the link.
@@ -101,6 +105,13 @@ impl Engine {
         if entry.qp.config().qp_type.is_connected() && entry.remote.is_none_or(|r| r.address != arrival.src) {
             return Err(DropReason::BadAddress);
         }
+        if packet.opcode() == Opcode::Cnp {
+            self.handle_cnp(now, index);
+            return Ok(());
+        }
+        if arrival.tos & CE == CE {
+            self.handle_mark(now, index, arrival, packet);
+        }
         // A receive that was posted before the packet was sent is there when it arrives, even if its poster found the engine
         // busy and left it in the inbox: a datagram would be lost otherwise.
         self.collect(index);
@@ -108,6 +119,9 @@ impl Engine {
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         host.pkey_index = pkey_index;
         let outcome = entry.qp.handle_packet(now, arrival, packet, &mut host);
+        if entry.flow.is_some() && !packet.info().is_request {
+            self.handle_answer(now, index, packet);
+        }
         self.settle(index);
         outcome.map_err(DropReason::from)
     }

@@ -392,6 +392,8 @@ impl Engine {
             waits_at: None,
             last_sent: None,
             timer: None,
+            flow: None,
+            notifier: None,
         }));
         self.live += 1;
         self.count_user(config.pd, links, 1);

@@ -3,6 +3,7 @@
 use super::drains::Allowance;
 use super::partner::Partners;
 use super::peers::{Flights, PACKET_OVERHEAD, Peer};
+use super::rate::Limit;
 use super::{Engine, EngineConfig, QpEntry, Remote};
 use crate::net::{DEFAULT_HOP_LIMIT, Way};
 use qp::attr::AddressVector;
@@ -121,7 +122,7 @@ fn hop_limit(path: &AddressVector) -> u8 {
 }
 
 /// What a partner lets a queue pair send.
-enum Gate {
+pub(super) enum Gate {
     /// Whatever else allows it: the peer is no partner, or gives no credit.
     Open,
     /// What it has credit for.
@@ -134,40 +135,38 @@ impl Engine {
     /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. `None` once there is
     /// nothing more to send for now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8], max_packets: u32) -> Option<Departure> {
+        let is_paced = self.rates.is_active();
         loop {
             if self.has_messages()
                 && let Some(message) = self.poll_message(now, buf)
             {
-                self.count_departure(&message);
-                return Some(message);
+                self.book_port(now, &message);
+                return self.count(message);
             }
-            let index = self.ready.pop_front()?;
-            let Some(entry) = self.qps[index].as_mut() else { continue };
-            entry.ready = false;
-            let is_reliable = entry.qp.config().qp_type.is_reliable();
-            let departure = match self.gate(now, index) {
-                Gate::Credit { remote, peer, vl } => {
-                    self.transmit_on_credit(now, index, (remote, peer, vl), buf, max_packets)
-                }
-                Gate::Shut => None,
-                Gate::Open if is_reliable => self.transmit_reliable(now, index, buf, max_packets),
-                Gate::Open => self.transmit_unacked(now, index, buf, max_packets),
-            };
-            if let Some(departure) = departure.filter(|d| d.packets > 0) {
-                self.count_departure(&departure);
+            if is_paced && let Some(departure) = self.poll_notification(now, buf) {
                 return Some(departure);
+            }
+            if is_paced && !self.port_may_send(now) {
+                return None;
+            }
+            let Some(index) = self.ready.pop_front() else {
+                self.rates.caught_up();
+                return None;
+            };
+            let departure = if is_paced {
+                self.transmit_paced(now, index, buf, max_packets)
+            } else {
+                self.transmit(now, index, buf, max_packets, Limit::packets(max_packets))
+            };
+            if departure.is_some() {
+                return departure;
             }
         }
     }
 
-    fn count_departure(&mut self, departure: &Departure) {
-        self.counters.tx_packets += u64::from(departure.packets);
-        self.counters.tx_bytes += departure.len as u64;
-    }
-
     /// What a partner lets a queue pair send.
     #[inline]
-    fn gate(&mut self, now: Instant, index: usize) -> Gate {
+    pub(super) fn gate(&mut self, now: Instant, index: usize) -> Gate {
         let source_ports = self.config.source_ports.len();
         let Some(entry) = self.qps[index].as_ref() else { return Gate::Shut };
         let (remote, peer) = match (entry.remote, entry.qp.next_destination()) {
@@ -197,13 +196,14 @@ impl Engine {
     }
 
     /// A turn of a queue pair that sends to a partner: within its credit.
-    fn transmit_on_credit(
+    pub(super) fn transmit_on_credit(
         &mut self,
         now: Instant,
         index: usize,
         (remote, id, vl): (Remote, usize, usize),
         buf: &mut [u8],
         max_packets: u32,
+        limit: Limit,
     ) -> Option<Departure> {
         let entry = self.qps[index].as_mut()?;
         let called = std::mem::take(&mut entry.called);
@@ -222,9 +222,11 @@ impl Engine {
             self.wait_for_credit(now, index, (id, vl), called);
             return None;
         }
-        let mut train = Train::new(buf, remote.flow(&self.config), room);
+        let mut train = limit.train(buf, remote.flow(&self.config));
+        train.limit(room);
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-        let more = entry.qp.poll_transmit(now, &mut train, &mut Budget::requests(room), &mut host);
+        let mut budget = limit.budget(room);
+        let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
         let departure = remote.departure(&train);
         if departure.packets > 0 {
             entry.last_sent = Some(now);
@@ -242,6 +244,40 @@ impl Engine {
         Some(departure)
     }
 
+    /// A turn of a queue pair that was ready: a train within `limit`, where a full one has `max_packets`.
+    #[inline]
+    pub(super) fn transmit(
+        &mut self,
+        now: Instant,
+        index: usize,
+        buf: &mut [u8],
+        max_packets: u32,
+        limit: Limit,
+    ) -> Option<Departure> {
+        let entry = self.qps[index].as_mut()?;
+        entry.ready = false;
+        let is_reliable = entry.qp.config().qp_type.is_reliable();
+        let departure = match self.gate(now, index) {
+            Gate::Credit { remote, peer, vl } => {
+                self.transmit_on_credit(now, index, (remote, peer, vl), buf, max_packets, limit)
+            }
+            Gate::Shut => None,
+            Gate::Open if is_reliable => self.transmit_reliable(now, index, buf, max_packets, limit),
+            Gate::Open => self.transmit_unacked(now, index, buf, max_packets, limit),
+        };
+        departure.and_then(|departure| self.count(departure))
+    }
+
+    /// Counts a train, if there is one.
+    pub(super) fn count(&mut self, departure: Departure) -> Option<Departure> {
+        if departure.packets == 0 {
+            return None;
+        }
+        self.counters.tx_packets += u64::from(departure.packets);
+        self.counters.tx_bytes += departure.len as u64;
+        Some(departure)
+    }
+
     /// A turn of a queue pair whose peer acknowledges: within the peer's window.
     #[inline]
     fn transmit_reliable(
@@ -250,6 +286,7 @@ impl Engine {
         index: usize,
         buf: &mut [u8],
         max_packets: u32,
+        limit: Limit,
     ) -> Option<Departure> {
         let entry = self.qps[index].as_mut()?;
         let remote = entry.remote?;
@@ -258,7 +295,7 @@ impl Engine {
         let called = std::mem::take(&mut entry.called);
         let alone = peer.is_for(&entry.flights);
         let mut budget = Budget::requests(entry.budget(peer, called, full_train(mtu, max_packets)));
-        let mut train = Train::new(buf, remote.flow(&self.config), max_packets);
+        let mut train = limit.train(buf, remote.flow(&self.config));
         let from = entry.qp.next_psn();
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
@@ -281,7 +318,12 @@ impl Engine {
         entry.turn = if more && !alone { budget.requests } else { 0 };
         if more && budget.requests > 0 {
             entry.ready = true;
-            if entry.turn > 0 { self.ready.push_front(index) } else { self.ready.push_back(index) }
+            // Where trains are short because they are paced, a turn is made of several, between those of others.
+            if entry.turn > 0 && !self.rates.is_active() {
+                self.ready.push_front(index);
+            } else {
+                self.ready.push_back(index);
+            }
         }
         self.settle_after_transmit(index, waits);
         if called && !in_vain {
@@ -297,6 +339,7 @@ impl Engine {
         index: usize,
         buf: &mut [u8],
         max_packets: u32,
+        limit: Limit,
     ) -> Option<Departure> {
         let source_ports = self.config.source_ports.len();
         let entry = self.qps[index].as_mut()?;
@@ -316,7 +359,7 @@ impl Engine {
             }
         };
         let entry = self.qps[index].as_mut()?;
-        let mut train = Train::new(buf, remote.flow(&self.config), max_packets);
+        let mut train = limit.train(buf, remote.flow(&self.config));
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
         let departure = remote.departure(&train);

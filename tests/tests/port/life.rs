@@ -123,6 +123,8 @@ fn what_the_host_does_and_what_tests_do_add_up() {
         peer_window: None,
         pace: None,
         pkeys: Default::default(),
+        partner: Default::default(),
+        rate: Default::default(),
     });
     let mut told = |change: &mut dyn FnMut(&mut Engine)| {
         change(&mut engine);

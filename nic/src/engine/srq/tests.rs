@@ -18,6 +18,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         pace: None,
         pkeys: Default::default(),
         partner: Default::default(),
+        rate: Default::default(),
     })
 }
 

@@ -1,0 +1,300 @@
+//! Congestion notifications: what a port makes of marked packets as their receiver, and of CNPs as their sender.
+
+use super::ECT;
+use crate::engine::{Departure, Due, Engine, QpEntry, Remote};
+use crate::net::DEFAULT_HOP_LIMIT;
+use cc::Policy;
+use cc::dcqcn::{Notification, NotificationPoint};
+use qp::wire::{Arrival, Headers, Packet};
+use qp::{PKey, QpState, QpType, Qpn, Train};
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// CNPs that may wait to leave: more than a turn takes in packets. A mark that finds no room for its CNP is answered with
+/// the next one.
+const MAX_CNPS: usize = 1024;
+
+/// Senders of datagrams of whom it is known when they were last told of congestion. One more, and the oldest is
+/// forgotten.
+const MAX_SENDERS: usize = 256;
+
+/// A CNP that is to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Cnp {
+    remote: Remote,
+    /// The queue pair that sends too much.
+    dest_qpn: Qpn,
+    pkey: PKey,
+}
+
+/// Whose receiver has a CNP to send at a later time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::engine) enum CnpSource {
+    /// A connected queue pair, by table index.
+    Connected(usize),
+    /// A sender of datagrams, by its place among them.
+    Datagrams(usize),
+}
+
+/// A sender of datagrams.
+#[derive(Debug)]
+struct Sender {
+    key: (IpAddr, Qpn),
+    point: NotificationPoint,
+    cnp: Cnp,
+}
+
+/// What a port has to notify others of.
+#[derive(Debug, Default)]
+pub(super) struct Notifications {
+    due: VecDeque<Cnp>,
+    /// Senders of datagrams, in a ring.
+    senders: Vec<Sender>,
+    by_key: HashMap<(IpAddr, Qpn), usize>,
+    /// The place of the oldest once all are taken.
+    oldest: usize,
+}
+
+impl Notifications {
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The place of a sender of datagrams, who is told by `cnp`.
+    fn place(&mut self, address: IpAddr, cnp: Cnp) -> usize {
+        let key = (address, cnp.dest_qpn);
+        if let Some(place) = self.by_key.get(&key) {
+            return *place;
+        }
+        let sender = Sender { key, point: NotificationPoint::default(), cnp };
+        let place = if self.senders.len() < MAX_SENDERS {
+            self.senders.push(sender);
+            self.senders.len() - 1
+        } else {
+            let place = self.oldest;
+            self.oldest = (place + 1) % MAX_SENDERS;
+            let old = std::mem::replace(&mut self.senders[place], sender);
+            self.by_key.remove(&old.key);
+            place
+        };
+        self.by_key.insert(key, place);
+        place
+    }
+
+    /// Queues a CNP if it is due; otherwise says when it will be.
+    fn queue(&mut self, now: Instant, point: &mut NotificationPoint, cnp: Cnp) -> Option<Instant> {
+        if self.due.len() < MAX_CNPS && point.poll_cnp(now) {
+            self.due.push_back(cnp);
+        }
+        point.poll_timeout().filter(|at| *at > now)
+    }
+}
+
+/// What receivers of marked packets do about them.
+enum Answer<'a> {
+    /// Send CNPs (DCQCN).
+    Notify(&'a Notification),
+    /// Return the mark with the next acknowledgement (DCTCP).
+    Echo,
+}
+
+fn answer(policy: &Policy) -> Option<Answer<'_>> {
+    match policy.notification() {
+        Some(notification) => Some(Answer::Notify(notification)),
+        None => policy.red().is_some().then_some(Answer::Echo),
+    }
+}
+
+/// Whether packets that arrive for a queue pair in this state are answered.
+const fn is_alive(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+}
+
+impl QpEntry {
+    /// The CNP that tells the sender of a packet for this queue pair; `None` where there is nobody to be told.
+    fn cnp(&self, arrival: &Arrival, packet: &Packet<'_>, source_ports: usize) -> Option<Cnp> {
+        let (remote, dest_qpn) = match (self.remote, packet.deth()) {
+            (Some(remote), _) => (remote, self.qp.dest_qpn()),
+            (None, Some(deth)) if self.qp.config().qp_type == QpType::Ud && deth.src_qpn != Qpn::GSI => {
+                (Remote::back(arrival, self.qp.qpn(), source_ports), deth.src_qpn)
+            }
+            _ => return None,
+        };
+        Some(Cnp { remote, dest_qpn, pkey: self.qp.pkey() })
+    }
+}
+
+impl Remote {
+    /// The way back to where a datagram came from, for a queue pair of this number.
+    fn back(arrival: &Arrival, qpn: Qpn, source_ports: usize) -> Self {
+        Self {
+            address: arrival.src,
+            peer: None,
+            via: qpn.value() as usize % source_ports.max(1),
+            tos: 0,
+            hop_limit: DEFAULT_HOP_LIMIT,
+            flow_label: 0,
+        }
+    }
+}
+
+impl Engine {
+    /// A packet for a queue pair arrived that met congestion on its way: its sender is told, if it listens.
+    pub(in crate::engine) fn handle_mark(
+        &mut self,
+        now: Instant,
+        index: usize,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) {
+        if self.config.rate.policy.is_none() || arrival.dst.is_multicast() {
+            return;
+        }
+        let connected = self.qps[index].as_ref().and_then(|entry| entry.remote?.peer);
+        let peer = connected.or_else(|| self.partners.at(arrival.src, arrival.src_port));
+        if !self.obeys_cnp(arrival.src, peer) {
+            return;
+        }
+        let Some(answer) = self.config.rate.policy.as_ref().and_then(answer) else { return };
+        let Some(entry) = self.qps[index].as_mut().filter(|e| is_alive(e.qp.state())) else { return };
+        let settings = match answer {
+            Answer::Notify(settings) => settings,
+            Answer::Echo => return entry.qp.echo_congestion(),
+        };
+        let Some(cnp) = entry.cnp(arrival, packet, self.config.source_ports.len()) else { return };
+        let notifications = &mut self.rates.notifications;
+        let (source, later) = if entry.remote.is_some() {
+            let point = entry.notifier.get_or_insert_default();
+            point.handle_packet(settings, now, true);
+            (CnpSource::Connected(index), notifications.queue(now, point, cnp))
+        } else {
+            let place = notifications.place(arrival.src, cnp);
+            let mut point = notifications.senders[place].point;
+            point.handle_packet(settings, now, true);
+            let later = notifications.queue(now, &mut point, cnp);
+            notifications.senders[place].point = point;
+            (CnpSource::Datagrams(place), later)
+        };
+        if let Some(at) = later {
+            self.timers.push(Reverse((at, Due::Cnp(source))));
+        }
+    }
+
+    /// The time of a CNP has come that had to wait, unless it left since.
+    pub(in crate::engine) fn cnp_timeout(&mut self, now: Instant, source: CnpSource) {
+        let notifications = &mut self.rates.notifications;
+        match source {
+            CnpSource::Connected(index) => {
+                let Some(entry) = self.qps.get_mut(index).and_then(Option::as_mut) else { return };
+                let (Some(point), Some(remote)) = (&mut entry.notifier, entry.remote) else { return };
+                let cnp = Cnp { remote, dest_qpn: entry.qp.dest_qpn(), pkey: entry.qp.pkey() };
+                notifications.queue(now, point, cnp);
+            }
+            CnpSource::Datagrams(place) => {
+                let Some(sender) = notifications.senders.get(place) else { return };
+                let (mut point, cnp) = (sender.point, sender.cnp);
+                notifications.queue(now, &mut point, cnp);
+                notifications.senders[place].point = point;
+            }
+        }
+    }
+
+    /// Writes the next CNP, if one is due (IBTA A17.9.3).
+    pub(super) fn transmit_cnp(&mut self, buf: &mut [u8]) -> Option<Departure> {
+        let cnp = self.rates.notifications.due.pop_front()?;
+        let dscp = self.config.rate.policy.as_ref()?.notification()?.cnp_dscp;
+        // Checked to be at most 63 where it was set.
+        let tos = u8::try_from(dscp << 2).unwrap_or(0) | ECT;
+        let remote = Remote { tos, ..cnp.remote };
+        let mut train = Train::new(buf, remote.flow(&self.config), 1);
+        let headers = Headers { pkey: cnp.pkey, ..Headers::cnp(cnp.dest_qpn) };
+        if !train.has_room(&headers, 0) {
+            return None;
+        }
+        let _: Result<(), std::convert::Infallible> = train.push(&headers, 0, |_| Ok(()));
+        self.counters.np_cnp_sent += 1;
+        let departure = remote.departure(&train);
+        self.count(departure)
+    }
+
+    /// A CNP arrived for this queue pair: it sends too much.
+    pub(in crate::engine) fn handle_cnp(&mut self, now: Instant, index: usize) {
+        let obeyed = match self.qps[index].as_mut() {
+            Some(entry) if is_alive(entry.qp.state()) => {
+                entry.flow.as_mut().is_some_and(|flow| flow.on_cnp(now))
+            }
+            _ => false,
+        };
+        if obeyed {
+            self.counters.rp_cnp_handled += 1;
+        } else {
+            self.counters.rp_cnp_ignored += 1;
+        }
+    }
+
+    /// After a response: what it tells the controller of its queue pair.
+    pub(in crate::engine) fn handle_answer(&mut self, now: Instant, index: usize, packet: &Packet<'_>) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let unacked = entry.qp.unacked_psn();
+        let Some(flow) = entry.flow.as_mut() else { return };
+        let Some(trains) = flow.trains.as_mut() else { return };
+        let Some(ack) = trains.arrive(now, unacked, packet.becn()) else { return };
+        flow.on_ack(now, &ack);
+        if flow.waits {
+            self.park(now, index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn cnp(number: u32) -> Cnp {
+        let nowhere = Arrival::default();
+        Cnp {
+            remote: Remote::back(&nowhere, Qpn::new(2), 4),
+            dest_qpn: Qpn::new(number),
+            pkey: PKey::DEFAULT,
+        }
+    }
+
+    #[test]
+    fn a_cnp_that_finds_no_room_leaves_with_the_next_mark() {
+        let settings =
+            Notification { min_time_between_cnps: 50, cnp_dscp: 48, cnp_802p_prio: 6, deferred_cnp: false };
+        let mut notifications = Notifications::default();
+        let now = Instant::now();
+        for number in 0..MAX_CNPS {
+            let mut point = NotificationPoint::default();
+            point.handle_packet(&settings, now, true);
+            assert_eq!(notifications.queue(now, &mut point, cnp(number as u32)), None);
+            assert_eq!(notifications.due.len(), number + 1);
+        }
+        let mut last = NotificationPoint::default();
+        last.handle_packet(&settings, now, true);
+        notifications.queue(now, &mut last, cnp(7));
+        assert_eq!(notifications.due.len(), MAX_CNPS);
+        notifications.due.pop_front();
+        let later = now + Duration::from_micros(1);
+        last.handle_packet(&settings, later, true);
+        notifications.queue(later, &mut last, cnp(7));
+        assert_eq!(notifications.due.back().map(|c| c.dest_qpn), Some(Qpn::new(7)));
+    }
+
+    #[test]
+    fn the_oldest_sender_of_datagrams_is_forgotten() {
+        let mut notifications = Notifications::default();
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let places: Vec<_> = (0..256).map(|n| notifications.place(address, cnp(n))).collect();
+        assert!(places.iter().copied().eq(0..MAX_SENDERS));
+        assert_eq!(notifications.place(address, cnp(0)), 0, "still known");
+        assert_eq!(notifications.place(address, cnp(256)), 0, "one more takes the place of the oldest");
+        assert_eq!(notifications.place(address, cnp(1)), 1);
+        assert_eq!(notifications.place(address, cnp(0)), 1, "which comes as new, in the next place");
+        assert_eq!((notifications.senders.len(), notifications.by_key.len()), (MAX_SENDERS, MAX_SENDERS));
+    }
+}
