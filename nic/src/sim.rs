@@ -39,7 +39,7 @@ pub struct DeviceSetup {
     pub seed: Option<u64>,
     /// As [`DeviceConfig::peer_window`](crate::DeviceConfig::peer_window).
     pub peer_window: Option<u32>,
-    /// What it says and does between rnic peers.
+    /// What it says and does between rnic peers. A foreign one shows no sign of being rnic either.
     pub partner: PartnerSetup,
     /// Congestion control, and the rate of the port.
     pub rate: RateConfig,
@@ -133,7 +133,8 @@ impl Net {
         let number = u32::try_from(state.sites.len() + 1).unwrap_or(u32::MAX);
         // 10.0.0.0/8 has room for 2^24 devices.
         let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (number & 0xff_ffff)));
-        let source_ports = vec![signed_port(number)];
+        let foreign = u16::from(setup.partner.is_foreign);
+        let source_ports = vec![signed_port(number).wrapping_add(foreign)];
         let seed = setup.seed.unwrap_or(self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number)));
         let config = EngineConfig {
             address,

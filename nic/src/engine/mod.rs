@@ -60,6 +60,7 @@ use qp::counters::QpCounters;
 use qp::memory::QpEvent;
 use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
+use qp::wire::mad::hello::Features;
 use qp::{ModifyError, Mtu, Psn, QpAttr, QpState, Qpn, QueuePair};
 use rate::{CnpSource, Flow, Notifier, Rates};
 use srq::SrqTable;
@@ -212,7 +213,7 @@ impl Engine {
             life: Life::default(),
             peers: Peers::new(config.peer_window),
             partners: Partners::new(
-                config.partner.clone(),
+                PartnerSetup { features: features(&config), ..config.partner.clone() },
                 config.seed.unwrap_or_else(rand::random),
                 config.slot,
                 config.address,
@@ -629,6 +630,14 @@ impl Engine {
             }
         }
     }
+}
+
+/// What a port understands.
+fn features(config: &EngineConfig) -> Features {
+    let mut features = config.partner.features;
+    // Whoever has marked packets goes by the marks.
+    features.set(Features::CNP, config.rate.policy.as_ref().is_some_and(|policy| policy.red().is_some()));
+    features
 }
 
 /// A seed of the length that key tables want.

@@ -91,6 +91,7 @@ impl Engine {
     /// A hello arrived.
     pub(in crate::engine) fn handle_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         match hello.kind {
+            Kind::Ask if self.partners.setup.is_foreign => return,
             Kind::Ask => {
                 let dest = Qpn::new(u32::from(hello.slot) << 16 | Qpn::GSI.value());
                 self.say_hello(Kind::Answer, hello.transaction_id, from, dest);

@@ -58,6 +58,8 @@ pub struct PartnerSetup {
     pub credits: Option<CreditSetup>,
     /// The rate of the port, by which times of pauses are measured.
     pub rate: Rate,
+    /// Answers no hello, as a NIC that is not rnic.
+    pub is_foreign: bool,
 }
 
 /// One end of a data lane to a partner, for what we send and what we receive.
@@ -143,6 +145,9 @@ impl Partners {
         });
         let mut setup = setup;
         setup.features.set(Features::CREDITS, pool.is_some());
+        if setup.is_foreign {
+            setup.features = Features::empty();
+        }
         Self {
             setup,
             instance,

@@ -21,6 +21,7 @@ fn credits(buffer: u32) -> PartnerSetup {
             on_free: 64,
         }),
         rate: Rate::from_gbps(10),
+        is_foreign: false,
     }
 }
 

@@ -4,7 +4,7 @@ mod acks;
 mod notifications;
 mod pacing;
 
-use crate::engine::{FlowState, PortCounters, RateConfig};
+use crate::engine::{FlowState, PartnerSetup, PortCounters, RateConfig};
 use crate::error::Result;
 use crate::link::{Direction, FrameRef, Now, Observer, wire_bytes};
 use crate::sim::{DeviceSetup, Net};
@@ -35,7 +35,9 @@ fn algorithm(text: &str) -> RateConfig {
 }
 
 fn device(net: &Net, name: &str, rate: &RateConfig) -> Device {
-    let setup = DeviceSetup { name: Some(name.to_owned()), rate: rate.clone(), ..DeviceSetup::default() };
+    let partner = PartnerSetup { is_foreign: true, ..PartnerSetup::default() };
+    let name = Some(name.to_owned());
+    let setup = DeviceSetup { name, rate: rate.clone(), partner, ..DeviceSetup::default() };
     net.device_with(&setup).expect("a device")
 }
 

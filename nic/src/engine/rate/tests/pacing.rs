@@ -347,6 +347,7 @@ fn pacing_and_link_credits_go_together() -> Result<()> {
     for (rate, buffer) in [(GIGABIT, 100_000), (Rate::from_gbps(100), 30_000), (GIGABIT, 9000)] {
         let net = Net::new();
         let partner = PartnerSetup {
+            is_foreign: false,
             features: Features::CREDITS,
             credits: Some(CreditSetup {
                 lanes: 1,
