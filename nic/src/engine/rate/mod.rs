@@ -269,6 +269,7 @@ impl Engine {
         buf: &mut [u8],
         max_packets: u32,
     ) -> Option<Departure> {
+        self.park(now, index);
         let entry = self.qps[index].as_ref()?;
         let mut departure = None;
         if entry.qp.wants_to_acknowledge() {
@@ -282,8 +283,6 @@ impl Engine {
             };
             departure = unbooked.and_then(|departure| self.count(departure));
         }
-        self.park(now, index);
-        self.settle(index);
         self.pass_call(index);
         departure
     }
@@ -300,7 +299,9 @@ impl Engine {
         let mut train = limit.train(buf, remote.flow(&self.config));
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         entry.qp.poll_transmit(now, &mut train, &mut limit.budget(0), &mut host);
-        Some(remote.departure(&train))
+        let departure = remote.departure(&train);
+        self.settle(index);
+        Some(departure)
     }
 
     /// A queue pair that was called may have no use for it now: others may have, for the room that it was called for.
@@ -353,7 +354,7 @@ impl Engine {
     fn park(&mut self, now: Instant, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(flow) = entry.flow.as_mut() else { return };
-        let wants = entry.qp.wants_to_transmit();
+        let wants = entry.qp.wants_to_transmit() && !entry.qp.only_acknowledges();
         flow.waits = wants;
         flow.tempo.set_behind(wants);
         if let (true, Some(at), Ok(number)) = (wants, flow.wake_at(), u32::try_from(index)) {
