@@ -22,11 +22,11 @@ const fn us(n: u64) -> Duration {
 fn a_flow_control_packet_is_laid_out_as_on_the_wire() {
     let packet = FlowControlPacket { op: Op::Init, vl: lane(3), fctbs: 0x123, fccl: 0x8AB };
     assert_eq!(packet.encode(), [0x11, 0x23, 0x38, 0xAB]);
-    for op in [Op::Normal, Op::Init, Op::Stalled] {
+    for op in [Op::Normal, Op::Init, Op::Stalled, Op::Yielded] {
         let packet = FlowControlPacket { op, vl: lane(14), fctbs: 0xFFF, fccl: 0 };
         assert_eq!(FlowControlPacket::decode(packet.encode()), Ok(packet));
     }
-    assert_eq!(FlowControlPacket::decode([0x30, 0, 0, 0]), Err(MalformedUpdate::ReservedOp(3)));
+    assert_eq!(FlowControlPacket::decode([0x40, 0, 0, 0]), Err(MalformedUpdate::ReservedOp(4)));
     assert_eq!(FlowControlPacket::decode([0xF0, 0, 0, 0]), Err(MalformedUpdate::ReservedOp(15)));
     assert_eq!(FlowControlPacket::decode([0, 0, 0xF0, 0]), Err(MalformedUpdate::ManagementLane));
 }
@@ -126,6 +126,39 @@ fn a_lease_runs_out_unless_it_is_renewed() {
     assert_eq!((sender.available(now + us(99)), sender.available(now + us(100))), (10, 0));
     sender.handle_update(now + us(150), &update(0, 10));
     assert_eq!((sender.available(now + us(249)), sender.available(now + us(250))), (10, 0));
+}
+
+#[test]
+fn a_sender_says_that_it_obeys_when_its_limit_was_lowered() {
+    let now = Instant::now();
+    let mut sender = CreditSender::new(Some(us(100)));
+    assert!(!sender.handle_update(now, &update(0, 4000)), "the first one");
+    assert!(!sender.handle_update(now, &update(0, 4000)), "the same one");
+    // Its own counts are as far as the limit allows.
+    sender = CreditSender::new(Some(us(100)));
+    assert!(!sender.handle_update(now, &update(0, 2000)));
+    assert!(sender.try_take(now, 2000));
+    assert!(!sender.handle_update(now, &update(0, 4047)), "2047 more");
+    assert!(sender.handle_update(now, &update(0, 4046)));
+    assert!(sender.try_take(now, 46));
+    assert!(sender.handle_update(now, &update(0, 2000)), "less than it has sent");
+    let obeys = FlowControlPacket { op: Op::Yielded, vl: lane(3), fctbs: 2046, fccl: 2000 };
+    assert_eq!((sender.yielded(lane(3)), sender.available(now)), (obeys, 0));
+    assert!(!sender.handle_update(now, &obeys), "this is for the other direction");
+    assert!(!sender.handle_update(now, &update(0, 4093)), "up again, by more than half of the counts");
+    assert_eq!(sender.available(now), 2047);
+    assert!(sender.handle_update(now, &update(0, 2045)), "and down again");
+    assert!(!sender.handle_update(now, &update(0, 2046)) && sender.available(now) == 0);
+}
+
+/// The pool, to which that limit is void too, would take the answer for that to what it asked last.
+#[test]
+fn a_limit_whose_lease_ran_out_is_not_lowered() {
+    let now = Instant::now();
+    let mut sender = CreditSender::new(Some(us(100)));
+    assert!(!sender.handle_update(now, &update(0, 10)));
+    assert!(!sender.handle_update(now + us(100), &update(0, 5)));
+    assert!(sender.handle_update(now + us(199), &update(0, 4)));
 }
 
 /// Two ends of a link, and what is on the way between them, in order.
