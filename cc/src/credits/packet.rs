@@ -13,6 +13,10 @@ pub enum Op {
     /// The link is up, and a packet waits for credit. InfiniBand reserves this value (2): our extension, for
     /// [`Pool`](super::Pool), between rnic peers only.
     Stalled,
+    /// The link is up, and the sender obeys a limit that was lowered: all that it sent before it did was sent before this
+    /// packet, whose FCCL repeats that limit and is none for the other direction. InfiniBand reserves this value (3):
+    /// our extension, as [`Op::Stalled`].
+    Yielded,
 }
 
 /// A flow control packet: the sender's count, and the limit for the other direction of the lane.
@@ -24,7 +28,7 @@ pub struct FlowControlPacket {
     pub vl: Vl,
     /// Flow Control Total Blocks Sent: what this end has sent.
     pub fctbs: u16,
-    /// Flow Control Credit Limit: up to which count the other end may go.
+    /// Flow Control Credit Limit: up to which count the other end may go; of [`Op::Yielded`], up to which this end goes.
     pub fccl: u16,
 }
 
@@ -52,6 +56,7 @@ impl FlowControlPacket {
             Op::Normal => 0,
             Op::Init => 1 << 12,
             Op::Stalled => 2 << 12,
+            Op::Yielded => 3 << 12,
         };
         let [a, b] = (op | (self.fctbs & MASK)).to_be_bytes();
         let [c, d] = (((self.vl.number() as u16) << 12) | (self.fccl & MASK)).to_be_bytes();
@@ -69,6 +74,7 @@ impl FlowControlPacket {
             0 => Op::Normal,
             1 => Op::Init,
             2 => Op::Stalled,
+            3 => Op::Yielded,
             reserved => return Err(MalformedUpdate::ReservedOp(reserved)),
         };
         match Vl::new(c >> 4) {

@@ -1,6 +1,7 @@
 //! The sending end of a lane.
 
-use super::{FlowControlPacket, WINDOW, advanced, distance};
+use super::{FlowControlPacket, MASK, Op, WINDOW, advanced, distance};
+use crate::vl::Vl;
 use std::time::{Duration, Instant};
 
 /// How often and how long packets waited for credit. `time` is what `PortXmitWait` counts in its own units.
@@ -38,12 +39,9 @@ impl CreditSender {
     /// The blocks that may be sent now.
     #[must_use]
     pub fn available(&self, now: Instant) -> u16 {
-        if self.valid_until.is_some_and(|at| at <= now) {
-            return 0;
-        }
-        let Some(limit) = self.limit else { return 0 };
+        let Some(limit) = self.limit.filter(|_| self.is_valid(now)) else { return 0 };
         // A limit that lies behind is a limit that was lowered.
-        Some(distance(self.sent, limit)).filter(|d| *d <= WINDOW).unwrap_or(0)
+        u16::try_from(self.ahead(limit)).unwrap_or(0)
     }
 
     /// Takes credit for a packet of `blocks`, if there is enough; otherwise the packet waits, and the time counts until
@@ -77,10 +75,36 @@ impl CreditSender {
         self.stalls
     }
 
-    /// An update arrived. Its limit holds whether it is higher or lower than the last one.
-    pub fn handle_update(&mut self, now: Instant, update: &FlowControlPacket) {
+    /// An update arrived. Its limit holds whether it is higher or lower than the last one; if it is lower, a peer that
+    /// lends from a [`Pool`](super::Pool) is to be told that it is obeyed, with [`CreditSender::yielded`]. Whether that
+    /// is due. [`Op::Yielded`] carries no limit for this end and changes nothing.
+    pub fn handle_update(&mut self, now: Instant, update: &FlowControlPacket) -> bool {
+        if update.op == Op::Yielded {
+            return false;
+        }
+        // One that is void is not lowered. The pool knows that it is void, and would take the answer for another one.
+        let last = self.limit.filter(|_| self.is_valid(now));
         self.limit = Some(update.fccl);
         self.valid_until = self.lease.and_then(|lease| now.checked_add(lease));
+        // Either may lie up to half of the counts ahead of what was sent or behind it, so that they may be nearly all
+        // counts apart: they cannot be compared with each other.
+        last.is_some_and(|last| self.ahead(update.fccl) < self.ahead(last))
+    }
+
+    fn is_valid(&self, now: Instant) -> bool {
+        self.valid_until.is_none_or(|at| now < at)
+    }
+
+    /// How far a limit lies ahead of what was sent.
+    fn ahead(&self, limit: u16) -> i32 {
+        let distance = i32::from(distance(self.sent, limit));
+        if distance <= i32::from(WINDOW) { distance } else { distance - i32::from(MASK) - 1 }
+    }
+
+    /// What to answer to a limit that was lowered. It has to be sent after all packets that credit was taken for.
+    #[must_use]
+    pub fn yielded(&self, vl: Vl) -> FlowControlPacket {
+        FlowControlPacket { op: Op::Yielded, vl, fctbs: self.sent, fccl: self.limit.unwrap_or(self.sent) }
     }
 
     /// Whether an update has arrived.

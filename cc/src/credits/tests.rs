@@ -22,11 +22,11 @@ const fn us(n: u64) -> Duration {
 fn a_flow_control_packet_is_laid_out_as_on_the_wire() {
     let packet = FlowControlPacket { op: Op::Init, vl: lane(3), fctbs: 0x123, fccl: 0x8AB };
     assert_eq!(packet.encode(), [0x11, 0x23, 0x38, 0xAB]);
-    for op in [Op::Normal, Op::Init, Op::Stalled] {
+    for op in [Op::Normal, Op::Init, Op::Stalled, Op::Yielded] {
         let packet = FlowControlPacket { op, vl: lane(14), fctbs: 0xFFF, fccl: 0 };
         assert_eq!(FlowControlPacket::decode(packet.encode()), Ok(packet));
     }
-    assert_eq!(FlowControlPacket::decode([0x30, 0, 0, 0]), Err(MalformedUpdate::ReservedOp(3)));
+    assert_eq!(FlowControlPacket::decode([0x40, 0, 0, 0]), Err(MalformedUpdate::ReservedOp(4)));
     assert_eq!(FlowControlPacket::decode([0xF0, 0, 0, 0]), Err(MalformedUpdate::ReservedOp(15)));
     assert_eq!(FlowControlPacket::decode([0, 0, 0xF0, 0]), Err(MalformedUpdate::ManagementLane));
 }
@@ -126,6 +126,39 @@ fn a_lease_runs_out_unless_it_is_renewed() {
     assert_eq!((sender.available(now + us(99)), sender.available(now + us(100))), (10, 0));
     sender.handle_update(now + us(150), &update(0, 10));
     assert_eq!((sender.available(now + us(249)), sender.available(now + us(250))), (10, 0));
+}
+
+#[test]
+fn a_sender_says_that_it_obeys_when_its_limit_was_lowered() {
+    let now = Instant::now();
+    let mut sender = CreditSender::new(Some(us(100)));
+    assert!(!sender.handle_update(now, &update(0, 4000)), "the first one");
+    assert!(!sender.handle_update(now, &update(0, 4000)), "the same one");
+    // Its own counts are as far as the limit allows.
+    sender = CreditSender::new(Some(us(100)));
+    assert!(!sender.handle_update(now, &update(0, 2000)));
+    assert!(sender.try_take(now, 2000));
+    assert!(!sender.handle_update(now, &update(0, 4047)), "2047 more");
+    assert!(sender.handle_update(now, &update(0, 4046)));
+    assert!(sender.try_take(now, 46));
+    assert!(sender.handle_update(now, &update(0, 2000)), "less than it has sent");
+    let obeys = FlowControlPacket { op: Op::Yielded, vl: lane(3), fctbs: 2046, fccl: 2000 };
+    assert_eq!((sender.yielded(lane(3)), sender.available(now)), (obeys, 0));
+    assert!(!sender.handle_update(now, &obeys), "this is for the other direction");
+    assert!(!sender.handle_update(now, &update(0, 4093)), "up again, by more than half of the counts");
+    assert_eq!(sender.available(now), 2047);
+    assert!(sender.handle_update(now, &update(0, 2045)), "and down again");
+    assert!(!sender.handle_update(now, &update(0, 2046)) && sender.available(now) == 0);
+}
+
+/// The pool, to which that limit is void too, would take the answer for that to what it asked last.
+#[test]
+fn a_limit_whose_lease_ran_out_is_not_lowered() {
+    let now = Instant::now();
+    let mut sender = CreditSender::new(Some(us(100)));
+    assert!(!sender.handle_update(now, &update(0, 10)));
+    assert!(!sender.handle_update(now + us(100), &update(0, 5)));
+    assert!(sender.handle_update(now + us(199), &update(0, 4)));
 }
 
 /// Two ends of a link, and what is on the way between them, in order.
@@ -263,209 +296,5 @@ proptest! {
         for vl in 0..2 {
             prop_assert_eq!(pair.ends[0].available(now, lane(vl)), 150);
         }
-    }
-}
-
-mod pool {
-    use super::*;
-
-    fn config() -> PoolConfig {
-        PoolConfig {
-            blocks: 100,
-            packet_blocks: 10,
-            share_blocks: 100,
-            fcp_period: 100,
-            lease: 1000,
-            settle: 3000,
-        }
-    }
-
-    #[test]
-    fn a_pool_that_holds_no_packet_is_refused() {
-        let refused = |c: PoolConfig| Pool::new(c).map(|_| ()).map_err(|e| (e.blocks, e.share, e.packet));
-        assert_eq!(refused(PoolConfig { blocks: 9, ..config() }), Err((9, 100, 10)));
-        assert_eq!(refused(PoolConfig { share_blocks: 9, ..config() }), Err((100, 9, 10)));
-        assert!(Pool::new(PoolConfig { blocks: 10, share_blocks: 10, ..config() }).is_ok());
-        let default: PoolConfig = toml::from_str("blocks = 5000").expect("a table");
-        assert_eq!(default, PoolConfig { blocks: 5000, ..PoolConfig::default() });
-        assert_eq!("blocks=5000".parse(), Ok(default));
-    }
-
-    #[test]
-    fn one_lane_is_lent_everything_and_a_second_one_gets_what_a_silent_one_had() {
-        let start = Instant::now();
-        let mut pool = Pool::new(config()).expect("large enough");
-        let first = pool.join(start);
-        assert_eq!(pool.poll_limit(start), Some((first, 100)));
-        assert_eq!((pool.poll_limit(start), pool.free()), (None, 0));
-        let second = pool.join(start);
-        assert_eq!(pool.poll_limit(start), Some((second, 0)));
-        pool.handle_update(start, second, Op::Stalled, 0);
-        assert_eq!(pool.poll_limit(start), None, "the first one is not silent yet");
-        let later = start + us(1001);
-        let told: Vec<_> = std::iter::from_fn(|| pool.poll_limit(later)).collect();
-        assert!(told.contains(&(first, 0)), "taken back: {told:?}");
-        assert_eq!(pool.free(), 0, "it may still arrive");
-        assert_eq!(pool.handle_packet(later, first, 30), Ok(()), "as this does");
-        let settled = later + us(3000);
-        let told: Vec<_> = std::iter::from_fn(|| pool.poll_limit(settled)).collect();
-        assert!(told.iter().any(|(m, limit)| *m == second && *limit >= 10), "{told:?}");
-    }
-
-    #[test]
-    fn what_was_not_lent_is_refused() {
-        let start = Instant::now();
-        let mut pool = Pool::new(config()).expect("large enough");
-        let member = pool.join(start);
-        assert_eq!(pool.handle_packet(start, member, 1), Err(Overrun { blocks: 1, free: 0 }));
-        while pool.poll_limit(start).is_some() {}
-        assert_eq!(pool.handle_packet(start, member, 101), Err(Overrun { blocks: 101, free: 100 }));
-        assert_eq!(pool.handle_packet(start, member, 100), Ok(()));
-        pool.handle_update(start, member, Op::Normal, 2000);
-        assert_eq!(pool.free(), 0, "a count that cannot be");
-    }
-
-    #[test]
-    fn lanes_that_leave_give_everything_back() {
-        let start = Instant::now();
-        let mut pool = Pool::new(config()).expect("large enough");
-        let old = pool.join(start);
-        while pool.poll_limit(start).is_some() {}
-        assert_eq!(pool.handle_packet(start, old, 40), Ok(()));
-        pool.leave(start, old);
-        assert_eq!(pool.handle_packet(start, old, 1), Err(Overrun { blocks: 1, free: 0 }), "it is gone");
-        assert_eq!(pool.poll_limit(start + us(3000)), None);
-        assert_eq!(pool.free(), 60);
-        pool.release(old, 40);
-        assert_eq!(pool.free(), 100);
-        let new = pool.join(start + us(3000));
-        assert_ne!(new, old);
-        pool.release(old, 40);
-        assert_eq!(pool.free(), 100, "no stranger gives anything back");
-    }
-
-    /// Many senders with backlog or bursts, one socket buffer, a slow reader, updates and data delayed and lost.
-    struct Crowd {
-        pool: Pool,
-        members: Vec<Member>,
-        senders: Vec<CreditSender>,
-        waiting: Vec<u32>,
-        /// What is on the way: to the receiver (packets and counts), to the senders (limits), in order.
-        up: VecDeque<(Instant, usize, Option<u32>, Op, u16)>,
-        down: VecDeque<(Instant, usize, u16)>,
-        buffer: VecDeque<(usize, u32)>,
-        occupied: u32,
-        most: u32,
-        delivered: Vec<u32>,
-        lots: crate::random::Lots,
-    }
-
-    const DELAY: Duration = us(400);
-    const PACKET: u32 = 9;
-
-    impl Crowd {
-        fn new(members: usize, backlog: &[u32], now: Instant, seed: u64) -> Self {
-            let mut pool = Pool::new(config()).expect("large enough");
-            Self {
-                members: (0..members).map(|_| pool.join(now)).collect(),
-                pool,
-                senders: vec![CreditSender::new(Some(us(1000))); members],
-                waiting: backlog.to_vec(),
-                up: VecDeque::new(),
-                down: VecDeque::new(),
-                buffer: VecDeque::new(),
-                occupied: 0,
-                most: 0,
-                delivered: vec![0; members],
-                lots: crate::random::Lots::new(seed),
-            }
-        }
-
-        fn step(&mut self, now: Instant, tick: u64, loss: f64) {
-            while let Some((_, n, packet, op, count)) = self.up.pop_front_if(|(at, ..)| *at <= now) {
-                match packet {
-                    Some(blocks) => {
-                        self.pool.handle_packet(now, self.members[n], blocks).expect("never more than lent");
-                        self.buffer.push_back((n, blocks));
-                        self.occupied += blocks;
-                        self.most = self.most.max(self.occupied);
-                        self.delivered[n] += 1;
-                    }
-                    None => self.pool.handle_update(now, self.members[n], op, count),
-                }
-            }
-            // One packet is read in each step.
-            if let Some((n, blocks)) = self.buffer.pop_front() {
-                self.occupied -= blocks;
-                self.pool.release(self.members[n], blocks);
-            }
-            while let Some((member, limit)) = self.pool.poll_limit(now) {
-                let n = self.members.iter().position(|m| *m == member).expect("a member");
-                if !self.lots.happens(loss) {
-                    self.down.push_back((now + DELAY, n, limit));
-                }
-            }
-            while let Some((_, n, limit)) = self.down.pop_front_if(|(at, ..)| *at <= now) {
-                self.senders[n].handle_update(now, &update(0, limit));
-            }
-            for n in 0..self.senders.len() {
-                while self.waiting[n] > 0 && self.senders[n].try_take(now, PACKET) {
-                    self.waiting[n] -= 1;
-                    if self.lots.happens(loss) {
-                        self.waiting[n] += 1;
-                    } else {
-                        self.up.push_back((now + DELAY, n, Some(PACKET), Op::Normal, 0));
-                    }
-                }
-                // Counts every 100 us, and whenever a packet waits.
-                let stalled = self.waiting[n] > 0 && self.senders[n].is_stalled();
-                if tick.is_multiple_of(10) && !self.lots.happens(loss) {
-                    let op = if stalled { Op::Stalled } else { Op::Normal };
-                    self.up.push_back((now + DELAY, n, None, op, self.senders[n].fctbs()));
-                }
-            }
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
-
-        /// The buffer is never overrun, everything arrives, and in the end no block is missing.
-        #[test]
-        fn nothing_is_overrun_and_nobody_starves(
-            backlog in prop::collection::vec(0..60u32, 1..25),
-            loss in prop::sample::select(vec![0.0, 0.05]),
-            seed in any::<u64>(),
-        ) {
-            let start = Instant::now();
-            let mut crowd = Crowd::new(backlog.len(), &backlog, start, seed);
-            let mut tick = 0;
-            while crowd.delivered.iter().sum::<u32>() < backlog.iter().sum::<u32>() {
-                tick += 1;
-                crowd.step(start + us(10 * tick), tick, loss);
-                prop_assert!(crowd.most <= 100, "{} blocks in a buffer of 100", crowd.most);
-                prop_assert!(tick < 100_000, "stuck: {:?} of {backlog:?}", crowd.delivered);
-            }
-            for member in crowd.members.clone() {
-                crowd.pool.leave(start + us(10 * tick), member);
-            }
-            while let Some((n, blocks)) = crowd.buffer.pop_front() {
-                crowd.pool.release(crowd.members[n], blocks);
-            }
-            let _ = crowd.pool.poll_limit(start + us(10 * tick + 3000));
-            prop_assert_eq!(crowd.pool.free(), 100);
-        }
-    }
-
-    #[test]
-    fn those_with_backlog_share_the_buffer() {
-        let start = Instant::now();
-        let mut crowd = Crowd::new(20, &[1000; 20], start, 1);
-        for tick in 1..=10_000 {
-            crowd.step(start + us(10 * tick), tick, 0.0);
-        }
-        let (least, most) = (crowd.delivered.iter().min(), crowd.delivered.iter().max());
-        println!("each of 20 delivered between {least:?} and {most:?} packets in 100 ms");
-        assert!(least > Some(&0) && most <= least.map(|l| 2 * l).as_ref(), "{:?}", crowd.delivered);
     }
 }

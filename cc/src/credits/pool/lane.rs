@@ -1,0 +1,194 @@
+//! A lane of a peer, as its pool knows it.
+
+use crate::credits::{MASK, WINDOW, advanced, distance};
+use std::time::Instant;
+
+/// Blocks that were taken back: the limit was lowered, and they may still arrive.
+#[derive(Clone, Debug)]
+pub(super) struct Recall {
+    /// When all limits from before are void, whether the peer answers or not.
+    pub(super) until: Instant,
+    /// What was taken back and has not arrived.
+    pub(super) rest: u32,
+    /// The first limit that was told since.
+    asked: Option<u16>,
+    /// A yield can only be the answer to this.
+    is_clear: bool,
+}
+
+impl Recall {
+    pub(super) const fn new(until: Instant, rest: u16) -> Self {
+        Self { until, rest: rest as u32, asked: None, is_clear: true }
+    }
+
+    /// More is taken back before the answer came. The limits told in between may have been higher than the one that a
+    /// yield repeats, so from now on only time tells.
+    pub(super) fn extend(&mut self, until: Instant, more: u16) {
+        (self.until, self.is_clear) = (until, false);
+        self.rest += u32::from(more);
+    }
+
+    /// A limit was told.
+    fn told(&mut self, limit: u16) {
+        let first = *self.asked.get_or_insert(limit);
+        // Beyond half of the counts it cannot be said what lies between.
+        self.is_clear &= distance(first, limit) <= WINDOW;
+    }
+
+    /// Whether a yield that repeats `obeyed` is the answer. Since the limit was lowered it only went up, to `limit` now:
+    /// a sender that obeys one of those sends nothing beyond the last.
+    fn is_answered_by(&self, obeyed: u16, limit: u16) -> bool {
+        let is_told = |first| distance(first, obeyed) <= distance(first, limit);
+        self.is_clear && self.asked.is_some_and(is_told)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) generation: u32,
+    /// Is a member, or waits for its last blocks.
+    pub(super) is_member: bool,
+    /// Blocks received (ABR).
+    received: u16,
+    /// Blocks that it may send.
+    pub(super) lent: u16,
+    /// Blocks that arrived and were not yet read.
+    pub(super) occupied: u32,
+    pub(super) recall: Option<Recall>,
+    /// Until when yields are not believed: they may be the answer to a recall that has ended without one.
+    pub(super) deaf_until: Option<Instant>,
+    /// Waits for blocks.
+    pub(super) waits: bool,
+    /// Is to be lent more while there is enough.
+    pub(super) is_low: bool,
+    /// Its limit has changed and was not yet told.
+    pub(super) changed: bool,
+    /// Stands among those that are told their limits again and again.
+    pub(super) listed: bool,
+    /// Counts among those that have or want something.
+    pub(super) counted: bool,
+    /// Stands among those that may hold something.
+    pub(super) holds: bool,
+    /// The limit that it was told last.
+    told: u16,
+    pub(super) last_told: Instant,
+    /// When it was heard of, or lent something.
+    pub(super) last_active: Instant,
+}
+
+impl Lane {
+    /// A lane without blocks, which is going to be told so.
+    pub(super) const fn new(generation: u32, now: Instant) -> Self {
+        Self {
+            generation,
+            is_member: true,
+            received: 0,
+            lent: 0,
+            occupied: 0,
+            recall: None,
+            deaf_until: None,
+            waits: false,
+            is_low: false,
+            changed: false,
+            listed: true,
+            counted: false,
+            holds: false,
+            told: 0,
+            last_told: now,
+            last_active: now,
+        }
+    }
+
+    /// How far it may go.
+    const fn limit(&self) -> u16 {
+        advanced(self.received, self.lent)
+    }
+
+    /// Whether it knows its limit, if nothing was lost.
+    pub(super) const fn knows_limit(&self) -> bool {
+        self.told == self.limit()
+    }
+
+    /// Tells its limit.
+    pub(super) fn tell(&mut self, now: Instant) -> u16 {
+        let limit = self.limit();
+        (self.told, self.last_told, self.changed) = (limit, now, false);
+        if let Some(recall) = &mut self.recall {
+            recall.told(limit);
+        }
+        limit
+    }
+
+    /// What it was lent and what was taken back from it: what may arrive.
+    pub(super) fn outstanding(&self) -> u32 {
+        u32::from(self.lent) + self.recall.as_ref().map_or(0, |r| r.rest)
+    }
+
+    /// A sender's count arrived: what it is ahead of what arrived was lost on the way. How many of the blocks that may
+    /// arrive these are, and how many of those had been taken back; `None` if the count is an old one.
+    ///
+    /// It may be ahead by more than may arrive: by what was lost, or came too late, after its blocks were free again.
+    /// Then it is right all the same, and this end has to follow.
+    pub(super) fn catch_up(&mut self, fctbs: u16) -> Option<(u32, u32)> {
+        let missing = distance(self.received, fctbs);
+        if missing > WINDOW {
+            return None;
+        }
+        let lost = self.outstanding().min(missing.into());
+        // No more than what is missing: it fits, and may be consumed.
+        let old = self.consume(lost as u16).unwrap_or(0);
+        self.received = fctbs & MASK;
+        Some((lost, old))
+    }
+
+    /// `n` blocks arrived or were lost: those that were taken back first, because those were sent under an older limit.
+    /// How many of them were; `None` if there are not so many.
+    pub(super) fn consume(&mut self, n: u16) -> Option<u32> {
+        let rest = self.recall.as_mut().map(|r| &mut r.rest);
+        let old = u32::from(n).min(rest.as_ref().map_or(0, |rest| **rest));
+        // No more than n: it fits.
+        self.lent = self.lent.checked_sub(n - old as u16)?;
+        if let Some(rest) = rest {
+            *rest -= old;
+        }
+        self.received = advanced(self.received, n);
+        Some(old)
+    }
+
+    /// Lowers the limit until no more than `keep` blocks are lent. How many are free at once, because their limit was
+    /// not told yet, and how many may still arrive until then.
+    pub(super) fn recall(&mut self, until: Instant, keep: u16) -> (u16, u16) {
+        let excess = self.lent.saturating_sub(keep);
+        let untold = match self.recall {
+            None => distance(self.told, self.limit()).min(excess),
+            // Limits from before the recall were higher.
+            Some(_) => 0,
+        };
+        self.lent -= excess;
+        let more = excess - untold;
+        match &mut self.recall {
+            _ if more == 0 => {}
+            Some(recall) => recall.extend(until, more),
+            None => self.recall = Some(Recall::new(until, more)),
+        }
+        (untold, more)
+    }
+
+    /// The sender obeys a limit. What was taken back and did not arrive, if that is an answer.
+    pub(super) fn yielded(&mut self, now: Instant, obeyed: u16) -> Option<u32> {
+        let (limit, is_deaf) = (self.limit(), self.is_deaf(now));
+        let answered = |recall: &mut Recall| !is_deaf && recall.is_answered_by(obeyed, limit);
+        self.recall.take_if(answered).map(|recall| recall.rest)
+    }
+
+    /// Whether something can be taken back with the prospect of an answer: who is asked already is asked no second time, and
+    /// who did not answer not for a while.
+    pub(super) fn may_be_asked(&self, now: Instant) -> bool {
+        self.recall.is_none() && !self.is_deaf(now)
+    }
+
+    /// Whether its yields are not believed.
+    fn is_deaf(&self, now: Instant) -> bool {
+        self.deaf_until.is_some_and(|at| now < at)
+    }
+}

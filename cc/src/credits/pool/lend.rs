@@ -1,0 +1,231 @@
+//! What is lent to whom, and taken back from whom.
+
+use super::lane::Lane;
+use super::{Member, Pool};
+use crate::credits::WINDOW;
+use std::time::{Duration, Instant};
+
+/// Whose blocks are taken back first, from the last to the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    /// It waits for more than it has, and there are not enough packets for all.
+    Fragment,
+    /// It has more than its share.
+    Excess,
+    /// It does nothing with it.
+    Silent,
+}
+
+/// What could be taken back from a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    claim: Claim,
+    blocks: u16,
+    member: Member,
+}
+
+impl Pool {
+    /// What a lane is lent now, if it asks: up to its share, but of several members none takes more than half of the
+    /// bank at once, or an eighth (our choice) if it has nothing yet and there are many; those who wait get equal parts of
+    /// it. It is a packet's worth in any case, as far as `bank` goes.
+    fn portion(&self, lent: u16, bank: u32) -> u16 {
+        let others = self.waiting.len().max(2);
+        let parts = match self.members {
+            0 | 1 => 1,
+            members if lent == 0 => others.max(members.min(8) as usize),
+            _ => others,
+        };
+        let part = bank / u32::try_from(parts).unwrap_or(u32::MAX);
+        let most = part.max(self.config.packet_blocks.into()).min(bank);
+        self.share.saturating_sub(lent).min(u16::try_from(most).unwrap_or(WINDOW))
+    }
+
+    /// Lends what the bank has: to those who wait, in turn, then to those who will wait soon.
+    pub(super) fn lend(&mut self, now: Instant) {
+        let (packet, period) = (self.config.packet_blocks, self.period());
+        while let Some(member) = self.waiting.front().copied() {
+            if let Some(lent) = self.lane(member).map(|l| l.lent) {
+                let more = self.portion(lent, self.bank);
+                if lent + more < packet {
+                    self.reclaim(now, member);
+                    return;
+                }
+                self.hand_out(now, member, more);
+            }
+            if let Some(lane) = self.lane(member) {
+                lane.waits = false;
+            }
+            self.waiting.pop_front();
+            self.count(member);
+        }
+        while let Some(member) = self.low.front().copied() {
+            // Who has fallen silent may not need it, and says so if it does.
+            let is_in_use = |l: &Lane| now.saturating_duration_since(l.last_active) <= period;
+            if let Some(lent) = self.lane(member).filter(|l| is_in_use(l)).map(|l| l.lent) {
+                let more = self.portion(lent, self.bank.saturating_sub(self.reserve(lent)));
+                // An update for less is not worth it.
+                if more < packet.min(self.share.saturating_sub(lent)) {
+                    return;
+                }
+                self.hand_out(now, member, more);
+            }
+            if let Some(lane) = self.lane(member) {
+                lane.is_low = false;
+            }
+            self.low.pop_front();
+        }
+    }
+
+    /// What is kept in the bank for members that begin to send, other than one that was lent so much: a packet for each,
+    /// an eighth of the pool at most. Our choice.
+    fn reserve(&self, lent: u16) -> u32 {
+        let silent = self.members.saturating_sub(self.active + u32::from(lent == 0));
+        silent.saturating_mul(self.config.packet_blocks.into()).min(self.config.blocks / 8)
+    }
+
+    fn hand_out(&mut self, now: Instant, member: Member, more: u16) {
+        let Some(lane) = self.lane(member) else { return };
+        lane.lent += more;
+        // It gets time to use it.
+        lane.last_active = now;
+        let lent = lane.lent;
+        self.bank -= u32::from(more);
+        self.peak = self.peak.max(lent);
+        self.count(member);
+        if more > 0 {
+            self.tell(member);
+            self.list(now, member);
+        }
+    }
+
+    /// Takes blocks back because `first` waits and there is no packet's worth for it. Lanes are looked through once in a
+    /// period, and at once if somebody has more than its share.
+    fn reclaim(&mut self, now: Instant, first: Member) {
+        let is_due = self.next_search.is_none_or(|at| at <= now);
+        if is_due {
+            self.next_search = now.checked_add(self.period());
+            // What did not come in this time is not waited for.
+            self.expected = 0;
+        }
+        if self.is_crowded() {
+            self.end_turns(now);
+        }
+        let need = self.need();
+        if need > 0 && (is_due || self.peak > self.share) {
+            let mut candidates = std::mem::take(&mut self.candidates);
+            self.search(now, first, &mut candidates);
+            self.take_from(now, need, &candidates);
+            self.candidates = candidates;
+        }
+    }
+
+    /// What those who wait need, beyond what there is or will be soon.
+    fn need(&self) -> u32 {
+        let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        let wanted = waiting.saturating_mul(self.config.packet_blocks.into());
+        wanted.saturating_sub(self.bank).saturating_sub(self.expected)
+    }
+
+    /// Whether lanes with a packet each do not leave enough for one more.
+    fn is_crowded(&self) -> bool {
+        self.active.saturating_mul(self.config.packet_blocks.into()) > self.config.blocks
+    }
+
+    /// Takes back what is left of a packet's worth to those who sent something and do not say that they wait.
+    fn end_turns(&mut self, now: Instant) {
+        let packet = self.config.packet_blocks;
+        while self.need() > 0 {
+            let Some(member) = self.low.pop_front() else { return };
+            let Some(lane) = self.lane(member) else { continue };
+            lane.is_low = false;
+            if !lane.waits && lane.lent < packet && lane.may_be_asked(now) {
+                self.take_back(now, member, 0);
+            }
+        }
+    }
+
+    /// Finds what could be taken back, the best to take first.
+    fn search(&mut self, now: Instant, first: Member, candidates: &mut Vec<Candidate>) {
+        let (period, share, packet) = (self.period(), self.share, self.config.packet_blocks);
+        let is_crowded = self.is_crowded();
+        candidates.clear();
+        self.peak = 0;
+        let mut holders = std::mem::take(&mut self.holders);
+        holders.retain(|member| {
+            let Some(lane) = self.lane(*member) else { return false };
+            lane.holds = lane.lent > 0;
+            let (holds, lent) = (lane.holds, lane.lent);
+            if !holds || !lane.may_be_asked(now) || *member == first {
+                return holds;
+            }
+            let (claim, blocks) = if now.saturating_duration_since(lane.last_active) > period {
+                (Claim::Silent, lent)
+            } else if lent > share {
+                (Claim::Excess, lent - share)
+            } else if is_crowded && lane.waits && lent < packet {
+                (Claim::Fragment, lent)
+            } else {
+                self.peak = self.peak.max(lent);
+                return true;
+            };
+            candidates.push(Candidate { claim, blocks, member: *member });
+            true
+        });
+        self.holders = holders;
+        candidates.sort_unstable_by(|a, b| b.cmp(a));
+    }
+
+    /// Takes back what is needed, and where one update yields much, more than that: an eighth of the pool (our choice),
+    /// so that the next newcomers find something.
+    fn take_from(&mut self, now: Instant, need: u32, candidates: &[Candidate]) {
+        let packet = self.config.packet_blocks;
+        let mut taken = 0;
+        for Candidate { claim, blocks, member } in candidates {
+            let enough = match claim {
+                Claim::Fragment => u32::from(packet),
+                _ if *blocks >= packet => need.max(self.config.blocks / 8),
+                _ => need,
+            };
+            let Some(lent) = self.lane(*member).map(|l| l.lent) else { continue };
+            if taken < enough {
+                self.take_back(now, *member, lent - blocks);
+                taken += u32::from(*blocks);
+            } else {
+                self.peak = self.peak.max(lent);
+            }
+        }
+    }
+
+    /// Lowers the limit of a lane, so that it may send `keep` blocks at most.
+    pub(super) fn take_back(&mut self, now: Instant, member: Member, keep: u16) {
+        let until = now + self.settle();
+        let Some(lane) = self.lane(member).filter(|l| l.lent > keep) else { return };
+        let (free, more) = lane.recall(until, keep);
+        self.bank += u32::from(free);
+        self.expected = self.expected.saturating_add(more.into());
+        if more > 0 {
+            self.returning.push_back((until, member));
+        }
+        self.count(member);
+        self.tell(member);
+    }
+
+    /// Puts blocks into the bank that can no longer arrive, because the time is over.
+    pub(super) fn collect(&mut self, now: Instant) {
+        while let Some((at, member)) = self.returning.pop_front_if(|(at, _)| *at <= now) {
+            let deaf_until = now + self.settle();
+            let lane = self.lanes.get_mut(member.index()).filter(|l| l.generation == member.generation);
+            let Some(lane) = lane else { continue };
+            // It ended before, or was extended, unless it ends now.
+            let Some(recall) = lane.recall.take_if(|r| r.until == at) else { continue };
+            // An answer may still be on its way. It must not be taken for that to a later recall.
+            lane.deaf_until = Some(deaf_until);
+            self.bank += recall.rest;
+            self.vacate(member);
+        }
+    }
+
+    const fn settle(&self) -> Duration {
+        Duration::from_micros(self.config.settle as u64)
+    }
+}

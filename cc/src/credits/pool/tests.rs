@@ -1,0 +1,265 @@
+//! What is lent, taken back and given back; and many senders at one buffer, over channels that lose and delay.
+
+mod crowd;
+
+use super::*;
+use crate::credits::{CreditSender, MASK};
+use crate::vl::Vl;
+
+const fn us(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+fn config() -> PoolConfig {
+    PoolConfig {
+        blocks: 100,
+        packet_blocks: 10,
+        share_blocks: 100,
+        fcp_period: 100,
+        lease: 1000,
+        settle: 3000,
+    }
+}
+
+fn update(op: Op, fctbs: u16, fccl: u16) -> FlowControlPacket {
+    FlowControlPacket { op, vl: Vl::new(0).expect("a lane"), fctbs, fccl }
+}
+
+fn told(pool: &mut Pool, now: Instant) -> Vec<(Member, u16)> {
+    let told = std::iter::from_fn(|| pool.poll_limit(now)).collect();
+    pool.audit();
+    told
+}
+
+impl Pool {
+    /// Every block is somewhere, and none is in two places; what is counted is as it is said to be.
+    fn audit(&self) {
+        let of_lane = |l: &Lane| l.outstanding() + l.occupied;
+        assert_eq!(self.bank + self.lanes.iter().map(of_lane).sum::<u32>(), self.config.blocks);
+        let members = || self.lanes.iter().filter(|l| l.is_member);
+        assert_eq!(self.members as usize, members().count());
+        assert_eq!(self.active as usize, members().filter(|l| l.waits || l.lent > 0).count());
+        assert!(members().all(|l| l.lent == 0 || l.holds && l.listed));
+        assert_eq!(self.low.len(), self.low.iter().collect::<std::collections::HashSet<_>>().len());
+    }
+}
+
+#[test]
+fn a_pool_that_holds_no_packet_is_refused() {
+    let refused = |c: PoolConfig| Pool::new(c).map(|_| ()).map_err(|e| (e.blocks, e.share, e.packet));
+    assert_eq!(refused(PoolConfig { blocks: 9, ..config() }), Err((9, 100, 10)));
+    assert_eq!(refused(PoolConfig { share_blocks: 9, ..config() }), Err((100, 9, 10)));
+    assert!(Pool::new(PoolConfig { blocks: 10, share_blocks: 10, ..config() }).is_ok());
+    let default: PoolConfig = toml::from_str("blocks = 5000").expect("a table");
+    assert_eq!(default, PoolConfig { blocks: 5000, ..PoolConfig::default() });
+    assert_eq!("blocks=5000".parse(), Ok(default));
+}
+
+#[test]
+fn an_only_member_is_lent_all_and_of_many_nobody_takes_it_from_the_others() {
+    let start = Instant::now();
+    let large = PoolConfig { blocks: 4096, packet_blocks: 66, share_blocks: WINDOW, ..config() };
+    for (peers, most, at_once) in [(1, 2047, 1), (2, 2047, 2), (8, 512, 8), (64, 512, 20)] {
+        let mut pool = Pool::new(large).expect("large enough");
+        // They are there before anybody sends.
+        let members: Vec<_> = (0..peers).map(|_| pool.join(start)).collect();
+        let _ = told(&mut pool, start);
+        let mut lent = Vec::new();
+        for member in members {
+            pool.handle_update(start, member, &update(Op::Stalled, 0, 0));
+            let _ = told(&mut pool, start);
+            lent.push(pool.lane(member).expect("a member").lent);
+        }
+        let served: Vec<_> = lent.into_iter().filter(|n| *n > 0).collect();
+        println!(
+            "{peers} peers begin to send, one after the other: without waiting these are lent {served:?}"
+        );
+        assert!(served.iter().max() <= Some(&most) && served.len() >= at_once, "{peers} peers");
+    }
+}
+
+/// A pool all of whose blocks the first of two members has, who was told so, and of which the second wants some.
+fn all_with_the_first(now: Instant) -> (Pool, Member, Member) {
+    let mut pool = Pool::new(config()).expect("large enough");
+    let first = pool.join(now);
+    assert_eq!(told(&mut pool, now), [(first, 100)]);
+    let second = pool.join(now);
+    assert_eq!(told(&mut pool, now), [(second, 0)]);
+    pool.handle_update(now, second, &update(Op::Stalled, 0, 0));
+    (pool, first, second)
+}
+
+#[test]
+fn what_exceeds_a_share_comes_back_with_the_yield() {
+    let start = Instant::now();
+    let (mut pool, first, second) = all_with_the_first(start);
+    assert_eq!(told(&mut pool, start), [(first, 50)]);
+    assert_eq!(pool.free(), 0, "it may still arrive");
+    assert_eq!(pool.handle_packet(start, first, 30), Ok(()), "as this does");
+    pool.release(first, 30);
+    let at = start + us(1);
+    assert_eq!(told(&mut pool, at), [(second, 15)]);
+    pool.handle_update(at, first, &update(Op::Yielded, 30, 50));
+    // Of the 50 that it was left it has sent none, but 30 of the 50 that were taken back.
+    assert_eq!((pool.free(), told(&mut pool, at)), (35, vec![(first, 80)]));
+}
+
+#[test]
+fn a_silent_lane_gives_everything_back() {
+    let start = Instant::now();
+    let (mut pool, first, second) = all_with_the_first(start);
+    let later = start + us(101);
+    assert!(told(&mut pool, later).contains(&(first, 0)));
+    pool.handle_update(later, first, &update(Op::Yielded, 0, 0));
+    assert_eq!(told(&mut pool, later), [(second, 50)]);
+}
+
+#[test]
+fn a_lane_that_does_not_answer_has_given_back_when_it_has_settled() {
+    let start = Instant::now();
+    let (mut pool, first, second) = all_with_the_first(start);
+    assert_eq!(told(&mut pool, start), [(first, 50)]);
+    // Silent for a lease: the rest is taken back too.
+    assert!(told(&mut pool, start + us(1001)).contains(&(first, 0)));
+    let settled = start + us(3999);
+    assert!(told(&mut pool, settled).iter().all(|(m, limit)| *m != second || *limit == 0));
+    let settled = start + us(4001);
+    assert!(told(&mut pool, settled).contains(&(second, 50)));
+}
+
+#[test]
+fn a_yield_that_repeats_another_limit_is_no_answer() {
+    let start = Instant::now();
+    let (mut pool, first, _) = all_with_the_first(start);
+    pool.handle_update(start, first, &update(Op::Yielded, 0, 100));
+    assert_eq!(pool.free(), 0, "nobody asked");
+    assert_eq!(told(&mut pool, start), [(first, 50)]);
+    for other in [0, 49, 51, 100, 2098, MASK] {
+        pool.handle_update(start, first, &update(Op::Yielded, 0, other));
+        assert_eq!(pool.free(), 0, "it was told 50, not {other}");
+    }
+    // One that follows the first, which was lost.
+    assert_eq!(pool.handle_packet(start, first, 10), Ok(()));
+    pool.release(first, 10);
+    let _ = told(&mut pool, start + us(100));
+    pool.handle_update(start, first, &update(Op::Yielded, 10, 60));
+    assert_eq!(pool.free(), 40);
+}
+
+#[test]
+fn a_late_answer_is_not_taken_for_that_to_the_next_question() {
+    let start = Instant::now();
+    let (mut pool, first, _) = all_with_the_first(start);
+    let _ = told(&mut pool, start);
+    // Without an answer in time.
+    let settled = start + us(3000);
+    pool.handle_update(settled, first, &update(Op::Stalled, 0, 0));
+    let _ = told(&mut pool, settled);
+    let lent = pool.lane(first).expect("a member").lent;
+    assert!(lent >= 50, "it has {lent}");
+    // It leaves the question open whether it heard of this limit.
+    pool.take_back(settled, first, 50 - 1);
+    let _ = told(&mut pool, settled);
+    let free = pool.free();
+    for obeyed in 49..=50 {
+        pool.handle_update(settled, first, &update(Op::Yielded, 0, obeyed));
+    }
+    assert_eq!(pool.free(), free, "the old one may be on its way");
+    let _ = told(&mut pool, settled + us(3000));
+    pool.audit();
+}
+
+#[test]
+fn what_was_not_told_yet_is_free_at_once() {
+    let start = Instant::now();
+    let mut pool = Pool::new(config()).expect("large enough");
+    let member = pool.join(start);
+    pool.lend(start);
+    assert_eq!(pool.free(), 0);
+    pool.take_back(start, member, 40);
+    assert_eq!((pool.free(), told(&mut pool, start)), (60, vec![(member, 40)]));
+}
+
+#[test]
+fn a_limit_that_was_lowered_by_all_that_was_lent_is_not_read_as_a_higher_one() {
+    let now = Instant::now();
+    let config = PoolConfig { blocks: 10_000, share_blocks: u16::MAX, ..config() };
+    let mut pool = Pool::new(config).expect("large enough");
+    let member = pool.join(now);
+    let mut sender = CreditSender::new(Some(us(1000)));
+    let (_, limit) = pool.poll_limit(now).expect("it is told");
+    assert!(!sender.handle_update(now, &update(Op::Normal, 0, limit)));
+    assert!(sender.try_take(now, 2047) && sender.available(now) == 0);
+    pool.take_back(now, member, 0);
+    let (_, limit) = pool.poll_limit(now).expect("it is told");
+    assert!(sender.handle_update(now, &update(Op::Normal, 0, limit)));
+    assert_eq!(sender.available(now), 0);
+}
+
+#[test]
+fn what_was_not_lent_is_refused() {
+    let start = Instant::now();
+    let mut pool = Pool::new(config()).expect("large enough");
+    let member = pool.join(start);
+    assert_eq!(pool.handle_packet(start, member, 1), Err(Overrun { blocks: 1, free: 0 }));
+    let _ = told(&mut pool, start);
+    assert_eq!(pool.handle_packet(start, member, 101), Err(Overrun { blocks: 101, free: 100 }));
+    assert_eq!(pool.handle_packet(start, member, u32::MAX), Err(Overrun { blocks: u32::MAX, free: 100 }));
+    assert_eq!(pool.handle_packet(start, member, 100), Ok(()));
+    pool.handle_update(start, member, &update(Op::Normal, 2000, 0));
+    assert_eq!(pool.free(), 0, "a count that cannot be");
+    pool.audit();
+}
+
+#[test]
+fn lanes_that_leave_give_everything_back() {
+    let start = Instant::now();
+    let mut pool = Pool::new(config()).expect("large enough");
+    let old = pool.join(start);
+    let _ = told(&mut pool, start);
+    assert_eq!(pool.handle_packet(start, old, 40), Ok(()));
+    pool.leave(start, old);
+    pool.audit();
+    assert_eq!(pool.handle_packet(start, old, 1), Err(Overrun { blocks: 1, free: 0 }), "it is gone");
+    assert_eq!(pool.poll_limit(start + us(3000)), None);
+    assert_eq!(pool.free(), 60);
+    pool.release(old, 40);
+    assert_eq!(pool.free(), 100);
+    let new = pool.join(start + us(3000));
+    assert_ne!(new, old);
+    pool.release(old, 40);
+    assert_eq!(pool.free(), 100, "no stranger gives anything back");
+    pool.audit();
+}
+
+#[test]
+fn lanes_that_each_wait_with_less_than_a_packet_give_that_up_for_one_another() {
+    let start = Instant::now();
+    let mut pool = Pool::new(config()).expect("large enough");
+    let members: Vec<_> = (0..50).map(|_| pool.join(start)).collect();
+    let mut counts = [0; 50];
+    let mut now = start;
+    // Each leaves 2 blocks of every packet's worth unused, until nobody could send.
+    for round in 0..3 {
+        for (n, member) in members.iter().enumerate() {
+            pool.handle_update(now, *member, &update(Op::Stalled, counts[n], 0));
+        }
+        for _ in 0..200 {
+            now += us(10);
+            for (member, limit) in told(&mut pool, now) {
+                let n = member.index();
+                let room = crate::credits::distance(counts[n], limit);
+                if (10..=WINDOW).contains(&room) {
+                    assert_eq!(pool.handle_packet(now, member, 8), Ok(()));
+                    pool.release(member, 8);
+                    counts[n] += 8;
+                } else {
+                    pool.handle_update(now, member, &update(Op::Yielded, counts[n], limit));
+                }
+                pool.handle_update(now, member, &update(Op::Stalled, counts[n], 0));
+            }
+        }
+        let least = counts.iter().min();
+        assert!(least >= Some(&(8 * (round + 1))), "round {round}: {counts:?}");
+    }
+}
