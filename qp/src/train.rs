@@ -1,6 +1,6 @@
 //! A train: packets that leave in one system call.
 
-use crate::wire::icrc::{self, Flow};
+use crate::wire::icrc::{Flow, FlowCrc};
 use crate::wire::packet::{Headers, ICRC_LEN, pad_len};
 
 /// The transmit buffer of one burst: packets back to back, for UDP segmentation offload (`UDP_SEGMENT`).
@@ -11,7 +11,7 @@ use crate::wire::packet::{Headers, ICRC_LEN, pad_len};
 #[derive(Debug)]
 pub struct Train<'b> {
     buf: &'b mut [u8],
-    flow: Flow,
+    crc: FlowCrc,
     max_packets: u32,
     /// What all packets but a single one take at the most, and what each counts beyond its own bytes.
     max_bytes: usize,
@@ -27,7 +27,7 @@ impl<'b> Train<'b> {
     pub fn new(buf: &'b mut [u8], flow: Flow, max_packets: u32) -> Self {
         Self {
             buf,
-            flow,
+            crc: FlowCrc::new(flow),
             max_packets,
             max_bytes: usize::MAX,
             overhead: 0,
@@ -107,7 +107,7 @@ impl<'b> Train<'b> {
         tail[..pad_len(payload_len)].fill(0);
         let ident = u16::try_from(self.packets).unwrap_or(u16::MAX);
         let covered = size - ICRC_LEN;
-        let crc = icrc::compute(&self.flow, ident, &packet[..covered]);
+        let crc = self.crc.compute(ident, &mut packet[..covered]);
         packet[covered..].copy_from_slice(&crc.to_le_bytes());
         if self.packets == 0 {
             self.segment_size = size;

@@ -2,8 +2,11 @@
 //!
 //! Every failure names its seed; `RNIC_SEED=n cargo test -p rnic-tests --test virtual_time` runs that one alone.
 
-use rnic::sim::Net;
-use rnic::{Access, ConnectOptions, Error, MemoryRegion, Mtu, Operation, RcEnd, SendFlags, SendWr, WcStatus};
+use rnic::sim::{DeviceSetup, Net};
+use rnic::{
+    Access, ConnectOptions, Device, Error, MemoryRegion, Mtu, Operation, RcEnd, Remote, SendFlags, SendWr,
+    Sge, WcStatus,
+};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -182,5 +185,118 @@ fn a_dead_peer_takes_as_long_as_timeout_and_retries_say() -> Result<(), Error> {
     assert_eq!(net.elapsed() - before, 4 * Duration::from_nanos(4096 << 10));
     assert_eq!(left.wait()?.status, WcStatus::WrFlushErr);
     assert!(matches!(left.wait(), Err(Error::Stalled)), "in virtual time a wait for nothing ends at once");
+    Ok(())
+}
+
+/// A network that may be so bad that connections break: rules for both directions of one device.
+fn hostile(random: &mut Random, device: &Device) -> Result<(), Error> {
+    let percent = [0, 1, 5, 20, 45][random.below(5) as usize];
+    for place in ["tx", "rx"] {
+        for action in [
+            "drop",
+            "corrupt payload",
+            "corrupt header",
+            "corrupt icrc",
+            "dup 2",
+            "reorder 3",
+            "delay 200us +-190us",
+        ] {
+            if random.below(2) == 0 {
+                let percent = 1.max(percent * random.below(100) / 100);
+                device.add_fault(&format!("{place} p=0.{percent:02} {action}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Posts a request of some kind and length to a queue pair, whose peer may have broken the connection already. How many
+/// packets it may take, at least one of them a request; nothing if it was not posted.
+fn post_any(
+    random: &mut Random,
+    end: &RcEnd,
+    wr_id: u64,
+    memory: Sge,
+    remote: Remote,
+    mtu: Mtu,
+) -> Option<u32> {
+    let length = [0, 1, 255, 1024, 4097, 20_000, 60_000][random.below(7) as usize];
+    let (operation, length) = match random.below(4) {
+        0 => (Operation::Write { remote, imm: None }, length),
+        1 => (Operation::Send { imm: None, invalidate: None }, length),
+        2 => (Operation::Read { remote }, length),
+        _ => (Operation::FetchAdd { remote, add: 1 }, 8),
+    };
+    let fence = if random.below(4) == 0 { SendFlags::FENCE } else { SendFlags::empty() };
+    let request = SendWr::new(wr_id, operation, Sge { length, ..memory }).flags(SendFlags::SIGNALED | fence);
+    end.qp.post_send(request).ok().map(|()| length / mtu.bytes() + 2)
+}
+
+/// Connections in both directions between two devices, some sharing little room, over a network of this seed. Returns how
+/// many requests succeeded and how many did not.
+fn endure(seed: u64) -> Result<[u64; 2], Error> {
+    let mut random = Random::new(seed);
+    let net = Net::with_seed(seed);
+    let mut setup = || DeviceSetup {
+        peer_window: [None, Some(1), Some(10_000), Some(100_000)][random.below(4) as usize],
+        ..DeviceSetup::default()
+    };
+    let (a, b) = (net.device_with(&setup())?, net.device_with(&setup())?);
+    let retry_cnt = random.below(8) as u8;
+    let mtu = Mtu::ALL[random.below(5) as usize];
+    let options =
+        ConnectOptions { mtu: Some(mtu), timeout: 8, retry_cnt, rnr_retry: 6, ..ConnectOptions::default() };
+    let mut ends = Vec::new();
+    for _ in 0..=random.below(3) {
+        let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+        let (here, there) = (region(&left, |i| i as u8)?, region(&right, |i| i as u8)?);
+        let [left_memory, right_memory] = [here.slice(0..MEMORY)?, there.slice(0..MEMORY)?];
+        let [left_remote, right_remote] = [here.remote(0), there.remote(0)];
+        ends.push((left, left_memory, right_remote, here));
+        ends.push((right, right_memory, left_remote, there));
+    }
+    hostile(&mut random, &a)?;
+    hostile(&mut random, &b)?;
+    // 4.096 us x 2^8 for each try.
+    let patience = Duration::from_nanos(4096 << 8) * (u32::from(retry_cnt) + 1);
+    let mut bound = Duration::ZERO;
+    let mut requests = 0;
+    for wr_id in 0..20 {
+        for (end, memory, remote, _) in &ends {
+            if let Some(packets) = post_any(&mut random, end, wr_id, *memory, *remote, mtu) {
+                requests += 1;
+                // All retries for each packet, and the waits for a receive: seven of 0.64 ms.
+                bound += patience * packets + Duration::from_millis(5);
+            }
+        }
+        for (end, memory, ..) in &ends {
+            if random.below(3) > 0 {
+                let _ = end.qp.recv(1000 + wr_id, *memory);
+            }
+        }
+        net.run_for(Duration::from_micros(random.below(3000)));
+    }
+    // Whoever shares a window may have to wait for all the others in it.
+    net.run_until_idle(bound);
+    let mut counts = [0; 2];
+    for (end, ..) in &ends {
+        while let Some(wc) = end.cq().poll_one() {
+            if wc.wr_id < 1000 {
+                counts[usize::from(wc.status != WcStatus::Success)] += 1;
+            }
+        }
+    }
+    assert_eq!(counts.iter().sum::<u64>(), requests, "seed {seed}: requests that never end");
+    Ok(counts)
+}
+
+#[test]
+fn every_request_ends_within_its_retries_however_bad_the_network() -> Result<(), Error> {
+    let mut sum = [0; 2];
+    for seed in seeds(100) {
+        let counts = endure(seed)?;
+        (0..2).for_each(|i| sum[i] += counts[i]);
+    }
+    assert!(sum.iter().all(|count| *count > 100), "neither a good network nor a bad one: {sum:?}");
     Ok(())
 }

@@ -48,7 +48,7 @@
 //! IPv6 has no identification: there a packet is exact or bad.
 
 use crate::wire::packet::ICRC_LEN;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Addresses and ports of a packet: what the ICRC covers of the IP and UDP headers and a socket knows.
 ///
@@ -103,13 +103,23 @@ pub fn compute(flow: &Flow, ident: u16, covered: &[u8]) -> u32 {
 /// Like [`compute`], for a packet whose IPv4 flags and fragment offset are known, as in a capture.
 #[must_use]
 pub fn compute_fragment(flow: &Flow, ident: u16, flags_fragment: u16, covered: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    // Lengths of 16 bits on the wire: what does not fit is no packet, and its ICRC has no meaning.
-    let udp_len = (UDP_LEN + covered.len() + ICRC_LEN) as u16;
+    let mut hasher = crc32fast::Hasher::new_with_initial(network(flow, ident, flags_fragment, covered.len()));
     let (bth, rest) = covered.split_at(covered.len().min(BTH_LEN));
+    let mut masked = [0; BTH_LEN];
+    masked[..bth.len()].copy_from_slice(bth);
+    masked[BTH_ECN] = 0xff;
+    hasher.update(&masked[..bth.len()]);
+    hasher.update(rest);
+    hasher.finalize()
+}
+
+/// The CRC of what lies before the BTH: the headers of the network, and the ones before them.
+fn network(flow: &Flow, ident: u16, flags_fragment: u16, covered: usize) -> u32 {
+    // Lengths of 16 bits on the wire: what does not fit is no packet, and its ICRC has no meaning.
+    let udp_len = (UDP_LEN + covered + ICRC_LEN) as u16;
     match (flow.src.to_canonical(), flow.dst.to_canonical()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let mut prefix = [0xff; LRH_LEN + IPV4_LEN + UDP_LEN + BTH_LEN];
+            let mut prefix = [0xff; LRH_LEN + IPV4_LEN + UDP_LEN];
             let ip = &mut prefix[LRH_LEN..];
             ip[0] = 0x45;
             ip[2..4].copy_from_slice(&udp_len.wrapping_add(IPV4_LEN as u16).to_be_bytes());
@@ -118,11 +128,11 @@ pub fn compute_fragment(flow: &Flow, ident: u16, flags_fragment: u16, covered: &
             ip[9] = UDP;
             ip[12..16].copy_from_slice(&src.octets());
             ip[16..20].copy_from_slice(&dst.octets());
-            let len = fill_transport(&mut ip[IPV4_LEN..], flow, udp_len, bth);
-            hasher.update(&prefix[..LRH_LEN + IPV4_LEN + len]);
+            fill_udp(&mut ip[IPV4_LEN..], flow, udp_len);
+            crc32fast::hash(&prefix)
         }
         (src, dst) => {
-            let mut prefix = [0xff; LRH_LEN + IPV6_LEN + UDP_LEN + BTH_LEN];
+            let mut prefix = [0xff; LRH_LEN + IPV6_LEN + UDP_LEN];
             let ip = &mut prefix[LRH_LEN..];
             // Version 6; the traffic class and the flow label behind it are ones.
             ip[0] = 0x6f;
@@ -130,25 +140,64 @@ pub fn compute_fragment(flow: &Flow, ident: u16, flags_fragment: u16, covered: &
             ip[6] = UDP;
             ip[8..24].copy_from_slice(&octets_v6(src));
             ip[24..40].copy_from_slice(&octets_v6(dst));
-            let len = fill_transport(&mut ip[IPV6_LEN..], flow, udp_len, bth);
-            hasher.update(&prefix[..LRH_LEN + IPV6_LEN + len]);
+            fill_udp(&mut ip[IPV6_LEN..], flow, udp_len);
+            crc32fast::hash(&prefix)
         }
     }
-    hasher.update(rest);
-    hasher.finalize()
 }
 
-/// Writes the UDP header, its checksum left as ones, and the BTH with its masked byte; returns their length.
-fn fill_transport(out: &mut [u8], flow: &Flow, udp_len: u16, bth: &[u8]) -> usize {
+/// Writes the UDP header, its checksum left as ones.
+fn fill_udp(out: &mut [u8], flow: &Flow, udp_len: u16) {
     out[0..2].copy_from_slice(&flow.src_port.to_be_bytes());
     out[2..4].copy_from_slice(&flow.dst_port.to_be_bytes());
     out[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    let bth_out = &mut out[UDP_LEN..UDP_LEN + bth.len()];
-    bth_out.copy_from_slice(bth);
-    if let Some(ecn) = bth_out.get_mut(BTH_ECN) {
-        *ecn = 0xff;
+}
+
+/// ICRCs of packets of one flow that follow each other, most of them of one length.
+///
+/// The headers of the network are hashed once for each length. Packets differ there in their identification alone, and
+/// a CRC is linear: what that adds to it comes from a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowCrc {
+    flow: Flow,
+    is_ipv4: bool,
+    /// The length of the covered bytes.
+    covered: usize,
+    /// The CRC of the headers of the network, for that length and the identification 0.
+    network: u32,
+}
+
+impl FlowCrc {
+    pub(crate) fn new(flow: Flow) -> Self {
+        let is_ipv4 = is_ipv4(&flow);
+        // No packet is as long.
+        Self { flow, is_ipv4, covered: usize::MAX, network: 0 }
     }
-    UDP_LEN + bth.len()
+
+    /// As [`compute`]. The byte of the BTH that routers may change is set to ones for the time of the call.
+    pub(crate) fn compute(&mut self, ident: u16, covered: &mut [u8]) -> u32 {
+        let Some(ecn) = covered.get_mut(BTH_ECN) else { return compute(&self.flow, ident, covered) };
+        let kept = std::mem::replace(ecn, 0xff);
+        let crc = self.hash(ident, covered);
+        covered[BTH_ECN] = kept;
+        crc
+    }
+
+    /// The CRC of the headers of the network and of `covered` as it is.
+    fn hash(&mut self, ident: u16, covered: &[u8]) -> u32 {
+        if self.covered != covered.len() {
+            (self.covered, self.network) =
+                (covered.len(), network(&self.flow, 0, DONT_FRAGMENT, covered.len()));
+        }
+        let ident = if self.is_ipv4 { ident_part(ident) } else { 0 };
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.network ^ ident);
+        hasher.update(covered);
+        hasher.finalize()
+    }
+}
+
+fn is_ipv4(flow: &Flow) -> bool {
+    flow.src.to_canonical().is_ipv4() && flow.dst.to_canonical().is_ipv4()
 }
 
 fn octets_v6(ip: IpAddr) -> [u8; 16] {
@@ -219,11 +268,46 @@ fn inverse_power(exponent: u32) -> u32 {
         .fold(ONE, |power, (_, &square)| multiply(power, square))
 }
 
+/// x^exponent mod P(x), in as many steps.
+const fn power(exponent: u32) -> u32 {
+    let mut power = ONE;
+    let mut k = 0;
+    while k < exponent {
+        power = times_x(power);
+        k += 1;
+    }
+    power
+}
+
+/// Bytes of the IPv4 header behind the identification (it starts with the length, 4 bytes, and the identification, 2), and
+/// the UDP header.
+const BEHIND: u32 = (IPV4_LEN - 6 + UDP_LEN) as u32;
+
+/// What an identification adds to the CRC of the headers of the network.
+const fn ident_delta(ident: u16) -> u32 {
+    const SHIFT: u32 = power(8 * BEHIND + 32);
+    // As in `explain`: the bits of the first byte are the low bits of the reflected form.
+    multiply((ident.swap_bytes() as u32) << 16, SHIFT)
+}
+
+/// [`ident_delta`] of the places in a train.
+const IDENT_PARTS: [u32; TRAIN_INDICES as usize] = {
+    let mut table = [0; TRAIN_INDICES as usize];
+    let mut ident = 0;
+    while ident < TRAIN_INDICES {
+        table[ident as usize] = ident_delta(ident);
+        ident += 1;
+    }
+    table
+};
+
+fn ident_part(ident: u16) -> u32 {
+    IDENT_PARTS.get(usize::from(ident)).copied().unwrap_or_else(|| ident_delta(ident))
+}
+
 /// x^-(8n + 32) for a packet with `covered` bytes from the BTH up to the ICRC: `n` bytes of it and of the IP and
 /// UDP headers lie behind the IPv4 identification.
 fn inverse_for(covered: u32) -> u32 {
-    /// Rest of the IPv4 header, which starts with the length (4 bytes) and the identification (2), and UDP header.
-    const BEHIND: u32 = (IPV4_LEN - 6 + UDP_LEN) as u32;
     inverse_power(8 * (BEHIND + covered) + 32)
 }
 
@@ -232,12 +316,22 @@ const CACHED: usize = 64;
 
 /// Checks ICRCs of packets whose IPv4 identification is not known (see the [module](self)).
 ///
-/// Keeps the constants of recent packet lengths, half a kibibyte; one that is not there is computed by some ten
+/// Keeps the constants of recent packet lengths, 5 KiB; one that is not there is computed by some ten
 /// polynomial multiplications. Packets with the expected identification cost their CRC and nothing more.
 #[derive(Clone, Debug)]
 pub struct IdentSolver {
     /// Direct-mapped by length: length of the covered bytes, and the constant for it.
     cache: [(u32, u32); CACHED],
+    recent: [Recent; CACHED],
+}
+
+/// What is known of packets of one length, as many as [`CACHED`] by that length.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    crc: FlowCrc,
+    covered: usize,
+    /// What it adds to the CRC that the byte of the BTH which routers may change counts as ones, and is 0.
+    ones: u32,
 }
 
 impl Default for IdentSolver {
@@ -251,7 +345,10 @@ impl IdentSolver {
     #[must_use]
     pub fn new() -> Self {
         // The entry for length 0 is right as it stands, so no "empty" mark is needed.
-        Self { cache: [(0, inverse_for(0)); CACHED] }
+        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let crc = FlowCrc::new(Flow { src: nobody, dst: nobody, src_port: 0, dst_port: 0 });
+        let recent = Recent { crc, covered: usize::MAX, ones: 0 };
+        Self { cache: [(0, inverse_for(0)); CACHED], recent: [recent; CACHED] }
     }
 
     /// Checks the ICRC at the end of a UDP payload.
@@ -259,15 +356,34 @@ impl IdentSolver {
         let Some((covered, received)) = datagram.split_last_chunk::<ICRC_LEN>() else {
             return IcrcVerdict::Bad;
         };
-        let delta = compute(flow, expected_ident, covered) ^ u32::from_le_bytes(*received);
+        let delta = self.compute(flow, expected_ident, covered) ^ u32::from_le_bytes(*received);
         if delta == 0 {
             return IcrcVerdict::Exact;
         }
-        let is_ipv4 = flow.src.to_canonical().is_ipv4() && flow.dst.to_canonical().is_ipv4();
         match u32::try_from(covered.len()) {
-            Ok(len) if is_ipv4 && len <= u32::from(u16::MAX) => self.explain(delta, expected_ident, len),
+            Ok(len) if is_ipv4(flow) && len <= u32::from(u16::MAX) => {
+                self.explain(delta, expected_ident, len)
+            }
             _ => IcrcVerdict::Bad,
         }
+    }
+
+    /// As [`compute`].
+    fn compute(&mut self, flow: &Flow, ident: u16, covered: &[u8]) -> u32 {
+        if covered.get(BTH_ECN) != Some(&0) {
+            return compute(flow, ident, covered);
+        }
+        let recent = &mut self.recent[(covered.len() >> 2) % CACHED];
+        if recent.crc.flow != *flow {
+            recent.crc = FlowCrc::new(*flow);
+        }
+        let crc = recent.crc.hash(ident, covered);
+        if recent.covered != covered.len() {
+            // A CRC is linear: what a byte of ones adds to it depends on how many bytes there are behind it, and on
+            // nothing else.
+            *recent = Recent { covered: covered.len(), ones: crc ^ compute(flow, ident, covered), ..*recent };
+        }
+        crc ^ recent.ones
     }
 
     /// Looks for the identification that makes this difference to `expected_ident`.

@@ -1,4 +1,5 @@
 use super::*;
+use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -143,5 +144,62 @@ proptest! {
         let mut solver = IdentSolver::new();
         let verdict = solver.verify(&flow, expected, &datagram(&flow, ident, len * 4));
         prop_assert_eq!(verdict, expected_verdict(expected, ident));
+    }
+}
+
+/// Flows of both families, and one that is written as the other.
+fn flows() -> [Flow; 4] {
+    let flow = |src: &str, dst: &str, src_port| Flow {
+        src: src.parse().unwrap(),
+        dst: dst.parse().unwrap(),
+        src_port,
+        dst_port: 4791,
+    };
+    [
+        flow("10.0.0.1", "10.0.0.2", 49_152),
+        flow("10.0.0.1", "10.0.0.2", 49_153),
+        flow("::ffff:10.9.0.1", "10.0.0.2", 7),
+        flow("fe80::1", "2001:db8::7", 65_535),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn packets_of_a_flow_have_the_icrc_of_each_alone(
+        which in 0..4_usize,
+        packets in vec((any::<u16>(), vec(any::<u8>(), 0..200)), 1..8),
+    ) {
+        let flow = flows()[which];
+        let mut crc = FlowCrc::new(flow);
+        for (ident, mut covered) in packets {
+            // Small ones come from a table.
+            for ident in [ident, ident % 100] {
+                let before = covered.clone();
+                prop_assert_eq!(crc.compute(ident, &mut covered), compute(&flow, ident, &before));
+                prop_assert_eq!(&covered, &before);
+            }
+        }
+    }
+
+    #[test]
+    fn packets_of_many_flows_and_lengths_are_checked_like_each_alone(
+        packets in vec((0..4_usize, any::<u8>(), prop_oneof![Just(16), Just(272), 0..600_usize], 0..64_u16), 1..20),
+    ) {
+        let mut solver = IdentSolver::new();
+        for (which, ecn, len, ident) in packets {
+            let flow = flows()[which];
+            // Mostly 0, as on the wire.
+            for ecn in [ecn, 0] {
+                let mut packet: Vec<u8> = (0..len).map(|i| (i * 31) as u8).collect();
+                if let Some(byte) = packet.get_mut(BTH_ECN) {
+                    *byte = ecn;
+                }
+                let crc = compute(&flow, ident, &packet);
+                packet.extend(crc.to_le_bytes());
+                prop_assert_eq!(solver.verify(&flow, ident, &packet), IcrcVerdict::Exact);
+                packet[len] ^= 1;
+                prop_assert_eq!(solver.verify(&flow, ident, &packet), IcrcVerdict::Bad);
+            }
+        }
     }
 }
