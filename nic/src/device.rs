@@ -4,11 +4,12 @@ use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
 use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig};
 use crate::error::{Error, Result};
+use crate::link::LinkConfig;
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::xrc::XrcDomain;
-use cc::Pace;
+use cc::{Algorithm, Pace};
 use qp::counters::QpCounters;
 use qp::{Gid, Mtu, PKey, Qpn};
 use std::net::IpAddr;
@@ -62,6 +63,10 @@ pub struct DeviceConfig {
     pub capture: Option<PathBuf>,
     /// Congestion control, and the rate of the port.
     pub rate: RateConfig,
+    /// The link: the port that it behaves like.
+    pub link: LinkConfig,
+    /// Congestion control.
+    pub cc: Algorithm,
 }
 
 impl Default for DeviceConfig {
@@ -80,6 +85,8 @@ impl Default for DeviceConfig {
             fault_seed: 0,
             capture: None,
             rate: RateConfig::default(),
+            link: LinkConfig::default(),
+            cc: Algorithm::Off,
         }
     }
 }

@@ -27,6 +27,12 @@ pub enum Error {
     /// What was given as P_Key table is none.
     #[error(transparent)]
     PKeys(#[from] PKeyTableError),
+    /// What was said about the link does not fit together.
+    #[error("link: {0}")]
+    Link(#[from] crate::link::LinkConfigError),
+    /// A configuration file cannot be used.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
     /// A range of a memory region that does not exist.
     #[error("bytes {start}..{end} are not inside the region, which has {len}")]
     Range {

@@ -10,9 +10,11 @@
 use crate::device::{Device, pace};
 use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
+use crate::link::LinkConfig;
 use crate::net::signed_port;
 use crate::port::{Clock, Io, Port, SimPacket};
 use crate::queue::locked;
+use cc::Algorithm;
 use qp::wire::Arrival;
 use qp::{Mtu, PKey};
 use std::cmp::Ordering as Order;
@@ -43,6 +45,10 @@ pub struct DeviceSetup {
     pub partner: PartnerSetup,
     /// Congestion control, and the rate of the port.
     pub rate: RateConfig,
+    /// The link: the port that it behaves like.
+    pub link: LinkConfig,
+    /// Congestion control.
+    pub cc: Algorithm,
 }
 
 impl Default for DeviceSetup {
@@ -55,6 +61,8 @@ impl Default for DeviceSetup {
             peer_window: None,
             partner: PartnerSetup::default(),
             rate: RateConfig::default(),
+            link: LinkConfig::default(),
+            cc: Algorithm::Off,
         }
     }
 }
