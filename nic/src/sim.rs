@@ -130,10 +130,14 @@ impl Net {
     /// A new device that is set up so.
     ///
     /// # Errors
-    /// [`Error::PKeys`](crate::Error::PKeys): the P_Key table is none.
+    /// [`Error::PKeys`](crate::Error::PKeys): the P_Key table is none; [`Error::Link`](crate::Error::Link): the link or the
+    /// congestion control is not in order.
     pub fn device_with(&self, setup: &DeviceSetup) -> Result<Device> {
         let pkeys = PKeyTable::new(&setup.pkeys)?;
-        Ok(self.add(setup, pkeys))
+        let link = setup.link.at(&setup.cc, setup.mtu)?;
+        let device = self.add(setup, pkeys);
+        device.inner.port.set_link(&link, device.inner.fault_seed);
+        Ok(device)
     }
 
     fn add(&self, setup: &DeviceSetup, pkeys: PKeyTable) -> Device {

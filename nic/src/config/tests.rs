@@ -66,7 +66,7 @@ fn errors_name_the_line_and_the_word() {
         ("[link]\nmodel = \"ethernet\"\nvls = 2", 3, "ib-credits"),
         ("[link]\nrate = \"1 Gb/s\"\n[cc]\nalgorithm = \"dcqcn\"\npmax = 2.0", 5, "pmax"),
         ("[cc]\nalgorithm = \"dcqcn\"\nrpg_speed = 2", 3, "rpg_speed"),
-        ("[cc]\nalgorithm = \"bbr\"", 1, "bbr"),
+        ("[cc]\nalgorithm = \"bbr\"", 2, "bbr"),
         ("[link\n", 1, ""),
     ] {
         let error = wrong(text);
