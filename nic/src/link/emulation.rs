@@ -200,7 +200,7 @@ impl Emulation {
             train,
             dropped: false,
         };
-        if let Err((mut frame, why)) = egress.enqueue(at, frame) {
+        if let Some((mut frame, why)) = egress.enqueue(at, frame) {
             entered.dropped = true;
             drop_by(&self.name, &mut frame, why);
             out(frame);

@@ -113,19 +113,15 @@ impl Egress {
         EmulationStats { pauses_sent: self.pauses.as_ref().map_or(0, |p| p.sent), ..self.stats }
     }
 
-    /// Puts a packet that arrives at `at` into its queue.
-    ///
-    /// # Errors
-    /// There is no room, or no queue: the packet comes back, with the reason.
-    pub(super) fn enqueue(&mut self, at: Instant, frame: Frame) -> Result<(), (Frame, &'static str)> {
+    /// Puts a packet that arrives at `at` into its queue. Without room or queue it comes back, with the reason.
+    pub(super) fn enqueue(&mut self, at: Instant, frame: Frame) -> Option<(Frame, &'static str)> {
         let priority = priority_of(frame.tos);
         let bytes = wire_bytes(frame.bytes.len(), frame.flow.src.is_ipv6());
-        let refused = self.admit(&frame, priority, bytes);
-        let (lossless, queue) = match refused {
+        let (lossless, queue) = match self.admit(&frame, priority, bytes) {
             Ok(place) => place,
             Err(why) => {
                 self.stats.dropped += 1;
-                return Err((frame, why));
+                return Some((frame, why));
             }
         };
         let size = u64::from(bytes);
@@ -145,7 +141,7 @@ impl Egress {
             self.line.begin(at);
             self.send_next();
         }
-        Ok(())
+        None
     }
 
     /// Whether a packet is lossless, and its queue; or why it is dropped.

@@ -120,7 +120,7 @@ fn drops(headroom: u64, begun: u64) -> u64 {
     let mut busy = Duration::ZERO;
     let (mut sent, mut at) = (0, Duration::ZERO);
     while sent < 100 {
-        if (sent + begun) % train == 0 && paused_from.is_some_and(|from| from <= at) {
+        if (sent + begun).is_multiple_of(train) && paused_from.is_some_and(|from| from <= at) {
             break;
         }
         at += each;
