@@ -1,6 +1,8 @@
 //! Links that behave like those of a given rate, buffer and receiver, in virtual time and over sockets.
 
+use qp::wire::mad::hello::Features;
 use rnic::cc::Rate;
+use rnic::engine::PartnerSetup;
 use rnic::link::emulation::wire_bytes;
 use rnic::sim::{DeviceSetup, Net};
 use rnic::{Access, AddressVector, Device, DeviceConfig, Error, Mtu, RcEnd, WcStatus};
@@ -109,6 +111,25 @@ fn a_slow_receiver_overruns_its_socket_in_virtual_time() {
     assert_eq!(overrun(50), 0);
     // What is in the buffer is 51 packets; the receiver reads few more meanwhile.
     assert!(overrun(500) > 300);
+}
+
+#[test]
+fn a_port_that_fills_up_has_its_peers_pause() {
+    // The window of one connection arrives at once: more than XOFF, less than the headroom.
+    let paused = |features| {
+        let net = Net::new();
+        let partner = PartnerSetup { features, rate: Rate::from_gbps(1), ..PartnerSetup::default() };
+        let link = "rate=1Gb/s,pfc=0,xoff=50KB,headroom=500KB";
+        let device = |link| net.device_with(&DeviceSetup { partner: partner.clone(), ..setup(link) });
+        let (a, b) = (device("").expect("a device"), device(link).expect("a device"));
+        let (left, right) = RcEnd::pair(&a, &b).expect("connected");
+        write(&left, &right, 4 << 20);
+        assert_eq!(counter(&b, "link_rx_dropped"), 0);
+        assert!(counter(&b, "link_tx_pause") > 0);
+        counter(&a, "rx_pause")
+    };
+    assert!(paused(Features::PAUSE) > 0);
+    assert_eq!(paused(Features::default()), 0, "it is told only if it would understand");
 }
 
 #[test]

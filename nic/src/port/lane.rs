@@ -235,16 +235,21 @@ impl Lane {
         if matches!(self.io, Io::Sim { .. }) {
             self.read(now);
         }
-        if self.link.poll_timeout().is_none_or(|due| due > now) {
-            return;
+        if self.link.poll_timeout().is_some_and(|due| due <= now) {
+            let both = self.both_clocks(now);
+            let Self { engine, link, outgoing, incoming, .. } = self;
+            link.handle_timeout(both, &mut |frame| match frame.direction {
+                Direction::Tx => outgoing.push_back(frame),
+                Direction::Rx => incoming.push_back(frame),
+            });
+            deliver(engine, incoming, now);
         }
-        let both = self.both_clocks(now);
-        let Self { engine, link, outgoing, incoming, .. } = self;
-        link.handle_timeout(both, &mut |frame| match frame.direction {
-            Direction::Tx => outgoing.push_back(frame),
-            Direction::Rx => incoming.push_back(frame),
-        });
-        deliver(engine, incoming, now);
+        // Whatever came in, now or before, may have filled the emulated port.
+        if let Some(emulation) = self.link.layer_mut::<Emulation>() {
+            while let Some((peer, frame)) = emulation.poll_pause(now) {
+                self.engine.send_pause(peer, &frame);
+            }
+        }
     }
 
     /// Sends what is due, within the bound of a turn. Returns how many trains.
