@@ -223,7 +223,7 @@ pub struct Counters {
     pub qp: QpCounters,
     /// Of the sockets; `None` in a simulation.
     pub socket: Option<SocketCounters>,
-    /// Of the emulated link; `None` without one.
+    /// Of the emulated link; `None` without one, where its counters are 0.
     pub link: Option<EmulationStats>,
 }
 
@@ -267,7 +267,8 @@ impl Counters {
     /// Every counter with its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let socket = self.socket.iter().flat_map(|s| SOCKET.map(|(name, _, value)| (name, value(s))));
-        let link = self.link.iter().flat_map(|s| LINK.map(|(name, _, value)| (name, value(s))));
+        let stats = self.link.unwrap_or_default();
+        let link = LINK.into_iter().map(move |(name, _, value)| (name, value(&stats)));
         self.qp.iter().chain(self.port.iter()).chain(socket).chain(link)
     }
 
