@@ -4,11 +4,13 @@ use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
 use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig};
 use crate::error::{Error, Result};
+use crate::link::LinkConfig;
+use crate::link::emulation::EmulationStats;
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
-use crate::port::{Clock, Io, Port, UdpIo};
+use crate::port::{Clock, Io, Lane, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::xrc::XrcDomain;
-use cc::Pace;
+use cc::{Algorithm, Pace};
 use qp::counters::QpCounters;
 use qp::{Gid, Mtu, PKey, Qpn};
 use std::net::IpAddr;
@@ -56,12 +58,16 @@ pub struct DeviceConfig {
     pub pkeys: Vec<PKey>,
     /// Fault rules, in the language of [`crate::link::faults`].
     pub faults: Vec<String>,
-    /// What the randomness of the fault rules follows from.
+    /// What the randomness of the fault rules and of the marks of the link follows from.
     pub fault_seed: u64,
     /// A file to capture all packets into, as pcapng.
     pub capture: Option<PathBuf>,
     /// Congestion control, and the rate of the port.
     pub rate: RateConfig,
+    /// The link: the port that it behaves like.
+    pub link: LinkConfig,
+    /// Congestion control.
+    pub cc: Algorithm,
 }
 
 impl Default for DeviceConfig {
@@ -80,6 +86,8 @@ impl Default for DeviceConfig {
             fault_seed: 0,
             capture: None,
             rate: RateConfig::default(),
+            link: LinkConfig::default(),
+            cc: Algorithm::Off,
         }
     }
 }
@@ -215,6 +223,8 @@ pub struct Counters {
     pub qp: QpCounters,
     /// Of the sockets; `None` in a simulation.
     pub socket: Option<SocketCounters>,
+    /// Of the emulated link; `None` without one, where its counters are 0.
+    pub link: Option<EmulationStats>,
 }
 
 /// The counters of the sockets: name, what it counts, and where it stands.
@@ -236,17 +246,37 @@ const SOCKET: [SocketCounter; 3] = [
     }),
 ];
 
+/// The counters of an emulated link: name, what it counts, and where it stands.
+type LinkCounter = (&'static str, &'static str, fn(&EmulationStats) -> u64);
+
+const LINK: [LinkCounter; 7] = [
+    ("link_rx_packets", "Packets that left the queue of the emulated port.", |s| s.dequeued_packets),
+    ("link_rx_bytes", "Bytes that left it, as they count on Ethernet.", |s| s.dequeued_bytes),
+    ("link_rx_marked", "Packets that it marked as having met congestion.", |s| s.marked),
+    ("link_rx_dropped", "Packets that it dropped because its buffer was full.", |s| s.dropped),
+    ("link_rx_queue_max", "The most bytes that ever waited in it.", |s| s.queue_bytes_max),
+    ("link_tx_pause", "Pause frames that it had for its peers.", |s| s.pauses_sent),
+    (
+        "link_rx_overrun",
+        "Packets that the socket buffer of a slow receiver had no room for, in a simulation.",
+        |s| s.receiver_overrun,
+    ),
+];
+
 impl Counters {
     /// Every counter with its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let socket = self.socket.iter().flat_map(|s| SOCKET.map(|(name, _, value)| (name, value(s))));
-        self.qp.iter().chain(self.port.iter()).chain(socket)
+        let stats = self.link.unwrap_or_default();
+        let link = LINK.into_iter().map(move |(name, _, value)| (name, value(&stats)));
+        self.qp.iter().chain(self.port.iter()).chain(socket).chain(link)
     }
 
     /// Every counter's name with what it counts.
     pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
         let socket = SOCKET.iter().map(|(name, meaning, _)| (*name, *meaning));
-        QpCounters::describe().chain(PortCounters::describe()).chain(socket)
+        let link = LINK.iter().map(|(name, meaning, _)| (*name, *meaning));
+        QpCounters::describe().chain(PortCounters::describe()).chain(socket).chain(link)
     }
 }
 
@@ -255,9 +285,11 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Open`] says what is in the way of the address and what to do about it; [`Error::PKeys`] what is wrong with
-    /// the P_Key table.
+    /// the P_Key table, [`Error::Link`] with the link or the congestion control.
     pub fn open(config: &DeviceConfig) -> Result<Self> {
         let pkeys = PKeyTable::new(&config.pkeys)?;
+        // Before a socket is opened.
+        config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096))?;
         let ip = config.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
         let mut socket = SocketConfig::new(ip);
         socket.scope_id = config.scope_id;
@@ -278,10 +310,12 @@ impl Device {
         let told = state.and_then(|state| state.path_mtu());
         let carried = told.or_else(|| interface_mtu(address)).unwrap_or(Mtu::B1024);
         let largest = config.mtu.unwrap_or(Mtu::B4096);
+        let active_mtu = carried.min(largest);
+        let link = config.link.at(&config.cc, active_mtu)?;
         let engine = EngineConfig {
             address,
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
-            active_mtu: carried.min(largest),
+            active_mtu,
             slot: rand::random(),
             seed: None,
             peer_window: config.peer_window,
@@ -292,6 +326,7 @@ impl Device {
         };
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);
+        port.set_link(&link, config.fault_seed);
         let device = Self::around("rnic0".into(), port, config.fault_seed);
         for rule in &config.faults {
             device.add_fault(rule)?;
@@ -383,7 +418,14 @@ impl Device {
                 Io::Udp(udp) => Some(udp.counters()),
                 Io::Sim { .. } => None,
             },
+            link: lane.link_stats(),
         })
+    }
+
+    /// How full the emulated link is and what it did; `None` without one, and in a forked child.
+    #[must_use]
+    pub fn link_stats(&self) -> Option<EmulationStats> {
+        self.inner.port().ok()?.with_lane(Lane::link_stats)
     }
 
     /// What one queue pair counted; `None` if there is no such queue pair.

@@ -1,6 +1,8 @@
 //! Errors of the API.
 
+use crate::config::ConfigError;
 use crate::engine::{ModifyQpError, PKeyTableError, ResourceError};
+use crate::link::LinkConfigError;
 use qp::queue_pair::PostError;
 use std::time::Duration;
 use thiserror::Error;
@@ -27,6 +29,12 @@ pub enum Error {
     /// What was given as P_Key table is none.
     #[error(transparent)]
     PKeys(#[from] PKeyTableError),
+    /// What was said about the link does not fit together.
+    #[error("link: {0}")]
+    Link(Box<LinkConfigError>),
+    /// A configuration file cannot be used.
+    #[error(transparent)]
+    Config(Box<ConfigError>),
     /// A range of a memory region that does not exist.
     #[error("bytes {start}..{end} are not inside the region, which has {len}")]
     Range {
@@ -68,6 +76,18 @@ pub enum Error {
         /// Its answer.
         source: std::io::Error,
     },
+}
+
+impl From<LinkConfigError> for Error {
+    fn from(error: LinkConfigError) -> Self {
+        Self::Link(Box::new(error))
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(Box::new(error))
+    }
 }
 
 /// A result of the API.

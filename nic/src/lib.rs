@@ -35,6 +35,7 @@ pub mod sim;
 
 mod address_handle;
 mod completion;
+mod config;
 mod connection;
 mod destroy;
 mod device;
@@ -54,7 +55,10 @@ mod window;
 mod xrc;
 
 pub use address_handle::AddressHandle;
+#[doc(inline)]
+pub use cc;
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
+pub use config::{ConfigError, ConfigFault};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
 pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, DeviceConfig, PortAttr};

@@ -10,9 +10,11 @@
 use crate::device::{Device, pace};
 use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
+use crate::link::LinkConfig;
 use crate::net::signed_port;
 use crate::port::{Clock, Io, Port, SimPacket};
 use crate::queue::locked;
+use cc::Algorithm;
 use qp::wire::Arrival;
 use qp::{Mtu, PKey};
 use std::cmp::Ordering as Order;
@@ -43,6 +45,10 @@ pub struct DeviceSetup {
     pub partner: PartnerSetup,
     /// Congestion control, and the rate of the port.
     pub rate: RateConfig,
+    /// The link: the port that it behaves like.
+    pub link: LinkConfig,
+    /// Congestion control.
+    pub cc: Algorithm,
 }
 
 impl Default for DeviceSetup {
@@ -55,6 +61,8 @@ impl Default for DeviceSetup {
             peer_window: None,
             partner: PartnerSetup::default(),
             rate: RateConfig::default(),
+            link: LinkConfig::default(),
+            cc: Algorithm::Off,
         }
     }
 }
@@ -122,10 +130,14 @@ impl Net {
     /// A new device that is set up so.
     ///
     /// # Errors
-    /// [`Error::PKeys`](crate::Error::PKeys): the P_Key table is none.
+    /// [`Error::PKeys`](crate::Error::PKeys): the P_Key table is none; [`Error::Link`](crate::Error::Link): the link or the
+    /// congestion control is not in order.
     pub fn device_with(&self, setup: &DeviceSetup) -> Result<Device> {
         let pkeys = PKeyTable::new(&setup.pkeys)?;
-        Ok(self.add(setup, pkeys))
+        let link = setup.link.at(&setup.cc, setup.mtu)?;
+        let device = self.add(setup, pkeys);
+        device.inner.port.set_link(&link, device.inner.fault_seed);
+        Ok(device)
     }
 
     fn add(&self, setup: &DeviceSetup, pkeys: PKeyTable) -> Device {

@@ -16,10 +16,14 @@
 //! identification that the ICRC was computed with is also the one that the packet will have.
 
 pub mod capture;
+mod config;
+pub mod emulation;
 pub mod faults;
 mod size;
 
 pub use size::wire_bytes;
+
+pub use config::{HOST_RATE, LARGEST_HEADERS, LinkConfig, LinkConfigError, LinkProfile, Model};
 
 use qp::wire::icrc::Flow;
 use std::any::Any;

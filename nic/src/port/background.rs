@@ -208,7 +208,7 @@ impl Background {
             if watch.polling {
                 port.sweep();
                 drop(port);
-                if self.sleep(ASIDE, || Some(Instant::now() + STANDBY)) {
+                if self.sleep(ASIDE, || (Some(Instant::now() + STANDBY), false)) {
                     next_look = now;
                 }
                 continue;
@@ -223,19 +223,19 @@ impl Background {
         }
     }
 
-    /// Sleeps until the instant that `until` names, a wish, news of the host, or (blocked) a packet. Returns whether
+    /// Sleeps until the instant that `until` names, a wish, news of the host, or, if it says so, a packet. Returns whether
     /// there are news of the host.
-    fn sleep(&self, mode: u8, until: impl FnOnce() -> Option<Instant>) -> bool {
+    fn sleep(&self, mode: u8, until: impl FnOnce() -> (Option<Instant>, bool)) -> bool {
         let Some(wake) = self.wake.get() else { return false };
         let mut news = false;
         self.sleeps_until.store(u64::MAX, Ordering::SeqCst);
         self.mode.store(mode, Ordering::SeqCst);
         // Only now: whoever changes something from here on sees the mode, and what changed before is seen here.
-        let until = until();
+        let (until, listens) = until();
         self.sleeps_until.store(until.map_or(u64::MAX, |at| self.nanos(at)), Ordering::SeqCst);
         if !self.stop.load(Ordering::SeqCst) && !self.handover.load(Ordering::SeqCst) {
             let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
-            let [socket, groups] = if mode == BLOCKED {
+            let [socket, groups] = if listens {
                 [self.socket.load(Ordering::Relaxed), self.groups.load(Ordering::SeqCst)]
             } else {
                 [-1, -1]

@@ -1,9 +1,11 @@
 //! Everything behind the lock of a port: the engine, the link and the sockets, in one pass.
 
 use super::io::Io;
+use super::throttle::{SocketBuffer, Throttle, bytes_of};
 use crate::engine::{Arrival, Departure, Engine, Membership, ResourceError};
 use crate::error::Error;
-use crate::link::{Direction, Fate, Frame, FrameRef, LinkStack, Now};
+use crate::link::emulation::{Emulation, EmulationStats};
+use crate::link::{Direction, Fate, Frame, FrameRef, LinkProfile, LinkStack, Now};
 use crate::net::{Datagram, RecvBatch, RecvError};
 use qp::wire::{Flow, UDP_PORT};
 use qp::{Gid, Qpn};
@@ -50,6 +52,10 @@ pub(crate) struct Lane {
     quiet: bool,
     /// One instant on both clocks.
     clocks: Now,
+    /// A slow receiver: when it reads.
+    throttle: Option<Throttle>,
+    /// What a slow receiver has not read yet, in a simulation.
+    unread: SocketBuffer,
 }
 
 impl Lane {
@@ -67,7 +73,30 @@ impl Lane {
             answers: false,
             quiet: true,
             clocks,
+            throttle: None,
+            unread: SocketBuffer::default(),
         }
+    }
+
+    /// Makes the port behave like that of `profile`, before anything arrives. Randomness follows from `seed`.
+    pub(crate) fn set_link(&mut self, profile: &LinkProfile, now: Instant, seed: u64) {
+        if let Some(emulation) = Emulation::new(profile, now, seed) {
+            self.link.push_layer(emulation);
+        }
+        self.throttle = profile.receiver_rate.map(|rate| Throttle::new(rate, now));
+    }
+
+    /// What the emulated link counted; `None` if there is none.
+    pub(crate) fn link_stats(&mut self) -> Option<EmulationStats> {
+        let stats = self.link.layer_mut::<Emulation>().map(|emulation| emulation.stats());
+        let receiver_overrun = self.unread.overrun();
+        (stats.is_some() || self.throttle.is_some())
+            .then(|| EmulationStats { receiver_overrun, ..stats.unwrap_or_default() })
+    }
+
+    /// Whether the port reads its socket as soon as something is there; if not, [`next_timer`](Self::next_timer) says when.
+    pub(super) fn listens(&self) -> bool {
+        self.throttle.as_ref().and_then(Throttle::opens_at).is_none()
     }
 
     /// `now` on both clocks.
@@ -112,7 +141,12 @@ impl Lane {
     }
 
     fn receive(&mut self, now: Instant) -> u32 {
-        let Self { engine, link, io: Io::Udp(udp), incoming, clocks, quiet, .. } = self else { return 0 };
+        let Self { engine, link, io: Io::Udp(udp), incoming, clocks, quiet, throttle, .. } = self else {
+            return 0;
+        };
+        if throttle.as_ref().is_some_and(|t| !t.is_open(now)) {
+            return 0;
+        }
         let udp = &mut **udp;
         let dst = udp.socket.ip();
         let both = Now { instant: now, wall: clocks.wall + now.saturating_duration_since(clocks.instant) };
@@ -127,23 +161,52 @@ impl Lane {
             }
             count += datagrams;
             take_in_all(engine, link, incoming, both, &udp.batch, dst);
+            if let Some(throttle) = throttle {
+                throttle.note_read(now, bytes_in(&udp.batch));
+                if !throttle.is_open(now) {
+                    break;
+                }
+            }
         }
         let batch = &mut udp.batch;
         udp.groups.each_ready(|group| {
-            count += received(group.recv(batch));
+            let datagrams = received(group.recv(batch));
+            count += datagrams;
             take_in_all(engine, link, incoming, both, batch, group.group());
+            if let (Some(throttle), 1..) = (&mut *throttle, datagrams) {
+                throttle.note_read(now, bytes_in(batch));
+            }
         });
+        if let (Some(throttle), 0) = (throttle, count) {
+            throttle.note_empty();
+        }
         *quiet = count == 0;
         count
     }
 
-    /// Takes in one packet, through the link.
+    /// Takes in one packet of a simulation, through the link.
     pub(crate) fn accept(&mut self, now: Instant, arrival: &Arrival, packet: &[u8]) {
+        if self.throttle.is_some() {
+            self.unread.put(arrival, packet);
+            self.read(now);
+            return;
+        }
         let both = self.both_clocks(now);
         if !self.link.transforms(Direction::Rx) {
             self.engine.note_datagram(now, arrival, packet, packet.len());
         }
         take_in(&mut self.engine, &mut self.link, &mut self.incoming, both, arrival, packet);
+    }
+
+    /// A slow receiver of a simulation reads what it may.
+    fn read(&mut self, now: Instant) {
+        let both = self.both_clocks(now);
+        let Self { engine, link, incoming, throttle: Some(throttle), unread, .. } = self else { return };
+        while throttle.is_open(now) {
+            let Some((arrival, packet)) = unread.take() else { return throttle.note_empty() };
+            throttle.note_read(now, bytes_of(packet.len(), 1, arrival.src));
+            take_in(engine, link, incoming, both, &arrival, &packet);
+        }
     }
 
     /// Attaches a queue pair to a multicast group, which the port joins if it is the first.
@@ -169,16 +232,24 @@ impl Lane {
     /// Acts on timers of the engine and the link.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.engine.handle_timeout(now);
-        if self.link.poll_timeout().is_none_or(|due| due > now) {
-            return;
+        if matches!(self.io, Io::Sim { .. }) {
+            self.read(now);
         }
-        let both = self.both_clocks(now);
-        let Self { engine, link, outgoing, incoming, .. } = self;
-        link.handle_timeout(both, &mut |frame| match frame.direction {
-            Direction::Tx => outgoing.push_back(frame),
-            Direction::Rx => incoming.push_back(frame),
-        });
-        deliver(engine, incoming, now);
+        if self.link.poll_timeout().is_some_and(|due| due <= now) {
+            let both = self.both_clocks(now);
+            let Self { engine, link, outgoing, incoming, .. } = self;
+            link.handle_timeout(both, &mut |frame| match frame.direction {
+                Direction::Tx => outgoing.push_back(frame),
+                Direction::Rx => incoming.push_back(frame),
+            });
+            deliver(engine, incoming, now);
+        }
+        // Whatever came in, now or before, may have filled the emulated port.
+        if let Some(emulation) = self.link.layer_mut::<Emulation>() {
+            while let Some((peer, frame)) = emulation.poll_pause(now) {
+                self.engine.send_pause(peer, &frame);
+            }
+        }
     }
 
     /// Sends what is due, within the bound of a turn. Returns how many trains.
@@ -308,7 +379,8 @@ impl Lane {
 
     /// When the next timer is due.
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        [self.engine.poll_timeout(), self.link.poll_timeout()].into_iter().flatten().min()
+        let reads = self.throttle.as_ref().and_then(Throttle::opens_at);
+        [self.engine.poll_timeout(), self.link.poll_timeout(), reads].into_iter().flatten().min()
     }
 }
 
@@ -321,6 +393,12 @@ fn received(result: Result<usize, RecvError>) -> u32 {
             0
         }
     }
+}
+
+/// What a receive call brought, as bytes on Ethernet.
+fn bytes_in(batch: &RecvBatch) -> u64 {
+    let count = |d: Datagram<'_>| bytes_of(d.bytes.len(), d.segments().len(), d.source.ip().to_canonical());
+    batch.datagrams().map(count).sum()
 }
 
 /// Takes in what a receive call brought, all of it sent to `dst`.
@@ -340,6 +418,9 @@ fn take_in_all(
         let first = arrival(&datagram, dst, 0);
         if !link.transforms(Direction::Rx) {
             engine.note_datagram(now.instant, &first, datagram.bytes, datagram.segment_size);
+        }
+        if let Some(emulation) = link.layer_mut::<Emulation>() {
+            emulation.set_train(u32::try_from(datagram.segments().len()).unwrap_or(u32::MAX));
         }
         for (index, packet) in datagram.segments() {
             let arrival = Arrival { ident: u16::try_from(index).unwrap_or(u16::MAX), ..first };

@@ -12,20 +12,21 @@ mod groups;
 mod host;
 mod io;
 mod lane;
+mod throttle;
 
 pub(crate) use background::Background;
 pub(crate) use fork::generation;
 pub(crate) use io::{Io, SimPacket, UdpIo};
+pub(crate) use lane::Lane;
 
 use crate::engine::{Engine, EngineConfig, PortState, ResourceError};
 use crate::error::Error;
-use crate::link::Now;
+use crate::link::{LinkProfile, Now};
 use crate::net::HostWatch;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use host::Host;
-use lane::Lane;
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
@@ -113,6 +114,12 @@ impl Port {
             exit::watch(&port);
         }
         port
+    }
+
+    /// Makes the port behave like that of `profile`, before anything arrives. Randomness follows from `seed`.
+    pub(crate) fn set_link(&self, profile: &LinkProfile, seed: u64) {
+        let now = self.now();
+        self.lane.lock().set_link(profile, now, seed);
     }
 
     /// Whether this process opened the port. A forked child inherits the memory of its parent but not its place in
@@ -278,13 +285,17 @@ impl Port {
         }
     }
 
-    /// When the next turn is wanted, if no packet comes before.
-    fn next_wanted(&self) -> Option<Instant> {
-        let due = self.lane.lock().poll_timeout(Instant::now());
+    /// When the next turn is wanted, if no packet comes before, and whether one that comes is wanted before.
+    fn next_wanted(&self) -> (Option<Instant>, bool) {
+        let (due, listens) = {
+            let lane = self.lane.lock();
+            (lane.poll_timeout(Instant::now()), lane.listens())
+        };
         // As in `release`: whoever posted during the look found the lock taken, and relies on who had it. That is the
         // thread which asks here, so it must not sleep.
         fence(Ordering::SeqCst);
-        if self.rung.load(Ordering::Relaxed) { Some(Instant::now()) } else { due }
+        let due = if self.rung.load(Ordering::Relaxed) { Some(Instant::now()) } else { due };
+        (due, listens)
     }
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over at once.

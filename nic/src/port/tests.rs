@@ -39,13 +39,13 @@ fn what_is_posted_while_somebody_looks_at_the_engine_is_taken_in() -> Result<()>
 #[test]
 fn what_is_posted_while_the_thread_asks_how_long_it_may_sleep_keeps_it_awake() -> Result<()> {
     let (left, _right, port) = sender()?;
-    assert!(port.next_wanted().is_none(), "nothing is under way");
+    assert!(port.next_wanted().0.is_none(), "nothing is under way");
     // As the thread does it: the lock is taken for the look alone.
     let look = port.lane.lock();
     post_elsewhere(&left);
     drop(look);
     assert_eq!(taken_in(&port, &left), 0, "it came too late for whoever had the lock");
-    let wanted = port.next_wanted().expect("a turn");
+    let wanted = port.next_wanted().0.expect("a turn");
     assert!(wanted <= Instant::now() + Duration::from_millis(1));
     port.background_turn();
     assert_eq!(taken_in(&port, &left), 1);

@@ -4,6 +4,7 @@ mod decode;
 mod demo;
 mod doctor;
 mod perf;
+mod setup;
 mod show;
 
 use clap::{Parser, Subcommand};

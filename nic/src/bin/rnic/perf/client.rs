@@ -9,7 +9,8 @@ use super::server::{Side, verifiable};
 use super::service::Service;
 use super::stream::Sent;
 use super::{Failure, counted_since, counters, pingpong, stop, stream};
-use rnic::{Device, DeviceConfig};
+use crate::setup::Setup;
+use rnic::Device;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub(super) struct Args {
     /// Address of the server.
     #[arg(value_name = "SERVER_IP")]
     server: IpAddr,
-    /// The address to measure from; without it, the one that routes to the server, or a free one of 127.0.0.1,
+    /// The address to measure from; without it, that of the configuration file, the one that routes to the server, or a free one of 127.0.0.1,
     /// 127.0.0.2, ...
     #[arg(long, value_name = "IP")]
     bind: Option<IpAddr>,
@@ -102,6 +103,8 @@ pub(super) struct Args {
     /// A fault rule of this side's device, for tests.
     #[arg(long, hide = true)]
     fault: Vec<String>,
+    #[command(flatten)]
+    setup: Setup,
 }
 
 impl Args {
@@ -146,13 +149,12 @@ impl Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let params = args.params();
     params.check()?;
+    let mut config = args.setup.device()?;
     let (mut control, local) = reach(SocketAddr::new(args.server, args.control_port))?;
-    let config = DeviceConfig {
-        // On loopback, where every process has an address of its own, the route says nothing.
-        address: args.bind.or_else(|| (!args.server.is_loopback()).then_some(local)),
-        faults: args.fault.clone(),
-        ..DeviceConfig::default()
-    };
+    // On loopback, where every process has an address of its own, the route says nothing.
+    let routed = (!args.server.is_loopback()).then_some(local);
+    config.address = args.bind.or(config.address).or(routed);
+    config.faults.extend(args.fault.iter().cloned());
     let device = Device::open(&config)?;
     control.send(&Message::Request { params: params.clone() })?;
     let peer = match control.receive(PATIENCE)? {

@@ -6,6 +6,7 @@ use super::params::{Op, Params, Test};
 use super::progress::Progress;
 use super::stream::Arrivals;
 use super::{Failure, counted_since, counters, pingpong, stop, stream};
+use crate::setup::Setup;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{Device, DeviceConfig};
 use std::io::{ErrorKind, Write, stdout};
@@ -20,7 +21,7 @@ const TICK: u16 = 100;
 /// Serve clients, one after the other, until interrupted.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The address to serve; without it, the first free one of 127.0.0.1, 127.0.0.2, ...
+    /// The address to serve; without it, that of the configuration file, or the first free one of 127.0.0.1, 127.0.0.2, ...
     #[arg(long, value_name = "IP")]
     bind: Option<IpAddr>,
     /// TCP port, at the same address, where clients say what to measure. 0 takes a free one.
@@ -29,10 +30,14 @@ pub(super) struct Args {
     /// End after one client.
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    setup: Setup,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let device = Device::open(&DeviceConfig { address: args.bind, ..DeviceConfig::default() })?;
+    let config = args.setup.device()?;
+    let address = args.bind.or(config.address);
+    let device = Device::open(&DeviceConfig { address, ..config })?;
     let wanted = SocketAddr::new(device.address(), args.control_port);
     let listener = TcpListener::bind(wanted)
         .map_err(|error| format!("cannot listen for clients at {wanted}: {error}; see --control-port"))?;

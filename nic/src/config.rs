@@ -1,0 +1,186 @@
+//! Configuration files.
+
+use crate::device::DeviceConfig;
+use crate::link::{LinkConfig, LinkConfigError};
+use cc::Algorithm;
+use qp::{Mtu, PKey};
+use serde::Deserialize;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use toml::de::DeTable;
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub struct ConfigError {
+    /// The file, if it was one.
+    pub path: Option<PathBuf>,
+    /// The line at fault, from 1 on, if there is one.
+    pub line: Option<usize>,
+    /// What is wrong.
+    #[source]
+    pub fault: ConfigFault,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(f, "{}", path.display())?,
+            None => f.write_str("configuration")?,
+        }
+        if let Some(line) = self.line {
+            write!(f, ", line {line}")?;
+        }
+        write!(f, ": {}", self.fault)
+    }
+}
+
+/// What can be wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigFault {
+    /// The file cannot be read.
+    #[error("cannot be read: {0}")]
+    Read(std::io::Error),
+    /// It is no TOML, or a word or value in it is none of ours.
+    #[error("{0}")]
+    Syntax(String),
+    /// What it says about the link, or the congestion control, does not fit together.
+    #[error(transparent)]
+    Link(LinkConfigError),
+}
+
+/// A configuration file: the words are the fields of [`DeviceConfig`].
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    address: Option<IpAddr>,
+    scope_id: u32,
+    mtu: Option<Bytes>,
+    offload: Option<bool>,
+    source_ports: Option<usize>,
+    recv_buffer: Option<usize>,
+    peer_window: Option<u32>,
+    unacked_rate: Option<u64>,
+    pkeys: Vec<u16>,
+    faults: Vec<String>,
+    fault_seed: u64,
+    capture: Option<PathBuf>,
+    link: LinkConfig,
+    cc: Algorithm,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        let of = DeviceConfig::default();
+        Self {
+            address: of.address,
+            scope_id: of.scope_id,
+            mtu: of.mtu.map(Bytes),
+            offload: of.offload,
+            source_ports: of.source_ports,
+            recv_buffer: of.recv_buffer,
+            peer_window: of.peer_window,
+            unacked_rate: of.unacked_rate,
+            pkeys: of.pkeys.iter().map(|pkey| pkey.0).collect(),
+            faults: of.faults,
+            fault_seed: of.fault_seed,
+            capture: of.capture,
+            link: of.link,
+            cc: of.cc,
+        }
+    }
+}
+
+/// A path MTU, in bytes.
+#[derive(Deserialize)]
+#[serde(try_from = "u32")]
+struct Bytes(Mtu);
+
+impl TryFrom<u32> for Bytes {
+    type Error = String;
+
+    fn try_from(bytes: u32) -> Result<Self, String> {
+        let wrong = || format!("a path MTU of 256, 512, 1024, 2048 or 4096 is wanted, not {bytes}");
+        Mtu::from_bytes(bytes).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl DeviceConfig {
+    /// Reads a configuration, as TOML. Its words are the names of the fields, with tables `[link]`
+    /// ([`LinkConfig`]) and `[cc]` ([`cc::Algorithm`]); what is missing keeps its default.
+    ///
+    /// ```
+    /// let config = rnic::DeviceConfig::from_toml(
+    ///     r#"
+    ///     mtu = 1024
+    ///     faults = ["tx data psn=#3 drop"]
+    ///     [link]
+    ///     rate = "5 Gb/s"
+    ///     [cc]
+    ///     algorithm = "dcqcn"
+    ///     preset = "laptop"
+    ///     "#,
+    /// )?;
+    /// assert_eq!(config.mtu, Some(rnic::Mtu::B1024));
+    /// # Ok::<(), rnic::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// It is no TOML, has a word that does not exist, or values that are not of their kind or do not fit together.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let at = |line, fault| ConfigError { path: None, line, fault };
+        let file: File = toml::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| line_of(text, span.start));
+            at(line, ConfigFault::Syntax(error.message().to_owned()))
+        })?;
+        let File { link, cc, .. } = &file;
+        let mtu = file.mtu.as_ref().map_or(Mtu::B4096, |mtu| mtu.0);
+        link.at(cc, mtu).map_err(|error| at(find(text, error.word()), ConfigFault::Link(error)))?;
+        Ok(Self {
+            address: file.address,
+            scope_id: file.scope_id,
+            mtu: file.mtu.map(|mtu| mtu.0),
+            offload: file.offload,
+            source_ports: file.source_ports,
+            recv_buffer: file.recv_buffer,
+            peer_window: file.peer_window,
+            unacked_rate: file.unacked_rate,
+            pkeys: file.pkeys.into_iter().map(PKey).collect(),
+            faults: file.faults,
+            fault_seed: file.fault_seed,
+            capture: file.capture,
+            link: file.link,
+            cc: file.cc,
+        })
+    }
+
+    /// Reads a configuration file: see [`from_toml`](Self::from_toml).
+    ///
+    /// # Errors
+    /// As there, and if the file cannot be read.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let named = |error: ConfigError| ConfigError { path: Some(path.to_owned()), ..error };
+        let read = std::fs::read_to_string(path);
+        let text = read.map_err(|error| {
+            named(ConfigError { path: None, line: None, fault: ConfigFault::Read(error) })
+        })?;
+        Self::from_toml(&text).map_err(named)
+    }
+}
+
+/// The line in which the byte `at` stands.
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+/// The line in which a table has `word`.
+fn find(text: &str, word: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let tables = table.get_ref().values().filter_map(|value| value.get_ref().as_table());
+    let key = tables.flat_map(|t| t.keys()).find(|key| key.get_ref() == word)?;
+    Some(line_of(text, key.span().start))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use super::*;
+use cc::Rate;
+
+fn wrong(text: &str) -> ConfigError {
+    DeviceConfig::from_toml(text).expect_err(text)
+}
+
+#[test]
+fn a_file_says_all_that_a_program_can() {
+    let config = DeviceConfig::from_toml(
+        r#"
+        address = "127.0.0.9"
+        scope_id = 3
+        mtu = 2048
+        offload = false
+        source_ports = 2
+        recv_buffer = 1000000
+        peer_window = 50000
+        unacked_rate = 7
+        pkeys = [0xffff, 0x8001]
+        faults = ["tx data psn=#3 drop", "rx ack delay 1ms"]
+        fault_seed = 11
+        capture = "all.pcapng"
+        [link]
+        rate = "5 Gb/s"
+        [cc]
+        algorithm = "dcqcn"
+        preset = "laptop"
+        rpg_ai_rate = 9
+        "#,
+    )
+    .expect("in order");
+    assert_eq!(config.address, Some(IpAddr::from([127, 0, 0, 9])));
+    assert_eq!((config.scope_id, config.mtu, config.offload), (3, Some(Mtu::B2048), Some(false)));
+    assert_eq!((config.source_ports, config.recv_buffer), (Some(2), Some(1_000_000)));
+    assert_eq!((config.peer_window, config.unacked_rate), (Some(50_000), Some(7)));
+    assert_eq!(config.pkeys, [PKey::DEFAULT, PKey(0x8001)]);
+    assert_eq!(config.faults, ["tx data psn=#3 drop", "rx ack delay 1ms"]);
+    assert_eq!((config.fault_seed, config.capture), (11, Some("all.pcapng".into())));
+    assert_eq!(config.link, LinkConfig { rate: Some(Rate::from_gbps(5)), ..LinkConfig::default() });
+    assert_eq!(Ok(config.cc), "dcqcn:preset=laptop,rpg_ai_rate=9".parse::<Algorithm>().map(as_in_a_file));
+}
+
+/// A number is a number in a file and text on a command line; to the settings it is the same.
+fn as_in_a_file(algorithm: Algorithm) -> Algorithm {
+    match algorithm {
+        Algorithm::Dcqcn(options) => Algorithm::Dcqcn(options.with("rpg_ai_rate", 9u32)),
+        other => other,
+    }
+}
+
+#[test]
+fn an_empty_file_says_nothing() {
+    let config = DeviceConfig::from_toml("").expect("in order");
+    assert_eq!(format!("{config:?}"), format!("{:?}", DeviceConfig::default()));
+}
+
+#[test]
+fn errors_name_the_line_and_the_word() {
+    for (text, line, word) in [
+        ("\nadress = \"10.0.0.1\"", 2, "adress"),
+        ("mtu = 1500", 1, "1500"),
+        ("[link]\nrate = \"5\"", 2, "Gb/s"),
+        ("[link]\n\nspeed = 1", 3, "speed"),
+        ("mtu = 1024\n[link]\nbuffer = 1\npfc = [3]", 3, "rate"),
+        ("[link]\nmodel = \"ethernet\"\nvls = 2", 3, "ib-credits"),
+        ("[link]\nrate = \"1 Gb/s\"\n[cc]\nalgorithm = \"dcqcn\"\npmax = 2.0", 5, "pmax"),
+        ("[cc]\nalgorithm = \"dcqcn\"\nrpg_speed = 2", 3, "rpg_speed"),
+        ("[cc]\nalgorithm = \"bbr\"", 2, "bbr"),
+        ("[link\n", 1, ""),
+    ] {
+        let error = wrong(text);
+        assert_eq!(error.line, Some(line), "{error}");
+        assert!(error.to_string().contains(word) && error.path.is_none(), "{error}");
+    }
+    // What is missing stands in no line.
+    let error = wrong("[link]\nrate = \"1 Gb/s\"\nkmin = 1");
+    assert!(matches!(&error.fault, ConfigFault::Link(fault) if fault.word() == "kmax"), "{error}");
+    assert_eq!(error.line, None);
+}
+
+#[test]
+fn a_file_is_named_in_its_errors() {
+    let path = std::env::temp_dir().join(format!("rnic-config-{}.toml", std::process::id()));
+    std::fs::write(&path, "fault_seed = 5\n").expect("a file");
+    assert_eq!(DeviceConfig::load(&path).expect("in order").fault_seed, 5);
+    std::fs::write(&path, "\nseed = 5\n").expect("a file");
+    let error = DeviceConfig::load(&path).expect_err("no such word").to_string();
+    assert!(error.starts_with(&format!("{}, line 2: ", path.display())), "{error}");
+    std::fs::remove_file(&path).expect("the file");
+    let error = DeviceConfig::load(&path).expect_err("no file");
+    assert!(matches!(error.fault, ConfigFault::Read(_)), "{error}");
+}

@@ -1,0 +1,326 @@
+//! What the words of a link come to at a port.
+
+use super::error::LinkConfigError;
+use super::words::Time;
+use super::{LinkConfig, Model};
+use crate::link::emulation::wire_bytes;
+use cc::dcqcn::Red;
+use cc::pfc::{PRIORITIES, Span, Thresholds, WatchdogConfig};
+use cc::{Algorithm, Policy, Rate, ets, vl};
+use qp::Mtu;
+use std::time::Duration;
+
+/// What congestion control takes for the rate of a port that has none: more than UDP sockets of a host carry, so that
+/// a flow without congestion is not held back, and the rate that the authors of DCQCN chose their parameters for.
+pub const HOST_RATE: Rate = Rate::from_gbps(40);
+
+/// The most bytes around the payload of a packet: BTH, XRCETH, RETH, immediate data and ICRC, of an RDMA WRITE with
+/// immediate data over XRC.
+pub const LARGEST_HEADERS: usize = 12 + 4 + 16 + 4 + 4;
+
+/// The most bytes that a queue of ours may hold: its packets are in this program's memory.
+const LARGEST_BUFFER: u64 = 1 << 30;
+
+/// The longest delay: twice around the earth in fibre take 0.4 s.
+const LONGEST_DELAY: Duration = Duration::from_secs(1);
+
+/// The time for which the default buffer holds what the port carries. Our choice: at 10 Gb/s it makes 1.25 MB, about what
+/// a port has of the buffer of a switch.
+const BUFFER_TIME: Duration = Duration::from_millis(1);
+
+/// What the words of a link come to at a port: all defaults worked out.
+#[derive(Clone, Debug)]
+pub struct LinkProfile {
+    /// What kind of link it is.
+    pub model: Model,
+    /// The rate of the emulated port, if there is one.
+    pub rate: Option<Rate>,
+    /// The largest packet, as it counts ([`wire_bytes`]).
+    pub largest_packet: u32,
+    /// The time on the cable to this port.
+    pub delay: Duration,
+    /// How fast the receiver reads its socket, if it is slow.
+    pub receiver_rate: Option<Rate>,
+    /// Bytes of the queue, for lossy priorities.
+    pub buffer: u64,
+    /// How the queue marks, if it does.
+    pub red: Option<Red>,
+    /// The buffers of lossless priorities, for each peer.
+    pub thresholds: [Option<Thresholds>; PRIORITIES],
+    /// What the congestion control is at the rate of the port, or [`HOST_RATE`].
+    pub policy: Policy,
+    /// How priorities share the port.
+    pub ets: ets::Config,
+    /// How virtual lanes share the port.
+    pub vl: vl::Config,
+    /// Data lanes.
+    pub vls: u8,
+}
+
+impl LinkProfile {
+    /// Whether packets that arrive pass an emulated port or cable.
+    #[must_use]
+    pub const fn emulates(&self) -> bool {
+        self.rate.is_some() || !self.delay.is_zero()
+    }
+}
+
+impl LinkConfig {
+    /// The rate of the port: `rate`, or [`HOST_RATE`].
+    #[must_use]
+    pub fn line(&self) -> Rate {
+        self.rate.unwrap_or(HOST_RATE)
+    }
+
+    /// `detection_time`, `restoration_time` and `action`.
+    #[must_use]
+    pub const fn watchdog(&self) -> WatchdogConfig {
+        WatchdogConfig {
+            detection_time: self.detection_time,
+            restoration_time: self.restoration_time,
+            action: self.action,
+        }
+    }
+
+    /// `tsa` and `tc_bw`.
+    #[must_use]
+    pub const fn ets(&self) -> ets::Config {
+        ets::Config { tsa: self.tsa, tc_bw: self.tc_bw }
+    }
+
+    /// `sl2vl`, `vlarb_low`, `vlarb_high` and `high_limit`.
+    #[must_use]
+    pub fn vl(&self) -> vl::Config {
+        vl::Config {
+            sl2vl: self.sl2vl,
+            vlarb_low: self.vlarb_low.clone(),
+            vlarb_high: self.vlarb_high.clone(),
+            high_limit: self.high_limit,
+        }
+    }
+
+    /// Checks that every value is within its range and that they fit together.
+    ///
+    /// # Errors
+    /// Names the word, its value and what is wanted.
+    pub fn check(&self) -> Result<(), LinkConfigError> {
+        for (word, rate) in [("rate", self.rate), ("receiver_rate", self.receiver_rate)] {
+            if rate == Some(Rate::default()) {
+                return Err(LinkConfigError::unfit(word, Rate::default(), "more than nothing is wanted"));
+            }
+        }
+        if self.delay > LONGEST_DELAY {
+            return Err(LinkConfigError::unfit("delay", Time(self.delay), "at most 1 s is possible"));
+        }
+        for (word, size) in
+            [("buffer", self.buffer), ("xoff", self.xoff), ("headroom", self.headroom), ("kmax", self.kmax)]
+        {
+            if let Some(size) = size.filter(|size| *size > LARGEST_BUFFER) {
+                let wanted = format!("at most {LARGEST_BUFFER} bytes are possible");
+                return Err(LinkConfigError::unfit(word, size, wanted));
+            }
+        }
+        self.check_marking()?;
+        self.check_pfc()?;
+        self.check_rate()?;
+        self.check_selection()?;
+        // Between a microsecond and a second, which is longer than any connection waits.
+        between("fcp_period", self.fcp_period, 1, 1_000_000)
+    }
+
+    fn check_marking(&self) -> Result<(), LinkConfigError> {
+        if let Some(pmax) = self.pmax.filter(|p| !(0.0..=1.0).contains(p)) {
+            return Err(LinkConfigError::unfit("pmax", pmax, "0 to 1 is wanted"));
+        }
+        match (self.kmin, self.kmax) {
+            (Some(kmin), Some(kmax)) if kmin > kmax => {
+                Err(LinkConfigError::unfit("kmin", kmin, format!("at most kmax, {kmax}, is wanted")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_pfc(&self) -> Result<(), LinkConfigError> {
+        if let Some(wrong) = self.pfc.iter().find(|p| usize::from(**p) >= PRIORITIES) {
+            return Err(LinkConfigError::unfit("pfc", wrong, "priorities are 0 to 7"));
+        }
+        if !self.pfc.is_empty() && self.model == Model::IbCredits {
+            let wanted = "priorities are paused on `ethernet`; with `ib-credits` nothing is lost anyway";
+            return Err(LinkConfigError::unfit("pfc", list(&self.pfc), wanted));
+        }
+        for (word, size) in [("xoff", self.xoff), ("xon", self.xon), ("headroom", self.headroom)] {
+            if let Some(size) = size.filter(|_| self.pfc.is_empty()) {
+                let wanted = "it is for lossless priorities, which `pfc` has to name";
+                return Err(LinkConfigError::unfit(word, size, wanted));
+            }
+        }
+        if let (Some(xon), Some(xoff)) = (self.xon, self.xoff)
+            && xon > xoff
+        {
+            return Err(LinkConfigError::unfit("xon", xon, format!("at most xoff, {xoff}, is wanted")));
+        }
+        let watchdog = self.watchdog();
+        watchdog.check().map_err(|error| match error {
+            cc::SettingError::OutOfRange { word, value, wanted } => {
+                LinkConfigError::unfit(word, value, format!("{wanted} is wanted"))
+            }
+            other => LinkConfigError::Cc(other),
+        })
+    }
+
+    /// Without a rate there is no queue, and nothing that it could do.
+    fn check_rate(&self) -> Result<(), LinkConfigError> {
+        if self.rate.is_some() {
+            return Ok(());
+        }
+        let ets = ets::Config::default();
+        let given = [
+            ("buffer", self.buffer.map(|v| v.to_string())),
+            ("kmin", self.kmin.map(|v| v.to_string())),
+            ("kmax", self.kmax.map(|v| v.to_string())),
+            ("pmax", self.pmax.map(|v| v.to_string())),
+            ("pfc", (!self.pfc.is_empty()).then(|| list(&self.pfc))),
+            ("tsa", (self.tsa != ets.tsa).then(|| list(&self.tsa))),
+            ("tc_bw", (self.tc_bw != ets.tc_bw).then(|| list(&self.tc_bw))),
+        ];
+        match given.into_iter().find_map(|(word, value)| Some((word, value?))) {
+            Some((word, value)) => {
+                let wanted = "without `rate` the port has no queue: a rate such as `5 Gb/s` is wanted, too";
+                Err(LinkConfigError::unfit(word, value, wanted))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_selection(&self) -> Result<(), LinkConfigError> {
+        between("vls", u32::from(self.vls), 1, 15)?;
+        let (ets, vl) = (self.ets(), self.vl());
+        let is_ethernet = self.model == Model::Ethernet;
+        if !is_ethernet && ets != ets::Config::default() {
+            let wanted = "traffic classes are those of `ethernet`; `ib-credits` has virtual lanes";
+            return Err(LinkConfigError::unfit("tsa", list(&self.tsa), wanted));
+        }
+        if is_ethernet && (self.vls != 1 || vl != vl::Config::default()) {
+            let wanted = "virtual lanes, and how they share a port, are those of `ib-credits`";
+            return Err(LinkConfigError::unfit("vls", self.vls, wanted));
+        }
+        ets::Scheduler::new(&ets, 1)
+            .map_err(|error| LinkConfigError::unfit("tc_bw", list(&self.tc_bw), error.to_string()))?;
+        vl::Arbiter::new(&vl).map_err(|error| {
+            let (word, value) = match error {
+                vl::ConfigError::NoLane { .. } => ("sl2vl", list(&self.sl2vl)),
+                _ if vl.vlarb_high.len() > 64 || vl.vlarb_high.iter().any(|e| e.vl > 14) => {
+                    ("vlarb_high", "this".to_owned())
+                }
+                _ => ("vlarb_low", "this".to_owned()),
+            };
+            LinkConfigError::unfit(word, value, error.to_string())
+        })?;
+        Ok(())
+    }
+
+    /// What the words come to at a port whose packets carry up to `mtu` bytes, with this congestion control.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and where the words do not fit the congestion control or the packets.
+    pub fn at(&self, cc: &Algorithm, mtu: Mtu) -> Result<LinkProfile, LinkConfigError> {
+        self.check()?;
+        let policy = cc.at(self.line()).map_err(LinkConfigError::Cc)?;
+        let packet = LARGEST_HEADERS + mtu.bytes() as usize;
+        // The headers of IPv6 are the longer ones.
+        let largest_packet = wire_bytes(packet, true);
+        let red = self.red(&policy)?;
+        let buffer = match (self.buffer, self.rate) {
+            (Some(buffer), _) => buffer,
+            (None, Some(rate)) => {
+                let marking = red.as_ref().map_or(0, |red| red.kmax.saturating_mul(4));
+                rate.bytes_in(BUFFER_TIME).max(marking).max(2 * u64::from(largest_packet)).min(LARGEST_BUFFER)
+            }
+            (None, None) => 0,
+        };
+        if self.rate.is_some() && buffer < u64::from(largest_packet) {
+            let wanted = format!("a packet of path MTU {} takes {largest_packet} bytes", mtu.bytes());
+            return Err(LinkConfigError::unfit("buffer", buffer, wanted));
+        }
+        Ok(LinkProfile {
+            model: self.model,
+            rate: self.rate,
+            largest_packet,
+            delay: self.delay,
+            receiver_rate: self.receiver_rate,
+            buffer,
+            red,
+            thresholds: self.thresholds(buffer, largest_packet, mtu)?,
+            policy,
+            ets: self.ets(),
+            vl: self.vl(),
+            vls: self.vls,
+        })
+    }
+
+    fn red(&self, policy: &Policy) -> Result<Option<Red>, LinkConfigError> {
+        let Some(_) = self.rate else { return Ok(None) };
+        let base = policy.red();
+        let of = |word: &str, own: Option<u64>, base: Option<u64>| {
+            let wanted =
+                "`kmin`, `kmax` and `pmax` are wanted together where no congestion control says the others";
+            own.or(base).ok_or_else(|| LinkConfigError::unfit(word, "missing", wanted))
+        };
+        if base.is_none() && self.kmin.is_none() && self.kmax.is_none() && self.pmax.is_none() {
+            return Ok(None);
+        }
+        let kmin = of("kmin", self.kmin, base.as_ref().map(|r| r.kmin))?;
+        let kmax = of("kmax", self.kmax, base.as_ref().map(|r| r.kmax))?;
+        let Some(pmax) = self.pmax.or(base.map(|r| r.pmax)) else {
+            return of("pmax", None, None).map(|_| None);
+        };
+        if kmin > kmax {
+            return Err(LinkConfigError::unfit("kmin", kmin, format!("at most kmax, {kmax}, is wanted")));
+        }
+        Ok(Some(Red { kmin, kmax, pmax }))
+    }
+
+    fn thresholds(
+        &self,
+        buffer: u64,
+        largest_packet: u32,
+        mtu: Mtu,
+    ) -> Result<[Option<Thresholds>; PRIORITIES], LinkConfigError> {
+        let xoff = self.xoff.unwrap_or(buffer / 2);
+        let xon = self.xon.unwrap_or(xoff.saturating_sub(u64::from(largest_packet)));
+        if xon > xoff {
+            return Err(LinkConfigError::unfit("xon", xon, format!("at most xoff, {xoff}, is wanted")));
+        }
+        let headroom = self.headroom.unwrap_or_else(|| self.headroom(largest_packet, mtu));
+        let lossless = Thresholds { xoff, xon, headroom };
+        let mut thresholds = [None; PRIORITIES];
+        for (priority, threshold) in (0u8..).zip(&mut thresholds) {
+            *threshold = self.pfc.contains(&priority).then_some(lossless);
+        }
+        Ok(thresholds)
+    }
+
+    /// What may arrive after a peer was told to pause.
+    fn headroom(&self, largest_packet: u32, mtu: Mtu) -> u64 {
+        let rate = self.line();
+        let mut span = Span::new(rate, self.cable_m, largest_packet);
+        // The pause takes the delay as well.
+        span.reaction = span.reaction.saturating_add(self.delay.saturating_mul(2));
+        let mut headroom = span.headroom();
+        let train = cc::train_bytes(rate, mtu.bytes()) / u64::from(mtu.bytes());
+        headroom.finishing = train.saturating_mul(u64::from(largest_packet));
+        headroom.bytes().min(LARGEST_BUFFER)
+    }
+}
+
+fn between(word: &str, value: u32, least: u32, most: u32) -> Result<(), LinkConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(LinkConfigError::unfit(word, value, format!("{least} to {most} is wanted")))
+}
+
+/// A list as it stands on a command line.
+fn list<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}

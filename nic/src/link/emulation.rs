@@ -1,0 +1,271 @@
+//! A port and a cable that are not there: what arrives behaves as if it had passed them.
+//!
+//! [`Emulation`] stands where packets come in, behind the fault rules, which are the wire. To the engine it is the egress
+//! queue of the switch port in front of this NIC, and the cable to it: packets are late by the delay of the cable, wait
+//! in queues by priority, are dropped where the buffer is full, leave at the rate of the port, are marked as having met
+//! congestion, and make the port tell its peers to pause.
+//!
+//! Its clock is arithmetic. When a packet leaves follows from when the one before it left, to the fraction of a
+//! nanosecond, not from when somebody looked; who looks late finds all that has left meanwhile, marked by the queue as it
+//! was then.
+
+mod clock;
+mod pauses;
+mod queues;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use clock::LineClock;
+
+use crate::link::{Direction, Fate, Frame, Layer, LinkProfile, Model};
+use cc::pfc::PauseFrame;
+use queues::Egress;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes that a packet takes on Ethernet, where `len` is what RoCEv2 counts, BTH to ICRC: with UDP (8), IPv4 (20) or IPv6
+/// (40), Ethernet (14), its checksum (4), preamble (8) and the gap to the next frame (12). All sizes and rates of a link
+/// count packets so.
+#[must_use]
+pub const fn wire_bytes(len: usize, is_ipv6: bool) -> u32 {
+    let ip = if is_ipv6 { 40 } else { 20 };
+    let bytes = len.saturating_add(8 + ip + 14 + 4 + 8 + 12);
+    if bytes > u32::MAX as usize { u32::MAX } else { bytes as u32 }
+}
+
+/// The priority of a packet: the upper three bits of its DSCP, as Linux' mlx5 driver maps them if it trusts the DSCP.
+#[must_use]
+pub const fn priority_of(tos: u8) -> u8 {
+    tos >> 5
+}
+
+/// The priorities of a port.
+pub const PRIORITIES: usize = cc::pfc::PRIORITIES;
+
+/// Opcodes of flow control and pauses between rnic ports, of those that IBTA leaves to manufacturers. On a cable they do
+/// not stand in the queue: they have their own place between packets.
+const LINK_OPCODES: std::ops::RangeInclusive<u8> = 0xc0..=0xc1;
+
+/// The most bytes on the cable, as for packets that fault rules delay.
+const MAX_ON_CABLE: u64 = 64 << 20;
+
+/// Arrivals that are remembered until somebody asks. Nobody lets more come between two questions: they would fill the
+/// largest window of 15 lanes (131,072 bytes each) with the smallest of packets.
+const MAX_ENTERED: usize = 15 * 131_072 / 64;
+
+/// What a link counted and how full it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EmulationStats {
+    /// Bytes in the queue, the packet that leaves included.
+    pub queue_bytes: u64,
+    /// The most that there ever were.
+    pub queue_bytes_max: u64,
+    /// Bytes in the queue by priority.
+    pub queue: [u64; PRIORITIES],
+    /// Packets that were marked as having met congestion.
+    pub marked: u64,
+    /// Packets that were dropped because the buffer was full, or because there is no lane for their service level.
+    pub dropped: u64,
+    /// Packets that left.
+    pub dequeued_packets: u64,
+    /// Bytes that left, as they count on Ethernet.
+    pub dequeued_bytes: u64,
+    /// Pause frames that the port had for its peers, those that end a pause included.
+    pub pauses_sent: u64,
+    /// Packets that the socket buffer of a slow receiver had no room for, in a simulation. On the network the kernel counts
+    /// them: `socket_rx_overrun`.
+    pub receiver_overrun: u64,
+}
+
+/// A packet that came to the queue of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// Who sent it.
+    pub src: IpAddr,
+    /// Its UDP source port.
+    pub src_port: u16,
+    /// Its DSCP and ECN on arrival.
+    pub tos: u8,
+    /// Its length, BTH to ICRC.
+    pub len: usize,
+    /// How many packets arrived in the same datagram.
+    pub train: u32,
+    /// Whether it was dropped: it will not leave the queue.
+    pub dropped: bool,
+}
+
+/// A packet on the cable.
+struct Flying {
+    due: Instant,
+    train: u32,
+    frame: Frame,
+}
+
+/// Makes what arrives behave as if it had come through a port of a given rate, and over a cable of a given length.
+pub struct Emulation {
+    /// `None` for a cable alone.
+    egress: Option<Egress>,
+    delay: Duration,
+    cable: VecDeque<Flying>,
+    on_cable: u64,
+    /// The latest time seen: threads may come in another order than they looked at the clock.
+    latest: Option<Instant>,
+    /// Packets in the datagram at hand.
+    train: u32,
+    /// `None` where nobody asks.
+    entered: Option<VecDeque<Entered>>,
+    /// What drops packets, for captures.
+    name: Arc<str>,
+    /// Dropped on the cable.
+    dropped: u64,
+}
+
+impl Emulation {
+    /// The port and cable that `profile` describes; `None` if it has neither. What is marked at random follows from
+    /// `seed`.
+    #[must_use]
+    pub fn new(profile: &LinkProfile, now: Instant, seed: u64) -> Option<Self> {
+        let entered = (profile.model == Model::IbCredits).then(VecDeque::new);
+        profile.emulates().then(|| Self {
+            egress: Egress::new(profile, now, seed),
+            delay: profile.delay,
+            cable: VecDeque::new(),
+            on_cable: 0,
+            latest: None,
+            train: 1,
+            entered,
+            name: "link".into(),
+            dropped: 0,
+        })
+    }
+
+    /// What was counted, and how full the queue was when somebody looked last.
+    #[must_use]
+    pub fn stats(&self) -> EmulationStats {
+        let stats = self.egress.as_ref().map(Egress::stats).unwrap_or_default();
+        EmulationStats { dropped: stats.dropped + self.dropped, ..stats }
+    }
+
+    /// Says how many packets arrived in the datagram whose packets come now.
+    pub const fn set_train(&mut self, packets: u32) {
+        self.train = packets;
+    }
+
+    /// A packet that came to the queue since the last question, with `ib-credits`: credit for it is given back when it
+    /// leaves, or now if it was dropped. The oldest are forgotten if nobody asks for long.
+    pub fn poll_entered(&mut self) -> Option<Entered> {
+        self.entered.as_mut()?.pop_front()
+    }
+
+    /// A pause frame that a peer is to be sent. Wanted after packets came and after timeouts, until there is none.
+    pub fn poll_pause(&mut self, now: Instant) -> Option<(IpAddr, PauseFrame)> {
+        self.egress.as_mut()?.poll_pause(now)
+    }
+
+    /// Lets everything happen that is due, in the order in which it is: what arrives at the instant at which a packet leaves
+    /// finds its place free.
+    fn advance(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
+        loop {
+            let departure = self.egress.as_ref().and_then(Egress::departs).filter(|at| *at <= now);
+            let landing = self.cable.front().map(|flying| flying.due).filter(|at| *at <= now);
+            match (departure, landing) {
+                (Some(leaves), lands) if lands.is_none_or(|lands| leaves <= lands) => {
+                    if let Some(frame) = self.egress.as_mut().and_then(Egress::depart) {
+                        out(frame);
+                    }
+                }
+                (_, Some(_)) => {
+                    let Some(Flying { due, train, frame }) = self.cable.pop_front() else { return };
+                    self.on_cable = self.on_cable.saturating_sub(frame.bytes.len() as u64);
+                    self.arrive(due, train, frame, out);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// A packet comes to the port.
+    fn arrive(&mut self, at: Instant, train: u32, frame: Frame, out: &mut dyn FnMut(Frame)) {
+        let Some(egress) = &mut self.egress else { return out(frame) };
+        if frame.bytes.first().is_some_and(|opcode| LINK_OPCODES.contains(opcode)) {
+            return out(frame);
+        }
+        let mut entered = Entered {
+            src: frame.flow.src,
+            src_port: frame.flow.src_port,
+            tos: frame.tos,
+            len: frame.bytes.len(),
+            train,
+            dropped: false,
+        };
+        if let Some((mut frame, why)) = egress.enqueue(at, frame) {
+            entered.dropped = true;
+            drop_by(&self.name, &mut frame, why);
+            out(frame);
+        }
+        if let Some(list) = &mut self.entered {
+            if list.len() >= MAX_ENTERED {
+                list.pop_front();
+            }
+            list.push_back(entered);
+        }
+    }
+
+    fn not_before(&mut self, now: Instant) -> Instant {
+        let now = self.latest.map_or(now, |latest| latest.max(now));
+        self.latest = Some(now);
+        now
+    }
+}
+
+fn drop_by(name: &Arc<str>, frame: &mut Frame, why: &str) {
+    frame.fate = Fate::Dropped { by: Arc::clone(name) };
+    frame.notes.push(format!("link: dropped: {why}"));
+}
+
+impl Layer for Emulation {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What leaves is the business of the peer's port: so trains leave whole.
+    fn transforms(&self, direction: Direction) -> bool {
+        direction == Direction::Rx
+    }
+
+    fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
+        let now = self.not_before(now);
+        self.advance(now, out);
+        let train = self.train;
+        if self.delay.is_zero() {
+            self.arrive(now, train, frame, out);
+            return;
+        }
+        let bytes = frame.bytes.len() as u64;
+        if self.on_cable + bytes > MAX_ON_CABLE {
+            self.dropped += 1;
+            drop_by(&self.name, &mut frame, "too much on the cable");
+            out(frame);
+            return;
+        }
+        self.on_cable += bytes;
+        self.cable.push_back(Flying { due: now + self.delay, train, frame });
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let egress = self.egress.as_ref();
+        let times = [
+            egress.and_then(Egress::departs),
+            egress.and_then(Egress::refreshes),
+            self.cable.front().map(|flying| flying.due),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
+        let now = self.not_before(now);
+        self.advance(now, out);
+    }
+}

@@ -1,0 +1,215 @@
+//! The queues of the port, and who leaves next.
+
+use super::clock::LineClock;
+use super::pauses::Pauses;
+use super::{EmulationStats, PRIORITIES, priority_of, wire_bytes};
+use crate::link::{Frame, LinkProfile, Model};
+use cc::dcqcn::CongestionPoint;
+use cc::ets::Scheduler;
+use cc::pfc::PauseFrame;
+use cc::vl::Arbiter;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// The most bytes in all queues together: what one buffer may have.
+const MAX_WAITING: u64 = 1 << 30;
+
+/// Queues: one for each priority or data lane.
+const QUEUES: usize = 16;
+
+/// The two bits of the TOS that are ECN, and what they say to a queue that is too long.
+const ECN: u8 = 0b11;
+const CONGESTION_EXPERIENCED: u8 = 0b11;
+
+/// Whether a queue may mark a packet instead of dropping it: ECN says 01 or 10.
+const fn is_ecn_capable(tos: u8) -> bool {
+    matches!(tos & ECN, 0b01 | 0b10)
+}
+
+/// A packet that waits.
+struct Waiting {
+    frame: Frame,
+    bytes: u32,
+    /// It is accounted for by its peer, not by the buffer.
+    lossless: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    packets: VecDeque<Waiting>,
+    bytes: u64,
+}
+
+/// Which queue a packet waits in, and which sends next.
+enum Selection {
+    Priorities(Scheduler),
+    Lanes { arbiter: Arbiter, vls: u8 },
+}
+
+impl Selection {
+    /// The queue of a priority; `None` if it has none.
+    fn queue_of(&self, priority: u8) -> Option<u8> {
+        match self {
+            Self::Priorities(_) => Some(priority),
+            Self::Lanes { arbiter, vls } => arbiter.lane_of(priority).map(|vl| vl.number() % (*vls).max(1)),
+        }
+    }
+
+    fn next(&mut self, queues: &[Queue; QUEUES]) -> Option<u8> {
+        let first = |queue: u8| {
+            let queue = queues.get(usize::from(queue))?;
+            queue.packets.front().map(|waiting| waiting.bytes)
+        };
+        match self {
+            Self::Priorities(scheduler) => scheduler.next(first),
+            Self::Lanes { arbiter, .. } => arbiter.next(|vl| first(vl.number())).map(cc::vl::Vl::number),
+        }
+    }
+}
+
+/// The egress side of a port: buffer, queues and line.
+pub(super) struct Egress {
+    selection: Selection,
+    queues: [Queue; QUEUES],
+    line: LineClock,
+    /// The queue whose first packet is on the line, and when its last byte has left.
+    leaving: Option<(u8, Instant)>,
+    buffer: u64,
+    /// What waits of lossy priorities: what the buffer bounds.
+    lossy: u64,
+    marking: Option<CongestionPoint>,
+    pauses: Option<Pauses>,
+    stats: EmulationStats,
+}
+
+impl Egress {
+    /// The port of a profile; `None` if it has none.
+    pub(super) fn new(profile: &LinkProfile, now: Instant, seed: u64) -> Option<Self> {
+        let rate = profile.rate?;
+        // A profile is in order: neither fails.
+        let selection = match profile.model {
+            Model::Ethernet => {
+                Selection::Priorities(Scheduler::new(&profile.ets, profile.largest_packet).ok()?)
+            }
+            Model::IbCredits => {
+                Selection::Lanes { arbiter: Arbiter::new(&profile.vl).ok()?, vls: profile.vls }
+            }
+        };
+        Some(Self {
+            selection,
+            queues: Default::default(),
+            line: LineClock::new(rate, now),
+            leaving: None,
+            buffer: profile.buffer,
+            lossy: 0,
+            marking: profile.red.clone().map(|red| CongestionPoint::new(red, seed)),
+            pauses: Pauses::new(rate, profile.thresholds),
+            stats: EmulationStats::default(),
+        })
+    }
+
+    pub(super) fn stats(&self) -> EmulationStats {
+        EmulationStats { pauses_sent: self.pauses.as_ref().map_or(0, |p| p.sent), ..self.stats }
+    }
+
+    /// Puts a packet that arrives at `at` into its queue. Without room or queue it comes back, with the reason.
+    pub(super) fn enqueue(&mut self, at: Instant, frame: Frame) -> Option<(Frame, &'static str)> {
+        let priority = priority_of(frame.tos);
+        let bytes = wire_bytes(frame.bytes.len(), frame.flow.src.is_ipv6());
+        let (lossless, queue) = match self.admit(&frame, priority, bytes) {
+            Ok(place) => place,
+            Err(why) => {
+                self.stats.dropped += 1;
+                return Some((frame, why));
+            }
+        };
+        let size = u64::from(bytes);
+        if !lossless {
+            self.lossy += size;
+        }
+        if let Some(queue) = self.queues.get_mut(usize::from(queue)) {
+            queue.bytes += size;
+            queue.packets.push_back(Waiting { frame, bytes, lossless });
+        }
+        self.stats.queue_bytes += size;
+        self.stats.queue_bytes_max = self.stats.queue_bytes_max.max(self.stats.queue_bytes);
+        if let Some(of) = self.stats.queue.get_mut(usize::from(priority)) {
+            *of += size;
+        }
+        if self.leaving.is_none() {
+            self.line.begin(at);
+            self.send_next();
+        }
+        None
+    }
+
+    /// Whether a packet is lossless, and its queue; or why it is dropped.
+    fn admit(&mut self, frame: &Frame, priority: u8, bytes: u32) -> Result<(bool, u8), &'static str> {
+        let queue = self.selection.queue_of(priority).ok_or("its service level has no lane")?;
+        if self.stats.queue_bytes + u64::from(bytes) > MAX_WAITING {
+            return Err("too much is waiting");
+        }
+        match self.pauses.as_mut().and_then(|p| p.admit(frame.flow.src, priority, bytes)) {
+            Some(Ok(())) => Ok((true, queue)),
+            Some(Err(_)) => Err("headroom full"),
+            None if self.lossy + u64::from(bytes) > self.buffer => Err("buffer full"),
+            None => Ok((false, queue)),
+        }
+    }
+
+    /// When the packet on the line has left.
+    pub(super) fn departs(&self) -> Option<Instant> {
+        self.leaving.map(|(_, at)| at)
+    }
+
+    /// Takes the packet on the line, whose time has come, and puts the next one there.
+    pub(super) fn depart(&mut self) -> Option<Frame> {
+        let (number, _) = self.leaving.take()?;
+        let queue = self.queues.get_mut(usize::from(number))?;
+        let length = queue.bytes;
+        let Waiting { mut frame, bytes, lossless } = queue.packets.pop_front()?;
+        let size = u64::from(bytes);
+        queue.bytes -= size;
+        let priority = priority_of(frame.tos);
+        if !lossless {
+            self.lossy -= size;
+        } else if let Some(pauses) = &mut self.pauses {
+            pauses.release(frame.flow.src, priority, bytes);
+        }
+        self.stats.queue_bytes -= size;
+        self.stats.dequeued_packets += 1;
+        self.stats.dequeued_bytes += size;
+        if let Some(of) = self.stats.queue.get_mut(usize::from(priority)) {
+            *of -= size;
+        }
+        if is_ecn_capable(frame.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length)) {
+            self.stats.marked += 1;
+            frame.tos |= CONGESTION_EXPERIENCED;
+            frame.notes.push(format!("link: marked CE at queue {} KB", length.div_ceil(1000)));
+        }
+        self.send_next();
+        Some(frame)
+    }
+
+    /// Puts the next packet on the line, behind the one before it.
+    fn send_next(&mut self) {
+        let Some(number) = self.selection.next(&self.queues) else { return };
+        let first = self.queues.get(usize::from(number)).and_then(|queue| queue.packets.front());
+        if let Some(first) = first {
+            self.leaving = Some((number, self.line.carry(u64::from(first.bytes))));
+        }
+    }
+
+    pub(super) fn poll_pause(&mut self, now: Instant) -> Option<(IpAddr, PauseFrame)> {
+        self.pauses.as_mut()?.poll(now)
+    }
+
+    /// When a pause is asked for again.
+    pub(super) fn refreshes(&self) -> Option<Instant> {
+        self.pauses.as_ref().and_then(Pauses::refreshes)
+    }
+}
+
+// Each priority has its place among the queues and in the statistics.
+const _: () = assert!(PRIORITIES <= QUEUES);

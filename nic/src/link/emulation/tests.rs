@@ -1,0 +1,300 @@
+use super::*;
+use crate::link::LinkConfig;
+use cc::pfc::Quanta;
+use cc::{Algorithm, Rate};
+use qp::Mtu;
+use qp::wire::Flow;
+
+mod lossless;
+mod marks;
+mod sharing;
+
+/// A packet of this length takes 1000 bytes on Ethernet over IPv4.
+const KILOBYTE: usize = 1000 - 66;
+
+const NANOSECOND: Duration = Duration::from_nanos(1);
+const MICROSECOND: Duration = Duration::from_micros(1);
+
+/// Not ECN-capable, and ECN-capable, both of priority 0.
+const PLAIN: u8 = 0;
+const ECT: u8 = 2;
+
+const fn of_priority(priority: u8) -> u8 {
+    priority << 5
+}
+
+fn frame(host: u8, tos: u8, len: usize) -> Frame {
+    let flow =
+        Flow { src: [10, 0, 0, host].into(), dst: [10, 0, 0, 99].into(), src_port: 0xc000, dst_port: 4791 };
+    Frame {
+        direction: Direction::Rx,
+        flow,
+        tos,
+        ttl: 64,
+        flow_label: 0,
+        ident: 0,
+        bytes: vec![0x0a; len],
+        fate: Fate::Pending,
+        notes: Vec::new(),
+    }
+}
+
+/// An emulation in virtual time.
+struct Bench {
+    link: Emulation,
+    start: Instant,
+    now: Duration,
+    /// What came out, and when it was seen.
+    out: Vec<(Duration, Frame)>,
+}
+
+impl Bench {
+    fn new(link: &str) -> Self {
+        Self::with(link, "off", 1)
+    }
+
+    fn with(link: &str, cc: &str, seed: u64) -> Self {
+        let config: LinkConfig = link.parse().expect("a link");
+        let cc: Algorithm = cc.parse().expect("an algorithm");
+        let profile = config.at(&cc, Mtu::B4096).expect("in order");
+        let start = Instant::now();
+        let link = Emulation::new(&profile, start, seed).expect("something to emulate");
+        Self { link, start, now: Duration::ZERO, out: Vec::new() }
+    }
+
+    fn arrive(&mut self, frame: Frame) {
+        let Self { link, start, now, out } = self;
+        link.handle(*start + *now, frame, &mut |f| out.push((*now, f)));
+    }
+
+    /// Lets time pass, looking whenever the emulation wants it.
+    fn run_to(&mut self, end: Duration) {
+        while let Some(due) = self.link.poll_timeout().map(|at| at - self.start).filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.look();
+            while self.link.poll_pause(self.start + self.now).is_some() {}
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn look(&mut self) {
+        let Self { link, start, now, out } = self;
+        link.handle_timeout(*start + *now, &mut |f| out.push((*now, f)));
+    }
+
+    /// When packets that were not dropped came out, in nanoseconds.
+    fn times(&self) -> Vec<u128> {
+        let left = self.out.iter().filter(|(_, f)| f.fate == Fate::Pending);
+        left.map(|(at, _)| at.as_nanos()).collect()
+    }
+
+    fn dropped(&self) -> usize {
+        self.out.iter().filter(|(_, f)| f.fate != Fate::Pending).count()
+    }
+}
+
+#[test]
+fn packets_count_as_on_ethernet() {
+    assert_eq!(wire_bytes(4096 + 16, false), 4096 + 16 + 66);
+    assert_eq!(wire_bytes(0, true), 86);
+    assert_eq!(wire_bytes(usize::MAX, true), u32::MAX);
+    assert_eq!([0x00, 0x1f, 0x20, 0x68, 0xc2, 0xff].map(priority_of), [0, 0, 1, 3, 6, 7]);
+}
+
+#[test]
+fn a_link_that_does_nothing_is_none() {
+    let profile = LinkConfig::default().at(&Algorithm::Off, Mtu::B4096).expect("in order");
+    assert!(Emulation::new(&profile, Instant::now(), 0).is_none());
+}
+
+#[test]
+fn packets_leave_when_their_last_byte_has_left_the_port() {
+    // 1,000 bytes take 8,000 bits.
+    for (rate, times) in
+        [("10Gb/s", [800, 1600, 2400]), ("5Gb/s", [1600, 3200, 4800]), ("3Gb/s", [2667, 5334, 8000])]
+    {
+        let mut bench = Bench::new(&format!("rate={rate}"));
+        for _ in 0..3 {
+            bench.arrive(frame(1, PLAIN, KILOBYTE));
+        }
+        bench.run_to(MICROSECOND * 100);
+        assert_eq!(bench.times(), times, "{rate}");
+        // The port was idle: it begins when something comes.
+        bench.arrive(frame(1, PLAIN, KILOBYTE));
+        bench.run_to(MICROSECOND * 200);
+        assert_eq!(bench.times().last(), Some(&(100_000 + times[0])), "{rate}");
+    }
+}
+
+#[test]
+fn nothing_drifts_over_a_million_packets() {
+    let mut bench = Bench::new("rate=3Gb/s");
+    let rate = Rate::from_gbps(3);
+    for n in 1..=1_000_000u64 {
+        // Always two in the queue: the port never idles.
+        if n == 1 {
+            bench.arrive(frame(1, PLAIN, KILOBYTE));
+        }
+        bench.arrive(frame(1, PLAIN, KILOBYTE));
+        bench.run_to(rate.time_for(1000 * n));
+        assert_eq!(bench.out.len(), 1);
+        let (at, _) = bench.out.pop().expect("one");
+        assert_eq!(at, rate.time_for(1000 * n), "packet {n}");
+    }
+    assert_eq!(bench.link.stats().dequeued_bytes, 1_000_000_000);
+}
+
+#[test]
+fn who_looks_late_finds_the_same() {
+    let run = |looks: bool| {
+        let mut bench = Bench::with("rate=8Gb/s,buffer=20KB,kmin=2000,kmax=9000,pmax=0.5", "off", 7);
+        for burst in 0..50u32 {
+            bench.run_to(MICROSECOND * (12 * burst));
+            for _ in 0..1 + burst % 14 {
+                bench.arrive(frame(1, ECT, KILOBYTE));
+            }
+            if looks {
+                bench.run_to(MICROSECOND * (12 * burst + 11));
+            } else {
+                bench.now = MICROSECOND * (12 * burst + 11);
+            }
+        }
+        bench.run_to(Duration::from_millis(10));
+        let frames: Vec<_> = bench.out.into_iter().map(|(_, f)| (f.tos, f.fate, f.notes)).collect();
+        (frames, bench.link.stats())
+    };
+    let (prompt, late) = (run(true), run(false));
+    assert_eq!(prompt, late);
+    assert!(prompt.1.marked > 0 && prompt.1.dequeued_packets > 0, "{:?}", prompt.1);
+}
+
+#[test]
+fn the_buffer_drops_at_its_tail_and_not_a_byte_before() {
+    // Room for five packets, of which one is on the line.
+    for (buffer, kept) in [(5000, 5), (4999, 4), (5999, 5)] {
+        let mut bench = Bench::new(&format!("rate=8Gb/s,buffer={buffer}"));
+        for _ in 0..10 {
+            bench.arrive(frame(1, PLAIN, KILOBYTE));
+        }
+        assert_eq!((bench.dropped(), bench.link.stats().queue_bytes), (10 - kept, 1000 * kept as u64));
+        let (_, dropped) = bench.out.last().expect("a drop");
+        assert_eq!(dropped.fate, Fate::Dropped { by: "link".into() });
+        assert_eq!(dropped.notes, ["link: dropped: buffer full"]);
+        // A packet leaves, and at that instant there is room for another.
+        bench.out.clear();
+        bench.now = MICROSECOND - NANOSECOND;
+        bench.arrive(frame(1, PLAIN, KILOBYTE));
+        assert_eq!(bench.dropped(), 1);
+        bench.now = MICROSECOND;
+        bench.arrive(frame(1, PLAIN, KILOBYTE));
+        assert_eq!((bench.dropped(), bench.times().len()), (1, 1));
+        let stats = bench.link.stats();
+        assert_eq!((stats.dropped, stats.queue_bytes_max), (11 - kept as u64, 1000 * kept as u64));
+    }
+}
+
+#[test]
+fn a_cable_delays_and_keeps_the_order() {
+    let mut bench = Bench::new("delay=10us");
+    for n in 0..3u32 {
+        bench.now = MICROSECOND * n;
+        bench.arrive(frame(1, PLAIN, KILOBYTE + n as usize));
+    }
+    bench.run_to(MICROSECOND * 100);
+    assert_eq!(bench.times(), [10_000, 11_000, 12_000]);
+    assert!(bench.out.iter().is_sorted_by_key(|(_, f)| f.bytes.len()));
+    // With a port behind it, the queue begins where the cable ends.
+    let mut bench = Bench::new("delay=10us,rate=8Gb/s");
+    bench.arrive(frame(1, PLAIN, KILOBYTE));
+    bench.arrive(frame(1, PLAIN, KILOBYTE));
+    assert_eq!(bench.link.stats().queue_bytes, 0);
+    // Looked at late: what left meanwhile left in time.
+    bench.now = MICROSECOND * 11 + NANOSECOND * 500;
+    bench.look();
+    assert_eq!((bench.out.len(), bench.link.stats().queue_bytes), (1, 1000));
+    bench.run_to(MICROSECOND * 20);
+    assert_eq!(bench.times(), [11_500, 12_000]);
+}
+
+#[test]
+fn a_cable_holds_so_much_and_no_more() {
+    let mut bench = Bench::new("delay=1s");
+    let fits = MAX_ON_CABLE as usize / 4096;
+    for _ in 0..fits + 2 {
+        bench.arrive(frame(1, PLAIN, 4096));
+    }
+    assert_eq!((bench.dropped(), bench.link.stats().dropped), (2, 2));
+    bench.run_to(Duration::from_secs(1));
+    assert_eq!(bench.times().len(), fits);
+    bench.arrive(frame(1, PLAIN, 4096));
+    assert_eq!(bench.dropped(), 2);
+}
+
+#[test]
+fn flow_control_does_not_stand_in_the_queue() {
+    let mut bench = Bench::new("rate=1Mb/s,buffer=1MB,pfc=0");
+    for _ in 0..10 {
+        bench.arrive(frame(1, PLAIN, KILOBYTE));
+    }
+    for opcode in [0xbf, 0xc0, 0xc1, 0xc2, 0x81] {
+        let mut packet = frame(1, PLAIN, 100);
+        packet.bytes[0] = opcode;
+        bench.arrive(packet);
+    }
+    let passed: Vec<u8> = bench.out.iter().map(|(_, f)| f.bytes[0]).collect();
+    assert_eq!(passed, [0xc0, 0xc1]);
+    // The cable is as long for them as for others.
+    let mut bench = Bench::new("rate=1Mb/s,delay=5us");
+    bench.arrive(frame(1, PLAIN, KILOBYTE));
+    let mut packet = frame(1, PLAIN, 100);
+    packet.bytes[0] = 0xc0;
+    bench.arrive(packet);
+    bench.run_to(MICROSECOND * 10);
+    assert_eq!(bench.times(), [5_000]);
+}
+
+#[test]
+fn only_what_arrives_comes_by() {
+    let bench = Bench::new("rate=1Gb/s");
+    assert!(bench.link.transforms(Direction::Rx) && !bench.link.transforms(Direction::Tx));
+    assert_eq!(bench.link.name(), "link");
+}
+
+#[test]
+fn time_that_goes_backwards_stands_still() {
+    let mut bench = Bench::new("rate=8Gb/s");
+    bench.now = MICROSECOND * 10;
+    bench.arrive(frame(1, PLAIN, KILOBYTE));
+    bench.now = MICROSECOND * 5;
+    bench.arrive(frame(1, PLAIN, KILOBYTE));
+    bench.run_to(MICROSECOND * 20);
+    assert_eq!(bench.times(), [11_000, 12_000]);
+}
+
+#[test]
+fn arrivals_are_told_where_credits_are_given_for_them() {
+    let mut bench = Bench::new("ib-credits:rate=8Gb/s,buffer=5000");
+    bench.link.set_train(3);
+    for _ in 0..6 {
+        bench.arrive(frame(1, ECT, KILOBYTE));
+    }
+    let told: Vec<Entered> = std::iter::from_fn(|| bench.link.poll_entered()).collect();
+    let first = Entered {
+        src: [10, 0, 0, 1].into(),
+        src_port: 0xc000,
+        tos: ECT,
+        len: KILOBYTE,
+        train: 3,
+        dropped: false,
+    };
+    assert_eq!(told[..5], [first; 5]);
+    assert_eq!(told[5..], [Entered { dropped: true, ..first }]);
+    let mut ethernet = Bench::new("rate=8Gb/s");
+    ethernet.arrive(frame(1, ECT, KILOBYTE));
+    assert_eq!(ethernet.link.poll_entered(), None);
+    // Nobody asks: the list ends somewhere.
+    for _ in 0..MAX_ENTERED + 5 {
+        bench.arrive(frame(1, ECT, KILOBYTE));
+    }
+    assert_eq!(std::iter::from_fn(|| bench.link.poll_entered()).count(), MAX_ENTERED);
+}

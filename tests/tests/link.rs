@@ -1,0 +1,187 @@
+//! Links that behave like those of a given rate, buffer and receiver, in virtual time and over sockets.
+
+use qp::wire::mad::hello::Features;
+use rnic::cc::Rate;
+use rnic::engine::PartnerSetup;
+use rnic::link::emulation::wire_bytes;
+use rnic::sim::{DeviceSetup, Net};
+use rnic::{Access, AddressVector, Device, DeviceConfig, Error, Mtu, RcEnd, WcStatus};
+use rnic_tests::datagram::{QKEY, UdEnd};
+use rnic_tests::{counter, fresh_address, open};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes, whatever the machine does meanwhile.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn setup(link: &str) -> DeviceSetup {
+    DeviceSetup { link: link.parse().expect("a link"), ..DeviceSetup::default() }
+}
+
+fn device_with(net: &Net, link: &str) -> Device {
+    net.device_with(&setup(link)).expect("a device")
+}
+
+/// Writes `len` bytes from one end to the other and compares them.
+fn write(left: &RcEnd, right: &RcEnd, len: usize) {
+    let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+    let source = left.register(&bytes).expect("memory");
+    let target = right.register_remote(len).expect("memory");
+    left.qp.write(1, source.all(), target.remote(0)).expect("posted");
+    assert_eq!(left.wait().expect("a completion").status, WcStatus::Success);
+    assert!(target.to_vec().expect("memory") == bytes);
+}
+
+/// Sends `count` datagrams of `len` bytes with this traffic class.
+fn flood(from: &UdEnd, to: &UdEnd, count: u64, len: usize, traffic_class: u8) {
+    let source = from.pd.register(len, Access::LOCAL_WRITE).expect("memory");
+    let way = AddressVector { traffic_class, ..UdEnd::way(&to.device) };
+    let ah = from.pd.create_ah(&way).expect("an address handle");
+    for id in 0..count {
+        from.qp.send_to(id, source.all(), &ah, to.qp.qpn(), QKEY).expect("posted");
+    }
+    for _ in 0..count {
+        assert_eq!(from.sent().status, WcStatus::Success);
+    }
+}
+
+#[test]
+fn a_write_takes_the_time_that_its_packets_take_at_the_rate_of_the_port() {
+    let net = Net::new();
+    let (a, b) = (net.device(), device_with(&net, "rate=1Gb/s,buffer=1MB"));
+    let (left, right) = RcEnd::pair(&a, &b).expect("connected");
+    write(&left, &right, 1 << 20);
+    // BTH, payload and ICRC of 256 packets; the first has a RETH.
+    let wire = 256 * u64::from(wire_bytes(12 + 4096 + 4, false)) + 16;
+    let stats = b.link_stats().expect("a link");
+    assert_eq!((stats.dequeued_packets, stats.dequeued_bytes, stats.dropped), (256, wire, 0));
+    assert_eq!((counter(&b, "link_rx_bytes"), counter(&b, "link_rx_packets")), (wire, 256));
+    // 1 us each way.
+    let least = Rate::from_gbps(1).time_for(wire) + Duration::from_micros(2);
+    let took = net.elapsed();
+    assert!((least..least + Duration::from_micros(20)).contains(&took), "{took:?}, at least {least:?}");
+    assert!(stats.queue_bytes_max > 100_000 && stats.queue_bytes == 0, "{stats:?}");
+    assert_eq!(a.link_stats(), None, "its own link is as it always is");
+}
+
+#[test]
+fn what_a_full_queue_drops_is_sent_again() {
+    let net = Net::new();
+    let (a, b) = (net.device(), device_with(&net, "rate=1Gb/s,buffer=50KB"));
+    let (left, right) = RcEnd::pair(&a, &b).expect("connected");
+    write(&left, &right, 1 << 20);
+    assert!(counter(&b, "link_rx_dropped") > 0);
+    assert!(counter(&b, "link_rx_queue_max") <= 50_000);
+}
+
+#[test]
+fn marks_arrive_at_the_receiver() {
+    let marked = |link: &str, cc: &str, ecn: u8| {
+        let net = Net::new();
+        let cc = cc.parse().expect("an algorithm");
+        let b = net.device_with(&DeviceSetup { cc, ..setup(link) }).expect("a device");
+        let (a, b) = (UdEnd::new(&net.device()), UdEnd::new(&b));
+        flood(&a, &b, 100, 1000, ecn);
+        assert!(net.run_until_idle(Duration::from_secs(1)));
+        let marked = counter(&b.device, "link_rx_marked");
+        assert_eq!(counter(&b.device, "rx_ce_packets"), marked);
+        marked
+    };
+    assert!(marked("rate=1Gb/s,kmin=10000,kmax=20000,pmax=0.5", "off", 2) > 50);
+    assert!(marked("rate=1Gb/s", "dctcp", 1) > 50);
+    assert_eq!(marked("rate=1Gb/s", "dctcp", 0), 0, "not capable");
+    assert_eq!(marked("rate=1Gb/s", "off", 2), 0);
+}
+
+#[test]
+fn a_slow_receiver_overruns_its_socket_in_virtual_time() {
+    let overrun = |datagrams: u64| {
+        let net = Net::new();
+        let (a, b) = (UdEnd::new(&net.device()), UdEnd::new(&device_with(&net, "receiver_rate=100Mb/s")));
+        flood(&a, &b, datagrams, 4000, 0);
+        assert!(net.run_until_idle(Duration::from_secs(10)));
+        let overrun = counter(&b.device, "link_rx_overrun");
+        let packets = counter(&b.device, "rx_packets");
+        assert_eq!(packets + overrun, datagrams);
+        // The last packet was read when those before it had taken their time.
+        let each = Rate::from_mbps(100).time_for(u64::from(wire_bytes(12 + 8 + 4000 + 4, false)));
+        let read = each * u32::try_from(packets - 1).expect("few");
+        assert!((read..read + Duration::from_micros(500)).contains(&net.elapsed()), "{:?}", net.elapsed());
+        overrun
+    };
+    assert_eq!(overrun(50), 0);
+    // What is in the buffer is 51 packets; the receiver reads few more meanwhile.
+    assert!(overrun(500) > 300);
+}
+
+#[test]
+fn a_port_that_fills_up_has_its_peers_pause() {
+    // The window of one connection arrives at once: more than XOFF, less than the headroom.
+    let paused = |features| {
+        let net = Net::new();
+        let partner = PartnerSetup { features, rate: Rate::from_gbps(1), ..PartnerSetup::default() };
+        let link = "rate=1Gb/s,pfc=0,xoff=50KB,headroom=500KB";
+        let device = |link| net.device_with(&DeviceSetup { partner: partner.clone(), ..setup(link) });
+        let (a, b) = (device("").expect("a device"), device(link).expect("a device"));
+        let (left, right) = RcEnd::pair(&a, &b).expect("connected");
+        write(&left, &right, 4 << 20);
+        assert_eq!(counter(&b, "link_rx_dropped"), 0);
+        assert!(counter(&b, "link_tx_pause") > 0);
+        counter(&a, "rx_pause")
+    };
+    assert!(paused(Features::PAUSE) > 0);
+    assert_eq!(paused(Features::default()), 0, "it is told only if it would understand");
+}
+
+#[test]
+fn devices_refuse_links_that_cannot_be() {
+    let net = Net::new();
+    let refused = |result: rnic::Result<Device>| match result {
+        Err(Error::Link(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(net.device_with(&setup("pfc=3"))).contains("`rate`"));
+    let small = DeviceSetup { mtu: Mtu::B256, ..setup("rate=1Gb/s,buffer=400") };
+    assert!(net.device_with(&small).is_ok());
+    assert!(refused(net.device_with(&DeviceSetup { mtu: Mtu::B512, ..small })).contains("path MTU 512"));
+    let link = "kmin=5".parse().expect("a link");
+    let config = DeviceConfig { link, ..DeviceConfig::at(fresh_address()) };
+    assert!(refused(Device::open(&config)).contains("kmin"));
+}
+
+#[test]
+fn the_same_port_over_sockets() {
+    let link = "rate=2Gb/s,buffer=1MB,delay=20us".parse().expect("a link");
+    let config = DeviceConfig { link, ..DeviceConfig::at(fresh_address()) };
+    let (a, b) = (open(), Device::open(&config).expect("a device"));
+    let (left, right) = RcEnd::pair(&a, &b).expect("connected");
+    write(&left, &right, 3 << 20);
+    assert!(counter(&b, "link_rx_packets") >= 768);
+    write(&right, &left, 1 << 20);
+}
+
+/// A slow receiver leaves packets in its socket buffer, and the kernel drops what does not fit: every packet was read or
+/// was dropped. The background thread reads here, and nobody polls.
+#[test]
+fn a_slow_receiver_overruns_its_socket() {
+    let link = "receiver_rate=20Mb/s".parse().expect("a link");
+    let slow = DeviceConfig { link, recv_buffer: Some(212_992), ..DeviceConfig::at(fresh_address()) };
+    // One by one: the kernel counts a train that it drops as one.
+    let at = DeviceConfig::at(fresh_address());
+    let fast = DeviceConfig { unacked_rate: Some(0), offload: Some(false), ..at };
+    let a = UdEnd::new(&Device::open(&fast).expect("a device"));
+    let b = UdEnd::new(&Device::open(&slow).expect("a device"));
+    let sent = 400;
+    flood(&a, &b, sent, 4000, 0);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (read, lost) = (counter(&b.device, "rx_packets"), counter(&b.device, "socket_rx_overrun"));
+        if read + lost == sent {
+            assert!(read > 0 && lost > 0, "{read} read, {lost} lost");
+            break;
+        }
+        if Instant::now() > deadline {
+            panic!("{read} read and {lost} lost of {sent}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
