@@ -13,6 +13,12 @@ pub const STOCK_RECEIVE_BUFFER: u32 = 2 * 212_992;
 /// smallest packets.
 pub(crate) const RESERVE: u32 = STOCK_RECEIVE_BUFFER / 8;
 
+/// What is left of a buffer of `bytes` without the same share for what nothing holds back.
+#[must_use]
+pub const fn without_reserve(bytes: u32) -> u32 {
+    bytes - bytes / 8
+}
+
 /// `struct sk_buff`, rounded up to its cache (Linux 6.x on 64 bits).
 const SKB: u32 = 256;
 /// `struct skb_shared_info`, behind the data of every packet.

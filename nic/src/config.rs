@@ -65,6 +65,7 @@ struct File {
     faults: Vec<String>,
     fault_seed: u64,
     capture: Option<PathBuf>,
+    foreign_cnp: bool,
     link: LinkConfig,
     cc: Algorithm,
 }
@@ -85,6 +86,7 @@ impl Default for File {
             faults: of.faults,
             fault_seed: of.fault_seed,
             capture: of.capture,
+            foreign_cnp: of.foreign_cnp,
             link: of.link,
             cc: of.cc,
         }
@@ -149,6 +151,7 @@ impl DeviceConfig {
             faults: file.faults,
             fault_seed: file.fault_seed,
             capture: file.capture,
+            foreign_cnp: file.foreign_cnp,
             link: file.link,
             cc: file.cc,
         })

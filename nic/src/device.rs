@@ -4,8 +4,8 @@ use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
 use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig};
 use crate::error::{Error, Result};
-use crate::link::LinkConfig;
 use crate::link::emulation::EmulationStats;
+use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Lane, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
@@ -62,8 +62,9 @@ pub struct DeviceConfig {
     pub fault_seed: u64,
     /// A file to capture all packets into, as pcapng.
     pub capture: Option<PathBuf>,
-    /// Congestion control, and the rate of the port.
-    pub rate: RateConfig,
+    /// Whether peers that have not identified themselves as rnic are sent CNPs, and their packets are marked as
+    /// ECN-capable, as [`RateConfig::foreign_cnp`].
+    pub foreign_cnp: bool,
     /// The link: the port that it behaves like.
     pub link: LinkConfig,
     /// Congestion control.
@@ -85,7 +86,7 @@ impl Default for DeviceConfig {
             faults: Vec::new(),
             fault_seed: 0,
             capture: None,
-            rate: RateConfig::default(),
+            foreign_cnp: false,
             link: LinkConfig::default(),
             cc: Algorithm::Off,
         }
@@ -312,6 +313,8 @@ impl Device {
         let largest = config.mtu.unwrap_or(Mtu::B4096);
         let active_mtu = carried.min(largest);
         let link = config.link.at(&config.cc, active_mtu)?;
+        let paced = RateConfig { foreign_cnp: config.foreign_cnp, ..RateConfig::default() };
+        let granted = u32::try_from(socket.rcvbuf()).unwrap_or(STOCK_BUFFER);
         let engine = EngineConfig {
             address,
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
@@ -321,8 +324,8 @@ impl Device {
             peer_window: config.peer_window,
             pace: pace(config.unacked_rate),
             pkeys,
-            partner: PartnerSetup::default(),
-            rate: config.rate.clone(),
+            partner: link.partner_setup(Buffer::Socket(granted), &PartnerSetup::default()),
+            rate: link.rate_config(&config.cc, &paced),
         };
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);

@@ -10,7 +10,7 @@
 use crate::device::{Device, pace};
 use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
-use crate::link::LinkConfig;
+use crate::link::{Buffer, LinkConfig};
 use crate::net::signed_port;
 use crate::port::{Clock, Io, Port, SimPacket};
 use crate::queue::locked;
@@ -135,7 +135,10 @@ impl Net {
     pub fn device_with(&self, setup: &DeviceSetup) -> Result<Device> {
         let pkeys = PKeyTable::new(&setup.pkeys)?;
         let link = setup.link.at(&setup.cc, setup.mtu)?;
-        let device = self.add(setup, pkeys);
+        let mut setup = setup.clone();
+        setup.partner = link.partner_setup(Buffer::Cable, &setup.partner);
+        setup.rate = link.rate_config(&setup.cc, &setup.rate);
+        let device = self.add(&setup, pkeys);
         device.inner.port.set_link(&link, device.inner.fault_seed);
         Ok(device)
     }

@@ -59,6 +59,7 @@ pub(super) const fn op_name(op: Op) -> &'static str {
         Op::Normal => "normal",
         Op::Init => "init",
         Op::Stalled => "stalled",
+        Op::Yielded => "yielded",
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Entered {
     pub src_port: u16,
     /// Its DSCP and ECN on arrival.
     pub tos: u8,
+    /// Its first bytes: the BTH as far as the destination.
+    pub head: [u8; 8],
     /// Its length, BTH to ICRC.
     pub len: usize,
     /// How many packets arrived in the same datagram.
@@ -196,6 +198,7 @@ impl Emulation {
             src: frame.flow.src,
             src_port: frame.flow.src_port,
             tos: frame.tos,
+            head: frame.bytes.first_chunk().copied().unwrap_or_default(),
             len: frame.bytes.len(),
             train,
             dropped: false,

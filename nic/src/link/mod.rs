@@ -15,12 +15,14 @@
 //! it is true every packet travels alone, as a [`Frame`]: the engine then makes trains of one packet, so that the
 //! identification that the ICRC was computed with is also the one that the packet will have.
 
+mod agreement;
 pub mod capture;
 mod config;
 pub mod emulation;
 pub mod faults;
 mod size;
 
+pub(crate) use agreement::{Buffer, STOCK_BUFFER};
 pub use size::wire_bytes;
 
 pub use config::{HOST_RATE, LARGEST_HEADERS, LinkConfig, LinkConfigError, LinkProfile, Model};

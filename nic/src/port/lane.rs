@@ -242,7 +242,7 @@ impl Lane {
                 Direction::Tx => outgoing.push_back(frame),
                 Direction::Rx => incoming.push_back(frame),
             });
-            deliver(engine, incoming, now);
+            deliver(engine, link, incoming, now);
         }
         // Whatever came in, now or before, may have filled the emulated port.
         if let Some(emulation) = self.link.layer_mut::<Emulation>() {
@@ -488,11 +488,16 @@ fn take_in(
         notes: Vec::new(),
     };
     link.ingress(now, frame, &mut |frame| incoming.push_back(frame));
-    deliver(engine, incoming, now.instant);
+    deliver(engine, link, incoming, now.instant);
 }
 
 /// Hands the engine what came out of the link's layers.
-fn deliver(engine: &mut Engine, incoming: &mut VecDeque<Frame>, now: Instant) {
+fn deliver(engine: &mut Engine, link: &mut LinkStack, incoming: &mut VecDeque<Frame>, now: Instant) {
+    let mut emulation = link.layer_mut::<Emulation>();
+    let emulates = emulation.is_some();
+    while let Some(entered) = emulation.as_mut().and_then(|emulation| emulation.poll_entered()) {
+        engine.note_entered(now, &entered);
+    }
     while let Some(frame) = incoming.pop_front() {
         let arrival = Arrival {
             src: frame.flow.src,
@@ -503,7 +508,11 @@ fn deliver(engine: &mut Engine, incoming: &mut VecDeque<Frame>, now: Instant) {
             flow_label: frame.flow_label,
             ident: frame.ident,
         };
-        engine.note_datagram(now, &arrival, &frame.bytes, frame.bytes.len());
+        if emulates {
+            engine.note_left(&arrival, &frame.bytes);
+        } else {
+            engine.note_datagram(now, &arrival, &frame.bytes, frame.bytes.len());
+        }
         let _ = engine.handle_datagram(now, &arrival, &frame.bytes);
     }
 }

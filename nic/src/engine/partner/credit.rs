@@ -6,7 +6,8 @@
 
 use super::{CreditSetup, Message, Partners};
 use crate::engine::{Due, Engine};
-use cc::credits::{FlowControlPacket, Op, PoolConfig};
+use crate::link::emulation::Entered;
+use cc::credits::{FlowControlPacket, Member, Op, PoolConfig};
 use cc::vl::Vl;
 use qp::Qpn;
 use qp::wire::{Arrival, Opcode};
@@ -103,6 +104,52 @@ impl Engine {
         self.partners.limits_due = true;
     }
 
+    /// A packet came into the queue of an emulated port, of which `head` are the first bytes. It occupies the buffer until
+    /// it leaves, or for no time at all if it was dropped.
+    pub(crate) fn note_entered(&mut self, now: Instant, entered: &Entered) {
+        let Some((member, blocks)) =
+            self.occupies(entered.src, entered.src_port, entered.tos, &entered.head, entered.len)
+        else {
+            return;
+        };
+        let Some(pool) = &mut self.partners.pool else { return };
+        if pool.handle_packet(now, member, blocks).is_err() {
+            self.counters.excessive_buffer_overrun_errors += 1;
+        } else if entered.dropped {
+            pool.release(member, blocks);
+        }
+        self.partners.limits_due = true;
+    }
+
+    /// A packet left the queue of an emulated port.
+    pub(crate) fn note_left(&mut self, arrival: &Arrival, packet: &[u8]) {
+        if !self.partners.is_active() {
+            return;
+        }
+        self.partners.stranger_at_hand = self.partners.at(arrival.src, arrival.src_port).is_none();
+        let left = self.occupies(arrival.src, arrival.src_port, arrival.tos, packet, packet.len());
+        if let (Some((member, blocks)), Some(pool)) = (left, &mut self.partners.pool) {
+            pool.release(member, blocks);
+            self.partners.limits_due = true;
+        }
+    }
+
+    /// Whose credits a packet takes, and how many.
+    fn occupies(
+        &mut self,
+        src: IpAddr,
+        port: u16,
+        tos: u8,
+        head: &[u8],
+        len: usize,
+    ) -> Option<(Member, u32)> {
+        let id = self.partners.at(src, port)?;
+        let vl = self.partners.lane_of(tos);
+        let partner = Partners::partner(&mut self.peers, id)?;
+        let member = partner.lanes.get(vl)?.member?;
+        (!is_free(head)).then(|| (member, partner.ours.of_one(len)))
+    }
+
     /// Whether the packet at hand comes from nobody that is known.
     pub(in crate::engine) fn is_from_stranger(&self) -> bool {
         self.partners.stranger_at_hand
@@ -132,14 +179,17 @@ impl Engine {
                 members[member.index()] = Some((id, update.vl.number()));
                 member
             });
-            pool.handle_update(now, member, update.op, update.fctbs);
+            pool.handle_update(now, member, update);
             self.partners.limits_due = true;
         }
-        if update.op == Op::Init {
-            // It gives nothing yet.
+        if matches!(update.op, Op::Init | Op::Yielded) {
+            // It gives nothing.
             return;
         }
-        lane.sender.handle_update(now, update);
+        if lane.sender.handle_update(now, update) {
+            // The limit was lowered: the partner hears that it is obeyed, behind all that was sent under the old one.
+            self.partners.outbox.push_back(Message::Yield { to: id, update: lane.sender.yielded(update.vl) });
+        }
         self.call_lane(id, vl);
     }
 

@@ -1,6 +1,5 @@
 //! What rnic ports say to one another, on its way out.
 
-use super::Partners;
 use crate::engine::{Departure, Due, Engine, Remote};
 use cc::credits::{FlowControlPacket, Op};
 use qp::attr::AddressVector;
@@ -26,6 +25,8 @@ pub(in crate::engine) enum Message {
     Credits { to: usize, vl: usize, op: Op },
     /// A new limit of a lane.
     Limit { to: usize, vl: usize, fccl: u16 },
+    /// A limit that was lowered is obeyed.
+    Yield { to: usize, update: FlowControlPacket },
     /// A pause, or the end of one.
     Pause { to: usize, times: PauseTimes },
 }
@@ -34,7 +35,10 @@ impl Message {
     const fn partner(&self) -> Option<usize> {
         match self {
             Self::Hello { .. } => None,
-            Self::Credits { to, .. } | Self::Limit { to, .. } | Self::Pause { to, .. } => Some(*to),
+            Self::Credits { to, .. }
+            | Self::Limit { to, .. }
+            | Self::Yield { to, .. }
+            | Self::Pause { to, .. } => Some(*to),
         }
     }
 }
@@ -48,6 +52,7 @@ impl Engine {
                 Message::Hello { to, dest_qpn, hello } => self.write_hello(to, dest_qpn, &hello, buf),
                 Message::Credits { to, vl, op } => self.write_credits(to, vl, op, None, buf),
                 Message::Limit { to, vl, fccl } => self.write_credits(to, vl, Op::Normal, Some(fccl), buf),
+                Message::Yield { to, update } => self.write_updates(to, &update.encode(), buf),
                 Message::Pause { to, times } => self.write_pause(to, times, buf),
             };
             if let Some(departure) = departure {
@@ -102,12 +107,16 @@ impl Engine {
                 add(update);
             }
         }
+        self.write_updates(id, &body[..len], buf)
+    }
+
+    fn write_updates(&mut self, id: usize, updates: &[u8], buf: &mut [u8]) -> Option<Departure> {
         let peer = self.peers.find_mut(id)?;
         let (address, slot) = (peer.address, peer.slot);
         self.partners.sequence = self.partners.sequence.wrapping_add(1);
         let headers = Headers::flow_control(slot, self.partners.slot, self.partners.sequence);
         self.counters.tx_flow_control += 1;
-        self.write(address, &headers, &body[..len], buf)
+        self.write(address, &headers, updates, buf)
     }
 
     fn write_pause(&mut self, id: usize, times: PauseTimes, buf: &mut [u8]) -> Option<Departure> {
@@ -174,12 +183,5 @@ impl Engine {
             return true;
         }
         false
-    }
-}
-
-impl Partners {
-    /// Whether credits are spoken with somebody.
-    pub(in crate::engine) fn lends(&self) -> bool {
-        self.pool.is_some()
     }
 }

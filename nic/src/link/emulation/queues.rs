@@ -101,7 +101,8 @@ impl Egress {
             queues: Default::default(),
             line: LineClock::new(rate, now),
             leaving: None,
-            buffer: profile.buffer,
+            // With credits it is those who send that keep to the buffer, in bytes as they count on InfiniBand.
+            buffer: if profile.model == Model::IbCredits { MAX_WAITING } else { profile.buffer },
             lossy: 0,
             marking: profile.red.clone().map(|red| CongestionPoint::new(red, seed)),
             pauses: Pauses::new(rate, profile.thresholds),

@@ -357,13 +357,15 @@ fn a_queue_pair_that_is_gone_sends_no_cnp_late() -> Result<()> {
 fn ports_that_are_rnic_tell_one_another_whether_they_listen() -> Result<()> {
     for both in [true, false] {
         let net = Net::new();
-        let make = |features| {
-            let rate = RateConfig { foreign_cnp: false, ..algorithm(PAPER) };
+        let make = |listens| {
+            let features = if listens { Features::empty() } else { Features::PAUSE };
+            let paced = RateConfig { foreign_cnp: false, ..algorithm(PAPER) };
+            let rate = if listens { paced } else { RateConfig::default() };
             let partner = PartnerSetup { features, ..PartnerSetup::default() };
             net.device_with(&DeviceSetup { partner, rate, ..DeviceSetup::default() })
         };
         // One that understands pauses only is greeted, and says so.
-        let (a, b) = (make(if both { Features::CNP } else { Features::PAUSE })?, make(Features::CNP)?);
+        let (a, b) = (make(both)?, make(true)?);
         b.add_fault("rx data mark ce")?;
         let log = Log::of(&b);
         let (left, right) = RcEnd::pair(&a, &b)?;

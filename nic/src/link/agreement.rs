@@ -1,0 +1,92 @@
+//! What a link configuration makes of the engine: the rate of the port, and what it says and does between rnic peers.
+
+use super::{LinkProfile, Model};
+use crate::engine::{CreditSetup, PartnerSetup, RateConfig};
+use cc::inflight::{STOCK_RECEIVE_BUFFER, without_reserve};
+use cc::{Algorithm, Rate};
+use qp::wire::mad::hello::{Counting, Features};
+
+/// What a block of credit stands for where a socket's buffer is shared, in bytes of what the kernel charges it for: so
+/// that the 2048 blocks that a limit can reach ahead are more than a stock buffer holds, and one lane can have it all.
+const SOCKET_BLOCK: u16 = 256;
+
+/// What a block stands for on a cable (IBTA 7.9).
+const CABLE_BLOCK: u16 = 64;
+
+/// How far limits lag behind the room that there is, in blocks: a packet of 4 KiB on a cable. Our choice.
+const ON_FREE: u16 = 64;
+
+/// Bytes of the buffer of each lane in a simulation that says nothing of it: all that a limit can reach ahead.
+const CABLE_BUFFER: u32 = 2048 * CABLE_BLOCK as u32;
+
+/// Pauses are counted in times of this rate where a port has none: all ports that speak to one another have to agree, and
+/// those without a rate send no pauses.
+const PAUSE_RATE: Rate = Rate::from_gbps(10);
+
+/// Where packets wait before they are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Buffer {
+    /// In a socket, whose kernel grants so many bytes.
+    Socket(u32),
+    /// In a simulation: at the end of a cable.
+    Cable,
+}
+
+impl LinkProfile {
+    /// How the sending of the port is paced; what the configuration of the link does not say is as in `base`.
+    pub(crate) fn rate_config(&self, cc: &Algorithm, base: &RateConfig) -> RateConfig {
+        RateConfig {
+            policy: if *cc == Algorithm::Off { base.policy.clone() } else { Some(self.policy.clone()) },
+            port_rate: self.rate.or(base.port_rate),
+            ..base.clone()
+        }
+    }
+
+    /// What the port says and does between rnic peers; what the configuration of the link does not say is as in `base`.
+    pub(crate) fn partner_setup(&self, buffer: Buffer, base: &PartnerSetup) -> PartnerSetup {
+        let mut setup = base.clone();
+        if self.rate.is_some() || setup.rate == Rate::default() {
+            setup.rate = self.rate.unwrap_or(PAUSE_RATE);
+        }
+        if self.thresholds.iter().any(Option::is_some) {
+            setup.features |= Features::PAUSE;
+        }
+        if self.model == Model::IbCredits {
+            setup.features |= Features::CREDITS;
+            setup.credits = Some(self.credits(buffer));
+        }
+        setup
+    }
+
+    fn credits(&self, buffer: Buffer) -> CreditSetup {
+        let emulated = self.rate.map(|_| u32::try_from(self.buffer).unwrap_or(u32::MAX));
+        let lanes = self.vls.max(1);
+        let (buffer, block, counting, local_counting) = match buffer {
+            // Where packets go on waiting in the queue of an emulated port they leave it one by one.
+            Buffer::Socket(bytes) => (
+                without_reserve(bytes).min(emulated.unwrap_or(u32::MAX)),
+                SOCKET_BLOCK,
+                Counting::DatagramCharge,
+                if self.emulates() { Counting::DatagramCharge } else { Counting::TrainCharge },
+            ),
+            Buffer::Cable => (
+                emulated.unwrap_or(CABLE_BUFFER * u32::from(lanes)),
+                CABLE_BLOCK,
+                Counting::PacketBytes,
+                Counting::PacketBytes,
+            ),
+        };
+        CreditSetup {
+            lanes,
+            sl2vl: self.vl.sl2vl.map(|vl| vl % lanes),
+            buffer,
+            block,
+            counting,
+            local_counting,
+            on_free: ON_FREE,
+        }
+    }
+}
+
+/// What a socket buffer holds if nothing is known of it: that of a stock kernel.
+pub(crate) const STOCK_BUFFER: u32 = STOCK_RECEIVE_BUFFER;
