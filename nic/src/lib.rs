@@ -32,6 +32,7 @@ pub mod link;
 pub mod memory;
 pub mod net;
 pub mod sim;
+pub mod trace;
 
 mod address_handle;
 mod completion;

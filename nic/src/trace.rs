@@ -1,0 +1,222 @@
+//! What a port does over time: samples of its counters, its queue pairs, and what holds them back.
+//!
+//! # The file
+//!
+//! JSON lines. The first is the [`Header`]:
+//!
+//! ```json
+//! {"rnic_trace":1,"title":"RC RDMA WRITE bandwidth","device":"127.0.0.1","started":1767225600000000,"cc":"dcqcn paper"}
+//! ```
+//!
+//! Each further line is a [`Sample`]: `t` in nanoseconds since `started`, then `port`, `qps` and `lanes`, whose keys are
+//! the names of the fields here.
+//!
+//! ```json
+//! {"t":1000000,"port":{"tx_bytes":4096,"tx_packets":1},"qps":[{"qpn":17,"label":"127.0.0.2","sent_bytes":4096}]}
+//! ```
+//!
+//! All counters are totals since the device was opened, so that a lost line loses nothing but resolution; who wants a
+//! rate takes the difference. What is 0, empty or not known is left out. Unknown keys are ignored, so that later versions can
+//! add some. A reader that wants tables finds them: `pandas.read_json(FILE, lines=True)`, then
+//! `pandas.json_normalize` of a column.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The version of the format, the value of the key `rnic_trace`.
+pub const VERSION: u32 = 1;
+
+/// Queue pairs in a sample of a device at most, the first ones by number of the table. The counters of the port cover all.
+pub const MAX_QPS: usize = 256;
+
+/// What a trace is of: its first line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The version of the format; [`VERSION`] for what this library writes.
+    pub rnic_trace: u32,
+    /// What was done, in a few words.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub title: String,
+    /// The device, by address or name.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub device: String,
+    /// When the trace began, since 1970-01-01 UTC on the network and since the simulation began in virtual time; in
+    /// microseconds in the file. Traces of one run are aligned by it.
+    #[serde(default, with = "micros")]
+    pub started: Duration,
+    /// The link that the port emulates, if it does.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub link: Option<LinkHeader>,
+    /// Congestion control, in a few words: the algorithm and its preset.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cc: Option<String>,
+    /// The command line.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub command: Option<String>,
+}
+
+/// What the header says of the link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkHeader {
+    /// In a few words, for people.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub name: String,
+    /// Bits a second.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rate: Option<u64>,
+    /// Bytes of the port's buffer.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub buffer: Option<u64>,
+    /// Bytes of queue above which packets are marked with some probability.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kmin: Option<u64>,
+    /// Bytes of queue above which all packets are marked.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kmax: Option<u64>,
+}
+
+/// What a port has done by some time, and how it is at that time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Since the trace began; `t`, in nanoseconds, in the file.
+    #[serde(rename = "t", with = "nanos")]
+    pub at: Duration,
+    /// The port.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub port: PortSample,
+    /// Its queue pairs, at most [`MAX_QPS`].
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub qps: Vec<QpSample>,
+    /// Virtual lanes, or priorities, towards each peer.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub lanes: Vec<LaneSample>,
+}
+
+/// Counters of a port, totals all of them, and its queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PortSample {
+    /// Bytes sent, BTH to ICRC.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tx_bytes: u64,
+    /// Bytes received, BTH to ICRC.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rx_bytes: u64,
+    /// Packets sent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tx_packets: u64,
+    /// Packets received, whatever became of them.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rx_packets: u64,
+    /// Packets that arrived marked "congestion experienced" (mlx5: `np_ecn_marked_roce_packets`).
+    #[serde(skip_serializing_if = "is_default")]
+    pub rx_ce_packets: u64,
+    /// Congestion notification packets sent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub np_cnp_sent: u64,
+    /// Congestion notification packets received that slowed a queue pair down.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rp_cnp_handled: u64,
+    /// Congestion notification packets received that had no effect.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rp_cnp_ignored: u64,
+    /// Packets sent again, of all queue pairs.
+    #[serde(skip_serializing_if = "is_default")]
+    pub retransmitted_packets: u64,
+    /// Packets received and dropped, for whatever reason.
+    #[serde(skip_serializing_if = "is_default")]
+    pub dropped_packets: u64,
+    /// Bytes that wait in the emulated port now.
+    #[serde(skip_serializing_if = "is_default")]
+    pub queue_bytes: Option<u64>,
+    /// The most bytes that waited in the emulated port since the sample before.
+    #[serde(skip_serializing_if = "is_default")]
+    pub queue_max: Option<u64>,
+    /// Packets that the emulated port marked "congestion experienced".
+    #[serde(skip_serializing_if = "is_default")]
+    pub link_marked: u64,
+    /// Packets that the emulated port dropped for want of buffer.
+    #[serde(skip_serializing_if = "is_default")]
+    pub link_dropped: u64,
+}
+
+/// One queue pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QpSample {
+    /// Its number.
+    pub qpn: u32,
+    /// Who it talks to, if it is connected.
+    #[serde(skip_serializing_if = "is_default")]
+    pub label: Option<String>,
+    /// What congestion control allows, in bits a second.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rate: Option<u64>,
+    /// What congestion control goes back to, in bits a second.
+    #[serde(skip_serializing_if = "is_default")]
+    pub target_rate: Option<u64>,
+    /// The estimate of congestion, 0 to 1.
+    #[serde(skip_serializing_if = "is_default")]
+    pub alpha: Option<f64>,
+    /// Payload bytes sent, retransmissions not counted: what goes out for the first time.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sent_bytes: u64,
+    /// Payload bytes received and accepted.
+    #[serde(skip_serializing_if = "is_default")]
+    pub received_bytes: u64,
+}
+
+/// A virtual lane, or a priority, towards one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LaneSample {
+    /// The peer's address.
+    pub peer: String,
+    /// The virtual lane or the priority.
+    #[serde(skip_serializing_if = "is_default")]
+    pub vl: u8,
+    /// Blocks of 64 bytes that may still be sent; `None` where the link has no credits.
+    #[serde(skip_serializing_if = "is_default")]
+    pub credits: Option<u64>,
+    /// Times that something had to wait for credits.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stalls: u64,
+    /// How long all in all, a stall that lasts included; `stalled`, in nanoseconds, in the file.
+    #[serde(with = "nanos", skip_serializing_if = "is_default")]
+    pub stalled: Duration,
+    /// How long the peer had the lane paused all in all, a pause that lasts included; in nanoseconds in the file.
+    #[serde(with = "nanos", skip_serializing_if = "is_default")]
+    pub paused: Duration,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Durations as whole nanoseconds.
+mod nanos {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_nanos)
+    }
+}
+
+/// Durations as whole microseconds: those since 1970 fit the 53 bits that most readers of JSON keep.
+mod micros {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_u64(u64::try_from(value.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_micros)
+    }
+}
