@@ -9,6 +9,7 @@ use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Lane, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
+use crate::trace::{self, Sample};
 use crate::xrc::XrcDomain;
 use cc::{Algorithm, Pace};
 use qp::counters::QpCounters;
@@ -18,6 +19,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::time::Instant;
 
 /// How fast unacknowledged packets leave for one receiver by default, in bytes a second of charge to its socket buffer:
 /// 11.6 Gb/s of messages in packets of 4 KiB.
@@ -113,6 +115,7 @@ pub(crate) struct DeviceInner {
     name: String,
     pub(crate) port: Arc<Port>,
     pub(crate) fault_seed: u64,
+    opened: Instant,
     /// Address handles that exist.
     pub(crate) ahs: AtomicU32,
 }
@@ -341,7 +344,8 @@ impl Device {
     }
 
     pub(crate) fn around(name: String, port: Arc<Port>, fault_seed: u64) -> Self {
-        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, ahs: AtomicU32::new(0) }) }
+        let opened = port.now();
+        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs: AtomicU32::new(0) }) }
     }
 
     /// The name of the device.
@@ -435,6 +439,19 @@ impl Device {
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
         self.inner.port.inspect(|e| e.qp(qpn).map(|qp| *qp.counters())).flatten()
+    }
+
+    /// What the port and its queue pairs have done so far, for a [trace](crate::trace); nothing in a forked child.
+    ///
+    /// Its time is that of the simulation, since that began; on the network it counts from the opening of the device.
+    #[must_use]
+    pub fn sample(&self) -> Sample {
+        let Ok(port) = self.inner.port() else { return Sample::default() };
+        let at = match &port.clock {
+            Clock::Virtual(world) => world.elapsed(),
+            Clock::Real => self.inner.opened.elapsed(),
+        };
+        port.with_lane(|lane| trace::sample::of(lane, at))
     }
 
     /// Makes progress: takes in what arrived and sends what is due. Whoever polls a completion queue or waits does

@@ -1,5 +1,9 @@
 //! What a port does over time: samples of its counters, its queue pairs, and what holds them back.
 //!
+//! [`Device::sample`](crate::Device::sample) looks at a port once. A [`Recorder`] writes such samples to a file, in virtual time those
+//! that it is given, on the network one every interval from a thread of its own; a [`Reader`] reads the file again, and
+//! `rnic plot` draws it.
+//!
 //! # The file
 //!
 //! JSON lines. The first is the [`Header`]:
@@ -20,8 +24,17 @@
 //! add some. A reader that wants tables finds them: `pandas.read_json(FILE, lines=True)`, then
 //! `pandas.json_normalize` of a column.
 
+mod read;
+mod recorder;
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;
+
+pub use read::{Reader, Trace, TraceError};
+pub use recorder::{MIN_INTERVAL, Recorder, RecorderThread};
+
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The version of the format, the value of the key `rnic_trace`.
 pub const VERSION: u32 = 1;
@@ -53,6 +66,21 @@ pub struct Header {
     /// The command line.
     #[serde(default, skip_serializing_if = "is_default")]
     pub command: Option<String>,
+}
+
+impl Header {
+    /// An empty header of this version.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { rnic_trace: VERSION, ..Self::default() }
+    }
+
+    /// A header of a trace that begins now, by the clock of the host.
+    #[must_use]
+    pub fn now() -> Self {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started, ..Self::new() }
+    }
 }
 
 /// What the header says of the link.
@@ -123,7 +151,7 @@ pub struct PortSample {
     /// Packets sent again, of all queue pairs.
     #[serde(skip_serializing_if = "is_default")]
     pub retransmitted_packets: u64,
-    /// Packets received and dropped, for whatever reason.
+    /// Packets received and dropped, for whatever reason, by the port or by the kernel before it.
     #[serde(skip_serializing_if = "is_default")]
     pub dropped_packets: u64,
     /// Bytes that wait in the emulated port now.
@@ -161,7 +189,7 @@ pub struct QpSample {
     /// Payload bytes sent, retransmissions not counted: what goes out for the first time.
     #[serde(skip_serializing_if = "is_default")]
     pub sent_bytes: u64,
-    /// Payload bytes received and accepted.
+    /// Payload bytes received, as the queue pair counts them (`rcvd_bytes`): duplicates are among them.
     #[serde(skip_serializing_if = "is_default")]
     pub received_bytes: u64,
 }
