@@ -3,7 +3,10 @@
 mod decode;
 mod demo;
 mod doctor;
+mod duration;
 mod perf;
+#[cfg(feature = "plot")]
+mod plot;
 mod setup;
 mod show;
 
@@ -29,6 +32,9 @@ enum Command {
     Doctor(doctor::Args),
     /// Measure bandwidth and latency between two rnic devices.
     Perf(perf::Args),
+    /// Draw what `rnic perf --trace` recorded.
+    #[cfg(feature = "plot")]
+    Plot(plot::Args),
     /// List what devices this host has: links, GIDs, attributes, counters.
     Show(show::Args),
 }
@@ -40,6 +46,8 @@ impl Command {
             Self::Demo(args) => Ok(demo::run(&args)),
             Self::Doctor(args) => Ok(doctor::run(&args)?),
             Self::Perf(args) => perf::run(&args),
+            #[cfg(feature = "plot")]
+            Self::Plot(args) => plot::run(&args),
             Self::Show(args) => show::run(&args),
         }
     }

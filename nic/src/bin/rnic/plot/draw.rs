@@ -1,0 +1,353 @@
+//! A figure on a canvas: panels below each other, axes, legends at their right.
+
+use super::Failure;
+use super::canvas::{Anchor, Canvas, fitted, text_width};
+use super::figure::{Color, Figure, Item, Look, Panel, Shape};
+use super::series::Point;
+use super::ticks::Axis;
+use plotters::backend::DrawingBackend;
+
+const INK: Color = Color(0x22, 0x22, 0x22);
+const SOFT: Color = Color(0x59, 0x59, 0x59);
+const GRID: Color = Color(0xe3, 0xe3, 0xe3);
+const FRAME: Color = Color(0x99, 0x99, 0x99);
+
+/// The width for which the sizes of type below are meant: a slide of 1280 by 720.
+const SLIDE: f64 = 1280.0;
+
+/// Sizes in pixels.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    title: f64,
+    subtitle: f64,
+    text: f64,
+    margin: f64,
+    gap: f64,
+    swatch: f64,
+    marker: f64,
+    /// From marker to marker on a line.
+    spacing: f64,
+    /// Of lines.
+    stroke: f64,
+}
+
+impl Sizes {
+    fn of(width: f64) -> Self {
+        let unit = (width / SLIDE).clamp(0.7, 4.0);
+        Self {
+            title: 24.0 * unit,
+            subtitle: 15.0 * unit,
+            text: 14.5 * unit,
+            margin: 18.0 * unit,
+            gap: 18.0 * unit,
+            swatch: 30.0 * unit,
+            marker: 8.0 * unit,
+            spacing: 120.0 * unit,
+            stroke: unit,
+        }
+    }
+}
+
+/// The unit of the time axis: what seconds are multiplied by, and its name.
+pub(super) fn time_unit(length: f64) -> (f64, &'static str) {
+    match length {
+        length if length > 1.0 => (1.0, "s"),
+        length if length > 1e-3 => (1e3, "ms"),
+        _ => (1e6, "µs"),
+    }
+}
+
+/// Where a panel is.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+impl Frame {
+    fn x(&self, time: &Axis, at: f64) -> f64 {
+        self.left + time.place(at) * (self.right - self.left)
+    }
+
+    fn y(&self, axis: &Axis, value: f64) -> f64 {
+        self.bottom - axis.place(value) * (self.bottom - self.top)
+    }
+
+    fn height(&self) -> f64 {
+        self.bottom - self.top
+    }
+}
+
+/// Draws a figure.
+pub(super) fn draw<B: DrawingBackend>(
+    figure: &Figure,
+    (width, height): (f64, f64),
+    canvas: &mut Canvas<'_, B>,
+) -> Result<(), Failure> {
+    let sizes = Sizes::of(width);
+    canvas.rectangle((0.0, 0.0), (width, height), Color(255, 255, 255))?;
+    let room = (width - 2.0 * sizes.margin) / sizes.title;
+    let mut y = sizes.margin + 0.8 * sizes.title;
+    canvas.text(&fitted(&figure.title, room), (sizes.margin, y), sizes.title, INK, Anchor::Left)?;
+    y += 1.6 * sizes.subtitle;
+    let room = (width - 2.0 * sizes.margin) / sizes.subtitle;
+    canvas.text(&fitted(&figure.subtitle, room), (sizes.margin, y), sizes.subtitle, SOFT, Anchor::Left)?;
+    let top = y + 1.2 * sizes.gap;
+    let bottom = height - sizes.margin - 3.0 * sizes.text;
+
+    let gaps = sizes.gap * figure.panels.len().saturating_sub(1) as f64;
+    let weights: f64 = figure.panels.iter().map(|panel| panel.weight).sum();
+    let unit = (bottom - top - gaps) / weights;
+    // A tick for every two lines of text, no more than 6.
+    let most = |panel: &Panel| ((panel.weight * unit / (2.2 * sizes.text)) as usize).clamp(1, 6);
+    let axes: Vec<_> = figure.panels.iter().map(|panel| Axis::upward(panel.top(), most(panel))).collect();
+    let labels = axes.iter().flat_map(|axis| axis.ticks.iter().map(|tick| axis.label(*tick)));
+    let widest = labels.map(|label| text_width(&label)).fold(0.0, f64::max);
+    let left = sizes.margin + 2.0 * sizes.text + (widest + 0.5) * sizes.text;
+    let right = width - sizes.margin - legend_width(figure, &sizes, width) - sizes.gap;
+
+    let (factor, time_name) = time_unit(figure.span.length());
+    let ticks = ((right - left) / (7.0 * sizes.text)) as usize;
+    let time = Axis::between(figure.span.from * factor, figure.span.to * factor, ticks.clamp(1, 12));
+    let mut frame = Frame { left, right, top, bottom: top };
+    for (panel, axis) in figure.panels.iter().zip(&axes) {
+        frame.bottom = frame.top + panel.weight * unit;
+        let edge = width - sizes.margin;
+        let mut painter = Painter { canvas: &mut *canvas, frame, sizes, time: &time, axis, factor, edge };
+        painter.panel(panel)?;
+        frame.top = frame.bottom + sizes.gap;
+    }
+    for tick in &time.ticks {
+        let at = (frame.x(&time, *tick), frame.bottom + 1.4 * sizes.text);
+        canvas.text(&time.label(*tick), at, sizes.text, INK, Anchor::Middle)?;
+    }
+    let at = (0.5 * (left + right), frame.bottom + 2.9 * sizes.text);
+    canvas.text(&format!("time ({time_name})"), at, sizes.text, INK, Anchor::Middle)?;
+    canvas.present()
+}
+
+/// Width of all legends: that of the widest, up to a share of the figure.
+fn legend_width(figure: &Figure, sizes: &Sizes, width: f64) -> f64 {
+    const MOST: f64 = 0.27;
+    let legends = figure.panels.iter().flat_map(|panel| &panel.items).filter_map(|item| item.legend.as_ref());
+    let widest = legends.map(|legend| text_width(legend)).fold(0.0, f64::max) * sizes.text;
+    (widest + sizes.swatch + sizes.text).min(MOST * width)
+}
+
+/// Draws one panel.
+struct Painter<'a, 'b, B> {
+    canvas: &'a mut Canvas<'b, B>,
+    frame: Frame,
+    sizes: Sizes,
+    time: &'a Axis,
+    axis: &'a Axis,
+    /// Seconds in units of the time axis.
+    factor: f64,
+    /// Where legends end.
+    edge: f64,
+}
+
+impl<B: DrawingBackend> Painter<'_, '_, B> {
+    fn panel(&mut self, panel: &Panel) -> Result<(), Failure> {
+        let (behind, before): (Vec<_>, Vec<_>) = panel
+            .items
+            .iter()
+            .partition(|item| matches!(item.shape, Shape::Area(_) | Shape::Bars(_) | Shape::Shade(_)));
+        for item in behind {
+            self.item(item)?;
+        }
+        self.grid()?;
+        for item in &before {
+            self.item(item)?;
+        }
+        for (index, item) in before.iter().enumerate() {
+            self.markers(index, before.len(), item)?;
+        }
+        let Frame { left, right, top, bottom } = self.frame;
+        let axis = [(left, top), (left, bottom), (right, bottom)];
+        self.canvas.line(&axis, FRAME, self.sizes.stroke)?;
+        let middle = (self.sizes.margin + self.sizes.text, 0.5 * (top + bottom));
+        let label = fitted(&panel.label, (self.frame.height() + self.sizes.gap) / self.sizes.text);
+        self.canvas.text_upward(&label, middle, self.sizes.text, INK)?;
+        self.legend(panel)
+    }
+
+    fn grid(&mut self) -> Result<(), Failure> {
+        let (frame, sizes) = (self.frame, self.sizes);
+        for tick in &self.axis.ticks {
+            let y = frame.y(self.axis, *tick);
+            self.canvas.line(&[(frame.left, y), (frame.right, y)], GRID, sizes.stroke)?;
+            let at = (frame.left - 0.5 * sizes.text, y + 0.36 * sizes.text);
+            self.canvas.text(&self.axis.label(*tick), at, sizes.text, INK, Anchor::Right)?;
+        }
+        for tick in &self.time.ticks {
+            let x = frame.x(self.time, *tick);
+            self.canvas.line(&[(x, frame.top), (x, frame.bottom)], GRID, sizes.stroke)?;
+            let end = frame.bottom + 0.3 * sizes.text;
+            self.canvas.line(&[(x, frame.bottom), (x, end)], FRAME, sizes.stroke)?;
+        }
+        Ok(())
+    }
+
+    fn place(&self, (at, value): Point) -> (f64, f64) {
+        let value = value.clamp(self.axis.low, self.axis.high);
+        (self.frame.x(self.time, at * self.factor), self.frame.y(self.axis, value))
+    }
+
+    fn item(&mut self, item: &Item) -> Result<(), Failure> {
+        let Look { color, width, .. } = item.look;
+        let width = width * self.sizes.stroke;
+        match &item.shape {
+            Shape::Line(points) => {
+                for run in runs(points) {
+                    let places: Vec<_> = run.iter().map(|point| self.place(*point)).collect();
+                    match places[..] {
+                        // A value that was there for one sample only.
+                        [(x, y)] => self.canvas.line(&[(x - width, y), (x + width, y)], color, width)?,
+                        _ => self.canvas.line(&places, color, width)?,
+                    }
+                }
+            }
+            Shape::Area(points) => {
+                for run in runs(points) {
+                    let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+                    let mut places: Vec<_> = run.iter().map(|point| self.place(*point)).collect();
+                    places.extend([self.place((last.0, 0.0)), self.place((first.0, 0.0))]);
+                    self.canvas.surface(&places, color)?;
+                }
+            }
+            Shape::Steps(steps) => {
+                let corners = steps.iter().flat_map(|(from, to, value)| [(*from, *value), (*to, *value)]);
+                let places: Vec<_> = corners.map(|corner| self.place(corner)).collect();
+                self.canvas.line(&places, color, width)?;
+            }
+            Shape::Bars(steps) => {
+                for (from, to, value) in steps.iter().filter(|step| step.2 > 0.0) {
+                    let (left, right) = (self.place((*from, *value)), self.place((*to, 0.0)));
+                    self.canvas.rectangle(left, right, color)?;
+                }
+            }
+            Shape::Level(value) => {
+                if *value <= self.axis.high {
+                    let y = self.frame.y(self.axis, *value);
+                    self.canvas.dashes((self.frame.left, y), (self.frame.right, y), color, width)?;
+                }
+            }
+            Shape::Shade(steps) => {
+                for (from, to, share) in steps.iter().filter(|step| step.2 > 0.0) {
+                    let (left, right) = (self.place((*from, 0.0)).0, self.place((*to, 0.0)).0);
+                    // So pale that it can just be seen, at least.
+                    let color = color.lighter(0.75 * (1.0 - share));
+                    self.canvas.rectangle((left, self.frame.top), (right, self.frame.bottom), color)?;
+                }
+            }
+            Shape::Note => {}
+        }
+        Ok(())
+    }
+
+    /// Markers at the same distance on each line, and not above each other; on steps at the highest of each stretch.
+    fn markers(&mut self, index: usize, count: usize, item: &Item) -> Result<(), Failure> {
+        let Some(marker) = item.look.marker else { return Ok(()) };
+        let places = match &item.shape {
+            Shape::Line(points) => self.along(points, (index as f64 + 0.5) / count as f64),
+            Shape::Steps(steps) => self.peaks(steps),
+            _ => return Ok(()),
+        };
+        for place in places {
+            self.canvas.marker(marker, place, self.sizes.marker, item.look.color)?;
+        }
+        Ok(())
+    }
+
+    /// Places on a line at the same distance, the first `phase` of that from the left.
+    fn along(&self, points: &[Point], phase: f64) -> Vec<(f64, f64)> {
+        let spacing = self.sizes.spacing;
+        let mut next = self.frame.left + spacing * phase;
+        let mut places = Vec::new();
+        for pair in points.windows(2).filter(|pair| pair.iter().all(|(_, value)| !value.is_nan())) {
+            let (from, to) = (self.place(pair[0]), self.place(pair[1]));
+            while next < from.0 {
+                next += spacing;
+            }
+            while next <= to.0 && to.0 > from.0 {
+                let share = (next - from.0) / (to.0 - from.0);
+                places.push((next, from.1 + share * (to.1 - from.1)));
+                next += spacing;
+            }
+        }
+        places
+    }
+
+    /// The highest steps of stretches of the same length, if there is any that is not 0.
+    fn peaks(&self, steps: &[(f64, f64, f64)]) -> Vec<(f64, f64)> {
+        let mut peaks: Vec<(usize, Point)> = Vec::new();
+        for (from, to, value) in steps.iter().filter(|step| step.2 > 0.0) {
+            let place = self.place((0.5 * (from + to), *value));
+            let stretch = ((place.0 - self.frame.left) / self.sizes.spacing) as usize;
+            match peaks.last_mut() {
+                Some((last, peak)) if *last == stretch => {
+                    if place.1 < peak.1 {
+                        *peak = place;
+                    }
+                }
+                _ => peaks.push((stretch, place)),
+            }
+        }
+        peaks.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// The legend, as many lines as there is room for.
+    fn legend(&mut self, panel: &Panel) -> Result<(), Failure> {
+        let (frame, sizes) = (self.frame, self.sizes);
+        let named: Vec<_> =
+            panel.items.iter().filter_map(|item| Some((item, item.legend.as_ref()?))).collect();
+        let line = 1.45 * sizes.text;
+        let room = (((frame.height() + sizes.gap) / line) as usize).max(1);
+        let left = frame.right + sizes.gap;
+        let width = (self.edge - left - sizes.swatch - 0.6 * sizes.text) / sizes.text;
+        let shown = if named.len() > room { room - 1 } else { named.len() };
+        let mut y = frame.top + 0.5 * line;
+        for (item, legend) in &named[..shown] {
+            self.swatch(item, (left, y))?;
+            let off = matches!(item.shape, Shape::Level(level) if level > self.axis.high);
+            let text = if off { format!("{legend} (above)") } else { (*legend).clone() };
+            let at = (left + sizes.swatch + 0.6 * sizes.text, y + 0.36 * sizes.text);
+            self.canvas.text(&fitted(&text, width), at, sizes.text, INK, Anchor::Left)?;
+            y += line;
+        }
+        if shown < named.len() {
+            let at = (left + sizes.swatch + 0.6 * sizes.text, y + 0.36 * sizes.text);
+            let text = format!("and {} more", named.len() - shown);
+            self.canvas.text(&text, at, sizes.text, SOFT, Anchor::Left)?;
+        }
+        Ok(())
+    }
+
+    /// A sample of how a quantity looks, `y` being its middle.
+    fn swatch(&mut self, item: &Item, (x, y): (f64, f64)) -> Result<(), Failure> {
+        let Look { color, width, marker } = item.look;
+        let (width, length) = (width * self.sizes.stroke, self.sizes.swatch);
+        match item.shape {
+            Shape::Line(_) | Shape::Steps(_) | Shape::Note => {
+                self.canvas.line(&[(x, y), (x + length, y)], color, width)?
+            }
+            Shape::Level(_) => self.canvas.dashes((x, y), (x + length, y), color, width)?,
+            Shape::Area(_) | Shape::Bars(_) | Shape::Shade(_) => {
+                let half = 0.35 * self.sizes.text;
+                self.canvas.rectangle((x, y - half), (x + length, y + half), color)?;
+            }
+        }
+        match marker {
+            Some(marker) => self.canvas.marker(marker, (x + 0.5 * length, y), self.sizes.marker, color),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The parts of a line between its gaps.
+fn runs(points: &[Point]) -> impl Iterator<Item = &[Point]> {
+    points.split(|(_, value)| value.is_nan()).filter(|run| !run.is_empty())
+}

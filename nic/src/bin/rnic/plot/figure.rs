@@ -1,0 +1,165 @@
+//! What is drawn, before it is drawn: panels over a common time, with the quantities in them.
+
+use super::series::{Point, Span};
+
+/// A colour, as red, green and blue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Color(pub(super) u8, pub(super) u8, pub(super) u8);
+
+impl Color {
+    pub(super) const BLACK: Self = Self(0, 0, 0);
+    pub(super) const GREY: Self = Self(0x76, 0x76, 0x76);
+
+    /// The colour with `share` of white in it: of 1, white.
+    pub(super) fn lighter(self, share: f64) -> Self {
+        let mix = |part: u8| (f64::from(part) + (255.0 - f64::from(part)) * share).round() as u8;
+        Self(mix(self.0), mix(self.1), mix(self.2))
+    }
+}
+
+/// Colours that people with any kind of colour vision tell apart (Okabe and Ito, "Color Universal Design"), without the
+/// yellow, which is too pale for lines on white.
+pub(super) const PALETTE: [Color; 7] = [
+    Color(0x00, 0x72, 0xb2),
+    Color(0xd5, 0x5e, 0x00),
+    Color(0x00, 0x9e, 0x73),
+    Color(0xcc, 0x79, 0xa7),
+    Color(0xe6, 0x9f, 0x00),
+    Color(0x56, 0xb4, 0xe9),
+    Color::BLACK,
+];
+
+/// What is drawn on a line here and there, so that lines can be told apart in print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Marker {
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+    Cross,
+    Ring,
+    Plus,
+}
+
+const MARKERS: [Marker; PALETTE.len()] = [
+    Marker::Circle,
+    Marker::Square,
+    Marker::Triangle,
+    Marker::Diamond,
+    Marker::Cross,
+    Marker::Ring,
+    Marker::Plus,
+];
+
+/// How one of several lines looks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Look {
+    pub(super) color: Color,
+    pub(super) width: f64,
+    pub(super) marker: Option<Marker>,
+}
+
+impl Look {
+    /// Number `index` of `count` lines that are to be told apart; grey where there are more than colours.
+    pub(super) fn of(index: usize, count: usize) -> Self {
+        match (PALETTE.get(index), MARKERS.get(index)) {
+            (Some(color), Some(marker)) => {
+                Self { color: *color, width: 2.0, marker: (count > 1).then_some(*marker) }
+            }
+            _ => Self::plain(Color::GREY.lighter(0.3), 1.0),
+        }
+    }
+
+    pub(super) fn plain(color: Color, width: f64) -> Self {
+        Self { color, width, marker: None }
+    }
+
+    /// The thin companion of a line.
+    pub(super) fn thin(self) -> Self {
+        Self { color: self.color.lighter(0.3), width: 1.0, marker: None }
+    }
+}
+
+/// How a quantity is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Shape {
+    /// A line through points.
+    Line(Vec<Point>),
+    /// The surface between a line and 0.
+    Area(Vec<Point>),
+    /// A value for each stretch of time, as an outline.
+    Steps(Vec<(f64, f64, f64)>),
+    /// The same, filled.
+    Bars(Vec<(f64, f64, f64)>),
+    /// A value that stays, dashed.
+    Level(f64),
+    /// The whole height, the darker the higher the value, which is 0 to 1.
+    Shade(Vec<(f64, f64, f64)>),
+    /// Nothing but a line of the legend.
+    Note,
+}
+
+/// A quantity in a panel.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    pub(super) shape: Shape,
+    pub(super) look: Look,
+    /// What the legend says; without it, nothing.
+    pub(super) legend: Option<String>,
+}
+
+impl Item {
+    pub(super) fn new(shape: Shape, look: Look, legend: impl Into<String>) -> Self {
+        Self { shape, look, legend: Some(legend.into()) }
+    }
+
+    pub(super) fn silent(shape: Shape, look: Look) -> Self {
+        Self { shape, look, legend: None }
+    }
+
+    /// The highest value.
+    fn top(&self) -> f64 {
+        let highest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
+        match &self.shape {
+            Shape::Line(points) | Shape::Area(points) => highest(&mut points.iter().map(|point| point.1)),
+            Shape::Steps(steps) | Shape::Bars(steps) => highest(&mut steps.iter().map(|step| step.2)),
+            Shape::Level(_) | Shape::Shade(_) | Shape::Note => 0.0,
+        }
+    }
+}
+
+/// One of the diagrams of a figure.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Panel {
+    /// For messages.
+    pub(super) name: &'static str,
+    /// What the axis says, with the unit.
+    pub(super) label: String,
+    /// How high it is, compared with others.
+    pub(super) weight: f64,
+    /// In the order in which they are drawn.
+    pub(super) items: Vec<Item>,
+}
+
+impl Panel {
+    /// The highest value that the axis has to reach. A level takes part unless it would make a dwarf of what was measured.
+    pub(super) fn top(&self) -> f64 {
+        /// A level up to so many times what was measured is worth the room.
+        const WORTH: f64 = 2.0;
+        let measured = self.items.iter().map(Item::top).fold(0.0, f64::max);
+        let levels = self.items.iter().filter_map(|item| match item.shape {
+            Shape::Level(level) if level <= WORTH * measured => Some(level),
+            _ => None,
+        });
+        levels.fold(measured, f64::max)
+    }
+}
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub(super) struct Figure {
+    pub(super) title: String,
+    pub(super) subtitle: String,
+    pub(super) span: Span,
+    pub(super) panels: Vec<Panel>,
+}

@@ -1,0 +1,284 @@
+//! `rnic plot`: draws traces that `rnic perf --trace` wrote.
+//!
+//! Each file is read twice: once for its time span (`gather::Survey`), once for what is drawn of it (`gather::Gathered`), which
+//! is bounded, however long the trace (`series`). That becomes panels (`panels`, `figure`), which are drawn (`draw`,
+//! `ticks`) on a backend of plotters (`canvas`).
+
+mod canvas;
+mod draw;
+mod figure;
+mod gather;
+mod panels;
+mod series;
+#[cfg(test)]
+mod tests;
+mod ticks;
+
+use crate::duration::parse_duration;
+use canvas::{BITMAP, Canvas, VECTOR};
+use figure::Figure;
+use gather::Survey;
+use panels::Source;
+use plotters::backend::{BitMapBackend, SVGBackend};
+use rnic::trace::Header;
+use series::Span;
+use std::fs::File;
+use std::io::{BufWriter, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What went wrong, in one line.
+type Failure = Box<dyn std::error::Error>;
+
+/// Pixels of a slide.
+const WIDTH: u32 = 1280;
+
+/// Pixels of a slide, for up to so many panels; each further one adds a part.
+const HEIGHT: (u32, usize, u32) = (720, 4, 140);
+
+/// Sizes of pictures: smaller ones have no room for text, larger ones take more than a gigabyte while they are mixed.
+const SIZES: std::ops::RangeInclusive<i64> = 320..=6000;
+
+/// Traces that can be told apart in one picture.
+const MAX_FILES: usize = 16;
+
+/// Draw traces, those of one run together.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A trace is what `rnic perf ... --trace FILE` writes. Traces of one run, such as two clients and their server, \
+                        are aligned by the time at which they began.\n\n\
+                        There is a panel for each quantity that the traces know something of: goodput and the rate that \
+                        congestion control allows, the queue of an emulated port, alpha, congestion notifications, credits \
+                        and pauses, losses. Goodput and events are averages over windows, whose length the picture says; of everything \
+                        else no peak is lost, however long the trace.\n\n\
+                        Exit code: 0 if the picture was drawn; 2 if not."
+)]
+pub(crate) struct Args {
+    /// Traces.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The picture: SVG or PNG, by its ending. [default: the first FILE, ending in .svg]
+    #[arg(long, short = 'o', value_name = "OUT")]
+    output: Option<PathBuf>,
+    /// The title. [default: that of the first trace]
+    #[arg(long)]
+    title: Option<String>,
+    /// Where the picture begins, as in 0.5s or 20ms. [default: where something begins to change]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    from: Option<Duration>,
+    /// Where the picture ends. [default: where nothing changes any more]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    to: Option<Duration>,
+    /// Over which time rates are averaged. [default: a round part of the picture, at least two samples]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    window: Option<Duration>,
+    /// Pixels from left to right.
+    #[arg(long, value_name = "PIXELS", default_value_t = WIDTH, value_parser = clap::value_parser!(u32).range(SIZES))]
+    width: u32,
+    /// Pixels from top to bottom. [default: 720, more for more than 4 panels]
+    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(SIZES))]
+    height: Option<u32>,
+}
+
+/// How the picture is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Svg,
+    Png,
+}
+
+impl Format {
+    fn of(path: &Path) -> Result<Self, Failure> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        match ending.to_ascii_lowercase().as_str() {
+            "svg" => Ok(Self::Svg),
+            "png" => Ok(Self::Png),
+            _ => Err(format!("{}: pictures end in .svg or .png", path.display()).into()),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let Some(first) = args.files.first() else { return Err("no trace was given".into()) };
+    let output = args.output.clone().unwrap_or_else(|| first.with_extension("svg"));
+    let format = Format::of(&output)?;
+    if args.files.contains(&output) {
+        return Err(format!("{}: the picture would replace the trace", output.display()).into());
+    }
+    let figure = figure(args)?;
+    let size = (args.width, args.height.unwrap_or_else(|| height(figure.panels.len())));
+    let cannot = |error: std::io::Error| format!("cannot write {}: {error}", output.display());
+    match format {
+        Format::Svg => std::fs::write(&output, svg(&figure, size)?).map_err(cannot)?,
+        Format::Png => {
+            let pixels = bitmap(&figure, size)?;
+            let file = File::create(&output).map_err(cannot)?;
+            write_png(BufWriter::new(file), size, &pixels)
+                .map_err(|error| format!("cannot write {}: {error}", output.display()))?;
+        }
+    }
+    let drawn: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
+    writeln!(stdout(), "{}: {}", output.display(), drawn.join(", "))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn height(panels: usize) -> u32 {
+    let (slide, enough, each) = HEIGHT;
+    slide + each * u32::try_from(panels.saturating_sub(enough)).unwrap_or(0)
+}
+
+/// Reads the traces.
+fn figure(args: &Args) -> Result<Figure, Failure> {
+    if args.files.len() > MAX_FILES {
+        return Err(format!("{} traces: {MAX_FILES} at most fit into one picture", args.files.len()).into());
+    }
+    let surveys = args.files.iter().map(|path| Survey::of(path)).collect::<Result<Vec<_>, _>>()?;
+    let zero = surveys.iter().map(|survey| survey.header.started).min().unwrap_or_default();
+    // When each trace began, in seconds of the picture.
+    let begin = |survey: &Survey| (survey.header.started - zero).as_secs_f64();
+    let span = span(args, &surveys, begin)?;
+    let names = names(&surveys);
+    let mut sources = Vec::new();
+    for (survey, name) in surveys.iter().zip(names) {
+        let data = survey.gather(&span, -begin(survey))?;
+        sources.push(Source { name, header: survey.header.clone(), data });
+    }
+    let subtitle = subtitle(&surveys, &span);
+    let panels = panels::all(sources, &span);
+    if panels.is_empty() {
+        let last = panels::NAMES.len() - 1;
+        let missing = panels::NAMES[..last].join(", no ");
+        return Err(
+            format!("nothing to draw in this time: no {missing} and no {}", panels::NAMES[last]).into()
+        );
+    }
+    let title = args.title.clone().unwrap_or_else(|| title(&surveys));
+    Ok(Figure { title, subtitle, span, panels })
+}
+
+/// What part of the time is drawn.
+fn span(args: &Args, surveys: &[Survey], begin: impl Fn(&Survey) -> f64) -> Result<Span, Failure> {
+    let first = surveys.iter().map(|s| begin(s) + s.first).fold(f64::INFINITY, f64::min);
+    let last = surveys.iter().map(|s| begin(s) + s.last).fold(0.0, f64::max);
+    // A server that waits for its clients has nothing to show.
+    let busy = |survey: &Survey| survey.busy.map(|(from, to)| (begin(survey) + from, begin(survey) + to));
+    let all = surveys.iter().filter_map(busy).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+    let (busy_first, busy_last) = all.map_or((first, last), |(from, to)| rounded(from, to));
+    let from = args.from.map_or(busy_first, |from| from.as_secs_f64());
+    let to = args.to.map_or(if from < busy_last { busy_last } else { last }, |to| to.as_secs_f64());
+    let from = if args.from.is_none() && from >= to { first } else { from };
+    if from >= to && (args.from.is_some() || args.to.is_some()) && from < last {
+        return Err(format!("--from {from} s is not before --to {to} s").into());
+    }
+    if from >= last || to <= first {
+        return Err(
+            format!("nothing between {from} s and {to} s: samples are from {first} s to {last} s").into()
+        );
+    }
+    let length = to - from;
+    let interval = surveys.iter().map(Survey::interval).fold(0.0, f64::max);
+    let windows = match args.window {
+        None => series::windows(length, interval),
+        Some(window) if window.is_zero() => return Err("--window 0: more than that".into()),
+        // More than one for each pixel cannot be seen.
+        Some(window) => ((length / window.as_secs_f64()).round() as usize).clamp(1, args.width as usize),
+    };
+    Ok(Span { from, to, columns: args.width as usize, windows })
+}
+
+/// A span of time that ends at round numbers, and is hardly longer.
+fn rounded(first: f64, last: f64) -> (f64, f64) {
+    let grain = 10_f64.powf((last - first).log10().floor()) / 50.0;
+    // Times have nanoseconds: without the tolerance 2.000000001 would become 2.02.
+    let (from, to) = ((first / grain + 1e-6).floor() * grain, (last / grain - 1e-6).ceil() * grain);
+    if from < to { (from.max(0.0), to) } else { (first, last) }
+}
+
+/// What quantities of each file go by: the device, and the file where several traces are of one device.
+fn names(surveys: &[Survey]) -> Vec<String> {
+    let file = |survey: &Survey| {
+        survey.path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+    };
+    let same = |device: &str| surveys.iter().filter(|other| other.header.device == device).count();
+    let name = |survey: &Survey| match survey.header.device.as_str() {
+        "" => file(survey),
+        device if same(device) > 1 => format!("{device} ({})", file(survey)),
+        device => device.to_owned(),
+    };
+    surveys.iter().map(name).collect()
+}
+
+fn title(surveys: &[Survey]) -> String {
+    let mut titles =
+        surveys.iter().map(|survey| survey.header.title.as_str()).filter(|title| !title.is_empty());
+    titles.next().unwrap_or("What the ports did").to_owned()
+}
+
+/// The configuration, as far as headers tell, and what rates are averages of.
+fn subtitle(surveys: &[Survey], span: &Span) -> String {
+    let link =
+        |header: &Header| header.link.as_ref().map(|link| link.name.clone()).filter(|name| !name.is_empty());
+    let mut parts: Vec<String> = Vec::new();
+    for survey in surveys {
+        let header = &survey.header;
+        let cc = header.cc.as_ref().map(|cc| format!("congestion control: {cc}"));
+        for part in [link(header).map(|link| format!("link: {link}")), cc].into_iter().flatten() {
+            if !parts.contains(&part) {
+                parts.push(part);
+            }
+        }
+    }
+    let (factor, unit) = draw::time_unit(span.window() * 0.999);
+    let window = (span.window() * factor * 100.0).round() / 100.0;
+    parts.push(format!("averages over {window} {unit}"));
+    parts.join("  ·  ")
+}
+
+/// The picture as text.
+fn svg(figure: &Figure, (width, height): (u32, u32)) -> Result<String, Failure> {
+    let fine = |pixels: u32| (f64::from(pixels) * VECTOR.scale) as u32;
+    let mut text = String::new();
+    let mut backend = SVGBackend::with_string(&mut text, (fine(width), fine(height)));
+    draw::draw(figure, (width.into(), height.into()), &mut Canvas::new(&mut backend, VECTOR))?;
+    drop(backend);
+    // Drawn finer than it is shown: the size in the first tag is the one to be shown.
+    let drawn = format!("width=\"{}\" height=\"{}\"", fine(width), fine(height));
+    Ok(text.replacen(&drawn, &format!("width=\"{width}\" height=\"{height}\""), 1))
+}
+
+/// The picture as pixels of red, green and blue.
+fn bitmap(figure: &Figure, (width, height): (u32, u32)) -> Result<Vec<u8>, Failure> {
+    let times = BITMAP.scale as u32;
+    let (fine_width, fine_height) = (width * times, height * times);
+    let mut fine = vec![255; 3 * fine_width as usize * fine_height as usize];
+    let mut backend = BitMapBackend::with_buffer(&mut fine, (fine_width, fine_height));
+    draw::draw(figure, (width.into(), height.into()), &mut Canvas::new(&mut backend, BITMAP))?;
+    drop(backend);
+    Ok(mixed(&fine, fine_width as usize, times as usize))
+}
+
+/// Makes one pixel of each square of `times` by `times`: plotters draws edges without steps in thin lines only.
+fn mixed(fine: &[u8], width: usize, times: usize) -> Vec<u8> {
+    let row = 3 * width;
+    let mut pixels = Vec::with_capacity(fine.len() / (times * times));
+    for rows in fine.chunks_exact(row * times) {
+        for x in (0..row).step_by(3 * times) {
+            for part in 0..3 {
+                let square = (0..times).flat_map(|dy| (0..times).map(move |dx| dy * row + x + 3 * dx + part));
+                let sum: u32 = square.map(|at| u32::from(rows[at])).sum();
+                pixels.push((sum / (times * times) as u32) as u8);
+            }
+        }
+    }
+    pixels
+}
+
+fn write_png(out: impl Write, (width, height): (u32, u32), pixels: &[u8]) -> Result<(), png::EncodingError> {
+    let mut encoder = png::Encoder::new(out, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    writer.finish()
+}

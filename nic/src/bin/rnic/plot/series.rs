@@ -1,0 +1,286 @@
+//! What becomes of a quantity on its way from samples to a line: bounded, whatever the length of the trace.
+
+/// A point of a line: seconds, and a value. A value that is not a number is a gap.
+pub(super) type Point = (f64, f64);
+
+/// The time that is drawn, in seconds, and how finely.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) from: f64,
+    pub(super) to: f64,
+    /// Columns in which a gauge is drawn exactly.
+    pub(super) columns: usize,
+    /// Windows over which a rate is taken.
+    pub(super) windows: usize,
+}
+
+impl Span {
+    pub(super) fn length(&self) -> f64 {
+        self.to - self.from
+    }
+
+    /// Length of a window.
+    pub(super) fn window(&self) -> f64 {
+        self.length() / self.windows as f64
+    }
+
+    pub(super) fn contains(&self, at: f64) -> bool {
+        (self.from..=self.to).contains(&at)
+    }
+
+    /// Which of `parts` equal parts a time is in; the end is in the last.
+    fn part(&self, at: f64, parts: usize) -> usize {
+        // Negative numbers become 0.
+        let part = ((at - self.from) / self.length() * parts as f64) as usize;
+        part.min(parts.saturating_sub(1))
+    }
+}
+
+/// A quantity that goes up and down. Of each column the first, the last, the lowest and the highest value are kept: the
+/// line through them has the same pixels as one through all of them, so no peak is lost (Jugel et al., "M4", VLDB 2014).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gauge {
+    points: Vec<Point>,
+    /// The column that is filled now, and its first, lowest, highest and last point.
+    column: Option<(usize, [Point; 4])>,
+}
+
+impl Gauge {
+    /// Takes in a value; times do not go back.
+    pub(super) fn add(&mut self, span: &Span, at: f64, value: Option<f64>) {
+        if !span.contains(at) {
+            return;
+        }
+        let Some(value) = value.filter(|value| value.is_finite()) else {
+            self.flush();
+            if self.points.last().is_some_and(|(_, value)| !value.is_nan()) {
+                self.points.push((at, f64::NAN));
+            }
+            return;
+        };
+        let (column, point) = (span.part(at, span.columns), (at, value));
+        match &mut self.column {
+            Some((current, [_, low, high, last])) if *current == column => {
+                if value < low.1 {
+                    *low = point;
+                }
+                if value > high.1 {
+                    *high = point;
+                }
+                *last = point;
+            }
+            _ => {
+                self.flush();
+                self.column = Some((column, [point; 4]));
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some((_, mut points)) = self.column.take() else { return };
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for point in points {
+            if self.points.last() != Some(&point) {
+                self.points.push(point);
+            }
+        }
+    }
+
+    /// The line.
+    pub(super) fn finish(mut self) -> Vec<Point> {
+        self.flush();
+        while self.points.last().is_some_and(|(_, value)| value.is_nan()) {
+            self.points.pop();
+        }
+        self.points
+    }
+}
+
+/// A counter, of which the rate is wanted: what it grew by between two samples is spread over the windows between them, so
+/// that all of it is in the picture somewhere.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counter {
+    /// The sample before.
+    before: Option<(f64, u64)>,
+    /// For each window, by how much the counter grew in it, and how long it was looked at.
+    windows: Vec<(f64, f64)>,
+}
+
+impl Counter {
+    /// Begins at `at` with 0: for what was made since the last sample.
+    pub(super) fn born(at: f64) -> Self {
+        Self { before: Some((at, 0)), windows: Vec::new() }
+    }
+
+    /// Takes in a total; times do not go back.
+    pub(super) fn add(&mut self, span: &Span, at: f64, total: u64) {
+        let Some((since, before)) = self.before.replace((at, total)) else { return };
+        let (from, to) = (since.max(span.from), at.min(span.to));
+        if from >= to {
+            return;
+        }
+        if self.windows.is_empty() {
+            self.windows = vec![(0.0, 0.0); span.windows];
+        }
+        let per_second = total.saturating_sub(before) as f64 / (at - since);
+        for window in span.part(from, span.windows)..=span.part(to, span.windows) {
+            let begin = span.from + window as f64 * span.window();
+            let overlap = to.min(begin + span.window()) - from.max(begin);
+            if overlap > 0.0 {
+                self.windows[window].0 += per_second * overlap;
+                self.windows[window].1 += overlap;
+            }
+        }
+    }
+
+    /// By how much the counter grew in the time that is drawn.
+    pub(super) fn total(&self) -> f64 {
+        self.windows.iter().map(|(grown, _)| grown).sum()
+    }
+
+    /// Growth a second, at the middle of each window that was looked at for half of its length or more.
+    pub(super) fn rate(&self, span: &Span) -> Vec<Point> {
+        let middle = |index: usize| span.from + (index as f64 + 0.5) * span.window();
+        let windows = self.windows.iter().enumerate();
+        let seen = windows.filter(|(_, (_, looked))| *looked >= 0.5 * span.window());
+        seen.map(|(index, (grown, looked))| (middle(index), grown / looked)).collect()
+    }
+
+    /// Growth in each window, whatever part of it was looked at, from its beginning to its end.
+    pub(super) fn steps(&self, span: &Span) -> Vec<(f64, f64, f64)> {
+        let begin = |index: usize| span.from + index as f64 * span.window();
+        let windows = self.windows.iter().enumerate();
+        windows.map(|(index, (grown, _))| (begin(index), begin(index + 1), *grown)).collect()
+    }
+
+    /// Adds what another counter counted in the same windows; what is looked at by either is looked at.
+    pub(super) fn absorb(&mut self, other: &Self) {
+        if self.windows.is_empty() {
+            self.windows = vec![(0.0, 0.0); other.windows.len()];
+        }
+        for (ours, theirs) in self.windows.iter_mut().zip(&other.windows) {
+            *ours = (ours.0 + theirs.0, ours.1.max(theirs.1));
+        }
+    }
+}
+
+/// Windows of a length that people like to read, a few hundred of them, none shorter than two samples. Returns how
+/// many.
+pub(super) fn windows(length: f64, interval: f64) -> usize {
+    /// More than these are noise on a slide.
+    const MOST: f64 = 250.0;
+    let least = (length / MOST).max(2.0 * interval).max(1e-9);
+    let power = 10_f64.powf(least.log10().floor());
+    let nice = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
+    let window = nice.into_iter().find(|window| *window >= least * (1.0 - 1e-9)).unwrap_or(least);
+    ((length / window).round() as usize).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPAN: Span = Span { from: 0.0, to: 10.0, columns: 10, windows: 10 };
+
+    #[test]
+    fn few_values_are_kept_as_they_are() {
+        let mut gauge = Gauge::default();
+        for (at, value) in [(0.5, 1.0), (3.25, 7.0), (10.0, 2.0)] {
+            gauge.add(&SPAN, at, Some(value));
+        }
+        gauge.add(&SPAN, 11.0, Some(99.0));
+        assert_eq!(gauge.finish(), [(0.5, 1.0), (3.25, 7.0), (10.0, 2.0)]);
+    }
+
+    #[test]
+    fn of_many_values_the_peaks_stay() {
+        let mut gauge = Gauge::default();
+        for step in 0..100_000 {
+            let value = match step {
+                77_777 => 1000.0,
+                12_345 => -1000.0,
+                _ => f64::from(step % 7),
+            };
+            gauge.add(&SPAN, f64::from(step) / 10_000.0, Some(value));
+        }
+        let points = gauge.finish();
+        assert!(points.len() <= 4 * SPAN.columns, "{}", points.len());
+        assert!(points.contains(&(7.7777, 1000.0)) && points.contains(&(1.2345, -1000.0)));
+        assert!(points.is_sorted_by(|a, b| a.0 <= b.0));
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_gap() {
+        let mut gauge = Gauge::default();
+        for (at, value) in [
+            (0.1, None),
+            (1.0, Some(1.0)),
+            (2.0, None),
+            (2.5, Some(f64::INFINITY)),
+            (3.0, Some(3.0)),
+            (4.0, None),
+        ] {
+            gauge.add(&SPAN, at, value);
+        }
+        let points = gauge.finish();
+        assert_eq!(points.len(), 3);
+        assert_eq!((points[0], points[2]), ((1.0, 1.0), (3.0, 3.0)));
+        assert!(points[1].1.is_nan());
+    }
+
+    #[test]
+    fn all_that_was_counted_is_in_some_window() {
+        let mut counter = Counter::default();
+        // Samples that are late, and a first one that counted before.
+        for (at, total) in [(0.0, 1000), (0.4, 1400), (3.7, 1400), (3.9, 2000), (10.0, 8100)] {
+            counter.add(&SPAN, at, total);
+        }
+        assert!((counter.total() - 7100.0).abs() < 1e-6);
+        let rate = counter.rate(&SPAN);
+        assert_eq!(rate.len(), 10);
+        assert!((rate[0].0, rate[9].0) == (0.5, 9.5));
+        assert!((rate[3].1 - 700.0).abs() < 1e-6, "600 in a burst and a tenth of 1000: {rate:?}");
+        assert!((rate[7].1 - 1000.0).abs() < 1e-6, "{rate:?}");
+        assert!((counter.steps(&SPAN)[3].2 - 700.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn counters_that_are_cut_or_born_late_have_the_rate_of_what_is_seen() {
+        let mut counter = Counter::default();
+        counter.add(&SPAN, -5.0, 0);
+        counter.add(&SPAN, 5.0, 1000);
+        counter.add(&SPAN, 15.0, 2000);
+        assert!(counter.rate(&SPAN).iter().all(|(_, rate)| (rate - 100.0).abs() < 1e-6));
+        assert!((counter.total() - 1000.0).abs() < 1e-6);
+        let mut late = Counter::born(8.2);
+        late.add(&SPAN, 9.2, 10);
+        late.add(&SPAN, 9.2, 10);
+        assert_eq!(late.rate(&SPAN).len(), 1, "windows that were hardly looked at say nothing");
+        assert!((late.rate(&SPAN)[0].1 - 10.0).abs() < 1e-6);
+        late.add(&SPAN, 9.3, 5);
+        assert!((late.total() - 10.0).abs() < 1e-6, "a counter that goes back counts nothing");
+    }
+
+    #[test]
+    fn sums_of_counters() {
+        let mut sum = Counter::default();
+        for _ in 0..2 {
+            let mut counter = Counter::born(0.0);
+            counter.add(&SPAN, 10.0, 50);
+            sum.absorb(&counter);
+        }
+        sum.absorb(&Counter::default());
+        assert!((sum.total() - 100.0).abs() < 1e-6);
+        assert!((sum.rate(&SPAN)[4].1 - 10.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn windows_have_round_lengths() {
+        let length = |length, interval| length / windows(length, interval) as f64;
+        assert!((length(2.0, 0.001) - 0.01).abs() < 1e-9);
+        assert!((length(1.0, 0.001) - 0.005).abs() < 1e-9);
+        assert!((length(0.01, 0.001) - 0.002).abs() < 1e-9);
+        assert!((length(3600.0, 0.001) - 20.0).abs() < 1e-9);
+        assert_eq!(windows(0.001, 0.001), 1);
+    }
+}

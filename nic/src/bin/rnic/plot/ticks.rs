@@ -1,0 +1,98 @@
+//! Axes: where ticks are, and what stands at them.
+
+/// An axis from `low` to `high`, with ticks.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Axis {
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) ticks: Vec<f64>,
+    /// Digits behind the point.
+    decimals: usize,
+}
+
+/// The step from tick to tick: 1, 2 or 5 times a power of ten, so that there are at most `most` steps.
+fn step(length: f64, most: usize) -> f64 {
+    let least = length / most.max(1) as f64;
+    let power = 10_f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
+    // Without the tolerance 0.1 + 0.2 would not be 0.3.
+    steps.into_iter().find(|step| *step >= least * (1.0 - 1e-9)).unwrap_or(10.0 * power)
+}
+
+impl Axis {
+    /// An axis that begins at 0 and ends a little above `high`, so that a line up there is seen whole.
+    pub(super) fn upward(high: f64, most: usize) -> Self {
+        const HEADROOM: f64 = 1.06;
+        let high = if high > 0.0 && high.is_finite() { high } else { 1.0 };
+        Self::with(0.0, HEADROOM * high, step(high, most))
+    }
+
+    /// An axis of exactly this span, with ticks inside.
+    pub(super) fn between(low: f64, high: f64, most: usize) -> Self {
+        Self::with(low, high, step(high - low, most))
+    }
+
+    fn with(low: f64, high: f64, step: f64) -> Self {
+        let tolerance = step * 1e-6;
+        let first = ((low - tolerance) / step).ceil();
+        let last = ((high + tolerance) / step).floor();
+        // As many as `most` and one, whatever the numbers.
+        let count = (last - first).clamp(0.0, 1000.0) as usize;
+        let ticks = (0..=count).map(|index| (first + index as f64) * step).collect();
+        let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
+        Self { low, high, ticks, decimals }
+    }
+
+    /// How far along the axis a value is, from 0 to 1.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        (value - self.low) / (self.high - self.low)
+    }
+
+    /// What stands at a tick.
+    pub(super) fn label(&self, tick: f64) -> String {
+        let text = format!("{tick:.*}", self.decimals);
+        // Of small negative numbers that are 0.
+        if text.trim_start_matches(['-', '0', '.']).is_empty() {
+            text.trim_start_matches('-').to_owned()
+        } else {
+            text
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(axis: &Axis) -> Vec<String> {
+        axis.ticks.iter().map(|tick| axis.label(*tick)).collect()
+    }
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(labels(&Axis::upward(23.0, 5)), ["0", "5", "10", "15", "20"]);
+        assert_eq!(labels(&Axis::upward(1.0, 5)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+        assert_eq!(labels(&Axis::upward(0.3, 3)), ["0.0", "0.1", "0.2", "0.3"]);
+        assert_eq!(labels(&Axis::upward(40.0, 4)), ["0", "10", "20", "30", "40"]);
+        assert_eq!(labels(&Axis::upward(8999.0, 3)), ["0", "5000"]);
+        assert_eq!(labels(&Axis::between(0.5, 2.0, 4)), ["0.5", "1.0", "1.5", "2.0"]);
+        assert_eq!(labels(&Axis::between(-0.1, 0.1, 4)), ["-0.10", "-0.05", "0.00", "0.05", "0.10"]);
+    }
+
+    #[test]
+    fn no_value_is_above_the_axis_and_no_number_is_too_odd() {
+        for high in [1e-9, 0.07, 1.0, 3.0, 9.99, 10.0, 10.01, 1e12, 0.0, f64::NAN, f64::INFINITY] {
+            for most in [0, 1, 3, 6] {
+                let axis = Axis::upward(high, most);
+                assert!((1..=most.max(1) + 1).contains(&axis.ticks.len()), "{axis:?}");
+                assert!(!high.is_finite() || axis.high >= high, "{high}: {axis:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn places_are_linear() {
+        let axis = Axis::between(2.0, 4.0, 4);
+        assert_eq!((axis.place(2.0), axis.place(3.0), axis.place(4.0)), (0.0, 0.5, 1.0));
+    }
+}
