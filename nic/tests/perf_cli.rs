@@ -328,3 +328,79 @@ fn wrong_parameters_are_named() {
     let args = ["--op", "read", "--test", "lat", "-n", "1", "--json"];
     check(&json(&server.client(&args)), &[2], 1);
 }
+
+/// A folder that goes with the test.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rnic-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left over is in a folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn both_sides_leave_a_trace_of_all_that_was_sent() {
+    let folder = Folder::new("perf-trace");
+    let (ours, theirs) = (folder.path("client.trace"), folder.path("server.trace"));
+    let server = Server::start(&["--trace", &theirs, "--trace-interval", "500us"]);
+    let args = ["--size", "10000", "-n", "300", "--qps", "2", "--trace", &ours, "--json"];
+    json(&server.client(&args));
+    // The server writes what is left when it is interrupted.
+    let id = nix::unistd::Pid::from_raw(server.child.id().try_into().unwrap());
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
+    let address = server.address.clone();
+    let mut server = server;
+    assert!(server.child.wait().unwrap().success());
+    let [ours, theirs] = [&ours, &theirs].map(|path| rnic::trace::Trace::open(path).unwrap());
+    assert_eq!(ours.header.title, "RC RDMA WRITE bandwidth");
+    assert!(ours.header.command.as_ref().unwrap().contains("perf client"));
+    assert_eq!(theirs.header.device, address);
+    assert!(ours.header.started > theirs.header.started);
+    // The client has its queue pairs until the trace has ended; the server has done away with them.
+    let last = ours.samples.last().unwrap();
+    assert_eq!(last.qps.iter().map(|qp| qp.sent_bytes).collect::<Vec<_>>(), [3_000_000, 3_000_000]);
+    assert!(last.qps.iter().all(|qp| qp.label.as_ref() == Some(&address)), "{last:?}");
+    assert!(theirs.samples.last().unwrap().port.rx_bytes > 6_000_000);
+    assert!(theirs.samples.iter().is_sorted_by(|a, b| a.port.rx_bytes <= b.port.rx_bytes));
+}
+
+#[test]
+fn traces_that_cannot_be_written_are_complained_about() {
+    let folder = Folder::new("perf-no-trace");
+    let server = Server::start(&[]);
+    let missing = folder.path("no/such/folder");
+    let text = complaint(&server.client(&["-n", "1", "--trace", &missing]));
+    assert!(text.contains("cannot write the trace") && text.contains("no/such/folder"), "{text}");
+    let output = server.client(&["--trace", &folder.path("a"), "--trace-interval", "1us"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("at least 100µs"));
+}
+
+#[cfg(feature = "plot")]
+#[test]
+fn a_trace_can_be_drawn() {
+    let folder = Folder::new("perf-plot");
+    let trace = folder.path("a.trace");
+    let server = Server::start(&[]);
+    assert!(server.client(&["-n", "300", "--trace", &trace, "--json"]).status.success());
+    let plot = |more: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_rnic")).args(["plot", &trace]).args(more).output().unwrap()
+    };
+    let output = plot(&[]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("a.svg: goodput"));
+    assert!(std::fs::read_to_string(folder.path("a.svg")).unwrap().contains("RC RDMA WRITE bandwidth"));
+    assert!(complaint(&plot(&["--from", "1000s"])).contains("nothing between 1000 s"));
+}

@@ -8,7 +8,7 @@ use super::report::{Figures, Loss, Report, Run};
 use super::server::{Side, verifiable};
 use super::service::Service;
 use super::stream::Sent;
-use super::{Failure, counted_since, counters, pingpong, stop, stream};
+use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
 use crate::setup::Setup;
 use rnic::Device;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -100,6 +100,8 @@ pub(super) struct Args {
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    trace: trace::TraceArgs,
     /// A fault rule of this side's device, for tests.
     #[arg(long, hide = true)]
     fault: Vec<String>,
@@ -156,6 +158,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     config.address = args.bind.or(config.address).or(routed);
     config.faults.extend(args.fault.iter().cloned());
     let device = Device::open(&config)?;
+    let tracing = args.trace.start(&device, params.title())?;
     control.send(&Message::Request { params: params.clone() })?;
     let peer = match control.receive(PATIENCE)? {
         Message::End { end } => end,
@@ -180,6 +183,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
     }
     report.finish(stop::requested())?;
+    tracing.map_or(Ok(()), trace::Tracing::finish)?;
     Ok(ExitCode::SUCCESS)
 }
 

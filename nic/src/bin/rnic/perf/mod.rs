@@ -15,6 +15,7 @@ mod server;
 mod service;
 mod stop;
 mod stream;
+mod trace;
 
 use clap::Subcommand;
 use rnic::Device;

@@ -5,7 +5,7 @@ use super::endpoint::Endpoint;
 use super::params::{Op, Params, Test};
 use super::progress::Progress;
 use super::stream::Arrivals;
-use super::{Failure, counted_since, counters, pingpong, stop, stream};
+use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
 use crate::setup::Setup;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{Device, DeviceConfig};
@@ -32,6 +32,8 @@ pub(super) struct Args {
     once: bool,
     #[command(flatten)]
     setup: Setup,
+    #[command(flatten)]
+    trace: trace::TraceArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
@@ -42,6 +44,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let listener = TcpListener::bind(wanted)
         .map_err(|error| format!("cannot listen for clients at {wanted}: {error}; see --control-port"))?;
     listener.set_nonblocking(true)?;
+    let tracing = args.trace.start(&device, "rnic perf server")?;
     let port = listener.local_addr()?.port();
     say(&format!("rnic perf server at {}, control port {port}", device.address()));
     while !stop::requested() {
@@ -57,6 +60,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
             break;
         }
     }
+    tracing.map_or(Ok(()), trace::Tracing::finish)?;
     Ok(ExitCode::SUCCESS)
 }
 
