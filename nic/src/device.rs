@@ -451,7 +451,8 @@ impl Device {
             Clock::Virtual(world) => world.elapsed(),
             Clock::Real => self.inner.opened.elapsed(),
         };
-        port.with_lane(|lane| trace::sample::of(lane, at))
+        let now = port.now();
+        port.with_lane(|lane| trace::sample::of(lane, now, at))
     }
 
     /// Makes progress: takes in what arrived and sends what is due. Whoever polls a completion queue or waits does

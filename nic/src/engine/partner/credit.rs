@@ -302,16 +302,16 @@ impl Engine {
         Some(FlowControlPacket { op, vl, fctbs: lane.sender.fctbs(), fccl: lane.told })
     }
 
-    /// What every partner holds and waits for.
-    pub(crate) fn credit_lanes(&self) -> impl Iterator<Item = CreditLane> {
-        self.peers.iter().flat_map(|peer| {
-            let lanes = peer.partner.iter().flat_map(|partner| partner.lanes.iter().enumerate());
-            lanes.map(|(vl, lane)| {
+    /// What may be sent on each lane, and how long was waited for it.
+    pub(crate) fn credit_lanes(&self, now: Instant) -> impl Iterator<Item = CreditLane> {
+        self.peers.iter().flat_map(move |peer| {
+            let lanes = peer.partner.iter().flat_map(|partner| partner.lanes.iter().zip(0_u8..));
+            lanes.map(move |(lane, vl)| {
                 let stalls = lane.sender.stalls();
                 CreditLane {
                     peer: peer.address,
-                    vl: u8::try_from(vl).unwrap_or(u8::MAX),
-                    sender: lane.sender,
+                    vl,
+                    credits: lane.sender.available(now).into(),
                     stalls: stalls.packets,
                     stalled: stalls.time,
                 }
@@ -325,7 +325,9 @@ impl Engine {
 pub(crate) struct CreditLane {
     pub(crate) peer: IpAddr,
     pub(crate) vl: u8,
-    pub(crate) sender: cc::credits::CreditSender,
+    /// Blocks that may be sent.
+    pub(crate) credits: u64,
+    /// Times that something had to wait, and how long together.
     pub(crate) stalls: u64,
     pub(crate) stalled: Duration,
 }

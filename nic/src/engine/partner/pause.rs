@@ -7,7 +7,15 @@ use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
 use std::cmp::Reverse;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A priority that a partner has had us pause.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PausedPriority {
+    pub(crate) peer: IpAddr,
+    pub(crate) priority: u8,
+    pub(crate) paused: Duration,
+}
 
 impl Engine {
     /// Has every partner at an address pause, or go on.
@@ -58,6 +66,21 @@ impl Engine {
         for index in std::mem::take(&mut partner.pausing) {
             self.make_ready(index);
         }
+    }
+
+    /// What partners have had us pause, and for how long, the pause that lasts included.
+    pub(crate) fn paused_priorities(&self, now: Instant) -> impl Iterator<Item = PausedPriority> {
+        self.peers.iter().flat_map(move |peer| {
+            let each =
+                peer.partner.iter().flat_map(|partner| (0..8).map(move |priority| (partner, priority)));
+            let seen = each.filter(|(partner, priority)| partner.paused.counters(*priority).pause > 0);
+            seen.map(move |(partner, priority)| {
+                let since = partner.paused.paused_since(now, priority);
+                let lasts = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+                let paused = partner.paused.counters(priority).pause_duration + lasts;
+                PausedPriority { peer: peer.address, priority, paused }
+            })
+        })
     }
 
     fn arm_pause(&mut self, id: usize) {

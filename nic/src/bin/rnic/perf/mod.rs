@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Side {
-    /// Wait for clients and measure with one after the other.
+    /// Wait for clients and measure with them.
     Server(server::Args),
     /// Measure with a server.
     Client(client::Args),

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How long to wait for a client before looking whether the user wants to stop, in milliseconds.
 const TICK: u16 = 100;
 
-/// Serve clients, one after the other, until interrupted.
+/// Serve clients, several at a time, until interrupted.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The address to serve; without it, that of the configuration file, or the first free one of 127.0.0.1, 127.0.0.2, ...
@@ -47,21 +47,30 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let tracing = args.trace.start(&device, "rnic perf server")?;
     let port = listener.local_addr()?.port();
     say(&format!("rnic perf server at {}, control port {port}", device.address()));
-    while !stop::requested() {
-        let Some(control) = accept(&listener) else { continue };
-        let outcome = control.and_then(|control| serve(&device, control));
-        match outcome {
-            Ok(line) => say(&line),
-            Err(_) if stop::requested() => break,
-            Err(error) if args.once => return Err(error),
-            Err(error) => eprintln!("rnic: {error}"),
-        }
-        if args.once {
-            break;
-        }
-    }
+    serve_all(&device, &listener, args.once)?;
     tracing.map_or(Ok(()), trace::Tracing::finish)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves clients as they come, each in a thread of its own, or one and no more.
+fn serve_all(device: &Device, listener: &TcpListener, once: bool) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        while !stop::requested() {
+            let Some(accepted) = accept(listener) else { continue };
+            match accepted {
+                Ok(control) if once => return serve(device, control).map(|line| say(&line)),
+                Ok(control) => {
+                    scope.spawn(|| match serve(device, control) {
+                        Ok(line) => say(&line),
+                        Err(_) if stop::requested() => {}
+                        Err(error) => eprintln!("rnic: {error}"),
+                    });
+                }
+                Err(error) => eprintln!("rnic: {error}"),
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Prints a line at once, also into a pipe: whoever starts a server waits for the first.
