@@ -3,7 +3,7 @@
 use qp::wire::mad::hello::Features;
 use rnic::cc::Rate;
 use rnic::engine::PartnerSetup;
-use rnic::link::emulation::wire_bytes;
+use rnic::link::wire_bytes;
 use rnic::sim::{DeviceSetup, Net};
 use rnic::{Access, AddressVector, Device, DeviceConfig, Error, Mtu, RcEnd, WcStatus};
 use rnic_tests::datagram::{QKEY, UdEnd};
@@ -83,7 +83,7 @@ fn marks_arrive_at_the_receiver() {
         flood(&a, &b, 100, 1000, ecn);
         assert!(net.run_until_idle(Duration::from_secs(1)));
         let marked = counter(&b.device, "link_rx_marked");
-        assert_eq!(counter(&b.device, "rx_ce_packets"), marked);
+        assert_eq!(counter(&b.device, "np_ecn_marked_roce_packets"), marked);
         marked
     };
     assert!(marked("rate=1Gb/s,kmin=10000,kmax=20000,pmax=0.5", "off", 2) > 50);

@@ -74,7 +74,7 @@ impl std::fmt::Display for Model {
 /// The link of a port. Without any word it does nothing: packets come and go as fast as the host is.
 ///
 /// Sizes are bytes, as text with a unit or without (`262144`, `200 KB`, `256 KiB`). What is counted is what a packet takes
-/// on Ethernet: see [`wire_bytes`](super::emulation::wire_bytes).
+/// on Ethernet: see [`wire_bytes`](super::wire_bytes).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkConfig {

@@ -1,7 +1,8 @@
 //! A slow receiver: how fast a port takes packets out of its socket.
 
 use crate::engine::Arrival;
-use crate::link::emulation::{LineClock, wire_bytes};
+use crate::link::emulation::LineClock;
+use crate::link::wire_bytes;
 use cc::inflight::STOCK_RECEIVE_BUFFER;
 use cc::{Charge, Rate};
 use std::collections::VecDeque;

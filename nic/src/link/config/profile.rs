@@ -3,7 +3,7 @@
 use super::error::LinkConfigError;
 use super::words::Time;
 use super::{LinkConfig, Model};
-use crate::link::emulation::wire_bytes;
+use crate::link::wire_bytes;
 use cc::dcqcn::Red;
 use cc::pfc::{PRIORITIES, Span, Thresholds, WatchdogConfig};
 use cc::{Algorithm, Policy, Rate, ets, vl};

@@ -2,8 +2,8 @@
 
 use super::clock::LineClock;
 use super::pauses::Pauses;
-use super::{EmulationStats, PRIORITIES, priority_of, wire_bytes};
-use crate::link::{Frame, LinkProfile, Model};
+use super::{EmulationStats, PRIORITIES, priority_of};
+use crate::link::{Frame, LinkProfile, Model, wire_bytes};
 use cc::dcqcn::CongestionPoint;
 use cc::ets::Scheduler;
 use cc::pfc::PauseFrame;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::link::LinkConfig;
+use crate::link::{LinkConfig, wire_bytes};
 use cc::pfc::Quanta;
 use cc::{Algorithm, Rate};
 use qp::Mtu;
