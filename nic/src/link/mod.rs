@@ -20,8 +20,11 @@ pub mod capture;
 mod config;
 pub mod emulation;
 pub mod faults;
+mod size;
 
 pub(crate) use agreement::{Buffer, STOCK_BUFFER};
+pub use size::wire_bytes;
+
 pub use config::{HOST_RATE, LARGEST_HEADERS, LinkConfig, LinkConfigError, LinkProfile, Model};
 
 use qp::wire::icrc::Flow;

@@ -14,7 +14,7 @@ mod tests;
 use super::partner::Partners;
 use super::transmit::Gate;
 use super::{Departure, Engine};
-use crate::link::emulation::wire_bytes;
+use crate::link::wire_bytes;
 use cc::{Policy, Rate, Wheel};
 use flow::Tempo;
 pub(super) use flow::{Flow, Notifier};

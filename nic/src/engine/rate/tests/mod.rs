@@ -6,8 +6,7 @@ mod pacing;
 
 use crate::engine::{FlowState, PartnerSetup, PortCounters, RateConfig};
 use crate::error::Result;
-use crate::link::emulation::wire_bytes;
-use crate::link::{Direction, FrameRef, Now, Observer};
+use crate::link::{Direction, FrameRef, Now, Observer, wire_bytes};
 use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, MemoryRegion, QpInit, Qpn, QueuePair, RcEnd};
 use cc::{Algorithm, Policy, Rate};
