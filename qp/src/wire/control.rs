@@ -2,7 +2,7 @@
 //!
 //! On a cable both are words of the link layer, which no software sees. Here the link ends in the process that owns the
 //! queue pairs, so they are packets like any other, with opcodes of those that the manufacturer may use as it likes
-//! ([`Transport::Rnic`](super::Transport::Rnic)): only for peers that have said in a [`hello`](super::mad::hello) that they
+//! ([`Transport::Rnic`]): only for peers that have said in a [`hello`](super::mad::hello) that they
 //! understand them. All others may take them for something else, or fail.
 //!
 //! ```text
