@@ -410,7 +410,7 @@ impl Device {
     pub fn socket_capabilities(&self) -> Option<Capabilities> {
         self.inner.port().ok()?.with_lane(|lane| match &lane.io {
             Io::Udp(udp) => Some(udp.socket().capabilities()),
-            Io::Sim { .. } => None,
+            Io::Sim(_) => None,
         })
     }
 
@@ -423,7 +423,7 @@ impl Device {
             qp: lane.engine.qp_counters(),
             socket: match &lane.io {
                 Io::Udp(udp) => Some(udp.counters()),
-                Io::Sim { .. } => None,
+                Io::Sim(_) => None,
             },
             link: lane.link_stats(),
         })

@@ -13,8 +13,12 @@ const SOCKET_BLOCK: u16 = 256;
 /// What a block stands for on a cable (IBTA 7.9).
 const CABLE_BLOCK: u16 = 64;
 
-/// How far limits lag behind the room that there is, in blocks: a packet of 4 KiB on a cable. Our choice.
-const ON_FREE: u16 = 64;
+/// How far limits lag behind the room that there is on a cable, in blocks: less than a packet of 4 KiB, so that every such
+/// packet that is read is told. Our choice.
+const CABLE_ON_FREE: u16 = 64;
+
+/// Between processes an update costs as much as a packet, so limits lag as far as they can.
+const SOCKET_ON_FREE: u16 = u16::MAX;
 
 /// Bytes of the buffer of each lane in a simulation that says nothing of it: all that a limit can reach ahead.
 const CABLE_BUFFER: u32 = 2048 * CABLE_BLOCK as u32;
@@ -61,19 +65,21 @@ impl LinkProfile {
     fn credits(&self, buffer: Buffer) -> CreditSetup {
         let emulated = self.rate.map(|_| u32::try_from(self.buffer).unwrap_or(u32::MAX));
         let lanes = self.vls.max(1);
-        let (buffer, block, counting, local_counting) = match buffer {
+        let (buffer, block, counting, local_counting, on_free) = match buffer {
             // Where packets go on waiting in the queue of an emulated port they leave it one by one.
             Buffer::Socket(bytes) => (
                 without_reserve(bytes).min(emulated.unwrap_or(u32::MAX)),
                 SOCKET_BLOCK,
                 Counting::DatagramCharge,
                 if self.emulates() { Counting::DatagramCharge } else { Counting::TrainCharge },
+                SOCKET_ON_FREE,
             ),
             Buffer::Cable => (
                 emulated.unwrap_or(CABLE_BUFFER * u32::from(lanes)),
                 CABLE_BLOCK,
                 Counting::PacketBytes,
                 Counting::PacketBytes,
+                CABLE_ON_FREE,
             ),
         };
         CreditSetup {
@@ -83,7 +89,7 @@ impl LinkProfile {
             block,
             counting,
             local_counting,
-            on_free: ON_FREE,
+            on_free,
         }
     }
 }

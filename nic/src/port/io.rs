@@ -53,19 +53,62 @@ impl UdpIo {
     }
 }
 
+/// A port's place in a simulation.
+pub(crate) struct SimIo {
+    site: usize,
+    address: IpAddr,
+    source_ports: Vec<u16>,
+    /// Packets that wait to be carried.
+    pub(crate) outbox: Vec<SimPacket>,
+    /// Buffers for packets, lent by the simulation while it has the port send.
+    pub(crate) spare: Vec<Vec<u8>>,
+    /// Whether the simulation knows already that it has to look at the port.
+    pub(crate) stirred: bool,
+}
+
+impl SimIo {
+    /// `site`: the number of the device in its simulation.
+    pub(crate) fn new(site: usize, address: IpAddr, source_ports: Vec<u16>) -> Self {
+        Self { site, address, source_ports, outbox: Vec::new(), spare: Vec::new(), stirred: false }
+    }
+
+    pub(super) fn site(&self) -> usize {
+        self.site
+    }
+
+    fn send(&mut self, departure: &Departure, train: &[u8]) {
+        let src_port = self.source_ports.get(departure.via).copied().unwrap_or(qp::wire::UDP_PORT);
+        for (ident, packet) in train.chunks(departure.segment_size.max(1)).enumerate() {
+            let arrival = Arrival {
+                src: self.address,
+                dst: departure.dst,
+                src_port,
+                tos: departure.tos,
+                hop_limit: departure.hop_limit,
+                flow_label: departure.flow_label,
+                ident: u16::try_from(ident).unwrap_or(u16::MAX),
+            };
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(packet);
+            self.outbox.push(SimPacket { arrival, bytes });
+        }
+    }
+}
+
 /// What a port sends and receives through.
 pub(crate) enum Io {
     /// Real sockets.
     Udp(Box<UdpIo>),
-    /// A simulation: packets wait here to be carried.
-    Sim { address: IpAddr, source_ports: Vec<u16>, outbox: Vec<(IpAddr, SimPacket)> },
+    /// A simulation.
+    Sim(Box<SimIo>),
 }
 
 impl Io {
     pub(super) fn receive_fd(&self) -> Option<RawFd> {
         match self {
             Self::Udp(udp) => Some(udp.socket.as_fd().as_raw_fd()),
-            Self::Sim { .. } => None,
+            Self::Sim(_) => None,
         }
     }
 
@@ -73,7 +116,7 @@ impl Io {
     pub(super) fn groups_fd(&self) -> Option<RawFd> {
         match self {
             Self::Udp(udp) => udp.groups.ready_fd(),
-            Self::Sim { .. } => None,
+            Self::Sim(_) => None,
         }
     }
 
@@ -81,7 +124,7 @@ impl Io {
     pub(super) fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
         match self {
             Self::Udp(udp) => udp.groups.join(&udp.socket, group),
-            Self::Sim { .. } => Ok(()),
+            Self::Sim(_) => Ok(()),
         }
     }
 
@@ -100,15 +143,14 @@ impl Io {
     /// Lets go of sockets that failed without closing them: a descriptor that was closed from outside may be somebody
     /// else's by now.
     pub(super) fn abandon(&mut self) {
-        let nothing =
-            Self::Sim { address: Ipv4Addr::UNSPECIFIED.into(), source_ports: Vec::new(), outbox: Vec::new() };
-        std::mem::forget(std::mem::replace(self, nothing));
+        let nothing = SimIo::new(usize::MAX, Ipv4Addr::UNSPECIFIED.into(), Vec::new());
+        std::mem::forget(std::mem::replace(self, Self::Sim(Box::new(nothing))));
     }
 
     pub(super) fn max_packets(&self) -> u32 {
         match self {
             Self::Udp(udp) => udp.socket.gso_segments(),
-            Self::Sim { .. } => 64,
+            Self::Sim(_) => 64,
         }
     }
 
@@ -119,7 +161,7 @@ impl Io {
                 let socket = &udp.socket;
                 (0..socket.source_ports()).find(|via| socket.source_port(*via) == port).unwrap_or(0)
             }
-            Self::Sim { source_ports, .. } => source_ports.iter().position(|p| *p == port).unwrap_or(0),
+            Self::Sim(sim) => sim.source_ports.iter().position(|p| *p == port).unwrap_or(0),
         }
     }
 
@@ -142,20 +184,8 @@ impl Io {
                     }
                 }
             }
-            Self::Sim { address, source_ports, outbox } => {
-                let src_port = source_ports.get(departure.via).copied().unwrap_or(qp::wire::UDP_PORT);
-                for (ident, packet) in bytes.chunks(departure.segment_size.max(1)).enumerate() {
-                    let arrival = Arrival {
-                        src: *address,
-                        dst: departure.dst,
-                        src_port,
-                        tos: departure.tos,
-                        hop_limit: departure.hop_limit,
-                        flow_label: departure.flow_label,
-                        ident: u16::try_from(ident).unwrap_or(u16::MAX),
-                    };
-                    outbox.push((departure.dst, SimPacket { arrival, bytes: packet.to_vec() }));
-                }
+            Self::Sim(sim) => {
+                sim.send(departure, bytes);
                 true
             }
         }

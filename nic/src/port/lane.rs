@@ -232,7 +232,7 @@ impl Lane {
     /// Acts on timers of the engine and the link.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.engine.handle_timeout(now);
-        if matches!(self.io, Io::Sim { .. }) {
+        if matches!(self.io, Io::Sim(_)) {
             self.read(now);
         }
         if self.link.poll_timeout().is_some_and(|due| due <= now) {

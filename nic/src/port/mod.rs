@@ -16,7 +16,7 @@ mod throttle;
 
 pub(crate) use background::Background;
 pub(crate) use fork::generation;
-pub(crate) use io::{Io, SimPacket, UdpIo};
+pub(crate) use io::{Io, SimIo, SimPacket, UdpIo};
 pub(crate) use lane::Lane;
 
 use crate::engine::{Engine, EngineConfig, PortState, ResourceError};
@@ -150,6 +150,7 @@ impl Port {
     /// Runs `change` on everything behind the lock, as [`control`](Self::control).
     fn control_lane<R>(&self, change: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
+        self.stir(&mut lane);
         // Whatever changes, what was taken in is acknowledged: a queue pair that is destroyed cannot do it later.
         lane.let_go(self.now());
         let result = change(&mut lane);
@@ -190,9 +191,18 @@ impl Port {
         self.is_ours().then(|| self.with_lane(|lane| look(&lane.engine)))
     }
 
+    /// Runs `act` on everything behind the lock: for a simulation, which looks afterwards at what came of it.
+    pub(crate) fn visit<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
+        let mut lane = self.lane.lock();
+        let result = act(&mut lane);
+        self.release(lane);
+        result
+    }
+
     /// Runs `act` on everything behind the lock: for drivers. Not in a forked child.
     pub(crate) fn with_lane<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
+        self.stir(&mut lane);
         let result = act(&mut lane);
         self.release(lane);
         result
@@ -206,6 +216,7 @@ impl Port {
             self.ring(qpn);
             return Ok(());
         };
+        self.stir(&mut lane);
         let sends = matches!(work, Work::Send(_));
         let result = lane.engine.post(qpn, work);
         // The first request of a burst leaves at once; those behind it join in trains while it is on the way. A receive
@@ -306,11 +317,22 @@ impl Port {
         }
     }
 
+    /// A simulation looks at a device only when it knows of a reason. It is told as soon as the lock is taken: its look waits
+    /// for the lock, and so does its time, however long it is held.
+    fn stir(&self, lane: &mut Lane) {
+        if let (Clock::Virtual(world), Io::Sim(sim)) = (&self.clock, &mut lane.io)
+            && !std::mem::replace(&mut sim.stirred, true)
+        {
+            world.stir(sim.site());
+        }
+    }
+
     /// Lets go of the engine, after taking in what was posted meanwhile.
     fn release<'a>(&'a self, mut lane: PiGuard<'a, Lane>) {
         let mut woken = Vec::new();
         loop {
             if self.rung.swap(false, Ordering::Relaxed) {
+                self.stir(&mut lane);
                 for qpn in std::mem::take(&mut *locked(&self.doorbells)) {
                     lane.engine.ring(qpn);
                 }

@@ -64,6 +64,28 @@ fn every_attached_queue_pair_gets_each_datagram_once() {
 }
 
 #[test]
+fn members_hear_a_datagram_after_their_own_latencies() {
+    let net = Net::new();
+    let devices: Vec<Device> = (0..3).map(|_| net.device()).collect();
+    let ends: Vec<UdEnd> = devices.iter().map(UdEnd::new).collect();
+    for end in &ends {
+        end.post(2);
+        end.qp.attach_mcast(group(1)).expect("attached");
+    }
+    net.set_latency_of(&devices[2], Duration::from_micros(5));
+    ends[0].send_to_group(1, b"news", group(1));
+    let heard = || ends.iter().map(|end| texts(end).len()).collect::<Vec<_>>();
+    net.run_for(Duration::from_micros(1));
+    assert_eq!(heard(), [1, 1, 0], "the network's latency");
+    net.run_for(Duration::from_nanos(3_999));
+    assert_eq!(heard(), [0, 0, 0]);
+    net.run_for(Duration::from_nanos(1));
+    assert_eq!(heard(), [0, 0, 1], "its own");
+    settle(&net);
+    assert_eq!(heard(), [0, 0, 0], "each once");
+}
+
+#[test]
 fn the_network_header_names_the_group() {
     let net = Net::new();
     let (a, b) = (UdEnd::new(&net.device()), UdEnd::new(&net.device()));

@@ -24,6 +24,10 @@ pub struct PoolConfig {
     /// The most that one lane is lent, in blocks; at most 2047: a limit that was lowered by 2048 would look like one that
     /// was raised by that.
     pub share_blocks: u16,
+    /// How far the limit of a lane that sends may lag behind what there is for it, in blocks, half of its share at the
+    /// most. On a long cable a lag is room that nobody uses; each update is a packet, which is why the default is half of
+    /// the share.
+    pub fcp_on_free_blocks: u16,
     /// The longest time between two updates of a lane that is in use, in microseconds; twice that at most. Who does
     /// nothing for so long with what it was lent has to give it back if others wait. Our choice, as all that follow:
     /// what a process can keep.
@@ -37,7 +41,7 @@ pub struct PoolConfig {
     pub settle: u32,
 }
 
-settable!(PoolConfig: blocks packet_blocks share_blocks fcp_period lease settle);
+settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period lease settle);
 
 impl Default for PoolConfig {
     fn default() -> Self {
@@ -45,6 +49,7 @@ impl Default for PoolConfig {
             blocks: 4096,
             packet_blocks: 66,
             share_blocks: WINDOW - 1,
+            fcp_on_free_blocks: u16::MAX,
             fcp_period: 1_000,
             lease: 10_000,
             settle: 50_000,
@@ -237,7 +242,8 @@ impl Pool {
     ///
     /// It was lent less than that: the packet is to be dropped.
     pub fn handle_packet(&mut self, now: Instant, member: Member, blocks: u32) -> Result<(), Overrun> {
-        let low = self.config.packet_blocks.max(self.share / 2);
+        let lag = self.config.fcp_on_free_blocks.min(self.share / 2);
+        let low = self.config.packet_blocks.max(self.share.saturating_sub(lag));
         let Some(lane) = self.lane(member) else { return Err(Overrun { blocks, free: 0 }) };
         let overrun = Overrun { blocks, free: lane.outstanding() };
         let n = u16::try_from(blocks).map_err(|_| overrun)?;

@@ -15,6 +15,7 @@ fn config() -> PoolConfig {
         blocks: 100,
         packet_blocks: 10,
         share_blocks: 100,
+        fcp_on_free_blocks: u16::MAX,
         fcp_period: 100,
         lease: 1000,
         settle: 3000,
@@ -209,6 +210,27 @@ fn what_was_not_lent_is_refused() {
     pool.handle_update(start, member, &update(Op::Normal, 2000, 0));
     assert_eq!(pool.free(), 0, "a count that cannot be");
     pool.audit();
+}
+
+/// Who may send 100 blocks and sends them ten at a time is told a new limit when half of them are gone, or when as many
+/// are as may lag.
+#[test]
+fn limits_lag_no_further_than_they_may() {
+    let start = Instant::now();
+    let updates = |fcp_on_free_blocks| {
+        let mut pool = Pool::new(PoolConfig { fcp_on_free_blocks, ..config() }).expect("large enough");
+        let member = pool.join(start);
+        assert_eq!(told(&mut pool, start), [(member, 100)]);
+        let after = |n: u16| {
+            pool.handle_packet(start, member, 10).expect("it was lent them");
+            pool.release(member, 10);
+            told(&mut pool, start).into_iter().map(|(_, limit)| (n, limit)).collect::<Vec<_>>()
+        };
+        (1..=12).flat_map(after).collect::<Vec<_>>()
+    };
+    assert_eq!(updates(u16::MAX), [(6, 160), (12, 220)]);
+    assert_eq!(updates(25), [(3, 130), (6, 160), (9, 190), (12, 220)]);
+    assert_eq!(updates(0), (1..=12).map(|n| (n, 100 + 10 * n)).collect::<Vec<_>>());
 }
 
 #[test]

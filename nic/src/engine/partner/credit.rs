@@ -50,6 +50,7 @@ impl CreditSetup {
         PoolConfig {
             blocks: self.buffer / u32::from(self.block.max(1)),
             packet_blocks: u16::try_from(packet).unwrap_or(u16::MAX),
+            fcp_on_free_blocks: self.on_free,
             fcp_period: micros(CREDIT_TIMES.period),
             lease: micros(CREDIT_TIMES.lease),
             settle: micros(CREDIT_TIMES.settle),

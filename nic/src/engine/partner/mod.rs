@@ -45,7 +45,8 @@ pub struct CreditSetup {
     pub counting: Counting,
     /// What is counted of packets from this host, whose trains arrive as they were sent.
     pub local_counting: Counting,
-    /// How far the limit of a lane may lag behind the room that there is, in blocks.
+    /// How far the limit of a lane may lag behind the room that there is, in blocks; half of what it may be lent at the
+    /// most.
     pub on_free: u16,
 }
 

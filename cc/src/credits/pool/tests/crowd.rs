@@ -332,6 +332,7 @@ fn ports() -> PoolConfig {
         blocks: 44 * 66,
         packet_blocks: 66,
         share_blocks: WINDOW,
+        fcp_on_free_blocks: u16::MAX,
         fcp_period: 10_000,
         lease: 100_000,
         settle: 150_000,

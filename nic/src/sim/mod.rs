@@ -7,22 +7,25 @@
 //! What goes wrong on purpose does so here as on the network: packets by [fault rules](crate::link::faults), a port with
 //! [`Device::inject_port_state`] and [`Device::inject_gid_state`], a whole device with [`Device::inject_device_fatal`].
 
+mod agenda;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub(crate) use world::World;
+
 use crate::device::{Device, pace};
 use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
 use crate::link::{Buffer, LinkConfig};
 use crate::net::signed_port;
-use crate::port::{Clock, Io, Port, SimPacket};
-use crate::queue::locked;
+use crate::port::{Clock, Io, Port, SimIo};
 use cc::Algorithm;
 use qp::wire::Arrival;
 use qp::{Mtu, PKey};
-use std::cmp::Ordering as Order;
-use std::collections::BinaryHeap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Time from one device to another by default: 1 us, a switch and a few metres of cable.
 const LATENCY: Duration = Duration::from_micros(1);
@@ -90,29 +93,24 @@ impl Net {
     /// A network with a seed: keys and whatever else is drawn at random follow from it.
     #[must_use]
     pub fn with_seed(seed: u64) -> Self {
-        let world = World {
-            epoch: Instant::now(),
-            nanos: AtomicU64::new(0),
-            state: Mutex::new(State {
-                sites: Vec::new(),
-                flying: BinaryHeap::new(),
-                flown: 0,
-                latency: LATENCY,
-                unacked_rate: None,
-            }),
-        };
-        Self { world: Arc::new(world), seed }
+        Self { world: Arc::new(World::new(LATENCY)), seed }
     }
 
-    /// Sets the time that packets take, for those that leave from now on.
+    /// Sets the time that packets take, for those that leave from now on, to devices that have none of their own.
     pub fn set_latency(&self, latency: Duration) {
-        locked(&self.world.state).latency = latency;
+        self.world.set_latency(latency);
+    }
+
+    /// Sets the time that packets take to one device, from wherever, for those that leave from now on. The way back
+    /// takes as long as the other device's latency says. Nothing happens if the device is of another network.
+    pub fn set_latency_of(&self, device: &Device, latency: Duration) {
+        self.world.set_latency_of(&device.inner.port, latency);
     }
 
     /// Sets how fast devices that are made from now on send what nobody acknowledges: see
     /// [`DeviceConfig::unacked_rate`](crate::DeviceConfig::unacked_rate).
     pub fn set_unacked_rate(&self, rate: Option<u64>) {
-        locked(&self.world.state).unacked_rate = rate;
+        self.world.set_unacked_rate(rate);
     }
 
     /// A new device: 10.0.0.1 for the first, 10.0.0.2 for the second, and so on. They are named sim0, sim1, ...
@@ -144,8 +142,8 @@ impl Net {
     }
 
     fn add(&self, setup: &DeviceSetup, pkeys: PKeyTable) -> Device {
-        let mut state = locked(&self.world.state);
-        let number = u32::try_from(state.sites.len() + 1).unwrap_or(u32::MAX);
+        let mut sites = self.world.sites();
+        let number = sites.next_number();
         // 10.0.0.0/8 has room for 2^24 devices.
         let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (number & 0xff_ffff)));
         let foreign = u16::from(setup.partner.is_foreign);
@@ -158,28 +156,23 @@ impl Net {
             slot: 0,
             seed: Some(seed),
             peer_window: setup.peer_window,
-            pace: pace(state.unacked_rate),
+            pace: pace(sites.unacked_rate()),
             pkeys,
             partner: setup.partner.clone(),
             rate: setup.rate.clone(),
         };
-        let io = Io::Sim { address, source_ports, outbox: Vec::new() };
+        let io = Io::Sim(Box::new(SimIo::new(sites.next_site(), address, source_ports)));
         let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)), None, setup.mtu);
         let name = setup.name.clone().unwrap_or_else(|| format!("sim{}", number - 1));
-        state.sites.push(Site { name: name.clone(), address, port: Arc::downgrade(&port) });
-        drop(state);
+        sites.add(name.clone(), &port);
+        drop(sites);
         Device::around(name, port, seed)
     }
 
     /// Puts a packet, BTH to ICRC, into the air, as if the host that `arrival` names had sent it: for what no queue pair
     /// says. That host need not be a device. It arrives when a packet would that a device sends now.
     pub fn inject(&self, arrival: &Arrival, packet: &[u8]) {
-        let now = self.world.now();
-        let mut state = locked(&self.world.state);
-        state.flown += 1;
-        let packet = SimPacket { arrival: *arrival, bytes: packet.to_vec() };
-        let flying = Flying { at: now + state.latency, number: state.flown, to: arrival.dst, packet };
-        state.flying.push(flying);
+        self.world.inject(arrival, packet);
     }
 
     /// Virtual time since the network was made.
@@ -209,144 +202,5 @@ impl Net {
             }
         }
         false
-    }
-}
-
-/// A device in the world.
-struct Site {
-    name: String,
-    address: IpAddr,
-    port: Weak<Port>,
-}
-
-/// A packet in the air. The order is that of arrival, and of departure where that is the same.
-struct Flying {
-    at: Instant,
-    number: u64,
-    to: IpAddr,
-    packet: SimPacket,
-}
-
-impl PartialEq for Flying {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Flying {}
-
-impl PartialOrd for Flying {
-    fn partial_cmp(&self, other: &Self) -> Option<Order> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Flying {
-    fn cmp(&self, other: &Self) -> Order {
-        // The heap gives the greatest first.
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
-
-struct State {
-    sites: Vec<Site>,
-    flying: BinaryHeap<Flying>,
-    flown: u64,
-    latency: Duration,
-    unacked_rate: Option<u64>,
-}
-
-/// Virtual time and what is in the air.
-pub(crate) struct World {
-    /// Instants need a beginning; only differences to it matter.
-    epoch: Instant,
-    nanos: AtomicU64,
-    state: Mutex<State>,
-}
-
-impl World {
-    pub(crate) fn now(&self) -> Instant {
-        self.epoch + Duration::from_nanos(self.nanos.load(Ordering::Acquire))
-    }
-
-    /// The address of the device with this name.
-    pub(crate) fn address_of(&self, name: &str) -> Option<IpAddr> {
-        locked(&self.state).sites.iter().find(|s| s.name == name).map(|s| s.address)
-    }
-
-    pub(crate) fn elapsed(&self) -> Duration {
-        Duration::from_nanos(self.nanos.load(Ordering::Acquire))
-    }
-
-    fn move_to(&self, at: Instant) {
-        let nanos = u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_max(nanos, Ordering::AcqRel);
-    }
-
-    /// Moves on to the next event, or to `end` if that comes first. False, and no time passes, if there is none.
-    pub(crate) fn step_until(&self, end: Instant) -> bool {
-        let mut state = locked(&self.state);
-        state.sites.retain(|site| site.port.strong_count() > 0);
-        let now = self.now();
-        let mut next = state.depart(now);
-        if let Some(first) = state.flying.peek() {
-            next = Some(next.map_or(first.at, |n| n.min(first.at)));
-        }
-        let Some(next) = next else { return false };
-        if next > end {
-            self.move_to(end);
-            return true;
-        }
-        self.move_to(next);
-        state.arrive(self.now());
-        true
-    }
-}
-
-impl State {
-    /// Lets every device send what is due; returns the earliest timer.
-    fn depart(&mut self, now: Instant) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for site in &self.sites {
-            let Some(port) = site.port.upgrade() else { continue };
-            let latency = self.latency;
-            port.with_lane(|lane| {
-                while lane.transmit(now) > 0 {}
-                if let Io::Sim { outbox, .. } = &mut lane.io {
-                    for (to, packet) in outbox.drain(..) {
-                        self.flown += 1;
-                        self.flying.push(Flying { at: now + latency, number: self.flown, to, packet });
-                    }
-                }
-                next = [next, lane.poll_timeout(now)].into_iter().flatten().min();
-            });
-        }
-        next
-    }
-
-    /// Hands over what has arrived, and lets timers that are due act.
-    fn arrive(&mut self, now: Instant) {
-        while self.flying.peek().is_some_and(|f| f.at <= now) {
-            let Some(Flying { to, packet, .. }) = self.flying.pop() else { break };
-            // A drop is counted by its reason. Answers leave with the next step.
-            if to.is_multicast() {
-                for port in self.sites.iter().filter_map(|s| s.port.upgrade()) {
-                    port.with_lane(|lane| {
-                        if lane.engine.is_member(to) {
-                            lane.accept(now, &packet.arrival, &packet.bytes);
-                        }
-                    });
-                }
-            } else if let Some(port) =
-                self.sites.iter().find(|s| s.address == to).and_then(|s| s.port.upgrade())
-            {
-                port.with_lane(|lane| lane.accept(now, &packet.arrival, &packet.bytes));
-            }
-        }
-        for site in &self.sites {
-            if let Some(port) = site.port.upgrade() {
-                port.with_lane(|lane| lane.handle_timeout(now));
-            }
-        }
     }
 }

@@ -1,0 +1,192 @@
+//! What is to come: packets in the air, and timers of devices.
+
+use crate::port::SimPacket;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Who a packet in the air is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    /// The device with this number.
+    Site(usize),
+    /// Whoever has the packet's address when it arrives.
+    Address,
+    /// Those devices that are members of the packet's group when it arrives.
+    Members,
+    /// The device with this number, if it is a member of the packet's group when it arrives.
+    Member(usize),
+}
+
+/// A packet in the air.
+#[derive(Debug)]
+pub(super) struct Flying {
+    pub(super) to: Target,
+    pub(super) packet: SimPacket,
+}
+
+/// Packets in the air, in the order of their arrival, and of departure where that is the same.
+#[derive(Default)]
+pub(super) struct Air {
+    /// When, the how manieth to depart, and where in the table.
+    order: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// Apart from their order, which moves around a lot.
+    table: slab::Slab<Flying>,
+    departed: u64,
+}
+
+impl Air {
+    pub(super) fn depart(&mut self, arrives: u64, flying: Flying) {
+        self.departed += 1;
+        let slot = self.table.insert(flying);
+        self.order.push(Reverse((arrives, self.departed, slot)));
+    }
+
+    /// When the next one arrives.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.order.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// The next one that has arrived. It stays in the table until it is [taken](Self::take).
+    pub(super) fn arrived(&mut self, now: u64) -> Option<usize> {
+        if self.next()? > now {
+            return None;
+        }
+        self.order.pop().map(|Reverse((.., slot))| slot)
+    }
+
+    /// A packet in the table.
+    pub(super) fn get(&self, slot: usize) -> Option<&Flying> {
+        self.table.get(slot)
+    }
+
+    /// Takes a packet out of the table.
+    pub(super) fn take(&mut self, slot: usize) -> Option<Flying> {
+        self.table.try_remove(slot)
+    }
+}
+
+/// When one device's next timer is due, and what the agenda says of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Alarm {
+    /// When it is due.
+    due: Option<u64>,
+    /// The earliest entry in the agenda. Timers are moved back far more often than they fire: the agenda learns of a later
+    /// one only when the entry comes up.
+    entry: Option<u64>,
+}
+
+/// The timers of devices: of each, the one that is due next.
+#[derive(Default)]
+pub(super) struct Timers {
+    /// By device.
+    alarms: Vec<Alarm>,
+    /// When, and of which device.
+    order: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+impl Timers {
+    /// Adds the timer of the next device, not set.
+    pub(super) fn add(&mut self) {
+        self.alarms.push(Alarm::default());
+    }
+
+    /// Notes when the timer of a device is due.
+    pub(super) fn set(&mut self, site: usize, due: Option<u64>) {
+        let Some(alarm) = self.alarms.get_mut(site) else { return };
+        alarm.due = due;
+        if let Some(due) = due
+            && alarm.entry.is_none_or(|entry| due < entry)
+        {
+            alarm.entry = Some(due);
+            self.order.push(Reverse((due, site)));
+        }
+    }
+
+    /// The next timer: when, and of which device. Devices that are gone have none.
+    pub(super) fn next(&mut self, is_there: impl Fn(usize) -> bool) -> Option<(u64, usize)> {
+        while let Some(Reverse((at, site))) = self.order.peek().copied() {
+            let alarm = self.alarms.get_mut(site).filter(|alarm| alarm.entry == Some(at) && is_there(site));
+            match alarm {
+                Some(alarm) if alarm.due.is_some_and(|due| due <= at) => return Some((at, site)),
+                Some(alarm) => {
+                    let due = alarm.due;
+                    alarm.entry = None;
+                    self.order.pop();
+                    self.set(site, due);
+                }
+                None => {
+                    self.order.pop();
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes away the timer that [`next`](Self::next) found.
+    pub(super) fn take(&mut self) {
+        if let Some(Reverse((_, site))) = self.order.pop()
+            && let Some(alarm) = self.alarms.get_mut(site)
+        {
+            *alarm = Alarm::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qp::wire::Arrival;
+
+    fn flying(byte: u8) -> Flying {
+        let packet = SimPacket { arrival: Arrival::default(), bytes: vec![byte] };
+        Flying { to: Target::Address, packet }
+    }
+
+    #[test]
+    fn packets_arrive_in_the_order_of_time_and_then_of_departure() {
+        let mut air = Air::default();
+        for (arrives, byte) in [(20, 1), (10, 2), (20, 3), (10, 4), (15, 5)] {
+            air.depart(arrives, flying(byte));
+        }
+        assert_eq!(air.next(), Some(10));
+        assert_eq!(air.arrived(9), None);
+        let mut arrived = |now| -> Vec<u8> {
+            let slots: Vec<usize> = std::iter::from_fn(|| air.arrived(now)).collect();
+            slots.iter().filter_map(|slot| air.take(*slot)).flat_map(|f| f.packet.bytes).collect()
+        };
+        assert_eq!(arrived(15), [2, 4, 5]);
+        assert_eq!(arrived(100), [1, 3]);
+        assert_eq!(air.next(), None);
+        assert!(air.table.is_empty());
+    }
+
+    #[test]
+    fn a_timer_that_moves_is_due_once() {
+        let mut timers = Timers::default();
+        timers.add();
+        timers.add();
+        timers.set(0, Some(10));
+        timers.set(1, Some(12));
+        timers.set(0, Some(30));
+        assert_eq!(timers.next(|_| true), Some((12, 1)), "moved back");
+        timers.set(0, Some(5));
+        assert_eq!(timers.next(|_| true), Some((5, 0)), "moved ahead");
+        timers.take();
+        assert_eq!(timers.next(|_| true), Some((12, 1)), "not again at 30");
+        timers.set(1, None);
+        assert_eq!(timers.next(|_| true), None);
+        assert!(timers.order.is_empty());
+    }
+
+    #[test]
+    fn timers_of_devices_that_are_gone_are_forgotten() {
+        let mut timers = Timers::default();
+        timers.add();
+        timers.add();
+        timers.set(0, Some(10));
+        timers.set(1, Some(11));
+        assert_eq!(timers.next(|site| site == 1), Some((11, 1)));
+        assert_eq!(timers.next(|_| false), None);
+        assert!(timers.order.is_empty());
+    }
+}

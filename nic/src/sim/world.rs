@@ -1,0 +1,352 @@
+//! Virtual time, and what happens in it.
+//!
+//! A step looks only at devices at which something happened: a packet arrives, a timer is due, or the program did
+//! something since the last step, which it notes with [`World::stir`]. So its cost does not depend on how many devices
+//! there are. A step has two halves:
+//!
+//! 1. At the present, devices at which something happened send what is due, in the order of their numbers.
+//! 2. Time moves on to the next event. Packets that arrive then are taken in, in the order in which they departed; after
+//!    them timers act. What follows from that leaves with the next step: a program that waits sees what happened first, and
+//!    what it does at that instant leaves together with the answers of its device.
+
+use super::agenda::{Air, Flying, Target, Timers};
+use crate::port::{Io, Lane, Port, SimPacket};
+use crate::queue::locked;
+use qp::wire::Arrival;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+/// Buffers of packets that have arrived, kept for others: what is in the air at once in experiments with a dozen devices.
+const SPARE: usize = 4096;
+
+/// Virtual time and what is in the air.
+pub(crate) struct World {
+    /// Instants need a beginning; only differences to it matter.
+    epoch: Instant,
+    nanos: AtomicU64,
+    state: Mutex<State>,
+    /// Devices at which a program did something. Apart, because a step holds the state while it looks at devices, and
+    /// programs hold a device while they say so.
+    stirred: Mutex<Vec<usize>>,
+}
+
+/// A device in the world.
+struct Site {
+    name: String,
+    port: Weak<Port>,
+    /// How long packets take to it, in nanoseconds, if that is its own.
+    latency: Option<u64>,
+    /// Whether it is among those to look at in the next step.
+    awake: bool,
+}
+
+/// Everything but time.
+pub(super) struct State {
+    sites: Vec<Site>,
+    by_address: HashMap<IpAddr, usize>,
+    air: Air,
+    timers: Timers,
+    /// Devices to look at in the next step.
+    awake: Vec<usize>,
+    /// What happens at the instant at hand: at which device, and the place of its packet, if it is one.
+    due: Vec<(usize, Option<usize>)>,
+    /// The places of all packets that arrive at the instant at hand.
+    arrived: Vec<usize>,
+    /// Buffers for packets.
+    spare: Vec<Vec<u8>>,
+    latency: u64,
+    /// Whether any device has a latency of its own.
+    own_latencies: bool,
+    unacked_rate: Option<u64>,
+    /// How often a device was looked at.
+    #[cfg(test)]
+    pub(super) looks: u64,
+}
+
+impl World {
+    pub(super) fn new(latency: Duration) -> Self {
+        let state = State {
+            sites: Vec::new(),
+            by_address: HashMap::new(),
+            air: Air::default(),
+            timers: Timers::default(),
+            awake: Vec::new(),
+            due: Vec::new(),
+            arrived: Vec::new(),
+            spare: Vec::new(),
+            latency: nanos(latency),
+            own_latencies: false,
+            unacked_rate: None,
+            #[cfg(test)]
+            looks: 0,
+        };
+        Self {
+            epoch: Instant::now(),
+            nanos: AtomicU64::new(0),
+            state: Mutex::new(state),
+            stirred: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.at(self.present())
+    }
+
+    fn at(&self, nanos: u64) -> Instant {
+        self.epoch + Duration::from_nanos(nanos)
+    }
+
+    fn present(&self) -> u64 {
+        self.nanos.load(Ordering::Acquire)
+    }
+
+    fn since_epoch(&self, at: Instant) -> u64 {
+        nanos(at.saturating_duration_since(self.epoch))
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.present())
+    }
+
+    /// The address of the device with this name.
+    pub(crate) fn address_of(&self, name: &str) -> Option<IpAddr> {
+        let state = locked(&self.state);
+        let named = state.sites.iter().filter(|site| site.name == name);
+        named.filter_map(|site| site.port.upgrade()).map(|port| port.address).next()
+    }
+
+    /// Notes that a program did something at a device, once for each look at it.
+    pub(crate) fn stir(&self, site: usize) {
+        locked(&self.stirred).push(site);
+    }
+
+    /// What there is, for changes of it.
+    pub(super) fn sites(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+
+    pub(super) fn set_latency(&self, latency: Duration) {
+        self.sites().latency = nanos(latency);
+    }
+
+    pub(super) fn set_latency_of(&self, port: &Arc<Port>, latency: Duration) {
+        let mut state = self.sites();
+        let port = Arc::as_ptr(port);
+        if let Some(site) = state.sites.iter_mut().find(|site| site.port.as_ptr() == port) {
+            site.latency = Some(nanos(latency));
+            state.own_latencies = true;
+        }
+    }
+
+    pub(super) fn set_unacked_rate(&self, rate: Option<u64>) {
+        self.sites().unacked_rate = rate;
+    }
+
+    pub(super) fn inject(&self, arrival: &Arrival, packet: &[u8]) {
+        let packet = SimPacket { arrival: *arrival, bytes: packet.to_vec() };
+        self.sites().fly(self.present(), packet);
+    }
+
+    /// Moves on to `at`, but never back. Returns what time it is then.
+    fn move_to_nanos(&self, at: u64) -> u64 {
+        self.nanos.fetch_max(at, Ordering::AcqRel).max(at)
+    }
+
+    pub(super) fn move_to(&self, at: Instant) {
+        self.move_to_nanos(self.since_epoch(at));
+    }
+
+    /// Moves on to the next event, or to `end` if that comes first. False, and no time passes, if there is none.
+    pub(crate) fn step_until(&self, end: Instant) -> bool {
+        let mut guard = locked(&self.state);
+        let state = &mut *guard;
+        for site in locked(&self.stirred).drain(..) {
+            state.wake(site);
+        }
+        self.depart(state);
+        let Some(next) = state.next_event() else { return false };
+        let end = self.since_epoch(end);
+        if next > end {
+            self.move_to_nanos(end);
+            return true;
+        }
+        let now = self.move_to_nanos(next);
+        self.arrive(state, now);
+        true
+    }
+
+    /// Lets every device at which something happened send what is due.
+    fn depart(&self, state: &mut State) {
+        let (nanos, now) = (self.present(), self.now());
+        let mut awake = std::mem::take(&mut state.awake);
+        awake.sort_unstable();
+        for number in awake.drain(..) {
+            let Some(port) = state.rest(number) else { continue };
+            let due = port.visit(|lane| {
+                if let Io::Sim(sim) = &mut lane.io {
+                    sim.stirred = false;
+                    std::mem::swap(&mut sim.spare, &mut state.spare);
+                }
+                while lane.transmit(now) > 0 {}
+                if let Io::Sim(sim) = &mut lane.io {
+                    std::mem::swap(&mut sim.spare, &mut state.spare);
+                    for packet in sim.outbox.drain(..) {
+                        state.fly(nanos, packet);
+                    }
+                }
+                lane.poll_timeout(now)
+            });
+            state.timers.set(number, due.map(|due| self.since_epoch(due)));
+        }
+        state.awake = awake;
+    }
+
+    /// Hands over what has arrived, and lets timers that are due act.
+    fn arrive(&self, state: &mut State, nanos: u64) {
+        state.collect_due(nanos);
+        let now = self.at(nanos);
+        let due = std::mem::take(&mut state.due);
+        for events in due.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some((number, _)) = events.first() else { continue };
+            let Some(port) = state.sites.get(*number).and_then(|site| site.port.upgrade()) else { continue };
+            port.visit(|lane| {
+                for flying in events.iter().filter_map(|(_, slot)| state.air.get((*slot)?)) {
+                    accept(lane, now, flying);
+                }
+                lane.handle_timeout(now);
+            });
+            state.wake(*number);
+        }
+        state.due = due;
+        state.due.clear();
+        while let Some(slot) = state.arrived.pop() {
+            if let Some(flying) = state.air.take(slot)
+                && state.spare.len() < SPARE
+            {
+                state.spare.push(flying.packet.bytes);
+            }
+        }
+    }
+}
+
+/// A device takes in a packet; drops are counted there, by their reason.
+fn accept(lane: &mut Lane, now: Instant, flying: &Flying) {
+    let SimPacket { arrival, bytes } = &flying.packet;
+    let wanted = match flying.to {
+        Target::Site(_) | Target::Address => true,
+        Target::Members | Target::Member(_) => lane.engine.is_member(arrival.dst),
+    };
+    if wanted {
+        lane.accept(now, arrival, bytes);
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl State {
+    /// The place of the next device.
+    pub(super) fn next_site(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// The number of the next device, counted from 1.
+    pub(super) fn next_number(&self) -> u32 {
+        u32::try_from(self.sites.len() + 1).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn unacked_rate(&self) -> Option<u64> {
+        self.unacked_rate
+    }
+
+    /// Adds the device of the next place.
+    pub(super) fn add(&mut self, name: String, port: &Arc<Port>) {
+        self.by_address.insert(port.address, self.sites.len());
+        self.sites.push(Site { name, port: Arc::downgrade(port), latency: None, awake: false });
+        self.timers.add();
+        // It may have timers from the beginning.
+        self.wake(self.sites.len() - 1);
+    }
+
+    /// Has the next step look at a device.
+    fn wake(&mut self, number: usize) {
+        if let Some(site) = self.sites.get_mut(number)
+            && !std::mem::replace(&mut site.awake, true)
+        {
+            self.awake.push(number);
+        }
+    }
+
+    /// The port of a device that was awake and is looked at now.
+    fn rest(&mut self, number: usize) -> Option<Arc<Port>> {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
+        let site = self.sites.get_mut(number)?;
+        site.awake = false;
+        site.port.upgrade()
+    }
+
+    /// Puts a packet into the air.
+    fn fly(&mut self, now: u64, packet: SimPacket) {
+        let dst = packet.arrival.dst;
+        if dst.is_multicast() {
+            return self.fly_to_group(now, packet);
+        }
+        let known = self.by_address.get(&dst).copied();
+        let own = known.and_then(|number| self.sites.get(number)?.latency);
+        let to = known.map_or(Target::Address, Target::Site);
+        self.air.depart(now.saturating_add(own.unwrap_or(self.latency)), Flying { to, packet });
+    }
+
+    /// Who is a member is seen when the packet arrives, which may be at a time of its own for each device.
+    fn fly_to_group(&mut self, now: u64, packet: SimPacket) {
+        if !self.own_latencies {
+            self.air.depart(now.saturating_add(self.latency), Flying { to: Target::Members, packet });
+            return;
+        }
+        let alive = self.sites.iter().enumerate().filter(|(_, site)| site.port.strong_count() > 0);
+        for (number, site) in alive {
+            let flying = Flying { to: Target::Member(number), packet: packet.clone() };
+            self.air.depart(now.saturating_add(site.latency.unwrap_or(self.latency)), flying);
+        }
+    }
+
+    /// The instant of the next event.
+    fn next_event(&mut self) -> Option<u64> {
+        let timer = self.next_timer().map(|(at, _)| at);
+        [self.air.next(), timer].into_iter().flatten().min()
+    }
+
+    fn next_timer(&mut self) -> Option<(u64, usize)> {
+        let sites = &self.sites;
+        self.timers.next(|number| sites.get(number).is_some_and(|site| site.port.strong_count() > 0))
+    }
+
+    /// Lists what happens until `now`, device by device, the packets of each in their order.
+    fn collect_due(&mut self, now: u64) {
+        while let Some(slot) = self.air.arrived(now) {
+            self.arrived.push(slot);
+            let Some(Flying { to, packet }) = self.air.get(slot) else { continue };
+            match *to {
+                Target::Site(number) | Target::Member(number) => self.due.push((number, Some(slot))),
+                Target::Address => {
+                    let number = self.by_address.get(&packet.arrival.dst);
+                    self.due.extend(number.map(|number| (*number, Some(slot))));
+                }
+                Target::Members => self.due.extend((0..self.sites.len()).map(|number| (number, Some(slot)))),
+            }
+        }
+        while let Some((_, number)) = self.next_timer().filter(|(at, _)| *at <= now) {
+            self.timers.take();
+            self.due.push((number, None));
+        }
+        // Stable: the packets of each device keep their order.
+        self.due.sort_by_key(|(number, _)| *number);
+    }
+}
