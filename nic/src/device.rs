@@ -443,7 +443,8 @@ impl Device {
 
     /// What the port and its queue pairs have done so far, for a [trace](crate::trace); nothing in a forked child.
     ///
-    /// Its time is that of the simulation, since that began; on the network it counts from the opening of the device.
+    /// Its time is that of the simulation, since that began; on the network it counts from the opening of the device. The
+    /// largest queue is that since the last sample, whoever took it.
     #[must_use]
     pub fn sample(&self) -> Sample {
         let Ok(port) = self.inner.port() else { return Sample::default() };

@@ -27,6 +27,7 @@
 mod read;
 mod recorder;
 pub(crate) mod sample;
+mod setup;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The version of the format, the value of the key `rnic_trace`.
 pub const VERSION: u32 = 1;
+
+/// Lanes in a sample of a device at most.
+pub const MAX_LANES: usize = 64;
 
 /// Queue pairs in a sample of a device at most, the first ones by number of the table. The counters of the port cover all.
 pub const MAX_QPS: usize = 256;
@@ -115,7 +119,7 @@ pub struct Sample {
     /// Its queue pairs, at most [`MAX_QPS`].
     #[serde(default, skip_serializing_if = "is_default")]
     pub qps: Vec<QpSample>,
-    /// Virtual lanes, or priorities, towards each peer.
+    /// Virtual lanes, or priorities that were paused, towards each peer; at most [`MAX_LANES`].
     #[serde(default, skip_serializing_if = "is_default")]
     pub lanes: Vec<LaneSample>,
 }

@@ -69,6 +69,12 @@ impl CreditSender {
         self.waits_since.is_some()
     }
 
+    /// Since when the packet waits that waits now.
+    #[must_use]
+    pub const fn waits_since(&self) -> Option<Instant> {
+        self.waits_since
+    }
+
     /// How often and how long packets waited.
     #[must_use]
     pub const fn stalls(&self) -> Stalls {

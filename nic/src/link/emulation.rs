@@ -140,6 +140,11 @@ impl Emulation {
         EmulationStats { dropped: stats.dropped + self.dropped, ..stats }
     }
 
+    /// The most bytes that were in the queue since the last call; `None` where there is no queue.
+    pub fn take_queue_peak(&mut self) -> Option<u64> {
+        self.egress.as_mut().map(Egress::take_peak)
+    }
+
     /// Says how many packets arrived in the datagram whose packets come now.
     pub const fn set_train(&mut self, packets: u32) {
         self.train = packets;

@@ -94,6 +94,11 @@ impl Lane {
             .then(|| EmulationStats { receiver_overrun, ..stats.unwrap_or_default() })
     }
 
+    /// The most bytes that were in the queue of the emulated port since the last call; `None` where there is none.
+    pub(crate) fn take_queue_peak(&mut self) -> Option<u64> {
+        self.link.layer_mut::<Emulation>()?.take_queue_peak()
+    }
+
     /// Whether the port reads its socket as soon as something is there; if not, [`next_timer`](Self::next_timer) says when.
     pub(super) fn listens(&self) -> bool {
         self.throttle.as_ref().and_then(Throttle::opens_at).is_none()

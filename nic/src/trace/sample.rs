@@ -1,24 +1,25 @@
 //! What a sample is taken from: the one place that knows which counter goes where.
 
-use super::{LaneSample, MAX_QPS, PortSample, QpSample, Sample};
+use super::{LaneSample, MAX_LANES, MAX_QPS, PortSample, QpSample, Sample};
 use crate::engine::FlowState;
-use crate::link::emulation::EmulationStats;
 use crate::port::{Io, Lane};
 use qp::{QpType, QueuePair};
 use std::time::{Duration, Instant};
 
 /// Looks at everything behind the lock of a port, at `now`, which is `at` since the trace began.
 pub(crate) fn of(lane: &mut Lane, now: Instant, at: Duration) -> Sample {
-    let stats = lane.link_stats();
-    Sample { at, port: port(lane, stats), qps: qps(lane, now), lanes: lanes(lane, now) }
+    Sample { at, port: port(lane), qps: qps(lane, now), lanes: lanes(lane, now) }
 }
 
-fn port(lane: &Lane, link: Option<EmulationStats>) -> PortSample {
+fn port(lane: &mut Lane) -> PortSample {
     let (port, qps) = (lane.engine.port_counters(), lane.engine.qp_counters());
     let overrun = match &lane.io {
         Io::Udp(udp) => udp.socket().counters().drops,
         Io::Sim { .. } => 0,
     };
+    let link = lane.link_stats().unwrap_or_default();
+    // `None` where there is no queue.
+    let queue_max = lane.take_queue_peak();
     PortSample {
         tx_bytes: port.tx_bytes,
         rx_bytes: port.rx_bytes,
@@ -28,12 +29,12 @@ fn port(lane: &Lane, link: Option<EmulationStats>) -> PortSample {
         np_cnp_sent: port.np_cnp_sent,
         rp_cnp_handled: port.rp_cnp_handled,
         rp_cnp_ignored: port.rp_cnp_ignored,
-        queue_bytes: link.map(|stats| stats.queue_bytes),
-        link_marked: link.map_or(0, |stats| stats.marked),
-        link_dropped: link.map_or(0, |stats| stats.dropped + stats.receiver_overrun),
+        queue_bytes: queue_max.map(|_| link.queue_bytes),
+        queue_max,
+        link_marked: link.marked,
+        link_dropped: link.dropped + link.receiver_overrun,
         retransmitted_packets: qps.retransmitted_pkts,
         dropped_packets: port.dropped_total() + overrun,
-        ..PortSample::default()
     }
 }
 
@@ -76,5 +77,5 @@ fn lanes(lane: &Lane, now: Instant) -> Vec<LaneSample> {
         paused: pause.paused,
         ..LaneSample::default()
     });
-    credits.chain(pauses).collect()
+    credits.chain(pauses).take(MAX_LANES).collect()
 }

@@ -1,7 +1,10 @@
 //! Files that are written and read again, files that are none, and samples of devices in virtual time.
 
 use super::*;
-use crate::{RcEnd, WcStatus};
+use crate::link::LinkConfig;
+use crate::sim::{DeviceSetup, Net};
+use crate::{Device, RcEnd, WcStatus};
+use cc::{Algorithm, Rate};
 use proptest::prelude::*;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -263,7 +266,7 @@ fn a_port_that_does_nothing_fills_no_disk_and_a_change_has_its_time() {
 
 #[test]
 fn a_device_shows_what_it_sent_once_and_what_it_sent_again() -> crate::Result<()> {
-    let net = crate::sim::Net::new();
+    let net = Net::new();
     let (a, b) = (net.device(), net.device());
     let (left, right) = RcEnd::pair(&a, &b)?;
     let (idle, _other) = RcEnd::pair(&a, &b)?;
@@ -290,9 +293,130 @@ fn a_device_shows_what_it_sent_once_and_what_it_sent_again() -> crate::Result<()
     Ok(())
 }
 
+/// Two devices of a simulation with their ends connected, the first of 10 Gb/s, the second behind an emulated port.
+fn behind(net: &Net, link: &str, cc: &str) -> crate::Result<[(Device, RcEnd); 2]> {
+    let cc: Algorithm = cc.parse().expect("an algorithm");
+    let mut config = LinkConfig::default();
+    config.apply(link).expect("a link");
+    let rate = Some(Rate::from_gbps(10));
+    let sender = LinkConfig { model: config.model, pfc: config.pfc.clone(), rate, ..Default::default() };
+    let a = net.device_with(&DeviceSetup { link: sender, cc: cc.clone(), ..Default::default() })?;
+    let b = net.device_with(&DeviceSetup { link: config, cc, ..Default::default() })?;
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    Ok([(a, left), (b, right)])
+}
+
+/// Writes so many bytes, and gives the samples of both ports every 10 us until that is done.
+fn watched(net: &Net, ends: &[(Device, RcEnd); 2], bytes: usize) -> crate::Result<[Vec<Sample>; 2]> {
+    let [(a, left), (b, right)] = ends;
+    let source = left.register(&vec![7; bytes])?;
+    let target = right.register_remote(bytes)?;
+    left.qp.write(1, source.all(), target.remote(0))?;
+    let mut samples = [vec![], vec![]];
+    for _ in 0..100_000 {
+        samples[0].push(a.sample());
+        samples[1].push(b.sample());
+        if let Some(wc) = left.cq().poll_one() {
+            assert_eq!(wc.status, WcStatus::Success);
+            return Ok(samples);
+        }
+        net.run_for(Duration::from_micros(10));
+    }
+    panic!("the write takes longer than a second");
+}
+
+#[test]
+fn congestion_is_seen_where_it_is_and_where_it_comes_from() -> crate::Result<()> {
+    let net = Net::new();
+    let ends = behind(&net, "rate=1Gb/s,buffer=500KB,kmin=5KB,kmax=20KB", "dcqcn:preset=laptop")?;
+    let [sent, received] = watched(&net, &ends, 2 << 20)?;
+    let (last, there) = (sent.last().expect("samples"), received.last().expect("samples"));
+    assert!(there.port.link_marked > 0 && there.port.np_cnp_sent > 0, "{there:?}");
+    assert!(there.port.rx_ce_packets > 0);
+    assert_eq!(last.port.rp_cnp_handled + last.port.rp_cnp_ignored, there.port.np_cnp_sent);
+    let rates = || sent.iter().filter_map(|sample| sample.qps[0].rate);
+    assert!(rates().max() > rates().min(), "it slowed down");
+    assert!(rates().all(|rate| rate <= 10_000_000_000));
+    assert!(sent.iter().any(|sample| sample.qps[0].alpha.is_some_and(|alpha| alpha > 0.0)));
+    assert!(sent.iter().any(|sample| sample.qps[0].target_rate.is_some()));
+    let queues: Vec<_> = received.iter().filter_map(|s| s.port.queue_bytes.zip(s.port.queue_max)).collect();
+    assert_eq!(queues.len(), received.len());
+    assert!(queues.iter().all(|(now, most)| now <= most));
+    let highest = ends[1].0.link_stats().expect("an emulated port").queue_bytes_max;
+    assert_eq!(queues.iter().map(|(_, most)| *most).max(), Some(highest), "no peak is lost between samples");
+    assert!(queues.iter().any(|(_, most)| *most < highest), "and each is of its own time");
+    assert!(sent.iter().all(|sample| sample.port.link_marked == 0), "the sender's port is not the full one");
+    Ok(())
+}
+
+#[test]
+fn a_port_without_an_emulated_one_has_no_queue_and_no_lanes() -> crate::Result<()> {
+    let net = Net::new();
+    let (a, b) = (net.device(), net.device());
+    let ends = RcEnd::pair(&a, &b)?;
+    let samples = watched(&net, &[(a, ends.0), (b, ends.1)], 100_000)?;
+    for sample in samples.iter().flatten() {
+        assert_eq!((sample.port.queue_bytes, sample.port.queue_max), (None, None));
+        assert!(sample.lanes.is_empty() && sample.qps[0].rate.is_none());
+    }
+    Ok(())
+}
+
+#[test]
+fn credits_and_the_time_without_are_seen_while_it_lasts() -> crate::Result<()> {
+    let net = Net::new();
+    let ends = behind(&net, "ib-credits:rate=100Mb/s", "off")?;
+    let [sent, _] = watched(&net, &ends, 1 << 20)?;
+    let lanes: Vec<_> =
+        sent.iter().filter_map(|sample| sample.lanes.iter().find(|lane| lane.credits.is_some())).collect();
+    assert_eq!(lanes[0].peer, ends[1].0.address().to_string());
+    let busiest = || sent.iter().filter_map(|sample| sample.lanes.iter().max_by_key(|lane| lane.stalled));
+    let last = busiest().next_back().expect("lanes");
+    assert!(last.stalls > 0 && last.stalled > Duration::ZERO, "{last:?}");
+    let steps: Vec<_> = busiest().map(|lane| lane.stalled).collect();
+    let longest = steps.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max();
+    assert!(longest <= Some(Duration::from_micros(10)), "time passes in no other way: {longest:?}");
+    Ok(())
+}
+
+#[test]
+fn pauses_are_seen_while_they_last() -> crate::Result<()> {
+    let net = Net::new();
+    let ends = behind(&net, "rate=100Mb/s,pfc=0,xoff=20KB,headroom=400KB", "off")?;
+    // The first packets make the ports known to each other; only then are pauses sent.
+    watched(&net, &ends, 1000)?;
+    let [sent, _] = watched(&net, &ends, 1 << 20)?;
+    let paused: Vec<_> = sent.iter().filter_map(|sample| Some(sample.lanes.first()?.paused)).collect();
+    assert!(paused.last() > Some(&Duration::from_millis(1)), "{:?}", paused.last());
+    let longest = paused.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max();
+    assert!(longest <= Some(Duration::from_micros(10)), "time passes in no other way: {longest:?}");
+    Ok(())
+}
+
+#[test]
+fn a_header_says_how_the_port_is_set_up() {
+    let of = |link: &str, cc: &str| {
+        let mut config = LinkConfig::default();
+        config.apply(link).expect("a link");
+        Header::new().of_port(&config, &cc.parse().expect("an algorithm"))
+    };
+    assert_eq!(Header::new().of_port(&LinkConfig::default(), &Algorithm::Off), Header::new());
+    let header = of("rate=10Gb/s,buffer=1MB,delay=5us,pfc=3", "dcqcn:preset=paper,rpg_ai_rate=10");
+    assert_eq!(header.cc.as_deref(), Some("dcqcn, preset paper, rpg_ai_rate=10"));
+    let link = header.link.expect("a link");
+    assert_eq!(link.name, "ethernet, 10 Gb/s, buffer 1000 KB, delay 5µs, pauses on priority 3");
+    assert_eq!((link.rate, link.buffer), (Some(10_000_000_000), Some(1_000_000)));
+    assert_eq!((link.kmin, link.kmax), (Some(5_000), Some(200_000)));
+    let slow = of("ib-credits:receiver_rate=1Gb/s", "dctcp");
+    assert_eq!(slow.cc.as_deref(), Some("dctcp"));
+    let link = slow.link.expect("a link");
+    assert_eq!(link.name, "ib-credits, receiver reads 1 Gb/s");
+    assert_eq!((link.rate, link.kmin), (None, None));
+}
+
 #[test]
 fn a_sample_has_a_bound() -> crate::Result<()> {
-    let net = crate::sim::Net::new();
+    let net = Net::new();
     let (a, b) = (net.device(), net.device());
     let pairs: Vec<_> = (0..MAX_QPS).map(|_| RcEnd::pair(&a, &b)).collect::<crate::Result<_>>()?;
     assert_eq!(a.sample().qps.len(), MAX_QPS);

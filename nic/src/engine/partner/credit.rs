@@ -309,12 +309,14 @@ impl Engine {
             let lanes = peer.partner.iter().flat_map(|partner| partner.lanes.iter().zip(0_u8..));
             lanes.map(move |(lane, vl)| {
                 let stalls = lane.sender.stalls();
+                let since = lane.sender.waits_since();
+                let lasts = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
                 CreditLane {
                     peer: peer.address,
                     vl,
                     credits: lane.sender.available(now).into(),
-                    stalls: stalls.packets,
-                    stalled: stalls.time,
+                    stalls: stalls.packets + u64::from(since.is_some()),
+                    stalled: stalls.time + lasts,
                 }
             })
         })
@@ -328,7 +330,7 @@ pub(crate) struct CreditLane {
     pub(crate) vl: u8,
     /// Blocks that may be sent.
     pub(crate) credits: u64,
-    /// Times that something had to wait, and how long together.
+    /// Times that something had to wait, and how long together, the wait that lasts included.
     pub(crate) stalls: u64,
     pub(crate) stalled: Duration,
 }

@@ -81,6 +81,8 @@ pub(super) struct Egress {
     marking: Option<CongestionPoint>,
     pauses: Option<Pauses>,
     stats: EmulationStats,
+    /// The most bytes in the queue since somebody asked.
+    peak: u64,
 }
 
 impl Egress {
@@ -107,11 +109,17 @@ impl Egress {
             marking: profile.red.clone().map(|red| CongestionPoint::new(red, seed)),
             pauses: Pauses::new(rate, profile.thresholds),
             stats: EmulationStats::default(),
+            peak: 0,
         })
     }
 
     pub(super) fn stats(&self) -> EmulationStats {
         EmulationStats { pauses_sent: self.pauses.as_ref().map_or(0, |p| p.sent), ..self.stats }
+    }
+
+    /// The most bytes in the queue since the last call.
+    pub(super) const fn take_peak(&mut self) -> u64 {
+        std::mem::replace(&mut self.peak, self.stats.queue_bytes)
     }
 
     /// Puts a packet that arrives at `at` into its queue. Without room or queue it comes back, with the reason.
@@ -134,7 +142,8 @@ impl Egress {
             queue.packets.push_back(Waiting { frame, bytes, lossless });
         }
         self.stats.queue_bytes += size;
-        self.stats.queue_bytes_max = self.stats.queue_bytes_max.max(self.stats.queue_bytes);
+        self.peak = self.peak.max(self.stats.queue_bytes);
+        self.stats.queue_bytes_max = self.stats.queue_bytes_max.max(self.peak);
         if let Some(of) = self.stats.queue.get_mut(usize::from(priority)) {
             *of += size;
         }

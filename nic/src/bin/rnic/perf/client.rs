@@ -158,7 +158,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     config.address = args.bind.or(config.address).or(routed);
     config.faults.extend(args.fault.iter().cloned());
     let device = Device::open(&config)?;
-    let tracing = args.trace.start(&device, params.title())?;
+    let tracing = args.trace.start(&device, &config, params.title())?;
     control.send(&Message::Request { params: params.clone() })?;
     let peer = match control.receive(PATIENCE)? {
         Message::End { end } => end,

@@ -8,7 +8,7 @@ use super::stream::Arrivals;
 use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
 use crate::setup::Setup;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rnic::{Device, DeviceConfig};
+use rnic::Device;
 use std::io::{ErrorKind, Write, stdout};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -37,14 +37,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let config = args.setup.device()?;
-    let address = args.bind.or(config.address);
-    let device = Device::open(&DeviceConfig { address, ..config })?;
+    let mut config = args.setup.device()?;
+    config.address = args.bind.or(config.address);
+    let device = Device::open(&config)?;
     let wanted = SocketAddr::new(device.address(), args.control_port);
     let listener = TcpListener::bind(wanted)
         .map_err(|error| format!("cannot listen for clients at {wanted}: {error}; see --control-port"))?;
     listener.set_nonblocking(true)?;
-    let tracing = args.trace.start(&device, "rnic perf server")?;
+    let tracing = args.trace.start(&device, &config, "rnic perf server")?;
     let port = listener.local_addr()?.port();
     say(&format!("rnic perf server at {}, control port {port}", device.address()));
     serve_all(&device, &listener, args.once)?;

@@ -2,8 +2,8 @@
 
 use super::Failure;
 use crate::duration::parse_duration;
-use rnic::Device;
 use rnic::trace::{Header, MIN_INTERVAL, Recorder, RecorderThread};
+use rnic::{Device, DeviceConfig};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,10 +30,11 @@ pub(super) struct Tracing {
 }
 
 impl TraceArgs {
-    /// Begins the trace. `title` says what is done.
+    /// Begins the trace of a device that was opened with `config`. `title` says what is done.
     pub(super) fn start(
         &self,
         device: &Device,
+        config: &DeviceConfig,
         title: impl Into<String>,
     ) -> Result<Option<Tracing>, Failure> {
         let Some(path) = &self.trace else { return Ok(None) };
@@ -42,7 +43,7 @@ impl TraceArgs {
             title: title.into(),
             device: device.address().to_string(),
             command: Some(command.join(" ")),
-            ..Header::now()
+            ..Header::now().of_port(&config.link, &config.cc)
         };
         let cannot = |error| format!("cannot write the trace {}: {error}", path.display());
         let recorder = Recorder::create(path, &header).map_err(cannot)?;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Queue pairs of a file that are looked at, as many as a sample has at most.
 const MAX_FLOWS: usize = rnic::trace::MAX_QPS;
 
-/// Lanes of a file that are looked at.
-const MAX_LANES: usize = 64;
+/// Lanes of a file that are looked at, likewise.
+const MAX_LANES: usize = rnic::trace::MAX_LANES;
 
 /// A trace that was looked through once.
 #[derive(Debug)]
