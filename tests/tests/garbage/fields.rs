@@ -23,8 +23,12 @@ fn fate_of_opcode(service: Service, byte: u8, bare: bool) -> Fate {
         Service::Uc => Transport::Uc,
         Service::Ud => Transport::Ud,
     };
-    if info.transport != ours {
-        return Fate::Dropped(DropReason::WrongService);
+    match info.transport {
+        // They are the port's affair, whatever the service of the queue pair.
+        Transport::Cnp => return Fate::Ignored,
+        Transport::Rnic => return Fate::Dropped(DropReason::Stranger),
+        other if other != ours => return Fate::Dropped(DropReason::WrongService),
+        _ => {}
     }
     if !info.is_request {
         return Fate::Dropped(DropReason::Ghost);
@@ -79,6 +83,8 @@ fn every_opcode_at_an_xrc_queue_pair() {
         let info = opcode.info();
         let of_xrc = info.transport == Transport::Xrc;
         let expected = match (*opcode, info.is_request) {
+            _ if info.transport == Transport::Cnp => Fate::Ignored,
+            _ if info.transport == Transport::Rnic => Fate::Dropped(DropReason::Stranger),
             _ if !of_xrc => Fate::Dropped(DropReason::WrongService),
             (_, false) => Fate::Dropped(DropReason::Ghost),
             (

@@ -182,6 +182,7 @@ fn bit_flips_with_repair_do_no_harm() {
                 }
                 let kind = match fate {
                     Fate::Dropped(reason) => reason.name(),
+                    Fate::Ignored => "ignored",
                     Fate::Taken { alive: true, .. } => "taken",
                     Fate::Taken { .. } => "refused",
                 };
@@ -237,6 +238,7 @@ fn random_bytes(service: Service, random: &mut ChaCha8Rng) -> BTreeMap<&'static 
         };
         let kind = match fate {
             Fate::Dropped(reason) => reason.name(),
+            Fate::Ignored => "ignored",
             Fate::Taken { alive: true, .. } => "taken",
             Fate::Taken { .. } => "refused",
         };

@@ -69,6 +69,8 @@ pub(crate) fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
 pub(crate) enum Fate {
     /// Dropped, counted under this reason and no other.
     Dropped(DropReason),
+    /// A congestion notification, counted as one without effect.
+    Ignored,
     /// Taken. Opcode, PSN and syndrome (0 where there is none) of each answer, and whether the victim lives.
     Taken { answers: Vec<(u8, u32, u8)>, alive: bool },
 }
@@ -249,9 +251,14 @@ impl Rig {
         assert_eq!(after.port.rx_packets, before.port.rx_packets + 1, "{}", shown());
         let reasons: Vec<_> = reasons(&before.port, &after.port).collect();
         let taken = after.qp.rcvd_pkts - before.qp.rcvd_pkts;
-        assert_eq!(reasons.len() as u64 + taken, 1, "{}: {reasons:?}, taken {taken}", shown());
         let answers = self.answers();
         let alive = self.victim().state() == QpState::Rts;
+        let ignored = after.port.rp_cnp_ignored - before.port.rp_cnp_ignored;
+        if ignored == 1 && reasons.is_empty() {
+            assert!(alive && answers.is_empty() && memory == self.memory() && taken == 0, "{}", shown());
+            return Fate::Ignored;
+        }
+        assert_eq!(reasons.len() as u64 + taken, 1, "{}: {reasons:?}, taken {taken}", shown());
         if let [reason] = reasons[..] {
             assert!(alive && answers.is_empty() && memory == self.memory(), "{}: {reason:?}", shown());
             return Fate::Dropped(reason);
