@@ -20,10 +20,14 @@ fn scratch(name: &str) -> PathBuf {
 static ADDRESSES: RwLock<()> = RwLock::new(());
 
 fn demo(capture: &Path, more: &[&str]) -> Output {
-    let _others_may_run = ADDRESSES.read().unwrap_or_else(PoisonError::into_inner);
-    let mut args = vec!["demo", "--quick", "--capture", capture.to_str().unwrap()];
+    let mut args = vec!["--capture", capture.to_str().unwrap()];
     args.extend(more);
-    rnic(&args)
+    quick_demo(&args)
+}
+
+fn quick_demo(more: &[&str]) -> Output {
+    let _others_may_run = ADDRESSES.read().unwrap_or_else(PoisonError::into_inner);
+    rnic(&[&["demo", "--quick"], more].concat())
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -95,6 +99,51 @@ fn wireshark_agrees(capture: &Path, packets: usize) {
     assert_eq!(matching("infiniband").len(), packets);
     let complaints = matching("_ws.malformed || _ws.expert.severity==error");
     assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+/// Credits, and what a ladder shows of them.
+#[test]
+fn the_demo_of_link_credits() {
+    let output = quick_demo(&["--link", "ib-credits"]);
+    let story = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
+    for part in ["RNIC HELLO ask", "RNIC HELLO answer", "vl0 init", "limit=", "(PortXmitWait)"] {
+        assert!(story.contains(part), "{part}: {story}");
+    }
+    assert!(story.contains("none of 800 messages was lost"), "{story}");
+}
+
+/// DCQCN, its charts, and traces that can be read.
+#[test]
+fn the_demo_of_congestion_control() {
+    let stem = scratch("congestion");
+    let more = ["--link", "ethernet", "--cc", "dcqcn", "--traces", stem.to_str().unwrap()];
+    let output = quick_demo(&more);
+    let story = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
+    assert!(story.contains("CNPs were obeyed"), "{story}");
+    let charts = story.lines().filter(|line| line.contains('█')).count();
+    assert!(charts >= 2, "{story}");
+    for name in ["off-receiver", "dcqcn-receiver", "dcqcn-sender-1", "dcqcn-sender-2"] {
+        let trace = rnic::trace::Trace::open(scratch(&format!("congestion-{name}.jsonl"))).unwrap();
+        let last = trace.samples.last().unwrap();
+        let (cnps, dcqcn) = (last.port.np_cnp_sent + last.port.rp_cnp_handled, name.starts_with("dcqcn"));
+        assert_eq!(cnps > 0, dcqcn, "{name}");
+        assert_eq!(trace.header.cc.as_deref(), Some(if dcqcn { "dcqcn:preset=laptop" } else { "off" }));
+    }
+}
+
+#[test]
+fn links_that_the_demo_does_not_show_are_refused() {
+    for (words, part) in [
+        (["--link", "token-ring"].as_slice(), "--link"),
+        (&["--link", "ib-credits", "--cc", "dcqcn"], "--cc"),
+        (&["--cc", "timely"], "`rnic perf`"),
+        (&["--cc", "dcqcn:preset=none"], "--cc"),
+    ] {
+        let output = quick_demo(words);
+        fails_with(&output, &["FAILED in the start", part]);
+    }
 }
 
 /// Whether a demo failed with one line that says what was wrong.

@@ -5,7 +5,11 @@
 
 mod capture;
 mod client;
+mod congestion;
+mod credits;
+mod flows;
 mod inbox;
+mod link;
 mod messages;
 mod operations;
 mod page;
@@ -19,7 +23,8 @@ use page::Page;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Two NICs in two processes on this host: every operation once, errors, a lost packet, and how fast it is.
+/// Two NICs in two processes on this host: every operation once, errors, a lost packet, and how fast it is. With --link or
+/// --cc, what links do against loss instead.
 ///
 /// Ends with 0 if every byte arrived and everything else was as it should be, and with 1 and a line that says what
 /// was not.
@@ -34,6 +39,16 @@ pub(crate) struct Args {
     /// What the data and the fault rules' randomness follow from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Show what a link does against loss: `ib-credits`, or `ethernet` with congestion control. More words as for `rnic
+    /// perf`, such as `ethernet:rate=2Gb/s`.
+    #[arg(long, value_name = "LINK")]
+    link: Option<String>,
+    /// Show this congestion control at work: `dcqcn`, with the preset `laptop` unless another is named.
+    #[arg(long, value_name = "CC")]
+    cc: Option<String>,
+    /// What the names of the traces begin with, which congestion control leaves for `rnic plot`.
+    #[arg(long, value_name = "STEM", default_value = "rnic-demo")]
+    traces: PathBuf,
     /// Be the server of a demo.
     #[arg(long, hide = true)]
     server: bool,
@@ -92,6 +107,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// The whole demo. `part` follows where it is.
 fn tell(args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
+    if let Some(story) = link::Story::of(args)? {
+        return story.tell(args, page, part);
+    }
     page.title("rnic demo: two RoCEv2 NICs in two processes, in software, on this host");
     let mut client = Client::start(args, page)?;
     *part = "'Every operation'";
