@@ -68,7 +68,7 @@ impl LinkProfile {
         let (buffer, block, counting, local_counting, on_free) = match buffer {
             // Where packets go on waiting in the queue of an emulated port they leave it one by one.
             Buffer::Socket(bytes) => (
-                without_reserve(bytes).min(emulated.unwrap_or(u32::MAX)),
+                lendable(bytes).min(emulated.unwrap_or(u32::MAX)),
                 SOCKET_BLOCK,
                 Counting::DatagramCharge,
                 if self.emulates() { Counting::DatagramCharge } else { Counting::TrainCharge },
@@ -92,6 +92,13 @@ impl LinkProfile {
             on_free,
         }
     }
+}
+
+/// What can be lent of a socket buffer of `bytes`. While packets wait in it, Linux goes on charging it for those that were
+/// read until they are a quarter of it (`forward_threshold` of net/ipv4/udp.c): credit for that quarter would be given
+/// back before there is room.
+const fn lendable(bytes: u32) -> u32 {
+    without_reserve(bytes) - bytes / 4
 }
 
 /// What a socket buffer holds if nothing is known of it: that of a stock kernel.
