@@ -187,11 +187,11 @@ struct Ends {
 }
 
 impl Ends {
-    /// Opens them, with room for so many messages.
+    /// Opens them, with room for so many messages and a receive for each.
     fn open(seed: u64, sender: &LinkConfig, receiver: &LinkConfig, messages: u64) -> Outcome<Self> {
         let config = |link: &LinkConfig| DeviceConfig {
-            // One by one: of a train that it drops, the kernel counts one packet only.
-            offload: Some(false),
+            // Without credits packets go one by one: of a train that it drops, the kernel counts one packet only.
+            offload: Some(link.model == Model::IbCredits),
             recv_buffer: Some(RECV_BUFFER),
             fault_seed: seed,
             link: link.clone(),

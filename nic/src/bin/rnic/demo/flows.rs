@@ -187,12 +187,10 @@ impl Run {
         samples.map(|s| (s.at, s.port.queue_bytes.unwrap_or_default() as f64)).collect()
     }
 
-    /// The queue on average over the second half.
+    /// The queue on average.
     pub(super) fn mean_queue(&self) -> f64 {
         let queue = self.queue();
-        let end = queue.last().map_or(Duration::ZERO, |(at, _)| *at);
-        let late: Vec<_> = queue.iter().filter(|(at, _)| *at >= end / 2).map(|(_, bytes)| bytes).collect();
-        late.iter().copied().sum::<f64>() / (late.len() as f64).max(1.0)
+        queue.iter().map(|(_, bytes)| bytes).sum::<f64>() / (queue.len() as f64).max(1.0)
     }
 
     /// What congestion control allows a sender at each time, in bits a second.
