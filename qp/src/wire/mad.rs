@@ -166,10 +166,17 @@ fn split(out: &mut [u8]) -> Result<(&mut [u8; HEADER_LEN], &mut [u8; DATA_LEN]),
 }
 
 impl<'a> Packet<'a> {
-    /// The management datagram that the packet carries, if it is for queue pair 1 and has the length of one.
+    /// The management datagram that the packet carries, if it is for queue pair 1 and has the length of one. Processes that
+    /// share an address have a queue pair 1 each, with their slot above it; elsewhere that is an ordinary number, so only a
+    /// [`Hello`](hello::Hello), which is like nothing else, counts there.
     #[must_use]
     pub fn mad(&self) -> Option<&'a [u8; MAD_LEN]> {
-        let for_gsi = self.opcode() == Opcode::UdSendOnly && self.dest_qpn() == Qpn::GSI;
-        self.payload().try_into().ok().filter(|_| for_gsi)
+        /// Of a queue pair number, what is below the slot.
+        const NUMBER: u32 = 0xffff;
+        let mad: &'a [u8; MAD_LEN] =
+            self.payload().try_into().ok().filter(|_| self.opcode() == Opcode::UdSendOnly)?;
+        let qpn = self.dest_qpn();
+        let is_of_slot = || qpn.value() & NUMBER == Qpn::GSI.value() && hello::Hello::parse(mad).is_ok();
+        (qpn == Qpn::GSI || is_of_slot()).then_some(mad)
     }
 }

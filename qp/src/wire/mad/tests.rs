@@ -271,6 +271,25 @@ fn only_datagrams_to_queue_pair_1_are_for_management() {
     assert_eq!(found(&headers, &mad[..255]), None);
     assert_eq!(found(&Headers { dest_qpn: Qpn::new(2), ..headers }, &mad), None);
     assert_eq!(found(&Headers { opcode: Opcode::RcSendOnly, ..headers }, &mad), None);
+    // That of slot 7, which elsewhere can be anybody's.
+    let of_slot = Headers { dest_qpn: Qpn::new(0x07_0001), ..headers };
+    let mut hello = [0; MAD_LEN];
+    let answer = hello::Hello {
+        kind: hello::Kind::Answer,
+        transaction_id: 1,
+        version: hello::VERSION,
+        slot: 3,
+        lanes: 0,
+        features: hello::Features::CNP,
+        instance: 2,
+        block: 0,
+        counting: hello::Counting::PacketBytes,
+        ports: hello::SourcePorts::new(&[0xc001]).unwrap(),
+    };
+    answer.emit(&mut hello);
+    assert_eq!(found(&of_slot, &hello), Some(hello));
+    assert_eq!(found(&of_slot, &mad), None);
+    assert_eq!(found(&Headers { dest_qpn: Qpn::new(0x07_0002), ..headers }, &hello), None);
 }
 
 /// Any attribute, and any 232 bytes behind it.
