@@ -14,8 +14,8 @@ use std::time::Duration;
 /// the first.
 const RATE: Rate = if cfg!(debug_assertions) { Rate::from_mbps(500) } else { Rate::from_gbps(5) };
 
-/// How long the senders send, and in a quick demo: with DCQCN four and three times what the laptop preset takes at most
-/// until the shares are fair, 0.4 s.
+/// How long the senders send, and in a quick demo: with DCQCN at least four times as long as the laptop
+/// preset takes at most until the shares are fair, 0.4 s.
 const TIME_OFF: [Duration; 2] = [Duration::from_millis(1000), Duration::from_millis(600)];
 const TIME_ON: [Duration; 2] = [Duration::from_millis(3000), Duration::from_millis(1600)];
 

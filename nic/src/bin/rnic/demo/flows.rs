@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const LEN: usize = 64 << 10;
 const DEPTH: u64 = 16;
 
-/// How often a sample is taken: some ten times in what the laptop preset takes to find the fair share of two.
+/// How often a sample is taken: about as often as the laptop preset lets a receiver send two CNPs to a queue pair.
 const INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long what is under way at the end may take.
