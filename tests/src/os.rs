@@ -2,11 +2,11 @@
 
 #![expect(unsafe_code, reason = "fork, mmap and sched_setscheduler have no safe form")]
 
-use crate::protocol::{Opening, Reply};
+use crate::protocol::Reply;
 use crate::serve::{State, say};
 use nix::errno::Errno;
 use nix::unistd::{ForkResult, Pid, getppid};
-use rnic::{Device, Error, MemoryRegion, RcEnd, WcStatus};
+use rnic::{Device, DeviceConfig, Error, MemoryRegion, RcEnd, WcStatus};
 use std::io::BufRead;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -156,7 +156,7 @@ fn now<T>(future: impl Future<Output = Result<T, Error>>) -> Result<(), Error> {
 
 /// The child opens devices of its own and transfers something.
 fn of_its_own() -> Result<(), Box<dyn std::error::Error>> {
-    let at = |address| Device::open(&Opening::at(address).config());
+    let at = |address| Device::open(&DeviceConfig::at(address));
     let (a, b) = (at(crate::fresh_address())?, at(crate::fresh_address())?);
     let (left, right) = RcEnd::pair(&a, &b)?;
     let source = left.register(b"from the child")?;

@@ -19,6 +19,9 @@ pub struct Opening {
     pub faults: Vec<String>,
     /// As [`DeviceConfig::fault_seed`].
     pub fault_seed: u64,
+    /// As [`DeviceConfig::link`]; nothing for a link that does nothing.
+    #[serde(default)]
+    pub link: String,
 }
 
 impl Opening {
@@ -28,15 +31,16 @@ impl Opening {
         Self { address: Some(address), ..Self::default() }
     }
 
-    pub(crate) fn config(&self) -> DeviceConfig {
-        DeviceConfig {
+    pub(crate) fn config(&self) -> Result<DeviceConfig, rnic::link::LinkConfigError> {
+        Ok(DeviceConfig {
             address: self.address,
             offload: self.offload,
             mtu: self.mtu.and_then(Mtu::from_bytes),
             faults: self.faults.clone(),
             fault_seed: self.fault_seed,
+            link: self.link.parse()?,
             ..DeviceConfig::default()
-        }
+        })
     }
 }
 

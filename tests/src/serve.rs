@@ -118,7 +118,7 @@ impl State {
     }
 
     fn open(&mut self, opening: &Opening) -> Answer<Reply> {
-        let device = Device::open(&opening.config())?;
+        let device = Device::open(&opening.config()?)?;
         let address = device.address();
         self.pd = Some(device.alloc_pd()?);
         self.device = Some(device);

@@ -9,6 +9,7 @@ use qp::Qpn;
 use qp::wire::Arrival;
 use qp::wire::mad::hello::{Features, Hello, Kind, VERSION};
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -111,13 +112,22 @@ impl Engine {
     /// Takes in what a peer said of itself.
     fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         let id = self.peers.meet(from, hello.slot);
-        if let Some(partner) = Partners::partner(&mut self.peers, id) {
-            if partner.instance == hello.instance {
-                return;
-            }
+        let known = Partners::partner(&mut self.peers, id).map(|partner| partner.instance);
+        if known == Some(hello.instance) {
+            return;
+        }
+        if known.is_some() {
             // Another program is there: nothing of what was agreed on holds.
             self.part(now, id);
         }
+        for port in hello.ports.as_slice() {
+            // A UDP port belongs to one program at a time: whoever had it, in whatever slot, is gone.
+            if let Some(gone) = self.partners.at(from, *port) {
+                self.part(now, gone);
+            }
+        }
+        // Nobody may have pointed to whom was parted from.
+        let id = self.peers.meet(from, hello.slot);
         let both = self.partners.setup.features & hello.features;
         let mut lanes = Vec::new();
         let wants_credits = both.contains(Features::CREDITS) && hello.counting.name().is_some();
@@ -164,7 +174,11 @@ impl Engine {
         let (address, partner) = (peer.address, peer.partner.take());
         let Some(partner) = partner else { return };
         for port in partner.ports.as_slice() {
-            self.partners.by_port.remove(&(address, *port));
+            if let Entry::Occupied(place) = self.partners.by_port.entry((address, *port))
+                && *place.get() == id
+            {
+                place.remove();
+            }
         }
         self.drop_messages(id);
         let mut waiting: Vec<_> = partner.pausing.into_iter().collect();
