@@ -140,11 +140,11 @@ fn figure(args: &Args) -> Result<Figure, Failure> {
     let span = span(args, &surveys, begin)?;
     let names = names(&surveys);
     let mut sources = Vec::new();
+    let subtitle = subtitle(&surveys, &names, &span);
     for (survey, name) in surveys.iter().zip(names) {
         let data = survey.gather(&span, -begin(survey))?;
         sources.push(Source { name, header: survey.header.clone(), data });
     }
-    let subtitle = subtitle(&surveys, &span);
     let panels = panels::all(sources, &span);
     if panels.is_empty() {
         let last = panels::NAMES.len() - 1;
@@ -178,13 +178,13 @@ fn span(args: &Args, surveys: &[Survey], begin: impl Fn(&Survey) -> f64) -> Resu
     }
     let length = to - from;
     let interval = surveys.iter().map(Survey::interval).fold(0.0, f64::max);
-    let windows = match args.window {
-        None => series::windows(length, interval),
+    let window = match args.window {
+        None => series::window(length, interval),
         Some(window) if window.is_zero() => return Err("--window 0: more than that".into()),
         // More than one for each pixel cannot be seen.
-        Some(window) => ((length / window.as_secs_f64()).round() as usize).clamp(1, args.width as usize),
+        Some(window) => window.as_secs_f64().clamp(length / f64::from(args.width), length),
     };
-    Ok(Span { from, to, columns: args.width as usize, windows })
+    Ok(Span { from, to, columns: args.width as usize, window })
 }
 
 /// A span of time that ends at round numbers, and is hardly longer.
@@ -215,23 +215,39 @@ fn title(surveys: &[Survey]) -> String {
     titles.next().unwrap_or("What the ports did").to_owned()
 }
 
-/// The configuration, as far as headers tell, and what rates are averages of.
-fn subtitle(surveys: &[Survey], span: &Span) -> String {
-    let link =
-        |header: &Header| header.link.as_ref().map(|link| link.name.clone()).filter(|name| !name.is_empty());
-    let mut parts: Vec<String> = Vec::new();
-    for survey in surveys {
-        let header = &survey.header;
-        let cc = header.cc.as_ref().map(|cc| format!("congestion control: {cc}"));
-        for part in [link(header).map(|link| format!("link: {link}")), cc].into_iter().flatten() {
-            if !parts.contains(&part) {
-                parts.push(part);
-            }
+/// What headers say of one thing: once if they agree, and otherwise of whom.
+fn described(
+    what: &str,
+    surveys: &[Survey],
+    names: &[String],
+    pick: impl Fn(&Header) -> Option<String>,
+) -> Vec<String> {
+    let mut values: Vec<(String, Vec<&str>)> = Vec::new();
+    for (survey, name) in surveys.iter().zip(names) {
+        let Some(value) = pick(&survey.header) else { continue };
+        match values.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, of)) => of.push(name),
+            None => values.push((value, vec![name])),
         }
     }
-    let (factor, unit) = draw::time_unit(span.window() * 0.999);
-    let window = (span.window() * factor * 100.0).round() / 100.0;
+    let alone = values.len() == 1;
+    let describe = |(value, of): (String, Vec<&str>)| match alone {
+        true => format!("{what}: {value}"),
+        false => format!("{what} of {}: {value}", of.join(" and ")),
+    };
+    values.into_iter().map(describe).collect()
+}
+
+/// The configuration, as far as headers tell, and what rates are averages of.
+fn subtitle(surveys: &[Survey], names: &[String], span: &Span) -> String {
+    let link =
+        |header: &Header| header.link.as_ref().map(|link| link.name.clone()).filter(|name| !name.is_empty());
+    let (factor, unit) = draw::time_unit(span.window * 0.999);
+    let window = (span.window * factor * 100.0).round() / 100.0;
+    let mut parts = described("congestion control", surveys, names, |header| header.cc.clone());
     parts.push(format!("averages over {window} {unit}"));
+    // The longest at the end, where it may be cut.
+    parts.extend(described("link", surveys, names, link));
     parts.join("  ·  ")
 }
 

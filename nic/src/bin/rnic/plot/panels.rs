@@ -46,10 +46,15 @@ pub(super) fn all(mut sources: Vec<Source>, span: &Span) -> Vec<Panel> {
     let totals = fold_receivers(&mut streams, &sources);
     tell_apart(&mut streams);
     let looks = looks(&streams);
-    let link = sources.iter().find_map(|source| source.header.link.clone()).unwrap_or_default();
+    let queues = queues(&mut sources);
+    // The link that matters is the one where packets wait.
+    let fullest =
+        queues.first().filter(|queue| queue.top() > 0.0).and_then(|queue| sources.get(queue.source));
+    let first = || sources.iter().find(|source| source.header.link.is_some());
+    let link = fullest.or_else(first).and_then(|source| source.header.link.clone()).unwrap_or_default();
     let panels = [
         goodput(&mut streams, &looks, &totals, &link, span),
-        queue(&mut sources, &link),
+        queue(&queues, &link),
         alpha(&mut streams, &looks),
         notifications(&sources, span),
         credits(&mut sources, span),
@@ -150,8 +155,8 @@ fn scaled(points: &[Point], factor: f64) -> Vec<Point> {
     points.iter().map(|(at, value)| (*at, value * factor)).collect()
 }
 
-fn top(lines: &[Vec<Point>]) -> f64 {
-    lines.iter().flatten().map(|point| point.1).fold(0.0, f64::max)
+fn top<'a>(lines: impl IntoIterator<Item = &'a Vec<Point>>) -> f64 {
+    lines.into_iter().flatten().map(|point| point.1).fold(0.0, f64::max)
 }
 
 fn goodput(
@@ -212,36 +217,59 @@ fn goodput(
     Some(Panel { name: NAMES[0], label: format!("goodput ({name})"), weight: 2.6, items })
 }
 
-fn queue(sources: &mut [Source], link: &LinkHeader) -> Option<Panel> {
-    let mut lines = Vec::new();
-    for source in sources {
-        let queue = std::mem::take(&mut source.data.queue).finish();
+/// The queue of a port.
+struct Queue {
+    source: usize,
+    name: String,
+    now: Vec<Point>,
+    /// The most since the sample before.
+    most: Vec<Point>,
+}
+
+impl Queue {
+    fn top(&self) -> f64 {
+        top([&self.now, &self.most])
+    }
+}
+
+/// The queues that there are, the fullest first. Those that hardly anything was in next to it, such as acknowledgements at
+/// the senders, are left out.
+fn queues(sources: &mut [Source]) -> Vec<Queue> {
+    let mut queues = Vec::new();
+    for (index, source) in sources.iter_mut().enumerate() {
+        let now = std::mem::take(&mut source.data.queue).finish();
         let most = std::mem::take(&mut source.data.queue_max).finish();
-        if !queue.is_empty() || !most.is_empty() {
-            lines.push((source.name.clone(), queue, most));
+        if !now.is_empty() || !most.is_empty() {
+            queues.push(Queue { source: index, name: source.name.clone(), now, most });
         }
     }
-    // A port whose queue was never used says nothing next to one that was.
-    let highest = |(_, queue, most): &(String, Vec<Point>, Vec<Point>)| top(&[queue.clone(), most.clone()]);
-    if lines.iter().any(|line| highest(line) > 0.0) {
-        lines.retain(|line| highest(line) > 0.0);
-    }
-    if lines.is_empty() {
-        return None;
-    }
-    let tallest = lines.iter().map(highest).fold(0.0, f64::max);
-    let (factor, name) = unit(tallest, SIZES);
-    let alone = lines.len() == 1;
+    queues.sort_by(|a, b| b.top().total_cmp(&a.top()));
+    let fullest = queues.first().map_or(0.0, Queue::top);
+    queues.retain(|queue| queue.top() >= WORTH_A_LINE * fullest);
+    queues
+}
+
+fn queue(queues: &[Queue], link: &LinkHeader) -> Option<Panel> {
+    let fullest = queues.first()?.top();
+    let (factor, name) = unit(fullest, SIZES);
+    let alone = queues.len() == 1;
     let mut items = Vec::new();
-    for (index, (device, queue, most)) in lines.iter().enumerate() {
-        let look = if alone { Look::plain(Color(0x40, 0x40, 0x40), 1.5) } else { Look::of(index, 2) };
-        if !most.is_empty() {
+    for (index, queue) in queues.iter().enumerate() {
+        let dark = Look::plain(Color(0x40, 0x40, 0x40), 1.5);
+        let look = if alone { dark } else { Look { width: 1.5, ..Look::of(index, queues.len()) } };
+        if !queue.most.is_empty() {
             let pale = Look::plain(look.color.lighter(0.7), 1.0);
             let legend = alone.then(|| "largest since the last sample".to_owned());
-            items.insert(0, Item { shape: Shape::Area(scaled(most, 1.0 / factor)), look: pale, legend });
+            items.insert(
+                0,
+                Item { shape: Shape::Area(scaled(&queue.most, 1.0 / factor)), look: pale, legend },
+            );
         }
-        let legend = if alone { format!("queue of {device}") } else { device.clone() };
-        items.push(Item::new(Shape::Line(scaled(queue, 1.0 / factor)), look, legend));
+        items.push(Item::new(
+            Shape::Line(scaled(&queue.now, 1.0 / factor)),
+            look,
+            format!("queue of {}", queue.name),
+        ));
     }
     for (what, bytes, color) in [("Kmax", link.kmax, PALETTE[1]), ("Kmin", link.kmin, PALETTE[0])] {
         let Some(bytes) = bytes else { continue };
@@ -267,11 +295,10 @@ fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
     (!items.is_empty()).then(|| Panel { name: NAMES[2], label: "alpha".into(), weight: 1.2, items })
 }
 
-/// Growth in each window, in events a millisecond.
+/// Events a millisecond in each window.
 fn events(counter: &Counter, span: &Span) -> Vec<(f64, f64, f64)> {
-    let per_ms = 1.0 / (span.window() * 1e3);
     let steps = counter.steps(span).into_iter();
-    steps.map(|(from, to, count)| (from, to, count * per_ms)).collect()
+    steps.map(|(from, to, a_second)| (from, to, a_second / 1e3)).collect()
 }
 
 fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
@@ -301,9 +328,8 @@ fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
 
 /// Which share of each window a clock of nanoseconds ran.
 fn share(counter: &Counter, span: &Span) -> Vec<(f64, f64, f64)> {
-    let full = span.window() * 1e9;
     let steps = counter.steps(span).into_iter();
-    steps.map(|(from, to, nanos)| (from, to, (nanos / full).clamp(0.0, 1.0))).collect()
+    steps.map(|(from, to, nanos)| (from, to, (nanos / 1e9).clamp(0.0, 1.0))).collect()
 }
 
 fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {

@@ -10,8 +10,8 @@ pub(super) struct Span {
     pub(super) to: f64,
     /// Columns in which a gauge is drawn exactly.
     pub(super) columns: usize,
-    /// Windows over which a rate is taken.
-    pub(super) windows: usize,
+    /// Seconds over which a rate is taken; the last window may be cut.
+    pub(super) window: f64,
 }
 
 impl Span {
@@ -19,20 +19,28 @@ impl Span {
         self.to - self.from
     }
 
-    /// Length of a window.
-    pub(super) fn window(&self) -> f64 {
-        self.length() / self.windows as f64
+    fn windows(&self) -> usize {
+        ((self.length() / self.window - 1e-6).ceil() as usize).max(1)
+    }
+
+    /// Beginning and end of a window.
+    fn window_at(&self, index: usize) -> (f64, f64) {
+        let begin = self.from + index as f64 * self.window;
+        (begin, (begin + self.window).min(self.to))
+    }
+
+    fn window_of(&self, at: f64) -> usize {
+        (((at - self.from) / self.window) as usize).min(self.windows() - 1)
     }
 
     pub(super) fn contains(&self, at: f64) -> bool {
         (self.from..=self.to).contains(&at)
     }
 
-    /// Which of `parts` equal parts a time is in; the end is in the last.
-    fn part(&self, at: f64, parts: usize) -> usize {
-        // Negative numbers become 0.
-        let part = ((at - self.from) / self.length() * parts as f64) as usize;
-        part.min(parts.saturating_sub(1))
+    /// Which column a time is in; the end is in the last.
+    fn column(&self, at: f64) -> usize {
+        let column = ((at - self.from) / self.length() * self.columns as f64) as usize;
+        column.min(self.columns.saturating_sub(1))
     }
 }
 
@@ -58,7 +66,7 @@ impl Gauge {
             }
             return;
         };
-        let (column, point) = (span.part(at, span.columns), (at, value));
+        let (column, point) = (span.column(at), (at, value));
         match &mut self.column {
             Some((current, [_, low, high, last])) if *current == column => {
                 if value < low.1 {
@@ -120,15 +128,16 @@ impl Counter {
             return;
         }
         if self.windows.is_empty() {
-            self.windows = vec![(0.0, 0.0); span.windows];
+            self.windows = vec![(0.0, 0.0); span.windows()];
         }
         let per_second = total.saturating_sub(before) as f64 / (at - since);
-        for window in span.part(from, span.windows)..=span.part(to, span.windows) {
-            let begin = span.from + window as f64 * span.window();
-            let overlap = to.min(begin + span.window()) - from.max(begin);
+        let (first, last) = (span.window_of(from), span.window_of(to));
+        for (window, index) in self.windows.iter_mut().skip(first).zip(first..=last) {
+            let (begin, end) = span.window_at(index);
+            let overlap = to.min(end) - from.max(begin);
             if overlap > 0.0 {
-                self.windows[window].0 += per_second * overlap;
-                self.windows[window].1 += overlap;
+                window.0 += per_second * overlap;
+                window.1 += overlap;
             }
         }
     }
@@ -140,17 +149,24 @@ impl Counter {
 
     /// Growth a second, at the middle of each window that was looked at for half of its length or more.
     pub(super) fn rate(&self, span: &Span) -> Vec<Point> {
-        let middle = |index: usize| span.from + (index as f64 + 0.5) * span.window();
         let windows = self.windows.iter().enumerate();
-        let seen = windows.filter(|(_, (_, looked))| *looked >= 0.5 * span.window());
-        seen.map(|(index, (grown, looked))| (middle(index), grown / looked)).collect()
+        let seen = windows.filter(|(_, (_, looked))| *looked >= 0.5 * span.window);
+        seen.map(|(index, (grown, looked))| {
+            let (begin, end) = span.window_at(index);
+            (0.5 * (begin + end), grown / looked)
+        })
+        .collect()
     }
 
-    /// Growth in each window, whatever part of it was looked at, from its beginning to its end.
+    /// Growth a second in each window, whatever part of it was looked at, from its beginning to its end.
     pub(super) fn steps(&self, span: &Span) -> Vec<(f64, f64, f64)> {
-        let begin = |index: usize| span.from + index as f64 * span.window();
         let windows = self.windows.iter().enumerate();
-        windows.map(|(index, (grown, _))| (begin(index), begin(index + 1), *grown)).collect()
+        windows
+            .map(|(index, (grown, _))| {
+                let (begin, end) = span.window_at(index);
+                (begin, end, grown / (end - begin))
+            })
+            .collect()
     }
 
     /// Adds what another counter counted in the same windows; what is looked at by either is looked at.
@@ -164,23 +180,21 @@ impl Counter {
     }
 }
 
-/// Windows of a length that people like to read, a few hundred of them, none shorter than two samples. Returns how
-/// many.
-pub(super) fn windows(length: f64, interval: f64) -> usize {
+/// The length of a window: one that people like to read, so that there are a few hundred, and not shorter than two samples.
+pub(super) fn window(length: f64, interval: f64) -> f64 {
     /// More than these are noise on a slide.
     const MOST: f64 = 250.0;
     let least = (length / MOST).max(2.0 * interval).max(1e-9);
     let power = 10_f64.powf(least.log10().floor());
     let nice = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
-    let window = nice.into_iter().find(|window| *window >= least * (1.0 - 1e-9)).unwrap_or(least);
-    ((length / window).round() as usize).max(1)
+    nice.into_iter().find(|window| *window >= least * (1.0 - 1e-9)).unwrap_or(least).min(length)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SPAN: Span = Span { from: 0.0, to: 10.0, columns: 10, windows: 10 };
+    const SPAN: Span = Span { from: 0.0, to: 10.0, columns: 10, window: 1.0 };
 
     #[test]
     fn few_values_are_kept_as_they_are() {
@@ -276,11 +290,22 @@ mod tests {
 
     #[test]
     fn windows_have_round_lengths() {
-        let length = |length, interval| length / windows(length, interval) as f64;
-        assert!((length(2.0, 0.001) - 0.01).abs() < 1e-9);
-        assert!((length(1.0, 0.001) - 0.005).abs() < 1e-9);
-        assert!((length(0.01, 0.001) - 0.002).abs() < 1e-9);
-        assert!((length(3600.0, 0.001) - 20.0).abs() < 1e-9);
-        assert_eq!(windows(0.001, 0.001), 1);
+        assert!((window(2.0, 0.001) - 0.01).abs() < 1e-9);
+        assert!((window(6.58, 0.001) - 0.05).abs() < 1e-9);
+        assert!((window(1.0, 0.001) - 0.005).abs() < 1e-9);
+        assert!((window(0.01, 0.001) - 0.002).abs() < 1e-9);
+        assert!((window(3600.0, 0.001) - 20.0).abs() < 1e-9);
+        assert!((window(0.001, 0.001) - 0.001).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_last_window_may_be_cut() {
+        let span = Span { to: 9.6, ..SPAN };
+        let mut counter = Counter::born(0.0);
+        counter.add(&span, 9.6, 960);
+        assert_eq!(counter.steps(&span).len(), 10);
+        let (last, rate) = (counter.steps(&span)[9], counter.rate(&span)[9]);
+        assert!((last.0 - 9.0).abs() < 1e-9 && (last.1 - 9.6).abs() < 1e-9 && (last.2 - 100.0).abs() < 1e-6);
+        assert!((rate.0 - 9.3).abs() < 1e-9 && (rate.1 - 100.0).abs() < 1e-6);
     }
 }

@@ -269,6 +269,31 @@ fn two_senders_and_their_receiver_make_all_panels() {
 }
 
 #[test]
+fn the_link_that_counts_is_the_one_where_packets_wait() {
+    let folder = Folder::new();
+    let link = |gbps: u64| {
+        let (name, kmin) = (format!("{gbps} Gb/s"), Some(1000 * gbps));
+        Some(LinkHeader { name, rate: Some(gbps * 1_000_000_000), kmin, ..Default::default() })
+    };
+    let mut sender = sender(1, 100, |_, _| 900);
+    sender.header.link = link(2);
+    let mut receiver = sender.clone();
+    receiver.header.link = link(1);
+    receiver.header.device = "10.0.0.9".into();
+    for (sent, received) in sender.samples.iter_mut().zip(&mut receiver.samples) {
+        sent.port.queue_bytes = Some(64);
+        received.port.queue_bytes = Some(50_000);
+        received.qps.clear();
+    }
+    let files = [folder.write("a.trace", &sender), folder.write("s.trace", &receiver)];
+    let picture = picture(&[&files[0], &files[1]]);
+    for text in ["link, 1000 Mb/s", "Kmin, 1 KB", "queue of 10.0.0.9", "link of 10.0.0.1: 2 Gb/s"] {
+        assert!(picture.has_text(text), "{text}");
+    }
+    assert!(!picture.has_text("queue of 10.0.0.1"));
+}
+
+#[test]
 fn credits_have_a_panel_with_the_time_of_stalls_shaded() {
     let folder = Folder::new();
     let file = folder.write("a.trace", &bottleneck::credits());
