@@ -5,7 +5,7 @@ use crate::completion::{CompletionQueue, CqInner};
 use crate::destroy::NotDestroyed;
 use crate::device::DeviceInner;
 use crate::domain::PdInner;
-use crate::engine::{QpLinks, QpRequest, ResourceError};
+use crate::engine::{FlowState, QpLinks, QpRequest, ResourceError};
 use crate::error::{Error, Result};
 use crate::queue::{QpShared, Work};
 use crate::srq::{SharedReceiveQueue, SrqInner};
@@ -371,6 +371,13 @@ impl QueuePair {
     pub fn rate(&self) -> Option<cc::Rate> {
         let port = &self.device.port;
         port.inspect(|e| e.flow(self.qpn(), port.now()).map(|flow| flow.rate)).flatten()
+    }
+
+    /// What congestion control makes of it; `None` as for [`rate`](Self::rate).
+    #[must_use]
+    pub fn flow(&self) -> Option<FlowState> {
+        let port = &self.device.port;
+        port.inspect(|e| e.flow(self.qpn(), port.now())).flatten()
     }
 
     /// Looks at the queue pair in the engine; `None` in a forked child.

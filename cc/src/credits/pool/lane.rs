@@ -59,6 +59,8 @@ pub(super) struct Lane {
     pub(super) deaf_until: Option<Instant>,
     /// Waits for blocks.
     pub(super) waits: bool,
+    /// The sender's count when it last said that it waits.
+    pub(super) stalled_at: Option<u16>,
     /// Is to be lent more while there is enough.
     pub(super) is_low: bool,
     /// Its limit has changed and was not yet told.
@@ -88,6 +90,7 @@ impl Lane {
             recall: None,
             deaf_until: None,
             waits: false,
+            stalled_at: None,
             is_low: false,
             changed: false,
             listed: true,

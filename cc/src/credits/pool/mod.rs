@@ -242,8 +242,7 @@ impl Pool {
     ///
     /// It was lent less than that: the packet is to be dropped.
     pub fn handle_packet(&mut self, now: Instant, member: Member, blocks: u32) -> Result<(), Overrun> {
-        let lag = self.config.fcp_on_free_blocks.min(self.share / 2);
-        let low = self.config.packet_blocks.max(self.share.saturating_sub(lag));
+        let low = self.low_mark();
         let Some(lane) = self.lane(member) else { return Err(Overrun { blocks, free: 0 }) };
         let overrun = Overrun { blocks, free: lane.outstanding() };
         let n = u16::try_from(blocks).map_err(|_| overrun)?;
@@ -267,8 +266,19 @@ impl Pool {
         }
         let read = blocks.min(lane.occupied);
         lane.occupied -= read;
+        let lent = lane.lent;
         self.bank += read;
+        if read > 0 && lent < self.low_mark() {
+            // It may have been lent what there was since its packet arrived, and this is more.
+            self.watch(member);
+        }
         self.vacate(member);
+    }
+
+    /// A lane that has less than this is lent more before it runs out.
+    fn low_mark(&self) -> u16 {
+        let lag = self.config.fcp_on_free_blocks.min(self.share / 2);
+        self.config.packet_blocks.max(self.share.saturating_sub(lag))
     }
 
     /// An update arrived, with the sender's count: blocks that were lost on the way are free again. That it waits, or
@@ -280,18 +290,20 @@ impl Pool {
         self.expected = self.expected.saturating_sub(old);
         self.count(member);
         match update.op {
-            Op::Stalled => self.stalled(now, member),
+            Op::Stalled => self.stalled(now, member, update.fctbs),
             Op::Yielded => self.yielded(now, member, update.fccl),
             Op::Normal | Op::Init => {}
         }
     }
 
-    fn stalled(&mut self, now: Instant, member: Member) {
+    fn stalled(&mut self, now: Instant, member: Member, fctbs: u16) {
         self.last_stalled = Some(now);
         let Some(lane) = self.lane(member) else { return };
         lane.last_active = now;
-        // It may have credit that it was not told of yet.
-        if !lane.knows_limit() {
+        // It may have credit that it was not told of yet. If it says twice that it waits and sent nothing in between, it was
+        // told of it in an update that was lost.
+        let repeated = lane.stalled_at.replace(fctbs) == Some(fctbs);
+        if !lane.knows_limit() || repeated && lane.lent > 0 {
             self.tell(member);
         }
         self.want(member);

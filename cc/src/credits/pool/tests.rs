@@ -234,6 +234,38 @@ fn limits_lag_no_further_than_they_may() {
 }
 
 #[test]
+fn packets_that_are_read_late_are_made_up_for_one_by_one() {
+    let start = Instant::now();
+    let mut pool = Pool::new(PoolConfig { fcp_on_free_blocks: 0, ..config() }).expect("large enough");
+    let member = pool.join(start);
+    assert_eq!(told(&mut pool, start), [(member, 100)]);
+    for _ in 0..3 {
+        pool.handle_packet(start, member, 10).expect("it was lent them");
+    }
+    assert_eq!(told(&mut pool, start), [], "all of it is in the buffer");
+    for limit in [110, 120, 130] {
+        pool.release(member, 10);
+        assert_eq!(told(&mut pool, start), [(member, limit)]);
+    }
+}
+
+/// Who says twice that it waits, without having sent anything in between, was told of its credit in vain.
+#[test]
+fn a_limit_that_was_lost_is_told_again() {
+    let start = Instant::now();
+    let mut pool = Pool::new(config()).expect("large enough");
+    let member = pool.join(start);
+    assert_eq!(told(&mut pool, start), [(member, 100)]);
+    pool.handle_update(start, member, &update(Op::Stalled, 0, 0));
+    assert_eq!(told(&mut pool, start), [], "it may not have heard yet");
+    pool.handle_update(start, member, &update(Op::Stalled, 0, 0));
+    assert_eq!(told(&mut pool, start), [(member, 100)]);
+    pool.handle_packet(start, member, 10).expect("it was lent them");
+    pool.handle_update(start, member, &update(Op::Stalled, 10, 0));
+    assert_eq!(told(&mut pool, start), [], "it has sent something since");
+}
+
+#[test]
 fn lanes_that_leave_give_everything_back() {
     let start = Instant::now();
     let mut pool = Pool::new(config()).expect("large enough");

@@ -1,0 +1,169 @@
+//! Pauses over a cable, at their worst: a peer that sends without a break into a queue that is not read, and whose pause
+//! comes as late as it may.
+//!
+//! The lossless flow has priority 3. Another one of a higher priority, from a port as fast as the host, keeps the receiver's
+//! port busy, so that nothing of the lossless queue leaves. The way there has the time of a whole packet in it: the engine's
+//! packets leave when their port begins with them, and arrive as a whole. The way back has all in it that a pause frame
+//! waits for: the end of a packet that the port sends itself, the frame, and the time that the peer may take to react.
+
+use crate::world::{Sender, Setup, World, packet_bytes};
+use rnic::Mtu;
+use rnic::cc::Rate;
+use rnic::cc::pacer::TRAIN_TIME;
+use rnic::cc::pfc::{PauseFrame, Span};
+use rnic::link::LinkConfig;
+use std::time::Duration;
+
+const MTU: Mtu = Mtu::B4096;
+
+/// The TOS bytes of the lossless and of the other flow: priorities 3 and 5.
+const LOSSLESS: u8 = 3 << 5;
+const LOSSY: u8 = 5 << 5;
+
+/// The lossless flow is the first to join.
+const FLOW: usize = 0;
+
+/// Bytes of messages. Few packets are longer than the others, by a RETH; and what the other flow has posted keeps the port
+/// busy for longer than the longest round trip here.
+const MESSAGE: usize = 2 << 20;
+
+/// Packets of all that the other flow has posted.
+const POSTED: u32 = 8 * (MESSAGE / 4096) as u32;
+
+/// What a run has seen.
+#[derive(Debug)]
+struct Seen {
+    dropped: u64,
+    pauses: u64,
+    obeyed: u64,
+    waited: u64,
+    repeated: u64,
+}
+
+/// The buffer takes XOFF and `headroom` from one peer; `wait` is what the pause frame waits for at this port.
+fn run(span: &Span, link: LinkConfig, wait: Duration) -> Seen {
+    let packet = span.rate.time_for(span.peer_mtu.into());
+    let frame = span.rate.time_for(PauseFrame::WIRE_LEN.into());
+    let setup = Setup {
+        there: span.propagation() + packet,
+        back: span.propagation() + wait + frame + span.reaction,
+        mtu: MTU,
+        link: link.clone(),
+        ..Setup::new(span.rate)
+    };
+    let mut world = World::new(&setup);
+    world.join(&Sender { link, traffic_class: LOSSLESS, message: MESSAGE });
+    // Both know of each other, and the port carries all that comes.
+    let round = setup.there + setup.back;
+    world.run_for(round * 10);
+    assert_eq!(world.received("tx_pause"), 0);
+    world.join(&Sender { traffic_class: LOSSY, message: MESSAGE, ..Sender::default() });
+    // XOFF is reached, and the pause takes effect.
+    world.run_for(round * 4 + packet * 60);
+    let (paused, before) = (world.received("tx_pause"), world.flows[FLOW].delivered());
+    world.stop(FLOW + 1);
+    world.run_for(round * 4 + packet * (POSTED + 400));
+    assert!(world.flows[FLOW].delivered() > before + 100 * 4096, "it goes on");
+    Seen {
+        dropped: world.received("link_rx_dropped"),
+        pauses: paused,
+        obeyed: world.sent("rx_pause"),
+        waited: world.sent("pause_stalls"),
+        repeated: world.sent("retransmitted_pkts"),
+    }
+}
+
+/// A port whose buffer ends at `headroom` beyond XOFF. Packets end just at XOFF, so that the next one lies beyond it
+/// altogether.
+fn lossless(rate: Rate, headroom: u64) -> LinkConfig {
+    LinkConfig {
+        rate: Some(rate),
+        buffer: Some(64 << 20),
+        pfc: vec![3],
+        xoff: Some(20 * u64::from(packet_bytes(MTU))),
+        headroom: Some(headroom),
+        ..LinkConfig::default()
+    }
+}
+
+/// All phases of the packet that the port sends itself, from just begun to just ended.
+fn phases(span: &Span) -> impl Iterator<Item = Duration> {
+    let whole = span.rate.time_for(span.own_mtu.into());
+    (0..=8).map(move |n| whole * n / 8)
+}
+
+#[test]
+fn nothing_is_dropped_at_the_computed_headroom_and_something_a_packet_below_it() {
+    // The first packet of a message has a RETH.
+    let mtu = packet_bytes(MTU) + 16;
+    for gbps in [10, 25, 100] {
+        for metres in [2, 100, 300, 10_000] {
+            let span = Span::new(Rate::from_gbps(gbps), metres, mtu);
+            let headroom = span.headroom().bytes();
+            for wait in phases(&span) {
+                let seen = run(&span, lossless(span.rate, headroom), wait);
+                assert_eq!((seen.dropped, seen.repeated), (0, 0), "{span:?}, {wait:?}: {seen:?}");
+                assert!(
+                    seen.pauses > 0 && seen.obeyed > 0 && seen.waited > 0,
+                    "{span:?}, {wait:?}: {seen:?}"
+                );
+            }
+            let short = lossless(span.rate, headroom - u64::from(mtu));
+            let dropped: u64 = phases(&span).map(|wait| run(&span, short.clone(), wait).dropped).sum();
+            println!("{} over {metres} m: headroom {headroom}, {dropped} dropped a packet below", span.rate);
+            assert!(dropped > 0, "{span:?}");
+        }
+    }
+}
+
+/// Two senders, each as fast as the port that they share.
+fn share(rate: Rate, link: &LinkConfig, train_time: Duration) -> Seen {
+    let us = Duration::from_micros(1);
+    let mut world = World::new(&Setup {
+        link: link.clone(),
+        mtu: MTU,
+        // 200 m of cable, as the configuration has it by default.
+        there: us,
+        back: us,
+        train_time,
+        ..Setup::new(rate)
+    });
+    for _ in 0..2 {
+        world.join(&Sender { link: link.clone(), traffic_class: LOSSLESS, message: MESSAGE });
+    }
+    // Longer than the acknowledgement timeout of 67 ms: what is lost at the end of all that is posted is sent again.
+    world.run_for(Duration::from_millis(100));
+    Seen {
+        dropped: world.received("link_rx_dropped"),
+        pauses: world.received("tx_pause"),
+        obeyed: world.sent("rx_pause"),
+        waited: world.sent("pause_stalls"),
+        repeated: world.sent("retransmitted_pkts"),
+    }
+}
+
+/// What the configuration of a link computes by itself is enough for senders that send trains, as they do on hosts.
+#[test]
+fn the_headroom_that_a_link_has_by_itself_holds_trains() {
+    for gbps in [5, 10, 40] {
+        let rate = Rate::from_gbps(gbps);
+        let link = LinkConfig { rate: Some(rate), pfc: vec![3], ..LinkConfig::default() };
+        let seen = share(rate, &link, TRAIN_TIME);
+        println!("{rate}: {seen:?}");
+        assert_eq!((seen.dropped, seen.repeated), (0, 0), "{rate}: {seen:?}");
+        assert!(seen.pauses > 0 && seen.obeyed > 0 && seen.waited > 0, "{rate}: {seen:?}");
+    }
+}
+
+#[test]
+fn without_pauses_the_buffer_overflows() {
+    let rate = Rate::from_gbps(10);
+    let with = LinkConfig { rate: Some(rate), pfc: vec![3], buffer: Some(200_000), ..LinkConfig::default() };
+    let seen = share(rate, &with, Duration::ZERO);
+    assert_eq!((seen.dropped, seen.repeated), (0, 0), "{seen:?}");
+    assert!(seen.pauses > 0 && seen.obeyed > 0 && seen.waited > 0, "{seen:?}");
+    let without = LinkConfig { pfc: Vec::new(), ..with };
+    let seen = share(rate, &without, Duration::ZERO);
+    assert_eq!((seen.pauses, seen.obeyed, seen.waited), (0, 0, 0), "{seen:?}");
+    assert!(seen.dropped > 0 && seen.repeated > 0, "{seen:?}");
+}

@@ -1,0 +1,285 @@
+//! Senders, one receiver, and the port in front of it where they meet.
+
+use crate::series::Series;
+use rnic::cc::{Algorithm, Rate};
+use rnic::link::{LinkConfig, wire_bytes};
+use rnic::sim::{DeviceSetup, Net};
+use rnic::{
+    Access, ConnectOptions, Device, MemoryRegion, Mtu, ProtectionDomain, RateConfig, RcEnd, WcStatus,
+    WorkCompletion,
+};
+use rnic_tests::counter;
+use std::time::Duration;
+
+/// Messages that each flow has posted at any time: more than it sends between two looks at its completions.
+const DEPTH: u64 = 8;
+
+/// How often flows are looked after, and the queue is looked at. 40 Gb/s carry less than half a message in that time.
+const LOOK: Duration = Duration::from_micros(5);
+
+/// Looks between two samples of what congestion control does: in 50 us it does at most one thing to each flow.
+const LOOKS_PER_SAMPLE: u32 = 10;
+
+/// Bytes around the payload of a packet within a message: BTH and ICRC.
+const AROUND: usize = 12 + 4;
+
+/// What a packet of this path MTU takes on Ethernet. The first of a message has a RETH of 16 bytes, too.
+pub(crate) fn packet_bytes(mtu: Mtu) -> u32 {
+    wire_bytes(AROUND + mtu.bytes() as usize, false)
+}
+
+/// A sender, and what it sends.
+#[derive(Clone, Debug)]
+pub(crate) struct Sender {
+    /// Its port. With a rate, it sends no faster in all, and what comes back passes a port of that rate.
+    pub(crate) link: LinkConfig,
+    /// The TOS byte of its packets.
+    pub(crate) traffic_class: u8,
+    /// Bytes of its messages, which follow one another without end.
+    pub(crate) message: usize,
+}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self { link: LinkConfig::default(), traffic_class: 0, message: 64 << 10 }
+    }
+}
+
+/// How a world is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// The port in front of the receiver.
+    pub(crate) link: LinkConfig,
+    /// Congestion control of all.
+    pub(crate) algorithm: Algorithm,
+    /// The rate at which flows begin, if there is congestion control: that of the senders' ports.
+    pub(crate) line: Rate,
+    /// The path MTU.
+    pub(crate) mtu: Mtu,
+    /// The time from a sender to the port. Whole packets leave and arrive at an instant.
+    pub(crate) there: Duration,
+    /// The time back to a sender.
+    pub(crate) back: Duration,
+    /// How long trains may take at the rate of their queue pair; 0 for packets that leave one by one.
+    pub(crate) train_time: Duration,
+    /// What all randomness follows from.
+    pub(crate) seed: u64,
+}
+
+impl Setup {
+    /// A port, senders that are as fast, packets of 1 KiB and no delay.
+    pub(crate) fn new(line: Rate) -> Self {
+        Self {
+            link: LinkConfig { rate: Some(line), ..LinkConfig::default() },
+            algorithm: Algorithm::Off,
+            line,
+            mtu: Mtu::B1024,
+            there: Duration::ZERO,
+            back: Duration::ZERO,
+            train_time: Duration::ZERO,
+            seed: 1,
+        }
+    }
+}
+
+/// One sender's connection to the receiver.
+pub(crate) struct Flow {
+    pub(crate) device: Device,
+    pub(crate) left: RcEnd,
+    right: RcEnd,
+    source: MemoryRegion,
+    target: MemoryRegion,
+    stopped: bool,
+}
+
+impl Flow {
+    fn post(&self, wr_id: u64) {
+        self.left.qp.write(wr_id, self.source.all(), self.target.remote(0)).expect("posted");
+    }
+
+    /// Posts a message for each that is complete.
+    fn go_on(&self, found: &mut [WorkCompletion]) {
+        let count = self.left.cq().poll(found);
+        for wc in &found[..count] {
+            assert_eq!(wc.status, WcStatus::Success, "{:?}", self.left.qp.failure());
+            if !self.stopped {
+                self.post(wc.wr_id);
+            }
+        }
+    }
+
+    /// Payload that the receiver took.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.right.qp.counters().rcvd_bytes
+    }
+}
+
+/// What was seen between two moments.
+pub(crate) struct Seen {
+    pub(crate) time: Duration,
+    /// Bytes in the queue, the packet that leaves included.
+    pub(crate) queue: Series,
+    /// Alpha, the mean of all flows.
+    pub(crate) alpha: Series,
+    /// Payload of each flow that was delivered.
+    pub(crate) delivered: Vec<u64>,
+    /// Packets that left the queue, and their bytes.
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    /// Those of them that were marked.
+    pub(crate) marked: u64,
+}
+
+impl Seen {
+    /// Jain's index of fairness: 1 if all got the same, 1/N if one got everything.
+    pub(crate) fn jain(&self) -> f64 {
+        let sum: f64 = self.delivered.iter().map(|d| *d as f64).sum();
+        let squares: f64 = self.delivered.iter().map(|d| (*d as f64).powi(2)).sum();
+        sum * sum / (self.delivered.len() as f64 * squares)
+    }
+
+    /// The part of the packets that was marked.
+    pub(crate) fn marked(&self) -> f64 {
+        self.marked as f64 / self.packets as f64
+    }
+
+    /// The rate at which packets left the queue, in bits a second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.time.as_secs_f64()
+    }
+
+    /// What one flow got of all that was delivered.
+    pub(crate) fn part(&self, flow: usize) -> f64 {
+        self.delivered[flow] as f64 / self.delivered.iter().sum::<u64>() as f64
+    }
+}
+
+/// Senders, a receiver, and the port where they meet.
+pub(crate) struct World {
+    setup: Setup,
+    net: Net,
+    pub(crate) receiver: Device,
+    pub(crate) flows: Vec<Flow>,
+    domain: ProtectionDomain,
+}
+
+impl World {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let net = Net::with_seed(setup.seed);
+        let of = DeviceSetup {
+            mtu: setup.mtu,
+            link: setup.link.clone(),
+            cc: setup.algorithm.clone(),
+            rate: RateConfig { train_time: setup.train_time, ..RateConfig::default() },
+            ..DeviceSetup::default()
+        };
+        let receiver = net.device_with(&of).expect("a receiver");
+        net.set_latency(setup.back);
+        net.set_latency_of(&receiver, setup.there);
+        let domain = receiver.alloc_pd().expect("a domain");
+        Self { setup: setup.clone(), net, receiver, flows: Vec::new(), domain }
+    }
+
+    /// Adds a flow from a device of its own, which begins now.
+    pub(crate) fn join(&mut self, sender: &Sender) {
+        let Setup { mtu, train_time, line, .. } = self.setup;
+        let policy = (self.setup.algorithm != Algorithm::Off)
+            .then(|| self.setup.algorithm.at(line).expect("settings in order"));
+        let of = DeviceSetup {
+            mtu,
+            // How much may be on the way is left to credits, pauses and congestion control.
+            peer_window: Some(1 << 30),
+            rate: RateConfig { policy, train_time, ..RateConfig::default() },
+            link: sender.link.clone(),
+            ..DeviceSetup::default()
+        };
+        let device = self.net.device_with(&of).expect("a sender");
+        let left = RcEnd::new(&device).expect("an end");
+        let right = RcEnd::in_domain(&self.domain).expect("an end");
+        let options = ConnectOptions {
+            mtu: Some(mtu),
+            traffic_class: sender.traffic_class,
+            ..ConnectOptions::default()
+        };
+        left.qp.connect(&right.qp.address(), &options).expect("connected");
+        right.qp.connect(&left.qp.address(), &options).expect("connected");
+        let source = left.pd().register(sender.message, Access::LOCAL_WRITE).expect("memory");
+        let target = right.register_remote(sender.message).expect("memory");
+        let flow = Flow { device, left, right, source, target, stopped: false };
+        for wr_id in 0..DEPTH {
+            flow.post(wr_id);
+        }
+        self.flows.push(flow);
+    }
+
+    /// Adds flows that begin together.
+    pub(crate) fn join_all(&mut self, count: u32) {
+        for _ in 0..count {
+            self.join(&Sender::default());
+        }
+    }
+
+    /// A flow posts nothing more.
+    pub(crate) fn stop(&mut self, flow: usize) {
+        self.flows[flow].stopped = true;
+    }
+
+    fn look(&self, found: &mut [WorkCompletion]) {
+        self.net.run_for(LOOK);
+        for flow in &self.flows {
+            flow.go_on(found);
+        }
+    }
+
+    /// Lets so much time pass, in whole looks.
+    pub(crate) fn run_for(&self, time: Duration) {
+        let end = self.net.elapsed() + time;
+        let mut found = vec![WorkCompletion::default(); DEPTH as usize];
+        while self.net.elapsed() < end {
+            self.look(&mut found);
+        }
+    }
+
+    /// Lets so much time pass, in whole looks, and tells what was seen.
+    pub(crate) fn watch_for(&self, time: Duration) -> Seen {
+        let link = || self.receiver.link_stats().expect("a link");
+        let (start, before) = (self.net.elapsed(), link());
+        let delivered: Vec<u64> = self.flows.iter().map(Flow::delivered).collect();
+        let (mut queue, mut alpha) = (Series::default(), Series::default());
+        let mut found = vec![WorkCompletion::default(); DEPTH as usize];
+        let mut looks = 0;
+        while self.net.elapsed() < start + time {
+            self.look(&mut found);
+            queue.push(link().queue_bytes as f64);
+            looks += 1;
+            if looks % LOOKS_PER_SAMPLE == 0 {
+                alpha.push(self.mean_alpha());
+            }
+        }
+        let after = link();
+        Seen {
+            time: self.net.elapsed() - start,
+            queue,
+            alpha,
+            delivered: self.flows.iter().zip(&delivered).map(|(flow, d)| flow.delivered() - d).collect(),
+            packets: after.dequeued_packets - before.dequeued_packets,
+            bytes: after.dequeued_bytes - before.dequeued_bytes,
+            marked: after.marked - before.marked,
+        }
+    }
+
+    fn mean_alpha(&self) -> f64 {
+        let alphas = self.flows.iter().filter_map(|flow| flow.left.qp.flow()?.alpha);
+        alphas.sum::<f64>() / self.flows.len() as f64
+    }
+
+    /// A counter of the receiver.
+    pub(crate) fn received(&self, name: &str) -> u64 {
+        counter(&self.receiver, name)
+    }
+
+    /// A counter of all senders.
+    pub(crate) fn sent(&self, name: &str) -> u64 {
+        self.flows.iter().map(|flow| counter(&flow.device, name)).sum()
+    }
+}
