@@ -6,6 +6,7 @@
 //! behind.
 
 mod background;
+mod courtesy;
 mod exit;
 mod fork;
 mod groups;
@@ -26,6 +27,7 @@ use crate::net::HostWatch;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
+use courtesy::Courtesy;
 use host::Host;
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
@@ -62,6 +64,7 @@ pub(crate) struct Port {
     /// Moves with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
+    courtesy: Courtesy,
     pub(crate) clock: Clock,
     pub(crate) background: Option<Arc<Background>>,
     /// Its address.
@@ -105,6 +108,7 @@ impl Port {
             rung: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
+            courtesy: Courtesy::new(),
             clock,
             background,
             host: Host::new(watch, active_mtu, mtu),
@@ -262,6 +266,7 @@ impl Port {
         let done = lane.turn(Instant::now(), may_hold);
         self.release(lane);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
+        self.courtesy.after_turn(done > 0);
         done > 0
     }
 
@@ -275,6 +280,7 @@ impl Port {
         let mut lane = self.lane.lock();
         let done = lane.turn(Instant::now(), false);
         self.release(lane);
+        self.courtesy.after_turn(done > 0);
         done > 0
     }
 
