@@ -162,6 +162,10 @@ port_counters! {
     credit_stalls,
     /// Times that a queue pair waited for the end of a pause.
     pause_stalls,
+    /// Pauses that did not end, so that the watchdog of their priority took them for a storm.
+    pause_storms,
+    /// Packets that were not sent because the watchdog has them dropped.
+    pause_storm_dropped_pkts,
     /// Flow control packets sent: what was sent, and how much more the peer may send.
     tx_flow_control,
     /// Flow control packets received.

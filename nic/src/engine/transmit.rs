@@ -1,7 +1,7 @@
 //! One pass out: from the queue pairs that are ready to trains of packets.
 
 use super::drains::Allowance;
-use super::partner::Partners;
+use super::partner::{Partners, PauseGate};
 use super::peers::{Flights, PACKET_OVERHEAD, Peer};
 use super::rate::Limit;
 use super::{Engine, EngineConfig, QpEntry, Remote};
@@ -129,6 +129,8 @@ pub(super) enum Gate {
     Credit { remote: Remote, peer: usize, vl: usize },
     /// Nothing: it waits.
     Shut,
+    /// Whatever else allows it, and nothing of that arrives.
+    Drop,
 }
 
 impl Engine {
@@ -181,9 +183,13 @@ impl Engine {
         let Some(peer) = peer else { return Gate::Open };
         let Some(partner) = Partners::partner(&mut self.peers, peer) else { return Gate::Open };
         let gives_credit = partner.gives_credit();
-        if self.is_paused(now, peer, remote.tos) {
-            self.wait_for_pause(index, peer);
-            return Gate::Shut;
+        match self.pause_gate(now, peer, remote.tos) {
+            PauseGate::Open => {}
+            PauseGate::Shut => {
+                self.wait_for_pause(index, peer);
+                return Gate::Shut;
+            }
+            PauseGate::Drop => return Gate::Drop,
         }
         // Queue pair 1 needs none, as VL15 does not.
         let is_management =
@@ -263,6 +269,14 @@ impl Engine {
             Gate::Shut => None,
             Gate::Open if is_reliable => self.transmit_reliable(now, index, buf, max_packets, limit),
             Gate::Open => self.transmit_unacked(now, index, buf, max_packets, limit),
+            Gate::Drop => {
+                let dropped = if is_reliable {
+                    self.transmit_reliable(now, index, buf, max_packets, limit)
+                } else {
+                    self.transmit_unacked(now, index, buf, max_packets, limit)
+                };
+                self.drop_in_storm(dropped)
+            }
         };
         departure.and_then(|departure| self.count(departure))
     }

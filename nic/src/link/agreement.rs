@@ -3,8 +3,10 @@
 use super::{LinkProfile, Model};
 use crate::engine::{CreditSetup, PartnerSetup, RateConfig};
 use cc::inflight::{STOCK_RECEIVE_BUFFER, without_reserve};
+use cc::pfc::WatchdogConfig;
 use cc::{Algorithm, Rate};
 use qp::wire::mad::hello::{Counting, Features};
+use std::time::Duration;
 
 /// What a block of credit stands for where a socket's buffer is shared, in bytes of what the kernel charges it for: so
 /// that the 2048 blocks that a limit can reach ahead are more than a stock buffer holds, and one lane can have it all.
@@ -53,6 +55,9 @@ impl LinkProfile {
         if self.rate.is_some() || setup.rate == Rate::default() {
             setup.rate = self.rate.unwrap_or(PAUSE_RATE);
         }
+        if self.watchdog != WatchdogConfig::default() {
+            setup.watchdog = self.watchdog;
+        }
         if self.thresholds.iter().any(Option::is_some) {
             setup.features |= Features::PAUSE;
         }
@@ -95,6 +100,7 @@ impl LinkProfile {
             counting,
             local_counting,
             on_free,
+            period: Duration::from_micros(self.fcp_period.into()),
             said,
             reserve,
         }

@@ -158,8 +158,10 @@ pub struct LinkConfig {
     /// Data lanes, 1 to 15.
     #[serde(deserialize_with = "from_file")]
     pub vls: u8,
-    /// After how many microseconds a port tells its credits again, if nothing changes, in case that a packet was lost.
-    /// The default is what 65,536 symbols take on the slowest InfiniBand link, 2.5 Gb/s, with ten bits to a symbol.
+    /// After how many microseconds a port tells its credits again, if nothing changes, in case that a packet was lost. The
+    /// default is our choice, 10 ms, because processes may have to wait for the processor that long; InfiniBand has 262 us, which
+    /// is what 65,536 symbols take on its slowest link, 2.5 Gb/s with ten bits to a symbol. At most a quarter of the 100 ms for which
+    /// a limit holds.
     #[serde(deserialize_with = "from_file")]
     pub fcp_period: u32,
 }
@@ -191,7 +193,7 @@ impl Default for LinkConfig {
             vlarb_high: vl.vlarb_high,
             high_limit: vl.high_limit,
             vls: 1,
-            fcp_period: 262,
+            fcp_period: 10_000,
         }
     }
 }

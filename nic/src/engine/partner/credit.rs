@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// How long things take between two processes, of which either may not get to run for a while.
 pub(in crate::engine) struct CreditTimes {
-    /// Limits are told again so often while a lane is in use.
-    pub(super) period: Duration,
     /// A limit holds so long.
     pub(super) lease: Duration,
     /// What was taken back from a partner that does not answer is free after so long.
@@ -29,14 +27,13 @@ pub(in crate::engine) struct CreditTimes {
     /// Who waits for credit says so again after this time, then after twice that, and so on up to eight times: an update may be lost.
     /// But a partner that does not get to run must not find its buffer full of this.
     pub(super) ask_again: Duration,
-    /// A partner that says nothing for so long while somebody waits is gone: 200 times the period, where InfiniBand gives
-    /// a link up after 6 times (400,000 symbol times of 65,536, from memory): a process may be stopped for a while.
+    /// A partner that says nothing for so long while somebody waits is gone: 200 times the usual period, where InfiniBand
+    /// gives a link up after 6 times (400,000 symbol times of 65,536, from memory): a process may be stopped for a while.
     pub(super) gone: Duration,
 }
 
 /// Our choice: the scheduler of a busy host makes a process wait for some 10 ms.
 pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
-    period: Duration::from_millis(10),
     lease: Duration::from_millis(100),
     settle: Duration::from_millis(150),
     // A stock buffer, full, is read in 50 us.
@@ -57,7 +54,7 @@ impl CreditSetup {
             blocks: self.buffer / u32::from(self.block.max(1)),
             packet_blocks: u16::try_from(packet).unwrap_or(u16::MAX),
             fcp_on_free_blocks: self.on_free,
-            fcp_period: micros(CREDIT_TIMES.period),
+            fcp_period: micros(self.period),
             lease: micros(CREDIT_TIMES.lease),
             settle: micros(CREDIT_TIMES.settle),
             member_blocks: self.said.div_ceil(self.block.max(1)),

@@ -157,6 +157,8 @@ impl Engine {
             theirs: Blocks { block: hello.block.max(1), counting: hello.counting },
             ours: self.partners.counting_of(from),
             paused: Paused::new(self.partners.setup.rate),
+            watchdogs: None,
+            pause_timer: None,
             pausing: VecDeque::new(),
             heard: now,
             silent_since: None,

@@ -19,16 +19,17 @@ mod tests;
 pub(crate) use blocks::Blocks;
 pub(super) use credit::CREDIT_TIMES;
 pub(super) use message::Message;
+pub(super) use pause::PauseGate;
 
 use super::peers::Peers;
 use cc::Rate;
 use cc::credits::{CreditSender, Member, Pool};
-use cc::pfc::Paused;
+use cc::pfc::{Paused, Watchdog, WatchdogConfig};
 use greet::Stranger;
 use qp::wire::mad::hello::{Counting, Features, SourcePorts};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The credits that a port gives.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct CreditSetup {
     /// How far the limit of a lane may lag behind the room that there is, in blocks; half of what it may be lent at the
     /// most.
     pub on_free: u16,
+    /// Limits are told again so often while a lane is in use.
+    pub period: Duration,
     /// What a partner says about a lane occupies so much of the buffer at a time, in bytes of what is counted.
     pub said: u16,
     /// What is kept back for that beside `buffer`, in bytes of what is counted.
@@ -63,6 +66,8 @@ pub struct PartnerSetup {
     pub credits: Option<CreditSetup>,
     /// The rate of the port, by which times of pauses are measured.
     pub rate: Rate,
+    /// What is done about a pause that does not end.
+    pub watchdog: WatchdogConfig,
     /// Answers no hello, as a NIC that is not rnic.
     pub is_foreign: bool,
 }
@@ -95,6 +100,10 @@ pub(crate) struct Partner {
     pub(crate) theirs: Blocks,
     ours: Blocks,
     pub(crate) paused: Paused,
+    /// What watches the pauses of each priority, from the first on.
+    pub(crate) watchdogs: Option<Box<[Watchdog; 8]>>,
+    /// When pauses and watchdogs are looked at, if no frame comes before.
+    pause_timer: Option<Instant>,
     /// Queue pairs, by table index, that wait for the end of a pause.
     pub(crate) pausing: VecDeque<usize>,
     /// When it was last heard of on the link itself.

@@ -1,8 +1,8 @@
 //! Pauses: a partner whose port is full has us stop, priority by priority.
 
 use super::{Message, Partners};
-use crate::engine::{Due, Engine};
-use cc::pfc::{PauseFrame, Quanta};
+use crate::engine::{Departure, Due, Engine};
+use cc::pfc::{Action, PauseFrame, Quanta, Verdict, Watchdog};
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
 use std::cmp::Reverse;
@@ -15,6 +15,17 @@ pub(crate) struct PausedPriority {
     pub(crate) peer: IpAddr,
     pub(crate) priority: u8,
     pub(crate) paused: Duration,
+}
+
+/// What may be done with packets of a priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum PauseGate {
+    /// They may be sent.
+    Open,
+    /// They have to wait.
+    Shut,
+    /// They are dropped: the pause is a storm.
+    Drop,
 }
 
 impl Engine {
@@ -41,12 +52,48 @@ impl Engine {
         (partner.heard, partner.silent_since) = (now, None);
         partner.paused.handle_frame(now, &PauseFrame::Priorities(times.0.map(|time| time.map(Quanta))));
         self.end_pauses(now, id);
-        self.arm_pause(id);
     }
 
-    /// Whether packets with this TOS may go to a peer.
-    pub(in crate::engine) fn is_paused(&mut self, now: Instant, id: usize, tos: u8) -> bool {
-        Partners::partner(&mut self.peers, id).is_some_and(|p| !p.paused.may_send(now, tos >> 5))
+    /// What a partner's pauses mean for a packet with this TOS that is to go to it. A pause that does not end is a storm, of
+    /// which a watchdog has its own view.
+    pub(in crate::engine) fn pause_gate(&mut self, now: Instant, id: usize, tos: u8) -> PauseGate {
+        let config = self.partners.setup.watchdog;
+        let priority = tos >> 5;
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return PauseGate::Open };
+        let paused = !partner.paused.may_send(now, priority);
+        if !paused && partner.watchdogs.is_none() {
+            return PauseGate::Open;
+        }
+        let watchdogs = partner.watchdogs.get_or_insert_with(|| Box::new([Watchdog::new(config); 8]));
+        let Some(watchdog) = watchdogs.get_mut(usize::from(priority)) else { return PauseGate::Open };
+        let before = watchdog.storms();
+        let verdict = watchdog.look(now, paused, true);
+        self.counters.pause_storms += watchdog.storms() - before;
+        match verdict {
+            Verdict::Storm(Action::Drop) => PauseGate::Drop,
+            Verdict::Storm(Action::Forward) => PauseGate::Open,
+            Verdict::Storm(Action::Alert) | Verdict::Obey if paused => PauseGate::Shut,
+            Verdict::Storm(Action::Alert) | Verdict::Obey => PauseGate::Open,
+        }
+    }
+
+    /// What the watchdog has dropped goes nowhere.
+    pub(in crate::engine) fn drop_in_storm(&mut self, dropped: Option<Departure>) -> Option<Departure> {
+        let packets = dropped.map_or(0, |departure| departure.packets);
+        self.counters.pause_storm_dropped_pkts += u64::from(packets);
+        None
+    }
+
+    /// The watchdogs that saw somebody wait look at what has become of the pause.
+    fn watch_pauses(&mut self, now: Instant, id: usize) {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        for (watchdog, priority) in partner.watchdogs.iter_mut().flat_map(|all| all.iter_mut()).zip(0..) {
+            if watchdog.poll_timeout().is_some() || watchdog.verdict() != Verdict::Obey {
+                let before = watchdog.storms();
+                watchdog.look(now, !partner.paused.may_send(now, priority), true);
+                self.counters.pause_storms += watchdog.storms() - before;
+            }
+        }
     }
 
     /// A queue pair waits for the end of a pause.
@@ -61,11 +108,15 @@ impl Engine {
 
     /// Ends the pauses whose time is over: whoever waited looks again.
     pub(super) fn end_pauses(&mut self, now: Instant, id: usize) {
+        self.watch_pauses(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         partner.paused.handle_timeout(now);
         for index in std::mem::take(&mut partner.pausing) {
             self.make_ready(index);
         }
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        partner.pause_timer.take_if(|at| *at <= now);
+        self.arm_pause(id);
     }
 
     /// What partners have had us pause, and for how long, the pause that lasts included.
@@ -84,8 +135,11 @@ impl Engine {
     }
 
     fn arm_pause(&mut self, id: usize) {
-        let due = Partners::partner(&mut self.peers, id).and_then(|p| p.paused.poll_timeout());
-        if let Some(at) = due {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let watched = partner.watchdogs.iter().flat_map(|all| all.iter().filter_map(Watchdog::poll_timeout));
+        let due = watched.chain(partner.paused.poll_timeout()).min();
+        if let Some(at) = due.filter(|at| partner.pause_timer.is_none_or(|timer| *at < timer)) {
+            partner.pause_timer = Some(at);
             self.timers.push(Reverse((at, Due::Partner(id))));
         }
     }

@@ -4,6 +4,7 @@ use super::{CreditSetup, PartnerSetup};
 use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, RcEnd, Result, WcStatus};
 use cc::Rate;
+use cc::pfc::{Action, PauseFrame, Quanta, WatchdogConfig};
 use qp::wire::mad::hello::{Counting, Features};
 use std::time::Duration;
 
@@ -19,11 +20,12 @@ fn credits(buffer: u32) -> PartnerSetup {
             counting: Counting::PacketBytes,
             local_counting: Counting::PacketBytes,
             on_free: 64,
+            period: Duration::from_millis(10),
             said: 0,
             reserve: 0,
         }),
         rate: Rate::from_gbps(10),
-        is_foreign: false,
+        ..PartnerSetup::default()
     }
 }
 
@@ -130,6 +132,57 @@ fn credit_of_lost_packets_comes_back() -> Result<()> {
     assert!(a.faults()[0].hits > 5);
     assert_eq!(b.counters().port.excessive_buffer_overrun_errors, 0);
     Ok(())
+}
+
+/// A partner that has us pause for longer than a port can be full is broken: the watchdog does what it is set to, and
+/// obeys again when the storm is over.
+#[test]
+fn a_pause_without_end_is_a_storm() -> Result<()> {
+    let run = |action| {
+        let net = Net::new();
+        let setup = PartnerSetup {
+            features: Features::PAUSE,
+            rate: Rate::from_gbps(10),
+            watchdog: WatchdogConfig { action, ..WatchdogConfig::default() },
+            ..PartnerSetup::default()
+        };
+        let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+        exchange(&a, &b, 4096)?;
+        let (left, right) =
+            RcEnd::pair_with(&a, &b, &ConnectOptions { timeout: 22, ..ConnectOptions::default() })?;
+        let target = right.register_remote(1 << 16)?;
+        let source = left.register(&vec![7; 1 << 16])?;
+        let port = b.inner.port().expect("no fork");
+        let storm = |periods: u32, posts: bool| -> Result<()> {
+            for n in 0..periods {
+                // 65,535 quanta of 512 bits: 3.36 ms at 10 Gb/s.
+                let frame = PauseFrame::Priorities([Some(Quanta(u16::MAX)); 8]);
+                port.control(|engine| engine.send_pause(a.address(), &frame));
+                if posts && n == 1 {
+                    left.qp.write(9, source.all(), target.remote(0))?;
+                }
+                net.run_for(Duration::from_millis(3));
+            }
+            Ok(())
+        };
+        storm(100, true)?;
+        let counters = || a.counters().port;
+        assert_eq!(counters().pause_storms, 0, "300 ms are within the detection time");
+        assert_eq!(right.qp.counters().rx_write_requests, 0, "{action:?}: it waits");
+        storm(60, false)?;
+        assert_eq!(counters().pause_storms, 1, "{action:?}");
+        let arrived = right.qp.counters().rx_write_requests == 1;
+        assert_eq!(arrived, action == Action::Forward, "{action:?}");
+        assert_eq!(counters().pause_storm_dropped_pkts > 0, action == Action::Drop, "{action:?}");
+        // After the restoration time pauses are obeyed again.
+        net.run_for(Duration::from_secs(20));
+        done(&left)?;
+        let before = counters().pause_stalls;
+        storm(2, true)?;
+        assert!(counters().pause_stalls > before, "{action:?}");
+        done(&left)
+    };
+    [Action::Drop, Action::Forward, Action::Alert].into_iter().try_for_each(run)
 }
 
 /// A partner that starts anew has forgotten everything, and is another.

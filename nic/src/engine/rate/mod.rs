@@ -280,6 +280,10 @@ impl Engine {
                 }
                 Gate::Shut => None,
                 Gate::Open => self.write_acknowledgements(now, index, buf, limit),
+                Gate::Drop => {
+                    let dropped = self.write_acknowledgements(now, index, buf, limit);
+                    self.drop_in_storm(dropped)
+                }
             };
             departure = unbooked.and_then(|departure| self.count(departure));
         }

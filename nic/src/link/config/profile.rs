@@ -55,6 +55,10 @@ pub struct LinkProfile {
     pub vl: vl::Config,
     /// Data lanes.
     pub vls: u8,
+    /// How often credits are told again, in microseconds.
+    pub fcp_period: u32,
+    /// What is done about a pause that does not end.
+    pub watchdog: WatchdogConfig,
 }
 
 impl LinkProfile {
@@ -124,8 +128,7 @@ impl LinkConfig {
         self.check_pfc()?;
         self.check_rate()?;
         self.check_selection()?;
-        // Between a microsecond and a second, which is longer than any connection waits.
-        between("fcp_period", self.fcp_period, 1, 1_000_000)
+        between("fcp_period", self.fcp_period, 1, 25_000)
     }
 
     fn check_marking(&self) -> Result<(), LinkConfigError> {
@@ -255,6 +258,8 @@ impl LinkConfig {
             ets: self.ets(),
             vl: self.vl(),
             vls: self.vls,
+            fcp_period: self.fcp_period,
+            watchdog: self.watchdog(),
         })
     }
 

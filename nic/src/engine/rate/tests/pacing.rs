@@ -347,7 +347,6 @@ fn pacing_and_link_credits_go_together() -> Result<()> {
     for (rate, buffer) in [(GIGABIT, 100_000), (Rate::from_gbps(100), 30_000), (GIGABIT, 9000)] {
         let net = Net::new();
         let partner = PartnerSetup {
-            is_foreign: false,
             features: Features::CREDITS,
             credits: Some(CreditSetup {
                 lanes: 1,
@@ -357,10 +356,12 @@ fn pacing_and_link_credits_go_together() -> Result<()> {
                 counting: Counting::PacketBytes,
                 local_counting: Counting::PacketBytes,
                 on_free: 64,
+                period: Duration::from_millis(10),
                 said: 0,
                 reserve: 0,
             }),
             rate: Rate::from_gbps(10),
+            ..PartnerSetup::default()
         };
         let make = || {
             let (partner, rate) = (partner.clone(), fixed(rate));
