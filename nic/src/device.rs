@@ -291,6 +291,11 @@ impl Device {
     /// [`Error::Open`] says what is in the way of the address and what to do about it; [`Error::PKeys`] what is wrong with
     /// the P_Key table, [`Error::Link`] with the link or the congestion control.
     pub fn open(config: &DeviceConfig) -> Result<Self> {
+        Self::open_as("rnic0", config)
+    }
+
+    /// Opens a device that has a name of its own.
+    pub(crate) fn open_as(name: &str, config: &DeviceConfig) -> Result<Self> {
         let pkeys = PKeyTable::new(&config.pkeys)?;
         // Before a socket is opened.
         config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096))?;
@@ -333,7 +338,7 @@ impl Device {
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);
         port.set_link(&link, config.fault_seed);
-        let device = Self::around("rnic0".into(), port, config.fault_seed);
+        let device = Self::around(name.to_owned(), port, config.fault_seed);
         for rule in &config.faults {
             device.add_fault(rule)?;
         }

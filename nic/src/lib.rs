@@ -31,6 +31,7 @@ pub mod ladder;
 pub mod link;
 pub mod memory;
 pub mod net;
+pub mod process;
 pub mod sim;
 pub mod trace;
 
