@@ -72,6 +72,12 @@ impl CompletionQueue {
         self.inner.id.0
     }
 
+    /// Whether queue pairs or shared receive queues complete to it; not in a forked child.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.inner.device.port.inspect(|e| e.cq_users(self.inner.id) > 0).unwrap_or(false)
+    }
+
     /// Gives it a number of the program's own, which its [events](CompletionEvent::context) carry (`cq_context`).
     pub fn set_context(&self, context: u64) {
         self.inner.shared.context.store(context, Ordering::Release);
