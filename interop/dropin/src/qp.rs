@@ -245,7 +245,11 @@ verbs! {
             *locked(&qp.way) = Some(attr.ah_attr);
         }
         if mask & IBV_QP_STATE != 0 {
-            qp.show(inner.state());
+            let state = inner.state();
+            qp.show(state);
+            if state == QpState::Reset {
+                inner.discard_completions();
+            }
         }
         Ok(())
     }
@@ -275,7 +279,11 @@ verbs! {
     }
 
     fn ibv_destroy_qp(qp: Owned<Qp>) -> () {
-        qp.inner.destroy(QueuePair::destroy)?;
+        qp.inner.destroy(|inner| {
+            // What was sent before is lost if the queue pair is attached to a group, and stays; so it is with other devices.
+            inner.discard_completions();
+            inner.destroy()
+        })?;
         qp.watch.get().into_iter().for_each(|watch| qp.hub.unwatch(watch));
         qp.free();
         Ok(())
