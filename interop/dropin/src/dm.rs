@@ -135,6 +135,6 @@ verbs! {
             return Mr::empty(pd);
         }
         let inner = pd.inner.get()?.register_memory(memory, None, access)?;
-        Mr::new(inner, pd, std::ptr::null_mut(), length)
+        Mr::of_memory(inner, pd, std::ptr::null_mut(), length)
     }
 }

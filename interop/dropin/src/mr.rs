@@ -43,7 +43,7 @@ impl Handled for Mr {
 
 impl Mr {
     /// A region in `pd`, given to the program.
-    pub(crate) fn new(
+    pub(crate) fn of_memory(
         inner: MemoryRegion,
         pd: &Pd,
         addr: *mut c_void,
@@ -153,7 +153,7 @@ fn register(
     let memory = memory(addr, length, access)?;
     let whole = memory.is_whole();
     let inner = pd.inner.get()?.register_memory(memory, va.filter(|_| !whole), access)?;
-    Mr::new(inner, pd, addr, length)
+    Mr::of_memory(inner, pd, addr, length)
 }
 
 fn reregister(

@@ -137,7 +137,7 @@ impl Qp {
 }
 
 /// Attributes that verbs have bits for, and `IBV_QP_RATE_LIMIT`.
-const KNOWN: u32 = (1 << 21) - 1 | IBV_QP_RATE_LIMIT;
+const KNOWN: u32 = ((1 << 21) - 1) | IBV_QP_RATE_LIMIT;
 
 /// What a modify sets.
 fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
@@ -280,7 +280,7 @@ verbs! {
 
     fn ibv_destroy_qp(qp: Owned<Qp>) -> () {
         qp.inner.destroy(|inner| {
-            // What was sent before is lost if the queue pair is attached to a group, and stays; so it is with other devices.
+            // As drivers do: a program that has destroyed it does not expect its number any more.
             inner.discard_completions();
             inner.destroy()
         })?;
