@@ -1,6 +1,8 @@
 //! Completion queues and completion channels.
 
 mod channel;
+#[cfg(test)]
+mod counted_tests;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -219,7 +219,7 @@ impl RegionTable {
         if window.pd != domain.pd {
             return Err(no_window);
         }
-        check_new_key(bind)?;
+        check_new_key(self.slots.key(index).ok_or(no_window)?, bind.key)?;
         let bound = window.len > 0;
         match mw_type {
             MwType::Type1 if bind.access.contains(Access::ZERO_BASED) => {
@@ -405,10 +405,10 @@ impl RegionTable {
 }
 
 /// The consumer gives the low byte of the new key; the device keeps the rest (IBTA 10.6.7.2).
-fn check_new_key(bind: &Bind) -> Result<(), BindError> {
-    match bind.key ^ bind.window {
-        0 => Err(BindError::SameKey { key: bind.window }),
+fn check_new_key(window: u32, key: u32) -> Result<(), BindError> {
+    match key ^ window {
+        0 => Err(BindError::SameKey { key }),
         1..=0xff => Ok(()),
-        _ => Err(BindError::ForeignKey { window: bind.window, key: bind.key }),
+        _ => Err(BindError::ForeignKey { window, key }),
     }
 }
