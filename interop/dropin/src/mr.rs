@@ -125,19 +125,19 @@ fn page_in(addr: usize, length: usize, access: Access) -> Result<(), Errno> {
     let page = page.ok().flatten().and_then(|page| usize::try_from(page).ok()).unwrap_or(4096);
     let start = addr / page * page;
     let end = addr.checked_add(length).ok_or(Errno(libc::EINVAL))?;
-    let advice = if access.contains(Access::LOCAL_WRITE) {
-        libc::MADV_POPULATE_WRITE
-    } else {
-        libc::MADV_POPULATE_READ
+    let populate = |advice| {
+        // SAFETY: it brings pages in and changes no byte of them.
+        let done = unsafe { libc::madvise(start as *mut c_void, end - start, advice) };
+        if done == 0 { Ok(()) } else { Err(Errno::last()) }
     };
-    // SAFETY: it brings pages in and changes no byte of them.
-    match unsafe { libc::madvise(start as *mut c_void, end - start, advice) } {
-        0 => Ok(()),
-        _ => match Errno::last() {
-            Errno(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
-            // Memory that cannot be brought in so, and kernels before 5.14, which do not know this.
-            _ => Ok(()),
-        },
+    let read = || populate(libc::MADV_POPULATE_READ);
+    let writes = access.contains(Access::LOCAL_WRITE);
+    match if writes { populate(libc::MADV_POPULATE_WRITE) } else { read() } {
+        Err(Errno(libc::ENOMEM | libc::EFAULT)) => Err(Errno(libc::EFAULT)),
+        // There is memory, and it may not be written.
+        Err(Errno(libc::EINVAL)) if writes && read().is_ok() => Err(Errno(libc::EFAULT)),
+        // Done; or memory that cannot be brought in so, or a kernel before 5.14, which does not know this.
+        _ => Ok(()),
     }
 }
 

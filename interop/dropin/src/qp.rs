@@ -62,8 +62,11 @@ impl Qp {
         parts: &Parts<'_>,
         cap: &mut ibv_qp_cap,
     ) -> Result<Box<Self>, Errno> {
-        let qp_type = QpType::from_code(parts.qp_type).filter(|qp_type| *qp_type != QpType::Gsi);
-        let qp_type = qp_type.ok_or(Errno::UNSUPPORTED)?;
+        let qp_type = match (QpType::from_code(parts.qp_type), parts.qp_type) {
+            (Some(qp_type), _) if qp_type != QpType::Gsi => qp_type,
+            (_, IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER) => return Err(Errno::UNSUPPORTED),
+            _ => return Err(Errno::INVALID),
+        };
         // SAFETY: the program made them and has not destroyed them.
         let (send_cq, recv_cq, srq) =
             unsafe { (Cq::of(parts.send_cq), Cq::of(parts.recv_cq), Srq::of(parts.srq)) };
