@@ -205,6 +205,7 @@ impl Background {
             if self.handover.swap(false, Ordering::SeqCst) {
                 watch.polling = false;
             }
+            let publish = port.publish_if_due(now);
             if watch.polling {
                 port.sweep();
                 drop(port);
@@ -217,8 +218,14 @@ impl Background {
             let now = Instant::now();
             if busy {
                 active_until = now + SPIN;
-            } else if now >= active_until && self.sleep(BLOCKED, move || port.next_wanted()) {
-                next_look = now;
+            } else if now >= active_until {
+                let until = move || {
+                    let (due, listens) = port.next_wanted();
+                    (due.into_iter().chain(publish).min(), listens)
+                };
+                if self.sleep(BLOCKED, until) {
+                    next_look = now;
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! What a program that simply exits still owes its peers.
 //!
 //! An acknowledgement may be held for a moment, for the program's answer to take it along. A program that exits without
-//! closing its devices would take it to the grave, and its peer would repeat in vain until it gives up.
+//! closing its devices would take it to the grave, and its peer would repeat in vain until it gives up. And whoever reads
+//! its published counters should find the last ones.
 
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
@@ -19,6 +20,7 @@ extern "C" fn at_exit() {
     for port in ports.iter().filter_map(Weak::upgrade) {
         if port.is_ours() {
             port.let_go();
+            port.publish_at_exit();
         }
     }
 }
