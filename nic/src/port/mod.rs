@@ -16,7 +16,8 @@ mod published;
 mod throttle;
 
 pub(crate) use background::Background;
-pub(crate) use fork::generation;
+pub(crate) use exit::run_at_exit;
+pub(crate) use fork::{close_file_in_child, generation};
 pub(crate) use io::{Io, SimIo, SimPacket, UdpIo};
 pub(crate) use lane::Lane;
 

@@ -25,6 +25,8 @@ mod gids;
 mod publish;
 mod run_dir;
 mod settings;
+mod speed;
+mod tree;
 
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
@@ -32,10 +34,15 @@ pub(crate) use publish::Publication;
 pub use publish::{Published, published};
 pub use run_dir::default_run_dir;
 pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
+pub use speed::{PortSpeed, speed};
 
+use crate::device::DeviceInner;
 use crate::net::BindError;
+use crate::queue::locked;
 use crate::{Device, DeviceConfig, Error, Result};
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
 
 /// What a process has.
 #[derive(Clone, Debug)]
@@ -83,6 +90,10 @@ impl NamedDevice {
     /// As [`Device::open`]. Only an address that is taken makes it try the next.
     pub fn open(&self) -> Result<Device> {
         let device = self.open_somewhere()?;
+        let mut open = locked(&OPEN);
+        open.retain(|(_, device)| device.strong_count() > 0);
+        open.push((self.guid, Arc::downgrade(&device.inner)));
+        drop(open);
         if let Some(run_dir) = &self.run_dir {
             let publication = Publication::new(run_dir, &self.name, device.address());
             match publication {
@@ -93,6 +104,11 @@ impl NamedDevice {
             }
         }
         Ok(device)
+    }
+
+    /// Its address, if that does not depend on what is free.
+    fn only_address(&self) -> Option<IpAddr> {
+        if let [only] = &*self.addresses { Some(only.ip) } else { None }
     }
 
     fn open_somewhere(&self) -> Result<Device> {
@@ -112,6 +128,16 @@ impl NamedDevice {
         }
         at(last)
     }
+}
+
+/// The devices of this process that are open, by GUID.
+static OPEN: Mutex<Vec<([u8; 8], Weak<DeviceInner>)>> = Mutex::new(Vec::new());
+
+/// A device, if this process, not its parent, has opened it.
+fn opened(device: &NamedDevice) -> Option<Device> {
+    let open = locked(&OPEN);
+    let same = open.iter().rev().filter(|(guid, _)| *guid == device.guid);
+    same.filter_map(|(_, inner)| Some(Device { inner: inner.upgrade()? })).find(|d| d.inner.port.is_ours())
 }
 
 #[cfg(test)]
