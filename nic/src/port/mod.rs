@@ -216,15 +216,26 @@ impl Port {
 
     /// Posts a work request that has its place reserved in `qp`.
     pub(crate) fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
+        let sends = matches!(work, Work::Send(_));
+        self.post_list(qp, sends, std::iter::once(work)).map_err(|(_, error)| error)
+    }
+
+    /// Posts work requests that have their places reserved in `qp`, up to the first that is refused: with the error comes
+    /// how many were posted before. `sends`: whether they are for the send queue.
+    pub(crate) fn post_list(
+        &self,
+        qp: &QpShared,
+        sends: bool,
+        works: impl Iterator<Item = Work>,
+    ) -> Result<(), (usize, PostError)> {
         let qpn = qp.config.qpn;
         let Some(mut lane) = self.lane.try_lock() else {
-            qp.leave(work);
+            works.for_each(|work| qp.leave(work));
             self.ring(qpn);
             return Ok(());
         };
         self.stir(&mut lane);
-        let sends = matches!(work, Work::Send(_));
-        let result = lane.engine.post(qpn, work);
+        let result = lane.engine.post_list(qpn, works);
         // The first request of a burst leaves at once; those behind it join in trains while it is on the way. A receive
         // gives nothing to send.
         if sends && (lane.note_answer() || lane.engine.is_urgent(qpn, || self.now())) {

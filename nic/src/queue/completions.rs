@@ -6,7 +6,7 @@ use super::waiters::Waiters;
 use super::wishes::{Wish, Wishes};
 use qp::WorkCompletion;
 use std::collections::TryReserveError;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -24,6 +24,8 @@ pub(crate) struct CqShared {
     capacity: AtomicU32,
     channel: Option<Arc<ChannelShared>>,
     pub(super) events: EventCounts,
+    /// What the program calls it.
+    pub(crate) context: AtomicU64,
     /// Tasks that await a completion.
     pub(crate) waiters: Waiters,
     /// Events that are due on the channel, until the engine's driver delivers them.
@@ -80,6 +82,7 @@ pub(crate) fn completion_queue(
         capacity: AtomicU32::new(room.capacity),
         channel,
         events: EventCounts::default(),
+        context: AtomicU64::new(0),
         waiters: Waiters::default(),
         due: AtomicU32::new(0),
         wakes: AtomicBool::new(false),
