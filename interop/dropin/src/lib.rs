@@ -39,4 +39,5 @@ mod slot;
 mod srq;
 mod strings;
 mod stubs;
+mod tree;
 mod trampoline;

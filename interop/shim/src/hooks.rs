@@ -108,6 +108,10 @@ hooks! {
     __realpath_chk(path: Path, to: Ptr, room: usize), path -> Ptr;
     canonicalize_file_name(path: Path), path -> Ptr;
     chdir(path: Path), path -> c_int;
+    getxattr(path: Path, name: Path, value: Ptr, room: usize), path -> c_long;
+    lgetxattr(path: Path, name: Path, value: Ptr, room: usize), path -> c_long;
+    listxattr(path: Path, list: Ptr, room: usize), path -> c_long;
+    llistxattr(path: Path, list: Ptr, room: usize), path -> c_long;
     statfs(path: Path, status: Ptr), path -> c_int;
     statfs64(path: Path, status: Ptr), path -> c_int;
     statvfs(path: Path, status: Ptr), path -> c_int;
