@@ -39,5 +39,5 @@ mod slot;
 mod srq;
 mod strings;
 mod stubs;
-mod tree;
 mod trampoline;
+mod tree;

@@ -3,7 +3,7 @@
 
 use super::view::View;
 use crate::engine::DropReason;
-use crate::process::{ProcessConfig, speed};
+use crate::process::{GidLayout, ProcessConfig, speed};
 use qp::Gid;
 use std::path::PathBuf;
 
@@ -86,7 +86,7 @@ pub(super) fn live(view: &View<'_>) -> Vec<File> {
         (format!("{port}/state"), format!("{state}\n")),
         (format!("{port}/phys_state"), format!("{phys_state}\n")),
     ];
-    for index in 0..view.entries {
+    for index in 0..GidLayout::ENTRIES {
         let entry = view.gids.iter().find(|entry| entry.index == index);
         let netdev = entry.and_then(|entry| entry.interface.as_ref()).map(|interface| &*interface.name);
         // The kernel answers a read of type or interface of an empty entry with an error; here nothing is read.

@@ -10,8 +10,7 @@ use std::net::IpAddr;
 /// A device at this moment, open or not.
 pub(super) struct View<'a> {
     pub(super) device: &'a NamedDevice,
-    /// How many entries the GID table has, of which those in `gids` are not empty.
-    pub(super) entries: u32,
+    /// The entries of the GID table that are not empty.
     pub(super) gids: Vec<GidEntry>,
     pub(super) active: bool,
     pub(super) pkeys: Vec<PKey>,
@@ -22,13 +21,11 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(super) fn new(device: &'a NamedDevice, layout: GidLayout) -> Self {
-        let entries = layout.entries();
         if let Some(open) = opened(device) {
             let own = open.gid_table().into_iter().next();
             let interface = own.as_ref().and_then(|own| own.interface.clone());
             return Self {
                 device,
-                entries,
                 gids: own.map_or_else(Vec::new, |own| layout.table(&own)),
                 active: open.port_attr().active,
                 pkeys: open.pkeys(),
@@ -49,7 +46,6 @@ impl<'a> View<'a> {
         });
         Self {
             device,
-            entries,
             gids: own.map_or_else(Vec::new, |own| layout.table(&own)),
             active: true,
             pkeys: device.config.pkeys.clone(),
