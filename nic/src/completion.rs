@@ -72,6 +72,14 @@ impl CompletionQueue {
         self.inner.id.0
     }
 
+    /// From now on completions say when they were delivered, by [`Device::clock`](crate::Device::clock). There is no way
+    /// back: it costs each completion a look at the clock.
+    pub fn stamp_completions(&self) {
+        let clock = self.inner.device.port.clock.clone();
+        // Asked for again, nothing changes.
+        let _ = self.inner.shared.stamp.set(Box::new(move || clock.nanos()));
+    }
+
     /// Whether queue pairs or shared receive queues complete to it; not in a forked child.
     #[must_use]
     pub fn is_used(&self) -> bool {

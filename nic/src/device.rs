@@ -453,6 +453,13 @@ impl Device {
         port.with_lane(|lane| trace::sample::of(lane, now, at))
     }
 
+    /// What the device's clock shows, in nanoseconds: the one that completions are
+    /// [stamped](CompletionQueue::stamp_completions) with. It is the kernel's monotonic clock, or that of the simulation.
+    #[must_use]
+    pub fn clock(&self) -> u64 {
+        self.inner.port.clock.nanos()
+    }
+
     /// Makes progress: takes in what arrived and sends what is due. Whoever polls a completion queue or waits does
     /// so anyway; this is for programs that poll memory that a peer writes.
     pub fn progress(&self) {

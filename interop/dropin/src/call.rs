@@ -4,9 +4,8 @@
 //! and stays so during the call; an object that verbs returned is passed on as it is until it is destroyed. NULL where
 //! an object is needed is EINVAL.
 
-use crate::abi::{ibv_recv_wr, ibv_send_wr};
 use crate::errno::Errno;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -147,6 +146,15 @@ impl<T> DerefMut for InOut<'_, T> {
     }
 }
 
+impl<T> Arg for Option<InOut<'_, T>> {
+    type Raw = *mut T;
+
+    unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
+        // SAFETY: it points to a structure of the program, which lends it for the call.
+        Ok(unsafe { raw.as_mut() }.map(InOut))
+    }
+}
+
 impl<T> Arg for InOut<'_, T> {
     type Raw = *mut T;
 
@@ -225,7 +233,23 @@ macro_rules! plain {
     )*};
 }
 
-plain!(u8, u16, u32, i32, u64, usize, *mut c_void, *const c_void, *mut ibv_send_wr, *mut ibv_recv_wr);
+plain!(u8, u16, u32, i32, u64, usize);
+
+impl<T> Arg for *mut T {
+    type Raw = Self;
+
+    unsafe fn take(raw: Self) -> Result<Self, Errno> {
+        Ok(raw)
+    }
+}
+
+impl<T> Arg for *const T {
+    type Raw = Self;
+
+    unsafe fn take(raw: Self) -> Result<Self, Errno> {
+        Ok(raw)
+    }
+}
 
 /// What a function returns that reports by an error number: 0, or the number. It is left in `errno` too.
 impl Reply for () {

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::call::{Handle, Object, Owned, verbs};
 use crate::channel::Channel;
 use crate::context::Context;
+use crate::cq_ex::Reader;
 use crate::errno::Errno;
 use crate::events::Watch;
 use crate::hub::{Hub, locked};
@@ -19,7 +20,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 pub(crate) struct Cq {
     pub(crate) c: UnsafeCell<ibv_cq_ex>,
     pub(crate) inner: Slot<CompletionQueue>,
-    hub: Arc<Hub>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) reader: OnceLock<Reader>,
     pub(crate) watch: OnceLock<Watch>,
     acknowledging: Mutex<()>,
     acknowledged: Condvar,
@@ -53,6 +55,7 @@ impl Cq {
             c: UnsafeCell::new(c),
             inner: Slot::new(inner),
             hub: Arc::clone(&context.hub),
+            reader: OnceLock::new(),
             watch: OnceLock::new(),
             acknowledging: Mutex::new(()),
             acknowledged: Condvar::new(),

@@ -1,7 +1,7 @@
 //! Errors, as the numbers that verbs return.
 
 use rnic::engine::{ModifyQpError, ResourceError};
-use rnic::{BufferError, Error, PostError, RegisterError};
+use rnic::{AccessError, BufferError, Error, PostError, RegisterError};
 use std::ffi::c_int;
 
 /// An error number.
@@ -48,6 +48,8 @@ impl From<Error> for Errno {
             Error::Post(PostError::QueueFull { .. }) => Self::NO_MEMORY,
             Error::Os { source, .. } => source.into(),
             Error::Memory(BufferError::Fault(_)) => Self(libc::EFAULT),
+            Error::Access(AccessError::OutOfRange { .. } | AccessError::Fault { .. }) => Self(libc::EFAULT),
+            Error::Access(AccessError::Denied { .. }) => Self(libc::EPERM),
             Error::Open(_) => Self(libc::EADDRNOTAVAIL),
             // The kernel refuses a context that another process opened so.
             Error::Forked => Self(libc::EACCES),

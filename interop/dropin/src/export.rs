@@ -5,8 +5,8 @@
 
 use crate::trampoline::{exports, jump};
 use crate::{
-    ah, channel, cm, context, cq, devices, ece, events, fork, gid, import, kern, mr, pd, qp, query, srq,
-    strings,
+    ah, channel, cm, context, cq, devices, ece, events, fork, gid, import, kern, mr, pd, qp, qp_ex, query,
+    srq, strings,
 };
 
 exports! {
@@ -59,7 +59,7 @@ exports! {
     "ibv_node_type_str" "@@IBVERBS_1.1" => strings::ibv_node_type_str;
     "ibv_open_device" "@@IBVERBS_1.1" => context::ibv_open_device;
     "ibv_port_state_str" "@@IBVERBS_1.1" => strings::ibv_port_state_str;
-    "ibv_qp_to_qp_ex" "@@IBVERBS_1.6" => qp::ibv_qp_to_qp_ex;
+    "ibv_qp_to_qp_ex" "@@IBVERBS_1.6" => qp_ex::ibv_qp_to_qp_ex;
     "ibv_query_device" "@@IBVERBS_1.1" => query::ibv_query_device;
     "ibv_query_ece" "@@IBVERBS_1.10" => ece::ibv_query_ece;
     "ibv_query_gid" "@@IBVERBS_1.1" => gid::ibv_query_gid;

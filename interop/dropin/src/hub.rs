@@ -6,6 +6,7 @@
 use crate::devices;
 use crate::errno::Errno;
 use crate::events::{Listener, Tables};
+use crate::xrc::Shared;
 use rnic::process::{GidLayout, NamedDevice, is_usable, resolve};
 use rnic::{AddressVector, Device, GidEntry};
 use std::sync::atomic::AtomicBool;
@@ -27,6 +28,8 @@ pub(crate) struct Hub {
     pub(crate) tables: Mutex<Tables>,
     pub(crate) listener: Mutex<Option<Listener>>,
     pub(crate) news: AtomicBool,
+    /// XRC domains that go by files.
+    pub(crate) xrcds: Mutex<Vec<Shared>>,
 }
 
 /// What is open, by number.
@@ -54,6 +57,7 @@ impl Hub {
             tables: Mutex::default(),
             listener: Mutex::new(None),
             news: AtomicBool::new(false),
+            xrcds: Mutex::default(),
         });
         open.push((index, Arc::downgrade(&hub)));
         drop(open);

@@ -1,11 +1,13 @@
 //! Memory regions.
 
 use crate::abi::*;
-use crate::call::{Handle, Object, Owned, Value, verbs};
+use crate::call::{Handle, Object, Owned, Value, list, verbs};
 use crate::errno::Errno;
+use crate::handles::{self, Handled, Kind};
 use crate::pd::Pd;
+use crate::post::sge;
 use crate::slot::Slot;
-use rnic::{Access, MemoryRegion, Rereg, UserMemory};
+use rnic::{Access, Advice, MemoryRegion, NotDestroyed, NullRegion, Rereg, UserMemory};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -13,31 +15,76 @@ use std::ffi::{c_int, c_uint, c_void};
 #[repr(C)]
 pub(crate) struct Mr {
     pub(crate) c: UnsafeCell<ibv_mr>,
-    pub(crate) inner: Slot<MemoryRegion>,
+    inner: Slot<Region>,
+}
+
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: the work is to be done on return; it is in any case.
+const FLUSH: u32 = 1;
+
+/// What a region is.
+enum Region {
+    /// Memory of the program, or of the device.
+    Memory(MemoryRegion),
+    /// Nothing: reads as zeroes and swallows what is written.
+    Null(NullRegion),
+    /// Another's, under a name of its own.
+    Imported,
 }
 
 impl Object for Mr {
     type C = ibv_mr;
 }
 
+impl Handled for Mr {
+    const KIND: Kind = Kind::Mr;
+}
+
 impl Mr {
+    /// A region in `pd`, given to the program.
     pub(crate) fn new(
         inner: MemoryRegion,
         pd: &Pd,
         addr: *mut c_void,
         length: usize,
-    ) -> Result<Box<Self>, Errno> {
-        let c = ibv_mr {
-            context: pd.context()?.as_c(),
-            pd: pd.as_c(),
-            addr,
-            length,
-            handle: 0,
-            lkey: inner.lkey(),
-            rkey: inner.rkey(),
-        };
-        Ok(Box::new(Self { c: UnsafeCell::new(c), inner: Slot::new(inner) }))
+    ) -> Result<Handle<ibv_mr>, Errno> {
+        let (lkey, rkey) = (inner.lkey(), inner.rkey());
+        Self::give_as(Region::Memory(inner), pd, addr, length, (lkey, rkey))
     }
+
+    fn give_as(
+        inner: Region,
+        pd: &Pd,
+        addr: *mut c_void,
+        length: usize,
+        (lkey, rkey): (u32, u32),
+    ) -> Result<Handle<ibv_mr>, Errno> {
+        let (context, pd) = (pd.context()?.as_c(), pd.as_c());
+        let c = ibv_mr { context, pd, addr, length, handle: handles::next(), lkey, rkey };
+        Ok(handles::give(Box::new(Self { c: UnsafeCell::new(c), inner: Slot::new(inner) }), Self::handle))
+    }
+
+    fn handle(&self) -> u32 {
+        self.structure().handle
+    }
+
+    fn structure(&self) -> ibv_mr {
+        // SAFETY: it changes only while the program registers the region anew.
+        unsafe { *self.c.get() }
+    }
+
+    /// The key for work requests of this side.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.structure().lkey
+    }
+}
+
+/// The region of a handle, for another context.
+pub(crate) fn import(pd: &Pd, handle: u32) -> Result<Handle<ibv_mr>, Errno> {
+    let of = handles::with(handle, Mr::structure)?;
+    let (context, pd) = (pd.context()?.as_c(), pd.as_c());
+    // Programs know of the number and the keys alone.
+    let c = ibv_mr { context, pd, addr: std::ptr::null_mut(), length: 0, ..of };
+    Ok(Box::new(Mr { c: UnsafeCell::new(c), inner: Slot::new(Region::Imported) }).give())
 }
 
 /// Rights that a device may do without: they are hints (`IBV_ACCESS_OPTIONAL_RANGE`).
@@ -97,7 +144,7 @@ fn register(
     let memory = memory(addr, length, access)?;
     let whole = memory.is_whole();
     let inner = pd.inner.get()?.register_memory(memory, va.filter(|_| !whole), access)?;
-    Ok(Mr::new(inner, pd, addr, length)?.give())
+    Mr::new(inner, pd, addr, length)
 }
 
 fn reregister(
@@ -113,7 +160,7 @@ fn reregister(
     if flags & !ALL != 0 || flags == 0 {
         return Err(Errno::INVALID);
     }
-    let inner = mr.inner.get_mut()?;
+    let Region::Memory(inner) = mr.inner.get_mut()? else { return Err(Errno::INVALID) };
     let mut change = Rereg::new();
     let rights = if has(IBV_REREG_MR_CHANGE_ACCESS) { access(rights) } else { inner.access() };
     if has(IBV_REREG_MR_CHANGE_ACCESS) {
@@ -154,7 +201,13 @@ verbs! {
     }
 
     fn ibv_dereg_mr(mr: Owned<Mr>) -> () {
-        mr.inner.destroy(MemoryRegion::deregister)?;
+        mr.inner.destroy(|region| match region {
+            Region::Memory(region) => region
+                .deregister()
+                .map_err(|refused| NotDestroyed { object: Region::Memory(refused.object), error: refused.error }),
+            Region::Null(_) | Region::Imported => Ok(()),
+        })?;
+        handles::forget(mr.handle());
         mr.free();
         Ok(())
     }
@@ -176,6 +229,28 @@ verbs! {
                 IBV_REREG_MR_ERR_INPUT
             }
         }))
+    }
+
+    fn alloc_null_mr(pd: &Pd) -> Handle<ibv_mr> {
+        let inner = pd.inner.get()?.alloc_null_mr()?;
+        let lkey = inner.lkey();
+        Mr::give_as(Region::Null(inner), pd, std::ptr::null_mut(), usize::MAX, (lkey, 0))
+    }
+
+    fn advise_mr(pd: &Pd, advice: c_uint, flags: u32, sges: *mut ibv_sge, count: u32) -> () {
+        let advice = match advice {
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Advice::Prefetch,
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Advice::PrefetchWrite,
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Advice::PrefetchNoFault,
+            _ => return Err(Errno::UNSUPPORTED),
+        };
+        if flags & !FLUSH != 0 || count == 0 || sges.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the program says that there are so many.
+        let sges = unsafe { list(sges, count as usize) };
+        let sges: Vec<_> = sges.iter().map(sge).collect();
+        Ok(pd.inner.get()?.advise(advice, &sges)?)
     }
 
     /// There is no device whose memory could be shared.

@@ -10,17 +10,20 @@ use std::ffi::c_int;
 /// Completions that are taken at a time: what most programs ask for.
 const BATCH: usize = 16;
 
+/// Immediate data, which travels and is read in network order, or a key, which is a number.
+pub(crate) fn number(of: &WorkCompletion) -> u32 {
+    if of.flags.contains(WcFlags::WITH_INV) { of.imm_or_rkey } else { of.imm_or_rkey.to_be() }
+}
+
 /// A completion as verbs have it.
 fn structure(of: &WorkCompletion) -> ibv_wc {
-    // The immediate data travels, and is read, in network order; a key is a number.
-    let imm = if of.flags.contains(WcFlags::WITH_INV) { of.imm_or_rkey } else { of.imm_or_rkey.to_be() };
     ibv_wc {
         wr_id: of.wr_id,
         status: of.status as ibv_wc_status,
         opcode: of.opcode as ibv_wc_opcode,
         vendor_err: of.vendor_err,
         byte_len: of.byte_len,
-        __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: imm },
+        __bindgen_anon_1: ibv_wc__bindgen_ty_1 { imm_data: number(of) },
         qp_num: of.qpn.value(),
         src_qp: of.src_qpn.value(),
         wc_flags: of.flags.bits(),

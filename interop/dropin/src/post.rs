@@ -15,18 +15,18 @@ use std::marker::PhantomData;
 const MAX_SGE: usize = 32;
 
 /// The elements of a work request.
-fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
+pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
     let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(Errno::INVALID)?;
     // SAFETY: the program says that there are so many, and leaves them as they are until the call returns.
     Ok(unsafe { list(first, count) })
 }
 
-fn sge(of: &ibv_sge) -> Sge {
+pub(crate) fn sge(of: &ibv_sge) -> Sge {
     Sge { addr: of.addr, length: of.length, lkey: of.lkey }
 }
 
 /// Memory that a work request names.
-fn gather(sges: &[ibv_sge]) -> Gather {
+pub(crate) fn gather(sges: &[ibv_sge]) -> Gather {
     match sges {
         [] => Gather::Empty,
         [one] => Gather::One(sge(one)),
@@ -83,7 +83,7 @@ pub(crate) fn bind(mw: *const ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Resu
     // SAFETY: the program says that they are there.
     let (window, mr) = unsafe { (mw.as_ref(), Mr::of(info.mr)) };
     let lkey = match mr {
-        Some(mr) => mr.inner.get()?.lkey(),
+        Some(mr) => mr.lkey(),
         // Bound to nothing.
         None if info.length == 0 => 0,
         None => return Err(Errno::INVALID),

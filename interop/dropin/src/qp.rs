@@ -9,6 +9,7 @@ use crate::errno::Errno;
 use crate::events::Watch;
 use crate::hub::{Hub, locked};
 use crate::pd::Pd;
+use crate::qp_ex::{Builder, WrFlush, wr_flush};
 use crate::slot::Slot;
 use crate::srq::Srq;
 use rnic::{
@@ -25,6 +26,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) c: UnsafeCell<ibv_qp_ex>,
+    /// Where headers after rdma-core 44 have it.
+    wr_flush: WrFlush,
+    pub(crate) builder: OnceLock<Builder>,
     pub(crate) inner: Slot<QueuePair>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) watch: OnceLock<Watch>,
@@ -111,6 +115,8 @@ impl Qp {
         let source = EventSource::QueuePair(inner.qpn());
         let qp = Box::new(Self {
             c: UnsafeCell::new(c),
+            wr_flush,
+            builder: OnceLock::new(),
             inner: Slot::new(inner),
             hub: Arc::clone(&context.hub),
             watch: OnceLock::new(),
@@ -283,9 +289,5 @@ verbs! {
     fn ibv_detach_mcast(qp: &Qp, gid: InOut<'_, ibv_gid>, _lid: u16) -> () {
         // SAFETY: 16 bytes, under two names.
         Ok(qp.inner.get()?.detach_mcast(Gid(unsafe { gid.raw }))?)
-    }
-
-    fn ibv_qp_to_qp_ex(_qp: &Qp) -> Handle<ibv_qp_ex> {
-        Err(Errno::UNSUPPORTED)
     }
 }

@@ -8,6 +8,7 @@ use crate::errno::Errno;
 use rnic::Device;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::{offset_of, zeroed};
+use std::time::Duration;
 
 /// No vendor: the IEEE has given this OUI to nobody.
 const VENDOR: u32 = 0xff_ffff;
@@ -161,13 +162,14 @@ verbs! {
     }
 
     /// What the clock of completions shows.
-    fn query_rt_values(_context: &Context, values: InOut<'_, ibv_values_ex>) -> () {
+    fn query_rt_values(context: &Context, values: InOut<'_, ibv_values_ex>) -> () {
         let asked = values.comp_mask;
         let mut values = values;
         values.comp_mask = asked & IBV_VALUES_MASK_RAW_CLOCK;
         if values.comp_mask != 0 {
-            let now = crate::clock::monotonic();
-            values.raw_clock = timespec { tv_sec: now.as_secs() as _, tv_nsec: now.subsec_nanos().into() };
+            let now = Duration::from_nanos(context.hub.device.clock());
+            let seconds = now.as_secs().try_into().unwrap_or(__time_t::MAX);
+            values.raw_clock = timespec { tv_sec: seconds, tv_nsec: now.subsec_nanos().into() };
         }
         Ok(())
     }

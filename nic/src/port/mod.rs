@@ -30,6 +30,7 @@ use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use host::Host;
+use nix::time::{ClockId, clock_gettime};
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
@@ -54,6 +55,18 @@ pub(crate) enum Clock {
     Real,
     /// The time of a simulation.
     Virtual(Arc<World>),
+}
+
+impl Clock {
+    /// The nanoseconds of the kernel's monotonic clock, or since the simulation began.
+    pub(crate) fn nanos(&self) -> u64 {
+        let now = match self {
+            // The kernel has this clock since it boots.
+            Self::Real => clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from),
+            Self::Virtual(world) => world.elapsed(),
+        };
+        u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 /// A port, shared by all objects of its device.

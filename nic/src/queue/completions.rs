@@ -7,13 +7,16 @@ use super::wishes::{Wish, Wishes};
 use qp::WorkCompletion;
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 /// Takes a lock whose holder cannot leave its data half changed.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// A clock that counts nanoseconds.
+pub(crate) type Stamp = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// The program's side of a completion queue.
 pub(crate) struct CqShared {
@@ -24,6 +27,8 @@ pub(crate) struct CqShared {
     capacity: AtomicU32,
     channel: Option<Arc<ChannelShared>>,
     pub(super) events: EventCounts,
+    /// What time it is, if completions are to say when they were delivered.
+    pub(crate) stamp: OnceLock<Stamp>,
     /// What the program calls it.
     pub(crate) context: AtomicU64,
     /// Tasks that await a completion.
@@ -82,6 +87,7 @@ pub(crate) fn completion_queue(
         capacity: AtomicU32::new(room.capacity),
         channel,
         events: EventCounts::default(),
+        stamp: OnceLock::new(),
         context: AtomicU64::new(0),
         waiters: Waiters::default(),
         due: AtomicU32::new(0),
@@ -92,7 +98,10 @@ pub(crate) fn completion_queue(
 
 impl CqProducer {
     /// Publishes a completion. `wakes`: it is solicited, or an error.
-    pub(crate) fn push(&mut self, completion: WorkCompletion, wakes: bool) -> Pushed {
+    pub(crate) fn push(&mut self, mut completion: WorkCompletion, wakes: bool) -> Pushed {
+        if let Some(now) = self.shared.stamp.get() {
+            completion.timestamp = now();
+        }
         if self.overrun || !self.ring.push(completion) {
             return self.fail();
         }

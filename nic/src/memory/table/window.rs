@@ -212,7 +212,8 @@ impl RegionTable {
     /// Binds a memory window, see [`qp::Memory::bind`]. All is checked before anything changes.
     pub(super) fn bind_window(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {
         let no_window = BindError::NoWindow { key: bind.window };
-        let index = self.slots.index(bind.window).ok_or(no_window)?;
+        // By what never changes: between the post of a bind and this, another may have changed the rest.
+        let index = self.slots.family(bind.window);
         let (mw_type, window) = self.window(index).ok_or(no_window)?;
         // IBTA C10-72.
         if window.pd != domain.pd {
