@@ -1,6 +1,9 @@
 """Runs the tests of pyverbs and prints a line for each: what came of it, its name, and why.
 
-usage: run.py FOLDER OPTION...    FOLDER as `install` makes it, and options of pyverbs' own run_tests.py (--dev, --gid, ...)
+usage: run.py FOLDER [--without PREFIX]... OPTION... [TEST]...
+
+FOLDER is as `install` makes it; tests whose names begin with a PREFIX are not run. The options are those of pyverbs' own
+run_tests.py (--dev, --gid, ...); TESTs are the names of those to run, by default all.
 """
 
 import faulthandler
@@ -46,8 +49,21 @@ class Lines(unittest.TestResult):
         self.say("fail", test, "unexpected success")
 
 
+def chosen(suite, without):
+    """The tests of a suite, but for those whose names begin with one of these."""
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from chosen(test, without)
+        elif not test.id().startswith(tuple(without)):
+            yield test
+
+
 def main():
     folder = sys.argv.pop(1)
+    without = []
+    while sys.argv[1:2] == ["--without"]:
+        without.append(sys.argv.pop(2))
+        sys.argv.pop(1)
     sys.path.insert(0, os.path.join(folder, "package/usr/lib/python3/dist-packages"))
     sys.path.insert(0, os.path.join(folder, "tests"))
     sys.path.insert(0, folder)
@@ -62,7 +78,7 @@ def main():
     loader = unittest.defaultTestLoader
     suite = loader.loadTestsFromNames(names) if names else loader.loadTestsFromModule(tests)
     result = Lines()
-    suite.run(result)
+    unittest.TestSuite(chosen(suite, without)).run(result)
     print("done", result.testsRun, "", sep="\t", flush=True)
 
 
