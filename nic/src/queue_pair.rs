@@ -347,6 +347,13 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Takes its completions that nobody has polled out of its completion queues, as drivers do with those of a queue pair
+    /// that goes to RESET or is destroyed; returns how many there were. 0 in a forked child.
+    pub fn discard_completions(&self) -> usize {
+        let Ok(port) = self.device.port() else { return 0 };
+        port.control(|e| e.discard_completions(self.qpn()))
+    }
+
     /// All attributes that were set, and the state; nothing in a forked child.
     #[must_use]
     pub fn query(&self) -> QpAttr {

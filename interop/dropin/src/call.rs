@@ -359,7 +359,6 @@ macro_rules! verbs {
         pub(crate) unsafe extern "C" fn $name(
             $($arg: <$ty as $crate::call::Arg>::Raw),*
         ) -> <$reply as $crate::call::Reply>::Raw {
-            #[expect(clippy::unnecessary_wraps, reason = "some verbs cannot fail")]
             fn body($($arg: $ty),*) -> Result<$reply, $crate::errno::Errno> $body
             $crate::call::shield(stringify!($name), || {
                 $(

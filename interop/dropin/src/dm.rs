@@ -33,7 +33,10 @@ impl Handled for Dm {
 }
 
 /// A piece of memory, in words, because atomic operations want it aligned.
-struct Block(Box<[UnsafeCell<u64>]>);
+struct Block {
+    words: Box<[UnsafeCell<u64>]>,
+    length: u64,
+}
 
 // SAFETY: nobody has references into it; all accesses are copies that may meet each other.
 unsafe impl Send for Block {}
@@ -41,15 +44,11 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn len(&self) -> u64 {
-        size_of_val(&*self.0) as u64
-    }
-
     /// A part of it.
     fn part(self: &Arc<Self>, offset: u64, length: usize) -> Result<UserMemory, Errno> {
-        let end = offset.checked_add(length as u64).filter(|end| *end <= self.len());
+        let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
         end.ok_or(Errno::INVALID)?;
-        let start = self.0.as_ptr() as usize + usize::try_from(offset).map_err(|_| Errno::INVALID)?;
+        let start = self.words.as_ptr() as usize + usize::try_from(offset).map_err(|_| Errno::INVALID)?;
         // SAFETY: nobody holds references to it, and it is kept as long as it is registered.
         Ok(unsafe { UserMemory::new(start, length as u64) }.keeping(Arc::clone(self) as _))
     }
@@ -67,6 +66,13 @@ pub(crate) fn import(context: &Context, handle: u32) -> Result<Handle<ibv_dm>, E
     Ok(new(context, memory, handle, true).give())
 }
 
+/// Whether a copy is one of words.
+fn aligned(offset: u64, length: usize) -> Result<(), Errno> {
+    const WORD: u64 = 4;
+    let whole = offset.is_multiple_of(WORD) && (length as u64).is_multiple_of(WORD);
+    if whole { Ok(()) } else { Err(Errno::INVALID) }
+}
+
 verbs! {
     fn alloc_dm(context: &Context, attr: InOut<'_, ibv_alloc_dm_attr>) -> Handle<ibv_dm> {
         if attr.comp_mask != 0 || attr.length == 0 {
@@ -76,7 +82,8 @@ verbs! {
             return Err(Errno::NO_MEMORY);
         }
         let words = attr.length.div_ceil(size_of::<u64>());
-        let memory = Arc::new(Block((0..words).map(|_| UnsafeCell::new(0)).collect()));
+        let words = (0..words).map(|_| UnsafeCell::new(0)).collect();
+        let memory = Arc::new(Block { words, length: attr.length as u64 });
         let dm = new(context, memory, handles::next(), false);
         Ok(handles::give(dm, |dm| {
             // SAFETY: it does not change.
@@ -98,13 +105,16 @@ verbs! {
         Ok(())
     }
 
+    /// Programs copy words of 4 bytes, as mlx5 asks them to.
     fn to_dm(dm: &Dm, offset: u64, from: *const c_void, length: usize) -> () {
+        aligned(offset, length)?;
         // SAFETY: the program says that there are so many bytes.
         let bytes = unsafe { crate::call::list(from.cast::<u8>(), length) };
         dm.memory.part(offset, length)?.write_at(0, bytes).map_err(|_| Errno(libc::EFAULT))
     }
 
     fn from_dm(to: *mut c_void, dm: &Dm, offset: u64, length: usize) -> () {
+        aligned(offset, length)?;
         let memory = dm.memory.part(offset, length)?;
         if to.is_null() || length == 0 {
             return if length == 0 { Ok(()) } else { Err(Errno::INVALID) };
@@ -121,7 +131,10 @@ verbs! {
             return Err(Errno::INVALID);
         }
         let memory = dm.memory.part(offset, length)?;
+        if length == 0 {
+            return Mr::empty(pd);
+        }
         let inner = pd.inner.get()?.register_memory(memory, None, access)?;
-        Mr::new(inner, pd, std::ptr::null_mut(), length)
+        Mr::of_memory(inner, pd, std::ptr::null_mut(), length)
     }
 }

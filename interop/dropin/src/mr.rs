@@ -7,7 +7,7 @@ use crate::handles::{self, Handled, Kind};
 use crate::pd::Pd;
 use crate::post::sge;
 use crate::slot::Slot;
-use rnic::{Access, Advice, MemoryRegion, NotDestroyed, NullRegion, Rereg, UserMemory};
+use rnic::{Access, Advice, MemoryRegion, MemoryWindow, MwType, NotDestroyed, NullRegion, Rereg, UserMemory};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -27,6 +27,8 @@ enum Region {
     Memory(MemoryRegion),
     /// Nothing: reads as zeroes and swallows what is written.
     Null(NullRegion),
+    /// No bytes: the key is that of a window which is never bound, so whoever uses it is refused.
+    Empty(MemoryWindow),
     /// Another's, under a name of its own.
     Imported,
 }
@@ -41,7 +43,7 @@ impl Handled for Mr {
 
 impl Mr {
     /// A region in `pd`, given to the program.
-    pub(crate) fn new(
+    pub(crate) fn of_memory(
         inner: MemoryRegion,
         pd: &Pd,
         addr: *mut c_void,
@@ -49,6 +51,13 @@ impl Mr {
     ) -> Result<Handle<ibv_mr>, Errno> {
         let (lkey, rkey) = (inner.lkey(), inner.rkey());
         Self::give_as(Region::Memory(inner), pd, addr, length, (lkey, rkey))
+    }
+
+    /// A region of no bytes.
+    pub(crate) fn empty(pd: &Pd) -> Result<Handle<ibv_mr>, Errno> {
+        let inner = pd.inner.get()?.alloc_mw(MwType::Type1)?;
+        let key = inner.rkey();
+        Self::give_as(Region::Empty(inner), pd, std::ptr::null_mut(), 0, (key, key))
     }
 
     fn give_as(
@@ -144,7 +153,7 @@ fn register(
     let memory = memory(addr, length, access)?;
     let whole = memory.is_whole();
     let inner = pd.inner.get()?.register_memory(memory, va.filter(|_| !whole), access)?;
-    Mr::new(inner, pd, addr, length)
+    Mr::of_memory(inner, pd, addr, length)
 }
 
 fn reregister(
@@ -205,7 +214,15 @@ verbs! {
             Region::Memory(region) => region
                 .deregister()
                 .map_err(|refused| NotDestroyed { object: Region::Memory(refused.object), error: refused.error }),
-            Region::Null(_) | Region::Imported => Ok(()),
+            Region::Null(region) => {
+                drop(region);
+                Ok(())
+            }
+            Region::Empty(window) => {
+                drop(window);
+                Ok(())
+            }
+            Region::Imported => Ok(()),
         })?;
         handles::forget(mr.handle());
         mr.free();

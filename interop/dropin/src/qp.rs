@@ -137,7 +137,7 @@ impl Qp {
 }
 
 /// Attributes that verbs have bits for, and `IBV_QP_RATE_LIMIT`.
-const KNOWN: u32 = (1 << 21) - 1 | IBV_QP_RATE_LIMIT;
+const KNOWN: u32 = ((1 << 21) - 1) | IBV_QP_RATE_LIMIT;
 
 /// What a modify sets.
 fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
@@ -245,7 +245,11 @@ verbs! {
             *locked(&qp.way) = Some(attr.ah_attr);
         }
         if mask & IBV_QP_STATE != 0 {
-            qp.show(inner.state());
+            let state = inner.state();
+            qp.show(state);
+            if state == QpState::Reset {
+                inner.discard_completions();
+            }
         }
         Ok(())
     }
@@ -275,7 +279,11 @@ verbs! {
     }
 
     fn ibv_destroy_qp(qp: Owned<Qp>) -> () {
-        qp.inner.destroy(QueuePair::destroy)?;
+        qp.inner.destroy(|inner| {
+            // As drivers do: a program that has destroyed it does not expect its number any more.
+            inner.discard_completions();
+            inner.destroy()
+        })?;
         qp.watch.get().into_iter().for_each(|watch| qp.hub.unwatch(watch));
         qp.free();
         Ok(())

@@ -518,6 +518,11 @@ impl Engine {
         }
     }
 
+    /// What a queue pair is tied to.
+    fn links(&self, qpn: Qpn) -> Option<QpLinks> {
+        Some(self.qps.get(self.index(qpn)?)?.as_ref()?.links)
+    }
+
     fn index(&self, qpn: Qpn) -> Option<usize> {
         if qpn == Qpn::GSI {
             return self.gsi;

@@ -4,7 +4,7 @@ use super::channel::{ChannelShared, EventCounts};
 use super::ring::{Apart, Consumer, Producer, ring};
 use super::waiters::Waiters;
 use super::wishes::{Wish, Wishes};
-use qp::WorkCompletion;
+use qp::{Qpn, WorkCompletion};
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -148,6 +148,20 @@ impl CqProducer {
         std::mem::swap(&mut self.ring, &mut room.producer);
         room.capacity = self.shared.capacity.swap(room.capacity, Ordering::Release);
         Ok(())
+    }
+}
+
+impl CqProducer {
+    /// Takes out the completions of a queue pair that nobody has polled; returns how many there were.
+    pub(crate) fn discard(&mut self, qpn: Qpn) -> usize {
+        let mut consumer = locked(&self.shared.consumer);
+        let mut waiting = vec![WorkCompletion::default(); consumer.len()];
+        let taken = consumer.take(&mut waiting);
+        waiting.truncate(taken);
+        waiting.retain(|completion| completion.qpn != qpn);
+        // There is room for them: they were here, and none are added meanwhile.
+        waiting.iter().for_each(|completion| _ = self.ring.push(*completion));
+        taken - waiting.len()
     }
 }
 

@@ -5,8 +5,6 @@
 // --opaque-type 'ibv_flow_.*' --no-prepend-enum-name --ignore-functions --rust-edition 2024 --rust-target 1.85
 // --use-core --no-doc-comments --no-derive-debug`.
 #[expect(
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
     clippy::use_self,
     clippy::allow_attributes_without_reason,
     dead_code,
