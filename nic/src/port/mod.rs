@@ -300,12 +300,13 @@ impl Port {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// One turn by the background thread: whether anything happened.
-    fn background_turn(&self) -> bool {
+    /// One turn by the background thread: whether anything happened, and whether the program may be about to answer it.
+    fn background_turn(&self) -> (bool, bool) {
         let mut lane = self.lane.lock();
-        let done = lane.turn(Instant::now(), false);
+        let done = lane.background_turn(Instant::now());
+        let may_be_answered = lane.may_be_answered();
         self.release(lane);
-        done > 0
+        (done > 0, may_be_answered)
     }
 
     /// Sends what is held back, if nobody drives the engine.
