@@ -1,7 +1,8 @@
-//! Where programs find the devices in the file system.
+//! Where programs find the devices in the file system: what `rnic-shim` asks.
 
 use crate::devices::config;
 use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -27,4 +28,19 @@ unsafe extern "C" fn rnic_map_path(path: *const c_char, to: *mut c_char, room: u
         *to.add(bytes.len()) = 0;
     }
     1
+}
+
+/// Writes the file behind a descriptor anew, before it is read from its beginning, and returns 1; returns 0 if it is none
+/// that changes.
+#[unsafe(no_mangle)]
+extern "C" fn rnic_refresh(file: c_int) -> c_int {
+    if file < 0 {
+        return 0;
+    }
+    let refreshed = std::panic::catch_unwind(|| {
+        // SAFETY: the program lends it, while it reads from it or has just opened it. If it closes it at the same time, what
+        // is asked of it fails.
+        config().is_some_and(|config| config.refresh(unsafe { BorrowedFd::borrow_raw(file) }))
+    });
+    c_int::from(refreshed.unwrap_or(false))
 }

@@ -5,6 +5,7 @@
 
 use crate::Next;
 use crate::path::{is_led, with_led};
+use crate::reread::{opened, refresh};
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem::transmute;
 
@@ -31,7 +32,7 @@ impl Missing for Ptr {
 }
 
 macro_rules! hooks {
-    ($($name:ident($($argument:ident: $type:ty),*), $path:ident -> $result:ty;)*) => { $(
+    ($($name:ident($($argument:ident: $type:ty),*), $path:ident -> $result:ty $(, $seen:ident)?;)*) => { $(
         #[doc = concat!("`", stringify!($name), "` of the C library.")]
         ///
         /// # Safety
@@ -55,7 +56,9 @@ macro_rules! hooks {
             // SAFETY: the C library wants a string as well.
             if unsafe { is_led($path) } {
                 // SAFETY: it is one, and the caller's other arguments.
-                return unsafe { with_led($path, |$path| next($($argument),*)) };
+                let result = unsafe { with_led($path, |$path| next($($argument),*)) };
+                $($seen(result);)?
+                return result;
             }
             // SAFETY: the caller's arguments.
             unsafe { next($($argument),*) }
@@ -63,17 +66,55 @@ macro_rules! hooks {
     )* };
 }
 
+/// `read` and its like of the C library: the content of a file that was led elsewhere is as of now, as that of the
+/// kernel's is.
+macro_rules! reads {
+    ($($name:ident($file:ident: c_int $(, $argument:ident: $type:ty)*);)*) => { $(
+        #[doc = concat!("`", stringify!($name), "` of the C library.")]
+        ///
+        /// # Safety
+        /// As there.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($file: c_int $(, $argument: $type)*) -> c_long {
+            static NEXT: Next = Next::new(
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                },
+            );
+            let next = NEXT.get();
+            if next.is_null() {
+                // SAFETY: `errno` is this thread's.
+                unsafe { *libc::__errno_location() = libc::ENOSYS };
+                return -1;
+            }
+            refresh($file);
+            // SAFETY: the function of that name has this type.
+            let next: unsafe extern "C" fn(c_int $(, $type)*) -> c_long = unsafe { transmute(next) };
+            // SAFETY: the caller's arguments.
+            unsafe { next($file $(, $argument)*) }
+        }
+    )* };
+}
+
+reads! {
+    read(file: c_int, to: Ptr, room: usize);
+    __read_chk(file: c_int, to: Ptr, room: usize, len: usize);
+    pread(file: c_int, to: Ptr, room: usize, at: i64);
+    pread64(file: c_int, to: Ptr, room: usize, at: i64);
+}
+
 hooks! {
-    open(path: Path, flags: c_int, mode: Mode), path -> c_int;
-    open64(path: Path, flags: c_int, mode: Mode), path -> c_int;
-    openat(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int;
-    openat64(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int;
-    __open(path: Path, flags: c_int, mode: Mode), path -> c_int;
-    __open64(path: Path, flags: c_int, mode: Mode), path -> c_int;
-    __open_2(path: Path, flags: c_int), path -> c_int;
-    __open64_2(path: Path, flags: c_int), path -> c_int;
-    __openat_2(dir: c_int, path: Path, flags: c_int), path -> c_int;
-    __openat64_2(dir: c_int, path: Path, flags: c_int), path -> c_int;
+    open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    openat(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    openat64(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    __open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    __open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    __open_2(path: Path, flags: c_int), path -> c_int, opened;
+    __open64_2(path: Path, flags: c_int), path -> c_int, opened;
+    __openat_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened;
+    __openat64_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened;
     fopen(path: Path, mode: Path), path -> Ptr;
     fopen64(path: Path, mode: Path), path -> Ptr;
     freopen(path: Path, mode: Path, stream: Ptr), path -> Ptr;

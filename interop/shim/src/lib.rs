@@ -11,6 +11,7 @@
 
 mod hooks;
 mod path;
+mod reread;
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -37,4 +38,15 @@ impl Next {
         self.found.store(found, Ordering::Relaxed);
         found
     }
+}
+
+/// A function of the drop-in library, looked up until that is loaded.
+pub(crate) fn symbol(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let mut found = place.load(Ordering::Relaxed);
+    if found.is_null() {
+        // SAFETY: a name that ends with a zero.
+        found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        place.store(found, Ordering::Relaxed);
+    }
+    found
 }

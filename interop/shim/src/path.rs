@@ -1,7 +1,8 @@
 //! Which paths are led elsewhere.
 
+use crate::symbol;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 
 /// `rnic_map_path` of the drop-in library: stores where a path is led and returns 1, or returns 0 if it passes.
 type MapPath = unsafe extern "C" fn(path: *const c_char, to: *mut c_char, room: usize) -> c_int;
@@ -53,12 +54,7 @@ pub(crate) unsafe fn with_led<R>(path: *const c_char, next: impl FnOnce(*const c
 /// The function of the drop-in library, once that is loaded.
 fn map_path() -> Option<MapPath> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    let mut found = FOUND.load(Ordering::Relaxed);
-    if found.is_null() {
-        // SAFETY: a name that ends with a zero.
-        found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"rnic_map_path".as_ptr()) };
-        FOUND.store(found, Ordering::Relaxed);
-    }
+    let found = symbol(&FOUND, c"rnic_map_path");
     // SAFETY: the function of that name has this type.
     (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, MapPath>(found) })
 }

@@ -5,7 +5,7 @@ use super::view::View;
 use crate::engine::DropReason;
 use crate::process::{GidLayout, ProcessConfig, speed};
 use qp::Gid;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file: its path below the root of the tree, and what stands in it.
 type File = (String, String);
@@ -107,6 +107,13 @@ pub(super) fn live(view: &View<'_>) -> Vec<File> {
     // How long the kernel keeps values before it asks the hardware again, in milliseconds. These are never old.
     files.push((format!("{port}/hw_counters/lifespan"), "0\n".to_owned()));
     files
+}
+
+/// Whether a path is that of a counter.
+pub(super) fn is_counter(inside: &Path) -> bool {
+    let folder = inside.parent().and_then(Path::file_name);
+    inside.starts_with("sys/class/infiniband")
+        && folder.is_some_and(|name| name == "counters" || name == "hw_counters")
 }
 
 /// The counters of InfiniBand's PortCounters attribute (IBTA 16.1.3.5), as far as they mean something here. Data are

@@ -16,9 +16,11 @@ use super::ProcessConfig;
 use super::run_dir::{files, has_ended, make, make_locked, unique};
 use crate::port::generation;
 use crate::queue::locked;
+use nix::unistd::{Whence, lseek};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use view::View;
@@ -62,6 +64,26 @@ impl ProcessConfig {
         }
         tree.refresh(self, &inside);
         Some(tree.root.join(inside))
+    }
+}
+
+impl ProcessConfig {
+    /// Writes the file behind a descriptor anew if it is one of the tree of this process that changes. Whether it is;
+    /// in the middle of a file nothing is written, so that it is read to its end as it was at its beginning.
+    #[must_use]
+    pub fn refresh(&self, file: BorrowedFd<'_>) -> bool {
+        let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
+        let tree = locked(&TREE);
+        let Some(tree) = tree.as_ref().filter(|tree| tree.generation == generation()) else { return false };
+        let Ok(inside) = path.strip_prefix(&tree.root) else { return false };
+        if !content::is_counter(inside) {
+            return false;
+        }
+        // At its end it is read again only after a seek.
+        if lseek(file, 0, Whence::SeekCur).is_ok_and(|at| at == 0) {
+            tree.refresh(self, inside);
+        }
+        true
     }
 }
 
@@ -120,18 +142,20 @@ impl Tree {
         }
     }
 
-    /// Writes a file, unless it is so already. Who reads it at that moment sees the old one or the new one.
+    /// Writes a file, unless it is so already: in place, because it may be open.
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let path = self.root.join(file);
-        if fs::read(&path).is_ok_and(|now| now == text.as_bytes()) {
+        let before = fs::read(&path).ok();
+        if before.as_ref().is_some_and(|now| now == text.as_bytes()) {
             return Ok(());
         }
         make_parent(&path)?;
-        let new = self.root.join(".new");
-        let _ = fs::remove_file(&new);
-        let mut writer = File::options().write(true).create_new(true).mode(0o444).open(&new)?;
-        writer.write_all(text.as_bytes())?;
-        fs::rename(new, path)
+        let writer = File::options().write(true).create(true).truncate(false).mode(0o644).open(&path)?;
+        writer.write_all_at(text.as_bytes(), 0)?;
+        if before.is_some_and(|before| before.len() > text.len()) {
+            writer.set_len(text.len() as u64)?;
+        }
+        Ok(())
     }
 
     fn remove(&self) {

@@ -1,6 +1,8 @@
 use super::*;
 use crate::process::{GidLayout, Settings};
 use crate::{RcEnd, WcStatus};
+use std::io::Read;
+use std::os::fd::AsFd;
 
 /// A process of its own in a folder of its own. There is one tree in a process, so this file has one test that looks at it.
 fn process(run_dir: &Path, addresses: &[&str]) -> ProcessConfig {
@@ -61,12 +63,27 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     let source = left.register(&[7; 20_000]).expect("memory");
     let target = right.register_remote(20_000).expect("memory");
     assert_eq!(of("rnic1", "ports/1/hw_counters/sent_pkts"), "0\n");
+    let open = |file: &str| {
+        let path = format!("/sys/class/infiniband/rnic1/ports/1/{file}");
+        File::open(all.map_path(Path::new(&path)).expect("a path of ours")).expect("a counter")
+    };
+    let (mut kept, other) = (open("hw_counters/sent_bytes"), open("rate"));
+    assert_eq!([&kept, &other].map(|file| all.refresh(file.as_fd())), [true, false], "counters alone");
     left.qp.write(1, source.all(), target.remote(0)).expect("posted");
     assert_eq!(left.wait().expect("a completion").status, WcStatus::Success);
     let number = |device: &str, file: &str| of(device, file).trim_end().parse::<u64>().expect("a number");
     assert_eq!(number("rnic1", "ports/1/hw_counters/sent_bytes"), 20_000);
     assert!(number("rnic1", "ports/1/counters/port_xmit_data") >= 5_000, "words of four bytes");
     assert!(number("rnic2", "ports/1/counters/port_rcv_packets") >= 5);
+    // Kept open, a counter is as of now whenever it is read from its beginning.
+    let mut again = || {
+        assert!(all.refresh(kept.as_fd()));
+        let mut text = String::new();
+        kept.read_to_string(&mut text).expect("a counter");
+        text
+    };
+    assert_eq!([again(), again()], ["20000\n", ""]);
+    assert!(!all.refresh(std::io::stdin().as_fd()));
     // Whoever lists the folder and reads below it finds them up to date as well.
     let folder = all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/hw_counters")).expect("ours");
     let received = fs::read_to_string(folder.join("rcvd_bytes")).expect("a counter");
