@@ -423,15 +423,7 @@ impl Device {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Ok(port) = self.inner.port() else { return Counters::default() };
-        port.with_lane(|lane| Counters {
-            port: lane.engine.port_counters(),
-            qp: lane.engine.qp_counters(),
-            socket: match &lane.io {
-                Io::Udp(udp) => Some(udp.counters()),
-                Io::Sim(_) => None,
-            },
-            link: lane.link_stats(),
-        })
+        port.with_lane(|lane| lane.counters())
     }
 
     /// How full the emulated link is and what it did; `None` without one, and in a forked child.

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// What the environment says, read once: devices of a process do not come and go.
 static CONFIG: OnceLock<Option<ProcessConfig>> = OnceLock::new();
 
-fn config() -> Option<&'static ProcessConfig> {
+pub(crate) fn config() -> Option<&'static ProcessConfig> {
     CONFIG
         .get_or_init(|| {
             ProcessConfig::from_env().inspect_err(|error| eprintln!("rnic: no devices: {error}")).ok()

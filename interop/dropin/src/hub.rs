@@ -72,7 +72,7 @@ impl Hub {
 
     /// How many entries the GID table has.
     pub(crate) fn gid_entries(&self) -> u32 {
-        self.layout.entries()
+        GidLayout::ENTRIES
     }
 
     /// The index of the entry that is the port's address.

@@ -45,5 +45,6 @@ mod srq;
 mod strings;
 mod stubs;
 mod trampoline;
+mod tree;
 mod window;
 mod xrc;

@@ -142,6 +142,16 @@ impl Qp {
 /// Attributes that verbs have bits for, and `IBV_QP_RATE_LIMIT`.
 const KNOWN: u32 = ((1 << 21) - 1) | IBV_QP_RATE_LIMIT;
 
+/// What is passed over for a type: programs set the attributes of RC for the halves of XRC as well, and the kernel's
+/// `modify_qp_mask` takes away those of the other half.
+const fn ignored(qp_type: QpType) -> u32 {
+    match qp_type {
+        QpType::XrcSend => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        QpType::XrcRecv => IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY,
+        _ => 0,
+    }
+}
+
 /// What a modify sets.
 fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
     if mask & !KNOWN != 0 {
@@ -243,7 +253,7 @@ verbs! {
     fn ibv_modify_qp(qp: &Qp, attr: InOut<'_, ibv_qp_attr>, mask: c_int) -> () {
         let mask = mask.cast_unsigned();
         let inner = qp.inner.get()?;
-        inner.modify(&change(&qp.hub, &attr, mask)?)?;
+        inner.modify(&change(&qp.hub, &attr, mask & !ignored(qp.qp_type))?)?;
         if mask & IBV_QP_AV != 0 {
             *locked(&qp.way) = Some(attr.ah_attr);
         }

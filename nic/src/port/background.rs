@@ -225,6 +225,7 @@ impl Background {
             if self.handover.swap(false, Ordering::SeqCst) {
                 (watch.polling, awake) = (false, false);
             }
+            let publish = port.publish_if_due(now);
             awake |= watch.polling;
             if watch.polling {
                 port.sweep();
@@ -245,8 +246,14 @@ impl Background {
                 (active_until, memory_until) = (now + SPIN, now + MEMORY);
             } else if busy {
                 active_until = now + SPIN;
-            } else if now >= active_until && self.sleep(BLOCKED, move || port.next_wanted()) {
-                next_look = now;
+            } else if now >= active_until {
+                let until = move || {
+                    let (due, listens) = port.next_wanted();
+                    (due.into_iter().chain(publish).min(), listens)
+                };
+                if self.sleep(BLOCKED, until) {
+                    next_look = now;
+                }
             }
         }
     }

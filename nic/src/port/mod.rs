@@ -12,10 +12,12 @@ mod groups;
 mod host;
 mod io;
 mod lane;
+mod published;
 mod throttle;
 
 pub(crate) use background::Background;
-pub(crate) use fork::generation;
+pub(crate) use exit::run_at_exit;
+pub(crate) use fork::{close_file_in_child, generation};
 pub(crate) use io::{Io, SimIo, SimPacket, UdpIo};
 pub(crate) use lane::Lane;
 
@@ -23,6 +25,7 @@ use crate::engine::{Engine, EngineConfig, PortState, ResourceError};
 use crate::error::Error;
 use crate::link::{LinkProfile, Now};
 use crate::net::HostWatch;
+use crate::process::Publication;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
@@ -33,7 +36,7 @@ use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -81,6 +84,8 @@ pub(crate) struct Port {
     pub(crate) address: IpAddr,
     /// What it knows of the host, and what its program hears of.
     host: Host,
+    /// Where its counters are published, if anywhere.
+    publication: OnceLock<Publication>,
     generation: u32,
 }
 
@@ -121,6 +126,7 @@ impl Port {
             clock,
             background,
             host: Host::new(watch, active_mtu, mtu),
+            publication: OnceLock::new(),
             generation: generation(),
         });
         if port.background.is_some() {
@@ -423,9 +429,11 @@ impl Drop for Port {
             // Its thread exists in the parent only, and can be neither joined nor detached here.
             std::mem::forget(self.background.take());
             self.host.abandon();
+            std::mem::forget(self.publication.take());
             return;
         }
         self.host.close();
+        self.publish_last();
         {
             let mut lane = self.lane.lock();
             if let Io::Udp(udp) = &lane.io {

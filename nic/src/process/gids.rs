@@ -39,20 +39,18 @@ impl GidLayout {
         }
     }
 
-    /// How many entries a table has.
-    #[must_use]
-    pub const fn entries(self) -> u32 {
-        match self {
-            Self::Compact => 1,
-            Self::Mlx5 => 4,
-            Self::Rxe => 2,
-        }
-    }
+    /// How many entries a table has, most of them empty: as drivers have it, so that programs that look for an empty one
+    /// find one.
+    pub const ENTRIES: u32 = 16;
 
     /// The index of the entry that is the port's address itself, RoCE v2: what connections are best made with.
     #[must_use]
     pub const fn address_index(self) -> u32 {
-        self.entries() - 1
+        match self {
+            Self::Compact => 0,
+            Self::Mlx5 => 3,
+            Self::Rxe => 1,
+        }
     }
 
     /// The table of a port whose own entry is `own`, as [`Device::gid_table`](crate::Device::gid_table) gives it: GID, type

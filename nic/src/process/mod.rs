@@ -15,22 +15,34 @@
 //! | `RNIC_SEED` | what their randomness follows from |
 //! | `RNIC_CAPTURE` | a pcapng file; `%p` in its name becomes the process ID, `%d` the device, `%%` a percent sign |
 //! | `RNIC_GID_TABLE` | `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
-//! | `RNIC_RUN_DIR` | a folder for what others may look at while the program runs |
+//! | `RNIC_RUN_DIR` | a folder for what others may look at while the program runs: see [`published`] |
 //!
 //! An empty variable counts as one that is not set. Without any there is one device, `rnic0`, as
 //! [`DeviceConfig::default`] has it: at the first free loopback address.
 
 mod error;
 mod gids;
+mod publish;
+mod run_dir;
 mod settings;
+mod speed;
+mod tree;
 
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
+pub(crate) use publish::Publication;
+pub use publish::{Published, published};
+pub use run_dir::default_run_dir;
 pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
+pub use speed::{PortSpeed, speed};
 
+use crate::device::DeviceInner;
 use crate::net::BindError;
+use crate::queue::locked;
 use crate::{Device, DeviceConfig, Error, Result};
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
 
 /// What a process has.
 #[derive(Clone, Debug)]
@@ -56,6 +68,8 @@ pub struct NamedDevice {
     /// Its GUID, in the order of the network: the same from the first look at the device to its end, and of no other device
     /// on this host.
     pub guid: [u8; 8],
+    /// Where its counters are published; `None` for nowhere.
+    pub run_dir: Option<PathBuf>,
 }
 
 impl ProcessConfig {
@@ -69,11 +83,35 @@ impl ProcessConfig {
 }
 
 impl NamedDevice {
-    /// Opens the device, at the first of its addresses that no other program has.
+    /// Opens the device, at the first of its addresses that no other program has, and publishes its counters if the
+    /// process has a run folder. Where that cannot be, the device works without.
     ///
     /// # Errors
     /// As [`Device::open`]. Only an address that is taken makes it try the next.
     pub fn open(&self) -> Result<Device> {
+        let device = self.open_somewhere()?;
+        let mut open = locked(&OPEN);
+        open.retain(|(_, device)| device.strong_count() > 0);
+        open.push((self.guid, Arc::downgrade(&device.inner)));
+        drop(open);
+        if let Some(run_dir) = &self.run_dir {
+            let publication = Publication::new(run_dir, &self.name, device.address());
+            match publication {
+                Ok(publication) => device.inner.port.publish_as(publication),
+                Err(error) => {
+                    tracing::warn!(%error, run_dir = %run_dir.display(), "counters are not published")
+                }
+            }
+        }
+        Ok(device)
+    }
+
+    /// Its address, if that does not depend on what is free.
+    fn only_address(&self) -> Option<IpAddr> {
+        if let [only] = &*self.addresses { Some(only.ip) } else { None }
+    }
+
+    fn open_somewhere(&self) -> Result<Device> {
         let Some((last, before)) = self.addresses.split_last() else {
             return Device::open_as(&self.name, &self.config);
         };
@@ -90,6 +128,16 @@ impl NamedDevice {
         }
         at(last)
     }
+}
+
+/// The devices of this process that are open, by GUID.
+static OPEN: Mutex<Vec<([u8; 8], Weak<DeviceInner>)>> = Mutex::new(Vec::new());
+
+/// A device, if this process, not its parent, has opened it.
+fn opened(device: &NamedDevice) -> Option<Device> {
+    let open = locked(&OPEN);
+    let same = open.iter().rev().filter(|(guid, _)| *guid == device.guid);
+    same.filter_map(|(_, inner)| Some(Device { inner: inner.upgrade()? })).find(|d| d.inner.port.is_ours())
 }
 
 #[cfg(test)]

@@ -286,7 +286,7 @@ impl Settings {
         }
         let devices = (0..count).map(|number| {
             let own: Vec<_> = addresses.iter().skip(number).step_by(count).copied().collect();
-            named(&config, number, count, own)
+            self.named(&config, number, count, own)
         });
         Ok(ProcessConfig {
             devices: devices.collect(),
@@ -325,6 +325,29 @@ impl Settings {
         Ok(config)
     }
 
+    /// One of `count` devices.
+    fn named(
+        &self,
+        common: &DeviceConfig,
+        number: usize,
+        count: usize,
+        addresses: Vec<HostAddress>,
+    ) -> NamedDevice {
+        let name = format!("rnic{number}");
+        let first = addresses.first();
+        let pid = std::process::id();
+        let config = DeviceConfig {
+            address: first.map(|address| address.ip),
+            scope_id: first.map_or(0, |address| address.scope_id),
+            capture: common.capture.as_deref().map(|path| capture(path, &name, count > 1, pid)),
+            ..common.clone()
+        };
+        // With a choice of addresses it is the open that decides, and other processes may have the same choice.
+        let own = if let [only] = &*addresses { Some(only.ip) } else { None };
+        let guid = node_guid(own, pid, u8::try_from(number).unwrap_or(u8::MAX));
+        NamedDevice { name, addresses, config, guid, run_dir: self.run_dir.clone() }
+    }
+
     /// Which variable brought together what does not fit: the file was in order by itself.
     fn at_fault(&self, error: &LinkConfigError) -> Variable {
         match error {
@@ -334,23 +357,6 @@ impl Settings {
             _ => Variable::Mtu,
         }
     }
-}
-
-/// One of `count` devices.
-fn named(common: &DeviceConfig, number: usize, count: usize, addresses: Vec<HostAddress>) -> NamedDevice {
-    let name = format!("rnic{number}");
-    let first = addresses.first();
-    let pid = std::process::id();
-    let config = DeviceConfig {
-        address: first.map(|address| address.ip),
-        scope_id: first.map_or(0, |address| address.scope_id),
-        capture: common.capture.as_deref().map(|path| capture(path, &name, count > 1, pid)),
-        ..common.clone()
-    };
-    // With a choice of addresses it is the open that decides, and other processes may have the same choice.
-    let own = if let [only] = &*addresses { Some(only.ip) } else { None };
-    let guid = node_guid(own, pid, u8::try_from(number).unwrap_or(u8::MAX));
-    NamedDevice { name, addresses, config, guid }
 }
 
 /// The rules of a list, each of which must be one.
