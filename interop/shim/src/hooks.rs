@@ -4,7 +4,7 @@
 //! the one that may follow: reading an argument that was not passed gives a number that nobody looks at.
 
 use crate::Next;
-use crate::path::{is_led, with_led};
+use crate::path::{is_led, resolved, with_led};
 use crate::reread::{opened, refresh};
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem::transmute;
@@ -145,9 +145,9 @@ hooks! {
     readlinkat(dir: c_int, path: Path, to: Ptr, room: usize), path -> c_long;
     __readlink_chk(path: Path, to: Ptr, len: usize, room: usize), path -> c_long;
     __readlinkat_chk(dir: c_int, path: Path, to: Ptr, len: usize, room: usize), path -> c_long;
-    realpath(path: Path, to: Ptr), path -> Ptr;
-    __realpath_chk(path: Path, to: Ptr, room: usize), path -> Ptr;
-    canonicalize_file_name(path: Path), path -> Ptr;
+    realpath(path: Path, to: Ptr), path -> Ptr, resolved;
+    __realpath_chk(path: Path, to: Ptr, room: usize), path -> Ptr, resolved;
+    canonicalize_file_name(path: Path), path -> Ptr, resolved;
     chdir(path: Path), path -> c_int;
     getxattr(path: Path, name: Path, value: Ptr, room: usize), path -> c_long;
     lgetxattr(path: Path, name: Path, value: Ptr, room: usize), path -> c_long;

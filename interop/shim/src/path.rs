@@ -51,6 +51,21 @@ pub(crate) unsafe fn with_led<R>(path: *const c_char, next: impl FnOnce(*const c
     next(if led == 1 { room.as_ptr() } else { path })
 }
 
+/// A path that was resolved is given to the program as it would be in the kernel's file system, so that what it does with that
+/// is led again: what comes before the folders is taken away, in place.
+pub(crate) fn resolved(path: *mut c_void) {
+    if path.is_null() {
+        return;
+    }
+    let path: *mut c_char = path.cast();
+    // SAFETY: the C library gives a string.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let at = |folder: &[u8]| bytes.windows(folder.len()).position(|window| window == folder);
+    let Some(start) = at(b"/sys/class/infiniband").or_else(|| at(b"/dev/infiniband")) else { return };
+    // SAFETY: the end of the string, with its zero, moves to its beginning.
+    unsafe { std::ptr::copy(path.add(start), path, bytes.len() - start + 1) };
+}
+
 /// The function of the drop-in library, once that is loaded.
 fn map_path() -> Option<MapPath> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
