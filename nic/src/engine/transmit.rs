@@ -210,8 +210,7 @@ impl Engine {
         let peer = self.peers.find_mut(id)?;
         let partner = peer.partner.as_deref_mut()?;
         let (theirs, lane) = (partner.theirs, partner.lanes.get_mut(vl)?);
-        let payload = if entry.qp.only_acknowledges() { 0 } else { entry.qp.mtu().bytes() };
-        let size = (payload + PACKET_OVERHEAD) as usize;
+        let size = (entry.qp.next_payload() + PACKET_OVERHEAD) as usize;
         let mut room = theirs.packets(lane.sender.available(now).into(), size, max_packets);
         let alone = lane.waiting.is_empty();
         // First come, first served: who is not called stands behind those who wait.

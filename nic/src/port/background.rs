@@ -31,7 +31,8 @@ const SPIN: Duration = Duration::from_micros(50);
 /// memory answers within few microseconds.
 const HOLD: Duration = Duration::from_micros(20);
 
-/// How exact the thread's sleeps are, in nanoseconds: the kernel's default would more than triple [`HOLD`].
+/// How late the kernel may wake the thread for a timer, in nanoseconds. Pacing and emulated links wait for tens of microseconds,
+/// and the usual 50 us would double that, and more than triple [`HOLD`].
 const TIMER_SLACK: u64 = 1_000;
 
 /// How often the thread looks whether something about the host changed while it is too busy to sleep. Asleep, it hears
@@ -123,11 +124,7 @@ impl Background {
         all.remove(nix::sys::signal::Signal::SIGSEGV);
         all.remove(nix::sys::signal::Signal::SIGBUS);
         let before = all.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
-        let started = named.spawn(move || {
-            // Where it cannot be set, short sleeps are 50 us longer.
-            let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
-            background.run(&port);
-        });
+        let started = named.spawn(move || background.run(&port));
         before.thread_set_mask()?;
         *thread = Some(started?);
         Ok(())
@@ -207,6 +204,8 @@ impl Background {
     }
 
     fn run(&self, port: &Weak<Port>) {
+        // Refused, timers are only less exact.
+        let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
         let mut active_until = Instant::now();
         let mut watch = PollWatch { seen: 0, since: active_until, polling: false };
         let mut next_look = active_until;

@@ -189,9 +189,11 @@ impl Lane {
         // What comes after silence is most likely alone, and somebody waits for it: looking for more, which takes
         // 360 ns when there is none, is left to the next turn.
         let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
+        let mut has_backlog = true;
         for _ in 0..receives {
             let datagrams = u32::try_from(udp.recv()).unwrap_or(u32::MAX);
             if datagrams == 0 {
+                has_backlog = false;
                 break;
             }
             count += datagrams;
@@ -203,6 +205,7 @@ impl Lane {
                 }
             }
         }
+        engine.set_backlog(has_backlog);
         let batch = &mut udp.batch;
         udp.groups.each_ready(|group| {
             let datagrams = received(group.recv(batch));
@@ -238,10 +241,14 @@ impl Lane {
         let both = self.both_clocks(now);
         let Self { engine, link, incoming, throttle: Some(throttle), unread, .. } = self else { return };
         while throttle.is_open(now) {
-            let Some((arrival, packet)) = unread.take() else { return throttle.note_empty() };
+            let Some((arrival, packet)) = unread.take() else {
+                engine.set_backlog(false);
+                return throttle.note_empty();
+            };
             throttle.note_read(now, bytes_of(packet.len(), 1, arrival.src));
             take_in(engine, link, incoming, both, &arrival, &packet);
         }
+        engine.set_backlog(true);
     }
 
     /// Attaches a queue pair to a multicast group, which the port joins if it is the first.

@@ -6,6 +6,7 @@
 //! behind.
 
 mod background;
+mod courtesy;
 mod exit;
 mod fork;
 mod groups;
@@ -29,6 +30,7 @@ use crate::process::Publication;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
+use courtesy::Courtesy;
 use host::Host;
 use nix::time::{ClockId, clock_gettime};
 use qp::queue_pair::PostError;
@@ -78,6 +80,7 @@ pub(crate) struct Port {
     /// Moves with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
+    courtesy: Courtesy,
     pub(crate) clock: Clock,
     pub(crate) background: Option<Arc<Background>>,
     /// Its address.
@@ -123,6 +126,7 @@ impl Port {
             rung: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
+            courtesy: Courtesy::new(),
             clock,
             background,
             host: Host::new(watch, active_mtu, mtu),
@@ -292,6 +296,7 @@ impl Port {
         let done = lane.turn(Instant::now(), may_hold);
         self.release(lane);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
+        self.courtesy.after_turn(done > 0);
         done > 0
     }
 
@@ -306,6 +311,7 @@ impl Port {
         let done = lane.background_turn(Instant::now());
         let may_be_answered = lane.may_be_answered();
         self.release(lane);
+        self.courtesy.after_turn(done > 0);
         (done > 0, may_be_answered)
     }
 

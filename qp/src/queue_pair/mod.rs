@@ -386,6 +386,21 @@ impl QueuePair {
         !self.can_request() && self.responder.only_acknowledges()
     }
 
+    /// The most payload that its next packet carries, in bytes; those that follow in the same train carry no more.
+    #[must_use]
+    pub fn next_payload(&self) -> u32 {
+        let mtu = self.mtu().bytes();
+        if !self.responder.only_acknowledges() {
+            return mtu;
+        }
+        match self.requester.next().filter(|_| self.can_request()) {
+            None => 0,
+            // Done at once, and what follows is not looked for.
+            Some(wqe) if wqe.wr.operation.is_local() => mtu,
+            Some(wqe) => u32::try_from(wqe.wr.data.len()).unwrap_or(mtu).min(mtu),
+        }
+    }
+
     /// Writes packets that are due into `train` until it is full, the `budget` is used up or nothing more may be sent.
     ///
     /// Responses go first: the peer waits for them. Only a lone acknowledgement follows the requests of one train,

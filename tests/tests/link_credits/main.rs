@@ -1,8 +1,10 @@
-//! Flow and congestion control between ports on real sockets: peers that
+//! Flow and congestion control between ports on real sockets: credits that keep a stock buffer from overrunning, peers that
 //! are not ours and notice nothing, notifications of congestion, and partners that die and come back.
 
 mod congestion;
 mod foreign;
+mod load;
+mod overrun;
 mod restart;
 
 use rnic::{Device, DeviceConfig};

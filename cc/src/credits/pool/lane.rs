@@ -74,6 +74,8 @@ pub(super) struct Lane {
     /// The limit that it was told last.
     told: u16,
     pub(super) last_told: Instant,
+    /// So many times it was told its limit again since it last did something.
+    pub(super) repeated: u8,
     /// When it was heard of, or lent something.
     pub(super) last_active: Instant,
 }
@@ -98,6 +100,7 @@ impl Lane {
             holds: false,
             told: 0,
             last_told: now,
+            repeated: 0,
             last_active: now,
         }
     }

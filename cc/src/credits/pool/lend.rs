@@ -5,6 +5,16 @@ use super::{Member, Pool};
 use crate::credits::WINDOW;
 use std::time::{Duration, Instant};
 
+/// Where there are more lanes than packets, who has sent something loses the rest when it sends nothing for so long. Our choice:
+/// processes that are at work send more often.
+const TURN: Duration = Duration::from_micros(200);
+
+/// So many times as long as usual nothing is taken for lost that may have arrived and not been read. Our choice.
+const UNREAD: u32 = 10;
+
+/// Turns that are looked at for each limit that is asked for. The lanes stand in the order in which they began to send, about.
+const TURNS_AT_ONCE: usize = 8;
+
 /// Whose blocks are taken back first, from the last to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
@@ -45,7 +55,7 @@ impl Pool {
         let (packet, period) = (self.config.packet_blocks, self.period());
         while let Some(member) = self.waiting.front().copied() {
             if let Some(lent) = self.lane(member).map(|l| l.lent) {
-                let more = self.portion(lent, self.bank);
+                let more = self.portion(lent, self.available());
                 if lent + more < packet {
                     self.reclaim(now, member);
                     return;
@@ -62,7 +72,7 @@ impl Pool {
             // Who has fallen silent may not need it, and says so if it does.
             let is_in_use = |l: &Lane| now.saturating_duration_since(l.last_active) <= period;
             if let Some(lent) = self.lane(member).filter(|l| is_in_use(l)).map(|l| l.lent) {
-                let more = self.portion(lent, self.bank.saturating_sub(self.reserve(lent)));
+                let more = self.portion(lent, self.available().saturating_sub(self.reserve(lent)));
                 // An update for less is not worth it.
                 if more < packet.min(self.share.saturating_sub(lent)) {
                     return;
@@ -80,7 +90,7 @@ impl Pool {
     /// an eighth of the pool at most. Our choice.
     fn reserve(&self, lent: u16) -> u32 {
         let silent = self.members.saturating_sub(self.active + u32::from(lent == 0));
-        silent.saturating_mul(self.config.packet_blocks.into()).min(self.config.blocks / 8)
+        silent.saturating_mul(self.config.packet_blocks.into()).min(self.blocks() / 8)
     }
 
     fn hand_out(&mut self, now: Instant, member: Member, more: u16) {
@@ -123,23 +133,36 @@ impl Pool {
     fn need(&self) -> u32 {
         let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         let wanted = waiting.saturating_mul(self.config.packet_blocks.into());
-        wanted.saturating_sub(self.bank).saturating_sub(self.expected)
+        wanted.saturating_sub(self.available()).saturating_sub(self.expected)
     }
 
     /// Whether lanes with a packet each do not leave enough for one more.
     fn is_crowded(&self) -> bool {
-        self.active.saturating_mul(self.config.packet_blocks.into()) > self.config.blocks
+        self.active.saturating_mul(self.config.packet_blocks.into()) > self.blocks()
     }
 
-    /// Takes back what is left of a packet's worth to those who sent something and do not say that they wait.
+    /// Takes back what is left of a packet's worth to those who sent something and do not say that they wait: small
+    /// packets leave something. A turn goes on while most of it is left and in use: each costs three updates.
     fn end_turns(&mut self, now: Instant) {
         let packet = self.config.packet_blocks;
-        while self.need() > 0 {
+        self.next_turn.take_if(|at| *at <= now);
+        for _ in 0..self.low.len().min(TURNS_AT_ONCE) {
+            if self.need() == 0 {
+                return;
+            }
             let Some(member) = self.low.pop_front() else { return };
             let Some(lane) = self.lane(member) else { continue };
-            lane.is_low = false;
             if !lane.waits && lane.lent < packet && lane.may_be_asked(now) {
+                let ends = lane.last_active + TURN;
+                if lane.lent > packet / 4 && now < ends {
+                    self.low.push_back(member);
+                    self.next_turn = Some(self.next_turn.map_or(ends, |at| at.min(ends)));
+                    continue;
+                }
+                lane.is_low = false;
                 self.take_back(now, member, 0);
+            } else {
+                lane.is_low = false;
             }
         }
     }
@@ -183,7 +206,7 @@ impl Pool {
         for Candidate { claim, blocks, member } in candidates {
             let enough = match claim {
                 Claim::Fragment => u32::from(packet),
-                _ if *blocks >= packet => need.max(self.config.blocks / 8),
+                _ if *blocks >= packet => need.max(self.blocks() / 8),
                 _ => need,
             };
             let Some(lent) = self.lane(*member).map(|l| l.lent) else { continue };
@@ -212,7 +235,10 @@ impl Pool {
 
     /// Puts blocks into the bank that can no longer arrive, because the time is over.
     pub(super) fn collect(&mut self, now: Instant) {
-        while let Some((at, member)) = self.returning.pop_front_if(|(at, _)| *at <= now) {
+        // Whoever never reads all that has arrived has to be content with a guess.
+        let until = if self.has_backlog { now.checked_sub(self.settle() * UNREAD) } else { Some(now) };
+        let Some(until) = until else { return };
+        while let Some((at, member)) = self.returning.pop_front_if(|(at, _)| *at <= until) {
             let deaf_until = now + self.settle();
             let lane = self.lanes.get_mut(member.index()).filter(|l| l.generation == member.generation);
             let Some(lane) = lane else { continue };

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+/// A limit is told again after a period, then, if nothing came, after two, and after four from then on.
+const MAX_REPEATS: u8 = 2;
+
 /// What can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -28,7 +31,8 @@ pub struct PoolConfig {
     /// most. On a long cable a lag is room that nobody uses; each update is a packet, which is why the default is half of
     /// the share.
     pub fcp_on_free_blocks: u16,
-    /// The longest time between two updates of a lane that is in use, in microseconds; twice that at most. Who does
+    /// The longest time between two updates of a lane that is in use, in microseconds; twice that at most, and up to five
+    /// times that if it does nothing. Who does
     /// nothing for so long with what it was lent has to give it back if others wait. Our choice, as all that follow:
     /// what a process can keep.
     pub fcp_period: u32,
@@ -39,9 +43,14 @@ pub struct PoolConfig {
     /// lease, and the longest time from when an update is told until what was sent under it has been read here. If that
     /// takes longer, as when a process is stopped, the buffer may overrun. Peers that answer do not wait for this.
     pub settle: u32,
+    /// What a member says about its lane takes no credit, but occupies the buffer too: so many blocks at a time.
+    pub member_blocks: u16,
+    /// What is kept back for that outside the pool, in blocks. If there are more members than this is enough for, the pool
+    /// lends less, down to half of it.
+    pub reserve_blocks: u32,
 }
 
-settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period lease settle);
+settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period lease settle member_blocks reserve_blocks);
 
 impl Default for PoolConfig {
     fn default() -> Self {
@@ -53,6 +62,8 @@ impl Default for PoolConfig {
             fcp_period: 1_000,
             lease: 10_000,
             settle: 50_000,
+            member_blocks: 0,
+            reserve_blocks: 0,
         }
     }
 }
@@ -125,8 +136,8 @@ impl Member {
 /// memory that a packet occupies ([`Charge`](crate::Charge)): there, 64 bytes of that, or many small packets would
 /// overrun it.
 ///
-/// The caller hands in all packets that have arrived before it asks for limits: blocks that lie unread in a socket would
-/// be lent twice otherwise. Packets and updates of a lane have to be handed in, in the order in which they were sent and
+/// The caller hands in all packets that have arrived before it asks for limits, or says that there are more
+/// ([`set_backlog`](Self::set_backlog)): blocks that lie unread in a socket would be lent twice otherwise. Packets and updates of a lane have to be handed in, in the order in which they were sent and
 /// none twice.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -156,8 +167,12 @@ pub struct Pool {
     expected: u32,
     /// When a lane last said that it waits.
     last_stalled: Option<Instant>,
+    /// Packets have arrived that were not handed in yet.
+    has_backlog: bool,
     /// When lanes are looked through next, whatever they have.
     next_search: Option<Instant>,
+    /// When somebody's turn with a packet's worth may end.
+    next_turn: Option<Instant>,
     /// Kept for its memory.
     candidates: Vec<Candidate>,
 }
@@ -192,7 +207,9 @@ impl Pool {
             peak: 0,
             expected: 0,
             last_stalled: None,
+            has_backlog: false,
             next_search: None,
+            next_turn: None,
             candidates: Vec::new(),
         };
         pool.divide();
@@ -203,6 +220,24 @@ impl Pool {
     #[must_use]
     pub const fn free(&self) -> u32 {
         self.bank
+    }
+
+    /// Whether packets have arrived that were not handed in yet. While that is so, no blocks are taken for lost because
+    /// of the time: they may be among these.
+    pub const fn set_backlog(&mut self, has_backlog: bool) {
+        self.has_backlog = has_backlog;
+    }
+
+    /// What is lent in all: the buffer without what is kept back for what members say.
+    fn blocks(&self) -> u32 {
+        let said = self.members.saturating_mul(self.config.member_blocks.into());
+        let kept = said.saturating_sub(self.config.reserve_blocks).min(self.config.blocks / 2);
+        self.config.blocks - kept
+    }
+
+    /// What of the bank can be lent.
+    fn available(&self) -> u32 {
+        self.bank.saturating_sub(self.config.blocks - self.blocks())
     }
 
     /// A lane joins. It is lent something at once if at least half of the pool is free and nobody waits.
@@ -216,9 +251,10 @@ impl Pool {
         }
         let member = Member { place, generation };
         self.members += 1;
+        self.divide();
         self.tell(member);
         self.periodic.push_back((now + self.period(), member));
-        if self.bank >= self.config.blocks / 2 {
+        if self.available() >= self.blocks() / 2 {
             self.watch(member);
         }
         member
@@ -233,6 +269,7 @@ impl Pool {
         let Some(lane) = self.lane(member) else { return };
         lane.is_member = false;
         self.members -= 1;
+        self.divide();
         self.vacate(member);
     }
 
@@ -249,6 +286,7 @@ impl Pool {
         let old = lane.consume(n).ok_or(overrun)?;
         lane.occupied += blocks;
         lane.last_active = now;
+        lane.repeated = 0;
         let is_low = lane.lent < low;
         self.expected = self.expected.saturating_sub(old);
         self.count(member);
@@ -300,6 +338,7 @@ impl Pool {
         self.last_stalled = Some(now);
         let Some(lane) = self.lane(member) else { return };
         lane.last_active = now;
+        lane.repeated = 0;
         // It may have credit that it was not told of yet. If it says twice that it waits and sent nothing in between, it was
         // told of it in an update that was lost.
         let repeated = lane.stalled_at.replace(fctbs) == Some(fctbs);
@@ -351,8 +390,12 @@ impl Pool {
                 self.take_back(now, member, 0);
                 continue;
             }
-            let due = lane.last_told + period;
+            // An update may have been lost; who still sends nothing has no use for it.
+            let due = lane.last_told + period * (1 << lane.repeated.min(MAX_REPEATS));
             let is_idle = is_scarce && silent > period && lane.may_be_asked(now);
+            if due <= now {
+                lane.repeated = lane.repeated.saturating_add(1);
+            }
             self.periodic.push_back((if due <= now { now + period } else { due }, member));
             if due <= now {
                 self.tell(member);
@@ -368,8 +411,10 @@ impl Pool {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = |queue: &VecDeque<(Instant, Member)>| queue.front().map(|(at, _)| *at);
-        let search = self.next_search.filter(|_| !self.waiting.is_empty());
-        [first(&self.returning), first(&self.periodic), search].into_iter().flatten().min()
+        let search = [self.next_search, self.next_turn].into_iter().flatten().min();
+        let search = search.filter(|_| !self.waiting.is_empty());
+        let returning = if self.has_backlog { None } else { first(&self.returning) };
+        [returning, first(&self.periodic), search].into_iter().flatten().min()
     }
 
     fn lane(&mut self, member: Member) -> Option<&mut Lane> {
@@ -429,7 +474,7 @@ impl Pool {
 
     /// Computes what each lane is lent: an equal part for each that has or wants something, but a packet at least.
     fn divide(&mut self) {
-        let equal = self.config.blocks / self.active.max(1);
+        let equal = self.blocks() / self.active.max(1);
         let equal = u16::try_from(equal).unwrap_or(WINDOW);
         self.share = equal.clamp(self.config.packet_blocks, self.config.share_blocks);
     }

@@ -19,6 +19,8 @@ fn config() -> PoolConfig {
         fcp_period: 100,
         lease: 1000,
         settle: 3000,
+        member_blocks: 0,
+        reserve_blocks: 0,
     }
 }
 
@@ -103,6 +105,41 @@ fn what_exceeds_a_share_comes_back_with_the_yield() {
     pool.handle_update(at, first, &update(Op::Yielded, 30, 50));
     // Of the 50 that it was left it has sent none, but 30 of the 50 that were taken back.
     assert_eq!((pool.free(), told(&mut pool, at)), (35, vec![(first, 80)]));
+}
+
+#[test]
+fn time_alone_frees_nothing_that_may_lie_unread() {
+    let start = Instant::now();
+    let (mut pool, first, second) = all_with_the_first(start);
+    assert_eq!(told(&mut pool, start), [(first, 50)]);
+    pool.set_backlog(true);
+    // Silent for a lease: the rest is taken back too, and settles later.
+    let _ = told(&mut pool, start + us(1001));
+    let later = start + us(5000);
+    let gets = |pool: &mut Pool, at| told(pool, at).iter().any(|(m, limit)| *m == second && *limit > 0);
+    assert!(!gets(&mut pool, later), "what the first has sent may not have been read");
+    assert!(pool.poll_timeout().is_none_or(|at| at > later), "a timer in the past");
+    pool.set_backlog(false);
+    assert!(gets(&mut pool, later));
+}
+
+#[test]
+fn what_members_say_has_room_beside_what_is_lent() {
+    let start = Instant::now();
+    let config = PoolConfig { member_blocks: 4, reserve_blocks: 8, ..config() };
+    let mut pool = Pool::new(config).expect("large enough");
+    let lent = |pool: &mut Pool, at| told(pool, at).iter().map(|(_, limit)| u32::from(*limit)).sum::<u32>();
+    let members: Vec<_> = (0..12).map(|_| pool.join(start)).collect();
+    for member in &members {
+        pool.handle_update(start, *member, &update(Op::Stalled, 0, 0));
+    }
+    // For two members there is the reserve; ten occupy up to 40 of the 100 blocks.
+    assert_eq!(lent(&mut pool, start), 60);
+    assert_eq!(pool.free(), 40);
+    for member in &members[2..] {
+        pool.leave(start, *member);
+    }
+    assert!(pool.available() > 0, "it is lent again when they are gone");
 }
 
 #[test]

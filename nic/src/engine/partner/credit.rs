@@ -23,9 +23,13 @@ pub(in crate::engine) struct CreditTimes {
     pub(super) lease: Duration,
     /// What was taken back from a partner that does not answer is free after so long.
     pub(super) settle: Duration,
-    /// Who waits for credit says so again so often: an update may be lost.
+    /// Who waits for credit says so after this time: most often the partner is at work on what was sent, and tells a new
+    /// limit by itself.
+    pub(super) ask: Duration,
+    /// Who waits for credit says so again after this time, then after twice that, and so on up to eight times: an update may be lost.
+    /// But a partner that does not get to run must not find its buffer full of this.
     pub(super) ask_again: Duration,
-    /// A partner that says nothing for so long while somebody waits is gone: 100 times the period, where InfiniBand gives
+    /// A partner that says nothing for so long while somebody waits is gone: 200 times the period, where InfiniBand gives
     /// a link up after 6 times (400,000 symbol times of 65,536, from memory): a process may be stopped for a while.
     pub(super) gone: Duration,
 }
@@ -35,8 +39,10 @@ pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     period: Duration::from_millis(10),
     lease: Duration::from_millis(100),
     settle: Duration::from_millis(150),
-    ask_again: Duration::from_millis(2),
-    gone: Duration::from_secs(1),
+    // A stock buffer, full, is read in 50 us.
+    ask: Duration::from_micros(50),
+    ask_again: Duration::from_millis(100),
+    gone: Duration::from_secs(2),
 };
 
 /// The largest packet that queue pairs send: 4 KiB, the headers of an XRC WRITE with immediate data, and the ICRC.
@@ -54,6 +60,8 @@ impl CreditSetup {
             fcp_period: micros(CREDIT_TIMES.period),
             lease: micros(CREDIT_TIMES.lease),
             settle: micros(CREDIT_TIMES.settle),
+            member_blocks: self.said.div_ceil(self.block.max(1)),
+            reserve_blocks: self.reserve / u32::from(self.block.max(1)),
             ..PoolConfig::default()
         }
     }
@@ -103,6 +111,13 @@ impl Engine {
         }
         pool.release(member, blocks);
         self.partners.limits_due = true;
+    }
+
+    /// Whether packets wait in the socket that were not read yet.
+    pub(crate) fn set_backlog(&mut self, has_backlog: bool) {
+        if let Some(pool) = &mut self.partners.pool {
+            pool.set_backlog(has_backlog);
+        }
     }
 
     /// A packet came into the queue of an emulated port, of which `head` are the first bytes. It occupies the buffer until
@@ -198,7 +213,7 @@ impl Engine {
     pub(in crate::engine) fn call_lane(&mut self, id: usize, vl: usize) {
         while let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
             let Some(index) = lane.waiting.pop_front() else {
-                lane.ask_again = None;
+                (lane.ask_again, lane.asked) = (None, 0);
                 return;
             };
             if self.call(index) {
@@ -242,7 +257,9 @@ impl Engine {
         // Nothing fits: the clock of the stall starts if it does not run yet.
         lane.sender.try_take(now, u32::MAX);
         if lane.ask_again.is_none() {
-            self.ask_for_credit(now, id, vl);
+            let at = now + CREDIT_TIMES.ask;
+            lane.ask_again = Some(at);
+            self.timers.push(Reverse((at, Due::Partner(id))));
         }
     }
 
@@ -251,7 +268,8 @@ impl Engine {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         let silent_since = *partner.silent_since.get_or_insert(now);
         let Some(lane) = partner.lanes.get_mut(vl) else { return };
-        let at = now + CREDIT_TIMES.ask_again;
+        let at = now + CREDIT_TIMES.ask_again * (1 << lane.asked.min(3));
+        lane.asked += 1;
         lane.ask_again = Some(at);
         if now.saturating_duration_since(silent_since) >= CREDIT_TIMES.gone {
             self.counters.partners_lost += 1;

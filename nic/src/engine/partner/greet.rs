@@ -142,6 +142,7 @@ impl Engine {
                     waiting: VecDeque::new(),
                     told: 0,
                     ask_again: None,
+                    asked: 0,
                 });
             }
         }

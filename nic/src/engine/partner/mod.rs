@@ -48,6 +48,10 @@ pub struct CreditSetup {
     /// How far the limit of a lane may lag behind the room that there is, in blocks; half of what it may be lent at the
     /// most.
     pub on_free: u16,
+    /// What a partner says about a lane occupies so much of the buffer at a time, in bytes of what is counted.
+    pub said: u16,
+    /// What is kept back for that beside `buffer`, in bytes of what is counted.
+    pub reserve: u32,
 }
 
 /// What a port says and does between rnic peers.
@@ -75,6 +79,8 @@ pub(crate) struct LaneEnd {
     told: u16,
     /// When the partner is told again that something waits; `None` if nothing does.
     ask_again: Option<Instant>,
+    /// So many times this was said since somebody waits.
+    asked: u32,
 }
 
 /// What is known of a peer of our own kind.

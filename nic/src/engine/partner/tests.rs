@@ -19,6 +19,8 @@ fn credits(buffer: u32) -> PartnerSetup {
             counting: Counting::PacketBytes,
             local_counting: Counting::PacketBytes,
             on_free: 64,
+            said: 0,
+            reserve: 0,
         }),
         rate: Rate::from_gbps(10),
         is_foreign: false,

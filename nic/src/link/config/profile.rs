@@ -11,8 +11,8 @@ use qp::Mtu;
 use std::time::Duration;
 
 /// What congestion control takes for the rate of a port that has none: more than UDP sockets of a host carry, so that
-/// a flow without congestion is not held back, and the rate that the authors of DCQCN chose their parameters for.
-pub const HOST_RATE: Rate = Rate::from_gbps(40);
+/// a flow without congestion is not held back.
+pub const HOST_RATE: Rate = Rate::from_gbps(100);
 
 /// The most bytes around the payload of a packet: BTH, XRCETH, RETH, immediate data and ICRC, of an RDMA WRITE with
 /// immediate data over XRC.

@@ -73,3 +73,21 @@ fn a_train_is_bounded_in_bytes_but_for_its_first_packet() {
         assert_eq!(train.packets(), packets, "{max} bytes");
     }
 }
+
+#[test]
+fn the_payload_of_the_next_packet_is_known_before_it_is_built() {
+    let mut b = Setup::default().rts();
+    assert_eq!(b.qp.next_payload(), 0, "there is none");
+    b.post(1, SEND, &[local(0, 40)]);
+    b.post(2, SEND, &[local(0, 3 * MTU)]);
+    assert_eq!(b.qp.next_payload(), 40);
+    // What is larger does not follow in the same train, whose segments are as long as its first packet.
+    let mut requests = u32::MAX;
+    assert_eq!(b.poll(64, &mut requests).len(), 1);
+    assert_eq!(b.qp.next_payload(), MTU as u32);
+    assert_eq!(b.sent().len(), 3);
+    b.take(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, b"x"));
+    assert_eq!(b.qp.next_payload(), 0, "an acknowledgement");
+    b.take(&read(RQ + 1, 0, 1));
+    assert_eq!(b.qp.next_payload(), MTU as u32, "what it answers is not looked at");
+}

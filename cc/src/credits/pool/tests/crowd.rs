@@ -336,6 +336,8 @@ fn ports() -> PoolConfig {
         fcp_period: 10_000,
         lease: 100_000,
         settle: 150_000,
+        member_blocks: 0,
+        reserve_blocks: 0,
     }
 }
 

@@ -357,6 +357,8 @@ fn pacing_and_link_credits_go_together() -> Result<()> {
                 counting: Counting::PacketBytes,
                 local_counting: Counting::PacketBytes,
                 on_free: 64,
+                said: 0,
+                reserve: 0,
             }),
             rate: Rate::from_gbps(10),
         };
