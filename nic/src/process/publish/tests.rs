@@ -23,9 +23,11 @@ fn value(of: &Published, name: &str) -> u64 {
 }
 
 fn device(run_dir: &Path, address: &str) -> crate::Device {
-    let mut settings = crate::process::Settings::default();
-    settings.run_dir = Some(run_dir.to_owned());
-    settings.addresses = vec![address.parse().expect("an address")];
+    let settings = crate::process::Settings {
+        run_dir: Some(run_dir.to_owned()),
+        addresses: vec![address.parse().expect("an address")],
+        ..Default::default()
+    };
     settings.process().expect("in order").devices.remove(0).open().expect("a device")
 }
 

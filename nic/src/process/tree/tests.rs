@@ -83,7 +83,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
         text
     };
     assert_eq!([again(), again()], ["20000\n", ""]);
-    assert!(!all.refresh(std::io::stdin().as_fd()));
+    assert!(!all.refresh(io::stdin().as_fd()));
     // Whoever lists the folder and reads below it finds them up to date as well.
     let folder = all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/hw_counters")).expect("ours");
     let received = fs::read_to_string(folder.join("rcvd_bytes")).expect("a counter");
