@@ -1,5 +1,6 @@
 //! Address handles: the way to a datagram's receiver.
 
+use crate::device::Device;
 use crate::domain::PdInner;
 use crate::engine::{MAX_AH, ResourceError};
 use crate::error::Result;
@@ -46,17 +47,7 @@ impl AddressHandle {
 
     /// One for the way back to whoever sent the datagram of `wc`.
     pub(crate) fn back(pd: &Arc<PdInner>, wc: &WorkCompletion, grh: &[u8]) -> Result<Self> {
-        let refused = |why| Err(ResourceError::Address { why }.into());
-        if !wc.flags.contains(WcFlags::GRH) {
-            return refused("the completion is of no datagram that was received");
-        }
-        let Some(grh) = grh.first_chunk::<GRH_LEN>() else {
-            return refused("the network header in front of a datagram has 40 bytes");
-        };
-        match sender(grh, pd.device.port()?.address.is_ipv4()) {
-            Some(attr) => Self::new(pd, &AddressVector { sl: wc.sl, ..attr }),
-            None => refused("these 40 bytes hold no network header of the port's IP family"),
-        }
+        Self::new(pd, &way_back(wc, grh, pd.device.port()?.address)?)
     }
 
     /// What it was created with.
@@ -86,6 +77,32 @@ impl AddressHandle {
 impl std::fmt::Debug for AddressHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AddressHandle({})", self.ip())
+    }
+}
+
+impl Device {
+    /// The way to the sender of a datagram (`ibv_init_ah_from_wc`), which
+    /// [`create_ah_from_wc`](crate::ProtectionDomain::create_ah_from_wc) says more of.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn way_back(&self, wc: &WorkCompletion, grh: &[u8]) -> Result<AddressVector> {
+        way_back(wc, grh, self.inner.port()?.address)
+    }
+}
+
+/// The way from the port at `ours` to whoever sent the datagram of `wc`.
+fn way_back(wc: &WorkCompletion, grh: &[u8], ours: IpAddr) -> Result<AddressVector> {
+    let refused = |why| Err(ResourceError::Address { why }.into());
+    if !wc.flags.contains(WcFlags::GRH) {
+        return refused("the completion is of no datagram that was received");
+    }
+    let Some(grh) = grh.first_chunk::<GRH_LEN>() else {
+        return refused("the network header in front of a datagram has 40 bytes");
+    };
+    match sender(grh, ours.is_ipv4()) {
+        Some(attr) => Ok(AddressVector { sl: wc.sl, ..attr }),
+        None => refused("these 40 bytes hold no network header of the port's IP family"),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Completion queues and completion channels.
 
 mod channel;
+#[cfg(test)]
+mod counted_tests;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,7 @@ use crate::port::Port;
 use crate::queue::{CqShared, Wish, completion_queue};
 use qp::WorkCompletion;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A completion queue. Clones are the same queue.
@@ -69,6 +72,36 @@ impl CompletionQueue {
     #[must_use]
     pub fn number(&self) -> usize {
         self.inner.id.0
+    }
+
+    /// From now on completions say when they were delivered, by [`Device::clock`](crate::Device::clock). There is no way
+    /// back: it costs each completion a look at the clock.
+    pub fn stamp_completions(&self) {
+        let clock = self.inner.device.port.clock.clone();
+        // Asked for again, nothing changes.
+        let _ = self.inner.shared.stamp.set(Box::new(move || clock.nanos()));
+    }
+
+    /// Whether queue pairs or shared receive queues complete to it; not in a forked child.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.inner.device.port.inspect(|e| e.cq_users(self.inner.id) > 0).unwrap_or(false)
+    }
+
+    /// Gives it a number of the program's own, which its [events](CompletionEvent::context) carry (`cq_context`).
+    pub fn set_context(&self, context: u64) {
+        self.inner.shared.context.store(context, Ordering::Release);
+    }
+
+    /// Events that were handed out and not acknowledged.
+    #[must_use]
+    pub fn unacknowledged_events(&self) -> u32 {
+        self.inner.shared.events().unacknowledged()
+    }
+
+    /// Acknowledges so many events that were [kept](CompletionEvent::keep), or all that there are.
+    pub fn acknowledge(&self, events: u32) {
+        self.inner.shared.events().acknowledge(events);
     }
 
     /// Whether completions were lost because there was no room for them. The queue takes no more then, whatever its

@@ -291,6 +291,11 @@ impl Device {
     /// [`Error::Open`] says what is in the way of the address and what to do about it; [`Error::PKeys`] what is wrong with
     /// the P_Key table, [`Error::Link`] with the link or the congestion control.
     pub fn open(config: &DeviceConfig) -> Result<Self> {
+        Self::open_as("rnic0", config)
+    }
+
+    /// Opens a device that has a name of its own.
+    pub(crate) fn open_as(name: &str, config: &DeviceConfig) -> Result<Self> {
         let pkeys = PKeyTable::new(&config.pkeys)?;
         // Before a socket is opened.
         config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096))?;
@@ -333,7 +338,7 @@ impl Device {
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);
         port.set_link(&link, config.fault_seed);
-        let device = Self::around("rnic0".into(), port, config.fault_seed);
+        let device = Self::around(name.to_owned(), port, config.fault_seed);
         for rule in &config.faults {
             device.add_fault(rule)?;
         }
@@ -418,15 +423,7 @@ impl Device {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Ok(port) = self.inner.port() else { return Counters::default() };
-        port.with_lane(|lane| Counters {
-            port: lane.engine.port_counters(),
-            qp: lane.engine.qp_counters(),
-            socket: match &lane.io {
-                Io::Udp(udp) => Some(udp.counters()),
-                Io::Sim(_) => None,
-            },
-            link: lane.link_stats(),
-        })
+        port.with_lane(|lane| lane.counters())
     }
 
     /// How full the emulated link is and what it did; `None` without one, and in a forked child.
@@ -454,6 +451,13 @@ impl Device {
         };
         let now = port.now();
         port.with_lane(|lane| trace::sample::of(lane, now, at))
+    }
+
+    /// What the device's clock shows, in nanoseconds: the one that completions are
+    /// [stamped](CompletionQueue::stamp_completions) with. It is the kernel's monotonic clock, or that of the simulation.
+    #[must_use]
+    pub fn clock(&self) -> u64 {
+        self.inner.port.clock.nanos()
     }
 
     /// Makes progress: takes in what arrived and sends what is due. Whoever polls a completion queue or waits does

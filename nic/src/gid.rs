@@ -9,15 +9,19 @@ use std::fmt;
 /// What kind of address a GID is (`ibv_gid_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GidType {
+    /// An Ethernet frame without IP: listed where programs expect it ([`GidLayout::Mlx5`](crate::process::GidLayout)), and
+    /// of no use, because no packet of ours is one.
+    RoceV1,
     /// An IP address, over UDP.
     RoceV2,
 }
 
 impl GidType {
-    /// The name, as rdma-core's tools spell it.
+    /// The name, as the kernel and rdma-core's tools spell it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::RoceV1 => "IB/RoCE v1",
             Self::RoceV2 => "RoCE v2",
         }
     }

@@ -31,6 +31,7 @@ pub mod ladder;
 pub mod link;
 pub mod memory;
 pub mod net;
+pub mod process;
 pub mod sim;
 pub mod trace;
 
@@ -76,7 +77,7 @@ pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit, SrqModify};
 pub use window::MemoryWindow;
 pub use xrc::XrcDomain;
 
-pub use qp::attr::{AddressVector, ModifyError};
+pub use qp::attr::{AddressVector, ModifyError, PathMigState};
 pub use qp::counters::QpCounters;
 pub use qp::memory::{Bind, BindError, QpEvent};
 pub use qp::queue_pair::{Failure, FailureContext, PostError, Tuning};

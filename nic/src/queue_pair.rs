@@ -7,12 +7,12 @@ use crate::device::DeviceInner;
 use crate::domain::PdInner;
 use crate::engine::{FlowState, QpLinks, QpRequest, ResourceError};
 use crate::error::{Error, Result};
-use crate::queue::{QpShared, Work};
+use crate::queue::{Direction, QpShared, Work};
 use crate::srq::{SharedReceiveQueue, SrqInner};
 use crate::xrc::{XrcDomain, XrcdInner};
 use qp::attr::AddressVector;
 use qp::counters::QpCounters;
-use qp::queue_pair::{Failure, Tuning};
+use qp::queue_pair::{Failure, PostError, Tuning};
 use qp::{
     Access, Gather, Gid, Mtu, Operation, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote,
     SendFlags, SendWr,
@@ -347,6 +347,13 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Takes its completions that nobody has polled out of its completion queues, as drivers do with those of a queue pair
+    /// that goes to RESET or is destroyed; returns how many there were. 0 in a forked child.
+    pub fn discard_completions(&self) -> usize {
+        let Ok(port) = self.device.port() else { return 0 };
+        port.control(|e| e.discard_completions(self.qpn()))
+    }
+
     /// All attributes that were set, and the state; nothing in a forked child.
     #[must_use]
     pub fn query(&self) -> QpAttr {
@@ -405,6 +412,69 @@ impl QueuePair {
         self.shared.reserve_recv(&wr)?;
         port.post(&self.shared, Work::Recv(wr))?;
         Ok(())
+    }
+
+    /// Posts send work requests, in order, up to the first that is refused.
+    ///
+    /// # Errors
+    /// How many were posted before it, and as [`post_send`](Self::post_send).
+    pub fn post_sends(
+        &self,
+        wrs: impl IntoIterator<Item = SendWr>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        self.post_list(
+            true,
+            wrs.into_iter().map(|wr| {
+                self.shared.reserve_send(&wr)?;
+                Ok(Work::Send(wr))
+            }),
+        )
+    }
+
+    /// Posts receive work requests, in order, up to the first that is refused.
+    ///
+    /// # Errors
+    /// How many were posted before it, and as [`post_recv`](Self::post_recv).
+    pub fn post_recvs(
+        &self,
+        wrs: impl IntoIterator<Item = RecvWr>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        self.post_list(
+            false,
+            wrs.into_iter().map(|wr| {
+                self.shared.reserve_recv(&wr)?;
+                Ok(Work::Recv(wr))
+            }),
+        )
+    }
+
+    fn post_list(
+        &self,
+        sends: bool,
+        works: impl Iterator<Item = std::result::Result<Work, PostError>>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        let port = self.device.port().map_err(|forked| (0, forked))?;
+        let (mut taken, mut refused) = (0, None);
+        let works =
+            works.map_while(|work| work.inspect(|_| taken += 1).map_err(|error| refused = Some(error)).ok());
+        port.post_list(&self.shared, sends, works).map_err(|(before, error)| (before, error.into()))?;
+        refused.map_or(Ok(()), |error| Err((taken, error.into())))
+    }
+
+    /// Posts all of these send work requests, or none: then they are as they were. Otherwise the list is empty.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send), of the first that is refused.
+    pub fn post_sends_or_none(&self, wrs: &mut Vec<SendWr>) -> Result<()> {
+        let port = self.device.port()?;
+        for (taken, wr) in wrs.iter().enumerate() {
+            self.shared.reserve_send(wr).inspect_err(|_| {
+                // No more than fit the queue, whose size is 32 bits.
+                self.shared.finish(Direction::Send, u32::try_from(taken).unwrap_or(u32::MAX));
+            })?;
+        }
+        let posted = port.post_list(&self.shared, true, wrs.drain(..).map(Work::Send));
+        Ok(posted.map_err(|(_, error)| error)?)
     }
 
     /// Posts a signalled operation.

@@ -200,7 +200,7 @@ fn show_prints_json_and_lines() {
         ("gid", "gid"),
         ("pkey", "pkeys"),
         ("attr", "async_events"),
-        ("counters", "meaning"),
+        ("counter-names", "meaning"),
     ] {
         let rows = show(object);
         assert!(!rows.is_empty(), "{object}");
@@ -227,6 +227,6 @@ fn show_says_who_has_an_address() {
     assert_eq!(row["pid"], std::process::id());
     let names: Vec<_> = device.counters().iter().map(|(name, _)| name.to_owned()).collect();
     let listed: Vec<_> =
-        show("counters").iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect();
+        show("counter-names").iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect();
     assert_eq!(listed, names);
 }

@@ -176,7 +176,7 @@ impl AtomicOp {
 /// A memory window and what it is to show: the operands of BIND_MW.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bind {
-    /// The key that the window has now.
+    /// A key of the window: the one that it has, or had when the bind was posted.
     pub window: u32,
     /// The key that it is to have: the present one with another low byte.
     pub key: u32,

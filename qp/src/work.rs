@@ -504,6 +504,8 @@ pub struct WorkCompletion {
     pub sl: u8,
     /// Which rule failed, as a code of ours (0: none).
     pub vendor_err: u32,
+    /// When it was delivered, in nanoseconds of the device's clock; 0 where nobody asked for that.
+    pub timestamp: u64,
 }
 
 impl WorkCompletion {

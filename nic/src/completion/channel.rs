@@ -9,6 +9,7 @@ use crate::port::Clock;
 use crate::queue::{ChannelShared, CqShared};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ const WHAT: &str = "completion channel";
 /// A completion channel: tells of completions through a descriptor that can be polled.
 ///
 /// The descriptor is readable while there are events. It may be polled in any way, with epoll and its edges too, but
-/// not read: [`next_event`](Self::next_event) does that. Clones are the same channel.
+/// not read: [`next_event`](Self::next_event) does that. Whether it is a blocking one is the program's choice. Clones are
+/// the same channel.
 #[derive(Clone)]
 pub struct CompletionChannel {
     inner: Arc<ChannelInner>,
@@ -134,14 +136,25 @@ impl CompletionEvent {
         std::ptr::eq(self.cq.as_ptr(), Arc::as_ptr(&cq.inner.shared))
     }
 
+    /// What its completion queue was [called](CompletionQueue::set_context); `None` if the queue is gone.
+    #[must_use]
+    pub fn context(&self) -> Option<u64> {
+        self.cq.upgrade().map(|cq| cq.context.load(Ordering::Acquire))
+    }
+
     /// Acknowledges the event (`ibv_ack_cq_events`).
     pub fn acknowledge(self) {}
+
+    /// Leaves the event to be acknowledged by [`CompletionQueue::acknowledge`], for programs that count events.
+    pub fn keep(mut self) {
+        self.cq = Weak::new();
+    }
 }
 
 impl Drop for CompletionEvent {
     fn drop(&mut self) {
         if let Some(cq) = self.cq.upgrade() {
-            cq.events().acknowledge();
+            cq.events().acknowledge(1);
         }
     }
 }

@@ -462,14 +462,20 @@ impl Engine {
         }
     }
 
-    /// Posts a work request that has a place reserved in the queue pair's shared part.
+    /// Posts work requests that have places reserved in the queue pair's shared part, up to the first that is refused.
     ///
     /// # Errors
-    /// [`PostError`]; the place is given back then.
-    pub(crate) fn post(&mut self, qpn: Qpn, work: Work) -> Result<(), PostError> {
+    /// How many were posted before, and why it was refused; its place is given back then.
+    pub(crate) fn post_list(
+        &mut self,
+        qpn: Qpn,
+        works: impl Iterator<Item = Work>,
+    ) -> Result<(), (usize, PostError)> {
         let Some(index) = self.index(qpn) else { return Ok(()) };
         self.collect(index);
-        let result = self.accept(index, work);
+        let result = works
+            .enumerate()
+            .try_for_each(|(before, work)| self.accept(index, work).map_err(|error| (before, error)));
         self.settle(index);
         result
     }
@@ -510,6 +516,11 @@ impl Engine {
             Some(_) => Psn::new(0),
             None => Psn::new(rand::random()),
         }
+    }
+
+    /// What a queue pair is tied to.
+    fn links(&self, qpn: Qpn) -> Option<QpLinks> {
+        Some(self.qps.get(self.index(qpn)?)?.as_ref()?.links)
     }
 
     fn index(&self, qpn: Qpn) -> Option<usize> {

@@ -283,6 +283,14 @@ impl Engine {
         entry.producer.resize(room).map_err(|waiting| ResourceError::Waiting { waiting, cqe })
     }
 
+    /// Takes completions of a queue pair that nobody has polled out of its completion queues; returns how many there
+    /// were.
+    pub(crate) fn discard_completions(&mut self, qpn: Qpn) -> usize {
+        let Some(links) = self.links(qpn) else { return 0 };
+        let cqs = links.cqs().filter_map(|cq| Some(self.host.cqs.get_mut(cq.0)?.producer.discard(qpn)));
+        cqs.sum()
+    }
+
     /// How many complete to this queue of those that [`CQ_USERS`] names.
     pub(crate) fn cq_users(&self, cq: CqId) -> usize {
         self.host.cqs.get(cq.0).map_or(0, |entry| entry.users)

@@ -18,12 +18,21 @@ use std::time::{Duration, Instant};
 /// taken over.
 const STANDBY: Duration = Duration::from_micros(500);
 
+/// The same for a program that looks at its memory in between, as it was last seen to do within [`MEMORY`]: nobody but
+/// this thread brings it what it waits for.
+const STANDBY_FOR_MEMORY: Duration = Duration::from_micros(100);
+const MEMORY: Duration = Duration::from_millis(50);
+
 /// How long the thread spins after activity before it blocks: waking it takes 12 to 30 us, so within this time the
 /// next packet of a conversation is met awake.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// How long an acknowledgement waits for the program's answer while the program does not poll. A program that looks at its
+/// memory answers within few microseconds.
+const HOLD: Duration = Duration::from_micros(20);
+
 /// How late the kernel may wake the thread for a timer, in nanoseconds. Pacing and emulated links wait for tens of microseconds,
-/// and the usual 50 us would double that.
+/// and the usual 50 us would double that, and more than triple [`HOLD`].
 const TIMER_SLACK: u64 = 1_000;
 
 /// How often the thread looks whether something about the host changed while it is too busy to sleep. Asleep, it hears
@@ -51,9 +60,9 @@ struct PollWatch {
 impl PollWatch {
     /// Takes in the count of polls: many within a standby period make a program one that polls, a period with few
     /// makes it one that does not.
-    fn look(&mut self, polls: u32, now: Instant) {
+    fn look(&mut self, polls: u32, now: Instant, period: Duration) {
         let many = polls.wrapping_sub(self.seen) >= POLLING;
-        if many || now.saturating_duration_since(self.since) >= STANDBY {
+        if many || now.saturating_duration_since(self.since) >= period {
             *self = Self { seen: polls, since: now, polling: many };
         }
     }
@@ -200,31 +209,50 @@ impl Background {
         let mut active_until = Instant::now();
         let mut watch = PollWatch { seen: 0, since: active_until, polling: false };
         let mut next_look = active_until;
+        let mut memory_until = active_until;
+        // A program that polled, and did not say that it sleeps, may be looking at its memory.
+        let mut awake = false;
         while !self.stop.load(Ordering::SeqCst) {
             let Some(port) = port.upgrade() else { break };
             let now = Instant::now();
-            watch.look(port.polls.load(Ordering::Relaxed), now);
+            let standby = if now < memory_until { STANDBY_FOR_MEMORY } else { STANDBY };
+            watch.look(port.polls.load(Ordering::Relaxed), now, standby);
             if now >= next_look {
                 port.look_at_host();
                 next_look = now + LOOK;
             }
             if self.handover.swap(false, Ordering::SeqCst) {
-                watch.polling = false;
+                (watch.polling, awake) = (false, false);
             }
+            let publish = port.publish_if_due(now);
+            awake |= watch.polling;
             if watch.polling {
                 port.sweep();
                 drop(port);
-                if self.sleep(ASIDE, || (Some(Instant::now() + STANDBY), false)) {
+                if self.sleep(ASIDE, || (Some(Instant::now() + standby), false)) {
                     next_look = now;
                 }
                 continue;
             }
-            let busy = port.background_turn();
+            let (busy, may_be_answered) = port.background_turn();
             let now = Instant::now();
-            if busy {
+            if busy && may_be_answered && awake {
+                // It may want this very core to do so.
+                drop(port);
+                if self.sleep(ASIDE, || (Some(Instant::now() + HOLD), false)) {
+                    next_look = now;
+                }
+                (active_until, memory_until) = (now + SPIN, now + MEMORY);
+            } else if busy {
                 active_until = now + SPIN;
-            } else if now >= active_until && self.sleep(BLOCKED, move || port.next_wanted()) {
-                next_look = now;
+            } else if now >= active_until {
+                let until = move || {
+                    let (due, listens) = port.next_wanted();
+                    (due.into_iter().chain(publish).min(), listens)
+                };
+                if self.sleep(BLOCKED, until) {
+                    next_look = now;
+                }
             }
         }
     }

@@ -9,7 +9,8 @@
     reason = "pthread_atfork and close in the child, where almost nothing else is allowed"
 )]
 
-use std::os::fd::RawFd;
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -55,6 +56,11 @@ pub(super) fn close_in_child(fds: impl Iterator<Item = RawFd>) {
             tracing::warn!("more sockets than a fork handler can close: a forked child keeps a copy");
         }
     }
+}
+
+/// Has children close a file that stays open as long as the process lives, and holds a lock for it.
+pub(crate) fn close_file_in_child(file: &File) {
+    close_in_child(std::iter::once(file.as_raw_fd()));
 }
 
 /// Whether children close this descriptor.

@@ -13,10 +13,12 @@ mod groups;
 mod host;
 mod io;
 mod lane;
+mod published;
 mod throttle;
 
 pub(crate) use background::Background;
-pub(crate) use fork::generation;
+pub(crate) use exit::run_at_exit;
+pub(crate) use fork::{close_file_in_child, generation};
 pub(crate) use io::{Io, SimIo, SimPacket, UdpIo};
 pub(crate) use lane::Lane;
 
@@ -24,17 +26,19 @@ use crate::engine::{Engine, EngineConfig, PortState, ResourceError};
 use crate::error::Error;
 use crate::link::{LinkProfile, Now};
 use crate::net::HostWatch;
+use crate::process::Publication;
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use courtesy::Courtesy;
 use host::Host;
+use nix::time::{ClockId, clock_gettime};
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -55,6 +59,18 @@ pub(crate) enum Clock {
     Virtual(Arc<World>),
 }
 
+impl Clock {
+    /// The nanoseconds of the kernel's monotonic clock, or since the simulation began.
+    pub(crate) fn nanos(&self) -> u64 {
+        let now = match self {
+            // The kernel has this clock since it boots.
+            Self::Real => clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from),
+            Self::Virtual(world) => world.elapsed(),
+        };
+        u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
 /// A port, shared by all objects of its device.
 pub(crate) struct Port {
     /// Not dropped in a forked child, whose copies of the descriptors are closed already.
@@ -71,6 +87,8 @@ pub(crate) struct Port {
     pub(crate) address: IpAddr,
     /// What it knows of the host, and what its program hears of.
     host: Host,
+    /// Where its counters are published, if anywhere.
+    publication: OnceLock<Publication>,
     generation: u32,
 }
 
@@ -112,6 +130,7 @@ impl Port {
             clock,
             background,
             host: Host::new(watch, active_mtu, mtu),
+            publication: OnceLock::new(),
             generation: generation(),
         });
         if port.background.is_some() {
@@ -214,15 +233,26 @@ impl Port {
 
     /// Posts a work request that has its place reserved in `qp`.
     pub(crate) fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
+        let sends = matches!(work, Work::Send(_));
+        self.post_list(qp, sends, std::iter::once(work)).map_err(|(_, error)| error)
+    }
+
+    /// Posts work requests that have their places reserved in `qp`, up to the first that is refused: with the error comes
+    /// how many were posted before. `sends`: whether they are for the send queue.
+    pub(crate) fn post_list(
+        &self,
+        qp: &QpShared,
+        sends: bool,
+        works: impl Iterator<Item = Work>,
+    ) -> Result<(), (usize, PostError)> {
         let qpn = qp.config.qpn;
         let Some(mut lane) = self.lane.try_lock() else {
-            qp.leave(work);
+            works.for_each(|work| qp.leave(work));
             self.ring(qpn);
             return Ok(());
         };
         self.stir(&mut lane);
-        let sends = matches!(work, Work::Send(_));
-        let result = lane.engine.post(qpn, work);
+        let result = lane.engine.post_list(qpn, works);
         // The first request of a burst leaves at once; those behind it join in trains while it is on the way. A receive
         // gives nothing to send.
         if sends && (lane.note_answer() || lane.engine.is_urgent(qpn, || self.now())) {
@@ -275,13 +305,14 @@ impl Port {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// One turn by the background thread: whether anything happened.
-    fn background_turn(&self) -> bool {
+    /// One turn by the background thread: whether anything happened, and whether the program may be about to answer it.
+    fn background_turn(&self) -> (bool, bool) {
         let mut lane = self.lane.lock();
-        let done = lane.turn(Instant::now(), false);
+        let done = lane.background_turn(Instant::now());
+        let may_be_answered = lane.may_be_answered();
         self.release(lane);
         self.courtesy.after_turn(done > 0);
-        done > 0
+        (done > 0, may_be_answered)
     }
 
     /// Sends what is held back, if nobody drives the engine.
@@ -404,9 +435,11 @@ impl Drop for Port {
             // Its thread exists in the parent only, and can be neither joined nor detached here.
             std::mem::forget(self.background.take());
             self.host.abandon();
+            std::mem::forget(self.publication.take());
             return;
         }
         self.host.close();
+        self.publish_last();
         {
             let mut lane = self.lane.lock();
             if let Io::Udp(udp) = &lane.io {

@@ -1,6 +1,7 @@
 //! Completion channels.
 
 use super::completions::{CqShared, locked};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,9 +18,11 @@ pub(crate) struct EventCounts {
 }
 
 impl EventCounts {
-    /// The program is done with one.
-    pub(crate) fn acknowledge(&self) {
-        self.unacknowledged.fetch_sub(1, Ordering::AcqRel);
+    /// The program is done with so many, or with all that there are.
+    pub(crate) fn acknowledge(&self, count: u32) {
+        let fewer = |events: u32| Some(events.saturating_sub(count));
+        // Always some: the closure gives an answer for every number.
+        let _ = self.unacknowledged.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
     }
 
     pub(crate) fn unacknowledged(&self) -> u32 {
@@ -91,8 +94,11 @@ impl ChannelShared {
     /// The descriptor is readable while there are events: both change under the lock.
     fn settle(&self, pending: &VecDeque<Weak<CqShared>>) {
         if pending.is_empty() {
-            // Takes the whole count; an error means that it is 0 already.
-            let _ = self.event.read();
+            // Takes the whole count. Looked at first: a program may make the descriptor a blocking one.
+            let mut fds = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
+            if matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1)) {
+                let _ = self.event.read();
+            }
         }
     }
 

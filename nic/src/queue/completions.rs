@@ -4,16 +4,19 @@ use super::channel::{ChannelShared, EventCounts};
 use super::ring::{Apart, Consumer, Producer, ring};
 use super::waiters::Waiters;
 use super::wishes::{Wish, Wishes};
-use qp::WorkCompletion;
+use qp::{Qpn, WorkCompletion};
 use std::collections::TryReserveError;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 /// Takes a lock whose holder cannot leave its data half changed.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// A clock that counts nanoseconds.
+pub(crate) type Stamp = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// The program's side of a completion queue.
 pub(crate) struct CqShared {
@@ -24,6 +27,10 @@ pub(crate) struct CqShared {
     capacity: AtomicU32,
     channel: Option<Arc<ChannelShared>>,
     pub(super) events: EventCounts,
+    /// What time it is, if completions are to say when they were delivered.
+    pub(crate) stamp: OnceLock<Stamp>,
+    /// What the program calls it.
+    pub(crate) context: AtomicU64,
     /// Tasks that await a completion.
     pub(crate) waiters: Waiters,
     /// Events that are due on the channel, until the engine's driver delivers them.
@@ -80,6 +87,8 @@ pub(crate) fn completion_queue(
         capacity: AtomicU32::new(room.capacity),
         channel,
         events: EventCounts::default(),
+        stamp: OnceLock::new(),
+        context: AtomicU64::new(0),
         waiters: Waiters::default(),
         due: AtomicU32::new(0),
         wakes: AtomicBool::new(false),
@@ -89,7 +98,10 @@ pub(crate) fn completion_queue(
 
 impl CqProducer {
     /// Publishes a completion. `wakes`: it is solicited, or an error.
-    pub(crate) fn push(&mut self, completion: WorkCompletion, wakes: bool) -> Pushed {
+    pub(crate) fn push(&mut self, mut completion: WorkCompletion, wakes: bool) -> Pushed {
+        if let Some(now) = self.shared.stamp.get() {
+            completion.timestamp = now();
+        }
         if self.overrun || !self.ring.push(completion) {
             return self.fail();
         }
@@ -136,6 +148,20 @@ impl CqProducer {
         std::mem::swap(&mut self.ring, &mut room.producer);
         room.capacity = self.shared.capacity.swap(room.capacity, Ordering::Release);
         Ok(())
+    }
+}
+
+impl CqProducer {
+    /// Takes out the completions of a queue pair that nobody has polled; returns how many there were.
+    pub(crate) fn discard(&mut self, qpn: Qpn) -> usize {
+        let mut consumer = locked(&self.shared.consumer);
+        let mut waiting = vec![WorkCompletion::default(); consumer.len()];
+        let taken = consumer.take(&mut waiting);
+        waiting.truncate(taken);
+        waiting.retain(|completion| completion.qpn != qpn);
+        // There is room for them: they were here, and none are added meanwhile.
+        waiting.iter().for_each(|completion| _ = self.ring.push(*completion));
+        taken - waiting.len()
     }
 }
 

@@ -279,7 +279,7 @@ fn a_channel_hands_out_each_event_once() {
     }
     assert!(channel.next().is_none());
     assert!(!readable(&channel, 0), "the descriptor is not readable any more");
-    (0..3).for_each(|_| shared.events().acknowledge());
+    (0..3).for_each(|_| shared.events().acknowledge(1));
     assert_eq!((shared.events().unacknowledged(), idle.events().unacknowledged()), (0, 0));
 }
 
@@ -337,7 +337,7 @@ fn sleep_between(wish: Wish, solicited: impl Fn(u64) -> bool + Sync) {
             if shared.len() == 0 {
                 assert!(readable(&channel, 30_000), "no wake-up after {next} completions");
                 assert!(channel.next().is_some(), "a readable channel has an event");
-                shared.events().acknowledge();
+                shared.events().acknowledge(1);
                 slept += 1;
             }
         }

@@ -7,6 +7,7 @@ mod duration;
 mod perf;
 #[cfg(feature = "plot")]
 mod plot;
+mod run;
 mod setup;
 mod show;
 
@@ -28,6 +29,8 @@ enum Command {
     Decode(decode::Args),
     /// See two NICs do everything they can, in a few seconds.
     Demo(demo::Args),
+    /// Print what `rnic run` sets in the environment, for a shell: `eval "$(rnic env)"`.
+    Env(run::EnvArgs),
     /// Say what on this host would get in the way, and what to do about it.
     Doctor(doctor::Args),
     /// Measure bandwidth and latency between two rnic devices.
@@ -35,6 +38,8 @@ enum Command {
     /// Draw what `rnic perf --trace` recorded.
     #[cfg(feature = "plot")]
     Plot(plot::Args),
+    /// Run a program that was written for verbs on devices of rnic.
+    Run(run::RunArgs),
     /// List what devices this host has: links, GIDs, attributes, counters.
     Show(show::Args),
 }
@@ -45,9 +50,11 @@ impl Command {
             Self::Decode(args) => decode::run(&args),
             Self::Demo(args) => Ok(demo::run(&args)),
             Self::Doctor(args) => Ok(doctor::run(&args)?),
+            Self::Env(args) => run::env(&args),
             Self::Perf(args) => perf::run(&args),
             #[cfg(feature = "plot")]
             Self::Plot(args) => plot::run(&args),
+            Self::Run(args) => Ok(run::run(&args)),
             Self::Show(args) => show::run(&args),
         }
     }

@@ -7,13 +7,16 @@ use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
 use rnic::engine::MAX_EVENTS;
 use rnic::net::{Interface, ROCE_PORT, interfaces};
+use rnic::process::{Published, Variable, default_run_dir, published};
 use rnic::{AsyncEvent, Counters, Device, DeviceAttr, DeviceConfig, Gid, Mtu};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 /// List the devices of this host: one for each address on which UDP port 4791 can be served.
 #[derive(Debug, clap::Args)]
@@ -45,8 +48,10 @@ enum Object {
     Pkey,
     /// What devices can do.
     Attr,
-    /// What is counted.
+    /// What running programs have counted so far, and those that ended in the last hour.
     Counters,
+    /// The names of all counters, with what they count.
+    CounterNames,
 }
 
 /// A line: what it is of, as words and as JSON has it, and its keys and values in order.
@@ -58,7 +63,8 @@ struct Row {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let rows = match args.object {
-        Object::Counters => counters(),
+        Object::Counters => counters()?,
+        Object::CounterNames => counter_names(),
         object => devices(object)?,
     };
     let mut text = Vec::new();
@@ -72,8 +78,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             writeln!(text, "{}", row.line())?;
         }
     }
-    if args.object == Object::Counters {
-        eprintln!("values are in the program that owns a device: Device::counters() there");
+    if args.object == Object::Counters && rows.is_empty() {
+        eprintln!("no program publishes counters in {}: `rnic run` has programs do so", run_dir().display());
     }
     match io::stdout().write_all(&text) {
         // Who reads no further has seen enough.
@@ -218,7 +224,7 @@ fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
             pairs.extend(attributes(candidate.device.as_ref().ok()?));
             format!("attr {name}")
         }
-        Object::Counters => return None,
+        Object::Counters | Object::CounterNames => return None,
     };
     if object != Object::Attr {
         pairs.push(("netdev", json!(candidate.netdev)));
@@ -314,8 +320,42 @@ fn attributes(device: &Device) -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// The folder in which programs publish counters.
+fn run_dir() -> PathBuf {
+    let set = std::env::var_os(Variable::RunDir.name()).filter(|dir| !dir.is_empty());
+    set.map_or_else(default_run_dir, PathBuf::from)
+}
+
+/// The counters that programs publish, those of running programs first.
+fn counters() -> Result<Vec<Row>, Box<dyn Error>> {
+    let run_dir = run_dir();
+    let unreadable = |error| format!("{} cannot be read: {error}", run_dir.display());
+    let mut all = published(&run_dir).map_err(unreadable)?;
+    all.sort_by_key(|one| !one.running);
+    let row = |one: Published| {
+        let program = if one.running { "running" } else { "ended" };
+        let changed = one.updated.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut pairs = vec![
+            ("pid", json!(one.pid)),
+            ("comm", json!(one.comm)),
+            ("program", json!(program)),
+            ("address", json!(one.address.to_string())),
+            ("changed", json!(changed)),
+        ];
+        // As this version names them; another version's program may have others.
+        let names = Counters::describe().map(|(name, _)| name);
+        pairs.extend(names.filter_map(|name| {
+            let (_, value) = one.counters.iter().find(|(counter, _)| counter == name)?;
+            Some((name, json!(value)))
+        }));
+        let keys = vec![("ifname", json!(one.device)), ("port", json!(1))];
+        Row { head: format!("link {}/1", one.device), keys, pairs }
+    };
+    Ok(all.into_iter().map(row).collect())
+}
+
 /// The names of all counters, with what they count.
-fn counters() -> Vec<Row> {
+fn counter_names() -> Vec<Row> {
     let row = |(name, meaning): (&str, &str)| Row {
         head: format!("counter {name:<26} {meaning}"),
         keys: vec![("name", json!(name)), ("meaning", json!(meaning))],

@@ -212,13 +212,14 @@ impl RegionTable {
     /// Binds a memory window, see [`qp::Memory::bind`]. All is checked before anything changes.
     pub(super) fn bind_window(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {
         let no_window = BindError::NoWindow { key: bind.window };
-        let index = self.slots.index(bind.window).ok_or(no_window)?;
+        // By what never changes: between the post of a bind and this, another may have changed the rest.
+        let index = self.slots.family(bind.window);
         let (mw_type, window) = self.window(index).ok_or(no_window)?;
         // IBTA C10-72.
         if window.pd != domain.pd {
             return Err(no_window);
         }
-        check_new_key(bind)?;
+        check_new_key(self.slots.key(index).ok_or(no_window)?, bind.key)?;
         let bound = window.len > 0;
         match mw_type {
             MwType::Type1 if bind.access.contains(Access::ZERO_BASED) => {
@@ -404,10 +405,10 @@ impl RegionTable {
 }
 
 /// The consumer gives the low byte of the new key; the device keeps the rest (IBTA 10.6.7.2).
-fn check_new_key(bind: &Bind) -> Result<(), BindError> {
-    match bind.key ^ bind.window {
-        0 => Err(BindError::SameKey { key: bind.window }),
+fn check_new_key(window: u32, key: u32) -> Result<(), BindError> {
+    match key ^ window {
+        0 => Err(BindError::SameKey { key }),
         1..=0xff => Ok(()),
-        _ => Err(BindError::ForeignKey { window: bind.window, key: bind.key }),
+        _ => Err(BindError::ForeignKey { window, key }),
     }
 }

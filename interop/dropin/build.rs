@@ -1,0 +1,40 @@
+//! Names the object and gives it the version nodes, and puts the names that the loader looks for beside it.
+
+use std::error::Error;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+/// What the loader looks for. Links, not copies: it maps one file once.
+const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let source = env::var("CARGO_MANIFEST_DIR")?;
+    println!("cargo:rerun-if-changed=versions.map");
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={source}/versions.map");
+    // Its threads, and what threads of the program keep of it, must find it until the process ends.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // The output folder is target/PROFILE/build/PACKAGE-HASH/out.
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let profile = out.ancestors().nth(3).ok_or("the output folder is not inside a target folder")?;
+    let folder = profile.join("dropin");
+    fs::create_dir_all(&folder)?;
+    for name in NAMES {
+        link(&folder.join(name))?;
+    }
+    Ok(())
+}
+
+/// Makes `name` a link to the object, unless it is one.
+fn link(name: &Path) -> io::Result<()> {
+    let target = Path::new("../librnic_dropin.so");
+    if fs::read_link(name).is_ok_and(|to| to == target) {
+        return Ok(());
+    }
+    match fs::remove_file(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => symlink(target, name),
+    }
+}

@@ -1,0 +1,114 @@
+//! Address handles.
+
+use crate::abi::*;
+use crate::call::{Handle, InOut, Object, Out, Owned, verbs};
+use crate::context::Context;
+use crate::errno::Errno;
+use crate::pd::Pd;
+use rnic::{AddressHandle, AddressVector, Gid, WcFlags, WorkCompletion};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr;
+
+/// An address handle.
+#[repr(C)]
+pub(crate) struct Ah {
+    c: UnsafeCell<ibv_ah>,
+    pub(crate) inner: AddressHandle,
+}
+
+impl Object for Ah {
+    type C = ibv_ah;
+}
+
+/// The way that a program gives.
+pub(crate) fn vector(attr: &ibv_ah_attr) -> AddressVector {
+    AddressVector {
+        // SAFETY: 16 bytes, under two names.
+        dgid: Gid(unsafe { attr.grh.dgid.raw }),
+        sgid_index: attr.grh.sgid_index,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        flow_label: attr.grh.flow_label,
+        sl: attr.sl,
+        port_num: attr.port_num,
+        is_global: attr.is_global != 0,
+    }
+}
+
+fn create(pd: &Pd, way: &AddressVector) -> Result<Handle<ibv_ah>, Errno> {
+    let inner = pd.inner.get()?.create_ah(way)?;
+    let c = ibv_ah { context: pd.context()?.as_c(), pd: pd.as_c(), handle: 0 };
+    Ok(Box::new(Ah { c: UnsafeCell::new(c), inner }).give())
+}
+
+/// The way to the sender of a datagram, over the entry of the GID table that is the port's address.
+fn back(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<AddressVector, Errno> {
+    let bytes = ptr::from_ref(grh).cast::<[u8; size_of::<ibv_grh>()]>();
+    // SAFETY: any bytes are bytes; they stand in front of the datagram, which need not be aligned.
+    let bytes = unsafe { bytes.read_unaligned() };
+    let flags = WcFlags::from_bits_truncate(wc.wc_flags);
+    let completion = WorkCompletion { flags, sl: wc.sl, ..WorkCompletion::default() };
+    if port != 1 {
+        return Err(Errno::INVALID);
+    }
+    let way = context.hub.device.way_back(&completion, &bytes)?;
+    let index = u8::try_from(context.hub.address_index()).map_err(|_| Errno::INVALID)?;
+    Ok(AddressVector { sgid_index: index, ..way })
+}
+
+verbs! {
+    fn ibv_create_ah(pd: &Pd, attr: InOut<'_, ibv_ah_attr>) -> Handle<ibv_ah> {
+        create(pd, &pd.hub.way(vector(&attr))?)
+    }
+
+    fn ibv_init_ah_from_wc(
+        context: &Context,
+        port: u8,
+        wc: InOut<'_, ibv_wc>,
+        grh: InOut<'_, ibv_grh>,
+        attr: Out<ibv_ah_attr>,
+    ) -> () {
+        attr.put(attributes(&back(context, port, &wc, &grh)?));
+        Ok(())
+    }
+
+    fn ibv_create_ah_from_wc(pd: &Pd, wc: InOut<'_, ibv_wc>, grh: InOut<'_, ibv_grh>, port: u8) -> Handle<ibv_ah> {
+        let way = pd.hub.way(back(pd.context()?, port, &wc, &grh)?)?;
+        create(pd, &way)
+    }
+
+    /// Addresses of Ethernet are not a matter of programs here.
+    fn ibv_resolve_eth_l2_from_gid(
+        _context: &Context,
+        _attr: InOut<'_, ibv_ah_attr>,
+        _mac: *mut c_void,
+        _vid: *mut c_void,
+    ) -> () {
+        Err(Errno::UNSUPPORTED)
+    }
+
+    fn ibv_destroy_ah(ah: Owned<Ah>) -> () {
+        ah.free();
+        Ok(())
+    }
+}
+
+/// The way that the device has, as verbs have it.
+pub(crate) fn attributes(way: &AddressVector) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: way.dgid.0 },
+            flow_label: way.flow_label,
+            sgid_index: way.sgid_index,
+            hop_limit: way.hop_limit,
+            traffic_class: way.traffic_class,
+        },
+        dlid: 0,
+        sl: way.sl,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: u8::from(way.is_global),
+        port_num: way.port_num,
+    }
+}

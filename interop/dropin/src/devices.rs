@@ -1,0 +1,114 @@
+//! The list of devices.
+
+use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, VerbsDevice, ibv_device};
+use crate::call::{Handle, Object, Out, Value, verbs};
+use crate::errno::Errno;
+use rnic::process::{GidLayout, NamedDevice, ProcessConfig};
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// What the environment says, read once: devices of a process do not come and go.
+static CONFIG: OnceLock<Option<ProcessConfig>> = OnceLock::new();
+
+pub(crate) fn config() -> Option<&'static ProcessConfig> {
+    CONFIG
+        .get_or_init(|| {
+            ProcessConfig::from_env().inspect_err(|error| eprintln!("rnic: no devices: {error}")).ok()
+        })
+        .as_ref()
+}
+
+/// The device of this number.
+pub(crate) fn named(index: usize) -> Option<&'static NamedDevice> {
+    config()?.devices.get(index)
+}
+
+/// How GID tables are laid out.
+pub(crate) fn layout() -> GidLayout {
+    config().map_or_else(GidLayout::default, |config| config.gid_table)
+}
+
+/// The structures of the devices. They stay until the process ends: programs free the list while they have a device
+/// open, and look at its name afterwards.
+struct Structures(Vec<VerbsDevice>);
+
+// SAFETY: nothing changes in them, and the pointers in them are NULL.
+unsafe impl Send for Structures {}
+// SAFETY: as above.
+unsafe impl Sync for Structures {}
+
+static STRUCTURES: OnceLock<Structures> = OnceLock::new();
+
+fn structures() -> &'static [VerbsDevice] {
+    let made = || {
+        let devices = config().map_or(&[][..], |config| &config.devices);
+        Structures(devices.iter().enumerate().map(|(index, device)| structure(index, device)).collect())
+    };
+    &STRUCTURES.get_or_init(made).0
+}
+
+fn structure(index: usize, device: &NamedDevice) -> VerbsDevice {
+    // SAFETY: a structure of numbers and pointers, of which zero and NULL are some.
+    let mut verbs: VerbsDevice = unsafe { std::mem::zeroed() };
+    verbs.device.node_type = IBV_NODE_CA;
+    verbs.device.transport_type = IBV_TRANSPORT_IB;
+    let name = &device.name;
+    put(&mut verbs.device.name, name);
+    put(&mut verbs.device.dev_name, &format!("uverbs{index}"));
+    put(&mut verbs.device.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
+    put(&mut verbs.device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+    verbs.index = index;
+    verbs
+}
+
+/// Stores a string; room for the zero behind it is kept.
+pub(crate) fn put(room: &mut [c_char], text: &str) {
+    let Some(last) = room.len().checked_sub(1) else { return };
+    room.fill(0);
+    for (place, byte) in room.iter_mut().take(last).zip(text.bytes()) {
+        *place = byte as c_char;
+    }
+}
+
+impl Object for VerbsDevice {
+    type C = ibv_device;
+}
+
+verbs! {
+    fn ibv_get_device_list(count: Option<Out<c_int>>) -> Handle<*mut ibv_device> {
+        let mut list: Vec<_> = structures().iter().map(Object::as_c).collect();
+        if let Some(count) = count {
+            count.put(c_int::try_from(list.len()).unwrap_or(c_int::MAX));
+        }
+        list.push(ptr::null_mut());
+        // Some programs have more in mind with a list than to free it, so its length must be found from the list alone.
+        let room = list.len() * size_of::<*mut ibv_device>();
+        // SAFETY: an allocation of the C library, which frees it.
+        let copy: *mut *mut ibv_device = unsafe { libc::malloc(room) }.cast();
+        if copy.is_null() {
+            return Err(Errno::NO_MEMORY);
+        }
+        // SAFETY: there is room for it.
+        unsafe { ptr::copy_nonoverlapping(list.as_ptr(), copy, list.len()) };
+        Ok(Handle(copy))
+    }
+
+    fn ibv_free_device_list(list: *mut std::ffi::c_void) -> Value<()> {
+        // SAFETY: it was allocated above.
+        unsafe { libc::free(list) };
+        Ok(Value(()))
+    }
+
+    fn ibv_get_device_name(device: &VerbsDevice) -> Handle<c_char> {
+        Ok(Handle(device.device.name.as_ptr().cast_mut()))
+    }
+
+    fn ibv_get_device_guid(device: &VerbsDevice) -> Value<u64> {
+        Ok(Value(named(device.index).map_or(0, |named| u64::from_ne_bytes(named.guid))))
+    }
+
+    fn ibv_get_device_index(device: &VerbsDevice) -> Value<c_int> {
+        Ok(Value(c_int::try_from(device.index).unwrap_or(-1)))
+    }
+}

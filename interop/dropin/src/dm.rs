@@ -1,0 +1,140 @@
+//! Device memory: memory of the process, which programs reach through copies and work requests only.
+
+use crate::abi::*;
+use crate::call::{Handle, InOut, Object, Owned, verbs};
+use crate::context::Context;
+use crate::errno::Errno;
+use crate::handles::{self, Handled, Kind};
+use crate::mr::{self, Mr};
+use crate::pd::Pd;
+use rnic::UserMemory;
+use std::cell::UnsafeCell;
+use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+/// Bytes of device memory that can be had at once.
+pub(crate) const MAX_BYTES: u64 = 1 << 20;
+
+/// Device memory.
+#[repr(C)]
+pub(crate) struct Dm {
+    c: UnsafeCell<ibv_dm>,
+    memory: Arc<Block>,
+    /// Whether it is another's, under a name of its own.
+    imported: bool,
+}
+
+impl Object for Dm {
+    type C = ibv_dm;
+}
+
+impl Handled for Dm {
+    const KIND: Kind = Kind::Dm;
+}
+
+/// A piece of memory, in words, because atomic operations want it aligned.
+struct Block {
+    words: Box<[UnsafeCell<u64>]>,
+    length: u64,
+}
+
+// SAFETY: nobody has references into it; all accesses are copies that may meet each other.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// A part of it.
+    fn part(self: &Arc<Self>, offset: u64, length: usize) -> Result<UserMemory, Errno> {
+        let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
+        end.ok_or(Errno::INVALID)?;
+        let start = self.words.as_ptr() as usize + usize::try_from(offset).map_err(|_| Errno::INVALID)?;
+        // SAFETY: nobody holds references to it, and it is kept as long as it is registered.
+        Ok(unsafe { UserMemory::new(start, length as u64) }.keeping(Arc::clone(self) as _))
+    }
+}
+
+fn new(context: &Context, memory: Arc<Block>, handle: u32, imported: bool) -> Box<Dm> {
+    let (to, from) = (Some(to_dm as _), Some(from_dm as _));
+    let c = ibv_dm { context: context.as_c(), memcpy_to_dm: to, memcpy_from_dm: from, comp_mask: 0, handle };
+    Box::new(Dm { c: UnsafeCell::new(c), memory, imported })
+}
+
+/// The memory of a handle, for another context.
+pub(crate) fn import(context: &Context, handle: u32) -> Result<Handle<ibv_dm>, Errno> {
+    let memory = handles::with(handle, |dm: &Dm| Arc::clone(&dm.memory))?;
+    Ok(new(context, memory, handle, true).give())
+}
+
+/// Whether a copy is one of words.
+fn aligned(offset: u64, length: usize) -> Result<(), Errno> {
+    const WORD: u64 = 4;
+    let whole = offset.is_multiple_of(WORD) && (length as u64).is_multiple_of(WORD);
+    if whole { Ok(()) } else { Err(Errno::INVALID) }
+}
+
+verbs! {
+    fn alloc_dm(context: &Context, attr: InOut<'_, ibv_alloc_dm_attr>) -> Handle<ibv_dm> {
+        if attr.comp_mask != 0 || attr.length == 0 {
+            return Err(Errno::INVALID);
+        }
+        if attr.length as u64 > MAX_BYTES {
+            return Err(Errno::NO_MEMORY);
+        }
+        let words = attr.length.div_ceil(size_of::<u64>());
+        let words = (0..words).map(|_| UnsafeCell::new(0)).collect();
+        let memory = Arc::new(Block { words, length: attr.length as u64 });
+        let dm = new(context, memory, handles::next(), false);
+        Ok(handles::give(dm, |dm| {
+            // SAFETY: it does not change.
+            unsafe { (*dm.c.get()).handle }
+        }))
+    }
+
+    fn free_dm(dm: Owned<Dm>) -> () {
+        if dm.imported {
+            return Err(Errno::INVALID);
+        }
+        // Regions in it hold it.
+        if Arc::strong_count(&dm.memory) > 1 {
+            return Err(Errno::BUSY);
+        }
+        // SAFETY: it does not change.
+        handles::forget(unsafe { (*dm.c.get()).handle });
+        dm.free();
+        Ok(())
+    }
+
+    /// Programs copy words of 4 bytes, as mlx5 asks them to.
+    fn to_dm(dm: &Dm, offset: u64, from: *const c_void, length: usize) -> () {
+        aligned(offset, length)?;
+        // SAFETY: the program says that there are so many bytes.
+        let bytes = unsafe { crate::call::list(from.cast::<u8>(), length) };
+        dm.memory.part(offset, length)?.write_at(0, bytes).map_err(|_| Errno(libc::EFAULT))
+    }
+
+    fn from_dm(to: *mut c_void, dm: &Dm, offset: u64, length: usize) -> () {
+        aligned(offset, length)?;
+        let memory = dm.memory.part(offset, length)?;
+        if to.is_null() || length == 0 {
+            return if length == 0 { Ok(()) } else { Err(Errno::INVALID) };
+        }
+        // SAFETY: the program lends so many bytes for the call.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+        memory.read_at(0, bytes).map_err(|_| Errno(libc::EFAULT))
+    }
+
+    fn reg_dm_mr(pd: &Pd, dm: &Dm, offset: u64, length: usize, flags: c_uint) -> Handle<ibv_mr> {
+        let access = mr::access(flags);
+        // As mlx5: device memory has no address that it could be known by.
+        if !access.contains(rnic::Access::ZERO_BASED) {
+            return Err(Errno::INVALID);
+        }
+        let memory = dm.memory.part(offset, length)?;
+        if length == 0 {
+            return Mr::empty(pd);
+        }
+        let inner = pd.inner.get()?.register_memory(memory, None, access)?;
+        Mr::of_memory(inner, pd, std::ptr::null_mut(), length)
+    }
+}

@@ -1,0 +1,72 @@
+//! Errors, as the numbers that verbs return.
+
+use rnic::engine::{ModifyQpError, ResourceError};
+use rnic::{AccessError, BufferError, Error, PostError, RegisterError};
+use std::ffi::c_int;
+
+/// An error number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const INVALID: Self = Self(libc::EINVAL);
+    pub(crate) const BUSY: Self = Self(libc::EBUSY);
+    pub(crate) const NO_MEMORY: Self = Self(libc::ENOMEM);
+    pub(crate) const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
+    pub(crate) const IO: Self = Self(libc::EIO);
+    pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
+
+    /// What the last call of the operating system said.
+    pub(crate) fn last() -> Self {
+        nix::errno::Errno::last().into()
+    }
+
+    /// Leaves the number where C programs look for it.
+    pub(crate) fn set(self) {
+        nix::errno::Errno::from_raw(self.0).set();
+    }
+}
+
+impl From<nix::errno::Errno> for Errno {
+    fn from(errno: nix::errno::Errno) -> Self {
+        Self(errno as c_int)
+    }
+}
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        error.raw_os_error().map_or(Self::IO, Self)
+    }
+}
+
+impl From<Error> for Errno {
+    /// The number that the kernel, or a driver of rdma-core, gives for it.
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Resource(error) => resource(&error),
+            Error::Modify(ModifyQpError::DeviceFailed) => Self::IO,
+            Error::Post(PostError::QueueFull { .. }) => Self::NO_MEMORY,
+            Error::Os { source, .. } => source.into(),
+            Error::Memory(BufferError::Fault(_)) => Self(libc::EFAULT),
+            Error::Access(AccessError::OutOfRange { .. } | AccessError::Fault { .. }) => Self(libc::EFAULT),
+            Error::Access(AccessError::Denied { .. }) => Self(libc::EPERM),
+            Error::Open(_) => Self(libc::EADDRNOTAVAIL),
+            // The kernel refuses a context that another process opened so.
+            Error::Forked => Self(libc::EACCES),
+            _ => Self::INVALID,
+        }
+    }
+}
+
+fn resource(error: &ResourceError) -> Errno {
+    match error {
+        ResourceError::Busy { .. } => Errno::BUSY,
+        ResourceError::Exhausted { .. }
+        | ResourceError::NoMemory { .. }
+        | ResourceError::Register(RegisterError::Full { .. } | RegisterError::FullOfWindows { .. }) => {
+            Errno::NO_MEMORY
+        }
+        ResourceError::DeviceFailed => Errno::IO,
+        _ => Errno::INVALID,
+    }
+}

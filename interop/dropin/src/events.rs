@@ -1,0 +1,268 @@
+//! Asynchronous events.
+//!
+//! A device has one queue of events, and each of its contexts a descriptor. Whoever drives the device wakes our listener
+//! when there is an event; it hands each to the context of the object that it is of, and what concerns the port to all.
+
+use crate::abi::*;
+use crate::call::{InOut, Object, Out, Status, Value, verbs};
+use crate::channel::{drain, wait_readable};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::errno::Errno;
+use crate::hub::{Hub, locked};
+use crate::qp::Qp;
+use crate::srq::Srq;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use rnic::{AsyncEvent, EventSource, QpEvent};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::task::{self, Poll, Wake, Waker};
+
+/// The next event of a device, when it comes.
+pub(crate) type Listener = Pin<Box<dyn Future<Output = rnic::Result<AsyncEvent>> + Send>>;
+
+/// Events that a program has read, and those of them that it has acknowledged.
+#[derive(Default)]
+pub(crate) struct Acks {
+    counts: Mutex<(u32, u32)>,
+    changed: Condvar,
+}
+
+impl Acks {
+    fn report(&self) {
+        locked(&self.counts).0 += 1;
+    }
+
+    fn acknowledge(&self) {
+        locked(&self.counts).1 += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the program has acknowledged all that it has read: nobody may hold an event of what is destroyed.
+    fn wait(&self) {
+        let counts = locked(&self.counts);
+        let open = |counts: &mut (u32, u32)| counts.1 < counts.0;
+        drop(self.changed.wait_while(counts, open).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// What an event is of, as a key.
+type Key = (u8, u64);
+
+fn key(source: EventSource) -> Key {
+    match source {
+        EventSource::Port | EventSource::Device => (0, 0),
+        EventSource::QueuePair(qpn) => (1, u64::from(qpn.value())),
+        EventSource::CompletionQueue(number) => (2, number as u64),
+        EventSource::SharedReceiveQueue(number) => (3, u64::from(number)),
+    }
+}
+
+/// An object that may have events.
+pub(crate) struct Target {
+    source: EventSource,
+    /// Its structure, which events point to.
+    address: u64,
+    inbox: Arc<Inbox>,
+    acks: Arc<Acks>,
+}
+
+/// Who hears of what.
+#[derive(Default)]
+pub(crate) struct Tables {
+    objects: HashMap<Key, Target>,
+    contexts: Vec<Weak<Inbox>>,
+}
+
+/// An event on its way to the program.
+struct Entry {
+    kind: ibv_event_type,
+    key: Key,
+    /// The address of the object, or the number of the port.
+    element: u64,
+    acks: Option<Arc<Acks>>,
+}
+
+/// The events of a context.
+pub(crate) struct Inbox {
+    waiting: Mutex<VecDeque<Entry>>,
+    pub(crate) fd: EventFd,
+}
+
+/// More events than this are not kept for a program that reads none.
+const MAX_WAITING: usize = rnic::engine::MAX_EVENTS;
+
+impl Inbox {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        // A blocking one, as programs expect; those that do not want to wait make it another.
+        let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?;
+        Ok(Self { waiting: Mutex::default(), fd })
+    }
+
+    fn add(&self, entry: Entry) {
+        let mut waiting = locked(&self.waiting);
+        if waiting.len() == MAX_WAITING {
+            waiting.pop_front();
+        }
+        waiting.push_back(entry);
+        // Each time: who polls for edges gets one. It fits, because the counter is emptied long before.
+        let _ = self.fd.write(1);
+    }
+
+    fn take(&self) -> Option<Entry> {
+        let mut waiting = locked(&self.waiting);
+        let entry = waiting.pop_front();
+        if waiting.is_empty() {
+            drain(self.fd.as_fd());
+        }
+        entry.inspect(|entry| entry.acks.iter().for_each(|acks| acks.report()))
+    }
+
+    fn forget(&self, key: Key) {
+        let mut waiting = locked(&self.waiting);
+        waiting.retain(|entry| entry.key != key);
+        if waiting.is_empty() {
+            drain(self.fd.as_fd());
+        }
+    }
+}
+
+struct Alarm(Weak<Hub>);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        if let Some(hub) = self.0.upgrade() {
+            hub.listen();
+        }
+    }
+}
+
+impl Hub {
+    /// Hands out the events that there are, and asks to be woken at the next.
+    pub(crate) fn listen(self: &Arc<Self>) {
+        self.news.store(true, Ordering::SeqCst);
+        while self.news.load(Ordering::SeqCst) {
+            // Whoever has it looks once more: a wake may come from inside.
+            let Ok(mut listener) = self.listener.try_lock() else { return };
+            self.news.store(false, Ordering::SeqCst);
+            let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(self))));
+            let mut cx = task::Context::from_waker(&waker);
+            loop {
+                let device = self.device.clone();
+                let next = listener.get_or_insert_with(|| Box::pin(async move { device.next_event().await }));
+                let Poll::Ready(event) = next.as_mut().poll(&mut cx) else { break };
+                *listener = None;
+                // Without a thread that serves the device there are no events; it says so where it matters.
+                let Ok(event) = event else { break };
+                self.hand_out(event);
+            }
+        }
+    }
+
+    fn hand_out(&self, event: AsyncEvent) {
+        let (kind, key) = (kind(event), key(event.source()));
+        let mut tables = locked(&self.tables);
+        if let Some(target) = tables.objects.get(&key) {
+            let acks = Some(Arc::clone(&target.acks));
+            target.inbox.add(Entry { kind, key, element: target.address, acks });
+        } else if key == (0, 0) {
+            tables.contexts.retain(|inbox| inbox.strong_count() > 0);
+            for inbox in tables.contexts.iter().filter_map(Weak::upgrade) {
+                // The number of the port, or nothing.
+                inbox.add(Entry { kind, key, element: 1, acks: None });
+            }
+        }
+    }
+
+    /// A context wants to hear of the port.
+    pub(crate) fn join(&self, inbox: &Arc<Inbox>) {
+        locked(&self.tables).contexts.push(Arc::downgrade(inbox));
+    }
+
+    /// From now on events of this object reach the program.
+    pub(crate) fn watch<T: Object>(&self, source: EventSource, object: &T, context: &Context) -> Watch {
+        let acks = Arc::new(Acks::default());
+        let inbox = Arc::clone(&context.inbox);
+        let address = object.as_c() as u64;
+        let target = Target { source, address, inbox, acks: Arc::clone(&acks) };
+        locked(&self.tables).objects.insert(key(source), target);
+        Watch { source, acks }
+    }
+
+    /// The object is gone: events of it that nobody has read go too, and those that were read have to be acknowledged.
+    pub(crate) fn unwatch(&self, watch: &Watch) {
+        let target = locked(&self.tables).objects.remove(&key(watch.source));
+        if let Some(target) = target {
+            target.inbox.forget(key(target.source));
+        }
+        watch.acks.wait();
+    }
+}
+
+/// An object whose events reach the program.
+pub(crate) struct Watch {
+    source: EventSource,
+    acks: Arc<Acks>,
+}
+
+fn kind(event: AsyncEvent) -> ibv_event_type {
+    match event {
+        AsyncEvent::QueuePair(_, event) => match event {
+            QpEvent::CommunicationEstablished => IBV_EVENT_COMM_EST,
+            QpEvent::SendQueueDrained => IBV_EVENT_SQ_DRAINED,
+            QpEvent::LastWqeReached => IBV_EVENT_QP_LAST_WQE_REACHED,
+            QpEvent::Fatal => IBV_EVENT_QP_FATAL,
+            QpEvent::RequestError => IBV_EVENT_QP_REQ_ERR,
+            QpEvent::AccessError => IBV_EVENT_QP_ACCESS_ERR,
+        },
+        AsyncEvent::CompletionQueueError(_) => IBV_EVENT_CQ_ERR,
+        AsyncEvent::SrqLimitReached(_) => IBV_EVENT_SRQ_LIMIT_REACHED,
+        AsyncEvent::SrqError(_) => IBV_EVENT_SRQ_ERR,
+        AsyncEvent::PortActive => IBV_EVENT_PORT_ACTIVE,
+        AsyncEvent::PortError => IBV_EVENT_PORT_ERR,
+        AsyncEvent::GidChange => IBV_EVENT_GID_CHANGE,
+        AsyncEvent::DeviceFatal => IBV_EVENT_DEVICE_FATAL,
+    }
+}
+
+verbs! {
+    fn ibv_get_async_event(context: &Context, event: Out<ibv_async_event>) -> Status {
+        loop {
+            if let Some(entry) = context.inbox.take() {
+                let mut element = ibv_async_event__bindgen_ty_1 { cq: std::ptr::null_mut() };
+                if entry.key == (0, 0) {
+                    element.port_num = 1;
+                } else {
+                    element.cq = entry.element as *mut ibv_cq;
+                }
+                event.put(ibv_async_event { element, event_type: entry.kind });
+                return Ok(Status::OK);
+            }
+            wait_readable(context.inbox.fd.as_fd())?;
+        }
+    }
+
+    fn ibv_ack_async_event(event: InOut<'_, ibv_async_event>) -> Value<()> {
+        // SAFETY: which of the pointers it is follows from the kind; the program has not destroyed the object, because
+        // that waits for this.
+        let watch = unsafe {
+            match event.event_type {
+                IBV_EVENT_CQ_ERR => Cq::of(event.element.cq).map(|cq| &cq.watch),
+                IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                    Srq::of(event.element.srq).map(|srq| &srq.watch)
+                }
+                IBV_EVENT_QP_FATAL..=IBV_EVENT_SQ_DRAINED | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                    Qp::of(event.element.qp).map(|qp| &qp.watch)
+                }
+                _ => None,
+            }
+        };
+        if let Some(watch) = watch.and_then(|watch| watch.get()) {
+            watch.acks.acknowledge();
+        }
+        Ok(Value(()))
+    }
+}

@@ -1,0 +1,26 @@
+//! Programs that fork.
+//!
+//! Memory is not pinned, so a child that writes to it disturbs nobody: there is nothing to be done, and nothing to be
+//! asked for. A child has none of its parent's objects; it opens devices of its own.
+
+use crate::abi::IBV_FORK_UNNEEDED;
+use crate::call::{Value, verbs};
+use std::ffi::{c_int, c_uint, c_void};
+
+verbs! {
+    fn ibv_fork_init() -> () {
+        Ok(())
+    }
+
+    fn ibv_is_fork_initialized() -> Value<c_uint> {
+        Ok(Value(IBV_FORK_UNNEEDED))
+    }
+
+    fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> Value<c_int> {
+        Ok(Value(0))
+    }
+
+    fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> Value<c_int> {
+        Ok(Value(0))
+    }
+}

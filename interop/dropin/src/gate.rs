@@ -1,0 +1,28 @@
+//! A lock that is held from one call of a program to the next.
+
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::yield_now;
+
+/// Looks at a lock that is taken, before the processor is left to others.
+const SPINS: u32 = 128;
+
+/// Keeps threads apart that take completions, or build work requests, over several calls.
+#[derive(Default)]
+pub(crate) struct Gate(AtomicBool);
+
+impl Gate {
+    pub(crate) fn enter(&self) {
+        let mut looks = 0;
+        while self.0.swap(true, Ordering::Acquire) {
+            while self.0.load(Ordering::Relaxed) {
+                looks += 1;
+                if looks < SPINS { spin_loop() } else { yield_now() }
+            }
+        }
+    }
+
+    pub(crate) fn leave(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,57 @@
+//! Numbers that objects go by between contexts of a process (`handle`).
+
+use crate::call::{Handle, Object};
+use crate::errno::Errno;
+use crate::hub::locked;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex};
+
+/// What an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Pd,
+    Mr,
+    Dm,
+}
+
+/// An object that goes by a number.
+pub(crate) trait Handled: Object {
+    const KIND: Kind;
+}
+
+/// Objects by number: what they are, and where.
+static ALL: LazyLock<Mutex<HashMap<u32, (Kind, usize)>>> = LazyLock::new(Mutex::default);
+
+/// A number that no other object has.
+pub(crate) fn next() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Gives an object to the program; others can import it by `handle` from now on.
+pub(crate) fn give<T: Handled>(object: Box<T>, handle: impl FnOnce(&T) -> u32) -> Handle<T::C> {
+    let number = handle(&object);
+    let given = object.give();
+    locked(&ALL).insert(number, (T::KIND, given.0 as usize));
+    given
+}
+
+/// The object is about to go.
+pub(crate) fn forget(handle: u32) {
+    locked(&ALL).remove(&handle);
+}
+
+/// Looks at the object of a number.
+///
+/// # Errors
+/// EINVAL if there is none of this kind.
+pub(crate) fn with<T: Handled, R>(handle: u32, look: impl FnOnce(&T) -> R) -> Result<R, Errno> {
+    let all = locked(&ALL);
+    let (kind, address) = *all.get(&handle).ok_or(Errno::INVALID)?;
+    if kind != T::KIND {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: it is of this kind, and taken off the list before it goes, which waits for the list.
+    unsafe { T::of(address as *mut T::C) }.map(look).ok_or(Errno::INVALID)
+}

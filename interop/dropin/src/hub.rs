@@ -1,0 +1,93 @@
+//! The devices of this process.
+//!
+//! A port has one socket, so all contexts of a device share what is opened here. It stays open as long as a context, or
+//! anything made in one, is left.
+
+use crate::devices;
+use crate::errno::Errno;
+use crate::events::{Listener, Tables};
+use crate::xrc::Shared;
+use rnic::process::{GidLayout, NamedDevice, is_usable, resolve};
+use rnic::{AddressVector, Device, GidEntry};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Takes a lock; who panicked with it has left nothing half done that matters.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An open device.
+pub(crate) struct Hub {
+    pub(crate) device: Device,
+    pub(crate) named: &'static NamedDevice,
+    layout: GidLayout,
+    /// The process that opened it: a child cannot use it.
+    pid: u32,
+    /// Who hears of events.
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) listener: Mutex<Option<Listener>>,
+    pub(crate) news: AtomicBool,
+    /// XRC domains that go by files.
+    pub(crate) xrcds: Mutex<Vec<Shared>>,
+}
+
+/// What is open, by number.
+static OPEN: Mutex<Vec<(usize, Weak<Hub>)>> = Mutex::new(Vec::new());
+
+impl Hub {
+    /// The device of this number, opened if it is not.
+    pub(crate) fn open(index: usize) -> Result<Arc<Self>, Errno> {
+        let named = devices::named(index).ok_or(Errno(libc::ENODEV))?;
+        let pid = std::process::id();
+        let mut open = locked(&OPEN);
+        open.retain(|(_, hub)| hub.strong_count() > 0);
+        let ours =
+            |(of, hub): &(usize, Weak<Self>)| hub.upgrade().filter(|hub| *of == index && hub.pid == pid);
+        if let Some(hub) = open.iter().find_map(ours) {
+            return Ok(hub);
+        }
+        let device =
+            named.open().inspect_err(|error| eprintln!("rnic: cannot open {}: {error}", named.name))?;
+        let hub = Arc::new(Self {
+            device,
+            named,
+            layout: devices::layout(),
+            pid,
+            tables: Mutex::default(),
+            listener: Mutex::new(None),
+            news: AtomicBool::new(false),
+            xrcds: Mutex::default(),
+        });
+        open.push((index, Arc::downgrade(&hub)));
+        drop(open);
+        hub.listen();
+        Ok(hub)
+    }
+
+    /// The GID table, as programs see it.
+    pub(crate) fn gids(&self) -> Vec<GidEntry> {
+        self.device.gid_table().first().map_or_else(Vec::new, |own| self.layout.table(own))
+    }
+
+    /// How many entries the GID table has.
+    pub(crate) fn gid_entries(&self) -> u32 {
+        GidLayout::ENTRIES
+    }
+
+    /// The index of the entry that is the port's address.
+    pub(crate) fn address_index(&self) -> u32 {
+        self.layout.address_index()
+    }
+
+    /// The way that a program means, as the device knows it: its table has one entry, and aliases stand for addresses.
+    pub(crate) fn way(&self, way: AddressVector) -> Result<AddressVector, Errno> {
+        if way.is_global {
+            let entry = self.gids().into_iter().find(|entry| entry.index == u32::from(way.sgid_index));
+            if !entry.is_some_and(|entry| is_usable(&entry)) {
+                return Err(Errno::INVALID);
+            }
+        }
+        Ok(AddressVector { sgid_index: 0, dgid: resolve(way.dgid), ..way })
+    }
+}

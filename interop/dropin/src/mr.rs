@@ -1,0 +1,284 @@
+//! Memory regions.
+
+use crate::abi::*;
+use crate::call::{Handle, Object, Owned, Value, list, verbs};
+use crate::errno::Errno;
+use crate::handles::{self, Handled, Kind};
+use crate::pd::Pd;
+use crate::post::sge;
+use crate::slot::Slot;
+use rnic::{Access, Advice, MemoryRegion, MemoryWindow, MwType, NotDestroyed, NullRegion, Rereg, UserMemory};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+
+/// A memory region.
+#[repr(C)]
+pub(crate) struct Mr {
+    pub(crate) c: UnsafeCell<ibv_mr>,
+    inner: Slot<Region>,
+}
+
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: the work is to be done on return; it is in any case.
+const FLUSH: u32 = 1;
+
+/// What a region is.
+enum Region {
+    /// Memory of the program, or of the device.
+    Memory(MemoryRegion),
+    /// Nothing: reads as zeroes and swallows what is written.
+    Null(NullRegion),
+    /// No bytes: the key is that of a window which is never bound, so whoever uses it is refused.
+    Empty(MemoryWindow),
+    /// Another's, under a name of its own.
+    Imported,
+}
+
+impl Object for Mr {
+    type C = ibv_mr;
+}
+
+impl Handled for Mr {
+    const KIND: Kind = Kind::Mr;
+}
+
+impl Mr {
+    /// A region in `pd`, given to the program.
+    pub(crate) fn of_memory(
+        inner: MemoryRegion,
+        pd: &Pd,
+        addr: *mut c_void,
+        length: usize,
+    ) -> Result<Handle<ibv_mr>, Errno> {
+        let (lkey, rkey) = (inner.lkey(), inner.rkey());
+        Self::give_as(Region::Memory(inner), pd, addr, length, (lkey, rkey))
+    }
+
+    /// A region of no bytes.
+    pub(crate) fn empty(pd: &Pd) -> Result<Handle<ibv_mr>, Errno> {
+        let inner = pd.inner.get()?.alloc_mw(MwType::Type1)?;
+        let key = inner.rkey();
+        Self::give_as(Region::Empty(inner), pd, std::ptr::null_mut(), 0, (key, key))
+    }
+
+    fn give_as(
+        inner: Region,
+        pd: &Pd,
+        addr: *mut c_void,
+        length: usize,
+        (lkey, rkey): (u32, u32),
+    ) -> Result<Handle<ibv_mr>, Errno> {
+        let (context, pd) = (pd.context()?.as_c(), pd.as_c());
+        let c = ibv_mr { context, pd, addr, length, handle: handles::next(), lkey, rkey };
+        Ok(handles::give(Box::new(Self { c: UnsafeCell::new(c), inner: Slot::new(inner) }), Self::handle))
+    }
+
+    fn handle(&self) -> u32 {
+        self.structure().handle
+    }
+
+    fn structure(&self) -> ibv_mr {
+        // SAFETY: it changes only while the program registers the region anew.
+        unsafe { *self.c.get() }
+    }
+
+    /// The key for work requests of this side.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.structure().lkey
+    }
+}
+
+/// The region of a handle, for another context.
+pub(crate) fn import(pd: &Pd, handle: u32) -> Result<Handle<ibv_mr>, Errno> {
+    let of = handles::with(handle, Mr::structure)?;
+    let (context, pd) = (pd.context()?.as_c(), pd.as_c());
+    // Programs know of the number and the keys alone.
+    let c = ibv_mr { context, pd, addr: std::ptr::null_mut(), length: 0, ..of };
+    Ok(Box::new(Mr { c: UnsafeCell::new(c), inner: Slot::new(Region::Imported) }).give())
+}
+
+/// Rights that a device may do without: they are hints (`IBV_ACCESS_OPTIONAL_RANGE`).
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// Rights as the program gives them.
+pub(crate) fn access(flags: c_uint) -> Access {
+    let unknown = flags & OPTIONAL & !Access::all().bits();
+    Access::from_bits_retain(flags & !unknown)
+}
+
+/// Memory of the program.
+pub(crate) fn memory(addr: *mut c_void, length: usize, access: Access) -> Result<UserMemory, Errno> {
+    let addr = addr as usize;
+    if addr == 0 && length == usize::MAX && access.contains(Access::ON_DEMAND) {
+        // SAFETY: the program registers its whole memory, and minds what is done with it.
+        return Ok(unsafe { UserMemory::whole_address_space() });
+    }
+    if length > 0 && !access.contains(Access::ON_DEMAND) {
+        page_in(addr, length, access)?;
+    }
+    // SAFETY: the program keeps the memory for this as long as it is registered; verbs ask it to.
+    Ok(unsafe { UserMemory::new(addr, length as u64) })
+}
+
+/// Has the pages there, as registration does on hardware, which pins them: memory that is not there is EFAULT.
+fn page_in(addr: usize, length: usize, access: Access) -> Result<(), Errno> {
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
+    let page = page.ok().flatten().and_then(|page| usize::try_from(page).ok()).unwrap_or(4096);
+    let start = addr / page * page;
+    let end = addr.checked_add(length).ok_or(Errno(libc::EINVAL))?;
+    let populate = |advice| {
+        // SAFETY: it brings pages in and changes no byte of them.
+        let done = unsafe { libc::madvise(start as *mut c_void, end - start, advice) };
+        if done == 0 { Ok(()) } else { Err(Errno::last()) }
+    };
+    let read = || populate(libc::MADV_POPULATE_READ);
+    let writes = access.contains(Access::LOCAL_WRITE);
+    match if writes { populate(libc::MADV_POPULATE_WRITE) } else { read() } {
+        Err(Errno(libc::ENOMEM | libc::EFAULT)) => Err(Errno(libc::EFAULT)),
+        // There is memory, and it may not be written.
+        Err(Errno(libc::EINVAL)) if writes && read().is_ok() => Err(Errno(libc::EFAULT)),
+        // Done; or memory that cannot be brought in so, or a kernel before 5.14, which does not know this.
+        _ => Ok(()),
+    }
+}
+
+fn register(
+    pd: &Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_uint,
+) -> Result<Handle<ibv_mr>, Errno> {
+    let access = access(flags);
+    let va = if access.contains(Access::ZERO_BASED) { None } else { Some(iova) };
+    let memory = memory(addr, length, access)?;
+    let whole = memory.is_whole();
+    let inner = pd.inner.get()?.register_memory(memory, va.filter(|_| !whole), access)?;
+    Mr::of_memory(inner, pd, addr, length)
+}
+
+fn reregister(
+    mr: &Mr,
+    flags: u32,
+    pd: Option<&Pd>,
+    addr: *mut c_void,
+    length: usize,
+    rights: u32,
+) -> Result<(), Errno> {
+    const ALL: u32 = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+    let has = |bit| flags & bit != 0;
+    if flags & !ALL != 0 || flags == 0 {
+        return Err(Errno::INVALID);
+    }
+    let Region::Memory(inner) = mr.inner.get_mut()? else { return Err(Errno::INVALID) };
+    let mut change = Rereg::new();
+    let rights = if has(IBV_REREG_MR_CHANGE_ACCESS) { access(rights) } else { inner.access() };
+    if has(IBV_REREG_MR_CHANGE_ACCESS) {
+        change = change.access(rights);
+    }
+    let pd = pd.filter(|_| has(IBV_REREG_MR_CHANGE_PD));
+    if has(IBV_REREG_MR_CHANGE_PD) {
+        change = change.pd(pd.ok_or(Errno::INVALID)?.inner.get()?);
+    }
+    let moves = has(IBV_REREG_MR_CHANGE_TRANSLATION);
+    if moves {
+        change = change.memory(memory(addr, length, rights)?, None);
+    }
+    inner.rereg(change)?;
+    // SAFETY: the program uses the region from one thread while it is registered anew.
+    let c = unsafe { &mut *mr.c.get() };
+    (c.lkey, c.rkey) = (inner.lkey(), inner.rkey());
+    if moves {
+        (c.addr, c.length) = (addr, length);
+    }
+    if let Some(pd) = pd {
+        c.pd = pd.as_c();
+    }
+    Ok(())
+}
+
+verbs! {
+    fn ibv_reg_mr(pd: &Pd, addr: *mut c_void, length: usize, flags: c_int) -> Handle<ibv_mr> {
+        register(pd, addr, length, addr as u64, flags.cast_unsigned())
+    }
+
+    fn ibv_reg_mr_iova(pd: &Pd, addr: *mut c_void, length: usize, iova: u64, flags: c_int) -> Handle<ibv_mr> {
+        register(pd, addr, length, iova, flags.cast_unsigned())
+    }
+
+    fn ibv_reg_mr_iova2(pd: &Pd, addr: *mut c_void, length: usize, iova: u64, flags: c_uint) -> Handle<ibv_mr> {
+        register(pd, addr, length, iova, flags)
+    }
+
+    fn ibv_dereg_mr(mr: Owned<Mr>) -> () {
+        mr.inner.destroy(|region| match region {
+            Region::Memory(region) => region
+                .deregister()
+                .map_err(|refused| NotDestroyed { object: Region::Memory(refused.object), error: refused.error }),
+            Region::Null(region) => {
+                drop(region);
+                Ok(())
+            }
+            Region::Empty(window) => {
+                drop(window);
+                Ok(())
+            }
+            Region::Imported => Ok(()),
+        })?;
+        handles::forget(mr.handle());
+        mr.free();
+        Ok(())
+    }
+
+    /// Registers a region anew. Errors are those of its own, -1 and on.
+    fn ibv_rereg_mr(
+        mr: &Mr,
+        flags: c_int,
+        pd: Option<&Pd>,
+        addr: *mut c_void,
+        length: usize,
+        rights: c_int,
+    ) -> Value<c_int> {
+        Ok(Value(match reregister(mr, flags.cast_unsigned(), pd, addr, length, rights.cast_unsigned()) {
+            Ok(()) => 0,
+            Err(errno) => {
+                errno.set();
+                // All is found before anything changes.
+                IBV_REREG_MR_ERR_INPUT
+            }
+        }))
+    }
+
+    fn alloc_null_mr(pd: &Pd) -> Handle<ibv_mr> {
+        let inner = pd.inner.get()?.alloc_null_mr()?;
+        let lkey = inner.lkey();
+        Mr::give_as(Region::Null(inner), pd, std::ptr::null_mut(), usize::MAX, (lkey, 0))
+    }
+
+    fn advise_mr(pd: &Pd, advice: c_uint, flags: u32, sges: *mut ibv_sge, count: u32) -> () {
+        let advice = match advice {
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Advice::Prefetch,
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Advice::PrefetchWrite,
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Advice::PrefetchNoFault,
+            _ => return Err(Errno::UNSUPPORTED),
+        };
+        if flags & !FLUSH != 0 || count == 0 || sges.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the program says that there are so many.
+        let sges = unsafe { list(sges, count as usize) };
+        let sges: Vec<_> = sges.iter().map(sge).collect();
+        Ok(pd.inner.get()?.advise(advice, &sges)?)
+    }
+
+    /// There is no device whose memory could be shared.
+    fn ibv_reg_dmabuf_mr(
+        _pd: &Pd,
+        _offset: u64,
+        _length: usize,
+        _iova: u64,
+        _fd: c_int,
+        _access: c_int,
+    ) -> Handle<ibv_mr> {
+        Err(Errno::UNSUPPORTED)
+    }
+}

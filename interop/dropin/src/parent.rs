@@ -1,0 +1,59 @@
+//! Thread domains and parent domains.
+//!
+//! A thread domain promises that one thread at a time uses what is made with it. That changes nothing here; it is
+//! counted, as programs expect of it.
+
+use crate::abi::*;
+use crate::call::{Handle, InOut, Object, Owned, verbs};
+use crate::context::Context;
+use crate::errno::Errno;
+use crate::pd::{Parent, Pd};
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// A thread domain.
+#[repr(C)]
+pub(crate) struct Td {
+    c: UnsafeCell<ibv_td>,
+    users: Arc<()>,
+}
+
+impl Object for Td {
+    type C = ibv_td;
+}
+
+/// What a program may say of a parent domain. Queues are not allocated by its functions: they are free to be asked, and
+/// are not.
+const PARTS: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+
+verbs! {
+    fn alloc_td(context: &Context, init: InOut<'_, ibv_td_init_attr>) -> Handle<ibv_td> {
+        if init.comp_mask != 0 {
+            return Err(Errno::INVALID);
+        }
+        let c = UnsafeCell::new(ibv_td { context: context.as_c() });
+        Ok(Box::new(Td { c, users: Arc::new(()) }).give())
+    }
+
+    fn dealloc_td(td: Owned<Td>) -> () {
+        if Arc::strong_count(&td.users) > 1 {
+            return Err(Errno::BUSY);
+        }
+        td.free();
+        Ok(())
+    }
+
+    fn alloc_parent_domain(
+        context: &Context,
+        init: InOut<'_, ibv_parent_domain_init_attr>,
+    ) -> Handle<ibv_pd> {
+        if init.comp_mask & !PARTS != 0 {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the program made them and has not destroyed them.
+        let (pd, td) = unsafe { (Pd::of(init.pd), Td::of(init.td)) };
+        let pd = pd.ok_or(Errno::INVALID)?;
+        let parent = Parent { _thread: td.map(|td| Arc::clone(&td.users)) };
+        Ok(Pd::parent_of(pd, context, parent)?.give())
+    }
+}

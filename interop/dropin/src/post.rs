@@ -1,0 +1,226 @@
+//! Posting work requests.
+
+use crate::abi::*;
+use crate::ah::Ah;
+use crate::call::{Object, Out, list, verbs};
+use crate::errno::Errno;
+use crate::mr::{Mr, access};
+use crate::qp::Qp;
+use crate::srq::Srq;
+use rnic::{Bind, Destination, Gather, Operation, QKey, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge};
+use std::ffi::c_int;
+use std::marker::PhantomData;
+
+/// The largest list of elements that a device takes: what is beyond is not even looked at.
+const MAX_SGE: usize = 32;
+
+/// The elements of a work request.
+pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(Errno::INVALID)?;
+    // SAFETY: the program says that there are so many, and leaves them as they are until the call returns.
+    Ok(unsafe { list(first, count) })
+}
+
+pub(crate) fn sge(of: &ibv_sge) -> Sge {
+    Sge { addr: of.addr, length: of.length, lkey: of.lkey }
+}
+
+/// Memory that a work request names.
+pub(crate) fn gather(sges: &[ibv_sge]) -> Gather {
+    match sges {
+        [] => Gather::Empty,
+        [one] => Gather::One(sge(one)),
+        many => Gather::Many(many.iter().map(sge).collect()),
+    }
+}
+
+/// The bytes that a work request takes along: a copy of those in the program's memory. No more than `max`.
+pub(crate) fn inline<'a>(
+    parts: impl Iterator<Item = (*const u8, usize)> + Clone + 'a,
+    max: u32,
+) -> Result<Gather, Errno> {
+    let length = parts.clone().try_fold(0usize, |sum, (_, length)| sum.checked_add(length));
+    let length = length.filter(|length| *length <= max as usize).ok_or(Errno::INVALID)?;
+    let mut bytes = Vec::with_capacity(length);
+    for (addr, length) in parts {
+        // SAFETY: the program says that so many bytes are there.
+        bytes.extend_from_slice(unsafe { list(addr, length) });
+    }
+    Ok(Gather::Inline(bytes.into_boxed_slice()))
+}
+
+/// What a work request does.
+fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
+    // SAFETY: numbers and pointers, of which any bits are some; which of them are meant follows from the opcode.
+    let (number, rdma, atomic) = unsafe { (wr.__bindgen_anon_1.invalidate_rkey, wr.wr.rdma, wr.wr.atomic) };
+    let imm = u32::from_be(number);
+    let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
+    let counter = Remote { addr: atomic.remote_addr, rkey: atomic.rkey };
+    Ok(match wr.opcode {
+        IBV_WR_RDMA_WRITE => Operation::Write { remote, imm: None },
+        IBV_WR_RDMA_WRITE_WITH_IMM => Operation::Write { remote, imm: Some(imm) },
+        IBV_WR_SEND => Operation::Send { imm: None, invalidate: None },
+        IBV_WR_SEND_WITH_IMM => Operation::Send { imm: Some(imm), invalidate: None },
+        IBV_WR_SEND_WITH_INV => Operation::Send { imm: None, invalidate: Some(number) },
+        IBV_WR_RDMA_READ => Operation::Read { remote },
+        IBV_WR_ATOMIC_CMP_AND_SWP => {
+            Operation::CompareSwap { remote: counter, compare: atomic.compare_add, swap: atomic.swap }
+        }
+        IBV_WR_ATOMIC_FETCH_AND_ADD => Operation::FetchAdd { remote: counter, add: atomic.compare_add },
+        IBV_WR_LOCAL_INV => Operation::LocalInvalidate { key: number },
+        IBV_WR_ATOMIC_WRITE => Operation::AtomicWrite { remote },
+        IBV_WR_BIND_MW => {
+            // SAFETY: it is the one that belongs to the opcode.
+            let of = unsafe { wr.__bindgen_anon_2.bind_mw };
+            Operation::BindWindow(bind(of.mw, of.rkey, &of.bind_info)?)
+        }
+        _ => return Err(Errno::INVALID),
+    })
+}
+
+/// The operands of a bind.
+pub(crate) fn bind(mw: *const ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
+    // SAFETY: the program says that they are there.
+    let (window, mr) = unsafe { (mw.as_ref(), Mr::of(info.mr)) };
+    let lkey = match mr {
+        Some(mr) => mr.lkey(),
+        // Bound to nothing.
+        None if info.length == 0 => 0,
+        None => return Err(Errno::INVALID),
+    };
+    Ok(Bind {
+        window: window.ok_or(Errno::INVALID)?.rkey,
+        key,
+        lkey,
+        access: access(info.mw_access_flags),
+        addr: info.addr,
+        len: info.length,
+    })
+}
+
+/// Whom a work request of a queue pair is for.
+fn destination(qp_type: QpType, wr: &ibv_send_wr) -> Result<Destination, Errno> {
+    // SAFETY: numbers and pointers, of which any bits are some; which are meant follows from the type.
+    let (ud, srqn) = unsafe { (wr.wr.ud, wr.qp_type.xrc.remote_srqn) };
+    Ok(match qp_type {
+        QpType::Ud => datagram(ud.ah, ud.remote_qpn, ud.remote_qkey)?,
+        QpType::XrcSend => Destination::XrcSrq(srqn),
+        _ => Destination::Connected,
+    })
+}
+
+/// The receiver of a datagram.
+pub(crate) fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, Errno> {
+    // SAFETY: the program made it and has not destroyed it.
+    let ah = unsafe { Ah::of(ah) }.ok_or(Errno::INVALID)?;
+    Ok(ah.inner.datagram(Qpn::new(qpn), QKey(qkey)))
+}
+
+/// The flags that are the transport's.
+pub(crate) fn flags(of: u32) -> SendFlags {
+    SendFlags::from_bits_truncate(of)
+}
+
+fn send(qp: &Qp, wr: &ibv_send_wr) -> Result<SendWr, Errno> {
+    let sges = elements(wr.sg_list, wr.num_sge)?;
+    let data = if wr.send_flags & IBV_SEND_INLINE == 0 {
+        gather(sges)
+    } else {
+        inline(sges.iter().map(|sge| (sge.addr as *const u8, sge.length as usize)), qp.cap.max_inline_data)?
+    };
+    let operation = operation(wr)?;
+    let data = if operation.is_local() { Gather::Empty } else { data };
+    Ok(SendWr {
+        wr_id: wr.wr_id,
+        operation,
+        data,
+        flags: flags(wr.send_flags),
+        to: destination(qp.qp_type, wr)?,
+    })
+}
+
+fn receive(wr: &ibv_recv_wr) -> Result<RecvWr, Errno> {
+    Ok(RecvWr { wr_id: wr.wr_id, data: gather(elements(wr.sg_list, wr.num_sge)?) })
+}
+
+/// A list of work requests, as programs chain them.
+trait Chain: Sized {
+    fn next(&self) -> *mut Self;
+}
+
+impl Chain for ibv_send_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+impl Chain for ibv_recv_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+/// Goes through a list, and remembers where it is.
+struct Walk<'a, T> {
+    at: *mut T,
+    list: PhantomData<&'a T>,
+}
+
+impl<'a, T: Chain> Walk<'a, T> {
+    fn new(first: *mut T) -> Self {
+        Self { at: first, list: PhantomData }
+    }
+}
+
+impl<'a, T: Chain + 'a> Iterator for Walk<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        // SAFETY: the program leaves the list as it is until the call returns.
+        let wr = unsafe { self.at.as_ref() }?;
+        self.at = wr.next();
+        Some(wr)
+    }
+}
+
+/// Posts a list with `post`, which says how many were taken before one was refused. `bad` gets the one that was.
+fn post<T: Chain, W>(
+    first: *mut T,
+    bad: Option<&Out<*mut T>>,
+    convert: impl Fn(&T) -> Result<W, Errno>,
+    post: impl FnOnce(&mut dyn Iterator<Item = W>) -> Result<(), (usize, rnic::Error)>,
+) -> Result<(), Errno> {
+    let (mut converted, mut wrong) = (0, None);
+    let mut wrs = Walk::new(first)
+        .map_while(|wr| convert(wr).inspect(|_| converted += 1).map_err(|errno| wrong = Some(errno)).ok());
+    let posted = post(&mut wrs);
+    let (before, errno) = match (posted, wrong) {
+        (Ok(()), None) => return Ok(()),
+        (Err((before, error)), _) => (before, error.into()),
+        (Ok(()), Some(errno)) => (converted, errno),
+    };
+    if let Some(bad) = bad {
+        let wr = Walk::new(first).nth(before);
+        bad.put(wr.map_or(std::ptr::null_mut(), |wr| std::ptr::from_ref(wr).cast_mut()));
+    }
+    Err(errno)
+}
+
+verbs! {
+    fn post_send(qp: &Qp, first: *mut ibv_send_wr, bad: Option<Out<*mut ibv_send_wr>>) -> () {
+        let inner = qp.inner.get()?;
+        post(first, bad.as_ref(), |wr| send(qp, wr), |wrs| inner.post_sends(wrs))
+    }
+
+    fn post_recv(qp: &Qp, first: *mut ibv_recv_wr, bad: Option<Out<*mut ibv_recv_wr>>) -> () {
+        let inner = qp.inner.get()?;
+        post(first, bad.as_ref(), receive, |wrs| inner.post_recvs(wrs))
+    }
+
+    fn post_srq_recv(srq: &Srq, first: *mut ibv_recv_wr, bad: Option<Out<*mut ibv_recv_wr>>) -> () {
+        let inner = srq.inner.get()?;
+        post(first, bad.as_ref(), receive, |wrs| {
+            wrs.enumerate().try_for_each(|(before, wr)| inner.post_recv(wr).map_err(|error| (before, error)))
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! Queue pairs.
+
+use crate::abi::*;
+use crate::ah::{attributes, vector};
+use crate::call::{Handle, InOut, Object, Out, Owned, verbs};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::errno::Errno;
+use crate::events::Watch;
+use crate::hub::{Hub, locked};
+use crate::pd::Pd;
+use crate::qp_ex::{Builder, WrFlush, wr_flush};
+use crate::slot::Slot;
+use crate::srq::Srq;
+use rnic::{
+    Access, EventSource, Gid, Mtu, PathMigState, Psn, QKey, QpAttr, QpCap, QpInit, QpState, QpType, Qpn,
+    QueuePair, Tuning, XrcDomain,
+};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A queue pair.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) c: UnsafeCell<ibv_qp_ex>,
+    /// Where headers after rdma-core 44 have it.
+    wr_flush: WrFlush,
+    pub(crate) builder: OnceLock<Builder>,
+    pub(crate) inner: Slot<QueuePair>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) watch: OnceLock<Watch>,
+    pub(crate) qp_type: QpType,
+    pub(crate) cap: QpCap,
+    sq_sig_all: bool,
+    /// The ways to the peer as the program gave them: with its index of the GID table.
+    way: Mutex<Option<ibv_ah_attr>>,
+}
+
+impl Object for Qp {
+    type C = ibv_qp;
+}
+
+/// What a queue pair is made of, as a program names it.
+pub(crate) struct Parts<'a> {
+    pub(crate) pd: Option<&'a Pd>,
+    pub(crate) xrcd: Option<XrcDomain>,
+    pub(crate) qp_type: ibv_qp_type,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) send_cq: *mut ibv_cq,
+    pub(crate) recv_cq: *mut ibv_cq,
+    pub(crate) srq: *mut ibv_srq,
+}
+
+impl Qp {
+    /// Creates a queue pair; `cap` is then what it has.
+    pub(crate) fn new(
+        context: &Context,
+        parts: &Parts<'_>,
+        cap: &mut ibv_qp_cap,
+    ) -> Result<Box<Self>, Errno> {
+        let qp_type = match (QpType::from_code(parts.qp_type), parts.qp_type) {
+            (Some(qp_type), _) if qp_type != QpType::Gsi => qp_type,
+            (_, IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER) => return Err(Errno::UNSUPPORTED),
+            _ => return Err(Errno::INVALID),
+        };
+        // SAFETY: the program made them and has not destroyed them.
+        let (send_cq, recv_cq, srq) =
+            unsafe { (Cq::of(parts.send_cq), Cq::of(parts.recv_cq), Srq::of(parts.srq)) };
+        let [sends, receives] = match qp_type {
+            QpType::XrcSend => [true, false],
+            QpType::XrcRecv => [false, false],
+            _ => [true, true],
+        };
+        let queue = |cq: Option<&Cq>, has: bool| match cq.filter(|_| has) {
+            Some(cq) => cq.inner.get().cloned().map(Some),
+            None => Ok(None),
+        };
+        let srq = srq.filter(|_| receives);
+        if srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        let wanted = QpCap {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        };
+        let init = QpInit {
+            qp_type,
+            send_cq: queue(send_cq, sends)?,
+            recv_cq: queue(recv_cq, receives)?,
+            srq: srq.map(|srq| srq.inner.get().cloned()).transpose()?,
+            xrcd: parts.xrcd.clone(),
+            cap: wanted,
+            sq_sig_all: parts.sq_sig_all,
+            tuning: Tuning::default(),
+        };
+        let inner = match (qp_type, parts.pd) {
+            (QpType::XrcRecv, _) => context.hub.device.create_qp(&init)?,
+            (_, Some(pd)) => pd.inner.get()?.create_qp(&init)?,
+            (_, None) => return Err(Errno::INVALID),
+        };
+        // SAFETY: a structure of numbers and pointers, of which zero and NULL are some.
+        let mut c: ibv_qp_ex = unsafe { zeroed() };
+        let base = &mut c.qp_base;
+        base.context = context.as_c();
+        base.qp_context = parts.qp_context;
+        base.pd = parts.pd.map_or(null_mut(), Object::as_c);
+        (base.send_cq, base.recv_cq, base.srq) = (parts.send_cq, parts.recv_cq, parts.srq);
+        base.qp_num = inner.qpn().value();
+        base.handle = base.qp_num;
+        base.qp_type = parts.qp_type;
+        let source = EventSource::QueuePair(inner.qpn());
+        let qp = Box::new(Self {
+            c: UnsafeCell::new(c),
+            wr_flush,
+            builder: OnceLock::new(),
+            inner: Slot::new(inner),
+            hub: Arc::clone(&context.hub),
+            watch: OnceLock::new(),
+            qp_type,
+            cap: wanted,
+            sq_sig_all: parts.sq_sig_all,
+            way: Mutex::new(None),
+        });
+        let _ = qp.watch.set(context.hub.watch(source, &*qp, context));
+        Ok(qp)
+    }
+
+    /// Stores the state where programs look at it.
+    fn show(&self, state: QpState) {
+        // SAFETY: the program changes a queue pair from one thread at a time.
+        unsafe { (*self.c.get()).qp_base.state = state as ibv_qp_state };
+    }
+}
+
+/// Attributes that verbs have bits for, and `IBV_QP_RATE_LIMIT`.
+const KNOWN: u32 = ((1 << 21) - 1) | IBV_QP_RATE_LIMIT;
+
+/// What is passed over for a type: programs set the attributes of RC for the halves of XRC as well, and the kernel's
+/// `modify_qp_mask` takes away those of the other half.
+const fn ignored(qp_type: QpType) -> u32 {
+    match qp_type {
+        QpType::XrcSend => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        QpType::XrcRecv => IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY,
+        _ => 0,
+    }
+}
+
+/// What a modify sets.
+fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
+    if mask & !KNOWN != 0 {
+        return Err(Errno::INVALID);
+    }
+    let has = |bit: u32| mask & bit != 0;
+    let state = |bit, code| match has(bit) {
+        true => QpState::from_code(code).map(Some).ok_or(Errno::INVALID),
+        false => Ok(None),
+    };
+    let way = |bit, attr| if has(bit) { hub.way(vector(attr)).map(Some) } else { Ok(None) };
+    let mtu = || u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code).ok_or(Errno::INVALID);
+    let migration = || match attr.path_mig_state {
+        IBV_MIG_MIGRATED => Ok(PathMigState::Migrated),
+        IBV_MIG_REARM => Ok(PathMigState::Rearm),
+        IBV_MIG_ARMED => Ok(PathMigState::Armed),
+        _ => Err(Errno::INVALID),
+    };
+    Ok(QpAttr {
+        qp_state: state(IBV_QP_STATE, attr.qp_state)?,
+        cur_qp_state: state(IBV_QP_CUR_STATE, attr.cur_qp_state)?,
+        en_sqd_async_notify: has(IBV_QP_EN_SQD_ASYNC_NOTIFY).then_some(attr.en_sqd_async_notify != 0),
+        qp_access_flags: has(IBV_QP_ACCESS_FLAGS).then_some(Access::from_bits_truncate(attr.qp_access_flags)),
+        pkey_index: has(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index),
+        port_num: has(IBV_QP_PORT).then_some(attr.port_num),
+        qkey: has(IBV_QP_QKEY).then_some(QKey(attr.qkey)),
+        ah_attr: way(IBV_QP_AV, &attr.ah_attr)?,
+        path_mtu: has(IBV_QP_PATH_MTU).then(mtu).transpose()?,
+        timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout),
+        retry_cnt: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
+        rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
+        rq_psn: has(IBV_QP_RQ_PSN).then_some(Psn::new(attr.rq_psn)),
+        max_rd_atomic: has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
+        alt_ah_attr: way(IBV_QP_ALT_PATH, &attr.alt_ah_attr)?,
+        min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer),
+        sq_psn: has(IBV_QP_SQ_PSN).then_some(Psn::new(attr.sq_psn)),
+        max_dest_rd_atomic: has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
+        path_mig_state: has(IBV_QP_PATH_MIG_STATE).then(migration).transpose()?,
+        cap: has(IBV_QP_CAP).then(QpCap::default),
+        dest_qp_num: has(IBV_QP_DEST_QPN).then_some(Qpn::new(attr.dest_qp_num)),
+        rate_limit: has(IBV_QP_RATE_LIMIT).then_some(attr.rate_limit),
+    })
+}
+
+fn cap(of: &QpCap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: of.max_send_wr,
+        max_recv_wr: of.max_recv_wr,
+        max_send_sge: of.max_send_sge,
+        max_recv_sge: of.max_recv_sge,
+        max_inline_data: of.max_inline_data,
+    }
+}
+
+/// The attributes of a queue pair, as verbs have them.
+fn structure(qp: &Qp, of: &QpAttr, state: QpState) -> ibv_qp_attr {
+    // SAFETY: a structure of numbers.
+    let mut attr: ibv_qp_attr = unsafe { zeroed() };
+    (attr.qp_state, attr.cur_qp_state) = (state as ibv_qp_state, state as ibv_qp_state);
+    attr.path_mtu = of.path_mtu.map_or(0, |mtu| mtu as ibv_mtu);
+    attr.path_mig_state = of.path_mig_state.unwrap_or_default() as ibv_mig_state;
+    attr.qkey = of.qkey.unwrap_or_default().0;
+    attr.rq_psn = of.rq_psn.unwrap_or_default().value();
+    attr.sq_psn = of.sq_psn.unwrap_or_default().value();
+    attr.dest_qp_num = of.dest_qp_num.unwrap_or_default().value();
+    attr.qp_access_flags = of.qp_access_flags.unwrap_or_default().bits();
+    attr.cap = cap(&qp.cap);
+    if let Some(way) = &of.ah_attr {
+        attr.ah_attr = locked(&qp.way).unwrap_or_else(|| attributes(way));
+    }
+    attr.pkey_index = of.pkey_index.unwrap_or_default();
+    attr.en_sqd_async_notify = u8::from(of.en_sqd_async_notify.unwrap_or_default());
+    attr.max_rd_atomic = of.max_rd_atomic.unwrap_or_default();
+    attr.max_dest_rd_atomic = of.max_dest_rd_atomic.unwrap_or_default();
+    attr.min_rnr_timer = of.min_rnr_timer.unwrap_or_default();
+    attr.port_num = of.port_num.unwrap_or(1);
+    attr.timeout = of.timeout.unwrap_or_default();
+    attr.retry_cnt = of.retry_cnt.unwrap_or_default();
+    attr.rnr_retry = of.rnr_retry.unwrap_or_default();
+    attr
+}
+
+verbs! {
+    fn ibv_create_qp(pd: &Pd, init: InOut<'_, ibv_qp_init_attr>) -> Handle<ibv_qp> {
+        let mut init = init;
+        let parts = Parts {
+            pd: Some(pd),
+            xrcd: None,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all != 0,
+            qp_context: init.qp_context,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+        };
+        Ok(Qp::new(pd.context()?, &parts, &mut init.cap)?.give())
+    }
+
+    fn ibv_modify_qp(qp: &Qp, attr: InOut<'_, ibv_qp_attr>, mask: c_int) -> () {
+        let mask = mask.cast_unsigned();
+        let inner = qp.inner.get()?;
+        inner.modify(&change(&qp.hub, &attr, mask & !ignored(qp.qp_type))?)?;
+        if mask & IBV_QP_AV != 0 {
+            *locked(&qp.way) = Some(attr.ah_attr);
+        }
+        if mask & IBV_QP_STATE != 0 {
+            let state = inner.state();
+            qp.show(state);
+            if state == QpState::Reset {
+                inner.discard_completions();
+            }
+        }
+        Ok(())
+    }
+
+    fn ibv_query_qp(
+        qp: &Qp,
+        attr: Out<ibv_qp_attr>,
+        _mask: c_int,
+        init: Out<ibv_qp_init_attr>,
+    ) -> () {
+        let inner = qp.inner.get()?;
+        let state = inner.state();
+        qp.show(state);
+        attr.put(structure(qp, &inner.query(), state));
+        // SAFETY: nothing in it changes but the state.
+        let base = unsafe { &(*qp.c.get()).qp_base };
+        init.put(ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: cap(&qp.cap),
+            qp_type: base.qp_type,
+            sq_sig_all: c_int::from(qp.sq_sig_all),
+        });
+        Ok(())
+    }
+
+    fn ibv_destroy_qp(qp: Owned<Qp>) -> () {
+        qp.inner.destroy(|inner| {
+            // As drivers do: a program that has destroyed it does not expect its number any more.
+            inner.discard_completions();
+            inner.destroy()
+        })?;
+        qp.watch.get().into_iter().for_each(|watch| qp.hub.unwatch(watch));
+        qp.free();
+        Ok(())
+    }
+
+    fn ibv_attach_mcast(qp: &Qp, gid: InOut<'_, ibv_gid>, _lid: u16) -> () {
+        // SAFETY: 16 bytes, under two names.
+        Ok(qp.inner.get()?.attach_mcast(Gid(unsafe { gid.raw }))?)
+    }
+
+    fn ibv_detach_mcast(qp: &Qp, gid: InOut<'_, ibv_gid>, _lid: u16) -> () {
+        // SAFETY: 16 bytes, under two names.
+        Ok(qp.inner.get()?.detach_mcast(Gid(unsafe { gid.raw }))?)
+    }
+}

@@ -1,0 +1,164 @@
+//! The calls of the C library that take a path.
+//!
+//! Each hands its arguments on as they are, but for the path. Calls with a variable number of arguments are declared with
+//! the one that may follow: reading an argument that was not passed gives a number that nobody looks at.
+
+use crate::Next;
+use crate::path::{is_led, resolved, with_led};
+use crate::reread::{opened, refresh};
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::mem::transmute;
+
+type Path = *const c_char;
+type Ptr = *mut c_void;
+/// `mode_t`, which is passed as an `unsigned int`.
+type Mode = u32;
+
+/// What a call returns if the C library does not have it.
+trait Missing {
+    const MISSING: Self;
+}
+
+impl Missing for c_int {
+    const MISSING: Self = -1;
+}
+
+impl Missing for c_long {
+    const MISSING: Self = -1;
+}
+
+impl Missing for Ptr {
+    const MISSING: Self = std::ptr::null_mut();
+}
+
+macro_rules! hooks {
+    ($($name:ident($($argument:ident: $type:ty),*), $path:ident -> $result:ty $(, $seen:ident)?;)*) => { $(
+        #[doc = concat!("`", stringify!($name), "` of the C library.")]
+        ///
+        /// # Safety
+        /// As there.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            static NEXT: Next = Next::new(
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                },
+            );
+            let next = NEXT.get();
+            if next.is_null() {
+                // SAFETY: `errno` is this thread's.
+                unsafe { *libc::__errno_location() = libc::ENOSYS };
+                return <$result>::MISSING;
+            }
+            // SAFETY: the function of that name has this type.
+            let next: unsafe extern "C" fn($($type),*) -> $result = unsafe { transmute(next) };
+            // SAFETY: the C library wants a string as well.
+            if unsafe { is_led($path) } {
+                // SAFETY: it is one, and the caller's other arguments.
+                let result = unsafe { with_led($path, |$path| next($($argument),*)) };
+                $($seen(result);)?
+                return result;
+            }
+            // SAFETY: the caller's arguments.
+            unsafe { next($($argument),*) }
+        }
+    )* };
+}
+
+/// `read` and its like of the C library: the content of a file that was led elsewhere is as of now, as that of the
+/// kernel's is.
+macro_rules! reads {
+    ($($name:ident($file:ident: c_int $(, $argument:ident: $type:ty)*);)*) => { $(
+        #[doc = concat!("`", stringify!($name), "` of the C library.")]
+        ///
+        /// # Safety
+        /// As there.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($file: c_int $(, $argument: $type)*) -> c_long {
+            static NEXT: Next = Next::new(
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                },
+            );
+            let next = NEXT.get();
+            if next.is_null() {
+                // SAFETY: `errno` is this thread's.
+                unsafe { *libc::__errno_location() = libc::ENOSYS };
+                return -1;
+            }
+            refresh($file);
+            // SAFETY: the function of that name has this type.
+            let next: unsafe extern "C" fn(c_int $(, $type)*) -> c_long = unsafe { transmute(next) };
+            // SAFETY: the caller's arguments.
+            unsafe { next($file $(, $argument)*) }
+        }
+    )* };
+}
+
+reads! {
+    read(file: c_int, to: Ptr, room: usize);
+    __read_chk(file: c_int, to: Ptr, room: usize, len: usize);
+    pread(file: c_int, to: Ptr, room: usize, at: i64);
+    pread64(file: c_int, to: Ptr, room: usize, at: i64);
+}
+
+hooks! {
+    open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    openat(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    openat64(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    __open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    __open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
+    __open_2(path: Path, flags: c_int), path -> c_int, opened;
+    __open64_2(path: Path, flags: c_int), path -> c_int, opened;
+    __openat_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened;
+    __openat64_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened;
+    fopen(path: Path, mode: Path), path -> Ptr;
+    fopen64(path: Path, mode: Path), path -> Ptr;
+    freopen(path: Path, mode: Path, stream: Ptr), path -> Ptr;
+    freopen64(path: Path, mode: Path, stream: Ptr), path -> Ptr;
+    opendir(path: Path), path -> Ptr;
+    scandir(path: Path, list: Ptr, filter: Ptr, compare: Ptr), path -> c_int;
+    scandir64(path: Path, list: Ptr, filter: Ptr, compare: Ptr), path -> c_int;
+    scandirat(dir: c_int, path: Path, list: Ptr, filter: Ptr, compare: Ptr), path -> c_int;
+    scandirat64(dir: c_int, path: Path, list: Ptr, filter: Ptr, compare: Ptr), path -> c_int;
+    access(path: Path, mode: c_int), path -> c_int;
+    eaccess(path: Path, mode: c_int), path -> c_int;
+    euidaccess(path: Path, mode: c_int), path -> c_int;
+    faccessat(dir: c_int, path: Path, mode: c_int, flags: c_int), path -> c_int;
+    stat(path: Path, status: Ptr), path -> c_int;
+    stat64(path: Path, status: Ptr), path -> c_int;
+    lstat(path: Path, status: Ptr), path -> c_int;
+    lstat64(path: Path, status: Ptr), path -> c_int;
+    fstatat(dir: c_int, path: Path, status: Ptr, flags: c_int), path -> c_int;
+    fstatat64(dir: c_int, path: Path, status: Ptr, flags: c_int), path -> c_int;
+    __xstat(version: c_int, path: Path, status: Ptr), path -> c_int;
+    __xstat64(version: c_int, path: Path, status: Ptr), path -> c_int;
+    __lxstat(version: c_int, path: Path, status: Ptr), path -> c_int;
+    __lxstat64(version: c_int, path: Path, status: Ptr), path -> c_int;
+    __fxstatat(version: c_int, dir: c_int, path: Path, status: Ptr, flags: c_int), path -> c_int;
+    __fxstatat64(version: c_int, dir: c_int, path: Path, status: Ptr, flags: c_int), path -> c_int;
+    statx(dir: c_int, path: Path, flags: c_int, mask: u32, status: Ptr), path -> c_int;
+    readlink(path: Path, to: Ptr, room: usize), path -> c_long;
+    readlinkat(dir: c_int, path: Path, to: Ptr, room: usize), path -> c_long;
+    __readlink_chk(path: Path, to: Ptr, len: usize, room: usize), path -> c_long;
+    __readlinkat_chk(dir: c_int, path: Path, to: Ptr, len: usize, room: usize), path -> c_long;
+    realpath(path: Path, to: Ptr), path -> Ptr, resolved;
+    __realpath_chk(path: Path, to: Ptr, room: usize), path -> Ptr, resolved;
+    canonicalize_file_name(path: Path), path -> Ptr, resolved;
+    chdir(path: Path), path -> c_int;
+    getxattr(path: Path, name: Path, value: Ptr, room: usize), path -> c_long;
+    lgetxattr(path: Path, name: Path, value: Ptr, room: usize), path -> c_long;
+    listxattr(path: Path, list: Ptr, room: usize), path -> c_long;
+    llistxattr(path: Path, list: Ptr, room: usize), path -> c_long;
+    statfs(path: Path, status: Ptr), path -> c_int;
+    statfs64(path: Path, status: Ptr), path -> c_int;
+    statvfs(path: Path, status: Ptr), path -> c_int;
+    statvfs64(path: Path, status: Ptr), path -> c_int;
+    ftw(path: Path, visit: Ptr, descriptors: c_int), path -> c_int;
+    ftw64(path: Path, visit: Ptr, descriptors: c_int), path -> c_int;
+    nftw(path: Path, visit: Ptr, descriptors: c_int, flags: c_int), path -> c_int;
+    nftw64(path: Path, visit: Ptr, descriptors: c_int, flags: c_int), path -> c_int;
+}

@@ -1,0 +1,233 @@
+//! Where programs are run: `rnic` and its libraries as cargo builds them, ports, time limits, and what programs print.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a program may take that has little to do. A slow host is given time; a program that hangs is not.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// The folder in which cargo leaves what it builds for these tests.
+pub(crate) fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        // target/PROFILE/deps/TEST
+        let test = std::env::current_exe().expect("the path of this test");
+        let folder = test.ancestors().nth(2).expect("a folder of a profile").to_path_buf();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        // A test cannot depend on libraries for C: cargo builds them when told to, or sees that they are as they should be.
+        build.args(["build", "--quiet", "--package=rnic", "--package=rnic-dropin", "--package=rnic-shim"]);
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success(), "what is to be tested cannot be built");
+        folder
+    })
+}
+
+/// The folder for what is installed for the tests alone.
+pub(crate) fn installed() -> &'static Path {
+    built().parent().expect("a target folder")
+}
+
+/// Whether a program is there. Says so if it is not: the test is then skipped.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    if !found {
+        println!("SKIPPED: {program} is not installed, so it was not run on rnic");
+    }
+    found
+}
+
+/// A folder of a test's own, removed at its end.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("rnic-programs-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A command line of `rnic`, with a run folder in `folder`, and nothing of the environment's.
+pub(crate) fn rnic(folder: &Folder) -> Command {
+    let mut command = Command::new(built().join("rnic"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("RNIC_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("RNIC_RUN_DIR", folder.path().join("run")).stdin(Stdio::null());
+    command
+}
+
+/// A program under `rnic run` with these options.
+pub(crate) fn run(folder: &Folder, options: &[&str], program: impl AsRef<OsStr>) -> Command {
+    let mut command = rnic(folder);
+    command.arg("run").args(options).arg("--").arg(program);
+    command
+}
+
+/// A program that runs.
+pub(crate) struct Running {
+    child: Child,
+    output: PathBuf,
+    started: Instant,
+}
+
+/// How a program ended, and what it printed.
+pub(crate) struct Ended {
+    /// `None` if it took too long and was ended.
+    pub(crate) status: Option<ExitStatus>,
+    /// Of both streams.
+    pub(crate) text: String,
+}
+
+impl Running {
+    /// Starts a program, with both of its streams in one file.
+    pub(crate) fn start(folder: &Folder, command: &mut Command) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let output = folder.path().join(format!("output-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+        let file = File::create(&output).expect("a file");
+        command.stdout(file.try_clone().expect("a copy of it")).stderr(file);
+        let child = command.spawn().expect("rnic");
+        Self { child, output, started: Instant::now() }
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child of ours").is_some()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("a child of ours");
+    }
+
+    /// Waits for its end, until `limit` after its start.
+    pub(crate) fn wait(mut self, limit: Duration) -> Ended {
+        while !self.has_ended() && self.started.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let in_time = self.has_ended();
+        if !in_time {
+            self.kill();
+        }
+        let status = self.child.wait().expect("a child of ours");
+        let bytes = fs::read(&self.output).expect("its output");
+        Ended { status: in_time.then_some(status), text: String::from_utf8_lossy(&bytes).into_owned() }
+    }
+}
+
+impl Ended {
+    /// What is wrong with the end itself, if anything.
+    pub(crate) fn fault(&self) -> Option<String> {
+        match self.status {
+            None => Some("took too long".to_owned()),
+            Some(status) if status.success() => None,
+            Some(status) => Some(match (status.code(), status.signal()) {
+                (Some(code), _) => format!("ended with {code}"),
+                (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),
+            }),
+        }
+    }
+}
+
+/// TCP ports for programs to meet at, each given once.
+pub(crate) fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().expect("no test panics here");
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        if given.insert(port) {
+            return port;
+        }
+    }
+}
+
+/// Whether somebody listens at a TCP port. Connecting would tell as well, and would be taken for the client.
+fn is_listened_at(port: u16) -> bool {
+    let tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    let listens = |line: &str| {
+        // sl local_address rem_address st ...; 0A is LISTEN.
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().and_then(|local| local.rsplit_once(':'));
+        let at = local.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+        at == Some(port) && words.nth(1) == Some("0A")
+    };
+    tables.iter().flat_map(|table| table.lines().skip(1)).any(listens)
+}
+
+/// Both ends of a program that meet at a TCP port (`-p`): the server, and a client that is told 127.0.0.1. Each has options
+/// of its own behind the common ones.
+pub(crate) fn pair(program: &str, options: &[&str], common: &[&str], ends: [&[&str]; 2]) -> [Ended; 2] {
+    let folder = Folder::new();
+    let port = free_port();
+    let command = |own: &[&str]| {
+        let mut command = run(&folder, options, program);
+        command.args(["-d", "rnic0", "-p", &port.to_string()]).args(common).args(own);
+        command
+    };
+    let mut server = Running::start(&folder, &mut command(ends[0]));
+    while !is_listened_at(port) && !server.has_ended() && server.started.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let client = Running::start(&folder, command(ends[1]).arg("127.0.0.1"));
+    let client = client.wait(LIMIT);
+    // A server whose client failed may wait for it for ever.
+    let patience = if client.fault().is_some() { Duration::from_secs(2) } else { Duration::from_secs(20) };
+    let limit = server.started.elapsed() + patience;
+    [server.wait(limit), client]
+}
+
+/// What is wrong with one of two ends: how it ended, or what `check` finds in its output.
+pub(crate) fn faults(ends: &[Ended; 2], check: impl Fn(usize, &str) -> Option<String>) -> Option<String> {
+    let named = ["server", "client"].into_iter().zip(ends).enumerate();
+    let mut all = named.filter_map(|(at, (name, end))| {
+        let fault = end.fault().or_else(|| check(at, &end.text))?;
+        let lines: Vec<_> = end.text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(4)..].join(" / ");
+        Some(format!("{name} {fault}: {last}"))
+    });
+    all.next()
+}
+
+/// Runs all rows of a matrix and panics with those that failed.
+pub(crate) fn matrix(what: &str, rows: impl Iterator<Item = (String, Option<String>)>) {
+    let (mut count, mut failed) = (0, Vec::new());
+    for (row, fault) in rows {
+        count += 1;
+        match fault {
+            Some(fault) => failed.push(format!("{row}: {fault}")),
+            None => println!("ok {row}"),
+        }
+    }
+    println!("{what}: {} of {count}", count - failed.len());
+    assert!(count > 0, "{what}: nothing was run");
+    assert!(failed.is_empty(), "{what}: {} of {count} failed:\n{}", failed.len(), failed.join("\n"));
+}

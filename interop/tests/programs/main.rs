@@ -1,0 +1,11 @@
+//! Programs as they are, from elsewhere, on devices of rnic: both ends of each under `rnic run`.
+//!
+//! `tests/run` installs them. A test whose program is missing says so and is skipped.
+
+mod ibv;
+mod lab;
+mod launcher;
+mod paths;
+mod perftest;
+mod pyverbs;
+mod sideway;

@@ -1,0 +1,97 @@
+//! pyverbs' tests, which are the field's own for verbs, as they are.
+//!
+//! A call that is not supported makes a test skip itself, so it is passes that are counted, and what is skipped must stand
+//! in `pyverbs/skipped.txt` with the reason. Tests with `not run` for a reason would fail, and are not run.
+
+use crate::lab::{self, Folder, Running};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// How many tests pass, at least.
+const PASSES: usize = 136;
+
+/// How many skip themselves, at most. The list may have names for more: some skip on some hosts only.
+const SKIPS: usize = 127;
+
+/// All of them take a minute on a host with two cores.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// What came of each test, by name, and why.
+fn results(text: &str) -> BTreeMap<String, (String, String)> {
+    let mut results = BTreeMap::new();
+    for line in text.lines() {
+        let mut fields = line.split('\t');
+        let (Some(what), Some(test), Some(why)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        if what != "done" {
+            results.insert(test.to_owned(), (what.to_owned(), why.to_owned()));
+        }
+    }
+    results
+}
+
+/// The beginnings of the names of tests that are not run.
+fn not_run(list: &str) -> Vec<&str> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let lines = lines.filter_map(|line| line.split_once(' '));
+    let not_run = lines.filter(|(_, why)| why.trim_start().starts_with("not run"));
+    not_run.map(|(name, _)| name.trim_end_matches('*')).collect()
+}
+
+/// The tests that may be skipped: names, of which a `*` at the end stands for anything.
+fn may_be_skipped(list: &str, test: &str) -> bool {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_whitespace().next()).any(|name| match name.strip_suffix('*') {
+        Some(beginning) => test.starts_with(beginning),
+        None => name == test,
+    })
+}
+
+#[test]
+fn the_tests_of_pyverbs_pass() {
+    let folder = lab::installed().join("pyverbs");
+    if !folder.join("complete").exists() {
+        println!("SKIPPED: interop/pyverbs/install did not fetch pyverbs, so its tests were not run on rnic");
+        return;
+    }
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("pyverbs");
+    let list = std::fs::read_to_string(ours.join("skipped.txt")).expect("the list of what is skipped");
+    let place = Folder::new();
+    let mut command = lab::run(&place, &[], "python3");
+    command.arg(ours.join("run.py")).arg(&folder);
+    command.args(not_run(&list).into_iter().flat_map(|name| ["--without", name]));
+    command.args(["--dev", "rnic0", "--gid", "0"]);
+    let ended = Running::start(&place, &mut command).wait(LIMIT);
+    let results = results(&ended.text);
+    let of = |what: &str| {
+        results.iter().filter(|(_, (is, _))| is == what).map(|(test, _)| test).collect::<Vec<_>>()
+    };
+    let unfinished = of("run");
+    assert_eq!((ended.fault(), unfinished.len()), (None, 0), "in {unfinished:?}:\n{}", ended.text);
+    let faults: Vec<_> =
+        results.iter().filter(|(_, (what, _))| matches!(&**what, "fail" | "error")).collect();
+    assert!(faults.is_empty(), "{} failed: {faults:#?}\n{}", faults.len(), ended.text);
+    let unlisted: Vec<_> = of("skip").into_iter().filter(|test| !may_be_skipped(&list, test)).collect();
+    assert!(unlisted.is_empty(), "skipped, and not in skipped.txt: {unlisted:#?}");
+    let (passes, skips) = (of("ok"), of("skip"));
+    for test in passes.iter().filter(|test| may_be_skipped(&list, test)) {
+        println!("{test} passes: take it out of skipped.txt");
+    }
+    println!("pyverbs: {} passed, {} skipped of their own accord", passes.len(), skips.len());
+    assert!(passes.len() >= PASSES, "{} passed; there were {PASSES}", passes.len());
+    assert!(skips.len() <= SKIPS, "{} skipped; there were {SKIPS}", skips.len());
+}
+
+#[test]
+fn results_and_lists_are_read_as_they_are_written() {
+    let text = "noise\nrun\ta.b\t\nok\ta.b\t\nrun\tc.d\t\nskip\tc.d\tno such thing\nrun\te.f\t\ndone\t3\t\n";
+    let results = results(text);
+    assert_eq!(results["c.d"], ("skip".to_owned(), "no such thing".to_owned()));
+    assert_eq!((&*results["a.b"].0, &*results["e.f"].0, results.len()), ("ok", "run", 3));
+    let list = "# a\ntests.mlx5* other hardware\ntests.x.y odd\n";
+    assert!(may_be_skipped(list, "tests.mlx5_dr.z") && may_be_skipped(list, "tests.x.y"));
+    assert_eq!(not_run("# not run\na.b* not run: c\nd not, run\n"), ["a.b"]);
+    assert!(!may_be_skipped(list, "tests.x.yz") && !may_be_skipped(list, "a") && !may_be_skipped(list, "#"));
+}

@@ -1,0 +1,61 @@
+//! The counters of a port, for other programs to read.
+
+use super::{Io, Lane, Port, fork};
+use crate::device::Counters;
+use crate::process::Publication;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+impl Lane {
+    /// Everything that was counted.
+    pub(crate) fn counters(&mut self) -> Counters {
+        Counters {
+            port: self.engine.port_counters(),
+            qp: self.engine.qp_counters(),
+            socket: match &self.io {
+                Io::Udp(udp) => Some(udp.counters()),
+                Io::Sim(_) => None,
+            },
+            link: self.link_stats(),
+        }
+    }
+}
+
+impl Port {
+    /// Publishes the counters from now on.
+    pub(crate) fn publish_as(&self, publication: Publication) {
+        // A forked child's copy of the descriptor would hold its lock when the program has ended.
+        let fd = publication.file().as_raw_fd();
+        publication.write(&self.with_lane(|lane| lane.counters()), Instant::now());
+        if self.publication.set(publication).is_ok() {
+            fork::close_in_child(std::iter::once(fd));
+        }
+    }
+
+    /// Publishes the counters if it is time to. Returns when it will be again, if ever.
+    pub(super) fn publish_if_due(&self, now: Instant) -> Option<Instant> {
+        let publication = self.publication.get()?;
+        if publication.is_due(now) {
+            publication.write(&self.with_lane(|lane| lane.counters()), now);
+        }
+        Some(publication.due())
+    }
+
+    /// Publishes the counters before the program exits, if nobody holds the port: who does may never run again.
+    pub(super) fn publish_at_exit(&self) {
+        if let Some(publication) = self.publication.get()
+            && let Some(mut lane) = self.lane.try_lock()
+        {
+            let counters = lane.counters();
+            self.release(lane);
+            publication.write(&counters, Instant::now());
+        }
+    }
+
+    /// Publishes the counters for the last time: the port is about to end.
+    pub(super) fn publish_last(&mut self) {
+        let Some(publication) = self.publication.take() else { return };
+        publication.write(&self.lane.lock().counters(), Instant::now());
+        fork::forget(std::iter::once(publication.file().as_raw_fd()));
+    }
+}

@@ -1,0 +1,67 @@
+//! What can be wrong with the environment.
+
+use super::Variable;
+use crate::config::ConfigError;
+use crate::link::LinkConfigError;
+use crate::link::faults::ParseError;
+use cc::SettingError;
+
+/// A variable whose value cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {fault}", variable.name())]
+pub struct EnvError {
+    /// The variable.
+    pub variable: Variable,
+    /// What is wrong with its value.
+    #[source]
+    pub fault: EnvFault,
+}
+
+/// What can be wrong with the value of a variable.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvFault {
+    /// It is not UTF-8.
+    #[error("it is not UTF-8")]
+    NotUtf8,
+    /// It is not what the variable takes.
+    #[error("it cannot be `{value}`: {wanted} is wanted")]
+    Malformed {
+        /// The value, or the part of it that is at fault.
+        value: String,
+        /// What would do.
+        wanted: String,
+    },
+    /// Not every device would have an address.
+    #[error(
+        "{devices} devices need as many addresses, and RNIC_ADDR or the configuration file has {addresses}"
+    )]
+    Addresses {
+        /// How many devices there would be.
+        devices: usize,
+        /// How many addresses were given.
+        addresses: usize,
+    },
+    /// The configuration file cannot be used.
+    #[error(transparent)]
+    File(Box<ConfigError>),
+    /// The link is none, or does not fit the rest.
+    #[error(transparent)]
+    Link(Box<LinkConfigError>),
+    /// The congestion control is none.
+    #[error(transparent)]
+    Cc(Box<SettingError>),
+    /// A fault rule was not understood.
+    #[error("in `{rule}`: {error}")]
+    Rule {
+        /// The rule.
+        rule: String,
+        /// What is wrong with it.
+        error: Box<ParseError>,
+    },
+}
+
+impl EnvFault {
+    pub(super) fn malformed(value: &str, wanted: impl Into<String>) -> Self {
+        Self::Malformed { value: value.to_owned(), wanted: wanted.into() }
+    }
+}

@@ -1,0 +1,132 @@
+//! GID tables as programs expect them.
+//!
+//! Programs name a GID by its index, and the index that works differs between drivers: scripts that were written for
+//! mlx5 say 3, those for rxe 1. A table of ours can be laid out like either.
+//!
+//! Both begin with a link-local GID that follows from the hardware address. A device of ours has no hardware address, so
+//! one is made up that holds its IPv4 address: `52:4e` and its four bytes. The link-local GID that follows is an alias:
+//! [`resolve`] gives the address back, and packets leave from and go to that.
+
+use crate::gid::{GidEntry, GidType};
+use qp::Gid;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// How GID tables are laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GidLayout {
+    /// The address at index 0, RoCE v2, and nothing else.
+    #[default]
+    Compact,
+    /// As mlx5 has it, each GID twice: the link-local one at 0 (RoCE v1) and 1 (RoCE v2), the address at 2 (RoCE v1) and
+    /// 3 (RoCE v2). The entries of RoCE v1 are listed and cannot be used: rnic does not speak it.
+    Mlx5,
+    /// As Linux rxe has it: the link-local GID at 0, the address at 1, both RoCE v2.
+    Rxe,
+}
+
+impl GidLayout {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::Compact, Self::Mlx5, Self::Rxe];
+
+    /// The name in `RNIC_GID_TABLE`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Compact => "compact",
+            Self::Mlx5 => "mlx5",
+            Self::Rxe => "rxe",
+        }
+    }
+
+    /// How many entries a table has, most of them empty: as drivers have it, so that programs that look for an empty one
+    /// find one.
+    pub const ENTRIES: u32 = 16;
+
+    /// The index of the entry that is the port's address itself, RoCE v2: what connections are best made with.
+    #[must_use]
+    pub const fn address_index(self) -> u32 {
+        match self {
+            Self::Compact => 0,
+            Self::Mlx5 => 3,
+            Self::Rxe => 1,
+        }
+    }
+
+    /// The table of a port whose own entry is `own`, as [`Device::gid_table`](crate::Device::gid_table) gives it: GID, type
+    /// and interface of each index.
+    ///
+    /// An alias holds an IPv4 address only. A port with an IPv6 address has that address in place of the link-local GID,
+    /// which it may well be.
+    #[must_use]
+    pub fn table(self, own: &GidEntry) -> Vec<GidEntry> {
+        let alias = match own.gid.ip() {
+            IpAddr::V4(v4) => link_local(v4),
+            IpAddr::V6(_) => own.gid,
+        };
+        let (v1, v2) = (GidType::RoceV1, GidType::RoceV2);
+        let rows = match self {
+            Self::Compact => vec![(own.gid, v2)],
+            Self::Mlx5 => vec![(alias, v1), (alias, v2), (own.gid, v1), (own.gid, v2)],
+            Self::Rxe => vec![(alias, v2), (own.gid, v2)],
+        };
+        (0..)
+            .zip(rows)
+            .map(|(index, (gid, gid_type))| GidEntry { index, gid, gid_type, ..own.clone() })
+            .collect()
+    }
+}
+
+impl fmt::Display for GidLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Whether packets can leave from an entry: not from those of RoCE v1.
+#[must_use]
+pub fn is_usable(entry: &GidEntry) -> bool {
+    entry.gid_type == GidType::RoceV2
+}
+
+/// The GID that packets to `gid` go to: the address that a link-local alias of ours stands for, and any other GID itself.
+#[must_use]
+pub fn resolve(gid: Gid) -> Gid {
+    match gid.0 {
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x4e, a, 0xff, 0xfe, b, c, d] => {
+            Gid::from(Ipv4Addr::new(a, b, c, d))
+        }
+        _ => gid,
+    }
+}
+
+/// The link-local alias of an address.
+fn link_local(address: Ipv4Addr) -> Gid {
+    let mut gid = [0; 16];
+    gid[..2].copy_from_slice(&[0xfe, 0x80]);
+    gid[8..].copy_from_slice(&eui64(*b"RN", address.octets()));
+    Gid(gid)
+}
+
+/// The interface identifier of a hardware address: `ff:fe` in its middle, and its second bit reversed (RFC 4291, appendix
+/// A).
+const fn eui64(vendor: [u8; 2], [a, b, c, d]: [u8; 4]) -> [u8; 8] {
+    [vendor[0] ^ 2, vendor[1], a, 0xff, 0xfe, b, c, d]
+}
+
+/// The GUID of a device: it holds the IPv4 address, or a hash of the IPv6 address, or, where a device has no address of
+/// its own before it is opened, the process ID and the number of the device.
+#[must_use]
+pub fn node_guid(address: Option<IpAddr>, pid: u32, number: u8) -> [u8; 8] {
+    match address.map(|ip| ip.to_canonical()) {
+        Some(IpAddr::V4(v4)) => eui64(*b"RN", v4.octets()),
+        Some(IpAddr::V6(v6)) => eui64(*b"RO", fnv1a(&v6.octets()).to_be_bytes()),
+        // Linux gives process IDs of up to 22 bits (PID_MAX_LIMIT); a process has up to 16 devices.
+        None => eui64(*b"RP", (pid << 4 | u32::from(number & 15)).to_be_bytes()),
+    }
+}
+
+/// FNV-1a, 32 bits: the offset basis and prime are those of its authors.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}

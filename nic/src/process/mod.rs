@@ -1,0 +1,144 @@
+//! How a process that knows nothing of rnic is set up: by environment variables.
+//!
+//! A program that was written for verbs opens a device by its name and asks nobody for an address or a link. So what
+//! a [`DeviceConfig`] holds comes from the environment, which `rnic run` and `rnic env` set:
+//!
+//! | variable | what it says |
+//! |---|---|
+//! | `RNIC_CONFIG` | a configuration file (TOML), as [`DeviceConfig::load`] reads it; the other variables come before it |
+//! | `RNIC_ADDR` | addresses of this host, with commas between; an IPv6 link-local one has its interface behind it, `fe80::1%eth0` |
+//! | `RNIC_DEVICES` | how many devices there are, 1 to 16 |
+//! | `RNIC_MTU` | the largest path MTU, in bytes |
+//! | `RNIC_LINK` | the link, in the words of [`LinkConfig::apply`](crate::link::LinkConfig::apply) |
+//! | `RNIC_CC` | congestion control, such as `dcqcn:preset=laptop` |
+//! | `RNIC_FAULT` | rules of [`link::faults`](crate::link::faults), with `;` or line ends between, instead of the file's |
+//! | `RNIC_SEED` | what their randomness follows from |
+//! | `RNIC_CAPTURE` | a pcapng file; `%p` in its name becomes the process ID, `%d` the device, `%%` a percent sign |
+//! | `RNIC_GID_TABLE` | `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
+//! | `RNIC_RUN_DIR` | a folder for what others may look at while the program runs: see [`published`] |
+//!
+//! An empty variable counts as one that is not set. Without any there is one device, `rnic0`, as
+//! [`DeviceConfig::default`] has it: at the first free loopback address.
+
+mod error;
+mod gids;
+mod publish;
+mod run_dir;
+mod settings;
+mod speed;
+mod tree;
+
+pub use error::{EnvError, EnvFault};
+pub use gids::{GidLayout, is_usable, node_guid, resolve};
+pub(crate) use publish::Publication;
+pub use publish::{Published, published};
+pub use run_dir::default_run_dir;
+pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
+pub use speed::{PortSpeed, speed};
+
+use crate::device::DeviceInner;
+use crate::net::BindError;
+use crate::queue::locked;
+use crate::{Device, DeviceConfig, Error, Result};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+
+/// What a process has.
+#[derive(Clone, Debug)]
+pub struct ProcessConfig {
+    /// Its devices: at least one, in the order of their names.
+    pub devices: Vec<NamedDevice>,
+    /// How their GID tables are laid out.
+    pub gid_table: GidLayout,
+    /// Where it leaves what others may look at; `None` for nowhere.
+    pub run_dir: Option<PathBuf>,
+}
+
+/// A device of a process. It exists by name until it is opened.
+#[derive(Clone, Debug)]
+pub struct NamedDevice {
+    /// `rnic0`, `rnic1` and so on.
+    pub name: String,
+    /// The addresses that it may take: the first one that is free. None means the first free one of 127.0.0.1, 127.0.0.2,
+    /// and so on.
+    pub addresses: Vec<HostAddress>,
+    /// All else. Its address is the first of [`addresses`](Self::addresses).
+    pub config: DeviceConfig,
+    /// Its GUID, in the order of the network: the same from the first look at the device to its end, and of no other device
+    /// on this host.
+    pub guid: [u8; 8],
+    /// Where its counters are published; `None` for nowhere.
+    pub run_dir: Option<PathBuf>,
+}
+
+impl ProcessConfig {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// Names the variable whose value cannot be used, and says what it takes.
+    pub fn from_env() -> std::result::Result<Self, EnvError> {
+        Settings::from_env()?.process()
+    }
+}
+
+impl NamedDevice {
+    /// Opens the device, at the first of its addresses that no other program has, and publishes its counters if the
+    /// process has a run folder. Where that cannot be, the device works without.
+    ///
+    /// # Errors
+    /// As [`Device::open`]. Only an address that is taken makes it try the next.
+    pub fn open(&self) -> Result<Device> {
+        let device = self.open_somewhere()?;
+        let mut open = locked(&OPEN);
+        open.retain(|(_, device)| device.strong_count() > 0);
+        open.push((self.guid, Arc::downgrade(&device.inner)));
+        drop(open);
+        if let Some(run_dir) = &self.run_dir {
+            let publication = Publication::new(run_dir, &self.name, device.address());
+            match publication {
+                Ok(publication) => device.inner.port.publish_as(publication),
+                Err(error) => {
+                    tracing::warn!(%error, run_dir = %run_dir.display(), "counters are not published")
+                }
+            }
+        }
+        Ok(device)
+    }
+
+    /// Its address, if that does not depend on what is free.
+    fn only_address(&self) -> Option<IpAddr> {
+        if let [only] = &*self.addresses { Some(only.ip) } else { None }
+    }
+
+    fn open_somewhere(&self) -> Result<Device> {
+        let Some((last, before)) = self.addresses.split_last() else {
+            return Device::open_as(&self.name, &self.config);
+        };
+        let at = |address: &HostAddress| {
+            let config =
+                DeviceConfig { address: Some(address.ip), scope_id: address.scope_id, ..self.config.clone() };
+            Device::open_as(&self.name, &config)
+        };
+        for address in before {
+            match at(address) {
+                Err(Error::Open(BindError::AddressInUse(_))) => {}
+                opened => return opened,
+            }
+        }
+        at(last)
+    }
+}
+
+/// The devices of this process that are open, by GUID.
+static OPEN: Mutex<Vec<([u8; 8], Weak<DeviceInner>)>> = Mutex::new(Vec::new());
+
+/// A device, if this process, not its parent, has opened it.
+fn opened(device: &NamedDevice) -> Option<Device> {
+    let open = locked(&OPEN);
+    let same = open.iter().rev().filter(|(guid, _)| *guid == device.guid);
+    same.filter_map(|(_, inner)| Some(Device { inner: inner.upgrade()? })).find(|d| d.inner.port.is_ours())
+}
+
+#[cfg(test)]
+mod tests;

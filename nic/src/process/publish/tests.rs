@@ -1,0 +1,122 @@
+use super::*;
+use crate::{RcEnd, WcStatus};
+
+/// A folder of the test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rnic-publish-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn value(of: &Published, name: &str) -> u64 {
+    of.counters.iter().find(|(counter, _)| counter == name).expect(name).1
+}
+
+fn device(run_dir: &Path, address: &str) -> crate::Device {
+    let settings = crate::process::Settings {
+        run_dir: Some(run_dir.to_owned()),
+        addresses: vec![address.parse().expect("an address")],
+        ..Default::default()
+    };
+    settings.process().expect("in order").devices.remove(0).open().expect("a device")
+}
+
+#[test]
+fn what_a_device_counts_is_read_by_others_while_it_runs_and_afterwards() {
+    let folder = Folder::new("life");
+    assert_eq!(published(&folder.0).expect("no folder yet"), []);
+    let (a, b) = (device(&folder.0, "127.83.2.1"), device(&folder.0, "127.83.2.2"));
+    let first = published(&folder.0).expect("a folder");
+    assert_eq!(first.len(), 2, "published as soon as they are open: {first:?}");
+    assert!(first.iter().all(|one| one.running && value(one, "sent_pkts") == 0));
+    let (left, right) = RcEnd::pair(&a, &b).expect("a pair");
+    let source = left.register(&[7; 20_000]).expect("memory");
+    let target = right.register_remote(20_000).expect("memory");
+    left.qp.write(1, source.all(), target.remote(0)).expect("posted");
+    assert_eq!(left.wait().expect("a completion").status, WcStatus::Success);
+    let of = |address: &str| -> Published {
+        let all = published(&folder.0).expect("a folder");
+        all.into_iter().find(|one| one.address.to_string() == address).expect("published")
+    };
+    // The background thread of each writes within a tenth of a second; a slow host may need longer.
+    let ready = || value(&of("127.83.2.1"), "sent_pkts") >= 5 && value(&of("127.83.2.2"), "rcvd_pkts") >= 5;
+    let until = Instant::now() + Duration::from_secs(60);
+    while !ready() {
+        assert!(Instant::now() < until, "never published: {:?}", of("127.83.2.1"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop((left, right, source, target, a, b));
+    let last = of("127.83.2.1");
+    assert!(!last.running && last.pid == std::process::id() && last.device == "rnic0", "{last:?}");
+    assert!(value(&last, "sent_pkts") >= 5 && value(&last, "sent_bytes") >= 20_000, "{last:?}");
+}
+
+#[test]
+fn files_of_programs_that_ended_are_kept_for_a_while_only() {
+    let folder = Folder::new("prune");
+    let counters = Counters::default();
+    let address = IpAddr::from([127, 0, 0, 1]);
+    for _ in 0..KEPT_MOST + 5 {
+        let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
+        one.write(&counters, Instant::now());
+    }
+    let running = Publication::new(&folder.0, "rnic0", address).expect("a file");
+    running.write(&counters, Instant::now());
+    let all = published(&folder.0).expect("a folder");
+    assert_eq!(all.iter().filter(|one| !one.running).count(), KEPT_MOST);
+    assert_eq!(all.iter().filter(|one| one.running).count(), 1);
+    // As if an hour had passed.
+    let long_ago = SystemTime::now() - KEPT - Duration::from_secs(10);
+    for path in files(&super::folder(&folder.0)).expect("a folder") {
+        File::options().append(true).open(&path).and_then(|f| f.set_modified(long_ago)).expect("a file");
+    }
+    prune(&super::folder(&folder.0)).expect("a folder");
+    let all = published(&folder.0).expect("a folder");
+    assert_eq!(all.len(), 1, "however old, the file of a running program stays");
+}
+
+#[test]
+fn only_whole_files_of_ours_are_read() {
+    let head = "device rnic0\naddress ::1\npid 7\ncomm a b\n";
+    let text = format!("{MAGIC}\nsequence  3\n{head}sent_pkts   12\nnew 1\nend  3\n");
+    let read = Published::parse(&text).expect("in order");
+    assert_eq!(
+        (read.pid, &*read.comm, read.address),
+        (7, "a b", IpAddr::from(std::net::Ipv6Addr::LOCALHOST))
+    );
+    assert_eq!(read.counters, [("sent_pkts".to_owned(), 12), ("new".to_owned(), 1)]);
+    assert_eq!(Published::parse(&text.replace("end  3", "end  4")), None, "written to meanwhile");
+    for cut in 0..text.len() - 1 {
+        assert_eq!(Published::parse(&text[..cut]), None, "{cut}");
+    }
+    for (from, to) in [("12", "x"), ("::1", "host"), ("pid 7", "pid -7"), ("counters 1", "counters 2")] {
+        assert_eq!(Published::parse(&text.replace(from, to)), None, "{to}");
+    }
+}
+
+#[test]
+fn counters_that_have_not_changed_are_not_written_again() {
+    let folder = Folder::new("same");
+    let one = Publication::new(&folder.0, "rnic0", IpAddr::from([127, 0, 0, 1])).expect("a file");
+    let now = Instant::now();
+    assert!(one.is_due(now));
+    let mut counters = Counters::default();
+    for (sent, sequence) in [(0, 1), (0, 1), (5, 2), (5, 2), (u64::MAX, 3)] {
+        counters.qp.sent_pkts = sent;
+        one.write(&counters, now);
+        assert_eq!(locked(&one.state).sequence, sequence);
+        let read = published(&folder.0).expect("a folder");
+        assert_eq!(value(&read[0], "sent_pkts"), sent, "the file never gets shorter, nor longer");
+    }
+    assert!(!one.is_due(now) && one.is_due(now + PERIOD));
+}

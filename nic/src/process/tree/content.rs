@@ -1,0 +1,149 @@
+//! The files and links of a tree, with what stands in them: names and formats are the kernel's (`drivers/infiniband/core`:
+//! `sysfs.c`, `device.c`, `uverbs_main.c`).
+
+use super::view::View;
+use crate::engine::DropReason;
+use crate::process::{GidLayout, ProcessConfig, speed};
+use qp::Gid;
+use std::path::{Path, PathBuf};
+
+/// A file: its path below the root of the tree, and what stands in it.
+type File = (String, String);
+
+/// Where a device is.
+fn of_device(view: &View<'_>) -> String {
+    format!("sys/class/infiniband/{}", view.device.name)
+}
+
+/// What stands there once for all devices.
+pub(super) fn of_process(process: &ProcessConfig) -> Vec<File> {
+    // The version of the interface between rdma-core and the kernel's uverbs: IB_USER_VERBS_ABI_VERSION.
+    let mut files = vec![("sys/class/infiniband_verbs/abi_version".to_owned(), "6\n".to_owned())];
+    // What a program opens is /dev/null; these are there to be listed.
+    files.extend((0..process.devices.len()).map(|n| (format!("dev/infiniband/uverbs{n}"), String::new())));
+    files
+}
+
+/// What never changes about a device.
+pub(super) fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
+    let device = of_device(view);
+    let port = format!("{device}/ports/1");
+    let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
+    let guid = guid(view.device.guid);
+    let name = &view.device.name;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let at = |folder: &str, name: &str, text: &str| (format!("{folder}/{name}"), format!("{text}\n"));
+    vec![
+        at(&device, "node_type", "1: CA"),
+        at(&device, "node_guid", &guid),
+        at(&device, "sys_image_guid", &guid),
+        at(&device, "fw_ver", env!("CARGO_PKG_VERSION")),
+        at(&device, "hw_rev", "0"),
+        at(&device, "hca_type", "rnic"),
+        at(&device, "board_id", "rnic"),
+        at(&device, "node_desc", &format!("{} {name}", host.trim_end())),
+        // There is no PCI device, and this is what reading one gives that is not there.
+        at(&device, "device/vendor", "0xffff"),
+        at(&device, "device/device", "0xffff"),
+        at(&device, "device/numa_node", "-1"),
+        at(&port, "lid", "0x0"),
+        at(&port, "sm_lid", "0x0"),
+        at(&port, "sm_sl", "0"),
+        at(&port, "lid_mask_count", "0"),
+        // IB_PORT_CM_SUP alone.
+        at(&port, "cap_mask", "0x00010000"),
+        at(&port, "link_layer", "Ethernet"),
+        at(&port, "rate", speed(view.device.config.link.rate).text()),
+        at(&verbs, "ibdev", name),
+        at(&verbs, "abi_version", "1"),
+        // IB_UVERBS_MAJOR and IB_UVERBS_BASE_MINOR.
+        at(&verbs, "dev", &format!("231:{}", 192 + number)),
+    ]
+}
+
+/// Links, with what they point to.
+pub(super) fn links(view: &View<'_>, number: usize) -> Vec<(PathBuf, PathBuf)> {
+    let (device, name, netdev) = (of_device(view), &view.device.name, &view.netdev);
+    let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
+    let link = |path: String, to: String| (PathBuf::from(path), PathBuf::from(to));
+    vec![
+        link(format!("{device}/device/net/{netdev}"), format!("/sys/class/net/{netdev}")),
+        link(format!("{device}/device/infiniband/{name}"), "../..".to_owned()),
+        link(
+            format!("{device}/device/infiniband_verbs/uverbs{number}"),
+            format!("../../../../../../{verbs}"),
+        ),
+        link(format!("{verbs}/device"), format!("../../infiniband/{name}/device")),
+    ]
+}
+
+/// What may change while a program runs.
+pub(super) fn live(view: &View<'_>) -> Vec<File> {
+    let port = format!("{}/ports/1", of_device(view));
+    let (state, phys_state) =
+        if view.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+    let mut files = vec![
+        (format!("{port}/state"), format!("{state}\n")),
+        (format!("{port}/phys_state"), format!("{phys_state}\n")),
+    ];
+    for index in 0..GidLayout::ENTRIES {
+        let entry = view.gids.iter().find(|entry| entry.index == index);
+        let netdev = entry.and_then(|entry| entry.interface.as_ref()).map(|interface| &*interface.name);
+        // The kernel answers a read of type or interface of an empty entry with an error; here nothing is read.
+        let line = |text: Option<&str>| text.map(|text| format!("{text}\n")).unwrap_or_default();
+        let gid_text = gid(entry.map(|entry| entry.gid).unwrap_or_default());
+        files.push((format!("{port}/gids/{index}"), format!("{gid_text}\n")));
+        let types = line(entry.map(|entry| entry.gid_type.name()));
+        files.push((format!("{port}/gid_attrs/types/{index}"), types));
+        files.push((format!("{port}/gid_attrs/ndevs/{index}"), line(netdev)));
+    }
+    let keys = view.pkeys.iter().enumerate();
+    files.extend(keys.map(|(index, key)| (format!("{port}/pkeys/{index}"), format!("{:#06x}\n", key.0))));
+    let ib =
+        port_counters(view).map(|(name, value)| (format!("{port}/counters/{name}"), format!("{value}\n")));
+    files.extend(ib);
+    let own = view.counters.iter();
+    files.extend(own.map(|(name, value)| (format!("{port}/hw_counters/{name}"), format!("{value}\n"))));
+    // How long the kernel keeps values before it asks the hardware again, in milliseconds. These are never old.
+    files.push((format!("{port}/hw_counters/lifespan"), "0\n".to_owned()));
+    files
+}
+
+/// Whether a path is that of a counter.
+pub(super) fn is_counter(inside: &Path) -> bool {
+    let folder = inside.parent().and_then(Path::file_name);
+    inside.starts_with("sys/class/infiniband")
+        && folder.is_some_and(|name| name == "counters" || name == "hw_counters")
+}
+
+/// The counters of InfiniBand's PortCounters attribute (IBTA 16.1.3.5), as far as they mean something here. Data are
+/// counted in units of four bytes.
+fn port_counters(view: &View<'_>) -> impl Iterator<Item = (&'static str, u64)> {
+    let dropped: u64 = DropReason::ALL.iter().map(|reason| view.counter(reason.name())).sum();
+    [
+        ("port_xmit_data", view.counter("tx_bytes") / 4),
+        ("port_rcv_data", view.counter("rx_bytes") / 4),
+        ("port_xmit_packets", view.counter("tx_packets")),
+        ("port_rcv_packets", view.counter("rx_packets")),
+        ("port_rcv_errors", dropped),
+        ("port_xmit_discards", view.counter("tx_port_down")),
+        ("excessive_buffer_overrun_errors", view.counter("excessive_buffer_overrun_errors")),
+    ]
+    .into_iter()
+}
+
+/// A GUID as the kernel writes it.
+fn guid(guid: [u8; 8]) -> String {
+    groups(&guid)
+}
+
+/// A GID as the kernel writes it: nothing is left out.
+fn gid(gid: Gid) -> String {
+    groups(&gid.0)
+}
+
+fn groups(bytes: &[u8]) -> String {
+    let groups =
+        bytes.chunks(2).map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    groups.collect::<Vec<_>>().join(":")
+}

@@ -1,0 +1,208 @@
+//! What programs find under `/sys/class/infiniband` and `/dev/infiniband`.
+//!
+//! Some programs do not only ask verbs for a device but look for it in the file system. The kernel has nothing there of
+//! ours, so a process with a run folder gets a tree of its own in it, and a library that is loaded before the others
+//! (`rnic-shim`) leads the program's calls there: [`ProcessConfig::map_path`] says where to. The tree is made when
+//! the first such path is asked for, and removed with the process.
+//!
+//! Each process has its own, because a device does: two processes with the same configuration have the same device at
+//! different addresses. Files whose content changes (GIDs, state, counters) are written anew when they are opened, so they are
+//! exact, and cost nothing while nobody reads them.
+
+mod content;
+mod view;
+
+use super::ProcessConfig;
+use super::run_dir::{files, has_ended, make, make_locked, unique};
+use crate::port::generation;
+use crate::queue::locked;
+use nix::unistd::{Whence, lseek};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Mutex;
+use view::View;
+
+/// What the lock of a tree is called, behind the name of the tree.
+const LOCK: &str = ".lock";
+
+/// The tree of this process.
+struct Tree {
+    root: PathBuf,
+    /// Tells others that the process lives.
+    _lock: File,
+    generation: u32,
+}
+
+static TREE: Mutex<Option<Tree>> = Mutex::new(None);
+
+impl ProcessConfig {
+    /// Where a program that asks for `path` should be led: into the tree of this process, for everything in
+    /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband`, whether it exists or not. Device nodes
+    /// become `/dev/null`: a character device that anybody may open. `None` for all other paths, without a run folder,
+    /// and where no tree can be made.
+    ///
+    /// What is there is as of now: files that change are written before this returns.
+    #[must_use]
+    pub fn map_path(&self, path: &Path) -> Option<PathBuf> {
+        let inside = inside(path)?;
+        let mut tree = locked(&TREE);
+        if tree.as_ref().is_none_or(|tree| tree.generation != generation()) {
+            let made = Tree::make(self).inspect_err(|error| {
+                tracing::warn!(%error, "programs find no devices in /sys/class/infiniband");
+            });
+            // A forked child leaves the tree, and the lock, to its parent.
+            std::mem::forget(tree.take());
+            *tree = made.ok();
+        }
+        let tree = tree.as_ref()?;
+        if inside.parent() == Some(Path::new("dev/infiniband")) {
+            let node = tree.root.join(&inside);
+            return Some(if node.symlink_metadata().is_ok() { PathBuf::from("/dev/null") } else { node });
+        }
+        tree.refresh(self, &inside);
+        Some(tree.root.join(inside))
+    }
+}
+
+impl ProcessConfig {
+    /// Writes the file behind a descriptor anew if it is one of the tree of this process that changes. Whether it is;
+    /// in the middle of a file nothing is written, so that it is read to its end as it was at its beginning.
+    #[must_use]
+    pub fn refresh(&self, file: BorrowedFd<'_>) -> bool {
+        let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
+        let tree = locked(&TREE);
+        let Some(tree) = tree.as_ref().filter(|tree| tree.generation == generation()) else { return false };
+        let Ok(inside) = path.strip_prefix(&tree.root) else { return false };
+        if !content::is_counter(inside) {
+            return false;
+        }
+        // At its end it is read again only after a seek.
+        if lseek(file, 0, Whence::SeekCur).is_ok_and(|at| at == 0) {
+            tree.refresh(self, inside);
+        }
+        true
+    }
+}
+
+/// The path below the root of a tree, if it belongs into one.
+fn inside(path: &Path) -> Option<PathBuf> {
+    let mut parts = path.components();
+    if parts.next()? != Component::RootDir {
+        return None;
+    }
+    let below: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
+    let ours = ["sys/class/infiniband", "sys/class/infiniband_verbs", "dev/infiniband"];
+    ours.iter().any(|folder| below.starts_with(folder)).then_some(below)
+}
+
+impl Tree {
+    fn make(process: &ProcessConfig) -> io::Result<Self> {
+        let none = || io::Error::new(ErrorKind::NotFound, "there is no run folder: RNIC_RUN_DIR is not set");
+        let run_dir = process.run_dir.as_ref().ok_or_else(none)?;
+        let folder = run_dir.join("trees");
+        make(run_dir)?;
+        make(&folder)?;
+        prune(&folder)?;
+        let name = unique("");
+        let lock = make_locked(&folder, &format!("{name}{LOCK}"))?;
+        crate::port::close_file_in_child(&lock);
+        let tree = Self { root: folder.join(name), _lock: lock, generation: generation() };
+        for (file, text) in content::of_process(process) {
+            tree.write(&file, &text)?;
+        }
+        for (number, device) in process.devices.iter().enumerate() {
+            let view = View::new(device, process.gid_table);
+            for (file, text) in content::fixed(&view, number).into_iter().chain(content::live(&view)) {
+                tree.write(&file, &text)?;
+            }
+            for (link, target) in content::links(&view, number) {
+                let link = tree.root.join(link);
+                make_parent(&link)?;
+                symlink(target, link)?;
+            }
+        }
+        at_exit();
+        Ok(tree)
+    }
+
+    /// Writes the files anew that change and that `inside` is, or is a folder of.
+    fn refresh(&self, process: &ProcessConfig, inside: &Path) {
+        let Ok(below) = inside.strip_prefix("sys/class/infiniband") else { return };
+        let Some(name) = below.components().next() else { return };
+        for device in process.devices.iter().filter(|device| name.as_os_str() == &*device.name) {
+            for (file, text) in content::live(&View::new(device, process.gid_table)) {
+                if Path::new(&file).starts_with(inside) {
+                    // What cannot be written stays as it was.
+                    let _ = self.write(&file, &text);
+                }
+            }
+        }
+    }
+
+    /// Writes a file, unless it is so already: in place, because it may be open.
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        let path = self.root.join(file);
+        let before = fs::read(&path).ok();
+        if before.as_ref().is_some_and(|now| now == text.as_bytes()) {
+            return Ok(());
+        }
+        make_parent(&path)?;
+        let writer = File::options().write(true).create(true).truncate(false).mode(0o644).open(&path)?;
+        writer.write_all_at(text.as_bytes(), 0)?;
+        if before.is_some_and(|before| before.len() > text.len()) {
+            writer.set_len(text.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self) {
+        // The folder first: one without a lock would be taken for one whose process has ended, which it then is.
+        let _ = fs::remove_dir_all(&self.root);
+        let _ = fs::remove_file(lock_of(&self.root));
+    }
+}
+
+fn make_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) => DirBuilder::new().recursive(true).mode(0o755).create(parent),
+        None => Ok(()),
+    }
+}
+
+fn lock_of(root: &Path) -> PathBuf {
+    let mut name = root.as_os_str().to_owned();
+    name.push(LOCK);
+    PathBuf::from(name)
+}
+
+/// Removes the trees of processes that have ended without doing so.
+fn prune(folder: &Path) -> io::Result<()> {
+    for lock in files(folder)? {
+        let Some(root) = lock.to_str().and_then(|path| path.strip_suffix(LOCK)) else { continue };
+        if File::open(&lock).is_ok_and(|file| has_ended(&file)) {
+            // Another process may be pruning as well.
+            let _ = fs::remove_dir_all(root);
+            let _ = fs::remove_file(&lock);
+        }
+    }
+    Ok(())
+}
+
+/// Has the tree removed when the program exits.
+fn at_exit() {
+    crate::port::run_at_exit(|| {
+        // Whoever holds it may never run again.
+        if let Ok(tree) = TREE.try_lock()
+            && let Some(tree) = &*tree
+            && tree.generation == generation()
+        {
+            tree.remove();
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;

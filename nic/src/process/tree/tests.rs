@@ -1,0 +1,138 @@
+use super::*;
+use crate::process::{GidLayout, Settings};
+use crate::{RcEnd, WcStatus};
+use std::io::Read;
+use std::os::fd::AsFd;
+
+/// A process of its own in a folder of its own. There is one tree in a process, so this file has one test that looks at it.
+fn process(run_dir: &Path, addresses: &[&str]) -> ProcessConfig {
+    let settings = Settings {
+        addresses: addresses.iter().map(|address| address.parse().expect("an address")).collect(),
+        devices: Some(3),
+        gid_table: Some(GidLayout::Rxe),
+        run_dir: Some(run_dir.to_owned()),
+        ..Settings::default()
+    };
+    settings.process().expect("in order")
+}
+
+fn read(process: &ProcessConfig, path: &str) -> String {
+    let mapped = process.map_path(Path::new(path)).expect("a path of ours");
+    fs::read_to_string(&mapped).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+#[test]
+fn programs_find_devices_where_the_kernel_would_have_them() {
+    let run_dir = std::env::temp_dir().join(format!("rnic-tree-{}", std::process::id()));
+    let all = process(&run_dir, &["127.83.3.1", "127.83.3.2", "127.83.3.3", "127.83.3.4", "127.83.3.5"]);
+    let of = |device: &str, file: &str| read(&all, &format!("/sys/class/infiniband/{device}/{file}"));
+    assert_eq!(of("rnic2", "node_type"), "1: CA\n");
+    assert_eq!(of("rnic2", "node_guid"), "504e:7fff:fe53:0303\n", "127.83.3.3 in it");
+    assert_eq!(of("rnic2", "ports/1/link_layer"), "Ethernet\n");
+    assert_eq!(of("rnic2", "ports/1/rate"), "100 Gb/sec (4X EDR)\n");
+    assert_eq!(of("rnic2", "ports/1/cap_mask"), "0x00010000\n");
+    assert_eq!(of("rnic2", "ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f53:0303\n");
+    assert_eq!(of("rnic2", "ports/1/gid_attrs/types/0"), "RoCE v2\n");
+    assert_eq!(of("rnic2", "ports/1/gid_attrs/ndevs/0"), "lo\n");
+    assert_eq!(of("rnic2", "ports/1/pkeys/0"), "0xffff\n");
+    // Of two addresses it is the open that chooses.
+    let empty = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+    assert_eq!((&*of("rnic1", "ports/1/gids/1"), &*of("rnic1", "ports/1/gid_attrs/types/1")), (empty, ""));
+    let list = |path: &str| {
+        let mapped = all.map_path(Path::new(path)).expect("a path of ours");
+        let entries = fs::read_dir(mapped).expect("a folder").flatten();
+        let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(list("/sys/class/infiniband"), ["rnic0", "rnic1", "rnic2"]);
+    assert_eq!(list("/sys//class/./infiniband_verbs/"), ["abi_version", "uverbs0", "uverbs1", "uverbs2"]);
+    assert_eq!(list("/sys/class/infiniband/rnic1/device/net"), ["lo"]);
+    assert_eq!(list("/sys/class/infiniband_verbs/uverbs2/device/infiniband"), ["rnic2"]);
+    assert_eq!(list("/sys/class/infiniband/rnic2/device/infiniband_verbs/uverbs2")[3], "ibdev");
+    assert_eq!(list("/dev/infiniband"), ["uverbs0", "uverbs1", "uverbs2"]);
+    assert_eq!(all.map_path(Path::new("/dev/infiniband/uverbs1")), Some("/dev/null".into()));
+    let missing = all.map_path(Path::new("/dev/infiniband/uverbs3")).expect("a path of ours");
+    assert!(!missing.exists());
+
+    // Open devices: their addresses, and counters as of now.
+    let (a, b) = (all.devices[1].open().expect("a device"), all.devices[2].open().expect("a device"));
+    assert_eq!(of("rnic1", "ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f53:0302\n");
+    assert_eq!(of("rnic1", "ports/1/gids/0"), "fe80:0000:0000:0000:504e:7fff:fe53:0302\n");
+    let (left, right) = RcEnd::pair(&a, &b).expect("a pair");
+    let source = left.register(&[7; 20_000]).expect("memory");
+    let target = right.register_remote(20_000).expect("memory");
+    assert_eq!(of("rnic1", "ports/1/hw_counters/sent_pkts"), "0\n");
+    let open = |file: &str| {
+        let path = format!("/sys/class/infiniband/rnic1/ports/1/{file}");
+        File::open(all.map_path(Path::new(&path)).expect("a path of ours")).expect("a counter")
+    };
+    let (mut kept, other) = (open("hw_counters/sent_bytes"), open("rate"));
+    assert_eq!([&kept, &other].map(|file| all.refresh(file.as_fd())), [true, false], "counters alone");
+    left.qp.write(1, source.all(), target.remote(0)).expect("posted");
+    assert_eq!(left.wait().expect("a completion").status, WcStatus::Success);
+    let number = |device: &str, file: &str| of(device, file).trim_end().parse::<u64>().expect("a number");
+    assert_eq!(number("rnic1", "ports/1/hw_counters/sent_bytes"), 20_000);
+    assert!(number("rnic1", "ports/1/counters/port_xmit_data") >= 5_000, "words of four bytes");
+    assert!(number("rnic2", "ports/1/counters/port_rcv_packets") >= 5);
+    // Kept open, a counter is as of now whenever it is read from its beginning.
+    let mut again = || {
+        assert!(all.refresh(kept.as_fd()));
+        let mut text = String::new();
+        kept.read_to_string(&mut text).expect("a counter");
+        text
+    };
+    assert_eq!([again(), again()], ["20000\n", ""]);
+    assert!(!all.refresh(io::stdin().as_fd()));
+    // Whoever lists the folder and reads below it finds them up to date as well.
+    let folder = all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/hw_counters")).expect("ours");
+    let received = fs::read_to_string(folder.join("rcvd_bytes")).expect("a counter");
+    assert_eq!(received, "20000\n");
+    a.inject_port_state(false).expect("a port");
+    assert_eq!(of("rnic1", "ports/1/state"), "1: DOWN\n");
+    assert_eq!(
+        (&*of("rnic2", "ports/1/state"), &*of("rnic2", "ports/1/phys_state")),
+        ("4: ACTIVE\n", "5: LinkUp\n")
+    );
+    // Closed, a device still shows what it counted.
+    drop((left, right, source, target, a, b));
+    assert_eq!(number("rnic2", "ports/1/hw_counters/rcvd_bytes"), 20_000);
+    fs::remove_dir_all(&run_dir).expect("the run folder");
+}
+
+#[test]
+fn all_other_paths_are_left_alone() {
+    for path in [
+        "/",
+        "/sys",
+        "/sys/class",
+        "/sys/class/infiniband_mad/abi_version",
+        "/sys/class/infinibandx",
+        "/dev/infinibandx/uverbs0",
+        "/dev",
+        "sys/class/infiniband",
+        "/x/sys/class/infiniband",
+        "",
+    ] {
+        assert_eq!(inside(Path::new(path)), None, "{path}");
+    }
+    assert_eq!(inside(Path::new("//dev/./infiniband//uverbs0")), Some("dev/infiniband/uverbs0".into()));
+    let none = Settings::default().process().expect("in order");
+    assert_eq!(none.map_path(Path::new("/etc/passwd")), None);
+}
+
+#[test]
+fn trees_of_processes_that_ended_are_removed() {
+    let folder = std::env::temp_dir().join(format!("rnic-trees-{}", std::process::id()));
+    make(&folder).expect("a folder");
+    let held = make_locked(&folder, "1-a.lock").expect("a lock");
+    drop(make_locked(&folder, "2-b.lock").expect("a lock"));
+    for name in ["1-a", "2-b"] {
+        fs::create_dir_all(folder.join(name).join("sys/class")).expect("a tree");
+    }
+    prune(&folder).expect("a folder");
+    let exists = |name: &str| folder.join(name).exists();
+    assert_eq!(["1-a", "1-a.lock", "2-b", "2-b.lock"].map(exists), [true, true, false, false]);
+    drop(held);
+    fs::remove_dir_all(folder).expect("the folder");
+}

@@ -1,0 +1,85 @@
+//! A device as programs see it in the file system.
+
+use crate::PKey;
+use crate::device::Counters;
+use crate::gid::{GidEntry, GidType, NetInterface};
+use crate::net::{SocketCounters, interfaces};
+use crate::process::{GidLayout, NamedDevice, opened, published};
+use std::net::IpAddr;
+
+/// A device at this moment, open or not.
+pub(super) struct View<'a> {
+    pub(super) device: &'a NamedDevice,
+    /// The entries of the GID table that are not empty.
+    pub(super) gids: Vec<GidEntry>,
+    pub(super) active: bool,
+    pub(super) pkeys: Vec<PKey>,
+    /// The interface that has the address.
+    pub(super) netdev: String,
+    pub(super) counters: Vec<(String, u64)>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(device: &'a NamedDevice, layout: GidLayout) -> Self {
+        if let Some(open) = opened(device) {
+            let own = open.gid_table().into_iter().next();
+            let interface = own.as_ref().and_then(|own| own.interface.clone());
+            return Self {
+                device,
+                gids: own.map_or_else(Vec::new, |own| layout.table(&own)),
+                active: open.port_attr().active,
+                pkeys: open.pkeys(),
+                netdev: interface.map_or_else(|| netdev(Some(open.address())), |interface| interface.name),
+                counters: open.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            };
+        }
+        let address = device.only_address();
+        let netdev = netdev(address);
+        // 0: an interface that has just gone.
+        let index = nix::net::if_::if_nametoindex(netdev.as_str()).unwrap_or(0);
+        let own = address.map(|ip| GidEntry {
+            index: 0,
+            gid: ip.into(),
+            gid_type: GidType::RoceV2,
+            port_num: 1,
+            interface: Some(NetInterface { index, name: netdev.clone() }),
+        });
+        Self {
+            device,
+            gids: own.map_or_else(Vec::new, |own| layout.table(&own)),
+            active: true,
+            pkeys: device.config.pkeys.clone(),
+            netdev,
+            counters: counters_elsewhere(device, address),
+        }
+    }
+
+    /// The counter of this name; 0 if there is none.
+    pub(super) fn counter(&self, name: &str) -> u64 {
+        self.counters.iter().find(|(counter, _)| counter == name).map_or(0, |(_, value)| *value)
+    }
+}
+
+/// The interface that has an address; of a device that is not open and may take several, that of the loopback addresses.
+fn netdev(address: Option<IpAddr>) -> String {
+    let address = address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    let all = interfaces().unwrap_or_default();
+    let owner = all.into_iter().find(|interface| interface.has(address.to_canonical()));
+    owner.map_or_else(|| "lo".to_owned(), |interface| interface.name)
+}
+
+/// What a device has counted that this process does not have open: a tool that looks at a device which is open in
+/// another program, of which the address tells that it is the same, and a program that has closed its own.
+fn counters_elsewhere(device: &NamedDevice, address: Option<IpAddr>) -> Vec<(String, u64)> {
+    let own = std::process::id();
+    let same = |name: &str, at: IpAddr, pid: u32| {
+        Some(at) == address || (address.is_none() && pid == own && name == device.name)
+    };
+    let all = device.run_dir.as_deref().and_then(|dir| published(dir).ok()).unwrap_or_default();
+    let last = all.into_iter().rfind(|one| same(&one.device, one.address, one.pid));
+    let none = || {
+        let zero = Counters { socket: Some(SocketCounters::default()), ..Counters::default() };
+        zero.iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    };
+    last.map_or_else(none, |one| one.counters)
+}
