@@ -41,7 +41,7 @@ pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     settle: Duration::from_millis(150),
     // A stock buffer, full, is read in 50 us.
     ask: Duration::from_micros(50),
-    ask_again: Duration::from_millis(100),
+    ask_again: Duration::from_millis(10),
     gone: Duration::from_secs(2),
 };
 

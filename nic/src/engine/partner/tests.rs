@@ -2,7 +2,7 @@
 
 use super::{CreditSetup, PartnerSetup};
 use crate::sim::{DeviceSetup, Net};
-use crate::{Device, RcEnd, Result, WcStatus};
+use crate::{ConnectOptions, Device, RcEnd, Result, WcStatus};
 use cc::Rate;
 use qp::wire::mad::hello::{Counting, Features};
 use std::time::Duration;
@@ -38,7 +38,9 @@ fn done(end: &RcEnd) -> Result<()> {
 
 /// Writes `len` bytes from `a` to `b`, READs them back, and expects no loss.
 fn exchange(a: &Device, b: &Device, len: usize) -> Result<()> {
-    let (left, right) = RcEnd::pair(a, b)?;
+    // 1 s: where updates get lost, a packet may wait for credit longer than the 67 ms in which it is usually answered.
+    let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
+    let (left, right) = RcEnd::pair_with(a, b, &options)?;
     let bytes: Vec<_> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
     let source = left.register(&bytes)?;
     let target = right.register_remote(len)?;

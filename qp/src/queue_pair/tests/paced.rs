@@ -82,8 +82,10 @@ fn the_payload_of_the_next_packet_is_known_before_it_is_built() {
     b.post(2, SEND, &[local(0, 3 * MTU)]);
     assert_eq!(b.qp.next_payload(), 40);
     // What is larger does not follow in the same train, whose segments are as long as its first packet.
-    let mut requests = u32::MAX;
-    assert_eq!(b.poll(64, &mut requests).len(), 1);
+    let mut buf = [0; 4096];
+    let mut train = Train::new(&mut buf, Bench::flow(), 64);
+    assert!(b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host));
+    assert_eq!(train.packets(), 1);
     assert_eq!(b.qp.next_payload(), MTU as u32);
     assert_eq!(b.sent().len(), 3);
     b.take(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, b"x"));
