@@ -35,8 +35,12 @@ fn structure(of: &WorkCompletion) -> ibv_wc {
 }
 
 verbs! {
-    fn poll_cq(cq: &Cq, entries: c_int, out: Out<ibv_wc>) -> Status {
+    fn poll_cq(cq: &Cq, entries: c_int, out: Option<Out<ibv_wc>>) -> Status {
         let wanted = usize::try_from(entries).map_err(|_| Errno::INVALID)?;
+        if wanted == 0 {
+            return Ok(Status(0));
+        }
+        let out = out.ok_or(Errno::INVALID)?;
         let inner = cq.inner.get()?;
         let mut some = [WorkCompletion::default(); BATCH];
         let mut done = 0;

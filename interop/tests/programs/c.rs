@@ -1,0 +1,52 @@
+//! Programs in C that use the verbs in ways that others do not: wrongly, in threads, across fork, on memory that is gone.
+
+use crate::lab::{self, Folder, LIMIT, Running, has};
+use std::path::Path;
+use std::process::Command;
+
+/// Builds one of the programs against the installed headers and the library of ours, runs it under `rnic run`, and expects
+/// that all of its checks hold.
+fn all_holds(name: &str) {
+    let header = Path::new("/usr/include/infiniband/verbs.h");
+    if !header.exists() {
+        println!("SKIPPED: libibverbs-dev is not installed, so {name}.c was not built");
+        return;
+    }
+    if !has("cc") {
+        return;
+    }
+    let folder = Folder::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/c/{name}.c"));
+    let program = folder.path().join(name);
+    let built = Command::new("cc")
+        .args(["-Wall", "-Werror", "-O1", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .arg(lab::built().join("dropin/libibverbs.so.1"))
+        .arg("-lpthread")
+        .output()
+        .expect("a compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let ended = Running::start(&folder, &mut lab::run(&folder, &[], &program)).wait(LIMIT);
+    assert_eq!((ended.fault(), ended.text.trim()), (None, "0 failures"), "{name}");
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_the_usual_errno() {
+    all_holds("misuse");
+}
+
+#[test]
+fn memory_that_is_gone_ends_the_work_and_not_the_process() {
+    all_holds("unmapped");
+}
+
+#[test]
+fn a_child_disturbs_nobody() {
+    all_holds("forked");
+}
+
+#[test]
+fn threads_share_a_device() {
+    all_holds("threads");
+}

@@ -1,0 +1,140 @@
+/* Calls that are wrong: each is refused with the errno value of rdma-core and the kernel, and the process goes on. */
+#include "common.h"
+
+static void arguments(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq) {
+	char buffer[64];
+	union ibv_gid gid;
+	struct ibv_port_attr port;
+	struct ibv_device_attr device;
+	check(ibv_query_device(context, &device) == 0, "ibv_query_device");
+	NONE(ibv_create_cq(context, 0, NULL, NULL, 0), EINVAL);
+	NONE(ibv_create_cq(context, -1, NULL, NULL, 0), EINVAL);
+	NONE(ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0), EINVAL);
+	NONE(ibv_create_cq(context, 10, NULL, NULL, context->num_comp_vectors), EINVAL);
+	NONE(ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	REFUSED(ibv_query_port(context, 0, &port), EINVAL);
+	REFUSED(ibv_query_port(context, 2, &port), EINVAL);
+	check(ibv_query_gid(context, 1, 100000, &gid) != 0, "a GID beyond the table");
+	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC};
+	init.cap.max_send_wr = device.max_qp_wr + 1;
+	NONE(ibv_create_qp(pd, &init), EINVAL);
+	init.cap.max_send_wr = 1;
+	init.cap.max_send_sge = device.max_sge + 1;
+	NONE(ibv_create_qp(pd, &init), EINVAL);
+	init.cap.max_send_sge = 1;
+	init.recv_cq = NULL;
+	NONE(ibv_create_qp(pd, &init), EINVAL);
+	init.recv_cq = cq;
+	init.qp_type = 77;
+	check(ibv_create_qp(pd, &init) == NULL && (errno == EINVAL || errno == EOPNOTSUPP), "a type that does not exist");
+	struct ibv_ah_attr ah = {.is_global = 1, .port_num = 1, .grh.sgid_index = 200};
+	NONE(ibv_create_ah(pd, &ah), EINVAL);
+	struct ibv_srq_init_attr srq = {.attr = {.max_wr = device.max_srq_wr + 1, .max_sge = 1}};
+	NONE(ibv_create_srq(pd, &srq), EINVAL);
+}
+
+static void nothing(struct ibv_pd *pd, struct ibv_cq *cq) {
+	NONE(ibv_open_device(NULL), EINVAL);
+	NONE(ibv_alloc_pd(NULL), EINVAL);
+	NONE(ibv_create_cq(NULL, 1, NULL, NULL, 0), EINVAL);
+	NONE(ibv_create_qp(NULL, NULL), EINVAL);
+	NONE(ibv_create_qp(pd, NULL), EINVAL);
+	NONE(ibv_create_ah(pd, NULL), EINVAL);
+	NONE(ibv_create_srq(pd, NULL), EINVAL);
+	REFUSED(ibv_dealloc_pd(NULL), EINVAL);
+	REFUSED(ibv_destroy_cq(NULL), EINVAL);
+	REFUSED(ibv_destroy_qp(NULL), EINVAL);
+	REFUSED(ibv_dereg_mr(NULL), EINVAL);
+	struct ibv_qp *qp = create_rc(pd, cq);
+	check(qp != NULL, "a queue pair");
+	REFUSED(ibv_modify_qp(qp, NULL, IBV_QP_STATE), EINVAL);
+	check(ibv_poll_cq(cq, 0, NULL) == 0, "no completion wanted");
+	check(ibv_poll_cq(cq, -5, NULL) <= 0, "less than none wanted");
+	REFUSED(ibv_destroy_qp(qp), 0);
+}
+
+static void states(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
+	struct ibv_qp *qp = create_rc(pd, cq);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS};
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+	attr.qp_state = IBV_QPS_INIT;
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+	attr.port_num = 9;
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL);
+	REFUSED(post_write(qp, mr, mr, 1), EINVAL);
+	to_init(qp);
+	REFUSED(post_write(qp, mr, mr, 1), EINVAL);
+
+	/* Three elements where two were asked for; seventeen receives where there is room for sixteen. */
+	struct ibv_sge sges[3] = {{(uintptr_t)mr->addr, 1, mr->lkey}};
+	struct ibv_recv_wr wrs[17], *bad = NULL;
+	memset(wrs, 0, sizeof wrs);
+	wrs[0].sg_list = sges;
+	wrs[0].num_sge = 3;
+	REFUSED(ibv_post_recv(qp, wrs, &bad), EINVAL);
+	check(bad == wrs, "the first is the bad one");
+	wrs[0].num_sge = 0;
+	for (int i = 0; i < 16; i++) {
+		wrs[i].next = &wrs[i + 1];
+	}
+	REFUSED(ibv_post_recv(qp, wrs, &bad), ENOMEM);
+	check(bad == &wrs[16], "the seventeenth is the bad one");
+
+	/* In ERR everything comes back flushed. */
+	attr.qp_state = IBV_QPS_ERR;
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	for (int i = 0; i < 16; i++) {
+		check(wait_for(cq) == IBV_WC_WR_FLUSH_ERR, "a receive is flushed");
+	}
+	REFUSED(post_write(qp, mr, mr, 1), 0);
+	check(wait_for(cq) == IBV_WC_WR_FLUSH_ERR, "a request in ERR is flushed");
+	REFUSED(ibv_destroy_qp(qp), 0);
+}
+
+static void order(struct ibv_context *context) {
+	static char buffer[4096];
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, channel, 0);
+	struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_qp_init_attr with_srq = {
+		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 1, .max_send_sge = 1}};
+	struct ibv_qp *qp = ibv_create_qp(pd, &with_srq);
+	check(channel && pd && cq && mr && srq && qp, "objects");
+	REFUSED(ibv_dealloc_pd(pd), EBUSY);
+	REFUSED(ibv_destroy_cq(cq), EBUSY);
+	REFUSED(ibv_destroy_srq(srq), EBUSY);
+	REFUSED(ibv_destroy_comp_channel(channel), EBUSY);
+	REFUSED(ibv_destroy_qp(qp), 0);
+	REFUSED(ibv_destroy_srq(srq), 0);
+	REFUSED(ibv_dealloc_pd(pd), EBUSY);
+	REFUSED(ibv_dereg_mr(mr), 0);
+	REFUSED(ibv_dealloc_pd(pd), 0);
+	REFUSED(ibv_destroy_comp_channel(channel), EBUSY);
+	REFUSED(ibv_destroy_cq(cq), 0);
+	REFUSED(ibv_destroy_comp_channel(channel), 0);
+}
+
+int main(void) {
+	static char buffer[4096];
+	struct ibv_context *context = open_first();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 64, NULL, NULL, 0);
+	struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	check(pd && cq && mr, "objects");
+	arguments(context, pd, cq);
+	nothing(pd, cq);
+	states(pd, cq, mr);
+	order(context);
+	/* After all that it still works. */
+	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
+	connect_to(a, b->qp_num);
+	connect_to(b, a->qp_num);
+	REFUSED(post_write(a, mr, mr, 8), 0);
+	check(wait_for(cq) == IBV_WC_SUCCESS, "a WRITE");
+	printf("%d failures\n", failures);
+	/* Ends without destroying anything. */
+	return failures != 0;
+}
