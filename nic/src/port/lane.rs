@@ -28,7 +28,7 @@ const ANSWER: Duration = Duration::from_micros(20);
 
 /// How long to wait before the kernel is asked again whether it has room: a full send buffer of 208 KiB takes 170 us at
 /// 10 Gb/s. While an address does not answer to ARP it stays full for seconds, in which nobody shall spin.
-const STALL: Duration = Duration::from_micros(100);
+const STALL: Duration = Duration::from_micros(250);
 
 /// Room for one train: what UDP over IPv4 can carry.
 const TRAIN_BYTES: usize = 65_507;

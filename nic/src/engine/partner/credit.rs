@@ -38,7 +38,7 @@ pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     settle: Duration::from_millis(150),
     // A stock buffer, full, is read in 50 us.
     ask: Duration::from_micros(50),
-    ask_again: Duration::from_millis(10),
+    ask_again: Duration::from_millis(40),
     gone: Duration::from_secs(2),
 };
 
