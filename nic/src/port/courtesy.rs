@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Empty turns before the first offer: about as long as a ping-pong waits for its answer. Measured on two processors: with 4, the
-/// half round trip of a ping-pong is 8 % longer than without offers, with 12, 1 %; two senders, paced, and a receiver reach 89 % of the
-/// link's rate with 4, 82 % with 12, 39 % without offers.
+/// half round trip of a ping-pong is 8 % longer than without offers, with 12, 1 to 4 %, with 24, not at all; two senders, paced, and
+/// a receiver reach 89 % of the link's rate with 4, 63 to 82 % with 12, 55 % with 24, 39 % without offers.
 const SHORTEST: u32 = 12;
 
 /// Empty turns before an offer to those who give nothing back: about 40 us.
