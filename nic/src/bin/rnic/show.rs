@@ -3,20 +3,19 @@
 //! A device lives in the program that opens it, so what is shown is what a program that opened one now would get:
 //! this command opens each for a moment and looks.
 
+mod counters;
+
 use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
 use rnic::engine::MAX_EVENTS;
 use rnic::net::{Interface, ROCE_PORT, interfaces};
-use rnic::process::{Published, Variable, default_run_dir, published};
 use rnic::{AsyncEvent, Counters, Device, DeviceAttr, DeviceConfig, Gid, Mtu};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 /// List the devices of this host: one for each address on which UDP port 4791 can be served.
 #[derive(Debug, clap::Args)]
@@ -34,6 +33,9 @@ pub(crate) struct Args {
     /// With --json: indented.
     #[arg(short, long)]
     pretty: bool,
+    /// With counters: those that are zero, too. JSON always has them.
+    #[arg(short, long)]
+    all: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -62,24 +64,27 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let mut text = Vec::new();
     let rows = match args.object {
-        Object::Counters => counters()?,
+        Object::Counters => {
+            let published = counters::read()?;
+            if !args.json {
+                counters::write(&published, args.all, &mut text)?;
+            }
+            published.into_iter().map(counters::row).collect()
+        }
         Object::CounterNames => counter_names(),
         object => devices(object)?,
     };
-    let mut text = Vec::new();
     if args.json {
         let rows: Vec<Value> = rows.iter().map(Row::json).collect();
         let print = if args.pretty { serde_json::to_writer_pretty } else { serde_json::to_writer };
         print(&mut text, &rows)?;
         text.push(b'\n');
-    } else {
+    } else if args.object != Object::Counters {
         for row in &rows {
             writeln!(text, "{}", row.line())?;
         }
-    }
-    if args.object == Object::Counters && rows.is_empty() {
-        eprintln!("no program publishes counters in {}: `rnic run` has programs do so", run_dir().display());
     }
     match io::stdout().write_all(&text) {
         // Who reads no further has seen enough.
@@ -318,40 +323,6 @@ fn attributes(device: &Device) -> Vec<(&'static str, Value)> {
         ("max_async_events", json!(MAX_EVENTS)),
         ("async_events", json!(AsyncEvent::NAMES.join(","))),
     ]
-}
-
-/// The folder in which programs publish counters.
-fn run_dir() -> PathBuf {
-    let set = std::env::var_os(Variable::RunDir.name()).filter(|dir| !dir.is_empty());
-    set.map_or_else(default_run_dir, PathBuf::from)
-}
-
-/// The counters that programs publish, those of running programs first.
-fn counters() -> Result<Vec<Row>, Box<dyn Error>> {
-    let run_dir = run_dir();
-    let unreadable = |error| format!("{} cannot be read: {error}", run_dir.display());
-    let mut all = published(&run_dir).map_err(unreadable)?;
-    all.sort_by_key(|one| !one.running);
-    let row = |one: Published| {
-        let program = if one.running { "running" } else { "ended" };
-        let changed = one.updated.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut pairs = vec![
-            ("pid", json!(one.pid)),
-            ("comm", json!(one.comm)),
-            ("program", json!(program)),
-            ("address", json!(one.address.to_string())),
-            ("changed", json!(changed)),
-        ];
-        // As this version names them; another version's program may have others.
-        let names = Counters::describe().map(|(name, _)| name);
-        pairs.extend(names.filter_map(|name| {
-            let (_, value) = one.counters.iter().find(|(counter, _)| counter == name)?;
-            Some((name, json!(value)))
-        }));
-        let keys = vec![("ifname", json!(one.device)), ("port", json!(1))];
-        Row { head: format!("link {}/1", one.device), keys, pairs }
-    };
-    Ok(all.into_iter().map(row).collect())
 }
 
 /// The names of all counters, with what they count.
