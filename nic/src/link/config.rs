@@ -158,10 +158,10 @@ pub struct LinkConfig {
     /// Data lanes, 1 to 15.
     #[serde(deserialize_with = "from_file")]
     pub vls: u8,
-    /// After how many microseconds a port tells its credits again, if nothing changes, in case that a packet was lost. The
-    /// default is our choice, 10 ms, because processes may have to wait for the processor that long; InfiniBand has 262 us, which
-    /// is what 65,536 symbols take on its slowest link, 2.5 Gb/s with ten bits to a symbol. At most a quarter of the 100 ms for which
-    /// a limit holds.
+    /// After how many microseconds a port tells its credits again, if nothing changes. The default is our choice, and the most that
+    /// is possible: 100 ms, a quarter of the time for which a limit holds, because a slow reader with many peers has to read all that,
+    /// and because peers that wait for credit say so. InfiniBand, whose ports do not, has 262 us, which is what 65,536 symbols
+    /// take on its slowest link, 2.5 Gb/s with ten bits to a symbol.
     #[serde(deserialize_with = "from_file")]
     pub fcp_period: u32,
 }
@@ -193,7 +193,7 @@ impl Default for LinkConfig {
             vlarb_high: vl.vlarb_high,
             high_limit: vl.high_limit,
             vls: 1,
-            fcp_period: 10_000,
+            fcp_period: 100_000,
         }
     }
 }

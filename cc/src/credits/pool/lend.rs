@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_micros(200);
 
 /// So many times as long as usual nothing is taken for lost that may have arrived and not been read. Our choice.
-const UNREAD: u32 = 10;
+const UNREAD: u32 = 4;
 
 /// Turns that are looked at for each limit that is asked for. The lanes stand in the order in which they began to send, about.
 const TURNS_AT_ONCE: usize = 8;
@@ -52,7 +52,7 @@ impl Pool {
 
     /// Lends what the bank has: to those who wait, in turn, then to those who will wait soon.
     pub(super) fn lend(&mut self, now: Instant) {
-        let (packet, period) = (self.config.packet_blocks, self.period());
+        let (packet, idle) = (self.config.packet_blocks, self.idle());
         while let Some(member) = self.waiting.front().copied() {
             if let Some(lent) = self.lane(member).map(|l| l.lent) {
                 let more = self.portion(lent, self.available());
@@ -70,7 +70,7 @@ impl Pool {
         }
         while let Some(member) = self.low.front().copied() {
             // Who has fallen silent may not need it, and says so if it does.
-            let is_in_use = |l: &Lane| now.saturating_duration_since(l.last_active) <= period;
+            let is_in_use = |l: &Lane| now.saturating_duration_since(l.last_active) <= idle;
             if let Some(lent) = self.lane(member).filter(|l| is_in_use(l)).map(|l| l.lent) {
                 let more = self.portion(lent, self.available().saturating_sub(self.reserve(lent)));
                 // An update for less is not worth it.
@@ -113,7 +113,7 @@ impl Pool {
     fn reclaim(&mut self, now: Instant, first: Member) {
         let is_due = self.next_search.is_none_or(|at| at <= now);
         if is_due {
-            self.next_search = now.checked_add(self.period());
+            self.next_search = now.checked_add(self.idle());
             // What did not come in this time is not waited for.
             self.expected = 0;
         }
@@ -169,7 +169,7 @@ impl Pool {
 
     /// Finds what could be taken back, the best to take first.
     fn search(&mut self, now: Instant, first: Member, candidates: &mut Vec<Candidate>) {
-        let (period, share, packet) = (self.period(), self.share, self.config.packet_blocks);
+        let (idle, share, packet) = (self.idle(), self.share, self.config.packet_blocks);
         let is_crowded = self.is_crowded();
         candidates.clear();
         self.peak = 0;
@@ -181,7 +181,7 @@ impl Pool {
             if !holds || !lane.may_be_asked(now) || *member == first {
                 return holds;
             }
-            let (claim, blocks) = if now.saturating_duration_since(lane.last_active) > period {
+            let (claim, blocks) = if now.saturating_duration_since(lane.last_active) > idle {
                 (Claim::Silent, lent)
             } else if lent > share {
                 (Claim::Excess, lent - share)

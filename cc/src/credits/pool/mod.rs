@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A limit is told again after a period, then, if nothing came, after two, and after four from then on.
-const MAX_REPEATS: u8 = 2;
+/// A limit is told again after a period, and if nothing came, after two from then on.
+const MAX_REPEATS: u8 = 1;
 
 /// What can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,13 +31,16 @@ pub struct PoolConfig {
     /// most. On a long cable a lag is room that nobody uses; each update is a packet, which is why the default is half of
     /// the share.
     pub fcp_on_free_blocks: u16,
-    /// The longest time between two updates of a lane that is in use, in microseconds; twice that at most, and up to five
-    /// times that if it does nothing. Who does
-    /// nothing for so long with what it was lent has to give it back if others wait. Our choice, as all that follow:
-    /// what a process can keep.
+    /// The longest time between two updates of a lane that is in use, in microseconds, and twice that if it does nothing. Our
+    /// choice, as all that follow. It only keeps limits from running out: who lacks an update that was lost says that it waits. So
+    /// it should be long: a slow reader with many peers has to read what they tell it, too.
     pub fcp_period: u32,
+    /// Who does nothing for so long with what it was lent has to give it back if others wait, in microseconds: what a
+    /// process can keep.
+    pub idle: u32,
     /// How long a limit holds, in microseconds, from when the sender reads it; several periods, so that some updates may
-    /// be lost. A lane that was silent for so long is told nothing more.
+    /// be lost. A lane that was silent for so long is told nothing more; one that waits for blocks is told its limit once in
+    /// this time even if there is nothing for it: silence would look as if nobody were there.
     pub lease: u32,
     /// After how long blocks that were taken back from a peer that does not answer are free again, in microseconds: the
     /// lease, and the longest time from when an update is told until what was sent under it has been read here. If that
@@ -50,7 +53,7 @@ pub struct PoolConfig {
     pub reserve_blocks: u32,
 }
 
-settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period lease settle member_blocks reserve_blocks);
+settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period idle lease settle member_blocks reserve_blocks);
 
 impl Default for PoolConfig {
     fn default() -> Self {
@@ -59,7 +62,8 @@ impl Default for PoolConfig {
             packet_blocks: 66,
             share_blocks: WINDOW - 1,
             fcp_on_free_blocks: u16::MAX,
-            fcp_period: 1_000,
+            fcp_period: 2_500,
+            idle: 1_000,
             lease: 10_000,
             settle: 50_000,
             member_blocks: 0,
@@ -253,7 +257,7 @@ impl Pool {
         self.members += 1;
         self.divide();
         self.tell(member);
-        self.periodic.push_back((now + self.period(), member));
+        self.periodic.push_back((now + self.idle(), member));
         if self.available() >= self.blocks() / 2 {
             self.watch(member);
         }
@@ -345,7 +349,7 @@ impl Pool {
         if !lane.knows_limit() || repeated && lane.lent > 0 {
             self.tell(member);
         }
-        self.want(member);
+        self.want(now, member);
     }
 
     fn yielded(&mut self, now: Instant, member: Member, obeyed: u16) {
@@ -377,13 +381,22 @@ impl Pool {
 
     /// Has lanes told their limits again that were not told for a period; takes everything back from those that are silent.
     fn renew(&mut self, now: Instant) {
-        let (period, lease) = (self.period(), Duration::from_micros(self.config.lease.into()));
+        let (period, idle) = (Duration::from_micros(self.config.fcp_period.into()), self.idle());
+        let lease = Duration::from_micros(self.config.lease.into());
         // Somebody may want more than its share.
         let is_scarce = self.share < self.config.share_blocks
-            && self.last_stalled.is_some_and(|at| now.saturating_duration_since(at) <= period);
+            && self.last_stalled.is_some_and(|at| now.saturating_duration_since(at) <= idle);
         while let Some((_, member)) = self.periodic.pop_front_if(|(at, _)| *at <= now) {
             let Some(lane) = self.lane(member) else { continue };
             let silent = now.saturating_duration_since(lane.last_active);
+            if silent > lease && lane.waits {
+                let is_due = now.saturating_duration_since(lane.last_told) >= lease;
+                self.periodic.push_back((now + idle, member));
+                if is_due {
+                    self.tell(member);
+                }
+                continue;
+            }
             if silent > lease {
                 // It is told this, and nothing more before it wants something.
                 lane.listed = false;
@@ -392,11 +405,12 @@ impl Pool {
             }
             // An update may have been lost; who still sends nothing has no use for it.
             let due = lane.last_told + period * (1 << lane.repeated.min(MAX_REPEATS));
-            let is_idle = is_scarce && silent > period && lane.may_be_asked(now);
+            let is_idle = is_scarce && silent > idle && lane.may_be_asked(now);
             if due <= now {
                 lane.repeated = lane.repeated.saturating_add(1);
             }
-            self.periodic.push_back((if due <= now { now + period } else { due }, member));
+            let next = if due <= now { period } else { due.saturating_duration_since(now) };
+            self.periodic.push_back((now + next.min(idle), member));
             if due <= now {
                 self.tell(member);
             }
@@ -424,14 +438,14 @@ impl Pool {
 
     /// Has a lane told its limit again and again.
     fn list(&mut self, now: Instant, member: Member) {
-        let due = now + self.period();
+        let due = now + self.idle();
         if self.lane(member).is_some_and(|l| !std::mem::replace(&mut l.listed, true)) {
             self.periodic.push_back((due, member));
         }
     }
 
-    const fn period(&self) -> Duration {
-        Duration::from_micros(self.config.fcp_period as u64)
+    const fn idle(&self) -> Duration {
+        Duration::from_micros(self.config.idle as u64)
     }
 
     /// Queues a lane to be told its limit.
@@ -442,10 +456,11 @@ impl Pool {
     }
 
     /// Queues a lane to be lent something.
-    fn want(&mut self, member: Member) {
+    fn want(&mut self, now: Instant, member: Member) {
         if self.lane(member).is_some_and(|l| !std::mem::replace(&mut l.waits, true)) {
             self.waiting.push_back(member);
             self.count(member);
+            self.list(now, member);
         }
     }
 

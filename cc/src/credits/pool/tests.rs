@@ -17,6 +17,7 @@ fn config() -> PoolConfig {
         share_blocks: 100,
         fcp_on_free_blocks: u16::MAX,
         fcp_period: 100,
+        idle: 100,
         lease: 1000,
         settle: 3000,
         member_blocks: 0,
@@ -300,6 +301,31 @@ fn a_limit_that_was_lost_is_told_again() {
     pool.handle_packet(start, member, 10).expect("it was lent them");
     pool.handle_update(start, member, &update(Op::Stalled, 10, 0));
     assert_eq!(told(&mut pool, start), [], "it has sent something since");
+}
+
+#[test]
+fn who_waits_hears_from_time_to_time_that_somebody_is_there() {
+    let mut now = Instant::now();
+    let (mut pool, holder, other) = all_with_the_first(now);
+    // What the first was lent has arrived, and nobody reads it.
+    let lent = pool.lane(holder).expect("a member").lent;
+    pool.handle_packet(now, holder, lent.into()).expect("it was lent that");
+    pool.handle_update(now, other, &update(Op::Stalled, 0, 0));
+    let begin = now;
+    let mut heard = Vec::new();
+    while now < begin + us(10_000) {
+        now += us(50);
+        heard.extend(
+            told(&mut pool, now).into_iter().filter(|(member, _)| *member == other).map(|_| now - begin),
+        );
+    }
+    // Less than there is for it was lent to it at first. Later once in a lease of a millisecond, or the next time that it is looked at.
+    assert!(heard.iter().any(|at| *at > us(3_000)), "{heard:?}");
+    let late: Vec<_> = heard.iter().filter(|at| **at > us(1_500)).collect();
+    assert!(late.windows(2).all(|pair| (us(1_000)..us(1_150)).contains(&(*pair[1] - *pair[0]))), "{heard:?}");
+    assert!((7..=9).contains(&late.len()), "{heard:?}");
+    pool.release(holder, lent.into());
+    assert!(told(&mut pool, now).iter().any(|(member, limit)| *member == other && *limit > 0));
 }
 
 #[test]

@@ -143,6 +143,8 @@ impl Engine {
                     told: 0,
                     ask_again: None,
                     asked: 0,
+                    asked_at: None,
+                    answer: Duration::ZERO,
                 });
             }
         }

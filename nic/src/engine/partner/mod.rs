@@ -86,6 +86,10 @@ pub(crate) struct LaneEnd {
     ask_again: Option<Instant>,
     /// So many times this was said since somebody waits.
     asked: u32,
+    /// When it was said first, until credit comes.
+    asked_at: Option<Instant>,
+    /// How long it took lately until credit came: at once what it took longer, bit by bit what it took less.
+    answer: Duration,
 }
 
 /// What is known of a peer of our own kind.

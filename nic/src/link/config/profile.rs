@@ -128,7 +128,7 @@ impl LinkConfig {
         self.check_pfc()?;
         self.check_rate()?;
         self.check_selection()?;
-        between("fcp_period", self.fcp_period, 1, 25_000)
+        between("fcp_period", self.fcp_period, 1, 100_000)
     }
 
     fn check_marking(&self) -> Result<(), LinkConfigError> {

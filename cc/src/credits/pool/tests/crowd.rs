@@ -207,7 +207,7 @@ fn mixed(n: u32) -> impl Iterator<Item = u32> {
 
 /// Timers that are shorter than a round trip, and such that are longer.
 fn timers() -> impl Strategy<Value = PoolConfig> {
-    let long = PoolConfig { fcp_period: 2000, lease: 10_000, settle: 20_000, ..config() };
+    let long = PoolConfig { fcp_period: 2000, idle: 2000, lease: 10_000, settle: 20_000, ..config() };
     prop::sample::select(vec![config(), long])
 }
 
@@ -333,9 +333,10 @@ fn ports() -> PoolConfig {
         packet_blocks: 66,
         share_blocks: WINDOW,
         fcp_on_free_blocks: u16::MAX,
-        fcp_period: 10_000,
-        lease: 100_000,
-        settle: 150_000,
+        fcp_period: 100_000,
+        idle: 10_000,
+        lease: 400_000,
+        settle: 500_000,
         member_blocks: 0,
         reserve_blocks: 0,
     }
