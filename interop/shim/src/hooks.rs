@@ -31,6 +31,26 @@ impl Missing for Ptr {
     const MISSING: Self = std::ptr::null_mut();
 }
 
+/// The next function of that name, which has this type; the function around it returns `missing` if there is none.
+macro_rules! next {
+    ($name:ident: $type:ty, $missing:expr) => {{
+        static NEXT: Next = Next::new(
+            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            },
+        );
+        let next = NEXT.get();
+        if next.is_null() {
+            // SAFETY: `errno` is this thread's.
+            unsafe { *libc::__errno_location() = libc::ENOSYS };
+            return $missing;
+        }
+        // SAFETY: the C library's function of that name has this type.
+        unsafe { transmute::<*mut c_void, $type>(next) }
+    }};
+}
+
 macro_rules! hooks {
     ($($name:ident($($argument:ident: $type:ty),*), $path:ident -> $result:ty $(, $seen:ident)?;)*) => { $(
         #[doc = concat!("`", stringify!($name), "` of the C library.")]
@@ -39,20 +59,7 @@ macro_rules! hooks {
         /// As there.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            static NEXT: Next = Next::new(
-                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                },
-            );
-            let next = NEXT.get();
-            if next.is_null() {
-                // SAFETY: `errno` is this thread's.
-                unsafe { *libc::__errno_location() = libc::ENOSYS };
-                return <$result>::MISSING;
-            }
-            // SAFETY: the function of that name has this type.
-            let next: unsafe extern "C" fn($($type),*) -> $result = unsafe { transmute(next) };
+            let next = next!($name: unsafe extern "C" fn($($type),*) -> $result, <$result>::MISSING);
             // SAFETY: the C library wants a string as well.
             if unsafe { is_led($path) } {
                 // SAFETY: it is one, and the caller's other arguments.
@@ -76,21 +83,8 @@ macro_rules! reads {
         /// As there.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($file: c_int $(, $argument: $type)*) -> c_long {
-            static NEXT: Next = Next::new(
-                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                },
-            );
-            let next = NEXT.get();
-            if next.is_null() {
-                // SAFETY: `errno` is this thread's.
-                unsafe { *libc::__errno_location() = libc::ENOSYS };
-                return -1;
-            }
+            let next = next!($name: unsafe extern "C" fn(c_int $(, $type)*) -> c_long, -1);
             refresh($file);
-            // SAFETY: the function of that name has this type.
-            let next: unsafe extern "C" fn(c_int $(, $type)*) -> c_long = unsafe { transmute(next) };
             // SAFETY: the caller's arguments.
             unsafe { next($file $(, $argument)*) }
         }
