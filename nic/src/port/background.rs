@@ -170,9 +170,9 @@ impl Background {
         self.watch.store(-1, Ordering::Relaxed);
     }
 
-    /// Whether the thread leaves the port to the program, and looks again soon.
-    pub(super) fn stands_by(&self) -> bool {
-        self.mode.load(Ordering::Relaxed) == ASIDE
+    /// Whether there is a thread.
+    pub(super) fn is_there(&self) -> bool {
+        self.wake.get().is_some()
     }
 
     /// Work was left undone. In standby the program polls, and does it itself; blocked, the thread has to know.

@@ -45,8 +45,9 @@ pub(crate) struct Lane {
     outgoing: VecDeque<Frame>,
     /// Packets that came out of the link's layers and are not handled yet.
     incoming: VecDeque<Frame>,
-    /// An acknowledgement is held for the next turn.
+    /// An acknowledgement is held for the next turn, or for a turn of the background thread that is later than this.
     held: bool,
+    held_until: Instant,
     /// An acknowledgement is all that the last turn gave cause to send.
     lone: bool,
     /// Until when an answer of the program counts as one to that, if the background thread has the turns.
@@ -74,6 +75,7 @@ impl Lane {
             outgoing: VecDeque::new(),
             incoming: VecDeque::new(),
             held: false,
+            held_until: clocks.instant,
             lone: false,
             lone_until: clocks.instant,
             answers: false,
@@ -134,6 +136,7 @@ impl Lane {
         self.note_received(received, now);
         if may_hold && self.lone && self.answers && !self.held {
             self.held = true;
+            self.held_until = now + ANSWER;
             return received;
         }
         received + self.transmit(now)
@@ -142,6 +145,10 @@ impl Lane {
     /// A turn of the background thread: as [`turn`](Self::turn), for a program that looks at its memory only. Such a program
     /// answers between two turns of a thread that has many.
     pub(super) fn background_turn(&mut self, now: Instant) -> u32 {
+        if self.held && now < self.held_until {
+            // The program polled a moment ago, and is about to answer.
+            return 1;
+        }
         let (lone, until) = (self.lone, self.lone_until);
         let done = self.turn(now, true);
         if done == 0 && lone && now < until {
@@ -151,7 +158,8 @@ impl Lane {
     }
 
     fn note_received(&mut self, received: u32, now: Instant) {
-        self.lone = (1..=HELD_DATAGRAMS).contains(&received) && !self.engine.has_requests();
+        // What asks for no acknowledgement is no part of a conversation: an acknowledgement is not.
+        self.lone = (1..=HELD_DATAGRAMS).contains(&received) && self.has_work() && !self.engine.has_requests();
         if self.lone {
             self.lone_until = now + ANSWER;
         }

@@ -275,8 +275,8 @@ impl Port {
 
     /// One turn by a program thread that waits for something. Returns whether anything happened.
     pub(crate) fn progress(&self) -> bool {
-        // In standby the background thread looks soon enough whether what was held has left.
-        self.drive(self.background.as_ref().is_some_and(|b| b.stands_by()))
+        // The background thread looks whether what was held has left: in standby soon enough, blocked because it is told.
+        self.drive(self.background.as_ref().is_some_and(|b| b.is_there()))
     }
 
     fn drive(&self, may_hold: bool) -> bool {
