@@ -159,7 +159,8 @@ impl Lane {
 
     fn note_received(&mut self, received: u32, now: Instant) {
         // What asks for no acknowledgement is no part of a conversation: an acknowledgement is not.
-        self.lone = (1..=HELD_DATAGRAMS).contains(&received) && self.has_work() && !self.engine.has_requests();
+        self.lone =
+            (1..=HELD_DATAGRAMS).contains(&received) && self.has_work() && !self.engine.has_requests();
         if self.lone {
             self.lone_until = now + ANSWER;
         }
