@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a program may take that has little to do. A slow host is given time; a program that hangs is not.
@@ -183,9 +183,17 @@ fn is_listened_at(port: u16) -> bool {
     tables.iter().flat_map(|table| table.lines().skip(1)).any(listens)
 }
 
+/// One thing at a time, as long as the guard lives: programs that poll take a processor each, and two pairs of them on two
+/// processors wait out each other's time slices until connections fail.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Both ends of a program that meet at a TCP port (`-p`): the server, and a client that is told 127.0.0.1. Each has options
 /// of its own behind the common ones.
 pub(crate) fn pair(program: &str, options: &[&str], common: &[&str], ends: [&[&str]; 2]) -> [Ended; 2] {
+    let _alone = alone();
     let folder = Folder::new();
     let port = free_port();
     let command = |own: &[&str]| {

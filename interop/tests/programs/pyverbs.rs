@@ -63,6 +63,7 @@ fn the_tests_of_pyverbs_pass() {
     command.arg(ours.join("run.py")).arg(&folder);
     command.args(not_run(&list).into_iter().flat_map(|name| ["--without", name]));
     command.args(["--dev", "rnic0", "--gid", "0"]);
+    let _alone = lab::alone();
     let ended = Running::start(&place, &mut command).wait(LIMIT);
     let results = results(&ended.text);
     let of = |what: &str| {
