@@ -194,6 +194,10 @@ impl Settings {
     }
 
     fn read_text(&mut self, variable: Variable, text: &str) -> Result<(), EnvFault> {
+        // Blanks alone say as little as nothing at all.
+        if text.is_empty() {
+            return Ok(());
+        }
         let wrong = |wanted: String| EnvFault::malformed(text, wanted);
         match variable {
             Variable::Addr => {

@@ -238,3 +238,16 @@ fn a_device_takes_the_first_of_its_addresses_that_is_free() {
     let error = foreign.expect("in order").devices.remove(0).open().expect_err("not of this host");
     assert!(matches!(error, Error::Open(BindError::NotLocal(_))), "{error}");
 }
+
+/// Found by fuzzing: `RNIC_LINK=" "` was remembered as words of a link, but handed on to nobody.
+#[test]
+fn bug_of_2026_11_blanks_alone_set_nothing() {
+    let mut settings = Settings::default();
+    for variable in Variable::ALL
+        .into_iter()
+        .filter(|v| !matches!(v, Variable::Config | Variable::Capture | Variable::RunDir))
+    {
+        settings.set(variable, OsStr::new(" \t\n")).expect("nothing to refuse");
+    }
+    assert_eq!(settings, Settings::default());
+}
