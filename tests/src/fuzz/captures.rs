@@ -1,0 +1,34 @@
+//! Files that `rnic decode` and `rnic plot` read.
+
+use rnic::capture::{Decoder, Report};
+use rnic::trace::Trace;
+
+/// Takes bytes for a capture and for a trace, and prints all that is in them.
+///
+/// # Panics
+/// If a packet is printed on more than one line, or if counts contradict each other.
+pub fn captures(data: &[u8]) {
+    if data.first() == Some(&b'{') {
+        // A trace that was read is written as text again, which is read again.
+        if let Ok(trace) = Trace::read(data) {
+            assert!(trace.samples.is_sorted_by_key(|sample| sample.at));
+        }
+        return;
+    }
+    let Ok(mut decoder) = Decoder::new(data) else { return };
+    let mut packets = Vec::new();
+    for packet in decoder.by_ref() {
+        match packet {
+            Ok(packet) => {
+                let line = packet.content.to_string();
+                assert!(!line.contains('\n'), "{line:?}");
+                packets.push(packet);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    let summary = decoder.summary();
+    assert!(!summary.to_string().is_empty());
+    let report = serde_json::to_value(Report::new(&packets, summary)).expect("a report is JSON");
+    assert_eq!(report["packets"].as_array().map(Vec::len), Some(packets.len()));
+}

@@ -1,0 +1,62 @@
+//! What fuzzers run: functions that take any bytes and must neither panic nor find a broken promise.
+//!
+//! Each is a target of `cargo fuzz` (`fuzz/fuzz_targets`, run by `fuzz/run`) and an ordinary test over the inputs in
+//! `tests/corpus/NAME` and seeded mutations of them (`tests/tests/fuzz.rs`). None of them needs a build of its own: they
+//! compute the ICRC of what they say, so that packets get past it as they are.
+
+mod captures;
+mod datagrams;
+mod packets;
+mod partners;
+mod rig;
+mod settings;
+mod verbs;
+
+pub use captures::captures;
+pub use datagrams::datagrams;
+pub use packets::packets;
+pub use partners::partners;
+pub use settings::settings;
+pub use verbs::verbs;
+
+use arbitrary::Unstructured;
+use qp::wire::{Arrival, Headers, icrc, pad_len};
+
+/// A target: its name, which is that of its folder of inputs, and the function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("datagrams", datagrams),
+    ("packets", packets),
+    ("captures", captures),
+    ("partners", partners),
+    ("settings", settings),
+    ("verbs", verbs),
+];
+
+/// The next byte; 0 where there are none left.
+fn byte(input: &mut Unstructured<'_>) -> u8 {
+    input.arbitrary().unwrap_or_default()
+}
+
+/// The next `len` bytes, or as many as there are.
+fn bytes<'a>(input: &mut Unstructured<'a>, len: usize) -> &'a [u8] {
+    input.bytes(len.min(input.len())).unwrap_or_default()
+}
+
+/// A packet from BTH to ICRC, as the host that `arrival` names would send it.
+fn packet(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; headers.wire_len()];
+    headers.emit(&mut bytes, payload.len());
+    bytes.extend(payload);
+    bytes.resize(bytes.len() + pad_len(payload.len()), 0);
+    sealed(arrival, bytes)
+}
+
+/// These bytes with the ICRC that makes a receiver look at them.
+fn sealed(arrival: &Arrival, mut bytes: Vec<u8>) -> Vec<u8> {
+    let icrc = icrc::compute(&arrival.flow(), arrival.ident, &bytes);
+    bytes.extend(icrc.to_le_bytes());
+    bytes
+}

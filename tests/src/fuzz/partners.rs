@@ -1,0 +1,251 @@
+//! What rnic ports say to one another about their link, said by somebody who may not mean it.
+
+use super::{byte, bytes, packet, sealed};
+use arbitrary::Unstructured;
+use cc::credits::FlowControlPacket;
+use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts};
+use qp::wire::mad::{MAD_LEN, cm};
+use qp::wire::{Arrival, DethFields, Headers, Opcode, PauseTimes};
+use rnic::cc;
+use rnic::link::{Direction, FrameRef, Now, Observer};
+use rnic::sim::{DeviceSetup, Net};
+use rnic::{ConnectOptions, Device, Psn, QKey, Qpn, RcEnd, WcStatus};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const STEPS: u32 = 60;
+
+/// Kinds of ports, and of congestion control.
+const LINKS: &[&str] = &[
+    "",
+    "ib-credits",
+    "ib-credits:rate=10Gb/s,vls=2,sl2vl=0,1",
+    "ethernet:rate=10Gb/s,pfc=0",
+    "ethernet:rate=5Gb/s,buffer=100KB",
+    "ethernet:rate=10Gb/s,pfc=0,3,receiver_rate=5Gb/s",
+];
+const CONTROLS: &[&str] = &["off", "dcqcn:preset=laptop", "dctcp", "timely"];
+
+/// After so long of silence, whatever was said is forgotten or put right: longer than credit holds, peers are asked, and
+/// pauses last, and than the retries of a connection take.
+const SILENCE: Duration = Duration::from_secs(12);
+
+/// Connections that may end before one gets through.
+const TRIES: u32 = 4;
+
+/// Notes from which port the other device sends, and to which slot.
+struct Ear(Arc<Mutex<u16>>);
+
+impl Observer for Ear {
+    fn name(&self) -> &'static str {
+        "ear"
+    }
+
+    fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
+        if frame.direction == Direction::Tx {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = frame.flow.src_port;
+        }
+    }
+}
+
+struct Rig {
+    net: Net,
+    devices: [Device; 2],
+    ends: (RcEnd, RcEnd),
+    /// The source port of the second device.
+    port: Arc<Mutex<u16>>,
+    sequence: u16,
+}
+
+/// Lets somebody speak in the name of a partner, or in that of a stranger, while data flow between two ports.
+///
+/// # Panics
+/// If traffic does not get through once there has been silence for long enough.
+pub fn partners(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    let Some(mut rig) = Rig::new(byte(&mut input), byte(&mut input)) else { return };
+    for _ in 0..STEPS {
+        if input.is_empty() {
+            break;
+        }
+        rig.step(&mut input);
+    }
+    rig.finish();
+}
+
+impl Rig {
+    fn new(link: u8, control: u8) -> Option<Self> {
+        let net = Net::new();
+        let port = Arc::new(Mutex::new(0));
+        let device = |link: u8, is_foreign: bool| {
+            let words = LINKS[usize::from(link) % LINKS.len()];
+            let mut setup = DeviceSetup { link: words.parse().expect("words"), ..DeviceSetup::default() };
+            let algorithm = CONTROLS[usize::from(control & 0xf) % CONTROLS.len()];
+            setup.cc = algorithm.parse().expect("an algorithm");
+            setup.partner.is_foreign = is_foreign;
+            net.device_with(&setup)
+        };
+        // Some algorithms need a port with a rate.
+        let a = device(link & 0xf, false).ok()?;
+        let b = device(link >> 4, control & 0x80 != 0).ok()?;
+        b.observe(Ear(Arc::clone(&port))).expect("an observer");
+        let options = ConnectOptions { retry_cnt: 7, timeout: 14, ..ConnectOptions::default() };
+        let ends = RcEnd::pair_with(&a, &b, &options).expect("a pair");
+        let mut rig = Self { net, devices: [a, b], ends, port, sequence: 0 };
+        rig.write(64);
+        rig.net.run_for(Duration::from_micros(50));
+        Some(rig)
+    }
+
+    fn step(&mut self, input: &mut Unstructured<'_>) {
+        let selector = byte(input);
+        let from = self.arrival(selector & 0x10 != 0);
+        match selector & 0xf {
+            0..=2 => self.hello(&from, input),
+            3 | 4 => self.credits(&from, input),
+            5 => self.pause(&from, input),
+            6 => {
+                let qpn = if selector & 0x20 != 0 { self.ends.0.qp.qpn() } else { Qpn::new(2) };
+                let cnp = Headers::cnp(qpn);
+                self.say(&from, &cnp, &[]);
+            }
+            7 => self.connection_management(&from, input),
+            8 => {
+                let len = usize::from(byte(input));
+                let mut said = bytes(input, len).to_vec();
+                said.truncate(said.len() & !3);
+                self.net.inject(&from, &sealed(&from, said));
+            }
+            9 | 10 => self.write(usize::from(byte(input)) * 64 + 1),
+            11 => self.net.run_for(Duration::from_micros(1 << (byte(input) % 18))),
+            12 => {
+                let back = (self.ends.1.register(&[5; 3000]), self.ends.0.register_remote(3000));
+                let (source, place) = (back.0.expect("memory"), back.1.expect("memory"));
+                let _ = self.ends.1.qp.write(1, source.all(), place.remote(0));
+                self.net.run_for(Duration::from_micros(20));
+            }
+            _ => self.net.run_for(Duration::from_micros(5)),
+        }
+        while self.ends.0.cq().poll_one().is_some() {}
+        while self.ends.1.cq().poll_one().is_some() {}
+    }
+
+    /// From the partner, or from somebody who shows the sign of rnic ports as well.
+    fn arrival(&self, partner: bool) -> Arrival {
+        let stranger = IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1));
+        let src = if partner { self.devices[1].address() } else { stranger };
+        let src_port = *self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        Arrival { src, dst: self.devices[0].address(), src_port, ..Arrival::default() }
+    }
+
+    fn say(&mut self, from: &Arrival, headers: &Headers, payload: &[u8]) {
+        self.net.inject(from, &packet(from, headers, payload));
+        self.net.run_for(Duration::from_micros(2));
+    }
+
+    fn datagram(&mut self, from: &Arrival, mad: &[u8]) {
+        let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(self.sequence.into()));
+        headers.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
+        self.say(from, &headers, mad);
+    }
+
+    fn hello(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+        let flags = byte(input);
+        let ports = [from.src_port, 0xc000 + u16::from(flags)];
+        let hello = Hello {
+            kind: if flags & 1 != 0 { Kind::Answer } else { Kind::Ask },
+            transaction_id: u64::from(byte(input)),
+            version: 1,
+            slot: if flags & 2 != 0 { byte(input) } else { 0 },
+            lanes: byte(input) & 0xf,
+            features: Features::from_bits_retain(u32::from(flags >> 2 & 7)),
+            instance: u64::from(byte(input)),
+            block: u16::from(byte(input)) << (flags & 7),
+            counting: Counting::from_u8(flags >> 6),
+            ports: SourcePorts::new(&ports[..usize::from(flags >> 5 & 1) + 1]).unwrap_or_default(),
+        };
+        let mut mad = [0; MAD_LEN];
+        hello.emit(&mut mad);
+        // Here and there a field is another.
+        let (at, value) = (byte(input), byte(input));
+        if at >= 0x80 {
+            mad[usize::from(at & 0x7f)] = value;
+        }
+        self.datagram(from, &mad);
+    }
+
+    fn credits(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+        let count = usize::from(byte(input) & 0xf) + 1;
+        let mut updates = Vec::new();
+        for _ in 0..count.min(16) {
+            let word = u32::from_be_bytes([byte(input), byte(input), byte(input), byte(input)]);
+            updates.extend(word.to_be_bytes());
+        }
+        if let Some(first) = updates.first_chunk::<4>()
+            && let Ok(update) = FlowControlPacket::decode(*first)
+        {
+            assert_eq!(FlowControlPacket::decode(update.encode()), Ok(update));
+        }
+        self.sequence = self.sequence.wrapping_add(1 + u16::from(byte(input)) * 256);
+        let headers = Headers::flow_control(0, byte(input) & 1, self.sequence);
+        self.say(from, &headers, &updates);
+    }
+
+    fn pause(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+        let mut times = PauseTimes::default();
+        let which = byte(input);
+        for (priority, time) in times.0.iter_mut().enumerate() {
+            if which >> priority & 1 == 1 {
+                *time = Some(u16::from_be_bytes([byte(input), byte(input)]));
+            }
+        }
+        self.sequence = self.sequence.wrapping_add(u16::from(byte(input)));
+        let headers = Headers::pause(0, byte(input) & 1, self.sequence);
+        self.say(from, &headers, &times.emit());
+    }
+
+    fn connection_management(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+        let mut mad = [0; MAD_LEN];
+        let attributes = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0xff];
+        (mad[0], mad[1], mad[2], mad[3]) = (1, 7, cm::CLASS_VERSION, 3);
+        mad[17] = attributes[usize::from(byte(input)) % attributes.len()];
+        let len = usize::from(byte(input));
+        let data = bytes(input, len.min(MAD_LEN - 24));
+        mad[24..24 + data.len()].copy_from_slice(data);
+        self.datagram(from, &mad);
+    }
+
+    /// A WRITE from the first device to the second; nobody waits for it.
+    fn write(&mut self, len: usize) {
+        let (source, place) = (self.ends.0.register(&vec![7; len]), self.ends.1.register_remote(len));
+        let (source, place) = (source.expect("memory"), place.expect("memory"));
+        // The memory goes while the WRITE is on its way: that may end the connection, but nothing else.
+        let _ = self.ends.0.qp.write(1, source.all(), place.remote(0));
+        self.net.run_for(Duration::from_micros(10));
+    }
+
+    /// Who was lied to about its partner finds out when it waits for credit in vain. That takes longer than a connection
+    /// has patience for, so the first one may end; but not for ever.
+    fn finish(self) {
+        let gets_through = (0..TRIES).any(|_| {
+            self.net.run_for(SILENCE);
+            self.exchange()
+        });
+        assert!(gets_through, "nothing gets through any more");
+    }
+
+    /// Whether WRITEs of a new connection get through, both ways. They end in any case.
+    fn exchange(&self) -> bool {
+        let [a, b] = &self.devices;
+        let (left, right) = RcEnd::pair(a, b).expect("a pair");
+        [(&left, &right), (&right, &left)].into_iter().all(|(ours, theirs)| {
+            let source = ours.register(&[9; 20_000]).expect("memory");
+            let place = theirs.register_remote(20_000).expect("memory");
+            ours.qp.write(1, source.all(), place.remote(0)).expect("room");
+            let arrived = ours.wait().expect("a completion").status == WcStatus::Success;
+            assert!(!arrived || place.to_vec().expect("mapped") == [9; 20_000]);
+            arrived
+        })
+    }
+}
