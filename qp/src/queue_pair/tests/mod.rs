@@ -16,7 +16,6 @@ mod placed;
 mod requester;
 mod responder;
 mod retries;
-mod rules;
 mod rxe_history;
 mod sqe;
 mod states;
