@@ -190,12 +190,12 @@ fn rendered(list: &List) -> String {
     );
     text.push_str(&intro);
     for topic in &list.topic {
-        let _ = write!(text, "\n## {}\n\n{}\n", topic.title, topic.intro);
+        let _ = writeln!(text, "\n## {}\n\n{}", topic.title, topic.intro);
         for rule in &topic.rule {
             let numbers: String = rule.ibta.iter().map(|number| format!("{number}; ")).collect();
-            let _ = write!(text, "\n**{}** ({numbers}{})\n", rule.rule, rule.source);
+            let _ = writeln!(text, "\n**{}** ({numbers}{})", rule.rule, rule.source);
             if let Some(reason) = &rule.exception {
-                let _ = write!(text, "- Exception: {reason}\n");
+                let _ = writeln!(text, "- Exception: {reason}");
             }
             let places = rule.checked.iter().map(|p| format!("[`{}`](../{})", p.item, p.file));
             list_of(&mut text, "Kept in", places);
@@ -208,7 +208,7 @@ fn rendered(list: &List) -> String {
 fn list_of(text: &mut String, what: &str, items: impl Iterator<Item = String>) {
     let items: Vec<_> = items.collect();
     if !items.is_empty() {
-        let _ = write!(text, "- {what}: {}\n", items.join(", "));
+        let _ = writeln!(text, "- {what}: {}", items.join(", "));
     }
 }
 
