@@ -247,7 +247,7 @@ fn bug_of_2026_11_blanks_alone_set_nothing() {
         .into_iter()
         .filter(|v| !matches!(v, Variable::Config | Variable::Capture | Variable::RunDir))
     {
-        settings.set(variable, OsStr::new(" \t\n")).expect("nothing to refuse");
+        settings.set(variable, &OsString::from(" \t\n")).expect("nothing to refuse");
     }
     assert_eq!(settings, Settings::default());
 }
