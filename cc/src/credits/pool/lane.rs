@@ -147,6 +147,18 @@ impl Lane {
         Some((lost, old))
     }
 
+    /// The sender's count is behind what arrived, and right: so many blocks more than it was lent may arrive, which it is
+    /// lent now. `None` if it is not behind, if blocks that were taken back may still arrive, or if `bank` has not so many.
+    pub(super) fn step_back(&mut self, fctbs: u16, bank: u32) -> Option<u16> {
+        let behind = distance(fctbs, self.received);
+        let lent = self.lent.checked_add(behind)?;
+        if behind == 0 || lent > WINDOW || self.recall.is_some() || u32::from(behind) > bank {
+            return None;
+        }
+        (self.received, self.lent) = (fctbs & MASK, lent);
+        Some(behind)
+    }
+
     /// `n` blocks arrived or were lost: those that were taken back first, because those were sent under an older limit.
     /// How many of them were; `None` if there are not so many.
     pub(super) fn consume(&mut self, n: u16) -> Option<u32> {

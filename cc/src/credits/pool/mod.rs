@@ -327,7 +327,12 @@ impl Pool {
     /// obeys a lower limit, is heard too; its limit for the other direction is nothing to the pool.
     pub fn handle_update(&mut self, now: Instant, member: Member, update: &FlowControlPacket) {
         let Some(lane) = self.lane(member) else { return };
-        let Some((lost, old)) = lane.catch_up(update.fctbs) else { return };
+        let Some((lost, old)) = lane.catch_up(update.fctbs) else {
+            if update.op == Op::Stalled && self.step_back(now, member, update.fctbs) {
+                self.stalled(now, member, update.fctbs);
+            }
+            return;
+        };
         self.bank += lost;
         self.expected = self.expected.saturating_sub(old);
         self.count(member);
@@ -336,6 +341,23 @@ impl Pool {
             Op::Yielded => self.yielded(now, member, update.fccl),
             Op::Normal | Op::Init => {}
         }
+    }
+
+    /// A sender that waits says for the second time that it sent less than arrived here: something was counted twice,
+    /// because the network made copies. Its count is right. It may send what lies between the two as well; that came
+    /// back into the bank when the copies were read. False if that cannot be said yet, or the bank does not have so much.
+    fn step_back(&mut self, now: Instant, member: Member, fctbs: u16) -> bool {
+        let bank = self.bank;
+        let Some(lane) = self.lane(member) else { return false };
+        let is_repeated = lane.stalled_at.replace(fctbs) == Some(fctbs);
+        if !is_repeated {
+            return false;
+        }
+        let Some(taken) = lane.step_back(fctbs, bank) else { return false };
+        self.bank -= u32::from(taken);
+        self.count(member);
+        self.list(now, member);
+        true
     }
 
     fn stalled(&mut self, now: Instant, member: Member, fctbs: u16) {

@@ -94,6 +94,31 @@ fn all_with_the_first(now: Instant) -> (Pool, Member, Member) {
 }
 
 #[test]
+fn a_sender_whose_packets_the_network_copied_does_not_wait_for_ever() {
+    let start = Instant::now();
+    let (mut pool, first, second) = all_with_the_first(start);
+    assert_eq!(told(&mut pool, start), [(first, 50)]);
+    pool.handle_update(start, first, &update(Op::Yielded, 0, 50));
+    assert_eq!(told(&mut pool, start), [(second, 25)]);
+    // It sent 20 blocks, of which the network made a copy: no more than 5 of the 30 would be left to it.
+    pool.handle_packet(start, second, 20).expect("lent");
+    assert!(pool.handle_packet(start, second, 20).is_err(), "more than it was lent");
+    pool.handle_packet(start, second, 5).expect("a copy of a part");
+    pool.release(second, 25);
+    let _ = told(&mut pool, start);
+    let at = start + us(10);
+    // It has sent 20, and waits: an old update would say the same, once.
+    let stalled = update(Op::Stalled, 20, 0);
+    let before = pool.lane(second).expect("a member").outstanding();
+    pool.handle_update(at, second, &stalled);
+    assert_eq!(pool.lane(second).expect("a member").outstanding(), before);
+    pool.handle_update(at, second, &stalled);
+    assert_eq!(pool.lane(second).expect("a member").outstanding(), before + 5, "what it may send in fact");
+    let limits = told(&mut pool, at);
+    assert!(limits.iter().any(|(member, _)| *member == second), "{limits:?}: it is told how far it may go");
+}
+
+#[test]
 fn what_exceeds_a_share_comes_back_with_the_yield() {
     let start = Instant::now();
     let (mut pool, first, second) = all_with_the_first(start);
