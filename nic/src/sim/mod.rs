@@ -186,6 +186,12 @@ impl Net {
         self.world.step_until(self.world.now() + Duration::from_secs(u64::from(u32::MAX)))
     }
 
+    /// Moves on to the next event if it comes within `duration`, and by `duration` otherwise: for programs that look at
+    /// what happens event by event. False, and no time passes, if nothing will ever happen by itself.
+    pub fn step_within(&self, duration: Duration) -> bool {
+        self.world.step_until(self.world.now() + duration)
+    }
+
     /// Lets `duration` pass.
     pub fn run_for(&self, duration: Duration) {
         let end = self.world.now() + duration;
