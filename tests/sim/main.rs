@@ -19,6 +19,7 @@ mod late;
 mod pfc;
 mod series;
 mod world;
+mod worlds;
 
 /// The seeds of a test: from 1 to `count`, or as the environment says.
 fn seeds(count: u64) -> Vec<u64> {

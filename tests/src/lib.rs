@@ -16,6 +16,7 @@ pub mod pattern;
 pub mod peer;
 pub mod protocol;
 pub mod serve;
+pub mod worlds;
 
 pub use address::{fresh_address, open};
 pub use datagram::UdEnd;

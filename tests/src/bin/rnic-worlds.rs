@@ -1,0 +1,181 @@
+//! Runs simulated worlds: as many as wanted, one again, or a shorter one that fails in the same way.
+//!
+//! ```text
+//! rnic-worlds --seeds 1..10000 --jobs 2      each seed once
+//! rnic-worlds --minutes 30                   fresh seeds for so long
+//! rnic-worlds --seed 17 --trace              one, line by line
+//! rnic-worlds --seed 17 --pcap out/world     one, with a pcapng file for each device
+//! rnic-worlds --seed 17 --shrink short.json  one that fails, made short
+//! rnic-worlds --plan short.json --trace      a plan from a file
+//! ```
+
+use clap::Parser;
+use rnic_tests::worlds::shrink::shrink;
+use rnic_tests::worlds::{Coverage, Options, Outcome, Plan, run};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[derive(Parser)]
+struct Args {
+    /// Seeds, the last excluded: 1..10000.
+    #[arg(long, value_parser = seeds)]
+    seeds: Option<(u64, u64)>,
+    /// One seed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Fresh seeds for so many minutes.
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// A plan from a file.
+    #[arg(long)]
+    plan: Option<PathBuf>,
+    /// Worlds at once.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Shorten the plan, and write it to this file.
+    #[arg(long)]
+    shrink: Option<PathBuf>,
+    /// Write pcapng files with this stem.
+    #[arg(long)]
+    pcap: Option<PathBuf>,
+    /// Print what happens.
+    #[arg(long)]
+    trace: bool,
+    /// Go on after a violation.
+    #[arg(long)]
+    keep_going: bool,
+    /// Play each world twice, and compare.
+    #[arg(long)]
+    twice: bool,
+    /// Print what was reached.
+    #[arg(long)]
+    coverage: bool,
+}
+
+fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let (first, last) = text.split_once("..").ok_or("FIRST..LAST is wanted")?;
+    let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
+    Ok((number(first)?, number(last)?))
+}
+
+/// What all worlds together came to.
+#[derive(Default)]
+struct Total {
+    worlds: u64,
+    operations: u64,
+    violations: Vec<(u64, String)>,
+    coverage: Coverage,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // What panics is reported with its seed.
+    if args.seed.is_none() && args.plan.is_none() {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    match (&args.plan, args.seed) {
+        (Some(path), _) => {
+            let text = std::fs::read_to_string(path).expect("the file of the plan");
+            single(&args, &serde_json::from_str(&text).expect("a plan"))
+        }
+        (None, Some(seed)) => single(&args, &Plan::new(seed)),
+        (None, None) => many(&args),
+    }
+}
+
+fn single(args: &Args, plan: &Plan) -> ExitCode {
+    let shrunk;
+    let mut plan = plan;
+    if let Some(path) = &args.shrink {
+        shrunk = shrink(plan, |left| eprintln!("{left} actions"));
+        let text = serde_json::to_string_pretty(&shrunk).expect("a plan is data");
+        std::fs::write(path, text).expect("the file for the plan");
+        plan = &shrunk;
+    }
+    let options = Options { trace: args.trace || args.shrink.is_some(), captures: args.pcap.clone() };
+    let outcome = run(plan, &options);
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    if args.coverage {
+        print!("{}", outcome.coverage);
+    }
+    println!(
+        "seed {}: {} operations in {:?}, hash {:016x}",
+        plan.seed, outcome.operations, outcome.elapsed, outcome.hash
+    );
+    if args.twice && run(plan, &Options::default()).hash != outcome.hash {
+        println!("VIOLATION: a second run was different");
+        return ExitCode::FAILURE;
+    }
+    match outcome.violation {
+        None => ExitCode::SUCCESS,
+        Some(violation) => {
+            println!("VIOLATION {violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn play(seed: u64, twice: bool) -> Outcome {
+    let plan = Plan::new(seed);
+    let mut outcome = run(&plan, &Options::default());
+    if twice && outcome.violation.is_none() && run(&plan, &Options::default()).hash != outcome.hash {
+        outcome.violation = Some("a second run was different".to_owned());
+    }
+    outcome
+}
+
+fn many(args: &Args) -> ExitCode {
+    let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64 * 1000);
+    let (first, last) = match args.minutes {
+        Some(_) => (fresh, u64::MAX),
+        None => args.seeds.unwrap_or((1, 1001)),
+    };
+    let deadline = args.minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
+    let begin = Instant::now();
+    let next = AtomicU64::new(first);
+    let stop = AtomicBool::new(false);
+    let total = Mutex::new(Total::default());
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs.max(1) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) && deadline.is_none_or(|end| Instant::now() < end) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last {
+                        break;
+                    }
+                    let outcome = play(seed, args.twice);
+                    let mut total = total.lock().expect("nobody panics with it");
+                    total.worlds += 1;
+                    total.operations += outcome.operations;
+                    total.coverage.merge(&outcome.coverage);
+                    if let Some(violation) = outcome.violation {
+                        println!("seed {seed}: VIOLATION {violation}");
+                        total.violations.push((seed, violation));
+                        if !args.keep_going {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let total = total.into_inner().expect("nobody panics with it");
+    let seconds = begin.elapsed().as_secs_f64();
+    if args.coverage {
+        print!("{}", total.coverage);
+    }
+    println!(
+        "seeds from {first}: {} worlds, {} operations ({} each), {:.1} worlds a second, {} violations",
+        total.worlds,
+        total.operations,
+        total.operations / total.worlds.max(1),
+        total.worlds as f64 / seconds,
+        total.violations.len()
+    );
+    if total.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

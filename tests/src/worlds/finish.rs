@@ -1,0 +1,184 @@
+//! The end of a world: everything comes to its end, and nothing is left.
+
+use super::Check;
+use super::conn::State;
+use super::host::{Host, Shared};
+
+use super::recv::Kind;
+
+use super::world::{World, rnr_delay};
+use std::time::Duration;
+
+/// Counters whose movement is worth knowing.
+const COUNTERS: &[&str] = &[
+    "duplicate_request",
+    "out_of_seq_request",
+    "rcvd_rnr_err",
+    "rcvd_seq_err",
+    "local_ack_timeout_err",
+    "implied_nak_seq_err",
+    "retransmitted_pkts",
+    "ghost_responses",
+    "ack_deferred",
+    "out_of_buffer",
+    "resp_local_length_error",
+    "resp_remote_access_errors",
+    "req_cqe_flush_error",
+    "resp_cqe_flush_error",
+    "dropped_bad_icrc",
+    "dropped_no_qp",
+    "dropped_no_receive",
+    "dropped_unreliable",
+    "dropped_stale_duplicate",
+    "np_ecn_marked_roce_packets",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+    "window_stalls",
+    "credit_stalls",
+    "pause_stalls",
+    "tx_pause",
+    "tx_flow_control",
+    "link_rx_dropped",
+    "link_rx_marked",
+];
+
+/// Packets that a connection may need to end what it has to do, without faults.
+const LOOKS: u32 = 10_000;
+
+impl World<'_> {
+    /// Lets everything end, and takes everything down.
+    pub(crate) fn finish(&mut self) -> Check {
+        self.note(|| "the script is at its end".to_owned());
+        for host in &self.hosts {
+            host.device.clear_faults();
+        }
+        self.passing.clear();
+        self.serve(true)?;
+        for c in 0..self.conns.len() {
+            self.settle_down(c)?;
+        }
+        for c in 0..self.conns.len() {
+            self.take_down(c)?;
+        }
+        self.run_for(self.air)?;
+        self.serve(true)?;
+        for c in 0..self.conns.len() {
+            self.bring_up(c, [false; 2])?;
+            self.take_down(c)?;
+        }
+        self.check_memory()?;
+        for host in &self.hosts {
+            host.check_cells()?;
+            check_shared(&host.srq)?;
+            check_shared(&host.xrc_srq)?;
+        }
+        self.conns.clear();
+        while let Some(host) = self.hosts.pop() {
+            self.tally(&host);
+            self.destroy(host)?;
+        }
+        Ok(())
+    }
+
+    /// Without faults, and with receives, everything that is outstanding ends: with success, or for want of a peer.
+    fn settle_down(&mut self, c: usize) -> Check {
+        for _ in 0..LOOKS {
+            let (ended, outstanding) = self.look(c);
+            let conn = &self.conns[c];
+            if outstanding == 0 || matches!(conn.state, State::Down(_)) {
+                return Ok(());
+            }
+            let Some(timeout) = conn.timeout() else { return Ok(()) };
+            // A message may be waiting for the end of a long wait, and be lost once more for each retry.
+            let patience = (timeout + rnr_delay(conn.plan.rnr_timer)) * (u32::from(conn.plan.retry_cnt) + 2)
+                + self.air
+                + self.stall;
+            let end = self.net.elapsed() + patience;
+            while self.net.elapsed() < end && self.look(c) == (ended, outstanding) {
+                for side in [0, 1] {
+                    self.post_recv(c, side, Kind::Long)?;
+                }
+                let slice = (patience / 64).max(Duration::from_micros(1));
+                self.run_for(slice)?;
+                self.serve(true)?;
+            }
+            if self.look(c) == (ended, outstanding) && self.conns[c].plan.service.is_reliable() {
+                return Err(format!(
+                    "conn {c} ({}): {outstanding} sends are outstanding, and nothing has ended for {patience:?}",
+                    self.conns[c].plan.service.name()
+                ));
+            }
+        }
+        Err(format!("conn {c}: packets come and go, and nothing ends"))
+    }
+
+    /// What a connection has achieved, and what it has to do.
+    fn look(&self, c: usize) -> (u64, usize) {
+        let mut achieved = 0;
+        let mut outstanding = 0;
+        for end in &self.conns[c].ends {
+            if let Some(qp) = &end.qp {
+                achieved += qp.counters().rcvd_pkts;
+            }
+            outstanding += end.sends.entries.len();
+            // Unsignalled ones at the end never say that they are done.
+            if end.sends.entries.iter().all(|sent| !sent.signalled) && end.sends.failed.is_none() {
+                outstanding -= end.sends.entries.len();
+            }
+        }
+        (achieved, outstanding)
+    }
+
+    /// Takes note of what a device counted.
+    pub(crate) fn tally(&mut self, host: &Host) {
+        let counters = host.device.counters();
+        for (name, value) in counters.iter() {
+            if COUNTERS.contains(&name) {
+                self.cover.add(name, value);
+            }
+            // Sizes of queues, and bytes: all of it is the same in a second run.
+            self.observe(&[value]);
+        }
+        for fault in host.device.faults() {
+            let action = ["drop", "dup", "reorder", "delay", "corrupt", "mark"];
+            if let Some(action) = action.iter().find(|action| fault.rule.contains(**action)) {
+                self.cover.add(format!("fault {action}"), fault.hits);
+            }
+        }
+    }
+
+    /// Whatever was made can be destroyed, because nobody uses it.
+    fn destroy(&mut self, host: Host) -> Check {
+        let still = |what: &'static str| {
+            move |error: rnic::Error| format!("{what} is still in use in the end: {error}")
+        };
+        let Host { pd, cqs, srq, xrc_srq, xrcd, cells_region, other_region, device, .. } = host;
+        let limit = device.link_stats().filter(|stats| stats.queue_bytes > 0);
+        if let Some(stats) = limit {
+            return Err(format!("{} bytes wait in a queue in the end", stats.queue_bytes));
+        }
+        cells_region.deregister().map_err(|e| still("a region")(e.error))?;
+        other_region.deregister().map_err(|e| still("a region")(e.error))?;
+        for shared in [srq, xrc_srq] {
+            drop(shared.region);
+            shared.queue.destroy().map_err(|e| still("a shared receive queue")(e.error))?;
+        }
+        xrcd.close().map_err(|e| still("an XRC domain")(e.error))?;
+        for cq in cqs {
+            cq.destroy().map_err(|e| still("a completion queue")(e.error))?;
+        }
+        pd.destroy().map_err(|e| still("a protection domain")(e.error))
+    }
+}
+
+/// Receives of a shared queue are in it, or were completed.
+fn check_shared(shared: &Shared) -> Check {
+    let (posted, there) = (shared.posted.len() as u32, shared.queue.outstanding());
+    if posted < there || posted - there > shared.lost {
+        return Err(format!(
+            "{posted} receives of a shared queue have not completed, {there} are in it, and at most {} were lost",
+            shared.lost
+        ));
+    }
+    Ok(())
+}

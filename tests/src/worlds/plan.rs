@@ -1,0 +1,429 @@
+//! What a world is made of and what happens in it: all of it follows from a seed, can be written down, and run again.
+
+use super::rng::Rng;
+use serde::{Deserialize, Serialize};
+
+/// A world: its devices, its connections, and what their programs do.
+///
+/// An [`Action`] carries all its randomness in its `salt`, and one that makes no sense when its time comes does nothing. So
+/// any part of a script is a script, which is what shrinking needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What keys and the randomness of faults follow from.
+    pub seed: u64,
+    /// The devices.
+    pub hosts: Vec<HostPlan>,
+    /// The connections, and pairs of datagram queue pairs.
+    pub conns: Vec<ConnPlan>,
+    /// What happens, in order.
+    pub script: Vec<Action>,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostPlan {
+    /// Nanoseconds that packets take to it.
+    pub latency: u64,
+    /// The largest path MTU, in bytes.
+    pub mtu: u32,
+    /// Its link, in the words of [`rnic::link::LinkConfig`].
+    pub link: String,
+    /// Congestion control, in the words of [`rnic::cc::Algorithm`].
+    pub cc: String,
+    /// Fault rules from the beginning.
+    pub faults: Vec<String>,
+    /// Entries of its completion queue; 0 for as many as can be needed.
+    pub cqe: u32,
+    /// Its program looks at completions only now and then.
+    pub slow: bool,
+    /// It shows no sign of being rnic.
+    pub foreign: bool,
+    /// Receives of its shared receive queue.
+    pub srq: u32,
+}
+
+/// The service of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagrams.
+    Ud,
+    /// Extended reliable connection: side 0 sends, side 1 receives.
+    Xrc,
+}
+
+impl Service {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Xrc => "XRC",
+        }
+    }
+
+    /// Whether what is lost is sent again.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
+    }
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnPlan {
+    /// Its service.
+    pub service: Service,
+    /// Its devices, by number.
+    pub hosts: [usize; 2],
+    /// The path MTU, in bytes.
+    pub mtu: u32,
+    /// `timeout`.
+    pub timeout: u8,
+    /// `retry_cnt`.
+    pub retry_cnt: u8,
+    /// `rnr_retry`.
+    pub rnr_retry: u8,
+    /// `min_rnr_timer`.
+    pub rnr_timer: u8,
+    /// `max_rd_atomic` and `max_dest_rd_atomic`.
+    pub rd_atomic: u8,
+    /// The first PSN of each side.
+    pub psn: [u32; 2],
+    /// Send work requests.
+    pub sends: u32,
+    /// Receive work requests.
+    pub recvs: u32,
+    /// Whether each side receives through the shared receive queue of its device.
+    pub srq: [bool; 2],
+    /// Whether each side has all sends signalled.
+    pub sig_all: [bool; 2],
+    /// Whether each side posts receives only when its script says so.
+    pub lazy: [bool; 2],
+    /// Bytes of the longest message, and of the memory that a peer may use.
+    pub longest: usize,
+    /// Whether its memory windows are of type 1.
+    pub type1: bool,
+}
+
+/// One thing that a program does, or that happens to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    /// Nanoseconds that pass before.
+    pub after: u32,
+    /// Which connection.
+    pub conn: usize,
+    /// Which side of it.
+    pub side: usize,
+    /// How many times.
+    pub times: u32,
+    /// What.
+    pub what: What,
+    /// What sizes, places and flags follow from.
+    pub salt: u64,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum What {
+    /// Post a SEND.
+    Send,
+    /// Post a SEND with immediate data.
+    SendImm,
+    /// Post a SEND that invalidates the peer's window.
+    SendInv,
+    /// Post an RDMA WRITE.
+    Write,
+    /// Post an RDMA WRITE with immediate data.
+    WriteImm,
+    /// Post an RDMA READ.
+    Read,
+    /// Post a FetchAdd to a word that several connections use.
+    SharedAdd,
+    /// Post a FetchAdd to a word of the connection's own.
+    FetchAdd,
+    /// Post a CmpSwap to a word of the connection's own.
+    CompareSwap,
+    /// Post an ATOMIC_WRITE.
+    AtomicWrite,
+    /// Post a FLUSH.
+    Flush,
+    /// Post a BIND_MW.
+    Bind,
+    /// Post a LOCAL_INV of a window.
+    LocalInv,
+    /// Post a request with a key that nobody has.
+    WrongKey,
+    /// Post a request for one byte more than the region has.
+    Beyond,
+    /// Post a request with the key of a region in another protection domain.
+    OtherDomain,
+    /// Post a request with the key that the window had before.
+    StaleWindow,
+    /// Post an atomic that is not at a multiple of 8.
+    Misaligned,
+    /// Post a request with a local key that nobody has.
+    WrongLocalKey,
+    /// Post a datagram longer than the path MTU.
+    TooLong,
+    /// Post receives.
+    Recv,
+    /// Post a receive that is too short.
+    ShortRecv,
+    /// Look at completions.
+    Poll,
+    /// Take the queue pair to ERR.
+    Break,
+    /// Take it to SQD, and back.
+    Drain,
+    /// Set the connection up again if it failed.
+    Recover,
+    /// Take the connection down, whatever it does, and set it up again.
+    Renew,
+    /// The same without ERR: what is outstanding ends without completions.
+    Abrupt,
+    /// Destroy the queue pair, so that its peer hears nothing any more.
+    Vanish,
+    /// Deregister the memory that the peer uses.
+    Deregister,
+    /// Register it anew without the right to write.
+    Restrict,
+    /// Register it anew as it was.
+    Reregister,
+    /// Pull the cable for a while.
+    Unplug,
+    /// Let the device fail.
+    Fatal,
+    /// End the device and start another in its place.
+    Restart,
+    /// Put one more fault into the link, for a while.
+    Fault,
+    /// Compare all memory with what it should be.
+    Check,
+}
+
+/// Faults, from which devices get some.
+const FAULTS: &[&str] = &[
+    "rx p=0.01 drop",
+    "rx p=0.05 drop",
+    "tx p=0.002 drop",
+    "tx p=0.02 drop",
+    "tx data p=0.1 drop",
+    "rx ack p=0.3 drop",
+    "rx nak p=0.5 drop",
+    "rx rnr p=0.3 drop",
+    "rx atomic p=0.2 drop",
+    "rx read.resp.middle p=0.1 drop",
+    "tx p=0.05 dup 2",
+    "rx p=0.2 dup 1",
+    "rx p=0.05 reorder 2",
+    "tx p=0.02 reorder 5",
+    "rx p=0.1 delay 20us +-20us",
+    "tx p=0.02 delay 2ms +-1ms",
+    "rx p=0.02 corrupt payload",
+    "tx p=0.02 corrupt header",
+    "rx p=0.01 corrupt icrc",
+    "rx p=0.1 mark ce",
+    "tx every=97 drop",
+    "rx nth=40 drop",
+    "rx data psn=#5 drop",
+    "rx size>1000 drop from 200us for 400us",
+    "tx size>300 drop from 100us for 5ms",
+    "tx drop from 300us for 1ms",
+];
+
+/// Faults that lose nothing and change no order.
+const HARMLESS: &[&str] = &["rx p=0.1 mark ce"];
+
+/// A fault rule by a number.
+pub(super) fn fault(number: u64) -> &'static str {
+    FAULTS[(number % FAULTS.len() as u64) as usize]
+}
+
+impl Plan {
+    /// What follows from a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let lossless = rng.percent(25);
+        let mtu = *rng.pick(&[256, 256, 512, 1024, 1024, 2048, 4096]);
+        let (link, cc) = link(&mut rng, lossless);
+        let cc = if cc.is_empty() { String::new() } else { cc.to_owned() };
+        let hosts: Vec<HostPlan> = (0..*rng.weighted(&[(5, 2), (3, 3), (1, 4), (1, 6)]))
+            .map(|_| host(&mut rng, lossless, mtu, link, &cc))
+            .collect();
+        let conns: Vec<ConnPlan> = (0..*rng.weighted(&[(3, 1), (4, 2), (3, 4), (1, 8)]))
+            .map(|_| conn(&mut rng, lossless, mtu, hosts.len()))
+            .collect();
+        let script = script(&mut rng, &conns);
+        Self { seed, hosts, conns, script }
+    }
+
+    /// Whether packets can be lost, or overtaken, without anybody pulling a cable.
+    #[must_use]
+    pub fn is_lossy(&self) -> bool {
+        let drops = |link: &str| link.contains("rate=") && !link.contains("ib-credits");
+        self.hosts.iter().any(|host| {
+            drops(&host.link) || host.faults.iter().any(|rule| !HARMLESS.contains(&rule.as_str()))
+        }) || self.script.iter().any(|action| action.what == What::Fault)
+    }
+}
+
+/// A link and a congestion control, in words.
+fn link(rng: &mut Rng, lossless: bool) -> (&'static str, &'static str) {
+    if lossless {
+        return *rng.weighted(&[(6, ("", "")), (2, ("ib-credits", "")), (1, ("", "dcqcn"))]);
+    }
+    *rng.weighted(&[
+        (10, ("", "")),
+        (3, ("ib-credits", "")),
+        (2, ("ethernet:rate=10Gb/s,buffer=64KB", "")),
+        (2, ("ethernet:rate=5Gb/s,buffer=200KB,kmin=5000,kmax=50000,pmax=0.1", "dcqcn:preset=laptop")),
+        (2, ("ethernet:rate=5Gb/s,pfc=0,buffer=400KB", "")),
+        (1, ("ib-credits:rate=10Gb/s", "")),
+        (1, ("ethernet:rate=10Gb/s,kmin=5000,kmax=50000,pmax=0.1", "dctcp")),
+        (1, ("", "timely")),
+    ])
+}
+
+fn host(rng: &mut Rng, lossless: bool, mtu: u32, link: &str, cc: &str) -> HostPlan {
+    let faults = if lossless { 0 } else { rng.between(0, 3) };
+    HostPlan {
+        latency: *rng.pick(&[200, 1_000, 1_000, 3_000, 10_000, 50_000]),
+        mtu: if rng.percent(70) { mtu } else { 4096 },
+        link: link.to_owned(),
+        cc: cc.to_owned(),
+        faults: (0..faults).map(|_| (*rng.pick(FAULTS)).to_owned()).collect(),
+        cqe: if rng.percent(4) { rng.between(2, 40) as u32 } else { 0 },
+        slow: rng.percent(10),
+        foreign: rng.percent(5),
+        srq: *rng.pick(&[2, 8, 32]),
+    }
+}
+
+fn conn(rng: &mut Rng, lossless: bool, mtu: u32, hosts: usize) -> ConnPlan {
+    let service = *rng.weighted(&[(12, Service::Rc), (2, Service::Uc), (2, Service::Ud), (3, Service::Xrc)]);
+    let here = rng.size(0, hosts - 1);
+    // Now and then a device talks to itself.
+    let there = if rng.percent(5) { here } else { (here + rng.size(1, hosts - 1)) % hosts };
+    let psn = |rng: &mut Rng| match rng.below(4) {
+        0 => 0xff_ffff - rng.below(300) as u32,
+        1 => 0x7f_ffff - rng.below(300) as u32,
+        2 => rng.below(3) as u32,
+        _ => rng.below(1 << 24) as u32,
+    };
+    let longest = match rng.below(20) {
+        0 => 65_536,
+        1..5 => 16_384,
+        5..10 => mtu as usize * 6,
+        _ => mtu as usize * 3,
+    };
+    let longest = if service == Service::Ud { mtu as usize } else { longest };
+    ConnPlan {
+        service,
+        hosts: [here, there],
+        mtu,
+        // Where nothing is lost, nothing may time out: four times the longest way there and back, and 100 us for queues.
+        timeout: if lossless { rng.between(13, 16) as u8 } else { *rng.pick(&[5, 7, 8, 9, 10, 12, 14, 0]) },
+        retry_cnt: rng.between(0, 7) as u8,
+        rnr_retry: *rng.weighted(&[(5, 7), (1, 0), (1, 1), (2, 3), (1, 6)]),
+        rnr_timer: *rng.pick(&[1, 1, 2, 5, 8, 12, 31]),
+        rd_atomic: *rng.pick(&[1, 2, 4, 16]),
+        psn: [psn(rng), psn(rng)],
+        sends: *rng.pick(&[1, 2, 8, 16, 64]),
+        recvs: *rng.pick(&[1, 3, 16, 64]),
+        srq: [rng.percent(20), rng.percent(20)],
+        sig_all: [rng.percent(20), rng.percent(20)],
+        lazy: [rng.percent(15), rng.percent(15)],
+        longest,
+        type1: rng.percent(40),
+    }
+}
+
+/// What programs do over each service, and how often.
+const RELIABLE: &[(u32, What)] = &[
+    (22, What::Send),
+    (8, What::SendImm),
+    (6, What::SendInv),
+    (24, What::Write),
+    (8, What::WriteImm),
+    (16, What::Read),
+    (8, What::SharedAdd),
+    (4, What::FetchAdd),
+    (5, What::CompareSwap),
+    (4, What::AtomicWrite),
+    (3, What::Flush),
+    (5, What::Bind),
+    (2, What::LocalInv),
+];
+
+const UNRELIABLE: &[(u32, What)] =
+    &[(22, What::Send), (8, What::SendImm), (20, What::Write), (10, What::WriteImm)];
+
+const DATAGRAM: &[(u32, What)] = &[(3, What::Send), (1, What::SendImm)];
+
+/// What else happens, and how often.
+const ELSE: &[(u32, What)] = &[
+    (60, What::Recv),
+    (60, What::Poll),
+    (60, What::Recover),
+    (10, What::Check),
+    (6, What::Drain),
+    (4, What::Break),
+    (5, What::Renew),
+    (3, What::Abrupt),
+    (2, What::Vanish),
+    (3, What::WrongKey),
+    (3, What::Beyond),
+    (2, What::OtherDomain),
+    (6, What::StaleWindow),
+    (2, What::Misaligned),
+    (3, What::WrongLocalKey),
+    (2, What::TooLong),
+    (3, What::ShortRecv),
+    (3, What::Deregister),
+    (2, What::Restrict),
+    (4, What::Reregister),
+    (2, What::Unplug),
+    (1, What::Fatal),
+    (1, What::Restart),
+];
+
+fn script(rng: &mut Rng, conns: &[ConnPlan]) -> Vec<Action> {
+    // Some programs are well behaved: long runs without a failure reach other places.
+    let troubled = rng.percent(75);
+    let hurried = rng.percent(50);
+    let count = rng.between(900, 1900);
+    (0..count)
+        .map(|_| {
+            let conn = rng.size(0, conns.len() - 1);
+            let plan = &conns[conn];
+            let work = rng.percent(80);
+            let what = if work {
+                *rng.weighted(match plan.service {
+                    Service::Rc | Service::Xrc => RELIABLE,
+                    Service::Uc => UNRELIABLE,
+                    Service::Ud => DATAGRAM,
+                })
+            } else {
+                let usual = if troubled { ELSE } else { &ELSE[..5] };
+                *rng.weighted(usual)
+            };
+            let after = match rng.below(20) {
+                0 => rng.below(300_000),
+                1..4 => rng.below(30_000),
+                4..10 => rng.below(2_000),
+                _ if hurried => 0,
+                _ => rng.below(5_000),
+            };
+            let side = if plan.service == Service::Xrc && work { 0 } else { rng.size(0, 1) };
+            let times = if work && rng.percent(30) { rng.between(2, 8) as u32 } else { 1 };
+            Action { after: after as u32, conn, side, times, what, salt: rng.word() >> 16 }
+        })
+        .collect()
+}

@@ -1,0 +1,317 @@
+//! A world at work: time, completions, and what must hold at any time.
+
+use super::conn::{Conn, State};
+use super::coverage::Coverage;
+use super::host::Host;
+use super::plan::Plan;
+use super::rng::{Rng, mix};
+use super::{Check, Options, Outcome};
+use rnic::WorkCompletion;
+use rnic::sim::Net;
+use std::time::Duration;
+
+/// Events at one instant beyond which something runs in circles: far more packets than can be on the way.
+const STEPS_AT_ONCE: u32 = 100_000;
+
+/// The longest that a link waits: for the credit of a peer that says nothing any more, with its last question in between,
+/// and for the end of a pause, until its watchdog acts.
+const LINK_PATIENCE: Duration = Duration::from_millis(10_000);
+
+/// A SEND that succeeded: its receive must have completed by now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receipt {
+    pub(crate) conn: usize,
+    pub(crate) side: usize,
+    /// Messages that must have been delivered.
+    pub(crate) messages: usize,
+    /// Which life of the connection.
+    pub(crate) since: Duration,
+}
+
+pub(crate) struct World<'p> {
+    pub(crate) plan: &'p Plan,
+    options: &'p Options,
+    pub(crate) net: Net,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) rng: Rng,
+    pub(crate) lossy: bool,
+    /// After so long nothing of what was sent is on the way any more.
+    pub(crate) air: Duration,
+    /// How long a link may hold back what wants to be sent.
+    pub(crate) stall: Duration,
+    pub(crate) cover: Coverage,
+    pub(crate) operations: u64,
+    pub(crate) next_id: u64,
+    pub(crate) receipts: Vec<Receipt>,
+    pub(crate) lives: u64,
+    /// Faults that were put in, with their ends: device and name.
+    pub(crate) passing: Vec<(Duration, usize, String)>,
+    hash: u64,
+    trace: Vec<String>,
+    steps: (Duration, u32),
+}
+
+impl<'p> World<'p> {
+    /// Plays a plan to its end, or to the first violation.
+    pub(crate) fn play(plan: &'p Plan, options: &'p Options) -> Outcome {
+        let latency = plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
+        let links = |word: &str| plan.hosts.iter().any(|host| host.link.contains(word));
+        let mut world = Self {
+            plan,
+            options,
+            net: Net::with_seed(plan.seed),
+            hosts: Vec::new(),
+            conns: Vec::new(),
+            rng: Rng::new(plan.seed ^ 0x0acc_1de7),
+            lossy: plan.is_lossy(),
+            // Both ways, what faults hold back (10 ms and 3 ms), and what waits in the queue of a slow port.
+            air: Duration::from_nanos(latency * 2)
+                + Duration::from_millis(if plan.is_lossy() { 40 } else { 2 }),
+            stall: if links("ib-credits") || links("pfc") { LINK_PATIENCE } else { Duration::ZERO },
+            cover: Coverage::default(),
+            operations: 0,
+            next_id: 1,
+            receipts: Vec::new(),
+            lives: 0,
+            passing: Vec::new(),
+            hash: plan.seed,
+            trace: Vec::new(),
+            steps: (Duration::ZERO, 0),
+        };
+        let result = world.run();
+        let now = world.net.elapsed();
+        let violation = result.err().map(|what| format!("at {now:?}: {what}"));
+        for host in &world.hosts {
+            host.device.stop_captures();
+        }
+        Outcome {
+            violation,
+            operations: world.operations,
+            hash: world.hash,
+            elapsed: now,
+            coverage: world.cover,
+            trace: world.trace,
+        }
+    }
+
+    fn run(&mut self) -> Check {
+        let plan = self.plan;
+        plan.hosts.iter().for_each(|host| self.note(|| format!("{host:?}")));
+        plan.conns.iter().for_each(|conn| self.note(|| format!("{conn:?}")));
+        for number in 0..self.plan.hosts.len() {
+            let host = self.new_host(number)?;
+            self.hosts.push(host);
+        }
+        for index in 0..self.plan.conns.len() {
+            let conn = self.new_conn(index);
+            self.conns.push(conn);
+        }
+        for index in 0..self.conns.len() {
+            self.bring_up(index, [true; 2])?;
+        }
+        for (number, action) in self.plan.script.iter().enumerate() {
+            self.run_for(Duration::from_nanos(u64::from(action.after)))?;
+            self.act(action)?;
+            if number % 64 == 63 {
+                self.check_memory()?;
+            }
+        }
+        self.finish()
+    }
+
+    /// A device in the place of number `number`.
+    pub(crate) fn new_host(&mut self, number: usize) -> Check<Host> {
+        let host = Host::new(&self.net, self.plan, number, self.lives)?;
+        self.lives += 1;
+        if let Some(stem) = &self.options.captures {
+            let mut path = stem.clone().into_os_string();
+            path.push(format!(".{}.pcapng", host.device.name()));
+            host.device.capture(path).map_err(|e| e.to_string())?;
+        }
+        Ok(host)
+    }
+
+    /// A number for a work request.
+    pub(crate) fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Writes down what happens, if that is wanted.
+    pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.options.trace {
+            let now = self.net.elapsed();
+            self.trace.push(format!("{:>12.3} us  {}", now.as_nanos() as f64 / 1e3, what()));
+        }
+    }
+
+    /// Takes something into account that a second run must see as well.
+    pub(crate) fn observe(&mut self, values: &[u64]) {
+        for value in values {
+            self.hash = mix(self.hash.rotate_left(5) ^ value);
+        }
+    }
+
+    /// Lets time pass until `end`, looking at every event.
+    pub(crate) fn run_until(&mut self, end: Duration) -> Check {
+        while self.net.elapsed() < end {
+            let before = self.net.elapsed();
+            self.step(end)?;
+            if self.net.elapsed() == before {
+                self.steps.1 += 1;
+                if self.steps.1 > STEPS_AT_ONCE {
+                    return Err(format!("{STEPS_AT_ONCE} steps at one instant"));
+                }
+            } else {
+                self.steps = (before, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// One event, and what programs see of it.
+    fn step(&mut self, end: Duration) -> Check {
+        let before = self.net.elapsed();
+        if !self.net.step_within(end.saturating_sub(before)) {
+            // Nothing is to come.
+            self.net.run_for(end.saturating_sub(before));
+        }
+        if self.net.elapsed() < before {
+            return Err("time went back".to_owned());
+        }
+        self.serve(false)?;
+        self.tick()
+    }
+
+    pub(crate) fn run_for(&mut self, time: Duration) -> Check {
+        self.run_until(self.net.elapsed() + time)
+    }
+
+    /// Programs look at their completions: the slow ones only if they are asked to.
+    pub(crate) fn serve(&mut self, all: bool) -> Check {
+        for number in 0..self.hosts.len() {
+            if self.hosts[number].plan.slow && !all {
+                continue;
+            }
+            self.serve_host(number)?;
+        }
+        self.check_receipts(all)
+    }
+
+    pub(crate) fn serve_host(&mut self, number: usize) -> Check {
+        let mut found = [WorkCompletion::default(); 16];
+        for queue in [0, 1] {
+            while !self.hosts[number].cqs[queue].is_empty() {
+                let count = self.hosts[number].cqs[queue].poll(&mut found);
+                for wc in &found[..count] {
+                    self.completed(number, wc)?;
+                }
+            }
+            if self.hosts[number].cqs[queue].is_overrun() {
+                return self.overran(number, queue);
+            }
+        }
+        Ok(())
+    }
+
+    /// A completion queue had no room: everything on its device starts anew.
+    fn overran(&mut self, number: usize, queue: usize) -> Check {
+        if self.plan.hosts[number].cqe == 0 {
+            return Err(format!("completion queue {queue} of host {number} overran, and has room for all"));
+        }
+        self.cover.hit("completion queue overrun");
+        self.note(|| format!("completion queue {queue} of host {number} overran"));
+        self.replace_host(number)
+    }
+
+    /// What must hold at any time.
+    fn tick(&mut self) -> Check {
+        let now = self.net.elapsed();
+        while let Some((_, host, name)) = self.passing.iter().find(|(end, ..)| *end <= now).cloned() {
+            self.passing.retain(|(end, ..)| *end > now);
+            self.hosts[host].device.remove_fault(&name);
+        }
+        for c in 0..self.conns.len() {
+            self.check_patience(c, now)?;
+            for side in [0, 1] {
+                let peer = self.conns[c].ends[1 - side].host;
+                while let Some((_, id)) =
+                    self.conns[c].ends[side].flying.pop_front_if(|(until, _)| *until < now)
+                {
+                    self.hosts[peer].arena.expire(id)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever lost its peer gives up when its retries are used up.
+    fn check_patience(&self, c: usize, now: Duration) -> Check {
+        let conn = &self.conns[c];
+        if !conn.plan.service.is_reliable() || conn.state != State::Broken {
+            return Ok(());
+        }
+        let Some(timeout) = conn.timeout() else { return Ok(()) };
+        for (side, end) in conn.ends.iter().enumerate() {
+            let (Some(since), Some(oldest)) = (end.alone_since, end.sends.entries.front()) else { continue };
+            let begin = since.max(oldest.posted).max(end.sends.ended);
+            let limit =
+                // What its peer said last may come late, and give it all its retries again.
+                timeout * (u32::from(conn.plan.retry_cnt) + 1) * 2 + rnr_delay(31) + self.air + self.stall;
+            if now > begin + limit && !self.hosts[end.host].plan.slow {
+                return Err(format!(
+                    "conn {c} side {side}: {} {:#x} is outstanding {:?} after its peer went away, and its retries end \
+                     after {limit:?}",
+                    oldest.name,
+                    oldest.id,
+                    now - begin
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What senders were told to be done must have been received.
+    fn check_receipts(&mut self, all: bool) -> Check {
+        let receipts = std::mem::take(&mut self.receipts);
+        for receipt in receipts {
+            let conn = &self.conns[receipt.conn];
+            let peer = conn.ends[1 - receipt.side].host;
+            if conn.since != receipt.since || conn.ends[1 - receipt.side].qp.is_none() {
+                continue;
+            }
+            let delivered = conn.ends[receipt.side].outbox.next;
+            if delivered >= receipt.messages {
+                continue;
+            }
+            if self.hosts[peer].plan.slow && !all {
+                self.receipts.push(receipt);
+                continue;
+            }
+            return Err(format!(
+                "conn {} side {}: message {} completed at its sender, and only {delivered} were received",
+                receipt.conn, receipt.side, receipt.messages
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_memory(&mut self) -> Check {
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            host.arena.check().map_err(|what| format!("host {number}: {what}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The waits of IBTA table 45, in units of 10 us.
+const RNR_DELAYS: [u64; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+/// The wait that a receiver asks for with this code.
+pub(crate) fn rnr_delay(code: u8) -> Duration {
+    Duration::from_micros(RNR_DELAYS[usize::from(code & 31)] * 10)
+}
