@@ -1,0 +1,137 @@
+//! The guest: commands that run there, and where things are on this side.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long one thing may take. The guest's processor is emulated, on a machine that may be busy; what hangs is ended.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Which version of IP connects the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ip {
+    V4,
+    V6,
+}
+
+impl Ip {
+    fn host(self, number: u8) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::new(10, 77, 0, number).into(),
+            Self::V6 => Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number.into()).into(),
+        }
+    }
+
+    /// The address of this process's own device.
+    pub(crate) fn ours(self) -> IpAddr {
+        self.host(1)
+    }
+
+    /// The address of programs under `rnic run`.
+    pub(crate) fn program(self) -> IpAddr {
+        self.host(3)
+    }
+
+    pub(crate) fn guest(self) -> IpAddr {
+        self.host(2)
+    }
+
+    /// Where the guest's address stands in its table of GIDs: behind the link-local address that the kernel made.
+    pub(crate) fn guest_gid_index(self) -> u8 {
+        match self {
+            Self::V4 => 1,
+            Self::V6 => 2,
+        }
+    }
+}
+
+/// The folder in which cargo leaves what it builds: target/PROFILE.
+pub(crate) fn built() -> PathBuf {
+    // target/PROFILE/deps/TEST
+    let test = std::env::current_exe().expect("the path of this test");
+    test.ancestors().nth(2).expect("a folder of a profile").to_path_buf()
+}
+
+/// Where `interop/rxe/install` leaves what it makes.
+pub(crate) fn folder() -> PathBuf {
+    built().parent().expect("a target folder").join("rxe")
+}
+
+/// Builds `rnic` and its libraries: a test cannot depend on libraries for C.
+pub(crate) fn build() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package=rnic", "--package=rnic-dropin", "--package=rnic-shim"]);
+    if built().ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo").success(), "what is to be tested cannot be built");
+}
+
+pub(crate) fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+}
+
+/// What the guest's kernel printed.
+pub(crate) fn console() -> String {
+    let log = std::env::var_os("RXE_LOG").unwrap_or_default();
+    String::from_utf8_lossy(&std::fs::read(Path::new(&log)).unwrap_or_default()).into_owned()
+}
+
+/// A connection to the agent, whose input begins with a command: it runs until it ends or the connection is closed.
+pub(crate) fn connect(command: &str) -> TcpStream {
+    let agent = SocketAddr::from(([10, 78, 0, 2], 7));
+    let mut stream = TcpStream::connect_timeout(&agent, LIMIT).expect("the agent of the guest");
+    stream.set_nodelay(true).expect("a socket option");
+    stream.set_read_timeout(Some(LIMIT)).expect("a socket option");
+    stream.write_all(format!("{command}\n").as_bytes()).expect("the agent takes a command");
+    stream
+}
+
+/// A command that runs in the guest; it is killed when this is dropped.
+pub(crate) struct Remote {
+    stream: TcpStream,
+    command: String,
+}
+
+impl Remote {
+    pub(crate) fn start(command: &str) -> Self {
+        Self { stream: connect(command), command: command.to_owned() }
+    }
+
+    /// Waits for its end: its exit status, and what it printed.
+    pub(crate) fn end(mut self) -> (i32, String) {
+        let mut bytes = Vec::new();
+        let deadline = Instant::now() + LIMIT;
+        let mut part = [0; 4096];
+        loop {
+            assert!(Instant::now() < deadline, "in the guest, `{}` took too long", self.command);
+            match self.stream.read(&mut part) {
+                Ok(0) => break,
+                Ok(count) => bytes.extend_from_slice(&part[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("in the guest, `{}`: {error}", self.command),
+            }
+        }
+        // A zero byte, then how it ended.
+        let at = bytes.iter().rposition(|&byte| byte == 0).expect("the agent tells how a command ended");
+        let status = String::from_utf8_lossy(&bytes[at + 1..]).parse().expect("a status");
+        (status, String::from_utf8_lossy(&bytes[..at]).into_owned())
+    }
+}
+
+/// Runs a command in the guest, which must succeed; what it printed.
+pub(crate) fn run(command: &str) -> String {
+    let (status, text) = Remote::start(command).end();
+    assert_eq!(status, 0, "in the guest, `{command}`: {text}");
+    text
+}
+
+/// A counter of rxe0.
+pub(crate) fn counter(name: &str) -> u64 {
+    let text = run(&format!("cat /sys/class/infiniband/rxe0/ports/1/hw_counters/{name}"));
+    text.trim().parse().expect("a counter")
+}

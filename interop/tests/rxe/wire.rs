@@ -1,0 +1,67 @@
+//! What rnic says to a peer that is not rnic: nothing but RoCEv2. The guest's packet filter counts what would be more, from
+//! the first test on.
+
+use crate::Test;
+use crate::guest::{self, Ip};
+use std::net::{SocketAddr, UdpSocket};
+
+/// To be the last: it looks at the packets of all others.
+pub(crate) const TESTS: &[Test] = &[("wire::rnic_says_nothing_but_rocev2_to_rxe", nothing_else_was_said)];
+
+/// What is counted: a name, and which packets, in the words of nftables. A BTH stands 64 bits into the transport header: the
+/// opcode, 8 bits, and after 32 bits more the destination queue pair, 24 bits (IBTA 9.2).
+const RULES: [(&str, &str); 5] = [
+    ("any", ""),
+    // No service that rxe knows: CNP, and what rnic ports say to one another alone.
+    ("services", "@th,64,3 > 3"),
+    // Management datagrams: connections here are made without them.
+    ("management", "@th,104,24 1"),
+    // Marks of a sender that obeys congestion notifications.
+    ("marked_v4", "ip ecn != not-ect"),
+    ("marked_v6", "ip6 ecn != not-ect"),
+];
+
+/// Starts to count.
+pub(crate) fn watch() {
+    let rules: String = RULES.iter().map(|(_, rule)| format!("udp dport 4791 {rule} counter\\n")).collect();
+    guest::run(&format!(
+        "modprobe crc32c_generic && modprobe nf_tables && printf 'table inet wire {{\\nchain in {{\\n\
+         type filter hook prerouting priority 0\\n{rules}}}\\n}}\\n' | nft -f -"
+    ));
+}
+
+fn counts() -> Vec<u64> {
+    let text = guest::run("nft list table inet wire");
+    let words: Vec<_> = text.split_whitespace().collect();
+    let counts = words.windows(2).filter(|pair| pair[0] == "packets").map(|pair| pair[1].parse());
+    counts.collect::<Result<_, _>>().expect("counters")
+}
+
+fn nothing_else_was_said() {
+    let said = counts();
+    assert!(said[0] > 1000, "the filter saw {} packets only", said[0]);
+    assert_eq!(said[1..], [0; 4], "packets of {:?}", &RULES[1..]);
+
+    // The rules see what they are for: one packet each, of queue pairs that rxe does not have.
+    say(Ip::V4, 0x81, NOBODY, 0);
+    say(Ip::V6, 0x64, 1, 0);
+    say(Ip::V4, 0x04, NOBODY, 2);
+    say(Ip::V6, 0x04, NOBODY, 1);
+    assert_eq!(counts()[1..], [1; 4]);
+}
+
+/// A queue pair that rxe does not have.
+const NOBODY: u32 = 0xff_fff0;
+
+/// Sends the guest a packet of its own: an opcode, whom it is for, its ECN bits.
+fn say(ip: Ip, opcode: u8, qpn: u32, ecn: u32) {
+    let socket = UdpSocket::bind(SocketAddr::new(ip.program(), 0)).expect("a socket");
+    let options = socket2::SockRef::from(&socket);
+    let set = if ip == Ip::V4 { options.set_tos_v4(ecn) } else { options.set_tclass_v6(ecn) };
+    set.expect("a socket option");
+    let [_, high, middle, low] = qpn.to_be_bytes();
+    // A BTH, and room for the rest of a datagram.
+    let mut packet = vec![opcode, 0, 0xff, 0xff, 0, high, middle, low];
+    packet.resize(32, 0);
+    socket.send_to(&packet, SocketAddr::new(ip.guest(), 4791)).expect("a datagram leaves");
+}
