@@ -96,6 +96,11 @@ impl Engine {
             Kind::Ask => {
                 let dest = Qpn::new(u32::from(hello.slot) << 16 | Qpn::GSI.value());
                 self.say_hello(Kind::Answer, hello.transaction_id, from, dest);
+                if self.replaces_somebody(from, hello) {
+                    // Anybody can say so. Who is there answers a question that only it has seen.
+                    self.greet(now, from);
+                    return;
+                }
             }
             // Nobody was asked, or it is late: it could be anybody's.
             Kind::Answer if !self.was_asked(from, hello.transaction_id) => return,
@@ -103,6 +108,16 @@ impl Engine {
         }
         self.partners.strangers.remove(&from);
         self.acquaint(now, from, hello);
+    }
+
+    /// Whether somebody who is known would be gone if a hello were true.
+    fn replaces_somebody(&mut self, from: IpAddr, hello: &Hello) -> bool {
+        let same_slot = self.peers.find(from, hello.slot);
+        let same_ports = hello.ports.as_slice().iter().filter_map(|port| self.partners.at(from, *port));
+        let known: Vec<_> = same_slot.into_iter().chain(same_ports).collect();
+        known.into_iter().any(|id| {
+            Partners::partner(&mut self.peers, id).is_some_and(|partner| partner.instance != hello.instance)
+        })
     }
 
     fn was_asked(&self, address: IpAddr, transaction_id: u64) -> bool {

@@ -5,7 +5,10 @@ use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, RcEnd, Result, WcStatus};
 use cc::Rate;
 use cc::pfc::{Action, PauseFrame, Quanta, WatchdogConfig};
-use qp::wire::mad::hello::{Counting, Features};
+use qp::wire::mad::MAD_LEN;
+use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts, VERSION};
+use qp::wire::{Arrival, DethFields, Headers, Opcode, icrc};
+use qp::{Psn, QKey, Qpn};
 use std::time::Duration;
 
 /// Credits for `buffer` bytes of packets.
@@ -203,5 +206,56 @@ fn a_partner_that_is_gone_does_not_hold_anybody_up() -> Result<()> {
     let wc = left.wait()?;
     assert_eq!(wc.status, WcStatus::RetryExcErr);
     assert!(net.run_until_idle(Duration::from_secs(100)));
+    Ok(())
+}
+
+/// A hello as the program at `of` would send it to `to`, but of another program.
+fn forged(of: &Device, to: &Device) -> Option<(Arrival, Vec<u8>)> {
+    let src_port = of.inner.port.inspect(|engine| engine.config().source_ports.first().copied()).flatten()?;
+    let (src, dst) = (of.address(), to.address());
+    let arrival = Arrival { src, dst, src_port, tos: 0, hop_limit: 64, flow_label: 0, ident: 0 };
+    let hello = Hello {
+        kind: Kind::Ask,
+        transaction_id: 7,
+        version: VERSION,
+        slot: 0,
+        lanes: 1,
+        features: Features::CREDITS,
+        instance: 0xbad,
+        block: 64,
+        counting: Counting::PacketBytes,
+        ports: SourcePorts::new(&[src_port])?,
+    };
+    let mut mad = [0; MAD_LEN];
+    hello.emit(&mut mad);
+    let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0));
+    headers.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
+    let mut packet = vec![0; headers.wire_len()];
+    headers.emit(&mut packet, mad.len());
+    packet.extend(mad);
+    packet.extend(icrc::compute(&arrival.flow(), arrival.ident, &packet).to_le_bytes());
+    Some((arrival, packet))
+}
+
+/// Whoever says to be another program at a partner's address is not believed unless it hears what is asked there.
+#[test]
+fn a_forged_hello_does_not_part_partners() -> Result<()> {
+    let net = Net::new();
+    let setup = credits(100_000);
+    let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+    exchange(&a, &b, 1 << 16)?;
+    let before = a.counters().port;
+    let (arrival, packet) = forged(&b, &a).expect("a device has a source port");
+    net.inject(&arrival, &packet);
+    net.run_for(Duration::from_millis(1));
+    let after = a.counters().port;
+    assert_eq!(
+        after.rx_packets - before.rx_packets,
+        2,
+        "the hello, and the answer of who is there to the question"
+    );
+    assert_eq!((after.partners_met, after.dropped_total()), (1, 0));
+    exchange(&a, &b, 1 << 16)?;
+    assert_eq!(a.counters().port.partners_met, 1);
     Ok(())
 }
