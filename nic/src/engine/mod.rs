@@ -18,6 +18,7 @@ mod events;
 mod host;
 mod life;
 mod memory;
+mod modify;
 mod multicast;
 mod numbers;
 mod partner;
@@ -28,10 +29,12 @@ mod receive;
 mod resources;
 mod srq;
 mod transmit;
+mod turns;
 
 pub use counters::{DropReason, PortCounters};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;
+pub use modify::ModifyQpError;
 pub use partner::{CreditSetup, PartnerSetup};
 pub use pkeys::{MAX_PKEYS, PKeyTable, PKeyTableError};
 pub use qp::wire::Arrival;
@@ -57,11 +60,10 @@ use partner::Partners;
 use peers::{Flights, Peers};
 use qp::attr::Limits;
 use qp::counters::QpCounters;
-use qp::memory::QpEvent;
 use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
 use qp::wire::mad::hello::Features;
-use qp::{ModifyError, Mtu, Psn, QpAttr, QpState, Qpn, QueuePair};
+use qp::{Mtu, Psn, Qpn, QueuePair};
 use rate::{CnpSource, Flow, Notifier, Rates};
 use srq::SrqTable;
 use std::cmp::Reverse;
@@ -384,84 +386,6 @@ impl Engine {
         }
     }
 
-    /// Changes attributes and state of a queue pair.
-    ///
-    /// # Errors
-    /// [`ModifyError`]; nothing has changed then.
-    pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyQpError> {
-        let index = self.index(qpn).ok_or(ModifyQpError::NoSuchQueuePair(qpn))?;
-        if self.has_failed() {
-            return Err(ModifyQpError::DeviceFailed);
-        }
-        if let Some(av) = &attr.ah_attr {
-            let ours = self.config.address;
-            let theirs = av.dgid.ip();
-            if !av.dgid.is_zero() && ours.is_ipv4() != theirs.is_ipv4() {
-                return Err(ModifyQpError::Family { ours, theirs });
-            }
-        }
-        self.collect(index);
-        let limits = self.limits;
-        let Some(entry) = self.qps[index].as_mut() else { return Err(ModifyQpError::NoSuchQueuePair(qpn)) };
-        entry.qp.modify(
-            attr,
-            &limits,
-            &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted),
-        )?;
-        entry.shared.set_state(entry.qp.state());
-        if attr.qp_state == Some(QpState::Reset) {
-            self.host.regions.unbind_all_of(qpn);
-        }
-        // The index was found within the limits, which are those of the table.
-        if let Some(pkey) = attr.pkey_index.and_then(|index| self.config.pkeys.get(index)) {
-            entry.qp.set_pkey(pkey);
-        }
-        if attr.qp_state == Some(QpState::Reset) {
-            self.forget_flow(index);
-        }
-        if attr.ah_attr.is_some() {
-            self.connect(index);
-        }
-        self.settle(index);
-        Ok(())
-    }
-
-    /// Takes in the address that a queue pair was given.
-    fn connect(&mut self, index: usize) {
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        let Some(av) = entry.qp.address_vector() else { return };
-        let remote = Remote::along(av, entry.qp.qpn(), self.config.source_ports.len());
-        let slot = entry.qp.dest_qpn().slot();
-        self.disconnect(index);
-        let peer = self.peers.join(remote.address, slot);
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        entry.remote = Some(Remote { peer: Some(peer), ..remote });
-    }
-
-    /// Forgets where a queue pair sends to, and what it had on the way or waited for there.
-    fn disconnect(&mut self, index: usize) {
-        self.forget_flow(index);
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        let freed = entry.flights.clear();
-        (entry.waiting, entry.called, entry.turn) = (false, false, 0);
-        let receiver = entry.waits_at.take();
-        let lane = entry.lane.take();
-        let peer = entry.remote.take().and_then(|remote| remote.peer);
-        if let Some((id, vl)) = lane {
-            self.leave_lane(index, id, vl);
-        }
-        if let Some(id) = peer {
-            let peer = self.peers.get_mut(id);
-            peer.window.give_back(freed);
-            peer.waiting.retain(|waiting| *waiting != index);
-            self.call_waiting(id);
-            self.peers.leave(id);
-        }
-        if let Some(receiver) = receiver {
-            self.leave_drain(index, receiver);
-        }
-    }
-
     /// Posts work requests that have places reserved in the queue pair's shared part, up to the first that is refused.
     ///
     /// # Errors
@@ -531,116 +455,6 @@ impl Engine {
         // QP1 has a place in the table, but not the number that goes with it.
         self.qps.get(index)?.as_ref().filter(|_| self.gsi != Some(index)).map(|_| index)
     }
-
-    /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window, and what
-    /// that means to others.
-    fn settle(&mut self, index: usize) {
-        self.settle_one(index);
-        self.fail_overrun();
-    }
-
-    fn settle_one(&mut self, index: usize) {
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        let outstanding = [entry.qp.sends_outstanding(), entry.qp.recvs_outstanding()];
-        for (direction, outstanding) in [Direction::Send, Direction::Recv].into_iter().zip(outstanding) {
-            let accepted = &mut entry.accepted[direction as usize];
-            let finished = accepted.wrapping_sub(u32::try_from(outstanding).unwrap_or(u32::MAX));
-            if finished > 0 {
-                entry.shared.finish(direction, finished);
-                *accepted = accepted.wrapping_sub(finished);
-            }
-        }
-        if entry.shared.state() != entry.qp.state() {
-            entry.shared.set_state(entry.qp.state());
-        }
-        if let Some(peer) = entry.remote.as_ref().and_then(|remote| remote.peer) {
-            let freed = match entry.qp.state() {
-                // No answer is waited for any more: what is on the way must not keep room from others for ever.
-                QpState::Err | QpState::Reset => entry.flights.clear(),
-                _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn()),
-            };
-            if freed > 0 {
-                self.peers.get_mut(peer).window.give_back(freed);
-                self.call_waiting(peer);
-            }
-        }
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        if !entry.ready && entry.wants_a_turn() && entry.waits_at.is_none() {
-            // One that waits for room in a window may still have answers to send, which need none.
-            entry.ready = true;
-            self.ready.push_back(index);
-        }
-        if let Some(due) = entry.qp.poll_timeout()
-            && entry.timer.is_none_or(|t| due < t)
-        {
-            entry.timer = Some(due);
-            self.timers.push(Reverse((due, Due::Qp(index))));
-        }
-        if let Some(receiver) = entry.waits_at
-            && !entry.qp.wants_to_transmit()
-        {
-            // It was reset, or its work was flushed.
-            entry.waits_at = None;
-            self.leave_drain(index, receiver);
-        }
-    }
-
-    /// The queue pair that waits longest for room in a peer's window gets a turn, and calls the next when it had it.
-    fn call_waiting(&mut self, peer: usize) {
-        while let Some(index) = self.peers.get_mut(peer).waiting.pop_front() {
-            if self.call(index) {
-                return;
-            }
-        }
-    }
-
-    /// Whoever waits for room in a peer's window gets a turn.
-    fn call_all_waiting(&mut self, peer: usize) {
-        for index in std::mem::take(&mut self.peers.get_mut(peer).waiting) {
-            self.stop_waiting(index);
-        }
-    }
-
-    /// A queue pair that waited gets a turn before all others that wait; whether there is one.
-    fn call(&mut self, index: usize) -> bool {
-        let Some(entry) = self.qps[index].as_mut() else { return false };
-        (entry.waiting, entry.called) = (false, true);
-        self.make_ready(index);
-        true
-    }
-
-    /// A queue pair that waited gets a turn like any other.
-    fn stop_waiting(&mut self, index: usize) {
-        if let Some(entry) = self.qps[index].as_mut() {
-            entry.waiting = false;
-            self.make_ready(index);
-        }
-    }
-
-    fn make_ready(&mut self, index: usize) {
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        if !std::mem::replace(&mut entry.ready, true) {
-            self.ready.push_back(index);
-        }
-    }
-
-    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37). No completion
-    /// can report that, so an event does (IBTA 11.6.3.1, local work queue catastrophic error). Completions of its shared
-    /// receive queues would be lost too.
-    fn fail_overrun(&mut self) {
-        while let Some(cq) = self.host.overrun.pop() {
-            for number in self.host.srqs.fail_of(cq) {
-                self.host.events.push(AsyncEvent::SrqError(number));
-            }
-            for index in 0..self.qps.len() {
-                let Some(entry) = self.qps[index].as_ref() else { continue };
-                let qpn = entry.qp.qpn();
-                if entry.links.cqs().any(|of| of == cq) && self.fail_qp(index) {
-                    self.host.events.push(AsyncEvent::QueuePair(qpn, QpEvent::Fatal));
-                }
-            }
-        }
-    }
 }
 
 /// What a port understands.
@@ -656,28 +470,6 @@ fn expand(seed: u64) -> [u8; 32] {
     let mut long = [0; 32];
     long[..8].copy_from_slice(&seed.to_le_bytes());
     long
-}
-
-/// Why a queue pair was not modified.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ModifyQpError {
-    /// No queue pair has this number.
-    #[error("there is no queue pair {0}")]
-    NoSuchQueuePair(Qpn),
-    /// The peer's address is of the other IP family.
-    #[error("the port's address is {ours}, which cannot reach {theirs}: both must be IPv4 or both IPv6")]
-    Family {
-        /// Address of the port.
-        ours: IpAddr,
-        /// Address that was given.
-        theirs: IpAddr,
-    },
-    /// The device is unusable for good.
-    #[error("the device has failed: close it, and open it again")]
-    DeviceFailed,
-    /// Attributes are missing, too many or out of range.
-    #[error(transparent)]
-    Attributes(#[from] ModifyError),
 }
 
 #[cfg(test)]

@@ -1,0 +1,107 @@
+//! Changing queue pairs, and where they send to.
+
+use super::{Engine, Remote};
+use qp::{ModifyError, QpAttr, QpState, Qpn};
+use std::net::IpAddr;
+
+impl Engine {
+    /// Changes attributes and state of a queue pair.
+    ///
+    /// # Errors
+    /// [`ModifyError`]; nothing has changed then.
+    pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        let index = self.index(qpn).ok_or(ModifyQpError::NoSuchQueuePair(qpn))?;
+        if self.has_failed() {
+            return Err(ModifyQpError::DeviceFailed);
+        }
+        if let Some(av) = &attr.ah_attr {
+            let ours = self.config.address;
+            let theirs = av.dgid.ip();
+            if !av.dgid.is_zero() && ours.is_ipv4() != theirs.is_ipv4() {
+                return Err(ModifyQpError::Family { ours, theirs });
+            }
+        }
+        self.collect(index);
+        let limits = self.limits;
+        let Some(entry) = self.qps[index].as_mut() else { return Err(ModifyQpError::NoSuchQueuePair(qpn)) };
+        entry.qp.modify(
+            attr,
+            &limits,
+            &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted),
+        )?;
+        entry.shared.set_state(entry.qp.state());
+        if attr.qp_state == Some(QpState::Reset) {
+            self.host.regions.unbind_all_of(qpn);
+        }
+        // The index was found within the limits, which are those of the table.
+        if let Some(pkey) = attr.pkey_index.and_then(|index| self.config.pkeys.get(index)) {
+            entry.qp.set_pkey(pkey);
+        }
+        if attr.qp_state == Some(QpState::Reset) {
+            self.forget_flow(index);
+        }
+        if attr.ah_attr.is_some() {
+            self.connect(index);
+        }
+        self.settle(index);
+        Ok(())
+    }
+
+    /// Takes in the address that a queue pair was given.
+    pub(super) fn connect(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let Some(av) = entry.qp.address_vector() else { return };
+        let remote = Remote::along(av, entry.qp.qpn(), self.config.source_ports.len());
+        let slot = entry.qp.dest_qpn().slot();
+        self.disconnect(index);
+        let peer = self.peers.join(remote.address, slot);
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        entry.remote = Some(Remote { peer: Some(peer), ..remote });
+    }
+
+    /// Forgets where a queue pair sends to, and what it had on the way or waited for there.
+    pub(super) fn disconnect(&mut self, index: usize) {
+        self.forget_flow(index);
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let freed = entry.flights.clear();
+        (entry.waiting, entry.called, entry.turn) = (false, false, 0);
+        let receiver = entry.waits_at.take();
+        let lane = entry.lane.take();
+        let peer = entry.remote.take().and_then(|remote| remote.peer);
+        if let Some((id, vl)) = lane {
+            self.leave_lane(index, id, vl);
+        }
+        if let Some(id) = peer {
+            let peer = self.peers.get_mut(id);
+            peer.window.give_back(freed);
+            peer.waiting.retain(|waiting| *waiting != index);
+            self.call_waiting(id);
+            self.peers.leave(id);
+        }
+        if let Some(receiver) = receiver {
+            self.leave_drain(index, receiver);
+        }
+    }
+}
+
+/// Why a queue pair was not modified.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ModifyQpError {
+    /// No queue pair has this number.
+    #[error("there is no queue pair {0}")]
+    NoSuchQueuePair(Qpn),
+    /// The peer's address is of the other IP family.
+    #[error("the port's address is {ours}, which cannot reach {theirs}: both must be IPv4 or both IPv6")]
+    Family {
+        /// Address of the port.
+        ours: IpAddr,
+        /// Address that was given.
+        theirs: IpAddr,
+    },
+    /// The device is unusable for good.
+    #[error("the device has failed: close it, and open it again")]
+    DeviceFailed,
+    /// Attributes are missing, too many or out of range.
+    #[error(transparent)]
+    Attributes(#[from] ModifyError),
+}

@@ -1,0 +1,119 @@
+//! Whose turn it is: what follows from what a queue pair did, for itself and for those that wait.
+
+use super::{AsyncEvent, Due, Engine};
+use crate::queue::Direction;
+use qp::QpState;
+use qp::memory::QpEvent;
+use std::cmp::Reverse;
+
+impl Engine {
+    /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window, and what
+    /// that means to others.
+    pub(super) fn settle(&mut self, index: usize) {
+        self.settle_one(index);
+        self.fail_overrun();
+    }
+
+    pub(super) fn settle_one(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let outstanding = [entry.qp.sends_outstanding(), entry.qp.recvs_outstanding()];
+        for (direction, outstanding) in [Direction::Send, Direction::Recv].into_iter().zip(outstanding) {
+            let accepted = &mut entry.accepted[direction as usize];
+            let finished = accepted.wrapping_sub(u32::try_from(outstanding).unwrap_or(u32::MAX));
+            if finished > 0 {
+                entry.shared.finish(direction, finished);
+                *accepted = accepted.wrapping_sub(finished);
+            }
+        }
+        if entry.shared.state() != entry.qp.state() {
+            entry.shared.set_state(entry.qp.state());
+        }
+        if let Some(peer) = entry.remote.as_ref().and_then(|remote| remote.peer) {
+            let freed = match entry.qp.state() {
+                // No answer is waited for any more: what is on the way must not keep room from others for ever.
+                QpState::Err | QpState::Reset => entry.flights.clear(),
+                _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn()),
+            };
+            if freed > 0 {
+                self.peers.get_mut(peer).window.give_back(freed);
+                self.call_waiting(peer);
+            }
+        }
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        if !entry.ready && entry.wants_a_turn() && entry.waits_at.is_none() {
+            // One that waits for room in a window may still have answers to send, which need none.
+            entry.ready = true;
+            self.ready.push_back(index);
+        }
+        if let Some(due) = entry.qp.poll_timeout()
+            && entry.timer.is_none_or(|t| due < t)
+        {
+            entry.timer = Some(due);
+            self.timers.push(Reverse((due, Due::Qp(index))));
+        }
+        if let Some(receiver) = entry.waits_at
+            && !entry.qp.wants_to_transmit()
+        {
+            // It was reset, or its work was flushed.
+            entry.waits_at = None;
+            self.leave_drain(index, receiver);
+        }
+    }
+
+    /// The queue pair that waits longest for room in a peer's window gets a turn, and calls the next when it had it.
+    pub(super) fn call_waiting(&mut self, peer: usize) {
+        while let Some(index) = self.peers.get_mut(peer).waiting.pop_front() {
+            if self.call(index) {
+                return;
+            }
+        }
+    }
+
+    /// Whoever waits for room in a peer's window gets a turn.
+    pub(super) fn call_all_waiting(&mut self, peer: usize) {
+        for index in std::mem::take(&mut self.peers.get_mut(peer).waiting) {
+            self.stop_waiting(index);
+        }
+    }
+
+    /// A queue pair that waited gets a turn before all others that wait; whether there is one.
+    pub(super) fn call(&mut self, index: usize) -> bool {
+        let Some(entry) = self.qps[index].as_mut() else { return false };
+        (entry.waiting, entry.called) = (false, true);
+        self.make_ready(index);
+        true
+    }
+
+    /// A queue pair that waited gets a turn like any other.
+    pub(super) fn stop_waiting(&mut self, index: usize) {
+        if let Some(entry) = self.qps[index].as_mut() {
+            entry.waiting = false;
+            self.make_ready(index);
+        }
+    }
+
+    pub(super) fn make_ready(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        if !std::mem::replace(&mut entry.ready, true) {
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37). No completion
+    /// can report that, so an event does (IBTA 11.6.3.1, local work queue catastrophic error). Completions of its shared
+    /// receive queues would be lost too.
+    pub(super) fn fail_overrun(&mut self) {
+        while let Some(cq) = self.host.overrun.pop() {
+            for number in self.host.srqs.fail_of(cq) {
+                self.host.events.push(AsyncEvent::SrqError(number));
+            }
+            for index in 0..self.qps.len() {
+                let Some(entry) = self.qps[index].as_ref() else { continue };
+                let qpn = entry.qp.qpn();
+                if entry.links.cqs().any(|of| of == cq) && self.fail_qp(index) {
+                    self.host.events.push(AsyncEvent::QueuePair(qpn, QpEvent::Fatal));
+                }
+            }
+        }
+    }
+}
