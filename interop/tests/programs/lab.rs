@@ -218,9 +218,10 @@ pub(crate) fn faults(ends: &[Ended; 2], check: impl Fn(usize, &str) -> Option<St
     let named = ["server", "client"].into_iter().zip(ends).enumerate();
     let mut all = named.filter_map(|(at, (name, end))| {
         let fault = end.fault().or_else(|| check(at, &end.text))?;
+        // All of it: what went wrong comes first, unbuffered, and what the program had printed until then behind it.
         let lines: Vec<_> = end.text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = lines[lines.len().saturating_sub(4)..].join(" / ");
-        Some(format!("{name} {fault}: {last}"))
+        let lines = lines.get(..40).unwrap_or(&lines).join("\n    ");
+        Some(format!("{name} {fault}:\n    {lines}"))
     });
     all.next()
 }
