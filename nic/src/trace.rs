@@ -207,7 +207,7 @@ pub struct LaneSample {
     /// The virtual lane or the priority.
     #[serde(skip_serializing_if = "is_default")]
     pub vl: u8,
-    /// Blocks of 64 bytes that may still be sent; `None` where the link has no credits.
+    /// Blocks that may still be sent, of as many bytes as the ends agreed on; `None` where the link has no credits.
     #[serde(skip_serializing_if = "is_default")]
     pub credits: Option<u64>,
     /// Times that something had to wait for credits.

@@ -26,6 +26,17 @@ impl Blocks {
         }
     }
 
+    /// Bytes that they occupy at least, of what is counted. Packets that the network has merged take less than they are
+    /// counted for, but not less than their own bytes.
+    pub(crate) fn at_least(self, len: usize, segment: usize) -> u32 {
+        match self.counting {
+            Counting::DatagramCharge | Counting::TrainCharge if len <= segment => {
+                Charge::datagram(narrow(len))
+            }
+            _ => narrow(len),
+        }
+    }
+
     /// The blocks of one packet of `len` bytes.
     pub(crate) fn of_one(self, len: usize) -> u32 {
         match self.counting {
@@ -85,6 +96,20 @@ mod tests {
         assert_eq!(APART.of(2 * 4116, 4116), 66);
         assert_eq!(TRAINS.of(4116, 4116), 33, "a train of one");
         assert_eq!(TRAINS.of(15 * 4116, 4116), (15 * (4116 + 55 + 55_u32)).div_ceil(256));
+    }
+
+    #[test]
+    fn what_is_occupied_at_least_is_no_more_than_what_is_counted() {
+        for unit in [CABLE, APART, TRAINS] {
+            for (len, segment) in
+                [(20, 20), (20, 4116), (4116, 4116), (15 * 4116, 4116), (4117, 4116), (0, 0)]
+            {
+                let counted = unit.of(len, segment) * u32::from(unit.block);
+                assert!(unit.at_least(len, segment) <= counted, "{unit:?} {len} {segment}");
+            }
+        }
+        assert_eq!(TRAINS.at_least(20, 20), 832);
+        assert_eq!(TRAINS.at_least(2 * 4116, 4116), 2 * 4116);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn is_free(packet: &[u8]) -> bool {
 
 impl Engine {
     /// A datagram was read from the socket: of packets of `segment` bytes, the last of which may be shorter. What it took
-    /// of the buffer is free again; the credits that its sender was given for it are used up.
+    /// of the buffer is free again, or soon will be; the credits that its sender was given for it are used up.
     pub(crate) fn note_datagram(&mut self, now: Instant, arrival: &Arrival, bytes: &[u8], segment: usize) {
         if !self.partners.is_active() {
             return;
@@ -114,14 +114,22 @@ impl Engine {
             self.counters.excessive_buffer_overrun_errors += 1;
             return;
         }
-        pool.release(member, blocks);
+        self.partners.unreleased.read(member, blocks, partner.ours.at_least(bytes.len(), segment));
+        while let Some((member, blocks)) = self.partners.unreleased.poll() {
+            pool.release(member, blocks);
+        }
         self.partners.limits_due = true;
     }
 
     /// Whether packets wait in the socket that were not read yet.
     pub(crate) fn set_backlog(&mut self, has_backlog: bool) {
-        if let Some(pool) = &mut self.partners.pool {
-            pool.set_backlog(has_backlog);
+        let Some(pool) = &mut self.partners.pool else { return };
+        pool.set_backlog(has_backlog);
+        if !has_backlog {
+            for (member, blocks) in self.partners.unreleased.drain() {
+                pool.release(member, blocks);
+                self.partners.limits_due = true;
+            }
         }
     }
 

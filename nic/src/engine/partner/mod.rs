@@ -15,6 +15,7 @@ mod message;
 mod pause;
 #[cfg(test)]
 mod tests;
+mod unreleased;
 
 pub(crate) use blocks::Blocks;
 pub(super) use credit::CREDIT_TIMES;
@@ -30,6 +31,7 @@ use qp::wire::mad::hello::{Counting, Features, SourcePorts};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+use unreleased::Unreleased;
 
 /// The credits that a port gives.
 #[derive(Clone, Debug)]
@@ -55,6 +57,8 @@ pub struct CreditSetup {
     pub said: u16,
     /// What is kept back for that beside `buffer`, in bytes of what is counted.
     pub reserve: u32,
+    /// While more packets wait, so much of what was read last may still occupy the buffer, in bytes of what is counted.
+    pub held_back: u32,
 }
 
 /// What a port says and does between rnic peers.
@@ -140,6 +144,8 @@ pub(crate) struct Partners {
     /// Partners by where their packets come from.
     by_port: HashMap<(IpAddr, u16), usize>,
     pool: Option<Pool>,
+    /// What was read and may still occupy the buffer.
+    unreleased: Unreleased,
     /// Whose a member of the pool is: peer and lane.
     members: Vec<Option<(usize, u8)>>,
     outbox: VecDeque<Message>,
@@ -163,6 +169,7 @@ impl Partners {
                 None
             }
         });
+        let unreleased = Unreleased::new(setup.credits.as_ref().map_or(0, |credits| credits.held_back));
         let mut setup = setup;
         setup.features.set(Features::CREDITS, pool.is_some());
         if setup.is_foreign {
@@ -177,6 +184,7 @@ impl Partners {
             strangers: HashMap::new(),
             by_port: HashMap::new(),
             pool,
+            unreleased,
             members: Vec::new(),
             outbox: VecDeque::new(),
             limits_due: false,

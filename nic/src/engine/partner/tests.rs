@@ -26,6 +26,7 @@ fn credits(buffer: u32) -> PartnerSetup {
             period: Duration::from_millis(10),
             said: 0,
             reserve: 0,
+            held_back: 0,
         }),
         rate: Rate::from_gbps(10),
         ..PartnerSetup::default()

@@ -359,6 +359,7 @@ fn pacing_and_link_credits_go_together() -> Result<()> {
                 period: Duration::from_millis(10),
                 said: 0,
                 reserve: 0,
+                held_back: 0,
             }),
             rate: Rate::from_gbps(10),
             ..PartnerSetup::default()
