@@ -426,7 +426,8 @@ impl World<'_> {
             What::WrongLocalKey => WcStatus::LocProtErr,
             // Nothing is sent, and that is no error (IBTA C10-93.1.1): nothing may arrive.
             What::TooLong => WcStatus::Success,
-            What::Misaligned => WcStatus::RemInvReqErr,
+            // The key is looked at first.
+            What::Misaligned if self.conns[c].ends[1 - side].lane_region.is_some() => WcStatus::RemInvReqErr,
             _ => WcStatus::RemAccessErr,
         };
         let fits = match what {

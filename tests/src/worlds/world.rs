@@ -3,10 +3,11 @@
 use super::conn::{Conn, State};
 use super::coverage::Coverage;
 use super::host::Host;
+use super::ledger::Sent;
 use super::plan::Plan;
 use super::rng::{Rng, mix};
 use super::{Check, Options, Outcome};
-use rnic::WorkCompletion;
+use rnic::{WcStatus, WorkCompletion};
 use rnic::sim::Net;
 use std::time::Duration;
 
@@ -201,6 +202,12 @@ impl<'p> World<'p> {
 
     pub(crate) fn serve_host(&mut self, number: usize) -> Check {
         let mut found = [WorkCompletion::default(); 16];
+        if self.hosts[number].cqs.iter().any(rnic::CompletionQueue::is_overrun) {
+            // Queue pairs that complete into it have failed, and their flushes may be in the other queue.
+            for conn in self.conns.iter_mut().filter(|conn| conn.ends.iter().any(|end| end.host == number)) {
+                conn.give_reason(&[WcStatus::WrFlushErr]);
+            }
+        }
         for queue in [0, 1] {
             while !self.hosts[number].cqs[queue].is_empty() {
                 let count = self.hosts[number].cqs[queue].poll(&mut found);
@@ -254,11 +261,13 @@ impl<'p> World<'p> {
         }
         let Some(timeout) = conn.timeout() else { return Ok(()) };
         for (side, end) in conn.ends.iter().enumerate() {
-            let (Some(since), Some(oldest)) = (end.alone_since, end.sends.entries.front()) else { continue };
+            let Some(since) = end.alone_since else { continue };
+            // Nothing tells that an unsignalled one was done before.
+            let is_outstanding = |sent: &&Sent| sent.signalled || sent.posted > since;
+            let Some(oldest) = end.sends.entries.iter().find(is_outstanding) else { continue };
             let begin = since.max(oldest.posted).max(end.sends.ended);
             let limit =
-                // What its peer said last may come late, and give it all its retries again.
-                timeout * (u32::from(conn.plan.retry_cnt) + 1) * 2 + rnr_delay(31) + self.air + self.stall;
+                timeout * (u32::from(conn.plan.retry_cnt) + 1) + rnr_delay(31) + self.air + self.stall;
             if now > begin + limit && !self.hosts[end.host].plan.slow {
                 return Err(format!(
                     "conn {c} side {side}: {} {:#x} is outstanding {:?} after its peer went away, and its retries end \
