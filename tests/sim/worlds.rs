@@ -203,6 +203,20 @@ fn a_peer_whose_packets_were_copied_gets_credit_again() {
     replay(include_str!("worlds/copied_packets_and_credits.json"));
 }
 
+/// A shrunk script: a queue pair waited for credit, left, and with it the long time until it would have asked again, in which
+/// the next that had no credit was silent as well.
+#[test]
+fn who_waits_for_credit_does_not_wait_for_the_patience_of_another() {
+    replay(include_str!("worlds/a_request_for_credit_long_after_the_last.json"));
+}
+
+/// A shrunk script: the answers to queue pairs without a timeout were lost, and others that send to the same peer waited for
+/// them, though there was room.
+#[test]
+fn nobody_waits_behind_one_whose_answers_are_lost() {
+    replay(include_str!("worlds/turns_behind_one_that_waits_for_ever.json"));
+}
+
 fn replay(script: &str) {
     let plan: Plan = serde_json::from_str(script).expect("a plan");
     assert_eq!(run(&plan, &Options::default()).violation, None);

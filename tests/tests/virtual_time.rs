@@ -300,3 +300,28 @@ fn every_request_ends_within_its_retries_however_bad_the_network() -> Result<(),
     assert!(sum.iter().all(|count| *count > 100), "neither a good network nor a bad one: {sum:?}");
     Ok(())
 }
+
+/// What is lost without a timeout to find out may take the room of a peer's window for a while, but not for ever.
+#[test]
+fn packets_that_nobody_will_ever_acknowledge_do_not_fill_a_window_for_ever() -> Result<(), Error> {
+    let net = Net::new();
+    let small = DeviceSetup { peer_window: Some(20_000), ..DeviceSetup::default() };
+    let (a, b) = (net.device_with(&small)?, net.device());
+    let for_ever = ConnectOptions { timeout: 0, ..ConnectOptions::default() };
+    let (patient, _peer) = RcEnd::pair_with(&a, &b, &for_ever)?;
+    let (other, right) = RcEnd::pair_with(&a, &b, &ConnectOptions::default())?;
+    let name = a.add_fault("tx drop")?;
+    let (lost, source) = (patient.register(&[1; 60_000])?, other.register(b"what others have to say")?);
+    let target = right.register_remote(60_000)?;
+    patient.qp.write(1, lost.all(), target.remote(0))?;
+    net.run_for(Duration::from_millis(1));
+    assert!(a.counters().port.window_stalls > 0, "the window is full");
+    a.remove_fault(&name);
+    let before = net.elapsed();
+    other.qp.write(2, source.all(), target.remote(0))?;
+    assert_eq!(other.wait()?.status, WcStatus::Success);
+    // Half a second until what is on the way is given up, twice because the first look may come too early.
+    assert!(net.elapsed() - before <= Duration::from_millis(1001), "{:?}", net.elapsed() - before);
+    assert_eq!(target.to_vec()?[..23], *b"what others have to say");
+    Ok(())
+}

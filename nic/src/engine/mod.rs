@@ -147,6 +147,8 @@ enum Due {
     Qp(usize),
     /// Whoever waits at a receiver of unacknowledged packets.
     Drain(usize),
+    /// Whoever waits for room in the window of a peer.
+    Window(usize),
     /// Whoever waits for a partner.
     Partner(usize),
     /// Limits of credit that are told again.
@@ -356,6 +358,10 @@ impl Engine {
                 Due::Qp(index) => index,
                 Due::Drain(receiver) => {
                     self.drain_timeout(at, receiver);
+                    continue;
+                }
+                Due::Window(peer) => {
+                    self.window_timeout(now, peer);
                     continue;
                 }
                 Due::Partner(peer) => {

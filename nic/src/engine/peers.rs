@@ -5,9 +5,14 @@ use cc::{Charge, PeerWindow};
 use qp::{Mtu, Psn};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 /// BTH, RETH and ICRC around the payload of the packets that a window is measured in.
 pub(super) const PACKET_OVERHEAD: u32 = 12 + 16 + 4;
+
+/// What was sent so long ago is not on the way any more, whatever is heard of it: it was read, or lost. As long as what was
+/// sent on credit is believed to be on its way to a process that does not get to run.
+pub(super) const FLIGHT_LIFE: Duration = Duration::from_millis(500);
 
 /// Full packets in a train, as far as the charge of one depends on it: a 64 KiB train has 15 of 4 KiB.
 const TRAIN: u32 = 15;
@@ -21,6 +26,8 @@ pub(crate) struct Peer {
     pub(crate) window: PeerWindow,
     /// Queue pairs, by table index, that have something to send and no room, first come first.
     pub(crate) waiting: VecDeque<usize>,
+    /// A timer looks for flights that nothing is heard of.
+    pub(crate) is_watched: bool,
     /// What is known of it if it is of our own kind.
     pub(crate) partner: Option<Box<Partner>>,
     users: usize,
@@ -64,6 +71,7 @@ impl Peers {
                 slot,
                 window: window.map_or_else(PeerWindow::default, PeerWindow::new),
                 waiting: VecDeque::new(),
+                is_watched: false,
                 partner: None,
                 users: 0,
             })
@@ -108,10 +116,10 @@ impl Peers {
     }
 }
 
-/// What a queue pair has on the way, oldest first: up to which PSN, and at what charge.
+/// What a queue pair has on the way, oldest first: up to which PSN, at what charge, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    log: VecDeque<(Psn, u32)>,
+    log: VecDeque<(Psn, u32, Instant)>,
     /// The charge of all of it.
     total: u32,
 }
@@ -123,7 +131,14 @@ impl Flights {
     }
 
     /// Books what was just sent: PSNs `from..to`, in `packets` packets of `size` bytes. Returns the charge.
-    pub(crate) fn depart(&mut self, from: Psn, to: Psn, packets: u32, size: usize, mtu: Mtu) -> u32 {
+    pub(crate) fn depart(
+        &mut self,
+        now: Instant,
+        (from, to): (Psn, Psn),
+        packets: u32,
+        size: usize,
+        mtu: Mtu,
+    ) -> u32 {
         let psns = u32::try_from(to.distance_from(from)).unwrap_or(0);
         if psns == 0 {
             return 0;
@@ -135,7 +150,7 @@ impl Flights {
             Charge::in_train(u32::try_from(size).unwrap_or(u32::MAX), packets)
         };
         let charge = each.saturating_mul(psns);
-        self.log.push_back((to, charge));
+        self.log.push_back((to, charge, now));
         self.total = self.total.saturating_add(charge);
         charge
     }
@@ -148,16 +163,27 @@ impl Flights {
     /// Books what arrived: everything before `unacked`. Where `next` moved back, a retransmission begins and all
     /// that was on the way counts as gone. Returns the charge to give back.
     pub(crate) fn arrive(&mut self, unacked: Psn, next: Psn) -> u32 {
-        if self.log.back().is_some_and(|(end, _)| next.is_before(*end)) {
+        if self.log.back().is_some_and(|(end, ..)| next.is_before(*end)) {
             return self.clear();
         }
         let mut freed = 0;
-        while let Some((end, charge)) = self.log.front() {
+        while let Some((end, charge, _)) = self.log.front() {
             if unacked.is_before(*end) {
                 break;
             }
             freed += charge;
             self.log.pop_front();
+        }
+        self.total = self.total.saturating_sub(freed);
+        freed
+    }
+
+    /// What left before `limit`, as gone: a queue pair without a timeout may never hear what became of it. Returns the
+    /// charge to give back.
+    pub(crate) fn expire(&mut self, limit: Instant) -> u32 {
+        let mut freed = 0;
+        while let Some((_, charge, _)) = self.log.pop_front_if(|(.., departed)| *departed <= limit) {
+            freed += charge;
         }
         self.total = self.total.saturating_sub(freed);
         freed
@@ -181,8 +207,9 @@ mod tests {
     #[test]
     fn what_departs_arrives() {
         let mut flights = Flights::default();
-        let first = flights.depart(psn(0xff_fffe), psn(3), 5, 4116, Mtu::B4096);
-        let second = flights.depart(psn(3), psn(4), 1, 100, Mtu::B4096);
+        let now = Instant::now();
+        let first = flights.depart(now, (psn(0xff_fffe), psn(3)), 5, 4116, Mtu::B4096);
+        let second = flights.depart(now, (psn(3), psn(4)), 1, 100, Mtu::B4096);
         assert!(first > 5 * 4116 && second >= 832);
         assert_eq!(flights.total(), first + second);
         assert_eq!(flights.arrive(psn(1), psn(4)), 0, "the first train is not all there");
@@ -195,15 +222,33 @@ mod tests {
     #[test]
     fn a_retransmission_frees_all() {
         let mut flights = Flights::default();
-        let sum = flights.depart(psn(0), psn(8), 8, 4116, Mtu::B4096)
-            + flights.depart(psn(8), psn(16), 8, 4116, Mtu::B4096);
+        let now = Instant::now();
+        let sum = flights.depart(now, (psn(0), psn(8)), 8, 4116, Mtu::B4096)
+            + flights.depart(now, (psn(8), psn(16)), 8, 4116, Mtu::B4096);
         assert_eq!(flights.arrive(psn(2), psn(2)), sum);
+    }
+
+    #[test]
+    fn what_is_old_is_gone() {
+        let (mut flights, start) = (Flights::default(), Instant::now());
+        let later = start + Duration::from_millis(3);
+        let first = flights.depart(start, (psn(0), psn(8)), 8, 4116, Mtu::B4096);
+        let second = flights.depart(later, (psn(8), psn(9)), 1, 4116, Mtu::B4096);
+        assert_eq!(flights.expire(start - Duration::from_millis(1)), 0);
+        assert_eq!(flights.expire(start), first);
+        assert_eq!(flights.total(), second);
+        assert_eq!(
+            flights.arrive(psn(8), psn(9)),
+            0,
+            "what is heard of it late gives nothing back once more"
+        );
+        assert_eq!(flights.arrive(psn(9), psn(9)), second);
     }
 
     #[test]
     fn a_read_is_charged_for_its_answer() {
         let mut flights = Flights::default();
-        let charge = flights.depart(psn(0), psn(16), 1, 32, Mtu::B1024);
+        let charge = flights.depart(Instant::now(), (psn(0), psn(16)), 1, 32, Mtu::B1024);
         assert_eq!(charge, 16 * Flights::packet_charge(Mtu::B1024));
     }
 

@@ -61,9 +61,7 @@ impl QpEntry {
         if !called && !peer.waiting.is_empty() {
             return 0;
         }
-        // Close to the end of the window it is better to wait for answers than to send trains of what little room
-        // they leave: a system call costs as much for two packets as for fifteen.
-        if room < train && peer.window.is_half_used() {
+        if peer.is_nearly_full(room, train) {
             return 0;
         }
         if peer.is_for(&self.flights) { room } else { room.min(train) }
@@ -118,6 +116,14 @@ fn hop_limit(path: &AddressVector) -> u8 {
         0 => DEFAULT_HOP_LIMIT,
         1 if !path.dgid.ip().is_multicast() => DEFAULT_HOP_LIMIT,
         hops => hops,
+    }
+}
+
+impl Peer {
+    /// Whether it is better to wait for answers than to send trains of what little room they leave: close to the end of the
+    /// window a system call costs as much for two packets as for fifteen.
+    fn is_nearly_full(&self, room: u32, train: u32) -> bool {
+        room < train && self.window.is_half_used()
     }
 }
 
@@ -307,18 +313,22 @@ impl Engine {
         let peer = self.peers.get_mut(remote.peer?);
         let called = std::mem::take(&mut entry.called);
         let alone = peer.is_for(&entry.flights);
-        let mut budget = Budget::requests(entry.budget(peer, called, full_train(mtu, max_packets)));
+        let full = full_train(mtu, max_packets);
+        let mut budget = Budget::requests(entry.budget(peer, called, full));
         let mut train = limit.train(buf, remote.flow(&self.config));
         let from = entry.qp.next_psn();
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
         let departure = remote.departure(&train);
         let to = entry.qp.next_psn();
-        let charge = entry.flights.depart(from, to, departure.packets, departure.segment_size, mtu);
+        let charge = entry.flights.depart(now, (from, to), departure.packets, departure.segment_size, mtu);
         peer.window.take(charge);
-        // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so.
-        let waits = more && budget.requests == 0;
-        let in_vain = waits && charge == 0;
+        let room = peer.window.packets(Flights::packet_charge(mtu));
+        let in_vain = more && budget.requests == 0 && charge == 0;
+        // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so. One whose turn is
+        // over does not wait as long as there is room: nobody might call it, if the answers to all others are lost.
+        let waits = in_vain
+            || more && budget.requests == 0 && (!peer.waiting.is_empty() || peer.is_nearly_full(room, full));
         if waits && !entry.waiting {
             entry.waiting = true;
             if called && in_vain {
@@ -329,7 +339,7 @@ impl Engine {
             }
         }
         entry.turn = if more && !alone { budget.requests } else { 0 };
-        if more && budget.requests > 0 {
+        if more && !waits {
             entry.ready = true;
             // Where trains are short because they are paced, a turn is made of several, between those of others.
             if entry.turn > 0 && !self.rates.is_active() {
@@ -339,6 +349,9 @@ impl Engine {
             }
         }
         self.settle_after_transmit(index, waits);
+        if waits {
+            self.watch_window(now, remote.peer?);
+        }
         if called && !in_vain {
             self.call_waiting(remote.peer?);
         }

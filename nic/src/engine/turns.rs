@@ -1,10 +1,12 @@
 //! Whose turn it is: what follows from what a queue pair did, for itself and for those that wait.
 
-use super::{AsyncEvent, Due, Engine};
+use super::peers::FLIGHT_LIFE;
+use super::{AsyncEvent, Due, Engine, QpEntry};
 use crate::queue::Direction;
 use qp::QpState;
 use qp::memory::QpEvent;
 use std::cmp::Reverse;
+use std::time::Instant;
 
 impl Engine {
     /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window, and what
@@ -67,6 +69,32 @@ impl Engine {
                 return;
             }
         }
+    }
+
+    /// Somebody waits for room in a peer's window: what takes it must not do so for ever.
+    pub(super) fn watch_window(&mut self, now: Instant, peer: usize) {
+        if let Some(waited_for) = self.peers.find_mut(peer)
+            && !std::mem::replace(&mut waited_for.is_watched, true)
+        {
+            self.timers.push(Reverse((now + FLIGHT_LIFE, Due::Window(peer))));
+        }
+    }
+
+    /// Somebody has waited for room in a peer's window for a while: what left long ago takes none any more.
+    pub(super) fn window_timeout(&mut self, now: Instant, peer: usize) {
+        let Some(waited_for) = self.peers.find_mut(peer) else { return };
+        waited_for.is_watched = false;
+        if waited_for.waiting.is_empty() {
+            return;
+        }
+        let limit = now.checked_sub(FLIGHT_LIFE);
+        let of_peer =
+            |entry: &&mut Box<QpEntry>| entry.remote.is_some_and(|remote| remote.peer == Some(peer));
+        for entry in self.qps.iter_mut().flatten().filter(of_peer) {
+            waited_for.window.give_back(limit.map_or(0, |limit| entry.flights.expire(limit)));
+        }
+        self.call_waiting(peer);
+        self.watch_window(now, peer);
     }
 
     /// Whoever waits for room in a peer's window gets a turn.

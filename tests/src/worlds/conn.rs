@@ -110,11 +110,18 @@ impl Conn {
         (self.plan.timeout > 0).then(|| Duration::from_nanos(4096 << self.plan.timeout))
     }
 
+    /// Whether the queue pair of a side is in ERR: its program may not have seen yet why.
+    fn has_failed(&self, side: usize) -> bool {
+        self.ends[side].qp.as_ref().is_some_and(|qp| qp.state() == QpState::Err)
+    }
+
     /// Whether there was a reason for an error of a send or receive of one side.
     pub(crate) fn excuses(&self, side: usize, status: WcStatus, receive: bool) -> bool {
         let end = &self.ends[side];
         match status {
-            WcStatus::RetryExcErr => !receive && (self.lossy || self.state != State::Up),
+            WcStatus::RetryExcErr => {
+                !receive && (self.lossy || self.state != State::Up || self.has_failed(1 - side))
+            }
             WcStatus::RnrRetryExcErr => !receive && self.plan.rnr_retry < 7,
             WcStatus::WrFlushErr => {
                 end.broken_by_program || end.sends.failed.is_some() || self.reasons.contains(&status)

@@ -117,6 +117,7 @@ impl Host {
         let setup = DeviceSetup {
             name: Some(format!("host{number}.{life}")),
             mtu: Mtu::from_bytes(of.mtu).ok_or("no such MTU")?,
+            peer_window: Some(of.window).filter(|window| *window > 0),
             partner: PartnerSetup { is_foreign: of.foreign, ..PartnerSetup::default() },
             link: of.link.parse().map_err(|e| format!("{}: {e}", of.link))?,
             cc: if of.cc.is_empty() { "off" } else { &of.cc }

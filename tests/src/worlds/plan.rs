@@ -40,6 +40,9 @@ pub struct HostPlan {
     pub foreign: bool,
     /// Receives of its shared receive queue.
     pub srq: u32,
+    /// Bytes that it has on the way to each peer at most; 0 for as many as a stock buffer holds.
+    #[serde(default)]
+    pub window: u32,
 }
 
 /// The service of a connection.
@@ -254,13 +257,17 @@ impl Plan {
         let mtu = *rng.pick(&[256, 256, 512, 1024, 1024, 2048, 4096]);
         let (link, cc) = link(&mut rng, lossless);
         let cc = if cc.is_empty() { String::new() } else { cc.to_owned() };
-        let hosts: Vec<HostPlan> = (0..*rng.weighted(&[(5, 2), (3, 3), (1, 4), (1, 6)]))
+        let mut hosts: Vec<HostPlan> = (0..*rng.weighted(&[(5, 2), (3, 3), (1, 4), (1, 6)]))
             .map(|_| host(&mut rng, lossless, mtu, link, &cc))
             .collect();
         let conns: Vec<ConnPlan> = (0..*rng.weighted(&[(3, 1), (4, 2), (3, 4), (1, 8)]))
             .map(|_| conn(&mut rng, lossless, mtu, hosts.len()))
             .collect();
         let script = script(&mut rng, &conns);
+        if rng.percent(12) {
+            // So little that it is often full.
+            hosts.iter_mut().for_each(|host| host.window = rng.between(1_000, 40_000) as u32);
+        }
         Self { seed, hosts, conns, script }
     }
 
@@ -303,6 +310,7 @@ fn host(rng: &mut Rng, lossless: bool, mtu: u32, link: &str, cc: &str) -> HostPl
         slow: rng.percent(10),
         foreign: rng.percent(5),
         srq: *rng.pick(&[2, 8, 32]),
+        window: 0,
     }
 }
 

@@ -3,11 +3,12 @@
 use super::Check;
 use super::conn::{Opening, State};
 use super::host::{all_rights, refused};
+use super::ledger::Sent;
 use super::plan::{self, Action, Service, What};
 use super::recv::Kind;
 use super::rng::Rng;
 use super::world::World;
-use rnic::{Access, QpAttr, QpState, Rereg, WcStatus};
+use rnic::{Access, QpAttr, QpState, Rereg, WcOpcode, WcStatus};
 use std::time::Duration;
 
 impl World<'_> {
@@ -97,7 +98,8 @@ impl World<'_> {
         if self.conns[c].state != State::Up || !self.conns[c].plan.service.is_reliable() {
             return Ok(());
         }
-        let peer_is_busy = self.conns[c].ends[1 - side].sends.entries.iter().any(|s| s.takes || s.brings);
+        let needs_memory = |sent: &Sent| sent.opcode != WcOpcode::Send;
+        let peer_is_busy = self.conns[c].ends[1 - side].sends.entries.iter().any(needs_memory);
         let end = &mut self.conns[c].ends[side];
         let Some(region) = &mut end.lane_region else { return Ok(()) };
         // A bind or an invalidation that is under way would fail.
@@ -182,7 +184,7 @@ impl World<'_> {
             }
         }
         self.passing.retain(|(_, host, _)| *host != number);
-        if self.stall > Duration::ZERO {
+        if self.waits_for_links {
             // What the device was lent of a peer's credits comes back a lease later; until then others have to wait, for
             // longer than their retries perhaps.
             self.lossy = true;

@@ -7,8 +7,8 @@ use super::ledger::Sent;
 use super::plan::Plan;
 use super::rng::{Rng, mix};
 use super::{Check, Options, Outcome};
-use rnic::{WcStatus, WorkCompletion};
 use rnic::sim::Net;
+use rnic::{WcStatus, WorkCompletion};
 use std::time::Duration;
 
 /// Events at one instant beyond which something runs in circles: far more packets than can be on the way.
@@ -16,7 +16,10 @@ const STEPS_AT_ONCE: u32 = 100_000;
 
 /// The longest that a link waits: for the credit of a peer that says nothing any more, with its last question in between,
 /// and for the end of a pause, until its watchdog acts.
-const LINK_PATIENCE: Duration = Duration::from_millis(10_000);
+const LINK_PATIENCE: Duration = Duration::from_millis(4_000);
+
+/// The longest that a full window holds others up: until what left long ago is taken for gone, for each of eight tries.
+const WINDOW_PATIENCE: Duration = Duration::from_millis(8_000);
 
 /// A SEND that succeeded: its receive must have completed by now.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,8 @@ pub(crate) struct World<'p> {
     pub(crate) air: Duration,
     /// How long a link may hold back what wants to be sent.
     pub(crate) stall: Duration,
+    /// Its links make packets wait for credit, or for the end of a pause.
+    pub(crate) waits_for_links: bool,
     pub(crate) cover: Coverage,
     pub(crate) operations: u64,
     pub(crate) next_id: u64,
@@ -58,6 +63,7 @@ impl<'p> World<'p> {
     pub(crate) fn play(plan: &'p Plan, options: &'p Options) -> Outcome {
         let latency = plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
         let links = |word: &str| plan.hosts.iter().any(|host| host.link.contains(word));
+        let waits_for_links = links("ib-credits") || links("pfc");
         let mut world = Self {
             plan,
             options,
@@ -69,7 +75,13 @@ impl<'p> World<'p> {
             // Both ways, what faults hold back (10 ms and 3 ms), and what waits in the queue of a slow port.
             air: Duration::from_nanos(latency * 2)
                 + Duration::from_millis(if plan.is_lossy() { 40 } else { 2 }),
-            stall: if links("ib-credits") || links("pfc") { LINK_PATIENCE } else { Duration::ZERO },
+            stall: if waits_for_links { LINK_PATIENCE } else { Duration::ZERO }
+                + if plan.hosts.iter().any(|host| host.window > 0) {
+                    WINDOW_PATIENCE
+                } else {
+                    Duration::ZERO
+                },
+            waits_for_links,
             cover: Coverage::default(),
             operations: 0,
             next_id: 1,

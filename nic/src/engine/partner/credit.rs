@@ -30,6 +30,8 @@ pub(in crate::engine) struct CreditTimes {
     /// But a partner that does not get to run must not find its buffer full of this, nor one that reads slowly: twice as long as
     /// the last answers took is waited at least.
     pub(super) ask_again: Duration,
+    /// But no longer than this.
+    pub(super) ask_at_least_every: Duration,
     /// A partner that says nothing for so long while somebody waits is gone: 200 times the usual period, where InfiniBand
     /// gives a link up after 6 times (400,000 symbol times of 65,536, from memory): a process may be stopped for a while.
     pub(super) gone: Duration,
@@ -44,6 +46,8 @@ pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     // A stock buffer, full, is read in 50 us.
     ask: Duration::from_micros(50),
     ask_again: Duration::from_millis(40),
+    // Half of the time after which a partner is taken to be gone.
+    ask_at_least_every: Duration::from_secs(1),
     gone: Duration::from_secs(2),
 };
 
@@ -248,6 +252,10 @@ impl Engine {
         partner.pausing.retain(|waiting| *waiting != index);
         if let Some(lane) = partner.lanes.get_mut(vl) {
             lane.waiting.retain(|waiting| *waiting != index);
+            if lane.waiting.is_empty() {
+                // Who waits next asks for itself, and soon.
+                (lane.ask_again, lane.asked) = (None, 0);
+            }
         }
     }
 
@@ -290,7 +298,7 @@ impl Engine {
         let Some(lane) = partner.lanes.get_mut(vl) else { return };
         lane.asked_at.get_or_insert(now);
         let again = CREDIT_TIMES.ask_again.max(2 * lane.answer.min(CREDIT_TIMES.lease));
-        let at = now + again * (1 << lane.asked.min(3));
+        let at = now + (again * (1 << lane.asked.min(3))).min(CREDIT_TIMES.ask_at_least_every);
         lane.asked += 1;
         lane.ask_again = Some(at);
         if now.saturating_duration_since(silent_since) >= CREDIT_TIMES.gone {
