@@ -78,8 +78,8 @@ impl LinkProfile {
             Buffer::Cable => (0, 0),
         };
         let held_back = match buffer {
-            Buffer::Socket(bytes) => may_hold_back(bytes),
-            Buffer::Cable => 0,
+            Buffer::Socket(bytes) if emulated.is_none() => may_hold_back(bytes),
+            _ => 0,
         };
         let (buffer, block, counting, local_counting, on_free) = match buffer {
             // Where packets go on waiting in the queue of an emulated port they leave it one by one.

@@ -51,9 +51,12 @@ pub struct PoolConfig {
     /// What is kept back for that outside the pool, in blocks. If there are more members than this is enough for, the pool
     /// lends less, down to half of it.
     pub reserve_blocks: u32,
+    /// What members said and was read may go on occupying the buffer while more packets wait: as much as each says at a
+    /// time, and this many blocks at most. The pool lends so much less.
+    pub read_blocks: u32,
 }
 
-settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period idle lease settle member_blocks reserve_blocks);
+settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period idle lease settle member_blocks reserve_blocks read_blocks);
 
 impl Default for PoolConfig {
     fn default() -> Self {
@@ -68,6 +71,7 @@ impl Default for PoolConfig {
             settle: 50_000,
             member_blocks: 0,
             reserve_blocks: 0,
+            read_blocks: 0,
         }
     }
 }
@@ -236,7 +240,8 @@ impl Pool {
     fn blocks(&self) -> u32 {
         let said = self.members.saturating_mul(self.config.member_blocks.into());
         let kept = said.saturating_sub(self.config.reserve_blocks).min(self.config.blocks / 2);
-        self.config.blocks - kept
+        let read = said.min(self.config.read_blocks);
+        self.config.blocks.saturating_sub(kept + read).max(self.config.packet_blocks.into())
     }
 
     /// What of the bank can be lent.

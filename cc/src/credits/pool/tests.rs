@@ -22,6 +22,7 @@ fn config() -> PoolConfig {
         settle: 3000,
         member_blocks: 0,
         reserve_blocks: 0,
+        read_blocks: 0,
     }
 }
 
@@ -166,6 +167,21 @@ fn what_members_say_has_room_beside_what_is_lent() {
         pool.leave(start, *member);
     }
     assert!(pool.available() > 0, "it is lent again when they are gone");
+}
+
+#[test]
+fn what_members_said_and_was_read_has_room_too() {
+    let start = Instant::now();
+    let config = PoolConfig { member_blocks: 4, reserve_blocks: 8, read_blocks: 15, ..config() };
+    let mut pool = Pool::new(config).expect("large enough");
+    let first = pool.join(start);
+    assert_eq!(pool.blocks(), 96, "one member said 4 blocks that may be held back");
+    let others: Vec<_> = (0..11).map(|_| pool.join(start)).collect();
+    assert_eq!(pool.blocks(), 45, "beside 40 that wait, 15 of 48 that were read");
+    for member in others.into_iter().chain([first]) {
+        pool.leave(start, member);
+    }
+    assert_eq!(pool.blocks(), 100);
 }
 
 #[test]

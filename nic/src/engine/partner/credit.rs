@@ -69,6 +69,7 @@ impl CreditSetup {
             settle: micros(CREDIT_TIMES.settle),
             member_blocks: self.said.div_ceil(self.block.max(1)),
             reserve_blocks: self.reserve / u32::from(self.block.max(1)),
+            read_blocks: self.held_back / u32::from(self.block.max(1)),
             ..PoolConfig::default()
         }
     }

@@ -339,6 +339,7 @@ fn ports() -> PoolConfig {
         settle: 500_000,
         member_blocks: 0,
         reserve_blocks: 0,
+        read_blocks: 0,
     }
 }
 
