@@ -57,11 +57,10 @@ impl QpEntry {
         if self.turn > 0 {
             return room.min(self.turn);
         }
-        // First come, first served: who is not called stands behind those who wait.
-        if !called && !peer.waiting.is_empty() {
-            return 0;
-        }
-        if peer.is_nearly_full(room, train) {
+        // First come, first served: who is not called stands behind those who wait. But nobody waits with packets on the way that
+        // nobody will acknowledge; they take room, perhaps the room that is waited for.
+        let may_wait = !self.qp.owes_ack_request();
+        if may_wait && (!called && !peer.waiting.is_empty() || peer.is_nearly_full(room, train)) {
             return 0;
         }
         if peer.is_for(&self.flights) { room } else { room.min(train) }

@@ -365,6 +365,13 @@ impl QueuePair {
         self.responder.has_responses() || self.can_request()
     }
 
+    /// Whether packets are on the way behind the last that asked for an acknowledgement: nobody will answer to them before
+    /// another one asks.
+    #[must_use]
+    pub fn owes_ack_request(&self) -> bool {
+        self.requester.since_ack_request > 0 && self.next_psn() != self.unacked_psn()
+    }
+
     /// Whether an acknowledgement is the next that it has to answer: it needs no budget, while a READ response, and what
     /// waits behind one, does.
     #[must_use]

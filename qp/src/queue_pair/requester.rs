@@ -98,7 +98,7 @@ pub(super) struct Requester {
     /// these bounds, because a peer knows no duplicate that reaches beyond its original (IBTA 9.7.5.1.4).
     read_ends: VecDeque<Psn>,
     /// Request packets sent since an acknowledgement was last asked for.
-    since_ack_request: u32,
+    pub(super) since_ack_request: u32,
     /// An acknowledgement is asked for at least every so many packets, because they leave slowly.
     ack_every: Option<u32>,
     /// Retries left before RETRY_EXC_ERR.
