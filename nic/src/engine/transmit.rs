@@ -57,10 +57,13 @@ impl QpEntry {
         if self.turn > 0 {
             return room.min(self.turn);
         }
-        // First come, first served: who is not called stands behind those who wait. But nobody waits with packets on the way that
-        // nobody will acknowledge; they take room, perhaps the room that is waited for.
-        let may_wait = !self.qp.owes_ack_request();
-        if may_wait && (!called && !peer.waiting.is_empty() || peer.is_nearly_full(room, train)) {
+        if self.qp.owes_ack_request() {
+            // Nobody waits with packets on the way that nobody will acknowledge: they take room, perhaps the room that is
+            // waited for. Where packets leave in shorter trains than was reckoned with, that may be one more than fits.
+            return room.clamp(1, train.max(1));
+        }
+        // First come, first served: who is not called stands behind those who wait.
+        if !called && !peer.waiting.is_empty() || peer.is_nearly_full(room, train) {
             return 0;
         }
         if peer.is_for(&self.flights) { room } else { room.min(train) }

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// The key of all datagrams.
 pub(crate) const QKEY: QKey = QKey(0x1111_2222);
 
+/// Timeouts up to this, which is a millisecond, may be shorter than a message that congestion control spreads.
+const PACED_TIMEOUT: u8 = 8;
+
 /// What a connection is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -92,6 +95,8 @@ pub(crate) struct Conn {
     pub(crate) reasons: Vec<WcStatus>,
     /// Packets of it may have been lost.
     pub(crate) lossy: bool,
+    /// Its packets may be spread over more time than there is for an answer.
+    pub(crate) slower_than_timeout: bool,
     pub(crate) since: Duration,
 }
 
@@ -120,7 +125,11 @@ impl Conn {
         let end = &self.ends[side];
         match status {
             WcStatus::RetryExcErr => {
-                !receive && (self.lossy || self.state != State::Up || self.has_failed(1 - side))
+                !receive
+                    && (self.slower_than_timeout
+                        || self.lossy
+                        || self.state != State::Up
+                        || self.has_failed(1 - side))
             }
             WcStatus::RnrRetryExcErr => !receive && self.plan.rnr_retry < 7,
             WcStatus::WrFlushErr => {
@@ -162,7 +171,9 @@ impl World<'_> {
                 alone_since: None,
             }
         });
+        let paced = self.plan.hosts.iter().any(|host| !host.cc.is_empty());
         Conn {
+            slower_than_timeout: paced && (1..=PACED_TIMEOUT).contains(&plan.timeout),
             plan,
             state: State::Down(Duration::ZERO),
             ends,
@@ -403,10 +414,14 @@ impl World<'_> {
             {
                 qp.modify(&QpAttr::to_state(QpState::Reset)).map_err(refused("to RESET"))?;
             }
-            self.forget(c, side)?;
         }
         self.conns[c].state = State::Broken;
         self.is_down(c);
+        // What completed until then still does.
+        self.serve(true)?;
+        for side in [0, 1] {
+            self.forget(c, side)?;
+        }
         Ok(())
     }
 

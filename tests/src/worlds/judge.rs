@@ -267,8 +267,9 @@ impl World<'_> {
                 .check_arrived(id)
                 .map_err(|what| format!("immediate data before the data: {what}"))?;
         }
-        if key.is_some()
-            && let Some(window) = &mut self.conns[c].ends[side].window
+        // A slow program may have heard of it before, from the sender, and have opened the window again.
+        if let Some(window) = &mut self.conns[c].ends[side].window
+            && key == Some(window.key)
         {
             window.opening = Opening::Closed;
         }

@@ -214,12 +214,7 @@ impl<'p> World<'p> {
 
     pub(crate) fn serve_host(&mut self, number: usize) -> Check {
         let mut found = [WorkCompletion::default(); 16];
-        if self.hosts[number].cqs.iter().any(rnic::CompletionQueue::is_overrun) {
-            // Queue pairs that complete into it have failed, and their flushes may be in the other queue.
-            for conn in self.conns.iter_mut().filter(|conn| conn.ends.iter().any(|end| end.host == number)) {
-                conn.give_reason(&[WcStatus::WrFlushErr]);
-            }
-        }
+        self.mind_overruns();
         for queue in [0, 1] {
             while !self.hosts[number].cqs[queue].is_empty() {
                 let count = self.hosts[number].cqs[queue].poll(&mut found);
@@ -232,6 +227,19 @@ impl<'p> World<'p> {
             }
         }
         Ok(())
+    }
+
+    /// Where a completion queue overran, queue pairs and shared receive queues that complete into it have failed, whether their
+    /// program has seen it or not: the flushes may be in its other queue, or at the peers.
+    fn mind_overruns(&mut self) {
+        for (number, host) in self.hosts.iter().enumerate() {
+            if host.cqs.iter().any(rnic::CompletionQueue::is_overrun) {
+                let conns = self.conns.iter_mut();
+                for conn in conns.filter(|conn| conn.ends.iter().any(|end| end.host == number)) {
+                    conn.give_reason(&[WcStatus::WrFlushErr, WcStatus::RemOpErr]);
+                }
+            }
+        }
     }
 
     /// A completion queue had no room: everything on its device starts anew.
