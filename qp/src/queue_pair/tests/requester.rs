@@ -116,6 +116,17 @@ fn reads_and_atomics() {
     assert_eq!(b.qp.poll_timeout(), None);
 }
 
+/// What a READ brought is what it asked for, and no byte where that is nothing.
+#[test]
+fn a_read_of_nothing_completes_with_no_bytes() {
+    let mut b = Setup::default().rts();
+    b.post(1, READ, &[]);
+    assert_eq!(b.sent()[0].headers.reth.length, 0);
+    read_responses(OURS, SQ, 1, &[]).iter().for_each(|p| b.take(p));
+    assert_eq!(b.notes(), [success(1)]);
+    assert_eq!((b.host.sends[0].opcode, b.host.sends[0].byte_len), (WcOpcode::RdmaRead, 0));
+}
+
 /// The solicited bit stands on the last packet of a SEND and of a WRITE with immediate, nowhere else.
 #[test]
 fn solicited_bits() {
