@@ -1,5 +1,6 @@
 //! Rules of the house that no compiler checks.
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -110,5 +111,21 @@ fn crates_do_not_know_each_other() {
     assert!(!manifest("cc").contains("\nqp"), "cc must not know qp");
     for name in ["qp", "cc"] {
         assert!(!manifest(name).contains("\nrnic.workspace"), "{name} must not know nic");
+    }
+}
+
+/// A deliberate bug (`tests/mutations`) replaces a text that stands in the code once; and no two are one.
+#[test]
+fn deliberate_bugs_fit_the_code() {
+    let list = fs::read_to_string(root().join("tests/mutations/mutations.json")).expect("the list");
+    let bugs: Vec<HashMap<String, String>> = serde_json::from_str(&list).expect("objects of texts");
+    assert!(bugs.len() >= 30, "only {}", bugs.len());
+    let mut names = HashSet::new();
+    for bug in &bugs {
+        let [name, file, find, replace] = ["name", "file", "find", "replace"].map(|key| bug[key].as_str());
+        let text = fs::read_to_string(root().join(file)).expect("a file of the project");
+        assert_eq!(text.matches(find).count(), 1, "{name}: its text in {file}");
+        assert_ne!(find, replace, "{name} changes nothing");
+        assert!(names.insert(name), "two are called: {name}");
     }
 }

@@ -233,9 +233,11 @@ fn refusals_become_statuses() {
         assert_eq!((b.qp.state(), b.sent(), b.qp.poll_timeout()), (QpState::Err, NONE, None));
         assert_eq!(b.qp.failure().unwrap().psn, Psn::new(SQ + 2));
         assert_eq!(b.feed(&acked(SQ + 3)), Err(PacketDrop::State));
-        assert_eq!(b.qp.counters().req_cqe_error, 1);
-        assert_eq!(b.qp.counters().req_cqe_flush_error, 2);
-        assert_eq!(b.qp.counters().resp_cqe_flush_error, 2);
+        let c = b.qp.counters();
+        assert_eq!((c.req_cqe_error, c.req_cqe_flush_error, c.resp_cqe_flush_error), (1, 2, 2));
+        let invalid = u64::from(status == WcStatus::RemInvReqErr);
+        let forbidden = u64::from(status == WcStatus::RemAccessErr);
+        assert_eq!((c.req_remote_invalid_request, c.req_remote_access_errors), (invalid, forbidden));
     }
 }
 
