@@ -19,6 +19,7 @@ mod retries;
 mod rxe_history;
 mod sqe;
 mod states;
+mod trains;
 mod uc;
 mod ud;
 mod xrc;

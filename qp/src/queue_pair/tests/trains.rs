@@ -1,0 +1,22 @@
+//! What goes into one train, and in which order.
+
+use super::*;
+
+/// The shortest packet of a train has to be its last, so a lone acknowledgement goes behind the requests of one train: where
+/// there was no room for it, it leads the next, however much there is to request. It waits for one train only, each time.
+#[test]
+fn an_acknowledgement_waits_for_one_train_of_requests_at_most() {
+    let mut b = Setup::default().rts();
+    for (write, first) in [(RQ, SQ), (RQ + 1, SQ + 7)] {
+        b.post(1, SEND, &[local(0, 7 * MTU)]);
+        b.take(&rdma(Opcode::RcWriteOnly, write, START, KEY, 1, b"x"));
+        let sent = b.poll(3, &mut u32::MAX.clone());
+        let order = [first, first + 1, first + 2, write, first + 3, first + 4, first + 5, first + 6];
+        assert_eq!(psns(&sent), order);
+        b.take(&acked(first + 6));
+    }
+    // Where there is room it is the last of its train.
+    b.post(3, SEND, &[local(0, MTU)]);
+    b.take(&rdma(Opcode::RcWriteOnly, RQ + 2, START, KEY, 1, b"x"));
+    assert_eq!(psns(&b.poll(3, &mut u32::MAX.clone())), [SQ + 14, RQ + 2]);
+}
