@@ -79,7 +79,7 @@ pub enum SendError {
     },
     /// The kernel cannot send trains, at least not to there. From now on [`RoceSocket::gso_segments`](super::RoceSocket::gso_segments) is 1.
     /// The packets cannot be sent one by one as they are: those behind the first have their index as IPv4
-    /// identification under the ICRC, and as single datagrams would carry 0. They have to be built again.
+    /// identification under the ICRC, and as single datagrams would carry 0. Their ICRCs have to be computed again.
     #[error("the kernel refuses trains (UDP_SEGMENT); sending packet by packet from now on")]
     GsoRefused,
     /// More packets or bytes than a train may have.

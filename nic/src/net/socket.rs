@@ -281,8 +281,8 @@ impl RoceSocket {
     /// Sends `bytes` as packets of `segment_size` bytes (the last may be shorter), all in one call and one way.
     ///
     /// # Errors
-    /// The packets are lost, for the reason given; each kind is counted. After [`SendError::GsoRefused`] they
-    /// have to be built again, as trains of one.
+    /// The packets are lost, for the reason given; each kind is counted. After [`SendError::GsoRefused`], which is not,
+    /// they can go as trains of one, with ICRCs for that.
     pub fn send_train(&self, way: &Way, segment_size: usize, bytes: &[u8]) -> Result<Sent, SendError> {
         let result = self.try_send(way, segment_size, bytes);
         let count = match &result {
@@ -294,6 +294,7 @@ impl RoceSocket {
             Err(SendError::TooBig { .. }) => &self.tally.send_too_big,
             Err(SendError::Unreachable { .. }) => &self.tally.send_unreachable,
             Err(SendError::Filtered { .. }) => &self.tally.send_filtered,
+            Err(SendError::GsoRefused) => return result,
             Err(_) => &self.tally.send_failed,
         };
         count.fetch_add(1, Relaxed);

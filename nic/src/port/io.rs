@@ -3,8 +3,12 @@
 use super::groups::Groups;
 use crate::engine::{Arrival, Departure};
 use crate::net::{JoinError, RecvBatch, RoceSocket, SendError, Sent, SocketCounters};
+use qp::wire::icrc::{self, Flow};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+#[cfg(test)]
+mod tests;
 
 /// A packet on its way in a simulation.
 #[derive(Clone, Debug)]
@@ -48,9 +52,35 @@ impl UdpIo {
         })
     }
 
+    /// Sends the packets of a train that the kernel refuses, one by one: over UC and UD nobody would send them again. That
+    /// is once, for trains that come later have one packet each.
+    fn send_singly(&self, departure: &Departure, train: &[u8]) {
+        let flow = Flow {
+            src: self.socket.ip(),
+            dst: departure.dst,
+            src_port: self.socket.source_port(departure.via),
+            dst_port: self.socket.port(),
+        };
+        for (ident, packet) in (0..).zip(train.chunks(departure.segment_size.max(1))) {
+            let mut packet = packet.to_vec();
+            readdress(&flow, ident, &mut packet);
+            if let Err(error) = self.socket.send_train(&departure.way(), packet.len(), &packet) {
+                tracing::debug!(%error, "a packet was not sent");
+            }
+        }
+    }
+
     pub(super) fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
         self.socket.raw_fds().chain(self.groups.raw_fds())
     }
+}
+
+/// Gives a packet of a train, which has its index as IPv4 identification under the ICRC, the ICRC of a datagram of its own, whose
+/// identification is 0. The CRC is linear: one that was wrong stays wrong.
+fn readdress(flow: &Flow, ident: u16, packet: &mut [u8]) {
+    let Some((covered, trailer)) = packet.split_last_chunk_mut::<4>() else { return };
+    let change = icrc::compute(flow, ident, covered) ^ icrc::compute(flow, 0, covered);
+    *trailer = (u32::from_le_bytes(*trailer) ^ change).to_le_bytes();
 }
 
 /// A port's place in a simulation.
@@ -172,7 +202,11 @@ impl Io {
                 match udp.socket.send_train(&departure.way(), departure.segment_size, bytes) {
                     Ok(Sent::WouldBlock) => false,
                     // Lost packets are what retransmission is for; the socket counts them by reason.
-                    Ok(Sent::All) | Err(SendError::GsoRefused) => true,
+                    Ok(Sent::All) => true,
+                    Err(SendError::GsoRefused) => {
+                        udp.send_singly(departure, bytes);
+                        true
+                    }
                     Err(SendError::Os { source, .. }) if is_gone(&source) => {
                         tracing::error!(%source, "the device fails: its socket cannot be written");
                         udp.failed = true;
