@@ -8,7 +8,6 @@ use crate::pd::Pd;
 use rnic::{AddressHandle, AddressVector, Gid, WcFlags, WorkCompletion};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::ptr;
 
 /// An address handle.
 #[repr(C)]
@@ -43,9 +42,13 @@ fn create(pd: &Pd, way: &AddressVector) -> Result<Handle<ibv_ah>, Errno> {
 }
 
 /// The way to the sender of a datagram, over the entry of the GID table that is the port's address.
-fn back(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<AddressVector, Errno> {
-    let bytes = ptr::from_ref(grh).cast::<[u8; size_of::<ibv_grh>()]>();
-    // SAFETY: any bytes are bytes; they stand in front of the datagram, which need not be aligned.
+/// The GRH stands in front of a datagram, which need not be aligned: a reference to it there may not be.
+fn back(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Result<AddressVector, Errno> {
+    if grh.is_null() {
+        return Err(Errno::INVALID);
+    }
+    let bytes = grh.cast::<[u8; size_of::<ibv_grh>()]>();
+    // SAFETY: the program lends so many bytes, and any bytes are bytes.
     let bytes = unsafe { bytes.read_unaligned() };
     let flags = WcFlags::from_bits_truncate(wc.wc_flags);
     let completion = WorkCompletion { flags, sl: wc.sl, ..WorkCompletion::default() };
@@ -66,15 +69,15 @@ verbs! {
         context: &Context,
         port: u8,
         wc: InOut<'_, ibv_wc>,
-        grh: InOut<'_, ibv_grh>,
+        grh: *mut ibv_grh,
         attr: Out<ibv_ah_attr>,
     ) -> () {
-        attr.put(attributes(&back(context, port, &wc, &grh)?));
+        attr.put(attributes(&back(context, port, &wc, grh)?));
         Ok(())
     }
 
-    fn ibv_create_ah_from_wc(pd: &Pd, wc: InOut<'_, ibv_wc>, grh: InOut<'_, ibv_grh>, port: u8) -> Handle<ibv_ah> {
-        let way = pd.hub.way(back(pd.context()?, port, &wc, &grh)?)?;
+    fn ibv_create_ah_from_wc(pd: &Pd, wc: InOut<'_, ibv_wc>, grh: *mut ibv_grh, port: u8) -> Handle<ibv_ah> {
+        let way = pd.hub.way(back(pd.context()?, port, &wc, grh)?)?;
         create(pd, &way)
     }
 
