@@ -57,13 +57,12 @@ impl QpEntry {
         if self.turn > 0 {
             return room.min(self.turn);
         }
-        if self.qp.owes_ack_request() {
-            // Nobody waits with packets on the way that nobody will acknowledge: they take room, perhaps the room that is
-            // waited for. Where packets leave in shorter trains than was reckoned with, that may be one more than fits.
-            return room.clamp(1, train.max(1));
-        }
+        // Nobody waits with packets on the way that nobody will acknowledge: they take room, perhaps the room that is waited
+        // for. Where packets leave in shorter trains than was reckoned with, what asks may be one more than fits.
+        let owes = self.qp.owes_ack_request();
+        let room = if owes { room.max(1) } else { room };
         // First come, first served: who is not called stands behind those who wait.
-        if !called && !peer.waiting.is_empty() || peer.is_nearly_full(room, train) {
+        if !owes && (!called && !peer.waiting.is_empty() || peer.is_nearly_full(room, train)) {
             return 0;
         }
         if peer.is_for(&self.flights) { room } else { room.min(train) }
