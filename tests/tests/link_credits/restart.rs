@@ -1,7 +1,9 @@
 //! Partners that die, and others that come to the same address.
 
 use super::{PATIENCE, device, met, moved, until};
-use rnic::{Access, CompletionQueue, Device, MemoryRegion, QpInit, QueuePair, RcEnd, Remote, WcStatus};
+use rnic::{
+    Access, CompletionQueue, ConnectOptions, Device, MemoryRegion, QpInit, QueuePair, RcEnd, Remote, WcStatus,
+};
 use rnic_tests::peer::{Peer, connect_local};
 use rnic_tests::protocol::{Connection, Opening, Place};
 use rnic_tests::{counter, fresh_address};
@@ -145,7 +147,9 @@ fn a_device_that_is_opened_again_is_met_again() {
     let address = fresh_address();
     for life in 1..=3 {
         let there = device(address, "ib-credits", "off");
-        let (left, right) = RcEnd::pair(&here, &there).expect("connected");
+        // What the device before it was lent may be missing for half a second: longer than the usual retries last.
+        let options = ConnectOptions { timeout: 16, ..ConnectOptions::default() };
+        let (left, right) = RcEnd::pair_with(&here, &there, &options).expect("connected");
         let source = left.register(&vec![life; LEN]).expect("memory");
         let pd = right.pd();
         let target = pd.register(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("memory");
