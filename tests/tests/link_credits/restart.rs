@@ -95,7 +95,7 @@ impl Uc {
         let way = attr.ah_attr.expect("it is connected");
         let there = attr.dest_qp_num.expect("it is connected");
         let to = rnic::QpAddress { gid: way.dgid.0, qpn: there.value(), psn: 0, mtu: 4096 };
-        qp.connect(&to, &rnic::ConnectOptions::default()).expect("connected");
+        qp.connect(&to, &ConnectOptions::default()).expect("connected");
         Self { qp, cq }
     }
 }
