@@ -147,9 +147,7 @@ fn a_device_that_is_opened_again_is_met_again() {
     let address = fresh_address();
     for life in 1..=3 {
         let there = device(address, "ib-credits", "off");
-        // What the device before it was lent may be missing for half a second: longer than the usual retries last.
-        let options = ConnectOptions { timeout: 16, ..ConnectOptions::default() };
-        let (left, right) = RcEnd::pair_with(&here, &there, &options).expect("connected");
+        let (left, right) = RcEnd::pair(&here, &there).expect("connected");
         let source = left.register(&vec![life; LEN]).expect("memory");
         let pd = right.pd();
         let target = pd.register(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("memory");

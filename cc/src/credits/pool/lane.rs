@@ -192,6 +192,12 @@ impl Lane {
         (untold, more)
     }
 
+    /// Nothing that it was lent can arrive any more. How much that was, and how much of it had been taken back.
+    pub(super) fn forfeit(&mut self) -> (u32, u32) {
+        let old = self.recall.take().map_or(0, |recall| recall.rest);
+        (u32::from(std::mem::take(&mut self.lent)) + old, old)
+    }
+
     /// The sender obeys a limit. What was taken back and did not arrive, if that is an answer.
     pub(super) fn yielded(&mut self, now: Instant, obeyed: u16) -> Option<u32> {
         let (limit, is_deaf) = (self.limit(), self.is_deaf(now));

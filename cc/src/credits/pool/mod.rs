@@ -282,6 +282,17 @@ impl Pool {
         self.vacate(member);
     }
 
+    /// A lane leaves whose sender is gone, and what it sent has all arrived: another was heard that has taken its place. What
+    /// it was lent is free at once.
+    pub fn end(&mut self, now: Instant, member: Member) {
+        if let Some(lane) = self.lane(member) {
+            let (free, old) = lane.forfeit();
+            self.bank += free;
+            self.expected = self.expected.saturating_sub(old);
+        }
+        self.leave(now, member);
+    }
+
     /// A packet of `blocks` arrived, and occupies the buffer.
     ///
     /// # Errors

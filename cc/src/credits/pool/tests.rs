@@ -185,6 +185,23 @@ fn what_members_said_and_was_read_has_room_too() {
 }
 
 #[test]
+fn what_is_lent_to_a_sender_that_is_gone_for_certain_is_free_at_once() {
+    let start = Instant::now();
+    for recalled in [false, true] {
+        let (mut pool, first, second) = all_with_the_first(start);
+        if recalled {
+            // It was asked to give some back, and did not answer.
+            pool.handle_update(start, second, &update(Op::Stalled, 0, 0));
+            told(&mut pool, start);
+        }
+        assert_eq!(pool.free(), 0);
+        pool.end(start, first);
+        assert_eq!(pool.free(), 100, "recalled: {recalled}");
+        pool.audit();
+    }
+}
+
+#[test]
 fn a_silent_lane_gives_everything_back() {
     let start = Instant::now();
     let (mut pool, first, second) = all_with_the_first(start);

@@ -3,7 +3,7 @@
 use super::{Blocks, LaneEnd, Message, Partner, Partners};
 use crate::engine::Engine;
 use crate::net::has_sign;
-use cc::credits::{CreditSender, Op};
+use cc::credits::{CreditSender, Member, Op, Pool};
 use cc::pfc::Paused;
 use qp::Qpn;
 use qp::wire::Arrival;
@@ -133,12 +133,12 @@ impl Engine {
         }
         if known.is_some() {
             // Another program is there: nothing of what was agreed on holds.
-            self.part(now, id);
+            self.part_with(now, id, Pool::end);
         }
         for port in hello.ports.as_slice() {
             // A UDP port belongs to one program at a time: whoever had it, in whatever slot, is gone.
             if let Some(gone) = self.partners.at(from, *port) {
-                self.part(now, gone);
+                self.part_with(now, gone, Pool::end);
             }
         }
         // Nobody may have pointed to whom was parted from.
@@ -190,6 +190,12 @@ impl Engine {
 
     /// Forgets what was agreed on with a partner: it is gone, or another. Whoever waited for it goes on without credits.
     pub(super) fn part(&mut self, now: Instant, id: usize) {
+        self.part_with(now, id, Pool::leave);
+    }
+
+    /// The same, where `leave` says whether what it sent may still arrive. If another program was heard from its port, it has
+    /// sent nothing since, and the network and the socket keep to the order: as for who says that it obeys a limit.
+    fn part_with(&mut self, now: Instant, id: usize, leave: fn(&mut Pool, Instant, Member)) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, partner) = (peer.address, peer.partner.take());
         let Some(partner) = partner else { return };
@@ -204,7 +210,7 @@ impl Engine {
         let mut waiting: Vec<_> = partner.pausing.into_iter().collect();
         for lane in partner.lanes {
             if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
-                pool.leave(now, member);
+                leave(pool, now, member);
                 if let Some(place) = self.partners.members.get_mut(member.index()) {
                     *place = None;
                 }
