@@ -145,7 +145,7 @@ fn a_partner_that_takes_the_place_of_another_keeps_it() {
 fn a_device_that_is_opened_again_is_met_again() {
     let here = device(fresh_address(), "ib-credits", "off");
     let address = fresh_address();
-    for life in 1..=3 {
+    for life in 1..=5 {
         let there = device(address, "ib-credits", "off");
         let (left, right) = RcEnd::pair(&here, &there).expect("connected");
         let source = left.register(&vec![life; LEN]).expect("memory");

@@ -1,15 +1,15 @@
 //! A lane of a peer, as its pool knows it.
 
 use crate::credits::{MASK, WINDOW, advanced, distance};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Blocks that were taken back: the limit was lowered, and they may still arrive.
 #[derive(Clone, Debug)]
 pub(super) struct Recall {
-    /// When all limits from before are void, whether the peer answers or not.
-    pub(super) until: Instant,
-    /// What was taken back and has not arrived.
-    pub(super) rest: u32,
+    /// What was taken back and has not arrived, and when all limits from before that are void, whether the peer answers or
+    /// not: each time that more was taken back, the first one first.
+    parts: VecDeque<(Instant, u32)>,
     /// The first limit that was told since.
     asked: Option<u16>,
     /// A yield can only be the answer to this.
@@ -17,15 +17,35 @@ pub(super) struct Recall {
 }
 
 impl Recall {
-    pub(super) const fn new(until: Instant, rest: u16) -> Self {
-        Self { until, rest: rest as u32, asked: None, is_clear: true }
+    fn new(until: Instant, rest: u16) -> Self {
+        Self { parts: [(until, rest.into())].into(), asked: None, is_clear: true }
+    }
+
+    /// What may still arrive.
+    fn rest(&self) -> u32 {
+        self.parts.iter().map(|(_, rest)| rest).sum()
     }
 
     /// More is taken back before the answer came. The limits told in between may have been higher than the one that a
     /// yield repeats, so from now on only time tells.
-    pub(super) fn extend(&mut self, until: Instant, more: u16) {
-        (self.until, self.is_clear) = (until, false);
-        self.rest += u32::from(more);
+    fn extend(&mut self, until: Instant, more: u16) {
+        self.is_clear = false;
+        self.parts.push_back((until, more.into()));
+    }
+
+    /// Up to `n` of the blocks arrived or were lost, those of the oldest limit first. How many there were.
+    fn consume(&mut self, n: u32) -> u32 {
+        let mut left = n;
+        for (_, rest) in &mut self.parts {
+            let taken = left.min(*rest);
+            (*rest, left) = (*rest - taken, left - taken);
+        }
+        n - left
+    }
+
+    /// What can no longer arrive, because the limits from before are void.
+    fn expire(&mut self, now: Instant) -> u32 {
+        std::iter::from_fn(|| self.parts.pop_front_if(|(until, _)| *until <= now)).map(|(_, rest)| rest).sum()
     }
 
     /// A limit was told.
@@ -127,7 +147,7 @@ impl Lane {
 
     /// What it was lent and what was taken back from it: what may arrive.
     pub(super) fn outstanding(&self) -> u32 {
-        u32::from(self.lent) + self.recall.as_ref().map_or(0, |r| r.rest)
+        u32::from(self.lent) + self.recall.as_ref().map_or(0, Recall::rest)
     }
 
     /// A sender's count arrived: what it is ahead of what arrived was lost on the way. How many of the blocks that may
@@ -162,12 +182,11 @@ impl Lane {
     /// `n` blocks arrived or were lost: those that were taken back first, because those were sent under an older limit.
     /// How many of them were; `None` if there are not so many.
     pub(super) fn consume(&mut self, n: u16) -> Option<u32> {
-        let rest = self.recall.as_mut().map(|r| &mut r.rest);
-        let old = u32::from(n).min(rest.as_ref().map_or(0, |rest| **rest));
+        let old = u32::from(n).min(self.recall.as_ref().map_or(0, Recall::rest));
         // No more than n: it fits.
         self.lent = self.lent.checked_sub(n - old as u16)?;
-        if let Some(rest) = rest {
-            *rest -= old;
+        if let Some(recall) = &mut self.recall {
+            recall.consume(old);
         }
         self.received = advanced(self.received, n);
         Some(old)
@@ -194,15 +213,26 @@ impl Lane {
 
     /// Nothing that it was lent can arrive any more. How much that was, and how much of it had been taken back.
     pub(super) fn forfeit(&mut self) -> (u32, u32) {
-        let old = self.recall.take().map_or(0, |recall| recall.rest);
+        let old = self.recall.take().map_or(0, |recall| recall.rest());
         (u32::from(std::mem::take(&mut self.lent)) + old, old)
+    }
+
+    /// What was taken back and can no longer arrive, because it is `at`. If that was all, yields are not believed up to
+    /// `deaf_until`: an answer may still be on its way, and must not be taken for that to a later recall.
+    pub(super) fn expire(&mut self, at: Instant, deaf_until: Instant) -> u32 {
+        let Some(recall) = &mut self.recall else { return 0 };
+        let free = recall.expire(at);
+        if recall.parts.is_empty() {
+            (self.recall, self.deaf_until) = (None, Some(deaf_until));
+        }
+        free
     }
 
     /// The sender obeys a limit. What was taken back and did not arrive, if that is an answer.
     pub(super) fn yielded(&mut self, now: Instant, obeyed: u16) -> Option<u32> {
         let (limit, is_deaf) = (self.limit(), self.is_deaf(now));
         let answered = |recall: &mut Recall| !is_deaf && recall.is_answered_by(obeyed, limit);
-        self.recall.take_if(answered).map(|recall| recall.rest)
+        self.recall.take_if(answered).map(|recall| recall.rest())
     }
 
     /// Whether something can be taken back with the prospect of an answer: who is asked already is asked no second time, and

@@ -37,7 +37,7 @@ pub(super) struct Candidate {
 impl Pool {
     /// What a lane is lent now, if it asks: up to its share, but of several members none takes more than half of the
     /// bank at once, or an eighth (our choice) if it has nothing yet and there are many; those who wait get equal parts of
-    /// it. It is a packet's worth in any case, as far as `bank` goes.
+    /// it. It is a packet's worth in any case, as far as `bank` goes: only for that is what is kept for newcomers touched.
     fn portion(&self, lent: u16, bank: u32) -> u16 {
         let others = self.waiting.len().max(2);
         let parts = match self.members {
@@ -45,8 +45,14 @@ impl Pool {
             members if lent == 0 => others.max(members.min(8) as usize),
             _ => others,
         };
-        let part = bank / u32::try_from(parts).unwrap_or(u32::MAX);
-        let most = part.max(self.config.packet_blocks.into()).min(bank);
+        let packet = u32::from(self.config.packet_blocks);
+        let kept = packet.saturating_mul(self.config.newcomers.into()).min(self.blocks() / 8);
+        let rest = bank.saturating_sub(kept);
+        let part = rest / u32::try_from(parts).unwrap_or(u32::MAX);
+        let most = match packet.saturating_sub(lent.into()) {
+            missing @ 1.. if rest < packet => missing.min(bank),
+            _ => part.max(packet).min(rest),
+        };
         self.share.saturating_sub(lent).min(u16::try_from(most).unwrap_or(WINDOW))
     }
 
@@ -242,11 +248,7 @@ impl Pool {
             let deaf_until = now + self.settle();
             let lane = self.lanes.get_mut(member.index()).filter(|l| l.generation == member.generation);
             let Some(lane) = lane else { continue };
-            // It ended before, or was extended, unless it ends now.
-            let Some(recall) = lane.recall.take_if(|r| r.until == at) else { continue };
-            // An answer may still be on its way. It must not be taken for that to a later recall.
-            lane.deaf_until = Some(deaf_until);
-            self.bank += recall.rest;
+            self.bank += lane.expire(at, deaf_until);
             self.vacate(member);
         }
     }

@@ -54,9 +54,13 @@ pub struct PoolConfig {
     /// What members said and was read may go on occupying the buffer while more packets wait: as much as each says at a
     /// time, and this many blocks at most. The pool lends so much less.
     pub read_blocks: u32,
+    /// So many packets are kept for members that have less than a packet's worth, an eighth of the pool at most. Who has been
+    /// lent the rest gives it back at once if it answers; but the peers of a program that was killed, and started again,
+    /// would have nothing for it before `settle` is over.
+    pub newcomers: u16,
 }
 
-settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period idle lease settle member_blocks reserve_blocks read_blocks);
+settable!(PoolConfig: blocks packet_blocks share_blocks fcp_on_free_blocks fcp_period idle lease settle member_blocks reserve_blocks read_blocks newcomers);
 
 impl Default for PoolConfig {
     fn default() -> Self {
@@ -72,6 +76,7 @@ impl Default for PoolConfig {
             member_blocks: 0,
             reserve_blocks: 0,
             read_blocks: 0,
+            newcomers: 0,
         }
     }
 }
@@ -116,7 +121,7 @@ impl Member {
 /// least. A sender without credit says that a packet waits ([`Op::Stalled`](super::Op::Stalled)): such lanes come first,
 /// in turn. Lanes that use what they have are lent more before they run out of it, from what those leave. Of several
 /// members none takes more than half of the bank at once, less if it has nothing yet, and a little of it is kept for
-/// members that begin to send.
+/// members that begin to send, and for such that come anew ([`PoolConfig::newcomers`]).
 ///
 /// If there is no packet's worth for a lane that waits, blocks are taken back at once: all from lanes that did nothing for
 /// a period, and what others have beyond their share, the largest first. A lane that sends keeps a packet's worth, unless

@@ -23,6 +23,7 @@ fn config() -> PoolConfig {
         member_blocks: 0,
         reserve_blocks: 0,
         read_blocks: 0,
+        newcomers: 0,
     }
 }
 
@@ -170,6 +171,25 @@ fn what_members_say_has_room_beside_what_is_lent() {
 }
 
 #[test]
+fn newcomers_find_a_packet_whatever_the_others_were_lent() {
+    let start = Instant::now();
+    let config = PoolConfig { blocks: 160, newcomers: 2, share_blocks: 200, ..config() };
+    let mut pool = Pool::new(config).expect("large enough");
+    let first = pool.join(start);
+    assert_eq!(told(&mut pool, start), [(first, 140)]);
+    assert!(pool.handle_packet(start, first, 131).is_ok());
+    pool.handle_update(start, first, &update(Op::Stalled, 131, 0));
+    // It may use up what is kept for those who have less than a packet, and no more than that.
+    assert_eq!(told(&mut pool, start), [(first, 141)]);
+    pool.handle_update(start, first, &update(Op::Stalled, 131, 0));
+    let _ = told(&mut pool, start);
+    assert_eq!(pool.free(), 19);
+    let second = pool.join(start);
+    pool.handle_update(start, second, &update(Op::Stalled, 0, 0));
+    assert!(told(&mut pool, start).contains(&(second, 10)));
+}
+
+#[test]
 fn what_members_said_and_was_read_has_room_too() {
     let start = Instant::now();
     let config = PoolConfig { member_blocks: 4, reserve_blocks: 8, read_blocks: 15, ..config() };
@@ -216,12 +236,13 @@ fn a_lane_that_does_not_answer_has_given_back_when_it_has_settled() {
     let start = Instant::now();
     let (mut pool, first, second) = all_with_the_first(start);
     assert_eq!(told(&mut pool, start), [(first, 50)]);
-    // Silent for a lease: the rest is taken back too.
+    // Silent for a lease: the rest is taken back too, which keeps nobody from what was taken first.
     assert!(told(&mut pool, start + us(1001)).contains(&(first, 0)));
-    let settled = start + us(3999);
-    assert!(told(&mut pool, settled).iter().all(|(m, limit)| *m != second || *limit == 0));
-    let settled = start + us(4001);
-    assert!(told(&mut pool, settled).contains(&(second, 50)));
+    assert!(told(&mut pool, start + us(2999)).iter().all(|(m, limit)| *m != second || *limit == 0));
+    assert!(told(&mut pool, start + us(3001)).contains(&(second, 25)));
+    assert_eq!(pool.free(), 25);
+    let _ = told(&mut pool, start + us(4001));
+    assert_eq!(pool.free(), 75);
 }
 
 #[test]

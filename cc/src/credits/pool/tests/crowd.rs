@@ -340,6 +340,7 @@ fn ports() -> PoolConfig {
         member_blocks: 0,
         reserve_blocks: 0,
         read_blocks: 0,
+        newcomers: 0,
     }
 }
 
