@@ -3,10 +3,10 @@
 use arbitrary::{Arbitrary, Unstructured};
 use rnic::sim::Net;
 use rnic::{
-    Access, AddressVector, Bind, CompletionQueue, ConnectOptions, Destination, Device, FlushKind, Gather,
-    Gid, MemoryRegion, MemoryWindow, Mtu, MwType, NotDestroyed, Operation, ProtectionDomain, Psn, QKey,
-    QpAttr, QpCap, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Remote, Rereg, SendFlags, SendWr, Sge,
-    SharedReceiveQueue, SrqInit, SrqModify,
+    Access, AddressHandle, AddressVector, Bind, CompletionQueue, ConnectOptions, Destination, Device,
+    FlushKind, Gather, Gid, MemoryRegion, MemoryWindow, Mtu, MwType, NotDestroyed, Operation,
+    ProtectionDomain, Psn, QKey, QpAttr, QpCap, QpInit, QpState, QpType, Qpn, QueuePair, RecvWr, Remote,
+    Rereg, SendFlags, SendWr, Sge, SharedReceiveQueue, SrqInit, SrqModify, XrcDomain,
 };
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ enum Call {
     ModifySrq { srq: u8, wr: Option<u32>, limit: Option<u32> },
     PostSrq { srq: u8, data: Data },
     DestroySrq { srq: u8 },
-    CreateQp { kind: u8, cq: u8, srq: Option<u8>, caps: Option<[u32; 5]>, all: bool },
+    CreateQp { kind: u8, cq: u8, srq: Option<u8>, xrcd: u8, caps: Option<[u32; 5]>, all: bool },
     DestroyQp { qp: u8 },
     Connect { qp: u8, other: u8, mtu: u8, access: u32, timeout: u8, retries: u8, rnr: u8, depth: u8 },
     State { qp: u8, state: u8 },
@@ -46,6 +46,11 @@ enum Call {
     Fault { which: u8 },
     Port { up: bool },
     Pass { micros: u16 },
+    OpenXrcd,
+    CloseXrcd { xrcd: u8 },
+    CreateXrcSrq { xrcd: u8, cq: u8, wr: u32 },
+    CreateAh { there: bool, index: u8 },
+    DestroyAh { ah: u8 },
 }
 
 /// Local bytes of a work request.
@@ -78,6 +83,8 @@ struct Attributes {
 const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 const MTUS: [Mtu; 5] = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
+/// The key of datagram queue pairs.
+const QKEY: QKey = QKey(0x1357);
 const FAULTS: [&str; 4] = ["tx data p=0.2 drop", "rx ack drop", "tx reorder 2", "rx dup"];
 
 /// Makes any calls in any order on two devices in virtual time, and takes everything down.
@@ -110,7 +117,17 @@ struct Side {
     mrs: Vec<MemoryRegion>,
     mws: Vec<MemoryWindow>,
     srqs: Vec<SharedReceiveQueue>,
+    xrcds: Vec<XrcDomain>,
+    ahs: Vec<AddressHandle>,
     qps: Vec<QueuePair>,
+}
+
+/// What one side knows of the other.
+struct Peer {
+    address: std::net::IpAddr,
+    memory: Remote,
+    qpns: Vec<Qpn>,
+    srqns: Vec<u32>,
 }
 
 fn pick<T>(list: &[T], which: u8) -> Option<&T> {
@@ -135,7 +152,7 @@ fn destroy<T>(list: &mut Vec<T>, which: u8, how: impl FnOnce(T) -> Result<(), No
 }
 
 /// A size that takes little memory, or that no device has.
-const fn sane(size: u32) -> u32 {
+pub(super) const fn sane(size: u32) -> u32 {
     if size & 0x8000_0000 == 0 { size % 300 } else { size }
 }
 
@@ -152,7 +169,7 @@ impl Program {
             let pd = device.alloc_pd().expect("a domain");
             let cq = device.create_cq(64).expect("a queue");
             let (mrs, mws, srqs, qps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-            Side { device, pd, cqs: vec![cq], mrs, mws, srqs, qps }
+            Side { device, pd, cqs: vec![cq], mrs, mws, srqs, xrcds: Vec::new(), ahs: Vec::new(), qps }
         };
         let sides = [side(), side()];
         Self { net, sides }
@@ -173,12 +190,14 @@ impl Program {
                     rd_atomic: depth,
                     ..ConnectOptions::default()
                 };
-                let _ = qp.connect(&other.address(), &options);
-                let _ = other.connect(&qp.address(), &options);
+                for (qp, to) in [(qp, other), (other, qp)] {
+                    // Those of datagrams cannot be connected.
+                    let _ = qp.connect(&to.address(), &options).or_else(|_| qp.activate(QKEY));
+                }
             }
             call => {
-                let remote = self.sides[1].mrs.first().map(|mr| mr.remote(0));
-                self.sides[0].call(call, remote.unwrap_or_default());
+                let peer = self.sides[1].as_peer();
+                self.sides[0].call(call, &peer);
                 self.sides.swap(0, 1);
             }
         }
@@ -194,8 +213,33 @@ impl Program {
 }
 
 impl Side {
-    fn call(&mut self, call: Call, remote: Remote) {
+    fn as_peer(&self) -> Peer {
+        Peer {
+            address: self.device.address(),
+            memory: self.mrs.first().map(|mr| mr.remote(0)).unwrap_or_default(),
+            qpns: self.qps.iter().map(QueuePair::qpn).collect(),
+            srqns: self.srqs.iter().map(SharedReceiveQueue::srqn).collect(),
+        }
+    }
+
+    fn call(&mut self, call: Call, peer: &Peer) {
         match call {
+            Call::OpenXrcd => keep(&mut self.xrcds, self.device.open_xrcd()),
+            Call::CloseXrcd { xrcd } => destroy(&mut self.xrcds, xrcd, XrcDomain::close),
+            Call::CreateXrcSrq { xrcd, cq, wr } => {
+                let (Some(xrcd), Some(cq)) = (pick(&self.xrcds, xrcd), pick(&self.cqs, cq)) else { return };
+                let init = SrqInit { max_wr: sane(wr), ..SrqInit::default() };
+                keep(&mut self.srqs, self.pd.create_xrc_srq(&init, xrcd, cq));
+            }
+            Call::CreateAh { there, index } => {
+                let to = if there { peer.address } else { self.device.address() };
+                keep(&mut self.ahs, self.pd.create_ah(&AddressVector::new(Gid::from(to), index & 1)));
+            }
+            Call::DestroyAh { ah } => {
+                if let Some(at) = usize::from(ah).checked_rem(self.ahs.len()) {
+                    self.ahs.swap_remove(at);
+                }
+            }
             Call::CreateCq { cqe } => keep(&mut self.cqs, self.device.create_cq(sane(cqe))),
             Call::ResizeCq { cq, cqe } => _ = pick(&self.cqs, cq).map(|cq| cq.resize(sane(cqe))),
             Call::DestroyCq { cq } => destroy(&mut self.cqs, cq, CompletionQueue::destroy),
@@ -228,11 +272,11 @@ impl Side {
                 }
             }
             Call::Port { up } => self.device.inject_port_state(up).expect("not forked"),
-            call => self.call_about_memory(call, remote),
+            call => self.call_about_memory(call, peer),
         }
     }
 
-    fn call_about_memory(&mut self, call: Call, remote: Remote) {
+    fn call_about_memory(&mut self, call: Call, peer: &Peer) {
         match call {
             Call::Register { len, access } => {
                 keep(&mut self.mrs, self.pd.register(len.into(), rights(access)));
@@ -270,13 +314,15 @@ impl Side {
                 let _ = qp.unbind_mw(1, mw);
             }
             Call::DeallocWindow { mw } => destroy(&mut self.mws, mw, MemoryWindow::dealloc),
-            call => self.call_about_queue_pairs(call, remote),
+            call => self.call_about_queue_pairs(call, peer),
         }
     }
 
-    fn call_about_queue_pairs(&mut self, call: Call, remote: Remote) {
+    fn call_about_queue_pairs(&mut self, call: Call, peer: &Peer) {
         match call {
-            Call::CreateQp { kind, cq, srq, caps, all } => self.create_qp(kind, cq, srq, caps, all),
+            Call::CreateQp { kind, cq, srq, xrcd, caps, all } => {
+                self.create_qp(kind, cq, srq, xrcd, caps, all);
+            }
             Call::DestroyQp { qp } => destroy(&mut self.qps, qp, QueuePair::destroy),
             Call::State { qp, state } => {
                 let state = STATES[usize::from(state) % STATES.len()];
@@ -290,7 +336,7 @@ impl Side {
                 }
             }
             Call::PostSend { qp, what, data, to, mr, at, word, flags } => {
-                let wr = self.send(what, &data, to, mr, at, word, flags, remote);
+                let wr = self.send(what, &data, to, mr, at, word, flags, peer);
                 let _ = pick(&self.qps, qp).map(|qp| qp.post_send(wr));
             }
             Call::PostRecv { qp, data } => {
@@ -307,12 +353,16 @@ impl Side {
         }
     }
 
-    fn create_qp(&mut self, kind: u8, cq: u8, srq: Option<u8>, caps: Option<[u32; 5]>, all: bool) {
+    fn create_qp(&mut self, kind: u8, cq: u8, srq: Option<u8>, xrcd: u8, caps: Option<[u32; 5]>, all: bool) {
         let qp_type = QpType::ALL[usize::from(kind) % QpType::ALL.len()];
         let Some(cq) = pick(&self.cqs, cq) else { return };
         let mut init = QpInit { qp_type, sq_sig_all: all, ..QpInit::rc(cq, cq) };
         if qp_type == QpType::XrcSend {
             init = QpInit::xrc_send(cq);
+        }
+        if qp_type == QpType::XrcRecv {
+            let Some(xrcd) = pick(&self.xrcds, xrcd) else { return };
+            return keep(&mut self.qps, self.device.create_qp(&QpInit::xrc_recv(xrcd)));
         }
         init.srq = srq.and_then(|srq| pick(&self.srqs, srq)).cloned();
         if let Some([send_wr, recv_wr, send_sge, recv_sge, inline]) = caps {
@@ -355,11 +405,11 @@ impl Side {
         at: u16,
         word: u64,
         flags: u8,
-        remote: Remote,
+        peer: &Peer,
     ) -> SendWr {
         let remote = match to & 3 {
             0 => Remote { addr: word, rkey: word as u32 },
-            _ => Remote { addr: remote.addr.wrapping_add(at.into()), ..remote },
+            _ => Remote { addr: peer.memory.addr.wrapping_add(at.into()), ..peer.memory },
         };
         let imm = (flags & 0x40 != 0).then_some(word as u32);
         let flush =
@@ -384,15 +434,16 @@ impl Side {
         };
         let wr = SendWr::new(3, operation, self.gather(data));
         let wr = wr.flags(SendFlags::from_bits_retain(u32::from(flags & 7)));
-        let path = || AddressVector::new(Gid::from(self.device.address()), at as u8 & 1).into();
-        match to >> 6 {
-            0 | 1 => wr,
-            2 => wr.to(Destination::XrcSrq(word as u32)),
-            _ => wr.to(Destination::Datagram {
-                path: path(),
-                qpn: Qpn::new(at.into()),
-                qkey: QKey(word as u32),
-            }),
+        let key = if word & 1 == 0 { QKEY } else { QKey(word as u32) };
+        let qpn = pick(&peer.qpns, word as u8 >> 1).copied().unwrap_or(Qpn::new(at.into()));
+        match (to >> 6, pick(&self.ahs, at as u8)) {
+            (0 | 1, _) => wr,
+            (2, _) => wr.to(Destination::XrcSrq(pick(&peer.srqns, at as u8).copied().unwrap_or(word as u32))),
+            (_, Some(ah)) => wr.to(ah.datagram(qpn, key)),
+            (_, None) => {
+                let path = AddressVector::new(Gid::from(self.device.address()), at as u8 & 1).into();
+                wr.to(Destination::Datagram { path, qpn: Qpn::new(at.into()), qkey: QKey(word as u32) })
+            }
         }
     }
 
@@ -412,6 +463,10 @@ impl Side {
         for cq in std::mem::take(&mut self.cqs) {
             cq.destroy().expect("nothing completes to it");
         }
+        for xrcd in std::mem::take(&mut self.xrcds) {
+            xrcd.close().expect("nothing is in it");
+        }
+        self.ahs.clear();
         self.pd.destroy().expect("nothing is in it");
     }
 }
