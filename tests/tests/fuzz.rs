@@ -98,6 +98,11 @@ fn any_calls_in_any_order() {
     run(find("verbs"));
 }
 
+#[test]
+fn any_calls_of_c_programs() {
+    run(find("c_calls"));
+}
+
 /// Each has a program for the fuzzer and is run above; and the inputs stay small.
 #[test]
 fn every_target_is_fuzzed_and_tested() {

@@ -10,7 +10,7 @@
 //! - `hub`: the devices of this process. All contexts of one share one socket.
 //! - The rest is named after the objects of verbs.
 
-mod abi;
+pub mod abi;
 mod ah;
 mod call;
 mod channel;

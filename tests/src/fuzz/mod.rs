@@ -4,6 +4,7 @@
 //! `tests/corpus/NAME` and seeded mutations of them (`tests/tests/fuzz.rs`). None of them needs a build of its own: they
 //! compute the ICRC of what they say, so that packets get past it as they are.
 
+mod c_calls;
 mod captures;
 mod datagrams;
 mod packets;
@@ -12,6 +13,7 @@ mod rig;
 mod settings;
 mod verbs;
 
+pub use c_calls::c_calls;
 pub use captures::captures;
 pub use datagrams::datagrams;
 pub use packets::packets;
@@ -33,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("partners", partners),
     ("settings", settings),
     ("verbs", verbs),
+    ("c_calls", c_calls),
 ];
 
 /// The next byte; 0 where there are none left.

@@ -7,17 +7,16 @@
 #[expect(
     clippy::use_self,
     clippy::allow_attributes_without_reason,
-    dead_code,
+    missing_docs,
     non_camel_case_types,
     non_snake_case,
-    unreachable_pub,
     reason = "generated from C headers, under their names"
 )]
 mod bindings {
     include!("bindings.rs");
 }
 
-pub(crate) use bindings::*;
+pub use bindings::*;
 
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
