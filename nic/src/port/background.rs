@@ -7,9 +7,10 @@
 #![expect(unsafe_code, reason = "ppoll takes a list that nix wants borrowed from objects that may go away")]
 
 use super::Port;
+use super::handover::{Rest, Sleeper};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,13 +44,6 @@ const LOOK: Duration = Duration::from_millis(10);
 /// each event.
 const POLLING: u32 = 16;
 
-/// The thread runs, or does not exist.
-const AWAKE: u8 = 0;
-/// The program polls; the thread looks again within [`STANDBY`].
-const ASIDE: u8 = 1;
-/// The thread waits for packets, timers and wishes.
-const BLOCKED: u8 = 2;
-
 /// Whether the program polls.
 struct PollWatch {
     seen: u32,
@@ -72,13 +66,8 @@ impl PollWatch {
 pub(crate) struct Background {
     /// Wakes the thread. Made with the thread.
     wake: OnceLock<EventFd>,
-    /// What the thread is doing: one of the three constants.
-    mode: AtomicU8,
-    /// When the thread wakes by itself if it is blocked, in nanoseconds after `epoch`.
-    sleeps_until: AtomicU64,
-    /// The program is about to sleep: polls so far do not count.
-    handover: AtomicBool,
-    stop: AtomicBool,
+    /// What the thread is doing. Its instants are nanoseconds after `epoch`.
+    sleeper: Sleeper,
     epoch: Instant,
     socket: AtomicI32,
     /// What becomes readable when a multicast group has something; -1 before the first group.
@@ -92,10 +81,7 @@ impl Background {
     pub(super) fn new() -> Self {
         Self {
             wake: OnceLock::new(),
-            mode: AtomicU8::new(AWAKE),
-            sleeps_until: AtomicU64::new(u64::MAX),
-            handover: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
+            sleeper: Sleeper::new(),
             epoch: Instant::now(),
             socket: AtomicI32::new(-1),
             groups: AtomicI32::new(-1),
@@ -140,7 +126,7 @@ impl Background {
 
     /// Ends the thread and waits for it.
     pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
+        self.sleeper.stop();
         self.signal();
         let thread = crate::queue::locked(&self.thread).take();
         if let Some(thread) = thread
@@ -153,9 +139,7 @@ impl Background {
 
     /// The program is about to sleep.
     pub(super) fn take_over(&self) {
-        self.handover.store(true, Ordering::SeqCst);
-        // Blocked on the socket it serves the port already; only from standby it has to be fetched.
-        if self.mode.load(Ordering::SeqCst) == ASIDE {
+        if self.sleeper.hand_over() {
             self.signal();
         }
     }
@@ -177,7 +161,7 @@ impl Background {
 
     /// Work was left undone. In standby the program polls, and does it itself; blocked, the thread has to know.
     pub(super) fn wake_now(&self) {
-        if self.mode.load(Ordering::SeqCst) == BLOCKED {
+        if self.sleeper.has_to_know() {
             self.signal();
         }
     }
@@ -185,9 +169,7 @@ impl Background {
     /// Makes sure that the thread is awake when the engine's next timer is due.
     pub(super) fn wake_before(&self, due: Option<Instant>) {
         let Some(due) = due else { return };
-        if self.mode.load(Ordering::SeqCst) == BLOCKED
-            && self.sleeps_until.load(Ordering::SeqCst) > self.nanos(due)
-        {
+        if self.sleeper.sleeps_past(self.nanos(due)) {
             self.signal();
         }
     }
@@ -212,7 +194,7 @@ impl Background {
         let mut memory_until = active_until;
         // A program that polled, and did not say that it sleeps, may be looking at its memory.
         let mut awake = false;
-        while !self.stop.load(Ordering::SeqCst) {
+        while !self.sleeper.stops() {
             let Some(port) = port.upgrade() else { break };
             let now = Instant::now();
             let standby = if now < memory_until { STANDBY_FOR_MEMORY } else { STANDBY };
@@ -221,7 +203,8 @@ impl Background {
                 port.look_at_host();
                 next_look = now + LOOK;
             }
-            if self.handover.swap(false, Ordering::SeqCst) {
+            if self.sleeper.takes_over() {
+                // Polls so far do not count.
                 (watch.polling, awake) = (false, false);
             }
             let publish = port.publish_if_due(now);
@@ -229,7 +212,7 @@ impl Background {
             if watch.polling {
                 port.sweep();
                 drop(port);
-                if self.sleep(ASIDE, || (Some(Instant::now() + standby), false)) {
+                if self.sleep(Rest::Aside, || (Some(Instant::now() + standby), false)) {
                     next_look = now;
                 }
                 continue;
@@ -239,7 +222,7 @@ impl Background {
             if busy && may_be_answered && awake {
                 // It may want this very core to do so.
                 drop(port);
-                if self.sleep(ASIDE, || (Some(Instant::now() + HOLD), false)) {
+                if self.sleep(Rest::Aside, || (Some(Instant::now() + HOLD), false)) {
                     next_look = now;
                 }
                 (active_until, memory_until) = (now + SPIN, now + MEMORY);
@@ -250,7 +233,7 @@ impl Background {
                     let (due, listens) = port.next_wanted();
                     (due.into_iter().chain(publish).min(), listens)
                 };
-                if self.sleep(BLOCKED, until) {
+                if self.sleep(Rest::Blocked, until) {
                     next_look = now;
                 }
             }
@@ -259,15 +242,13 @@ impl Background {
 
     /// Sleeps until the instant that `until` names, a wish, news of the host, or, if it says so, a packet. Returns whether
     /// there are news of the host.
-    fn sleep(&self, mode: u8, until: impl FnOnce() -> (Option<Instant>, bool)) -> bool {
+    fn sleep(&self, why: Rest, until: impl FnOnce() -> (Option<Instant>, bool)) -> bool {
         let Some(wake) = self.wake.get() else { return false };
-        let mut news = false;
-        self.sleeps_until.store(u64::MAX, Ordering::SeqCst);
-        self.mode.store(mode, Ordering::SeqCst);
-        // Only now: whoever changes something from here on sees the mode, and what changed before is seen here.
-        let (until, listens) = until();
-        self.sleeps_until.store(until.map_or(u64::MAX, |at| self.nanos(at)), Ordering::SeqCst);
-        if !self.stop.load(Ordering::SeqCst) && !self.handover.load(Ordering::SeqCst) {
+        let look = || {
+            let (until, listens) = until();
+            (until.map_or(u64::MAX, |at| self.nanos(at)), (until, listens))
+        };
+        let wait = |(until, listens): (Option<Instant>, bool)| {
             let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
             let [socket, groups] = if listens {
                 [self.socket.load(Ordering::Relaxed), self.groups.load(Ordering::SeqCst)]
@@ -281,10 +262,9 @@ impl Background {
                 // Empties the counter. It is not empty, and who else would read it?
                 let _ = wake.read();
             }
-            news = changed;
-        }
-        self.mode.store(AWAKE, Ordering::SeqCst);
-        news
+            changed
+        };
+        self.sleeper.sleep(why, look, wait).unwrap_or(false)
     }
 }
 

@@ -10,9 +10,13 @@ mod courtesy;
 mod exit;
 mod fork;
 mod groups;
+mod handover;
 mod host;
 mod io;
 mod lane;
+#[cfg(test)]
+mod model;
+mod primitives;
 mod published;
 mod throttle;
 
@@ -31,13 +35,14 @@ use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use courtesy::Courtesy;
+use handover::Bell;
 use host::Host;
 use nix::time::{ClockId, clock_gettime};
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -76,7 +81,7 @@ pub(crate) struct Port {
     /// Not dropped in a forked child, whose copies of the descriptors are closed already.
     lane: ManuallyDrop<PiMutex<Lane>>,
     doorbells: Mutex<Vec<Qpn>>,
-    rung: AtomicBool,
+    bell: Bell,
     /// Moves with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
@@ -123,7 +128,7 @@ impl Port {
             address: engine.config().address,
             lane: ManuallyDrop::new(PiMutex::new(Lane::new(engine, io, clocks))),
             doorbells: Mutex::default(),
-            rung: AtomicBool::new(false),
+            bell: Bell::new(),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             courtesy: Courtesy::new(),
@@ -265,10 +270,7 @@ impl Port {
     /// Leaves word that the inbox of a queue pair holds work, and drives the engine if nobody does.
     fn ring(&self, qpn: Qpn) {
         locked(&self.doorbells).push(qpn);
-        self.rung.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `release`: either the holder sees the doorbell, or we get the lock.
-        fence(Ordering::SeqCst);
-        if let Some(lane) = self.lane.try_lock() {
+        if let Some(lane) = self.bell.ring(|| self.lane.try_lock()) {
             self.release(lane);
         }
     }
@@ -335,15 +337,9 @@ impl Port {
 
     /// When the next turn is wanted, if no packet comes before, and whether one that comes is wanted before.
     fn next_wanted(&self) -> (Option<Instant>, bool) {
-        let (due, listens) = {
-            let lane = self.lane.lock();
-            (lane.poll_timeout(Instant::now()), lane.listens())
-        };
-        // As in `release`: whoever posted during the look found the lock taken, and relies on who had it. That is the
-        // thread which asks here, so it must not sleep.
-        fence(Ordering::SeqCst);
-        let due = if self.rung.load(Ordering::Relaxed) { Some(Instant::now()) } else { due };
-        (due, listens)
+        let look = |lane: &PiGuard<'_, Lane>| (lane.poll_timeout(Instant::now()), lane.listens());
+        let ((due, listens), rings) = self.bell.look(self.lane.lock(), look);
+        (if rings { Some(Instant::now()) } else { due }, listens)
     }
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over at once.
@@ -365,41 +361,38 @@ impl Port {
     }
 
     /// Lets go of the engine, after taking in what was posted meanwhile.
-    fn release<'a>(&'a self, mut lane: PiGuard<'a, Lane>) {
+    fn release<'a>(&'a self, lane: PiGuard<'a, Lane>) {
+        let serve = |lane: &mut PiGuard<'a, Lane>, rings| self.serve(lane, rings);
+        // Wakers are the program's code, which must not meet the lock.
+        let after = |woken: Vec<Waker>| woken.into_iter().for_each(Waker::wake);
+        self.bell.release(lane, || self.lane.try_lock(), serve, after);
+    }
+
+    /// What is done before the lock is let go of. Returns whom to wake then.
+    fn serve(&self, lane: &mut Lane, rings: bool) -> Vec<Waker> {
+        // Takes no memory while it is empty.
         let mut woken = Vec::new();
-        loop {
-            if self.rung.swap(false, Ordering::Relaxed) {
-                self.stir(&mut lane);
-                for qpn in std::mem::take(&mut *locked(&self.doorbells)) {
-                    lane.engine.ring(qpn);
-                }
-                lane.transmit(self.now());
+        if rings {
+            self.stir(lane);
+            for qpn in std::mem::take(&mut *locked(&self.doorbells)) {
+                lane.engine.ring(qpn);
             }
-            if lane.engine.has_event_news() || lane.io.has_failed() {
-                self.attend(&mut lane, &mut woken);
-            }
-            if lane.engine.has_notifications() {
-                lane.engine.take_notifications().for_each(|cq| cq.deliver(&mut woken));
-            }
-            if let Some(background) = &self.background {
-                if lane.has_work() {
-                    background.wake_now();
-                } else {
-                    background.wake_before(lane.next_timer());
-                }
-            }
-            drop(lane);
-            // Wakers are the program's code, which must not meet the lock.
-            woken.drain(..).for_each(Waker::wake);
-            fence(Ordering::SeqCst);
-            if !self.rung.load(Ordering::Relaxed) {
-                return;
-            }
-            match self.lane.try_lock() {
-                Some(again) => lane = again,
-                None => return,
+            lane.transmit(self.now());
+        }
+        if lane.engine.has_event_news() || lane.io.has_failed() {
+            self.attend(lane, &mut woken);
+        }
+        if lane.engine.has_notifications() {
+            lane.engine.take_notifications().for_each(|cq| cq.deliver(&mut woken));
+        }
+        if let Some(background) = &self.background {
+            if lane.has_work() {
+                background.wake_now();
+            } else {
+                background.wake_before(lane.next_timer());
             }
         }
+        woken
     }
 
     /// Waits until `ready` gives something or `timeout` has passed. In virtual time it is the simulation that moves

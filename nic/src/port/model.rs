@@ -1,0 +1,270 @@
+//! Every order in which threads of a program and the background thread can meet at a port, tried by loom.
+//!
+//! The hand-over is compiled here a second time, from the same source, with loom's atomics. The engine is a count of work,
+//! the lock loom's mutex, which excludes as the real one does (whose priorities loom knows nothing of), and the descriptor
+//! that wakes the thread is one that stays readable, as the real one. Nothing else ever wakes it here: no packet comes, and
+//! no time passes. So work that is left behind is left for good, which loom reports as a deadlock.
+
+use handover::{Bell, Rest, Sleeper};
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Arc, Mutex, MutexGuard, Notify};
+use loom::thread;
+
+#[expect(clippy::duplicate_mod, reason = "once with each kind of atomics")]
+#[path = "handover.rs"]
+mod handover;
+
+mod primitives {
+    pub(super) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+}
+
+/// What is behind the lock.
+#[derive(Default)]
+struct Engine {
+    /// Work that was taken in, to be done by a turn.
+    undone: u32,
+    done: u32,
+    /// When the next timer is due.
+    timer: Option<u64>,
+}
+
+struct Port {
+    lane: Mutex<Engine>,
+    /// Work of those who did not get the lock: the inboxes, and the list of doorbells.
+    inbox: Mutex<u32>,
+    bell: Bell,
+    sleeper: Sleeper,
+    wake: Notify,
+    /// What time it is: some passes before each post, and whoever looks at the engine asks with the lock held. loom switches
+    /// between threads only where they share something, and this makes it try that the lock is found taken.
+    now: AtomicU64,
+}
+
+type Guard<'a> = MutexGuard<'a, Engine>;
+
+impl Port {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            lane: Mutex::new(Engine::default()),
+            inbox: Mutex::new(0),
+            bell: Bell::new(),
+            sleeper: Sleeper::new(),
+            wake: Notify::new(),
+            now: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        self.lane.lock().expect("no panic")
+    }
+
+    /// Whether there is work, and when the next timer is due.
+    fn look(&self, lane: &Engine) -> (bool, Option<u64>) {
+        let now = self.now.load(Ordering::Relaxed);
+        (lane.undone > 0, lane.timer.map(|due| due.max(now)))
+    }
+
+    fn try_lock(&self) -> Option<Guard<'_>> {
+        self.lane.try_lock().ok()
+    }
+
+    /// As `Port::post_list`.
+    fn post(&self) {
+        self.now.fetch_add(1, Ordering::Relaxed);
+        let lane = match self.try_lock() {
+            Some(mut lane) => {
+                lane.undone += 1;
+                Some(lane)
+            }
+            None => {
+                *self.inbox.lock().expect("no panic") += 1;
+                self.bell.ring(|| self.try_lock())
+            }
+        };
+        lane.into_iter().for_each(|lane| self.release(lane));
+    }
+
+    /// As `Port::release`.
+    fn release<'a>(&'a self, lane: Guard<'a>) {
+        let serve = |lane: &mut Guard<'a>, rings| {
+            if rings {
+                lane.undone += std::mem::take(&mut *self.inbox.lock().expect("no panic"));
+            }
+            let wake = match lane.timer {
+                _ if lane.undone > 0 => self.sleeper.has_to_know(),
+                Some(due) => self.sleeper.sleeps_past(due),
+                None => false,
+            };
+            if wake {
+                self.wake.notify();
+            }
+        };
+        self.bell.release(lane, || self.try_lock(), serve, |()| {});
+    }
+
+    /// A turn: all work that was taken in is done. Returns how much there has been.
+    fn turn(&self) -> u32 {
+        let mut lane = self.lock();
+        lane.done += std::mem::take(&mut lane.undone);
+        self.release(lane);
+        self.lock().done
+    }
+
+    /// As `Background::sleep`. Work to be done is a reason not to sleep, and so is word of it.
+    fn sleep(&self, why: Rest) {
+        let look = || {
+            let ((work, timer), rings) = self.bell.look(self.lock(), |lane| self.look(lane));
+            let until = if work || rings { 0 } else { timer.unwrap_or(u64::MAX) };
+            (until, until)
+        };
+        // At an instant that was looked up the thread wakes by itself.
+        self.sleeper.sleep(why, look, |until| {
+            if until == u64::MAX {
+                self.wake.wait();
+            }
+        });
+    }
+
+    /// What the background thread does until it has done so much, or is to end.
+    fn serve_in_background(&self, work: u32) {
+        while !self.sleeper.stops() && self.turn() < work {
+            self.sleep(Rest::Blocked);
+        }
+    }
+}
+
+/// All orders with at most this many forced switches between threads: what is lost is lost with two or three.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+#[test]
+fn what_two_threads_post_at_once_is_taken_in() {
+    loom::model(|| {
+        let port = Port::new();
+        let other = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.post())
+        };
+        port.post();
+        other.join().expect("no panic");
+        assert_eq!(*port.inbox.lock().expect("no panic"), 0, "word that nobody heard");
+        assert_eq!(port.lock().undone, 2);
+    });
+}
+
+#[test]
+fn what_is_posted_while_the_thread_goes_to_sleep_is_done() {
+    explore(|| {
+        let port = Port::new();
+        let background = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.serve_in_background(2))
+        };
+        port.post();
+        port.post();
+        background.join().expect("no panic");
+        assert_eq!(port.lock().done, 2);
+    });
+}
+
+#[test]
+fn what_two_threads_post_while_the_thread_goes_to_sleep_is_done() {
+    explore(|| {
+        let port = Port::new();
+        let spawn = |act: fn(&Port)| {
+            let port = Arc::clone(&port);
+            thread::spawn(move || act(&port))
+        };
+        let background = spawn(|port| port.serve_in_background(2));
+        let other = spawn(Port::post);
+        port.post();
+        other.join().expect("no panic");
+        background.join().expect("no panic");
+        assert_eq!(port.lock().done, 2);
+    });
+}
+
+/// A timer that is set while the thread sleeps for longer wakes it; here it is one that is due at once.
+#[test]
+fn a_timer_that_is_set_while_the_thread_goes_to_sleep_is_kept() {
+    explore(|| {
+        let port = Port::new();
+        let background = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                while port.lock().timer.is_none() {
+                    port.sleep(Rest::Blocked);
+                }
+            })
+        };
+        let mut lane = port.lock();
+        lane.timer = Some(1);
+        port.release(lane);
+        background.join().expect("no panic");
+    });
+}
+
+/// The program leaves its last work undone, because it polls, and then sleeps on a channel instead.
+#[test]
+fn the_thread_takes_over_from_a_program_that_sleeps() {
+    explore(|| {
+        let port = Port::new();
+        let background = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                while !port.sleeper.takes_over() {
+                    // In standby the thread leaves the engine to the program; here no time passes.
+                    port.sleeper.sleep(Rest::Aside, || (u64::MAX, ()), |()| port.wake.wait());
+                }
+                port.serve_in_background(1);
+            })
+        };
+        port.post();
+        if port.sleeper.hand_over() {
+            port.wake.notify();
+        }
+        background.join().expect("no panic");
+    });
+}
+
+#[test]
+fn the_thread_ends_when_it_is_told_to() {
+    explore(|| {
+        let port = Port::new();
+        let background = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.serve_in_background(1))
+        };
+        port.sleeper.stop();
+        port.wake.notify();
+        background.join().expect("no panic");
+    });
+}
+
+/// The judge judged: a thread that sleeps after a look at the engine alone misses what is posted during the look.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_bell_a_post_is_lost() {
+    explore(|| {
+        let port = Port::new();
+        let background = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || {
+                while port.turn() < 1 {
+                    let look = || (u64::MAX, port.look(&port.lock()).0);
+                    let wait = |work: bool| {
+                        if !work {
+                            port.wake.wait()
+                        }
+                    };
+                    port.sleeper.sleep(Rest::Blocked, look, wait);
+                }
+            })
+        };
+        port.post();
+        background.join().expect("no panic");
+    });
+}
