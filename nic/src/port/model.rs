@@ -243,28 +243,3 @@ fn the_thread_ends_when_it_is_told_to() {
         background.join().expect("no panic");
     });
 }
-
-/// The judge judged: a thread that sleeps after a look at the engine alone misses what is posted during the look.
-#[test]
-#[should_panic(expected = "deadlock")]
-fn without_the_bell_a_post_is_lost() {
-    explore(|| {
-        let port = Port::new();
-        let background = {
-            let port = Arc::clone(&port);
-            thread::spawn(move || {
-                while port.turn() < 1 {
-                    let look = || (u64::MAX, port.look(&port.lock()).0);
-                    let wait = |work: bool| {
-                        if !work {
-                            port.wake.wait()
-                        }
-                    };
-                    port.sleeper.sleep(Rest::Blocked, look, wait);
-                }
-            })
-        };
-        port.post();
-        background.join().expect("no panic");
-    });
-}
