@@ -278,7 +278,7 @@ impl Side {
         // SAFETY: the context is open, and the domain there or NULL.
         unsafe {
             let table = table(self.context);
-            if kind % 2 == 0 {
+            if kind.is_multiple_of(2) {
                 self.mrs.extend(made(table.alloc_null_mr.expect("offered")(pd), MAKE));
                 return;
             }

@@ -186,9 +186,9 @@ impl Side {
                 || self.mws.iter().any(|of| used(&(**of).pd))
                 || self.ahs.iter().any(|of| used(&(**of).pd))
         };
-        // SAFETY: likewise.
         match kind {
             _ if pointed_to && kind != Domain::Own => return,
+            // SAFETY: it is there.
             Domain::Imported => unsafe { ibv_unimport_pd(pd) },
             // SAFETY: likewise.
             _ if !done(unsafe { ibv_dealloc_pd(pd) }, END) => return,
