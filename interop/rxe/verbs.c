@@ -233,66 +233,62 @@ static int do_qp(int at)
 	return 0;
 }
 
-static int to_init(struct ibv_qp *qp)
+// All attributes that a line can name; each step of a connection takes its own of them.
+static struct ibv_qp_attr attributes(const union ibv_gid *gid)
 {
 	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = number("access", 0), .qkey = number("qkey", 0)
-	};
-	int last = qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
-
-	return ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | last);
-}
-
-static int to_rtr(struct ibv_qp *qp, const union ibv_gid *gid)
-{
-	int mtu = 0, mask = IBV_QP_STATE;
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTR,
+		.port_num = 1,
+		.qp_access_flags = number("access", 0),
+		.qkey = number("qkey", 0),
+		.path_mtu = IBV_MTU_256,
 		.dest_qp_num = number("qpn", 0),
+		.sq_psn = number("psn", 0),
 		.rq_psn = number("rpsn", 0),
-		.max_dest_rd_atomic = number("rd", 1),
+		.timeout = number("timeout", 14),
+		.retry_cnt = number("retry", 7),
+		.rnr_retry = number("rnr", 7),
 		.min_rnr_timer = number("minrnr", 12),
+		.max_rd_atomic = number("rd", 1),
+		.max_dest_rd_atomic = number("rd", 1),
 		.ah_attr = { .is_global = 1, .port_num = 1,
 			     .grh = { .dgid = *gid, .sgid_index = gid_index, .hop_limit = 64 } },
 	};
 
-	while (mtu < IBV_MTU_4096 && 128u << mtu < number("mtu", 1024))
-		mtu++;
-	attr.path_mtu = mtu;
-	if (qp->qp_type != IBV_QPT_UD)
-		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	return ibv_modify_qp(qp, &attr, mask);
-}
-
-static int to_rts(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTS,
-		.sq_psn = number("psn", 0),
-		.timeout = number("timeout", 14),
-		.retry_cnt = number("retry", 7),
-		.rnr_retry = number("rnr", 7),
-		.max_rd_atomic = number("rd", 1),
-	};
-	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	return ibv_modify_qp(qp, &attr, mask);
+	while (attr.path_mtu < IBV_MTU_4096 && 128u << attr.path_mtu < number("mtu", 1024))
+		attr.path_mtu++;
+	return attr;
 }
 
 static int do_connect(int at)
 {
+	static const struct {
+		enum ibv_qp_state state;
+		// What each queue pair takes, a connected one (rc, uc), a reliable one (rc), one of datagrams (ud).
+		int any, connected, reliable, datagrams;
+	} steps[] = {
+		{ IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT, IBV_QP_ACCESS_FLAGS, 0, IBV_QP_QKEY },
+		{ IBV_QPS_RTR, 0, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+		  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER, 0 },
+		{ IBV_QPS_RTS, IBV_QP_SQ_PSN, 0,
+		  IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC, 0 },
+	};
+	enum ibv_qp_type type = qps[at]->qp_type;
 	union ibv_gid gid = { 0 };
-	int error;
+	int error = 0;
 
-	if (qps[at]->qp_type != IBV_QPT_UD && !read_gid(word_count > 2 ? words[2] : NULL, &gid))
+	if (type != IBV_QPT_UD && !read_gid(word_count > 2 ? words[2] : NULL, &gid))
 		return fail(EINVAL);
-	error = to_init(qps[at]);
-	error = error ? error : to_rtr(qps[at], &gid);
-	return done(error ? error : to_rts(qps[at]));
+	struct ibv_qp_attr attr = attributes(&gid);
+
+	for (size_t step = 0; step < sizeof(steps) / sizeof(steps[0]) && !error; step++) {
+		int own = type == IBV_QPT_UD ? steps[step].datagrams : steps[step].connected;
+
+		if (type == IBV_QPT_RC)
+			own |= steps[step].reliable;
+		attr.qp_state = steps[step].state;
+		error = ibv_modify_qp(qps[at], &attr, IBV_QP_STATE | steps[step].any | own);
+	}
+	return done(error);
 }
 
 static int do_ah(int at)
