@@ -130,6 +130,13 @@ pub(crate) fn run(command: &str) -> String {
     text
 }
 
+/// What the counters of a packet filter's rules say, in the order of the rules: packets.
+pub(crate) fn packets(rules: &str) -> Vec<u64> {
+    let words: Vec<_> = rules.split_whitespace().collect();
+    let counts = words.windows(2).filter(|pair| pair[0] == "packets").map(|pair| pair[1].parse());
+    counts.collect::<Result<_, _>>().expect("counters")
+}
+
 /// A counter of rxe0.
 pub(crate) fn counter(name: &str) -> u64 {
     let text = run(&format!("cat /sys/class/infiniband/rxe0/ports/1/hw_counters/{name}"));

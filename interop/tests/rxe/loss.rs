@@ -53,9 +53,7 @@ fn drop_arriving() {
 /// How many it dropped, and no longer does.
 fn stop_dropping() -> u64 {
     let rules = guest::run("nft list table inet loss; nft delete table inet loss");
-    let words: Vec<_> = rules.split_whitespace().collect();
-    let at = words.iter().position(|word| *word == "packets").expect("the counter of a rule");
-    words[at + 1].parse().expect("a number")
+    *guest::packets(&rules).first().expect("the counter of a rule")
 }
 
 /// How often rxe had reason to send again.

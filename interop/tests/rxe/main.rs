@@ -5,6 +5,7 @@
 
 mod api;
 mod case;
+mod congestion;
 mod data;
 mod datagrams;
 mod death;
@@ -29,7 +30,7 @@ pub(crate) type Test = (&'static str, fn());
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn tests() -> impl Iterator<Item = Test> {
-    let groups: [&[Test]; 7] = [
+    let groups: [&[Test]; 8] = [
         data::TESTS,
         datagrams::TESTS,
         errors::TESTS,
@@ -37,6 +38,7 @@ fn tests() -> impl Iterator<Item = Test> {
         death::TESTS,
         programs::TESTS,
         wire::TESTS,
+        congestion::TESTS,
     ];
     groups.into_iter().flatten().copied()
 }
