@@ -156,14 +156,27 @@ impl<'a> Talk<'a> {
             let receive = succeeded(self.responder.completion(self.qps[1]), id);
             kind.check_receive(receive, length, seed ^ 0x8000_0000);
         }
-        self.check(kind, length);
+        self.check(kind, length, seed);
     }
 
-    fn check(&mut self, kind: Kind, length: usize) {
+    /// A WRITE whose end the responder is not told, and behind it an empty message, whose end it is.
+    pub(crate) fn untold_write(&mut self, length: usize) {
+        self.post(Kind::Write, length);
+        let seed = self.count;
+        succeeded(self.requester.completion(self.qps[0]), u64::from(seed));
+        self.post(Kind::Send, 0);
+        for at in [0, 1] {
+            let end: &mut dyn End = if at == 0 { self.requester } else { self.responder };
+            succeeded(end.completion(self.qps[at]), u64::from(self.count));
+        }
+        self.check(Kind::Write, length, seed);
+    }
+
+    fn check(&mut self, kind: Kind, length: usize, seed: u32) {
         let at = usize::from(kind != Kind::Read);
         let end: &mut dyn End = if at == 0 { self.requester } else { self.responder };
         let memory = self.memory[at];
-        end.check(memory.part(MARGIN, length), self.count);
+        end.check(memory.part(MARGIN, length), seed);
         let margin = usize::try_from(MARGIN).expect("small");
         let behind = Part { offset: MARGIN + length as u64, ..memory.part(0, margin) };
         end.same(memory.part(0, margin), 0xee);

@@ -61,7 +61,7 @@ fn unreliable(pairing: Pairing, ip: Ip, mtu: u32) {
         let options = Options { mtu, ..Options::default() };
         let mut talk = Talk::new(requester, responder, QpType::Uc, &options, 65_536);
         for &length in &lengths {
-            // A WRITE without immediate data does not tell the responder when it has arrived.
+            talk.untold_write(length);
             for kind in [Kind::Send, Kind::SendImm, Kind::WriteImm] {
                 talk.message(kind, length);
             }
@@ -104,32 +104,41 @@ fn atomics(pairing: Pairing, ip: Ip) {
     });
 }
 
-/// The responder opens a window; the requester writes and reads through it, and closes it with a SEND.
+/// The responder opens a window; the requester writes through it, closes it with a SEND, of one packet or of three, and finds
+/// it closed.
 fn windows(pairing: Pairing, ip: Ip) {
     pairing.both_ways(ip, |requester, responder| {
         let [a, b] = connect([requester, responder], QpType::Rc, &Options::default());
-        let near = requester.register(64, all_rights());
+        let near = requester.register(4096, all_rights());
         let far = responder.register(4096, all_rights() | Access::MW_BIND);
         let window = responder.window();
         let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let rkey = responder.bind(b, 1, window, far.part(100, 200), rights);
-        succeeded(responder.completion(b), 1);
+        let mut opened = 0;
+        for (length, seed) in [(9, 5), (3001, 6)] {
+            let rkey = responder.bind(b, 1, window, far.part(100, 200), rights);
+            succeeded(responder.completion(b), 1);
+            assert_ne!(rkey, opened, "a window has a new key each time");
+            opened = rkey;
 
-        requester.fill(near.part(0, 64), 5);
-        let inside = rnic::Remote { addr: far.remote.addr + 110, rkey };
-        let write = Operation::Write { remote: inside, imm: None };
-        requester.post(a, 2, write, Some(near.part(0, 64)), None);
-        succeeded(requester.completion(a), 2);
-        responder.check(far.part(110, 64), 5);
+            requester.fill(near.part(0, length.max(64)), seed);
+            let inside = rnic::Remote { addr: far.remote.addr + 110, rkey };
+            let write = Operation::Write { remote: inside, imm: None };
+            requester.post(a, 2, write, Some(near.part(0, 64)), None);
+            succeeded(requester.completion(a), 2);
+            // The pattern does not depend on how much of it there is.
+            responder.check(far.part(110, 64), seed);
 
-        responder.recv(b, 3, Some(far.part(0, 64)));
-        let close = Operation::Send { imm: None, invalidate: Some(rkey) };
-        requester.post(a, 3, close, Some(near.part(0, 9)), None);
-        succeeded(requester.completion(a), 3);
-        let receive = succeeded(responder.completion(b), 3);
-        assert_eq!((receive.flags & WITH_INV, receive.imm_or_rkey), (WITH_INV, rkey), "{receive:?}");
-        responder.check(far.part(0, 9), 5);
+            responder.recv(b, 3, Some(far.part(0, length)));
+            let close = Operation::Send { imm: None, invalidate: Some(rkey) };
+            requester.post(a, 3, close, Some(near.part(0, length)), None);
+            succeeded(requester.completion(a), 3);
+            let receive = succeeded(responder.completion(b), 3);
+            let found = (receive.flags & WITH_INV, receive.imm_or_rkey, receive.length as usize);
+            assert_eq!(found, (WITH_INV, rkey, length), "{receive:?}");
+            responder.check(far.part(0, length), seed);
+        }
 
+        let inside = rnic::Remote { addr: far.remote.addr + 110, rkey: opened };
         let read = Operation::Read { remote: inside };
         requester.post(a, 4, read, Some(near.part(0, 64)), None);
         assert_eq!(requester.completion(a).status, WcStatus::RemAccessErr, "the window is closed");
