@@ -1,7 +1,8 @@
 //! Linux rxe in a virtual machine as a peer: rnic's Rust API and programs under `rnic run` against the kernel.
 //!
 //! `interop/rxe/boot` starts the guest, once for all tests here, on a network that only it and this process have: this
-//! program starts itself again inside. The tests run one after another, each with objects of its own on both sides.
+//! program starts itself again inside, and a second time, for a few of the tests, as a user who has no rights. The tests run
+//! one after another, each with objects of its own on both sides.
 
 mod api;
 mod case;
@@ -15,11 +16,11 @@ mod guest;
 mod lines;
 mod loss;
 mod programs;
+mod restart;
 mod wire;
 
 use std::panic::{self, AssertUnwindSafe};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -43,45 +44,10 @@ fn tests() -> impl Iterator<Item = Test> {
     groups.into_iter().flatten().copied()
 }
 
-/// What this host lacks, if it cannot start the guest.
-fn missing() -> Option<String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let has = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    if let Some(program) = ["qemu-system-x86_64", "unshare", "setpriv", "ip"].iter().find(|p| !has(p)) {
-        return Some(format!("{program} is not installed"));
-    }
-    if !guest::folder().join("initramfs").is_file() {
-        return Some("interop/rxe/install has not been run".to_owned());
-    }
-    let inside = "ip tuntap add tap0 mode tap";
-    let users: &[&str] = if guest::is_root() { &["-n"] } else { &["-Urn"] };
-    let tap = Command::new("unshare").args(users).args(["sh", "-c", inside]).output();
-    match tap {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(format!(
-            "no network of its own with a tap device: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        )),
-        Err(error) => Some(format!("unshare: {error}")),
-    }
-}
-
-/// Starts this program again on the network of a guest.
-fn restart_beside_a_guest() -> ExitCode {
-    if let Some(what) = missing() {
-        println!("SKIPPED: {} tests against Linux rxe: {what}", tests().count());
-        println!("test result: ok. 0 passed; 0 failed; {} ignored", tests().count());
-        return ExitCode::SUCCESS;
-    }
-    // What is to be run is built outside: inside there is no network.
-    guest::build();
-    let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("rxe/boot");
-    let this: PathBuf = std::env::current_exe().expect("the path of this test");
-    let mut command = Command::new(boot);
-    command.arg(this).args(std::env::args_os().skip(1));
-    let target = guest::folder().parent().expect("a target folder").to_path_buf();
-    let status = command.env("CARGO_TARGET_DIR", target).status().expect("interop/rxe/boot");
-    ExitCode::from(u8::from(!status.success()))
+/// The tests whose names contain one of the words that this program was called with; all, without words.
+fn chosen() -> Vec<Test> {
+    let words: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    tests().filter(|(name, _)| words.is_empty() || words.iter().any(|word| name.contains(word))).collect()
 }
 
 /// Runs one test; what it said if it failed.
@@ -91,15 +57,13 @@ fn failure(test: fn()) -> Option<String> {
 }
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
-    let (filter, count) = (words.next().unwrap_or_default(), tests().count());
-    let chosen: Vec<_> = tests().filter(|(name, _)| name.contains(&filter)).collect();
+    let (chosen, count) = (chosen(), tests().count());
     if std::env::args().any(|word| word == "--list") {
         chosen.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     if std::env::var_os("RXE_LOG").is_none() {
-        return restart_beside_a_guest();
+        return restart::beside_guests(&chosen);
     }
     if chosen.iter().any(|(name, _)| name.starts_with("wire::")) {
         wire::watch();
@@ -112,7 +76,8 @@ fn main() -> ExitCode {
         }
     }));
     let started = Instant::now();
-    println!("\nrunning {} tests", chosen.len());
+    let network = std::env::var("RXE_NETWORK").unwrap_or_default();
+    println!("\nrunning {} tests on a network of kind {network}", chosen.len());
     let mut failures = Vec::new();
     for (name, test) in &chosen {
         let began = Instant::now();
