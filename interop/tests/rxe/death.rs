@@ -28,8 +28,13 @@ const LENGTH: usize = 1 << 20;
 /// So many messages of that take two seconds, at the 30 MB/s that an emulated host does: a kill takes a part of one.
 const MESSAGES: usize = 60;
 
-/// Posts more than is done in a moment, lets `kill` do it, and looks at how all of it ends.
-fn survive(survivor: &mut dyn End, mut victim: Box<dyn End>, kill: impl FnOnce(Box<dyn End>)) {
+/// Posts more than is done in a moment, lets `kill` do it, and looks at how all of it ends: with one of `errors`.
+fn survive(
+    survivor: &mut dyn End,
+    mut victim: Box<dyn End>,
+    kill: impl FnOnce(Box<dyn End>),
+    errors: &[WcStatus],
+) {
     let qp = {
         let mut talk = Talk::new(survivor, &mut *victim, QpType::Rc, &options(), LENGTH);
         talk.message(Kind::Write, LENGTH);
@@ -43,7 +48,7 @@ fn survive(survivor: &mut dyn End, mut victim: Box<dyn End>, kill: impl FnOnce(B
     let statuses: Vec<_> = ends.iter().map(|wc| wc.status).collect();
     let done = statuses.iter().take_while(|status| **status == WcStatus::Success).count();
     assert!(statuses.len() == MESSAGES && done < MESSAGES, "{statuses:?}");
-    assert_eq!(statuses[done], WcStatus::RetryExcErr, "{statuses:?}");
+    assert!(errors.contains(&statuses[done]), "{statuses:?}");
     assert!(statuses[done + 1..].iter().all(|status| *status == WcStatus::WrFlushErr), "{statuses:?}");
     assert!(survivor.has_failed(qp));
     survivor.destroy(qp);
@@ -63,7 +68,9 @@ fn go_on(survivor: &mut dyn End, next: &mut dyn End) {
 
 fn peer_on_rxe(mut survivor: impl End, ip: Ip) {
     let victim = Box::new(Lines::in_guest(ip));
-    survive(&mut survivor, victim, |_| Lines::kill_in_guest());
+    // Linux takes what a process has away from it one by one: its memory may be gone before its queue pair.
+    let errors = [WcStatus::RetryExcErr, WcStatus::RemAccessErr];
+    survive(&mut survivor, victim, |_| Lines::kill_in_guest(), &errors);
     go_on(&mut survivor, &mut Lines::in_guest(ip));
 }
 
@@ -71,7 +78,7 @@ fn peer_on_rnic() {
     let mut survivor = Lines::in_guest(Ip::V4);
     let victim = Box::new(Lines::on_rnic(Ip::V4, &[]));
     // Dropped, it is killed.
-    survive(&mut survivor, victim, drop);
+    survive(&mut survivor, victim, drop, &[WcStatus::RetryExcErr]);
     go_on(&mut survivor, &mut Lines::on_rnic(Ip::V4, &[]));
     go_on(&mut survivor, &mut Api::new(Ip::V4));
 }
