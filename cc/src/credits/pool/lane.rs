@@ -168,15 +168,17 @@ impl Lane {
     }
 
     /// The sender's count is behind what arrived, and right: so many blocks more than it was lent may arrive, which it is
-    /// lent now. `None` if it is not behind, if blocks that were taken back may still arrive, or if `bank` has not so many.
+    /// lent now, as far as a limit can say it: one beyond that looked to the sender as if it had none. How many these are;
+    /// `None` if it is not behind, if blocks that were taken back may still arrive, or if `bank` has not so many.
     pub(super) fn step_back(&mut self, fctbs: u16, bank: u32) -> Option<u16> {
         let behind = distance(fctbs, self.received);
-        let lent = self.lent.checked_add(behind)?;
-        if behind == 0 || lent > WINDOW || self.recall.is_some() || u32::from(behind) > bank {
+        if behind == 0 || behind > WINDOW || self.recall.is_some() {
             return None;
         }
+        let lent = (self.lent + behind).min(WINDOW - 1);
+        let taken = lent.checked_sub(self.lent).filter(|taken| u32::from(*taken) <= bank)?;
         (self.received, self.lent) = (fctbs & MASK, lent);
-        Some(behind)
+        Some(taken)
     }
 
     /// `n` blocks arrived or were lost: those that were taken back first, because those were sent under an older limit.

@@ -120,6 +120,34 @@ fn a_sender_whose_packets_the_network_copied_does_not_wait_for_ever() {
     assert!(limits.iter().any(|(member, _)| *member == second), "{limits:?}: it is told how far it may go");
 }
 
+/// A limit that is too far ahead of what was sent is one that lies behind it.
+#[test]
+fn a_sender_whose_packets_were_counted_twice_goes_on_with_the_highest_limit_that_there_is() {
+    let start = Instant::now();
+    let config = PoolConfig { blocks: 10_000, share_blocks: u16::MAX, fcp_on_free_blocks: 1, ..config() };
+    let mut pool = Pool::new(config).expect("large enough");
+    let member = pool.join(start);
+    let mut sender = CreditSender::new(None);
+    let sends = |sender: &mut CreditSender, limits: Vec<(Member, u16)>| {
+        for (_, limit) in limits {
+            sender.handle_update(start, &update(Op::Normal, 0, limit));
+        }
+        sender.try_take(start, 10)
+    };
+    assert!(sends(&mut sender, told(&mut pool, start)));
+    for _ in 0..2 {
+        pool.handle_packet(start, member, 10).expect("lent");
+        pool.release(member, 10);
+    }
+    assert!(!sends(&mut sender, told(&mut pool, start)), "it is 2057 beyond what was sent");
+    let stalled = update(Op::Stalled, sender.fctbs(), 0);
+    for _ in 0..2 {
+        pool.handle_update(start, member, &stalled);
+    }
+    assert!(sends(&mut sender, told(&mut pool, start)));
+    pool.handle_packet(start, member, 10).expect("lent");
+}
+
 #[test]
 fn what_exceeds_a_share_comes_back_with_the_yield() {
     let start = Instant::now();
