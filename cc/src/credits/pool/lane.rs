@@ -81,6 +81,8 @@ pub(super) struct Lane {
     pub(super) waits: bool,
     /// The sender's count when it last said that it waits.
     pub(super) stalled_at: Option<u16>,
+    /// How far its count was behind what arrived, if it was so in the last update.
+    behind: Option<u16>,
     /// Is to be lent more while there is enough.
     pub(super) is_low: bool,
     /// Its limit has changed and was not yet told.
@@ -113,6 +115,7 @@ impl Lane {
             deaf_until: None,
             waits: false,
             stalled_at: None,
+            behind: None,
             is_low: false,
             changed: false,
             listed: true,
@@ -161,23 +164,26 @@ impl Lane {
             return None;
         }
         let lost = self.outstanding().min(missing.into());
+        self.behind = None;
         // No more than what is missing: it fits, and may be consumed.
         let old = self.consume(lost as u16).unwrap_or(0);
         self.received = fctbs & MASK;
         Some((lost, old))
     }
 
-    /// The sender's count is behind what arrived, and right: so many blocks more than it was lent may arrive, which it is
-    /// lent now, as far as a limit can say it: one beyond that looked to the sender as if it had none. How many these are;
-    /// `None` if it is not behind, if blocks that were taken back may still arrive, or if `bank` has not so many.
-    pub(super) fn step_back(&mut self, fctbs: u16, bank: u32) -> Option<u16> {
+    /// The sender's count is behind what arrived, and was so in the update before: so many blocks more than it was lent may
+    /// arrive, which it is lent now if it `waits`, as far as a limit can say it: one beyond that looked to the sender as if it
+    /// had none. How many these are; `None` if blocks that were taken back may still arrive, or if `bank` has not so many.
+    pub(super) fn step_back(&mut self, fctbs: u16, bank: u32, waits: bool) -> Option<u16> {
         let behind = distance(fctbs, self.received);
-        if behind == 0 || behind > WINDOW || self.recall.is_some() {
+        let before = self.behind.replace(behind)?;
+        if !waits || self.recall.is_some() {
             return None;
         }
-        let lent = (self.lent + behind).min(WINDOW - 1);
+        let received = advanced(self.received, MASK + 1 - behind.min(before));
+        let lent = distance(received, self.limit()).min(WINDOW - 1);
         let taken = lent.checked_sub(self.lent).filter(|taken| u32::from(*taken) <= bank)?;
-        (self.received, self.lent) = (fctbs & MASK, lent);
+        (self.received, self.lent, self.behind) = (received, lent, None);
         Some(taken)
     }
 

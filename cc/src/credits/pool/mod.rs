@@ -349,7 +349,7 @@ impl Pool {
     pub fn handle_update(&mut self, now: Instant, member: Member, update: &FlowControlPacket) {
         let Some(lane) = self.lane(member) else { return };
         let Some((lost, old)) = lane.catch_up(update.fctbs) else {
-            if update.op == Op::Stalled && self.step_back(now, member, update.fctbs) {
+            if self.step_back(now, member, update) {
                 self.stalled(now, member, update.fctbs);
             }
             return;
@@ -364,17 +364,16 @@ impl Pool {
         }
     }
 
-    /// A sender that waits says for the second time that it sent less than arrived here: something was counted twice,
-    /// because the network made copies. Its count is right. It may send what lies between the two as well; that came
-    /// back into the bank when the copies were read. False if that cannot be said yet, or the bank does not have so much.
-    fn step_back(&mut self, now: Instant, member: Member, fctbs: u16) -> bool {
+    /// A sender that waits says that it sent less than arrived here, and so did its update before: something was counted
+    /// twice, because the network made copies, or data came after an update that counted them. Its count is right. It may
+    /// send what lies between the two as well; that came back into the bank when the data were read. False if that cannot be
+    /// said yet, or the bank does not have so much. If it was said in error, of two updates that data overtook, the next
+    /// update puts it right.
+    fn step_back(&mut self, now: Instant, member: Member, update: &FlowControlPacket) -> bool {
         let bank = self.bank;
         let Some(lane) = self.lane(member) else { return false };
-        let is_repeated = lane.stalled_at.replace(fctbs) == Some(fctbs);
-        if !is_repeated {
-            return false;
-        }
-        let Some(taken) = lane.step_back(fctbs, bank) else { return false };
+        let waits = update.op == Op::Stalled;
+        let Some(taken) = lane.step_back(update.fctbs, bank, waits) else { return false };
         self.bank -= u32::from(taken);
         self.count(member);
         self.list(now, member);

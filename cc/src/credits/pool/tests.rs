@@ -109,12 +109,11 @@ fn a_sender_whose_packets_the_network_copied_does_not_wait_for_ever() {
     pool.release(second, 25);
     let _ = told(&mut pool, start);
     let at = start + us(10);
-    // It has sent 20, and waits: an old update would say the same, once.
-    let stalled = update(Op::Stalled, 20, 0);
+    // It has sent 18, 2 more, and waits: an update that data overtook would say so, too, but not the next one.
     let before = pool.lane(second).expect("a member").outstanding();
-    pool.handle_update(at, second, &stalled);
+    pool.handle_update(at, second, &update(Op::Normal, 18, 0));
     assert_eq!(pool.lane(second).expect("a member").outstanding(), before);
-    pool.handle_update(at, second, &stalled);
+    pool.handle_update(at, second, &update(Op::Stalled, 20, 0));
     assert_eq!(pool.lane(second).expect("a member").outstanding(), before + 5, "what it may send in fact");
     let limits = told(&mut pool, at);
     assert!(limits.iter().any(|(member, _)| *member == second), "{limits:?}: it is told how far it may go");
