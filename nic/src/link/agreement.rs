@@ -77,6 +77,11 @@ impl LinkProfile {
             Buffer::Socket(bytes) => (SAID, bytes - without_reserve(bytes)),
             Buffer::Cable => (0, 0),
         };
+        // At the other end of a cable is one peer.
+        let newcomers = match buffer {
+            Buffer::Socket(_) => NEWCOMERS,
+            Buffer::Cable => 0,
+        };
         let held_back = match buffer {
             Buffer::Socket(bytes) if emulated.is_none() => may_hold_back(bytes),
             _ => 0,
@@ -114,9 +119,14 @@ impl LinkProfile {
             said,
             reserve,
             held_back,
+            newcomers,
         }
     }
 }
+
+/// So many packets of the buffer are kept for partners that come anew. Our choice: a stock buffer has 40 or so, and a program
+/// that ended badly is seldom started again more often in the time that its credit takes to come back.
+const NEWCOMERS: u16 = 4;
 
 /// While packets wait in a socket buffer of `bytes`, Linux goes on charging it for those that were read, until they are a
 /// quarter of it (`forward_threshold` of net/ipv4/udp.c): their credit must not be given back before there is room.

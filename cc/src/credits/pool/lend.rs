@@ -46,7 +46,8 @@ impl Pool {
             _ => others,
         };
         let packet = u32::from(self.config.packet_blocks);
-        let kept = packet.saturating_mul(self.config.newcomers.into()).min(self.blocks() / 8);
+        // Whole packets: with less nobody could begin.
+        let kept = packet * u32::from(self.config.newcomers).min(self.blocks() / 8 / packet);
         let rest = bank.saturating_sub(kept);
         let part = rest / u32::try_from(parts).unwrap_or(u32::MAX);
         let most = match packet.saturating_sub(lent.into()) {

@@ -54,7 +54,7 @@ pub struct PoolConfig {
     /// What members said and was read may go on occupying the buffer while more packets wait: as much as each says at a
     /// time, and this many blocks at most. The pool lends so much less.
     pub read_blocks: u32,
-    /// So many packets are kept for members that have less than a packet's worth, an eighth of the pool at most. Who has been
+    /// So many packets are kept for members that have less than a packet's worth, of an eighth of the pool at most. Who has been
     /// lent the rest gives it back at once if it answers; but the peers of a program that was killed, and started again,
     /// would have nothing for it before `settle` is over.
     pub newcomers: u16,
@@ -377,6 +377,7 @@ impl Pool {
         self.bank -= u32::from(taken);
         self.count(member);
         self.list(now, member);
+        self.tell(member);
         true
     }
 

@@ -51,10 +51,6 @@ pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     gone: Duration::from_secs(2),
 };
 
-/// So many packets of the buffer are kept for partners that come anew. Our choice: a stock buffer has 40 or so, and a program
-/// that ended badly is seldom started again more often in the time that its credit takes to come back.
-const NEWCOMERS: u16 = 4;
-
 /// The largest packet that queue pairs send: 4 KiB, the headers of an XRC WRITE with immediate data, and the ICRC.
 const LARGEST: usize = 4096 + 12 + 4 + 16 + 4 + 4;
 
@@ -74,7 +70,7 @@ impl CreditSetup {
             member_blocks: self.said.div_ceil(self.block.max(1)),
             reserve_blocks: self.reserve / u32::from(self.block.max(1)),
             read_blocks: self.held_back / u32::from(self.block.max(1)),
-            newcomers: NEWCOMERS,
+            newcomers: self.newcomers,
             ..PoolConfig::default()
         }
     }

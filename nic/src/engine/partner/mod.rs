@@ -59,6 +59,8 @@ pub struct CreditSetup {
     pub reserve: u32,
     /// While more packets wait, so much of what was read last may still occupy the buffer, in bytes of what is counted.
     pub held_back: u32,
+    /// So many of the largest packets are kept for partners that come anew.
+    pub newcomers: u16,
 }
 
 /// What a port says and does between rnic peers.

@@ -27,6 +27,7 @@ fn credits(buffer: u32) -> PartnerSetup {
             said: 0,
             reserve: 0,
             held_back: 0,
+            newcomers: 0,
         }),
         rate: Rate::from_gbps(10),
         ..PartnerSetup::default()

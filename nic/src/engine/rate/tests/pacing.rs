@@ -360,6 +360,7 @@ fn pacing_and_link_credits_go_together() -> Result<()> {
                 said: 0,
                 reserve: 0,
                 held_back: 0,
+                newcomers: 0,
             }),
             rate: Rate::from_gbps(10),
             ..PartnerSetup::default()
