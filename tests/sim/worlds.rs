@@ -70,7 +70,7 @@ const FLOORS: &[(&str, u64)] = &[
     ("UC received WRITE imm", 502),
     ("UC send LOC_PROT_ERR", 6),
     ("UC send SUCCESS", 3322),
-    ("UC send WR_FLUSH_ERR", 128),
+    ("UC send WR_FLUSH_ERR", 50),
     ("UD SEND", 1567),
     ("UD SEND_WITH_IMM", 452),
     ("UD receive SUCCESS", 1398),

@@ -235,9 +235,13 @@ async fn a_channel_can_be_watched_by_tokio() -> Result<(), Error> {
     left.qp.connect(&right.address(), &rnic::ConnectOptions::default())?;
     right.connect(&left.qp.address(), &rnic::ConnectOptions::default())?;
     (0..64).try_for_each(|id| right.recv(id, Gather::Empty))?;
-    // One at a time, so that the receiver finds its queue empty again and again.
+    // One at a time, so that the receiver finds its queue empty again and again; and with pauses in between, because on a busy
+    // host it may never do so.
     let sender = std::thread::spawn(move || {
         (0..COUNT).try_for_each(|id| {
+            if id % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             left.qp.send(id, Gather::Empty)?;
             assert_eq!(left.wait()?.status, WcStatus::Success);
             Ok::<_, Error>(())

@@ -172,17 +172,28 @@ impl Lane {
     }
 
     /// The sender's count is behind what arrived, and was so in the update before: so many blocks more than it was lent may
-    /// arrive, which it is lent now if it `waits`, as far as a limit can say it: one beyond that looked to the sender as if it
-    /// had none. How many these are; `None` if blocks that were taken back may still arrive, or if `bank` has not so many.
+    /// arrive, which are lent now if it `waits`, as far as a limit can say it: one beyond that looked to the sender as if it
+    /// had none. If something was taken back, these are blocks of that. How many these are; `None` if `bank` has not so many.
     pub(super) fn step_back(&mut self, fctbs: u16, bank: u32, waits: bool) -> Option<u16> {
         let behind = distance(fctbs, self.received);
         let before = self.behind.replace(behind)?;
-        if !waits || self.recall.is_some() {
+        if !waits {
             return None;
         }
-        let received = advanced(self.received, MASK + 1 - behind.min(before));
-        let lent = distance(received, self.limit()).min(WINDOW - 1);
-        let taken = lent.checked_sub(self.lent).filter(|taken| u32::from(*taken) <= bank)?;
+        let step = behind.min(before);
+        let received = advanced(self.received, MASK + 1 - step);
+        let highest = distance(received, self.limit()).min(WINDOW - 1);
+        let returning = self.recall.as_mut().and_then(|recall| recall.parts.back_mut());
+        let (lent, taken) = match returning {
+            Some(_) => (self.lent, step),
+            None => (highest, highest.checked_sub(self.lent)?),
+        };
+        if u32::from(taken) > bank {
+            return None;
+        }
+        if let Some((_, rest)) = returning {
+            *rest += u32::from(taken);
+        }
         (self.received, self.lent, self.behind) = (received, lent, None);
         Some(taken)
     }

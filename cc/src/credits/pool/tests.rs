@@ -147,6 +147,24 @@ fn a_sender_whose_packets_were_counted_twice_goes_on_with_the_highest_limit_that
     pool.handle_packet(start, member, 10).expect("lent");
 }
 
+/// Its answer to what was taken back is not heard while its count seems to be an old one.
+#[test]
+fn a_sender_that_was_counted_twice_is_believed_while_something_is_taken_back() {
+    let start = Instant::now();
+    let (mut pool, first, _) = all_with_the_first(start);
+    assert_eq!(told(&mut pool, start), [(first, 50)]);
+    pool.handle_packet(start, first, 10).expect("lent");
+    pool.handle_packet(start, first, 10).expect("a copy");
+    pool.release(first, 20);
+    pool.handle_update(start, first, &update(Op::Yielded, 10, 50));
+    assert_eq!(pool.lane(first).expect("a member").outstanding(), 80, "it was taken for an old one");
+    pool.handle_update(start, first, &update(Op::Stalled, 10, 0));
+    assert_eq!(pool.lane(first).expect("a member").outstanding(), 90, "it sent no more than 10");
+    pool.handle_update(start, first, &update(Op::Yielded, 10, 50));
+    assert_eq!(pool.lane(first).expect("a member").outstanding(), 50);
+    pool.audit();
+}
+
 #[test]
 fn what_exceeds_a_share_comes_back_with_the_yield() {
     let start = Instant::now();
