@@ -1,7 +1,7 @@
 //! One pass out: from the queue pairs that are ready to trains of packets.
 
 use super::drains::Allowance;
-use super::partner::{Partners, PauseGate};
+use super::partner::{Partners, PauseGate, largest_packet};
 use super::peers::{Flights, PACKET_OVERHEAD, Peer};
 use super::rate::Limit;
 use super::{Engine, EngineConfig, QpEntry, Remote};
@@ -223,7 +223,7 @@ impl Engine {
         let peer = self.peers.find_mut(id)?;
         let partner = peer.partner.as_deref_mut()?;
         let (theirs, lane) = (partner.theirs, partner.lanes.get_mut(vl)?);
-        let size = (entry.qp.next_payload() + PACKET_OVERHEAD) as usize;
+        let size = largest_packet(entry.qp.next_payload() as usize);
         let mut room = theirs.packets(lane.sender.available(now).into(), size, max_packets);
         let alone = lane.waiting.is_empty();
         // First come, first served: who is not called stands behind those who wait.

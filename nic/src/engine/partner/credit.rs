@@ -51,8 +51,20 @@ pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     gone: Duration::from_secs(2),
 };
 
-/// The largest packet that queue pairs send: 4 KiB, the headers of an XRC WRITE with immediate data, and the ICRC.
-const LARGEST: usize = 4096 + 12 + 4 + 16 + 4 + 4;
+/// The most that a packet with data has around them: the headers of an XRC WRITE with immediate data, and the ICRC.
+const AROUND_DATA: usize = 12 + 4 + 16 + 4 + 4;
+
+/// The longest packet without data: an XRC atomic, and the ICRC.
+const WITHOUT_DATA: usize = 12 + 4 + 28 + 4;
+
+/// The largest packet that queue pairs send.
+const LARGEST: usize = largest_packet(4096);
+
+/// How long a packet with so much data is at the most.
+pub(in crate::engine) const fn largest_packet(data: usize) -> usize {
+    let all = data.next_multiple_of(4) + AROUND_DATA;
+    if all < WITHOUT_DATA { WITHOUT_DATA } else { all }
+}
 
 impl CreditSetup {
     pub(super) fn pool(&self) -> PoolConfig {

@@ -18,7 +18,7 @@ mod tests;
 mod unreleased;
 
 pub(crate) use blocks::Blocks;
-pub(super) use credit::CREDIT_TIMES;
+pub(super) use credit::{CREDIT_TIMES, largest_packet};
 pub(super) use message::Message;
 pub(super) use pause::PauseGate;
 

@@ -2,7 +2,7 @@
 
 use super::{CreditSetup, PartnerSetup};
 use crate::sim::{DeviceSetup, Net};
-use crate::{ConnectOptions, Device, RcEnd, Result, WcStatus};
+use crate::{ConnectOptions, Device, Gather, Operation, RcEnd, Result, WcStatus};
 use cc::Rate;
 use cc::pfc::{Action, PauseFrame, Quanta, WatchdogConfig};
 use qp::wire::mad::MAD_LEN;
@@ -237,6 +237,40 @@ fn forged(of: &Device, to: &Device) -> Option<(Arrival, Vec<u8>)> {
     packet.extend(mad);
     packet.extend(icrc::compute(&arrival.flow(), arrival.ident, &packet).to_le_bytes());
     Some((arrival, packet))
+}
+
+/// A WRITE with immediate data has more headers than one without, and padding besides: with credit for just the length of its
+/// data it waits.
+#[test]
+fn credit_is_for_a_packet_with_all_of_its_headers() -> Result<()> {
+    let net = Net::new();
+    // Two full packets, so that each of these meets another rest.
+    let setup = credits(9000);
+    let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+    exchange(&a, &b, 1 << 16)?;
+    let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
+    let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+    let source = left.register(&[7; 1500])?;
+    let target = right.register_remote(1500)?;
+    for chunk in (1..=1500).collect::<Vec<_>>().chunks(16) {
+        for len in chunk {
+            right.qp.recv(0, Gather::Empty)?;
+            let write = Operation::Write { remote: target.remote(0), imm: Some(1) };
+            left.qp.post(*len as u64, write, source.slice(0..*len)?)?;
+        }
+        for _ in chunk {
+            done(&left)?;
+            done(&right)?;
+        }
+    }
+    for device in [&a, &b] {
+        let counters = device.counters();
+        assert_eq!(counters.port.excessive_buffer_overrun_errors, 0);
+        assert_eq!(counters.qp.retransmitted_pkts, 0);
+    }
+    let stalls = a.counters().port.credit_stalls;
+    assert!(stalls > 20, "it waited {stalls} times only");
+    Ok(())
 }
 
 /// Whoever says to be another program at a partner's address is not believed unless it hears what is asked there.
