@@ -129,12 +129,13 @@ impl World<'_> {
             receipts.push(Receipt { conn: c, side, messages, since });
         }
         if let Some(change) = sent.window {
-            let owner = if change == WindowChange::ClosePeers { 1 - side } else { side };
+            let owner = if matches!(change, WindowChange::ClosePeers(_)) { 1 - side } else { side };
             if let Some(window) = &mut conn.ends[owner].window {
                 match (change, success) {
                     (WindowChange::Open, true) => window.opening = Opening::Open,
-                    // Its owner may have seen that before, and have opened it again.
-                    (WindowChange::ClosePeers, _) if window.opening != Opening::Closing => {}
+                    // Its owner may have seen that before, and have opened it again, for another to close.
+                    (WindowChange::ClosePeers(key), _)
+                        if window.opening != Opening::Closing || window.key != key => {}
                     _ => window.opening = Opening::Closed,
                 }
             }

@@ -24,8 +24,8 @@ pub(crate) enum WindowChange {
     Open,
     /// Closes the window of this side.
     Close,
-    /// Closes the peer's.
-    ClosePeers,
+    /// Closes the peer's, which has this key.
+    ClosePeers(u32),
 }
 
 /// A send work request.

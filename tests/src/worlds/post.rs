@@ -178,9 +178,7 @@ impl World<'_> {
         };
         let mut sent = self.draft(id, Operation::Send { imm, invalidate });
         sent.place = place;
-        if invalidate.is_some() {
-            sent.window = Some(WindowChange::ClosePeers);
-        }
+        sent.window = invalidate.map(WindowChange::ClosePeers);
         let message = Message { id, bytes, imm, invalidated: invalidate, is_write: false, delivered: 0 };
         // A READ through the window may be answered later, or once more.
         let fence = invalidate.is_some() && !self.conns[c].ends[side].reading.is_empty();
