@@ -222,6 +222,13 @@ fn nobody_waits_for_room_without_having_asked_for_an_acknowledgement() {
     replay(include_str!("worlds/a_small_window_and_its_acknowledgements.json"));
 }
 
+/// A shrunk script: the answers to READs took more than one train, and what was left of them stood in line for room in a window
+/// that the READs held.
+#[test]
+fn answers_do_not_wait_for_the_room_of_what_they_answer() {
+    replay(include_str!("worlds/answers_behind_a_full_window.json"));
+}
+
 fn replay(script: &str) {
     let plan: Plan = serde_json::from_str(script).expect("a plan");
     assert_eq!(run(&plan, &Options::default()).violation, None);

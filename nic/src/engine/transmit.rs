@@ -328,8 +328,16 @@ impl Engine {
         let in_vain = more && budget.requests == 0 && charge == 0;
         // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so. One whose turn is
         // over does not wait as long as there is room: nobody might call it, if the answers to all others are lost.
-        let waits = in_vain
-            || more && budget.requests == 0 && (!peer.waiting.is_empty() || peer.is_nearly_full(room, full));
+        // Answers need no room, and free that of the requests that they answer.
+        let waits = !entry.qp.wants_to_answer()
+            && (in_vain
+                || more
+                    && budget.requests == 0
+                    && (!peer.waiting.is_empty() || peer.is_nearly_full(room, full)));
+        if !waits && called && in_vain {
+            // Its requests go when it has answered.
+            entry.called = true;
+        }
         if waits && !entry.waiting {
             entry.waiting = true;
             if called && in_vain {

@@ -372,6 +372,12 @@ impl QueuePair {
         self.requester.since_ack_request > 0 && self.next_psn() != self.unacked_psn()
     }
 
+    /// Whether it has something to answer.
+    #[must_use]
+    pub fn wants_to_answer(&self) -> bool {
+        self.responder.has_responses()
+    }
+
     /// Whether an acknowledgement is the next that it has to answer: it needs no budget, while a READ response, and what
     /// waits behind one, does.
     #[must_use]
