@@ -94,7 +94,8 @@ fn settled(peer: &mut Peer) -> u64 {
 
 #[test]
 fn an_address_is_taken_away_and_put_back_under_traffic() {
-    const COUNT: u64 = 3000;
+    // Far from done when the address goes, even if the program that takes it away does not get to run for a while.
+    const COUNT: u64 = 10_000;
     let Some(mut pair) = Pair::v4() else { return };
     assert_eq!(port(&mut pair.b), (true, 1024, vec![("::ffff:10.9.0.2".into(), Some("eth0".into()))]));
     pair.begin(COUNT);
@@ -103,6 +104,7 @@ fn an_address_is_taken_away_and_put_back_under_traffic() {
         assert_eq!(pair.b.events(2), ["PORT_ERR", "GID_CHANGE"], "round {round}");
         assert_eq!(port(&mut pair.b), (false, 1024, vec![]));
         let before = settled(&mut pair.b);
+        assert!(before < COUNT, "traffic is interrupted");
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(arrived(&mut pair.b), before, "nothing arrives at an address that is not there");
         pair.cable.ends[1].ip("addr add 10.9.0.2/24 dev eth0");
@@ -110,7 +112,6 @@ fn an_address_is_taken_away_and_put_back_under_traffic() {
         assert!(is_active(&mut pair.b));
     }
     pair.end(COUNT);
-    assert!(pair.a.counter("local_ack_timeout_err") > 0, "traffic was interrupted");
     assert_eq!(pair.a.events_within(1, Duration::ZERO), [""; 0], "nothing happened to the other end");
 }
 
