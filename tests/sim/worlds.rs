@@ -229,6 +229,13 @@ fn answers_do_not_wait_for_the_room_of_what_they_answer() {
     replay(include_str!("worlds/answers_behind_a_full_window.json"));
 }
 
+/// A shrunk script: a port was unplugged while the other answered to its greeting. The one waited for credit of a partner that
+/// did not know of it, and asked for it again after 40 ms only, though it was greeted before.
+#[test]
+fn a_partner_that_missed_the_answer_is_met_soon() {
+    replay(include_str!("worlds/a_greeting_that_an_unplugged_port_lost.json"));
+}
+
 fn replay(script: &str) {
     let plan: Plan = serde_json::from_str(script).expect("a plan");
     assert_eq!(run(&plan, &Options::default()).violation, None);

@@ -68,7 +68,12 @@ impl Engine {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let partner = self.partners.at(arrival.src, arrival.src_port).ok_or(DropReason::Stranger)?;
+        let Some(partner) = self.partners.at(arrival.src, arrival.src_port) else {
+            if self.partners.is_active() {
+                self.meet_soon(now, arrival);
+            }
+            return Err(DropReason::Stranger);
+        };
         let is_ours = packet.port_message().is_some_and(|message| message.dest_slot == self.config.slot);
         if is_ours && self.handle_message(now, partner, packet) { Ok(()) } else { Err(DropReason::BadLength) }
     }

@@ -21,6 +21,10 @@ const LINK_PATIENCE: Duration = Duration::from_millis(4_000);
 /// The longest that a full window holds others up: until what left long ago is taken for gone, for each of eight tries.
 const WINDOW_PATIENCE: Duration = Duration::from_millis(8_000);
 
+/// The longest that a queue pair without a timeout holds up others, with packets that nobody will acknowledge: twice what is
+/// taken for gone.
+const HOLD_PATIENCE: Duration = Duration::from_millis(1_000);
+
 /// A SEND that succeeded: its receive must have completed by now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
@@ -64,6 +68,7 @@ impl<'p> World<'p> {
         let latency = plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
         let links = |word: &str| plan.hosts.iter().any(|host| host.link.contains(word));
         let waits_for_links = links("ib-credits") || links("pfc");
+        let waits_for_ever = plan.conns.iter().any(|conn| conn.service.is_reliable() && conn.timeout == 0);
         let mut world = Self {
             plan,
             options,
@@ -78,6 +83,8 @@ impl<'p> World<'p> {
             stall: if waits_for_links { LINK_PATIENCE } else { Duration::ZERO }
                 + if plan.hosts.iter().any(|host| host.window > 0) {
                     WINDOW_PATIENCE
+                } else if waits_for_ever {
+                    HOLD_PATIENCE
                 } else {
                     Duration::ZERO
                 },

@@ -230,6 +230,12 @@ impl Engine {
             pool.handle_update(now, member, update);
             self.partners.limits_due = true;
         }
+        if update.op == Op::Init && !lane.waiting.is_empty() {
+            // It knows this port anew, and heard no question from before.
+            lane.asked = 0;
+            lane.ask_again = Some(now + CREDIT_TIMES.ask);
+            self.timers.push(Reverse((now + CREDIT_TIMES.ask, Due::Partner(id))));
+        }
         if matches!(update.op, Op::Init | Op::Yielded) {
             // It gives nothing.
             return;

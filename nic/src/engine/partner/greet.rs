@@ -19,6 +19,10 @@ const TRIES: u8 = 3;
 /// And so long apart: long enough for a peer that has no processor, short enough to be there for a program of a second.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
+/// A peer that says something about a link that this side does not know of may be asked again so soon: an answer got lost, and
+/// the peer waits for credit. But no more often in all than others are.
+const ASK_SOON: Duration = Duration::from_micros(50);
+
 /// After so long, a peer that did not answer may be asked again, if it shows the sign: another program may be there now.
 const FORGET: Duration = Duration::from_secs(10);
 
@@ -29,6 +33,8 @@ const MAX_STRANGERS: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stranger {
     tries: u8,
+    /// When it was asked.
+    asked: Instant,
     /// When it may be asked again.
     next: Instant,
     transaction_id: u64,
@@ -42,6 +48,17 @@ impl Engine {
         }
     }
 
+    /// Somebody who shows the sign speaks as a partner does, and is none: who it is has to be known soon.
+    pub(in crate::engine) fn meet_soon(&mut self, now: Instant, arrival: &Arrival) {
+        if let Some(stranger) = self.partners.strangers.get_mut(&arrival.src)
+            && stranger.tries < TRIES
+            && now.saturating_duration_since(stranger.asked) >= ASK_SOON
+        {
+            stranger.next = now;
+        }
+        self.meet(now, arrival);
+    }
+
     /// Asks whoever is at an address, if it is time to.
     fn greet(&mut self, now: Instant, address: IpAddr) {
         let partners = &mut self.partners;
@@ -53,6 +70,7 @@ impl Engine {
             None if is_full => return,
             None => partners.strangers.entry(address).or_insert(Stranger {
                 tries: 0,
+                asked: now,
                 next: now,
                 transaction_id: partners.instance ^ u64::from(partners.sequence).rotate_right(16),
             }),
@@ -65,6 +83,7 @@ impl Engine {
             stranger.tries = 0;
         }
         stranger.tries += 1;
+        stranger.asked = now;
         stranger.next = now + if stranger.tries < TRIES { TRY_AGAIN } else { FORGET };
         let transaction_id = stranger.transaction_id;
         self.say_hello(Kind::Ask, transaction_id, address, Qpn::GSI);
