@@ -39,10 +39,11 @@ impl Engine {
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
             IcrcVerdict::Bad => return Err(DropReason::BadIcrc),
         }
+        let speaks = packet.info().transport == Transport::Rnic;
         if self.partners.is_active() && self.is_from_stranger() {
-            self.meet(now, arrival);
+            self.meet(now, arrival, speaks);
         }
-        if packet.info().transport == Transport::Rnic {
+        if speaks {
             return self.take_message(now, arrival, &packet);
         }
         if packet.dest_qpn().value() & 0xffff == Qpn::GSI.value() && self.take_hello(now, arrival, &packet) {
@@ -68,12 +69,7 @@ impl Engine {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let Some(partner) = self.partners.at(arrival.src, arrival.src_port) else {
-            if self.partners.is_active() {
-                self.meet_soon(now, arrival);
-            }
-            return Err(DropReason::Stranger);
-        };
+        let partner = self.partners.at(arrival.src, arrival.src_port).ok_or(DropReason::Stranger)?;
         let is_ours = packet.port_message().is_some_and(|message| message.dest_slot == self.config.slot);
         if is_ours && self.handle_message(now, partner, packet) { Ok(()) } else { Err(DropReason::BadLength) }
     }

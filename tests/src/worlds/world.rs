@@ -25,6 +25,17 @@ const WINDOW_PATIENCE: Duration = Duration::from_millis(8_000);
 /// taken for gone.
 const HOLD_PATIENCE: Duration = Duration::from_millis(1_000);
 
+/// How long a full window may hold up somebody in this plan.
+fn room_patience(plan: &Plan) -> Duration {
+    if plan.hosts.iter().any(|host| host.window > 0) {
+        WINDOW_PATIENCE
+    } else if plan.conns.iter().any(|conn| conn.service.is_reliable() && conn.timeout == 0) {
+        HOLD_PATIENCE
+    } else {
+        Duration::ZERO
+    }
+}
+
 /// A SEND that succeeded: its receive must have completed by now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
@@ -68,7 +79,6 @@ impl<'p> World<'p> {
         let latency = plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
         let links = |word: &str| plan.hosts.iter().any(|host| host.link.contains(word));
         let waits_for_links = links("ib-credits") || links("pfc");
-        let waits_for_ever = plan.conns.iter().any(|conn| conn.service.is_reliable() && conn.timeout == 0);
         let mut world = Self {
             plan,
             options,
@@ -80,14 +90,7 @@ impl<'p> World<'p> {
             // Both ways, what faults hold back (10 ms and 3 ms), and what waits in the queue of a slow port.
             air: Duration::from_nanos(latency * 2)
                 + Duration::from_millis(if plan.is_lossy() { 40 } else { 2 }),
-            stall: if waits_for_links { LINK_PATIENCE } else { Duration::ZERO }
-                + if plan.hosts.iter().any(|host| host.window > 0) {
-                    WINDOW_PATIENCE
-                } else if waits_for_ever {
-                    HOLD_PATIENCE
-                } else {
-                    Duration::ZERO
-                },
+            stall: if waits_for_links { LINK_PATIENCE } else { Duration::ZERO } + room_patience(plan),
             waits_for_links,
             cover: Coverage::default(),
             operations: 0,

@@ -7,8 +7,8 @@ use std::time::Instant;
 /// Blocks that were taken back: the limit was lowered, and they may still arrive.
 #[derive(Clone, Debug)]
 pub(super) struct Recall {
-    /// What was taken back and has not arrived, and when all limits from before that are void, whether the peer answers or
-    /// not: each time that more was taken back, the first one first.
+    /// When all limits from before are void, whether the peer answers or not, and what was taken back and has not arrived: a
+    /// part for each time that something was taken back, the first one first.
     parts: VecDeque<(Instant, u32)>,
     /// The first limit that was told since.
     asked: Option<u16>,
@@ -33,14 +33,12 @@ impl Recall {
         self.parts.push_back((until, more.into()));
     }
 
-    /// Up to `n` of the blocks arrived or were lost, those of the oldest limit first. How many there were.
-    fn consume(&mut self, n: u32) -> u32 {
-        let mut left = n;
+    /// So many of the blocks arrived or were lost, those of the oldest limit first.
+    fn consume(&mut self, mut n: u32) {
         for (_, rest) in &mut self.parts {
-            let taken = left.min(*rest);
-            (*rest, left) = (*rest - taken, left - taken);
+            let taken = n.min(*rest);
+            (*rest, n) = (*rest - taken, n - taken);
         }
-        n - left
     }
 
     /// What can no longer arrive, because the limits from before are void.

@@ -230,15 +230,15 @@ impl Engine {
             pool.handle_update(now, member, update);
             self.partners.limits_due = true;
         }
-        if update.op == Op::Init && !lane.waiting.is_empty() {
-            // It knows this port anew, and heard no question from before.
-            lane.asked = 0;
-            lane.ask_again = Some(now + CREDIT_TIMES.ask);
-            self.timers.push(Reverse((now + CREDIT_TIMES.ask, Due::Partner(id))));
-        }
-        if matches!(update.op, Op::Init | Op::Yielded) {
-            // It gives nothing.
-            return;
+        match update.op {
+            Op::Init => {
+                // It gives nothing, but knows this port anew, and heard no question from before: whoever waits asks again.
+                (lane.ask_again, lane.asked) = (None, 0);
+                self.call_lane(id, vl);
+                return;
+            }
+            Op::Yielded => return,
+            Op::Normal | Op::Stalled => {}
         }
         if lane.sender.handle_update(now, update) {
             // The limit was lowered: the partner hears that it is obeyed, behind all that was sent under the old one.

@@ -19,8 +19,8 @@ const TRIES: u8 = 3;
 /// And so long apart: long enough for a peer that has no processor, short enough to be there for a program of a second.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
-/// A peer that says something about a link that this side does not know of may be asked again so soon: an answer got lost, and
-/// the peer waits for credit. But no more often in all than others are.
+/// A peer that speaks of a link that this side does not know of is asked so soon after the last time: an answer got lost, and
+/// the peer waits for credit.
 const ASK_SOON: Duration = Duration::from_micros(50);
 
 /// After so long, a peer that did not answer may be asked again, if it shows the sign: another program may be there now.
@@ -33,37 +33,39 @@ const MAX_STRANGERS: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stranger {
     tries: u8,
-    /// When it was asked.
+    /// When it was asked last.
     asked: Instant,
-    /// When it may be asked again.
-    next: Instant,
     transaction_id: u64,
 }
 
-impl Engine {
-    /// A sound packet came from there. Whoever shows the sign and is not known is asked who it is.
-    pub(in crate::engine) fn meet(&mut self, now: Instant, arrival: &Arrival) {
-        if has_sign(arrival.src_port) && !arrival.dst.is_multicast() {
-            self.greet(now, arrival.src);
-        }
+impl Stranger {
+    /// Whether it may be asked, again or for the first time. One that `speaks` as a partner does is one of ours, and is never
+    /// given up.
+    fn may_be_asked(&self, now: Instant, speaks: bool) -> bool {
+        let patience = match (self.tries, speaks) {
+            (0, _) => Duration::ZERO,
+            (1..TRIES, true) => ASK_SOON,
+            (1..TRIES, false) | (_, true) => TRY_AGAIN,
+            (_, false) => FORGET,
+        };
+        now.saturating_duration_since(self.asked) >= patience
     }
+}
 
-    /// Somebody who shows the sign speaks as a partner does, and is none: who it is has to be known soon.
-    pub(in crate::engine) fn meet_soon(&mut self, now: Instant, arrival: &Arrival) {
-        if let Some(stranger) = self.partners.strangers.get_mut(&arrival.src)
-            && stranger.tries < TRIES
-            && now.saturating_duration_since(stranger.asked) >= ASK_SOON
-        {
-            stranger.next = now;
+impl Engine {
+    /// A sound packet came from there. Whoever shows the sign and is not known is asked who it is, soon if it `speaks` as a
+    /// partner does.
+    pub(in crate::engine) fn meet(&mut self, now: Instant, arrival: &Arrival, speaks: bool) {
+        if has_sign(arrival.src_port) && !arrival.dst.is_multicast() {
+            self.greet(now, arrival.src, speaks);
         }
-        self.meet(now, arrival);
     }
 
     /// Asks whoever is at an address, if it is time to.
-    fn greet(&mut self, now: Instant, address: IpAddr) {
+    fn greet(&mut self, now: Instant, address: IpAddr, speaks: bool) {
         let partners = &mut self.partners;
         if partners.strangers.len() >= MAX_STRANGERS {
-            partners.strangers.retain(|_, stranger| stranger.next > now);
+            partners.strangers.retain(|_, stranger| !stranger.may_be_asked(now, false));
         }
         let is_full = partners.strangers.len() >= MAX_STRANGERS;
         let stranger = match partners.strangers.get_mut(&address) {
@@ -71,12 +73,11 @@ impl Engine {
             None => partners.strangers.entry(address).or_insert(Stranger {
                 tries: 0,
                 asked: now,
-                next: now,
                 transaction_id: partners.instance ^ u64::from(partners.sequence).rotate_right(16),
             }),
             Some(stranger) => stranger,
         };
-        if stranger.next > now {
+        if !stranger.may_be_asked(now, speaks) {
             return;
         }
         if stranger.tries >= TRIES {
@@ -84,7 +85,6 @@ impl Engine {
         }
         stranger.tries += 1;
         stranger.asked = now;
-        stranger.next = now + if stranger.tries < TRIES { TRY_AGAIN } else { FORGET };
         let transaction_id = stranger.transaction_id;
         self.say_hello(Kind::Ask, transaction_id, address, Qpn::GSI);
     }
@@ -117,7 +117,7 @@ impl Engine {
                 self.say_hello(Kind::Answer, hello.transaction_id, from, dest);
                 if self.replaces_somebody(from, hello) {
                     // Anybody can say so. Who is there answers a question that only it has seen.
-                    self.greet(now, from);
+                    self.greet(now, from, false);
                     return;
                 }
             }
