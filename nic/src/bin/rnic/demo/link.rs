@@ -81,7 +81,7 @@ pub(super) fn show_counters(page: &Page, who: &str, device: &Device, names: &[&s
         let meaning = rnic::Counters::describe().find(|(n, _)| n == name).map_or("", |(_, meaning)| meaning);
         // The first sentence is enough here.
         let meaning = meaning.split(['.', ',', ':']).next().unwrap_or_default();
-        page.line(&format!("{who:<10} {name:<26} {:>9}  {meaning}", counter(device, name)));
+        page.line(&format!("{who:<10} {name:<31} {:>9}  {meaning}", counter(device, name)));
     }
 }
 
