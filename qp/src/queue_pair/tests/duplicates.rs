@@ -61,6 +61,16 @@ fn a_duplicate_read_within_the_original_is_answered() {
     b.expect(&read(RQ + 4, 0, 1), &read_responses(PEERS, RQ + 4, 2, &[9]));
 }
 
+/// Nor is a READ of no bytes that begins where the original ended a part of it: another request had that PSN.
+#[test]
+fn a_duplicate_read_just_behind_the_original() {
+    let mut b = Setup::default().rts();
+    b.take(&read(RQ, 0, MTU));
+    b.take(&rdma(Opcode::RcWriteOnly, RQ + 1, START, KEY, 1, b"b"));
+    b.sent();
+    assert_eq!(b.feed(&read(RQ + 1, MTU as u64, 0)), Err(PacketDrop::StaleDuplicate));
+}
+
 /// The peer asks again while the answer is still being sent: from what was sent already, once; the rest is on
 /// its way.
 #[test]

@@ -5,7 +5,7 @@ use crate::ids::{PdId, Qpn};
 use crate::memory::{
     Access, AccessError, AtomicOp, Bind, BindError, Domain, Host, Memory, NoSharedRecv, QpEvent, SharedRecv,
 };
-use crate::work::{RecvWr, Sge, WcStatus, WorkCompletion};
+use crate::work::{RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use std::cell::Cell;
 use std::collections::VecDeque;
 
@@ -211,11 +211,15 @@ impl Memory for TestHost {
 
 impl Host for TestHost {
     fn complete_send(&mut self, completion: WorkCompletion) {
+        assert_eq!(completion.qpn, super::OURS, "{completion:?}");
         self.notes.push(Note::Sent(completion.wr_id, completion.status));
         self.sends.push(completion);
     }
 
     fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
+        // A program that serves many queue pairs by one shared queue knows by these alone what has failed.
+        let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
+        assert!(received && completion.qpn == super::OURS, "{completion:?}");
         self.xrc_completions += u32::from(xrc_srq.is_some());
         self.notes.push(Note::Received(completion.wr_id, completion.status));
         self.recvs.push((completion, solicited));

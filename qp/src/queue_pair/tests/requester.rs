@@ -325,6 +325,7 @@ fn local_errors_wait_for_what_was_sent_before() {
         b.take(&acked(SQ));
         let expected = [success(1), Note::Sent(2, status), Note::Sent(3, WcStatus::WrFlushErr)];
         assert_eq!(b.notes(), expected);
+        assert_eq!(b.host.sends[1].opcode, operation.wc_opcode());
         assert_eq!(b.qp.failure().unwrap().status, status);
     }
 }
