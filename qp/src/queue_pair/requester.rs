@@ -195,6 +195,12 @@ impl Requester {
         }
     }
 
+    /// How many READ requests are taken to be without an answer.
+    #[cfg(test)]
+    pub(super) fn reads_asked(&self) -> usize {
+        self.read_ends.len()
+    }
+
     /// Whether packets are sent and not answered.
     fn in_flight(&self) -> bool {
         self.next_psn.distance_from(self.unacked) > 0

@@ -484,6 +484,7 @@ fn a_long_read_is_asked_for_in_pieces() {
     };
     let (mtu, m) = (MTU as u64, MTU as u32);
     assert_eq!(pieces(b.sent()), [(0, 0, 2 * m), (2, 2 * mtu, 2 * m)]);
+    assert_eq!(b.qp.requester.reads_asked(), 2);
     let [first, second, third] = [0, 2, 4].map(|p| &data[p * MTU..data.len().min((p + 2) * MTU)]);
     read_responses(OURS, SQ, 1, first).iter().for_each(|p| b.take(p));
     assert_eq!(pieces(b.sent()), [(4, 4 * mtu, m + 9)]);
@@ -491,6 +492,7 @@ fn a_long_read_is_asked_for_in_pieces() {
     assert_eq!(b.notes(), []);
     read_responses(OURS, SQ + 4, 3, third).iter().for_each(|p| b.take(p));
     assert_eq!(b.notes(), [success(1)]);
+    assert_eq!(b.qp.requester.reads_asked(), 0);
     assert_eq!(b.host.behind(local(0, data.len())), data);
     assert_eq!(b.host.sends[0].byte_len as usize, data.len());
 }
