@@ -248,6 +248,11 @@ fn lost_answers_are_asked_for_again() {
         b.take(&acked(SQ + 2));
         assert_eq!(b.notes(), [success(2), success(3)]);
         assert_eq!(b.feed(&placed(OURS, SQ + 1, 2)), Err(PacketDrop::Ghost));
+        // Nor does the same answer serve for the next request.
+        b.post(4, operation, &[local(0, 8)]);
+        assert_eq!(psns(&b.sent()), [SQ + 3]);
+        assert_eq!(b.feed(&placed(OURS, SQ + 1, 2)), Err(PacketDrop::Ghost));
+        assert_eq!((b.notes(), b.qp.counters().ghost_responses), (vec![], 2));
     }
 }
 

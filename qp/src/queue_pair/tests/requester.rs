@@ -497,6 +497,23 @@ fn a_long_read_is_asked_for_in_pieces() {
     assert_eq!(b.host.sends[0].byte_len as usize, data.len());
 }
 
+/// A piece of a READ that is answered makes room for one request more, and for no more when the whole of it is.
+#[test]
+fn pieces_of_a_read_count_once_each_against_max_rd_atomic() {
+    let tuning = Tuning { read_chunk: 2 * MTU as u32, ..Setup::default().tuning };
+    let mut b = Setup { tuning, max_rd_atomic: 2, ..Setup::default() }.rts();
+    b.post(1, READ, &[local(0, 4 * MTU)]);
+    (2..=4).for_each(|id| b.post(id, READ, &[local(0, 1)]));
+    assert_eq!(psns(&b.sent()), [SQ, SQ + 2]);
+    let piece = |psn, msn| read_responses(OURS, psn, msn, &[7; 2 * MTU]);
+    piece(SQ, 1).iter().for_each(|p| b.take(p));
+    assert_eq!(psns(&b.sent()), [SQ + 4]);
+    piece(SQ + 2, 2).iter().for_each(|p| b.take(p));
+    assert_eq!(psns(&b.sent()), [SQ + 5]);
+    b.take(&read_responses(OURS, SQ + 4, 3, &[7])[0]);
+    assert_eq!(psns(&b.sent()), [SQ + 6]);
+}
+
 #[test]
 fn psns_wrap() {
     let mut b = Setup { sq_psn: 0xff_fffe, ..Setup::default() }.rts();
