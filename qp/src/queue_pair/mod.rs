@@ -393,7 +393,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether all it wants to transmit is an acknowledgement.
+    /// Whether it wants to transmit an acknowledgement at the most.
     #[must_use]
     pub fn only_acknowledges(&self) -> bool {
         !self.can_request() && self.responder.only_acknowledges()

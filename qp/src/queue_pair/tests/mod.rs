@@ -2,6 +2,7 @@
 //!
 //! Names and comments cite the rules that the tests check by the number IBTA gives them.
 
+mod asked;
 mod attributes;
 mod credits;
 mod duplicates;

@@ -49,6 +49,21 @@ fn timeout_0_waits_for_ever() {
     assert_eq!(b.sent(), NONE);
 }
 
+/// Who changes something else in RTS gives the peer no further tries.
+#[test]
+fn other_attributes_do_not_refill_the_retries() {
+    let mut b = Setup { retry_cnt: 2, ..Setup::default() }.rts();
+    b.post(1, SEND, &[]);
+    b.sent();
+    for _ in 0..2 {
+        b.sleep(TIMEOUT);
+        assert_eq!(psns(&b.sent()), [SQ]);
+        b.modify(&QpAttr::to_state(QpState::Rts).min_rnr_timer(1));
+    }
+    b.sleep(TIMEOUT);
+    assert_eq!(b.notes(), [RETRY_EXCEEDED]);
+}
+
 /// An answer to anything new refills the counter and restarts the timer.
 #[test]
 fn progress_refills_the_retries() {

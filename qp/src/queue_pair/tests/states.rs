@@ -113,7 +113,7 @@ fn a_program_can_enter_err() {
     b.post_recv(1, &[local(0, 600)]);
     b.post_recv(2, &[]);
     b.post(3, SEND, &[]);
-    b.post(4, SEND, &[]);
+    b.post(4, WRITE, &[]);
     b.sent();
     // The first receive is half filled, and READ responses wait.
     b.take(&request(Opcode::RcSendFirst, RQ, &[1; MTU]));
@@ -126,6 +126,7 @@ fn a_program_can_enter_err() {
         Note::Received(2, flushed),
     ];
     assert_eq!(b.notes(), expected);
+    assert_eq!([0, 1].map(|i| b.host.sends[i].opcode), [WcOpcode::Send, WcOpcode::RdmaWrite]);
     assert_eq!((b.sent(), b.qp.poll_timeout(), b.qp.failure()), (NONE, None, None));
     b.modify(&QpAttr::to_state(QpState::Err));
     assert_eq!(b.notes(), []);

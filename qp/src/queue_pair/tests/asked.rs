@@ -1,0 +1,109 @@
+//! What an engine asks a queue pair before it gives it room to send.
+
+use super::*;
+use crate::ids::PKey;
+use std::sync::Arc;
+
+/// One train of at most `max` packets, into a train that has none yet.
+fn one_train(b: &mut Bench, max: u32) -> u32 {
+    let mut buf = [0; 65_536];
+    let mut train = Train::new(&mut buf, Bench::flow(), max);
+    b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
+    train.packets()
+}
+
+#[test]
+fn who_it_is_and_whom_it_speaks_to() {
+    let mut b = Setup::default().init();
+    assert_eq!((b.qp.qpn(), b.qp.dest_qpn(), b.qp.pkey()), (OURS, Qpn::default(), PKey::DEFAULT));
+    b.modify(&Setup::default().to_rtr());
+    assert_eq!(b.qp.dest_qpn(), PEERS);
+    b.modify(&Setup::default().to_rts());
+    let pkey = PKey(0x8123);
+    b.qp.set_pkey(pkey);
+    assert_eq!(b.qp.pkey(), pkey);
+    b.post(1, SEND, &[]);
+    b.post(2, SEND, &[]);
+    assert_eq!(b.qp.sends_outstanding(), 2);
+    assert!(b.sent().iter().all(|out| out.headers.pkey == pkey));
+    b.take(&acked(SQ));
+    assert_eq!(b.qp.sends_outstanding(), 1);
+}
+
+/// Packets behind the last that asked are on the way without anybody who will answer to them.
+#[test]
+fn it_owes_an_acknowledgement_request_in_the_middle_of_a_message() {
+    let mut b = Setup::default().rts();
+    assert!(!b.qp.owes_ack_request(), "nothing is on the way");
+    b.post(1, SEND, &[local(0, 3 * MTU)]);
+    assert!(!b.qp.owes_ack_request(), "nor was anything sent yet");
+    one_train(&mut b, 1);
+    assert!(b.qp.owes_ack_request());
+    one_train(&mut b, 2);
+    assert!(!b.qp.owes_ack_request(), "the last packet asked");
+    b.take(&acked(SQ + 2));
+    assert!(!b.qp.owes_ack_request());
+    // A peer may acknowledge without having been asked.
+    b.post(2, SEND, &[local(0, 3 * MTU)]);
+    one_train(&mut b, 2);
+    b.take(&acked(SQ + 4));
+    assert!(!b.qp.owes_ack_request(), "all that was sent is answered");
+}
+
+#[test]
+fn answers_and_requests_are_told_apart() {
+    let mut b = Setup::default().rts();
+    let asked = |b: &Bench| {
+        (
+            b.qp.wants_to_transmit(),
+            b.qp.wants_to_answer(),
+            b.qp.wants_to_acknowledge(),
+            b.qp.only_acknowledges(),
+        )
+    };
+    assert_eq!(asked(&b), (false, false, false, true));
+    b.post(1, SEND, &[]);
+    assert_eq!(asked(&b), (true, false, false, false));
+    b.take(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, b"x"));
+    assert_eq!(asked(&b), (true, true, true, false));
+    assert_eq!(b.sent().len(), 2);
+    b.take(&rdma(Opcode::RcWriteOnly, RQ + 1, START, KEY, 1, b"x"));
+    assert_eq!(asked(&b), (true, true, true, true));
+    b.sent();
+    b.take(&read(RQ + 2, 0, 1));
+    assert_eq!(asked(&b), (true, true, false, false));
+    b.sent();
+    assert_eq!(asked(&b), (false, false, false, true));
+}
+
+/// A bind and an invalidation send nothing themselves, and what follows them may be as long as a packet can be.
+#[test]
+fn behind_a_local_operation_anything_may_follow() {
+    let mut b = Setup::default().rts();
+    b.host.windows.push(Window { key: 50, bound_by: Some(OURS) });
+    b.post(1, Operation::LocalInvalidate { key: 50 }, &[]);
+    b.post(2, SEND, &[local(0, MTU)]);
+    assert_eq!(b.qp.next_payload(), MTU as u32);
+    assert_eq!(b.sent().len(), 1);
+    assert_eq!(b.qp.next_payload(), 0);
+}
+
+/// Several queue pairs may share a train; each counts its own packets.
+#[test]
+fn packets_of_a_train_that_others_began_are_not_counted() {
+    let path = Arc::new(AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, 3)), 0));
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let mut b = Setup::of(qp_type).rts();
+        let mut buf = [0; 65_536];
+        let mut train = Train::new(&mut buf, Bench::flow(), 64);
+        for sent in 1..=3 {
+            let mut wr = SendWr::new(sent, SEND, local(0, 40));
+            if qp_type == QpType::Ud {
+                wr = wr.to(Destination::Datagram { path: Arc::clone(&path), qpn: PEERS, qkey: QKEY });
+            }
+            b.qp.post_send(wr, &mut b.host).unwrap();
+            b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
+            assert_eq!((u64::from(train.packets()), b.qp.counters().sent_pkts), (sent, sent), "{qp_type:?}");
+        }
+    }
+}
