@@ -9,6 +9,7 @@ use rnic::{
 };
 use rnic_tests::counter;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -179,6 +180,8 @@ struct Hub {
     pd: rnic::ProtectionDomain,
     target: MemoryRegion,
     greetings: u64,
+    /// Receives that were posted.
+    posted: AtomicU64,
 }
 
 impl Hub {
@@ -204,19 +207,22 @@ impl Hub {
             pd,
             target,
             greetings,
+            posted: AtomicU64::new(0),
         };
         hub.post(SENDERS as u64);
         hub
     }
 
-    /// Receives for datagrams, of which only the number counts: all go to the same place.
+    /// Receives for so many datagrams more, of which only the number counts: all go to the same place. Those of datagrams
+    /// that were lost are still there.
     fn post(&self, count: u64) {
         if self.service != Service::Ud {
             return;
         }
         while self.cq.poll_one().is_some() {}
         let qps = self.qps.lock().expect("nobody panics");
-        for id in 0..count {
+        let wanted = self.arrived() + count;
+        for id in self.posted.fetch_max(wanted, Relaxed)..wanted {
             // A receive that was used up makes room a moment after it was counted.
             until("there is room for a receive", || qps[0].recv(id, self.target.all()).is_ok());
         }
