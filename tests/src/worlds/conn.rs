@@ -19,6 +19,10 @@ pub(crate) const QKEY: QKey = QKey(0x1111_2222);
 /// Timeouts up to this, which is a millisecond, may be shorter than a message that congestion control spreads.
 const PACED_TIMEOUT: u8 = 8;
 
+/// What an answer waits for credit at the most where nothing is lost, in times that the packets of the furthest ports take both
+/// ways: to be met, to be told that there is nothing left, to ask, and for what others have to give back first.
+const CREDIT_ROUND_TRIPS: u32 = 6;
+
 /// What a connection is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -172,8 +176,13 @@ impl World<'_> {
             }
         });
         let paced = self.plan.hosts.iter().any(|host| !host.cc.is_empty());
+        let lent = self.plan.hosts.iter().any(|host| host.link.contains("ib-credits"));
+        let furthest = self.plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
+        let credit = Duration::from_nanos(4 * furthest) * CREDIT_ROUND_TRIPS;
+        let patience = Duration::from_nanos(4096 << plan.timeout) * (u32::from(plan.retry_cnt) + 1);
+        let late = paced && plan.timeout <= PACED_TIMEOUT || lent && patience < credit;
         Conn {
-            slower_than_timeout: paced && (1..=PACED_TIMEOUT).contains(&plan.timeout),
+            slower_than_timeout: plan.timeout > 0 && late,
             plan,
             state: State::Down(Duration::ZERO),
             ends,
