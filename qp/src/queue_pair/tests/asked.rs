@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::PKey;
 use std::sync::Arc;
 
-/// One train of at most `max` packets, into a train that has none yet.
+/// Has it write one train of at most `max` packets: how many there were.
 fn one_train(b: &mut Bench, max: u32) -> u32 {
     let mut buf = [0; 65_536];
     let mut train = Train::new(&mut buf, Bench::flow(), max);
