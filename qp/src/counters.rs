@@ -22,6 +22,13 @@ macro_rules! counters {
             pub fn add(&mut self, other: &Self) {
                 $(self.$field += other.$field;)*
             }
+
+            /// A different value in each.
+            #[cfg(test)]
+            fn numbered() -> Self {
+                let mut values = 1..;
+                Self { $($field: values.next().unwrap()),* }
+            }
         }
     };
 }
@@ -165,5 +172,28 @@ mod tests {
         );
         let named: Vec<_> = a.iter().filter(|(_, v)| *v > 0).collect();
         assert_eq!(named, [("sent_pkts", 5), ("ghost_responses", 1)]);
+    }
+
+    /// What Linux calls as we do is the same counter; what mlx5 calls otherwise stands here, with our name for it.
+    #[test]
+    fn counters_under_the_names_of_linux() {
+        let counted = QpCounters::numbered();
+        let ours = |wanted: &str| counted.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+        let of_mlx5 = |name| match name {
+            "out_of_sequence" => "out_of_seq_request",
+            "rnr_nak_retry_err" => "rcvd_rnr_err",
+            "packet_seq_err" => "rcvd_seq_err",
+            "req_transport_retries_exceeded" => "retry_exceeded_err",
+            "req_rnr_retries_exceeded" => "retry_rnr_exceeded_err",
+            same => same,
+        };
+        // `rxe_counter_descs` has 15 names, two of them of the port; we know 20 of mlx5's.
+        assert_eq!((counted.rxe().count(), counted.mlx5().count()), (13, 20));
+        for (name, value) in counted.rxe() {
+            assert_eq!(ours(name), Some(value), "{name}");
+        }
+        for (name, value) in counted.mlx5() {
+            assert_eq!(ours(of_mlx5(name)), Some(value), "{name}");
+        }
     }
 }

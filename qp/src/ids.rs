@@ -280,6 +280,15 @@ mod tests {
     }
 
     #[test]
+    fn a_gid_is_an_address() {
+        for text in ["10.77.0.1", "fd77::1", "::"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!((Gid::from(ip).ip(), Gid::from(ip).is_zero()), (ip, text == "::"));
+        }
+        assert!(!Gid::from(Ipv4Addr::UNSPECIFIED).is_zero(), "an unused entry is no IPv4 address");
+    }
+
+    #[test]
     fn mtu_counts_packets() {
         assert_eq!(Mtu::B1024.packets(0), 1);
         assert_eq!(Mtu::B1024.packets(1024), 1);
@@ -289,5 +298,9 @@ mod tests {
         assert_eq!(Mtu::for_interface(65536), Some(Mtu::B4096));
         assert_eq!(Mtu::for_interface(4195), Some(Mtu::B2048));
         assert_eq!(Mtu::for_interface(300), None);
+        let bytes = [256, 512, 1024, 2048, 4096];
+        assert_eq!(Mtu::ALL.map(Mtu::bytes), bytes);
+        assert_eq!(bytes.map(Mtu::from_bytes), Mtu::ALL.map(Some));
+        assert_eq!([0, 128, 257, 1500, 8192].map(Mtu::from_bytes), [None; 5]);
     }
 }

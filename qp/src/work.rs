@@ -8,6 +8,9 @@ use bitflags::bitflags;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(test)]
+mod tests;
+
 /// A piece of local memory: `length` bytes at `addr` of the region with `lkey`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sge {
@@ -405,6 +408,10 @@ impl WcStatus {
         match self {
             Self::Success => "the work request completed",
             Self::LocLenErr => "the message is longer than the local buffer or than a message may be",
+            Self::LocQpOpErr => {
+                "the queue pair could not carry it out: a key to revoke that is not valid, or a shared receive queue \
+                 that failed"
+            }
             Self::LocProtErr => {
                 "a local buffer is not covered by its lkey: check the region, its protection domain and rights, \
                  and that the memory is still mapped"
@@ -412,7 +419,15 @@ impl WcStatus {
             Self::WrFlushErr => {
                 "not executed: the queue pair was in the error state; look at the first completion that failed"
             }
+            Self::MwBindErr => {
+                "the memory window cannot be bound: check its key and protection domain, and the region's range and \
+                 MW_BIND right"
+            }
             Self::BadRespErr => "the peer sent a response that does not belong to any request",
+            Self::LocAccessErr => {
+                "the peer reached for memory of this side that it may not use: check its rkey, range and rights, and \
+                 those of the region here"
+            }
             Self::RemInvReqErr => {
                 "the peer found the request invalid: operation not enabled on its queue pair, message too long \
                  for its receive buffer, misaligned atomic, or too many READs outstanding"

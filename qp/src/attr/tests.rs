@@ -179,6 +179,8 @@ fn values_are_checked_at_their_bounds() {
         check(QpType::Rc, QpState::Init, &last.pkey_index(3), &wide).unwrap_err().to_string(),
         "pkey_index is 3; it can be 0 to 2"
     );
+    let just = Limits { path_mtu: Mtu::B1024, ..Limits::default() };
+    assert_eq!(check(QpType::Rc, QpState::Init, &rc_to_rtr(), &just), Ok(QpState::Rtr));
     let small = Limits { path_mtu: Mtu::B512, ..Limits::default() };
     assert_eq!(
         check(QpType::Rc, QpState::Init, &rc_to_rtr(), &small).unwrap_err().to_string(),
@@ -191,6 +193,7 @@ fn codes_are_those_of_verbs() {
     assert_eq!(QpState::ALL.map(|s| QpState::from_code(s as u32)), QpState::ALL.map(Some));
     assert_eq!(QpState::from_code(7), None);
     assert_eq!(QpType::ALL.map(|t| t as u32), [2, 3, 4, 9, 10, 1]);
+    assert_eq!(QpType::ALL.map(|t| QpType::from_code(t as u32)), QpType::ALL.map(Some));
     assert_eq!(QpType::from_code(8), None, "raw packets are not a transport of RoCE");
     // Every attribute has a name and a field of its own.
     let names: std::collections::HashSet<_> = AttrMask::all().field_names().collect();

@@ -240,6 +240,11 @@ fn work_requests_that_do_not_fit_are_refused() {
     let inline = with(Gather::Inline(vec![0; 65].into()));
     assert_eq!(b.qp.post_send(inline, &mut b.host), Err(PostError::TooMuchInline { given: 65, max: 64 }));
     assert_eq!(b.qp.sends_outstanding() + b.qp.recvs_outstanding(), 0);
+    assert_eq!(
+        b.qp.post_send(with(Gather::Inline(vec![0; 64].into())), &mut b.host),
+        Ok(()),
+        "what fits just"
+    );
 }
 
 /// A little of everything, and every counter that is not zero after it.

@@ -20,3 +20,18 @@ fn an_acknowledgement_waits_for_one_train_of_requests_at_most() {
     b.take(&rdma(Opcode::RcWriteOnly, RQ + 2, START, KEY, 1, b"x"));
     assert_eq!(psns(&b.poll(3, &mut u32::MAX.clone())), [SQ + 14, RQ + 2]);
 }
+
+/// A limit counts from what the train has, and is never taken back.
+#[test]
+fn a_train_that_is_limited_on_the_way() {
+    let mut b = Setup::default().rts();
+    b.post(1, SEND, &[local(0, 7 * MTU)]);
+    let mut buf = [0; 8192];
+    let mut train = Train::new(&mut buf, Bench::flow(), 64);
+    for (more, packets) in [(2, 2), (3, 2), (0, 2)] {
+        train.limit(more);
+        b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
+        assert_eq!(train.packets(), packets);
+    }
+    assert!(train.is_closed());
+}

@@ -257,6 +257,8 @@ fn a_receive_that_cannot_be_written_ends_the_queue_pair() {
     let flushed = Note::Received(2, WcStatus::WrFlushErr);
     assert_eq!(b.notes(), [Note::Received(1, WcStatus::LocProtErr), flushed]);
     assert_eq!((b.host.recvs[0].0.vendor_err, b.qp.state()), (1, QpState::Err));
+    let counters = b.qp.counters();
+    assert_eq!((counters.rdma_recvs, counters.resp_cqe_error, counters.resp_cqe_flush_error), (0, 1, 1));
 }
 
 /// With a shared receive queue a receive is seen only once it is taken: one that is too short ends with an error.
@@ -270,6 +272,8 @@ fn datagrams_from_a_shared_receive_queue() {
     (0..3).for_each(|_| b.take(&right(0, b"x")));
     assert_eq!(b.notes(), [received(1), Note::Received(2, WcStatus::LocLenErr), received(3)]);
     assert_eq!(b.qp.state(), QpState::Rts, "a short receive does not end a queue pair that shares it");
+    let counters = b.qp.counters();
+    assert_eq!((counters.rdma_recvs, counters.resp_cqe_error, counters.resp_local_length_error), (2, 1, 1));
     assert_eq!(b.host.behind(local(2000, 40)), [0; 40]);
     assert_eq!(b.host.behind(local(1000, 41))[40], b'x');
     // Its buffers are of its own protection domain.
@@ -313,6 +317,24 @@ fn the_network_header_over_ipv4() {
     // RFC 1071, by hand: 4502 + 003c + 0304 + 4000 + 3f11 + 0a4d + 0002 + 0a4d + 0001 = dbf0; its complement is 240f.
     expected[30..32].copy_from_slice(&[0x24, 0x0f]);
     assert_eq!(b.host.behind(local(0, 40)), expected);
+}
+
+/// A sum whose carries carry once more: 4502 + 003c + ffff + 4000 + 3f11 + 3161 + 0002 + 0a4d + 0001 = 1ffff, folded 10000,
+/// folded again 0001; its complement is fffe.
+#[test]
+fn an_ipv4_header_checksum_that_carries_twice() {
+    let mut b = ud().rts();
+    b.post_recv(1, &[local(0, 100)]);
+    let arrival = Arrival {
+        src: IpAddr::from([0x31, 0x61, 0, 2]),
+        dst: IpAddr::from([10, 77, 0, 1]),
+        tos: 0x02,
+        hop_limit: 63,
+        ident: 0xffff,
+        ..Arrival::default()
+    };
+    assert_eq!(b.feed_from(&arrival, &right(0, b"hello")), Ok(()));
+    assert_eq!(b.host.behind(local(30, 2)), [0xff, 0xfe]);
 }
 
 /// The sum over an IPv4 header with its checksum is all ones, whatever the header (RFC 1071).
