@@ -240,11 +240,12 @@ fn work_requests_that_do_not_fit_are_refused() {
     let inline = with(Gather::Inline(vec![0; 65].into()));
     assert_eq!(b.qp.post_send(inline, &mut b.host), Err(PostError::TooMuchInline { given: 65, max: 64 }));
     assert_eq!(b.qp.sends_outstanding() + b.qp.recvs_outstanding(), 0);
-    assert_eq!(
-        b.qp.post_send(with(Gather::Inline(vec![0; 64].into())), &mut b.host),
-        Ok(()),
-        "what fits just"
-    );
+    // What fits just.
+    let eight: Gather = (&[local(0, 1); 8][..]).into();
+    for data in [Gather::Inline(vec![0; 64].into()), eight.clone()] {
+        assert_eq!(b.qp.post_send(with(data), &mut b.host), Ok(()));
+    }
+    assert_eq!(b.qp.post_recv(RecvWr { wr_id: 1, data: eight }, &mut b.host), Ok(()));
 }
 
 /// A little of everything, and every counter that is not zero after it.
