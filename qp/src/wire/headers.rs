@@ -534,10 +534,10 @@ mod tests {
 
     #[test]
     fn grh_splits_its_first_word() {
-        let grh = Grh::new(0xb9, 0x1_2345, 300, 17, 64, [1; 16], [2; 16]);
+        let grh = Grh::new(0xb9, 0x1_2345, 300, 17, 64, [7; 16], [9; 16]);
         assert_eq!(grh.as_bytes()[..8], [0x6b, 0x91, 0x23, 0x45, 0x01, 0x2c, 17, 64]);
         assert_eq!((grh.version(), grh.traffic_class(), grh.flow_label()), (6, 0xb9, 0x1_2345));
         assert_eq!((grh.payload_len(), grh.next_header(), grh.hop_limit()), (300, 17, 64));
-        assert_eq!((grh.sgid(), grh.dgid()), ([1; 16], [2; 16]));
+        assert_eq!((grh.sgid(), grh.dgid()), ([7; 16], [9; 16]));
     }
 }
