@@ -94,6 +94,8 @@ fn names_say_position_and_direction() {
             Position::Last => assert!(in_name("_LAST")),
             Position::Only => assert!(!in_name("_FIRST") && !in_name("_MIDDLE") && !in_name("_LAST")),
         }
+        assert_eq!(info.position.starts(), !in_name("_MIDDLE") && !in_name("_LAST"));
+        assert_eq!(info.position.ends(), !in_name("_MIDDLE") && !in_name("_FIRST"));
         assert_eq!(info.operation.has_psn(), !in_name("CNP") && !in_name("RNIC"), "{}", info.name);
         let answers = in_name("ACK") || in_name("RESP");
         assert_eq!(info.is_request, info.operation.has_psn() && !answers, "{}", info.name);
