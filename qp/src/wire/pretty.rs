@@ -227,18 +227,29 @@ mod tests {
             line(&h, 0),
             "XRC CMP_SWAP dqp=0x000051 psn=200 srq=0x000009 va=0x1000 rkey=0x00000001 compare=0x3 swap=0x2"
         );
-        let mut h = new(Opcode::RcFlush);
-        h.feth = FethFields { placement: FethFields::PERSISTENT, selectivity: 1 };
-        assert_eq!(
-            line(&h, 0),
-            "RC FLUSH dqp=0x000051 psn=200 placement=persistent select=region va=0x0 rkey=0x00000000 len=0"
-        );
         assert_eq!(line(&Headers::cnp(Qpn::new(0xd2)), 0), "CNP dqp=0x0000d2 psn=0 becn");
         assert_eq!(line(&Headers::flow_control(2, 1, 7), 8), "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=8");
         let mut h = Headers::pause(2, 1, 0xffff);
         assert_eq!(line(&h, 20), "RNIC PAUSE from=1 to=2 seq=65535 data=20");
         h.dest_qpn = Qpn::new(0x02_0001);
         assert_eq!(line(&h, 20), "RNIC PAUSE dqp=0x020001 psn=131071 data=20", "for no port");
+    }
+
+    #[test]
+    fn flushes_show_how_far_they_reach() {
+        for (placement, selectivity, shown) in [
+            (0, 0, "placement=none select=range"),
+            (1, 0, "placement=global select=range"),
+            (2, 1, "placement=persistent select=region"),
+            (3, 1, "placement=global+persistent select=region"),
+            (4, 2, "placement=reserved select=reserved"),
+            (15, 3, "placement=reserved select=reserved"),
+        ] {
+            let mut h = new(Opcode::RcFlush);
+            h.feth = FethFields { placement, selectivity };
+            let whole = format!("RC FLUSH dqp=0x000051 psn=200 {shown} va=0x0 rkey=0x00000000 len=0");
+            assert_eq!(line(&h, 0), whole);
+        }
     }
 
     #[test]

@@ -157,6 +157,7 @@ mod tests {
     fn every_byte_keeps_its_value() {
         for byte in 0..=u8::MAX {
             assert_eq!(Syndrome::from_u8(byte).to_u8(), byte);
+            assert_eq!(u8::from(Syndrome::from(byte)), byte);
         }
     }
 

@@ -24,6 +24,10 @@ fn ack() -> Headers {
 fn pad_fills_words() {
     assert_eq!([0, 1, 2, 3, 4, 5].map(pad_len), [0, 3, 2, 1, 0, 3]);
     assert_eq!(pad_len(usize::MAX), 1);
+    let headers = Headers::new(Opcode::RcSendOnly, Qpn::new(0x11), Psn::new(1));
+    for (len, pad) in [(0, 0), (1, 3), (2, 2), (3, 1), (4, 0)] {
+        assert_eq!(Packet::parse(&build(&headers, &vec![7; len])).unwrap().pad(), pad);
+    }
 }
 
 #[test]
