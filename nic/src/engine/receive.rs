@@ -70,8 +70,16 @@ impl Engine {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let partner = self.partners.at(arrival.src, arrival.src_port).ok_or(DropReason::Stranger)?;
-        let is_ours = packet.port_message().is_some_and(|message| message.dest_slot == self.config.slot);
-        if is_ours && self.handle_message(now, partner, packet) { Ok(()) } else { Err(DropReason::BadLength) }
+        let message = packet.port_message().ok_or(DropReason::BadLength)?;
+        if message.dest_slot != self.config.slot {
+            return Err(DropReason::NoQp);
+        }
+        if self.peers.find(arrival.src, message.src_slot) != Some(partner) {
+            // It is not what it was taken for; what is said to it goes elsewhere.
+            self.greet(now, arrival.src, true);
+            return Err(DropReason::Stranger);
+        }
+        if self.handle_message(now, partner, packet) { Ok(()) } else { Err(DropReason::BadLength) }
     }
 
     /// Takes a hello; whether it is one. Everything else that is for queue pair 1 is its own affair.

@@ -216,8 +216,13 @@ impl Engine {
 
     fn handle_update(&mut self, now: Instant, id: usize, update: &FlowControlPacket) {
         let vl = usize::from(update.vl.number());
-        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        let Some(lane) = partner.lanes.get_mut(vl) else { return };
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let address = peer.address;
+        let Some(lane) = peer.partner.as_mut().and_then(|partner| partner.lanes.get_mut(vl)) else {
+            // There are as many lanes as both have: it is not what it was taken for.
+            self.greet(now, address, true);
+            return;
+        };
         if let Some(pool) = &mut self.partners.pool {
             let member = *lane.member.get_or_insert_with(|| {
                 // It sends nothing more without credit, and all that it did send is out of the buffer.

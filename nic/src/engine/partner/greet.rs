@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Asks whoever is at an address, if it is time to.
-    fn greet(&mut self, now: Instant, address: IpAddr, speaks: bool) {
+    pub(in crate::engine) fn greet(&mut self, now: Instant, address: IpAddr, speaks: bool) {
         let partners = &mut self.partners;
         if partners.strangers.len() >= MAX_STRANGERS {
             partners.strangers.retain(|_, stranger| !stranger.may_be_asked(now, false));
@@ -115,9 +115,9 @@ impl Engine {
             Kind::Ask => {
                 let dest = Qpn::new(u32::from(hello.slot) << 16 | Qpn::GSI.value());
                 self.say_hello(Kind::Answer, hello.transaction_id, from, dest);
-                if self.replaces_somebody(from, hello) {
+                if !self.contradicted(from, hello).is_empty() {
                     // Anybody can say so. Who is there answers a question that only it has seen.
-                    self.greet(now, from, false);
+                    self.greet(now, from, true);
                     return;
                 }
             }
@@ -129,14 +129,16 @@ impl Engine {
         self.acquaint(now, from, hello);
     }
 
-    /// Whether somebody who is known would be gone if a hello were true.
-    fn replaces_somebody(&mut self, from: IpAddr, hello: &Hello) -> bool {
+    /// Partners of which something would not be true if a hello were: another port has their place, or their UDP ports, or
+    /// says something else of itself.
+    fn contradicted(&mut self, from: IpAddr, hello: &Hello) -> Vec<usize> {
         let same_slot = self.peers.find(from, hello.slot);
         let same_ports = hello.ports.as_slice().iter().filter_map(|port| self.partners.at(from, *port));
         let known: Vec<_> = same_slot.into_iter().chain(same_ports).collect();
-        known.into_iter().any(|id| {
-            Partners::partner(&mut self.peers, id).is_some_and(|partner| partner.instance != hello.instance)
-        })
+        let peers = &mut self.peers;
+        let differs =
+            |id: &usize| Partners::partner(peers, *id).is_some_and(|partner| !partner.said_so(hello));
+        known.into_iter().filter(differs).collect()
     }
 
     fn was_asked(&self, address: IpAddr, transaction_id: u64) -> bool {
@@ -146,19 +148,15 @@ impl Engine {
     /// Takes in what a peer said of itself.
     fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         let id = self.peers.meet(from, hello.slot);
-        let known = Partners::partner(&mut self.peers, id).map(|partner| partner.instance);
-        if known == Some(hello.instance) {
+        if Partners::partner(&mut self.peers, id).is_some_and(|partner| partner.said_so(hello)) {
             return;
         }
-        if known.is_some() {
-            // Another program is there: nothing of what was agreed on holds.
-            self.part_with(now, id, Pool::end);
-        }
-        for port in hello.ports.as_slice() {
-            // A UDP port belongs to one program at a time: whoever had it, in whatever slot, is gone.
-            if let Some(gone) = self.partners.at(from, *port) {
-                self.part_with(now, gone, Pool::end);
-            }
+        // Nothing of what was agreed on with them holds: another program is there, as a UDP port belongs to one at a time; or
+        // it is the same, which was misrepresented and has not noticed.
+        for gone in self.contradicted(from, hello) {
+            let said = Partners::partner(&mut self.peers, gone).map(|partner| partner.said.instance);
+            let is_another = said.is_some_and(|instance| instance != hello.instance);
+            self.part_with(now, gone, if is_another { Pool::end } else { Pool::leave });
         }
         // Nobody may have pointed to whom was parted from.
         let id = self.peers.meet(from, hello.slot);
@@ -186,9 +184,7 @@ impl Engine {
             self.partners.by_port.insert((from, *port), id);
         }
         let partner = Partner {
-            instance: hello.instance,
-            features: hello.features,
-            ports: hello.ports,
+            said: *hello,
             lanes,
             theirs: Blocks { block: hello.block.max(1), counting: hello.counting },
             ours: self.partners.counting_of(from),
@@ -218,7 +214,7 @@ impl Engine {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, partner) = (peer.address, peer.partner.take());
         let Some(partner) = partner else { return };
-        for port in partner.ports.as_slice() {
+        for port in partner.said.ports.as_slice() {
             if let Entry::Occupied(place) = self.partners.by_port.entry((address, *port))
                 && *place.get() == id
             {

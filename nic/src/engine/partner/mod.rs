@@ -27,7 +27,7 @@ use cc::Rate;
 use cc::credits::{CreditSender, Member, Pool};
 use cc::pfc::{Paused, Watchdog, WatchdogConfig};
 use greet::Stranger;
-use qp::wire::mad::hello::{Counting, Features, SourcePorts};
+use qp::wire::mad::hello::{Counting, Features, Hello, SourcePorts};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -101,9 +101,8 @@ pub(crate) struct LaneEnd {
 /// What is known of a peer of our own kind.
 #[derive(Debug)]
 pub(crate) struct Partner {
-    instance: u64,
-    features: Features,
-    ports: SourcePorts,
+    /// What it said of itself.
+    said: Hello,
     /// Data lanes with credits; none without credits.
     pub(crate) lanes: Vec<LaneEnd>,
     /// How it counts what we send, and we what it sends.
@@ -129,7 +128,13 @@ impl Partner {
     }
 
     pub(crate) fn understands(&self, features: Features) -> bool {
-        self.features.contains(features)
+        self.said.features.contains(features)
+    }
+
+    /// Whether a hello says what it said. A port says the same as long as it lives: what differs in anything was said by
+    /// another, or one of the two did not come from it.
+    fn said_so(&self, hello: &Hello) -> bool {
+        Hello { kind: self.said.kind, transaction_id: self.said.transaction_id, ..*hello } == self.said
     }
 }
 

@@ -211,23 +211,29 @@ fn a_partner_that_is_gone_does_not_hold_anybody_up() -> Result<()> {
     Ok(())
 }
 
-/// A hello as the program at `of` would send it to `to`, but of another program.
-fn forged(of: &Device, to: &Device) -> Option<(Arrival, Vec<u8>)> {
-    let src_port = of.inner.port.inspect(|engine| engine.config().source_ports.first().copied()).flatten()?;
+/// A hello as the program at `of` would send it to `to`, but for what `change` does to it.
+fn forged(of: &Device, to: &Device, change: impl FnOnce(&mut Hello)) -> Option<(Arrival, Vec<u8>)> {
+    let known = of
+        .inner
+        .port
+        .inspect(|engine| (engine.config().source_ports.first().copied(), engine.partners.instance));
+    let (src_port, instance) = known?;
+    let src_port = src_port?;
     let (src, dst) = (of.address(), to.address());
     let arrival = Arrival { src, dst, src_port, tos: 0, hop_limit: 64, flow_label: 0, ident: 0 };
-    let hello = Hello {
+    let mut hello = Hello {
         kind: Kind::Ask,
         transaction_id: 7,
         version: VERSION,
         slot: 0,
         lanes: 1,
         features: Features::CREDITS,
-        instance: 0xbad,
+        instance,
         block: 64,
         counting: Counting::PacketBytes,
         ports: SourcePorts::new(&[src_port])?,
     };
+    change(&mut hello);
     let mut mad = [0; MAD_LEN];
     hello.emit(&mut mad);
     let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0));
@@ -273,25 +279,68 @@ fn credit_is_for_a_packet_with_all_of_its_headers() -> Result<()> {
     Ok(())
 }
 
-/// Whoever says to be another program at a partner's address is not believed unless it hears what is asked there.
+/// What a hello can claim about a partner that is not so.
+const LIES: [fn(&mut Hello); 5] = [
+    |hello| hello.instance ^= 0xbad,
+    |hello| hello.slot = 19,
+    |hello| hello.features = Features::CNP,
+    |hello| hello.block = 6,
+    |hello| (hello.instance, hello.slot) = (7, 1),
+];
+
+/// Whoever says something new in the name of a partner is not believed unless it hears what is asked there.
 #[test]
 fn a_forged_hello_does_not_part_partners() -> Result<()> {
-    let net = Net::new();
-    let setup = credits(100_000);
-    let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
-    exchange(&a, &b, 1 << 16)?;
-    let before = a.counters().port;
-    let (arrival, packet) = forged(&b, &a).expect("a device has a source port");
-    net.inject(&arrival, &packet);
-    net.run_for(Duration::from_millis(1));
-    let after = a.counters().port;
-    assert_eq!(
-        after.rx_packets - before.rx_packets,
-        2,
-        "the hello, and the answer of who is there to the question"
-    );
-    assert_eq!((after.partners_met, after.dropped_total()), (1, 0));
-    exchange(&a, &b, 1 << 16)?;
-    assert_eq!(a.counters().port.partners_met, 1);
+    for lie in LIES {
+        let net = Net::new();
+        let setup = credits(100_000);
+        let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+        exchange(&a, &b, 1 << 16)?;
+        let before = a.counters().port;
+        let (arrival, packet) = forged(&b, &a, lie).expect("a device has a source port");
+        net.inject(&arrival, &packet);
+        net.run_for(Duration::from_millis(1));
+        let after = a.counters().port;
+        assert_eq!(
+            after.rx_packets - before.rx_packets,
+            2,
+            "the hello, and the answer of who is there to the question"
+        );
+        assert_eq!((after.partners_met, after.dropped_total()), (1, 0));
+        exchange(&a, &b, 1 << 16)?;
+        assert_eq!(a.counters().port.partners_met, 1);
+    }
+    Ok(())
+}
+
+/// Nothing is known of a peer that is heard of for the first time, so what it says is taken as it stands. What it does then
+/// shows who it is, even if the first question is lost.
+#[test]
+fn a_forged_hello_of_a_newcomer_is_found_out() -> Result<()> {
+    for (at, lie) in LIES.into_iter().enumerate() {
+        for lost in ["", "tx send.only nth=3 drop"] {
+            let net = Net::new();
+            let setup = credits(100_000);
+            let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+            if !lost.is_empty() {
+                a.add_fault(lost)?;
+            }
+            let (arrival, packet) = forged(&b, &a, lie).expect("a device has a source port");
+            net.inject(&arrival, &packet);
+            net.run_for(Duration::from_millis(1));
+            let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
+            let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+            for (ours, theirs) in [(&left, &right), (&right, &left)] {
+                let source = ours.register(&[at as u8; 200_000])?;
+                let target = theirs.register_remote(200_000)?;
+                ours.qp.write(1, source.all(), target.remote(0))?;
+                done(ours)?;
+            }
+            let port = a.counters().port;
+            assert_eq!(port.partners_met, 2, "lie {at} {lost}: {port:?}");
+            assert!(a.faults().iter().all(|fault| fault.hits == 1), "lie {at}: no question was lost");
+            exchange(&a, &b, 1 << 16)?;
+        }
+    }
     Ok(())
 }
