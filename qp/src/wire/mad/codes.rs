@@ -446,6 +446,7 @@ mod tests {
         }
         assert_eq!(MtuCode::new(3).to_string(), "1024");
         assert_eq!((MtuCode::new(0).mtu(), MtuCode::new(6).mtu(), MtuCode::new(16).code()), (None, None, 0));
+        assert_eq!((MtuCode::new(0x15).code(), MtuCode::new(0x15).mtu()), (5, Some(Mtu::B4096)));
         assert_eq!(MtuCode::new(9).to_string(), "reserved(9)");
     }
 }

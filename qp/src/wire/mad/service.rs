@@ -240,6 +240,19 @@ mod tests {
     }
 
     #[test]
+    fn each_field_is_shown() {
+        let mut shown = Vec::new();
+        V4.each(&mut |name, value| {
+            shown.push(match value {
+                Value::Number(number) => format!("{name} {number}"),
+                Value::Ip(ip) => format!("{name} {ip}"),
+                _ => name.to_owned(),
+            });
+        });
+        assert_eq!(shown, ["src_port 54818", "src 10.77.0.2", "dst 10.77.0.1"]);
+    }
+
+    #[test]
     fn what_is_no_such_header() {
         let good = V4.to_bytes();
         assert_eq!(IpCm::parse(&good[..35]), None);
