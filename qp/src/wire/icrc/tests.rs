@@ -120,6 +120,26 @@ fn ipv6_has_no_identification() {
     }
 }
 
+/// What an identification adds to an ICRC depends on the length alone; it explains nothing where there is none, or no packet.
+#[test]
+fn identifications_explain_packets_of_ipv4_only() {
+    let mut solver = IdentSolver::new();
+    for len in [16, 4112, 40_000, 65_532] {
+        for ident in [1, 63, 64, 0xbeef] {
+            let verdict = solver.verify(&V4, 0, &datagram(&V4, ident, len));
+            assert_eq!(verdict, expected_verdict(0, ident), "{ident} at length {len}");
+        }
+    }
+    for (flow, len) in [(v6(), 16), (v6(), 4112), (V4, 65_536), (V4, 70_000)] {
+        let mut bytes = datagram(&flow, 0, len);
+        let difference = compute(&V4, 0, &bytes[..len]) ^ compute(&V4, 1, &bytes[..len]);
+        assert_eq!(solver.verify(&flow, 0, &bytes), IcrcVerdict::Exact);
+        let crc = u32::from_le_bytes(*bytes.last_chunk().unwrap());
+        bytes[len..].copy_from_slice(&(crc ^ difference).to_le_bytes());
+        assert_eq!(solver.verify(&flow, 0, &bytes), IcrcVerdict::Bad, "{flow:?} at length {len}");
+    }
+}
+
 #[test]
 fn mapped_addresses_count_as_ipv4() {
     let mapped = |ip| match ip {
