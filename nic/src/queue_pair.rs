@@ -5,7 +5,7 @@ use crate::completion::{CompletionQueue, CqInner};
 use crate::destroy::NotDestroyed;
 use crate::device::DeviceInner;
 use crate::domain::PdInner;
-use crate::engine::{FlowState, QpLinks, QpRequest, ResourceError};
+use crate::engine::{Engine, FlowState, QpLinks, QpRequest, ResourceError};
 use crate::error::{Error, Result};
 use crate::queue::{Direction, QpShared, Work};
 use crate::srq::{SharedReceiveQueue, SrqInner};
@@ -320,15 +320,31 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) while it is attached to multicast groups: verbs want it detached first
     /// (IBTA o10-2.2.3). [`Error::Forked`](crate::Error::Forked).
-    pub fn destroy(mut self) -> std::result::Result<(), NotDestroyed<Self>> {
+    pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        self.destroy_by(Engine::destroy_qp)
+    }
+
+    /// Destroys the queue pair as [`destroy`](Self::destroy), and takes its completions that nobody has polled out of its
+    /// completion queues, as drivers for C programs do: nothing of it is seen from then on. Returns how many there were.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy); all of its completions are there then.
+    pub fn destroy_with_completions(self) -> std::result::Result<usize, NotDestroyed<Self>> {
+        self.destroy_by(Engine::destroy_qp_and_completions)
+    }
+
+    fn destroy_by<R>(
+        mut self,
+        how: impl FnOnce(&mut Engine, Qpn) -> std::result::Result<R, ResourceError>,
+    ) -> std::result::Result<R, NotDestroyed<Self>> {
         let destroyed = match self.device.port() {
-            Ok(port) => port.control(|e| e.destroy_qp(self.qpn())).map_err(Error::from),
+            Ok(port) => port.control(|engine| how(engine, self.qpn())).map_err(Error::from),
             Err(forked) => Err(forked),
         };
         match destroyed {
-            Ok(()) => {
+            Ok(outcome) => {
                 self.destroyed = true;
-                Ok(())
+                Ok(outcome)
             }
             Err(error) => Err(NotDestroyed::new(self, error)),
         }
@@ -348,7 +364,8 @@ impl QueuePair {
     }
 
     /// Takes its completions that nobody has polled out of its completion queues, as drivers do with those of a queue pair
-    /// that goes to RESET or is destroyed; returns how many there were. 0 in a forked child.
+    /// that goes to RESET; returns how many there were. 0 in a forked child. One that is to be destroyed may complete more
+    /// before it is: [`destroy_with_completions`](Self::destroy_with_completions) does both at once.
     pub fn discard_completions(&self) -> usize {
         let Ok(port) = self.device.port() else { return 0 };
         port.control(|e| e.discard_completions(self.qpn()))

@@ -292,11 +292,8 @@ verbs! {
     }
 
     fn ibv_destroy_qp(qp: Owned<Qp>) -> () {
-        qp.inner.destroy(|inner| {
-            // As drivers do: a program that has destroyed it does not expect its number any more.
-            inner.discard_completions();
-            inner.destroy()
-        })?;
+        // As drivers do: a program that has destroyed it does not expect its number any more.
+        qp.inner.destroy(|inner| inner.destroy_with_completions().map(drop))?;
         qp.watch.get().into_iter().for_each(|watch| qp.hub.unwatch(watch));
         qp.free();
         Ok(())

@@ -2,11 +2,13 @@
 
 use crate::sim::Net;
 use crate::{
-    CompletionQueue, ConnectOptions, Device, Error, Gather, MemoryRegion, Operation, PostError, QpAttr,
-    QpCap, QpInit, QpState, QueuePair, RcEnd, RecvWr, Result, SendFlags, SendWr, WcStatus,
+    CompletionQueue, ConnectOptions, Device, Error, Gather, Gid, MemoryRegion, Operation, PostError, QKey,
+    QpAttr, QpCap, QpInit, QpState, QpType, QueuePair, RcEnd, RecvWr, Remote, Result, SendFlags, SendWr,
+    WcStatus,
 };
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::os::fd::AsFd;
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Far longer than anything takes in virtual time.
@@ -164,5 +166,57 @@ fn completions_of_a_queue_pair_can_be_taken_out_of_the_queue_that_it_shares() ->
         [10, 11, 12, 3],
         "in order, and it goes on"
     );
+    Ok(())
+}
+
+/// What ends a queue pair may arrive just before it is destroyed: what is flushed then is not seen either.
+#[test]
+fn nothing_is_seen_of_a_queue_pair_that_was_destroyed_with_its_completions() -> Result<()> {
+    let (a, b) = (crate::open()?, crate::open()?);
+    let (a_pd, b_pd) = (a.alloc_pd()?, b.alloc_pd()?);
+    let (a_cq, b_cq) = (a.create_cq(16)?, b.create_cq(16)?);
+    let source = a_pd.register_bytes(b"x", crate::Access::LOCAL_WRITE)?;
+    let (to_writer, writes) = mpsc::sync_channel::<QueuePair>(0);
+    std::thread::scope(|scope| {
+        // There is no such key: the responder's end enters the error state.
+        scope.spawn(|| writes.into_iter().for_each(|qp| _ = qp.write(1, source.all(), Remote::default())));
+        for round in 0..4000_u32 {
+            let left = a_pd.create_qp(&QpInit::rc(&a_cq, &a_cq))?;
+            let right = b_pd.create_qp(&QpInit::rc(&b_cq, &b_cq))?;
+            left.connect(&right.address(), &ConnectOptions::default())?;
+            right.connect(&left.address(), &ConnectOptions::default())?;
+            for id in 0..6 {
+                right.recv(id, Gather::Empty)?;
+            }
+            to_writer.send(left).expect("it waits for more");
+            (0..round % 400 * 10).for_each(|_| std::hint::spin_loop());
+            right.destroy_with_completions()?;
+            if let Some(wc) = b_cq.poll_one() {
+                panic!("round {round}: {wc:?}");
+            }
+        }
+        drop(to_writer);
+        Ok(())
+    })
+}
+
+/// One that is in use stays, and so does what it completed.
+#[test]
+fn a_queue_pair_that_is_not_destroyed_keeps_its_completions() -> Result<()> {
+    let device = Net::new().device();
+    let cq = device.create_cq(8)?;
+    let init = QpInit { qp_type: QpType::Ud, ..QpInit::rc(&cq, &cq) };
+    let qp = device.alloc_pd()?.create_qp(&init)?;
+    qp.activate(QKey(1))?;
+    let group = Gid::from(std::net::Ipv4Addr::new(239, 1, 1, 1));
+    qp.attach_mcast(group)?;
+    qp.modify(&QpAttr::to_state(QpState::Err))?;
+    qp.recv(1, Gather::Empty)?;
+    let qp = qp.destroy_with_completions().expect_err("it is attached to a group").object;
+    assert_eq!(cq.poll_one().map(|wc| wc.wr_id), Some(1));
+    qp.recv(2, Gather::Empty)?;
+    qp.detach_mcast(group)?;
+    assert_eq!(qp.destroy_with_completions()?, 1);
+    assert_eq!(cq.poll_one(), None);
     Ok(())
 }

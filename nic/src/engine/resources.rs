@@ -286,7 +286,10 @@ impl Engine {
     /// Takes completions of a queue pair that nobody has polled out of its completion queues; returns how many there
     /// were.
     pub(crate) fn discard_completions(&mut self, qpn: Qpn) -> usize {
-        let Some(links) = self.links(qpn) else { return 0 };
+        self.links(qpn).map_or(0, |links| self.discard_from(&links, qpn))
+    }
+
+    fn discard_from(&mut self, links: &QpLinks, qpn: Qpn) -> usize {
         let cqs = links.cqs().filter_map(|cq| Some(self.host.cqs.get_mut(cq.0)?.producer.discard(qpn)));
         cqs.sum()
     }
@@ -434,6 +437,14 @@ impl Engine {
             entry.shared.finish(direction, entry.accepted[direction as usize]);
         }
         Ok(())
+    }
+
+    /// Destroys a queue pair, and takes out its completions that nobody has polled; returns how many there were.
+    pub(crate) fn destroy_qp_and_completions(&mut self, qpn: Qpn) -> Result<usize, ResourceError> {
+        let links = self.links(qpn);
+        self.destroy_qp(qpn)?;
+        // It completes nothing any more.
+        Ok(links.map_or(0, |links| self.discard_from(&links, qpn)))
     }
 
     /// Queue pairs that exist.
