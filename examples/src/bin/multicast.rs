@@ -64,6 +64,7 @@ fn main() -> Outcome<()> {
 /// A UD queue pair with receives.
 struct Station {
     qp: QueuePair,
+    sent: CompletionQueue,
     cq: CompletionQueue,
     pd: ProtectionDomain,
     slots: MemoryRegion,
@@ -93,7 +94,7 @@ impl Station {
         for slot in 0..SLOTS {
             qp.recv(slot as u64, slots.slice(slot * SLOT..(slot + 1) * SLOT)?)?;
         }
-        Ok(Self { qp, cq, pd, slots, device })
+        Ok(Self { qp, sent, cq, pd, slots, device })
     }
 
     /// The next datagram, and its buffer posted again.
@@ -112,8 +113,11 @@ impl Station {
         Ok(Datagram { text, from, to, ttl: bytes[IPV4_TTL], wc })
     }
 
+    /// Sends a datagram. It has left when its completion is there; what has not is lost with its queue pair.
     fn send(&self, text: &str, to: &AddressHandle, qpn: Qpn) -> Outcome<()> {
-        Ok(self.qp.send_to(0, Gather::Inline(text.as_bytes().into()), to, qpn, QKEY)?)
+        self.qp.send_to(0, Gather::Inline(text.as_bytes().into()), to, qpn, QKEY)?;
+        let wc = self.sent.wait(PATIENCE)?;
+        if wc.status == WcStatus::Success { Ok(()) } else { Err(wc.status.explain().into()) }
     }
 }
 

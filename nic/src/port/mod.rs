@@ -179,8 +179,14 @@ impl Port {
     fn control_lane<R>(&self, change: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
         self.stir(&mut lane);
-        // Whatever changes, what was taken in is acknowledged: a queue pair that is destroyed cannot do it later.
-        lane.let_go(self.now());
+        // Whatever changes, what was posted before has its turn, and what was taken in is acknowledged: a queue pair that is
+        // destroyed cannot do it later. A simulation gives turns itself.
+        let rang = self.answer_doorbells(&mut lane);
+        if matches!(self.clock, Clock::Real) && (rang || lane.has_work()) {
+            lane.transmit(self.now());
+        } else {
+            lane.let_go(self.now());
+        }
         let result = change(&mut lane);
         lane.transmit(self.now());
         self.release(lane);
@@ -368,15 +374,20 @@ impl Port {
         self.bell.release(lane, || self.lane.try_lock(), serve, after);
     }
 
+    /// Takes in what was left in inboxes; whether there was word of any.
+    fn answer_doorbells(&self, lane: &mut Lane) -> bool {
+        let rung = std::mem::take(&mut *locked(&self.doorbells));
+        rung.iter().for_each(|qpn| lane.engine.ring(*qpn));
+        !rung.is_empty()
+    }
+
     /// What is done before the lock is let go of. Returns whom to wake then.
     fn serve(&self, lane: &mut Lane, rings: bool) -> Vec<Waker> {
         // Takes no memory while it is empty.
         let mut woken = Vec::new();
         if rings {
             self.stir(lane);
-            for qpn in std::mem::take(&mut *locked(&self.doorbells)) {
-                lane.engine.ring(qpn);
-            }
+            self.answer_doorbells(lane);
             lane.transmit(self.now());
         }
         if lane.engine.has_event_news() || lane.io.has_failed() {

@@ -69,6 +69,26 @@ fn a_device_sends_to_itself_over_loopback() {
     assert_eq!(end.receive().data, b"echo");
 }
 
+/// A NIC sends what is posted at once. Who posts a few datagrams to several peers and ends does not take them along.
+#[test]
+fn what_was_posted_leaves_before_its_queue_pair_is_destroyed() {
+    let hears: Vec<_> = (0..3).map(|_| UdEnd::new(&open())).collect();
+    let device = open();
+    for round in 0..100 {
+        let end = UdEnd::new(&device);
+        hears.iter().for_each(|to| to.post(1));
+        let ways: Vec<_> = hears.iter().map(|to| end.ah(to.device.gid())).collect();
+        for (to, way) in hears.iter().zip(&ways) {
+            let bye = Gather::Inline(b"bye".as_slice().into());
+            end.qp.send_to(1, bye, way, to.qp.qpn(), QKEY).expect("posted");
+        }
+        drop(end);
+        for to in &hears {
+            assert_eq!(to.receive().data, b"bye", "round {round}");
+        }
+    }
+}
+
 #[test]
 fn many_datagrams_in_trains_arrive_in_order() {
     let (a, b) = (UdEnd::new(&open()), UdEnd::new(&open()));
