@@ -46,6 +46,8 @@ fn wireshark_takes_hellos_for_datagrams_of_a_vendor() {
         block: 64,
         counting: Counting::DatagramCharge,
         ports: SourcePorts::new(&[0xc001, 0xc002]).expect("two are not too many"),
+        token: 0x2122_2324_2526_2728,
+        proof: 0x3132_3334_3536_3738,
     };
     let fields = [
         "infiniband.bth.opcode",
@@ -78,7 +80,7 @@ fn wireshark_takes_hellos_for_datagrams_of_a_vendor() {
             let data = rows[0][fields.len()].replace(':', "");
             assert_eq!(data, hex(&mad[24..]));
             let at = |byte: usize| &data[2 * (byte - 24)..];
-            assert!(at(37).starts_with("02726e0001a504"), "{data}");
+            assert!(at(37).starts_with("02726e0002a504"), "{data}");
             assert!(at(60).starts_with("c001c002"), "{data}");
         }
     }
@@ -90,6 +92,7 @@ fn wireshark_takes_credits_and_pauses_for_packets_of_a_vendor() {
     if !tshark::is_installed() {
         return;
     }
+    let said = |body: &[u8]| [&[0xab; 8][..], body].concat();
     let lanes: Vec<u8> = (0..15).flat_map(|vl: u8| [0x00, 0x0c, vl << 4 | 0x08, 0x0c]).collect();
     let mut times = PauseTimes::default();
     (times.0[0], times.0[7]) = (Some(u16::MAX), Some(0));
@@ -102,9 +105,9 @@ fn wireshark_takes_credits_and_pauses_for_packets_of_a_vendor() {
     ];
     for ipv6 in [false, true] {
         let all = [
-            (Headers::flow_control(0x12, 0x34, 0x5678), lanes[..4].to_vec()),
-            (Headers::flow_control(0, 0, 0), lanes.clone()),
-            (Headers::pause(0x12, 0x34, 0x5679), times.emit().to_vec()),
+            (Headers::flow_control(0x12, 0x34, 0x5678), said(&lanes[..4])),
+            (Headers::flow_control(0, 0, 0), said(&lanes)),
+            (Headers::pause(0x12, 0x34, 0x5679), said(&times.emit())),
         ];
         let packets: Vec<_> = all.iter().map(|(h, payload)| pcap::ip_packet(ipv6, h, payload)).collect();
         let rows = judge(&format!("control-{ipv6}"), &packets, &fields);

@@ -388,10 +388,11 @@ fn decoded_control(headers: &Headers, payload: &[u8]) -> DecodedPacket {
 #[test]
 fn credits_are_shown_by_lane_and_pauses_by_priority() {
     let lanes = [[0x00, 0x0c, 0x08, 0x0c], [0x10, 0, 0x10, 0x40], [0x20, 5, 0x2f, 0xff], [0x40, 0, 0, 0]];
-    let decoded = decoded_control(&Headers::flow_control(2, 1, 7), lanes.as_flattened());
+    let said = |body: &[u8]| [&[0xab; 8][..], body].concat();
+    let decoded = decoded_control(&Headers::flow_control(2, 1, 7), &said(lanes.as_flattened()));
     assert_eq!(
         decoded.content.to_string(),
-        "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=16 vl0 sent=12 limit=2060 vl1 init sent=0 limit=64 \
+        "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=24 vl0 sent=12 limit=2060 vl1 init sent=0 limit=64 \
          vl2 stalled sent=5 limit=4095 (operation 4 of a flow control packet is reserved)"
     );
     let json = serde_json::to_value(&decoded).unwrap();
@@ -404,10 +405,10 @@ fn credits_are_shown_by_lane_and_pauses_by_priority() {
 
     let mut times = qp::wire::PauseTimes::default();
     (times.0[3], times.0[4]) = (Some(65_535), Some(0));
-    let decoded = decoded_control(&Headers::pause(2, 1, 8), &times.emit());
+    let decoded = decoded_control(&Headers::pause(2, 1, 8), &said(&times.emit()));
     assert_eq!(
         decoded.content.to_string(),
-        "RNIC PAUSE from=1 to=2 seq=8 data=20 prio3 pause=65535 prio4 go"
+        "RNIC PAUSE from=1 to=2 seq=8 data=28 prio3 pause=65535 prio4 go"
     );
     let quanta = serde_json::json!([null, null, null, 65_535, 0, null, null, null]);
     assert_eq!(serde_json::to_value(&decoded).unwrap()["control"]["quanta"], quanta);

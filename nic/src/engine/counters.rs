@@ -69,6 +69,9 @@ reasons! {
     NoGroup = "dropped_no_group",
     /// Credits or a pause from a peer that never said that it is rnic.
     Stranger = "dropped_stranger",
+    /// Credits, a pause or a congestion notification in the name of a peer, without the token that it was given; or a
+    /// notification of a foreign peer that is not the queue pair's own, or that sends more of them than a receiver would.
+    BadToken = "dropped_bad_token",
     /// A datagram that was cut short by the receive buffer.
     Truncated = "dropped_truncated",
     /// The port was taken down on purpose, or its device failed.
@@ -160,6 +163,8 @@ port_counters! {
     pace_stalls,
     /// Times that a queue pair waited for link credit.
     credit_stalls,
+    /// Times that a queue pair waited to learn what its peer is, under the credit model.
+    greeting_stalls,
     /// Times that a queue pair waited for the end of a pause.
     pause_stalls,
     /// Pauses that did not end, so that the watchdog of their priority took them for a storm.
@@ -180,6 +185,12 @@ port_counters! {
     partners_met,
     /// Peers that are rnic too and fell silent while something waited for their credit.
     partners_lost,
+    /// Peers that could not be remembered as partners, because there were too many to which nothing is connected.
+    partners_refused,
+    /// Peers that give no link credits, to a port that speaks them: what is sent to them is bounded by a window.
+    foreign_peers,
+    /// Hellos that nobody asked for, and questions beyond those that are answered in a second.
+    hellos_ignored,
     /// Copies of datagrams to multicast groups that queue pairs took.
     mcast_copies,
     /// Copies that a queue pair refused, for its Q_Key, its state or want of a receive, while others took theirs.

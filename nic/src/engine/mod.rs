@@ -132,6 +132,10 @@ struct QpEntry {
     waits_at: Option<usize>,
     /// When packets that nobody acknowledges last left.
     last_sent: Option<Instant>,
+    /// Where the last datagram went.
+    last_to: Option<IpAddr>,
+    /// When a congestion notification of a foreign peer last counted.
+    foreign_cnp: Option<Instant>,
     /// The earliest entry of it in the timer heap.
     timer: Option<Instant>,
     /// Congestion control as a sender, once it has sent.
@@ -218,7 +222,8 @@ impl Engine {
             peers: Peers::new(config.peer_window),
             partners: Partners::new(
                 PartnerSetup { features: features(&config), ..config.partner.clone() },
-                config.seed.unwrap_or_else(rand::random),
+                // In a simulation the seed tells apart the devices too, whose numbers must differ.
+                config.seed.map_or_else(rand::random, |seed| [seed, seed.rotate_left(17), !seed]),
                 config.slot,
                 config.address,
                 &config.source_ports,

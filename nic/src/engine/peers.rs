@@ -1,6 +1,6 @@
 //! What is on the way to each peer, and who waits for room.
 
-use super::partner::Partner;
+use super::partner::{Greeting, Partner};
 use cc::{Charge, PeerWindow};
 use qp::{Mtu, Psn};
 use std::collections::{HashMap, VecDeque};
@@ -30,10 +30,25 @@ pub(crate) struct Peer {
     pub(crate) is_watched: bool,
     /// What is known of it if it is of our own kind.
     pub(crate) partner: Option<Box<Partner>>,
+    /// What is known of it otherwise.
+    pub(crate) greeting: Greeting,
     users: usize,
 }
 
 impl Peer {
+    /// Whether a queue pair is connected to it.
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.users > 0
+    }
+
+    /// Whether it could make room for another: nothing of ours needs it, and nothing was heard of it for a while.
+    fn is_idle(&self, now: Instant) -> bool {
+        self.users == 0
+            && self.greeting.is_idle(now)
+            && self.waiting.is_empty()
+            && self.partner.as_ref().is_none_or(|partner| partner.is_idle(now))
+    }
+
     /// Whether one queue pair, which has `flights` on the way, has the window to itself.
     pub(crate) fn is_for(&self, flights: &Flights) -> bool {
         self.waiting.is_empty() && self.window.used() == flights.total()
@@ -73,6 +88,7 @@ impl Peers {
                 waiting: VecDeque::new(),
                 is_watched: false,
                 partner: None,
+                greeting: Greeting::default(),
                 users: 0,
             })
         })
@@ -97,9 +113,21 @@ impl Peers {
         self.table.get_mut(id)
     }
 
+    /// Whether there is room for one more peer to which no queue pair is connected, of `most`.
+    pub(crate) fn has_room(&self, most: usize) -> bool {
+        self.table.len() < most || self.table.iter().filter(|(_, peer)| peer.users == 0).count() < most
+    }
+
+    /// A peer that can be forgotten to make room for another.
+    pub(crate) fn find_idle(&self, now: Instant) -> Option<usize> {
+        self.table.iter().find(|(_, peer)| peer.is_idle(now)).map(|(id, _)| id)
+    }
+
     /// Forgets a peer that nobody points to and nothing is agreed on with.
     pub(crate) fn forget_unused(&mut self, id: usize) {
-        if self.table.get(id).is_some_and(|peer| peer.users == 0 && peer.partner.is_none()) {
+        let is_unused =
+            |peer: &Peer| peer.users == 0 && peer.partner.is_none() && !peer.greeting.is_waited_for();
+        if self.table.get(id).is_some_and(is_unused) {
             let peer = self.table.remove(id);
             self.by_slot.remove(&(peer.address, peer.slot));
         }

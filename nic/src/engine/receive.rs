@@ -1,8 +1,10 @@
 //! One pass in: from a datagram to the queue pair that it is for.
 
+use super::partner::{Partners, is_free};
 use super::rate::CE;
 use super::{DropReason, Engine};
-use qp::wire::mad::hello::Hello;
+use qp::wire::mad::Mad;
+use qp::wire::mad::hello::{Hello, HelloError};
 use qp::wire::{Arrival, IcrcVerdict, Opcode, Packet, Transport};
 use qp::{QKey, QpType, Qpn};
 use std::time::Instant;
@@ -39,11 +41,7 @@ impl Engine {
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
             IcrcVerdict::Bad => return Err(DropReason::BadIcrc),
         }
-        let speaks = packet.info().transport == Transport::Rnic;
-        if self.partners.is_active() && self.is_from_stranger() {
-            self.meet(now, arrival, speaks);
-        }
-        if speaks {
+        if packet.info().transport == Transport::Rnic {
             return self.take_message(now, arrival, &packet);
         }
         if packet.dest_qpn().value() & 0xffff == Qpn::GSI.value() && self.take_hello(now, arrival, &packet) {
@@ -69,17 +67,21 @@ impl Engine {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let partner = self.partners.at(arrival.src, arrival.src_port).ok_or(DropReason::Stranger)?;
         let message = packet.port_message().ok_or(DropReason::BadLength)?;
         if message.dest_slot != self.config.slot {
             return Err(DropReason::NoQp);
         }
-        if self.peers.find(arrival.src, message.src_slot) != Some(partner) {
-            // It is not what it was taken for; what is said to it goes elsewhere.
-            self.greet(now, arrival.src, true);
+        let id = self.peers.find(arrival.src, message.src_slot).ok_or(DropReason::Stranger)?;
+        let Some(partner) = Partners::partner(&mut self.peers, id) else {
+            self.doubt(now, id);
             return Err(DropReason::Stranger);
+        };
+        if packet.token() != partner.expected {
+            // Somebody else said this, or the partner has started anew.
+            self.doubt(now, id);
+            return Err(DropReason::BadToken);
         }
-        if self.handle_message(now, partner, packet) { Ok(()) } else { Err(DropReason::BadLength) }
+        if self.handle_message(now, id, packet) { Ok(()) } else { Err(DropReason::BadLength) }
     }
 
     /// Takes a hello; whether it is one. Everything else that is for queue pair 1 is its own affair.
@@ -90,8 +92,14 @@ impl Engine {
         if !is_ours || !is_datagram || self.config.pkeys.find(packet.pkey()).is_none() {
             return false;
         }
-        let Ok(hello) = Hello::parse(packet.payload()) else { return false };
-        self.handle_hello(now, arrival.src, &hello);
+        match Hello::parse(packet.payload()) {
+            Ok(hello) => self.handle_hello(now, arrival.src, &hello),
+            Err(HelloError::Status(_)) => {
+                let Ok(mad) = Mad::parse(packet.payload()) else { return false };
+                self.handle_refusal(arrival.src, mad.header.transaction_id);
+            }
+            Err(_) => return false,
+        }
         true
     }
 
@@ -115,6 +123,9 @@ impl Engine {
             return Err(DropReason::BadAddress);
         }
         if packet.opcode() == Opcode::Cnp {
+            if !self.is_genuine_cnp(now, index, arrival, packet) {
+                return Err(DropReason::BadToken);
+            }
             self.handle_cnp(now, index);
             return Ok(());
         }
@@ -132,6 +143,31 @@ impl Engine {
             self.handle_answer(now, index, packet);
         }
         self.settle(index);
+        if outcome.is_ok() && self.partners.is_active() {
+            self.note_taken(now, index, arrival, packet);
+        }
         outcome.map_err(DropReason::from)
+    }
+
+    /// A queue pair took a packet: what that tells of who sent it.
+    fn note_taken(&mut self, now: Instant, index: usize, arrival: &Arrival, packet: &Packet<'_>) {
+        let Some(entry) = self.qps[index].as_ref() else { return };
+        let len = packet.bytes().len();
+        if let Some(id) = entry.remote.and_then(|remote| remote.peer) {
+            if self.peers.find_mut(id).is_some_and(|peer| peer.partner.is_some()) {
+                return;
+            }
+            if !is_free(packet.bytes()) {
+                // A port that obeys credits would have waited for some.
+                self.count_as_foreign(id, "it sends without credit");
+            }
+            self.meet(now, arrival, len, Some(id));
+        } else if let Some(id) = self.partners.at(arrival.src, arrival.src_port) {
+            self.trust(id);
+        } else if entry.qp.config().qp_type == QpType::Ud {
+            let slot = packet.deth().map_or(0, |deth| deth.src_qpn.slot());
+            let known = self.peers.find(arrival.src, slot);
+            self.meet(now, arrival, len, known);
+        }
     }
 }

@@ -402,6 +402,8 @@ impl Engine {
             turn: 0,
             waits_at: None,
             last_sent: None,
+            last_to: None,
+            foreign_cnp: None,
             timer: None,
             flow: None,
             notifier: None,

@@ -178,17 +178,29 @@ impl Engine {
     pub(super) fn gate(&mut self, now: Instant, index: usize) -> Gate {
         let source_ports = self.config.source_ports.len();
         let Some(entry) = self.qps[index].as_ref() else { return Gate::Shut };
+        // Queue pair 1 needs no credit, as VL15 does not.
+        let is_management = entry.qp.config().qp_type == QpType::Gsi;
+        let needs_credit = self.partners.needs_credit() && !is_management;
         let (remote, peer) = match (entry.remote, entry.qp.next_destination()) {
             (Some(connected), _) => (connected, connected.peer),
             // Few have partners: only then is it worth looking for one.
             (None, Some((path, qpn))) if self.partners.is_active() => {
                 let remote = Remote::along(path, entry.qp.qpn(), source_ports);
-                (remote, self.peers.find(remote.address, qpn.slot()))
+                let mut peer = self.peers.find(remote.address, qpn.slot());
+                if peer.is_none() && needs_credit && !remote.address.is_multicast() {
+                    self.make_room(now);
+                    peer = Some(self.peers.meet(remote.address, qpn.slot()));
+                }
+                (remote, peer)
             }
             (None, _) => return Gate::Open,
         };
         let Some(peer) = peer else { return Gate::Open };
-        let Some(partner) = Partners::partner(&mut self.peers, peer) else { return Gate::Open };
+        let Some(partner) = Partners::partner(&mut self.peers, peer) else {
+            // On an InfiniBand link, too, nothing is sent before there is credit.
+            let is_open = !needs_credit || self.may_send_to_stranger(now, index, peer);
+            return if is_open { Gate::Open } else { Gate::Shut };
+        };
         let gives_credit = partner.gives_credit();
         match self.pause_gate(now, peer, remote.tos) {
             PauseGate::Open => {}
@@ -198,9 +210,6 @@ impl Engine {
             }
             PauseGate::Drop => return Gate::Drop,
         }
-        // Queue pair 1 needs none, as VL15 does not.
-        let is_management =
-            self.qps[index].as_ref().is_some_and(|entry| entry.qp.config().qp_type == QpType::Gsi);
         if gives_credit && !is_management {
             let vl = self.partners.lane_of(remote.tos);
             return Gate::Credit { remote, peer, vl };
@@ -241,7 +250,7 @@ impl Engine {
         let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
         let departure = remote.departure(&train);
         if departure.packets > 0 {
-            entry.last_sent = Some(now);
+            (entry.last_sent, entry.last_to) = (Some(now), Some(remote.address));
             let taken = lane.sender.try_take(now, theirs.of(departure.len, departure.segment_size));
             debug_assert!(taken, "a train took more than there was room for: {departure:?}");
         }
@@ -399,7 +408,7 @@ impl Engine {
         let more = entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
         let departure = remote.departure(&train);
         if departure.packets > 0 {
-            entry.last_sent = Some(now);
+            (entry.last_sent, entry.last_to) = (Some(now), Some(remote.address));
         }
         if more {
             // Its next packet may go elsewhere; where it has to wait for room is seen in its next turn.

@@ -253,7 +253,7 @@ fn labels_of_the_other_management_datagrams() {
         assert!(text.starts_with(expected), "{text}");
     }
     use qp::wire::mad::hello::{Features, Hello, Kind};
-    let mut hello = Hello { version: 1, slot: 3, instance: 0xabc, lanes: 4, block: 64, ..Hello::default() };
+    let mut hello = Hello { version: 2, slot: 3, instance: 0xabc, lanes: 4, block: 64, ..Hello::default() };
     for (kind, features, expected) in [
         (Kind::Ask, Features::CNP, "RNIC HELLO ask slot 3, cnp, instance 0000000000000abc"),
         (
@@ -278,7 +278,8 @@ fn messages_between_ports_are_drawn_by_lane_and_priority() {
     let ladder = Ladder::new("a", "b", 10);
     let mut times = qp::wire::PauseTimes::default();
     (times.0[3], times.0[4]) = (Some(65_535), Some(0));
-    let credits = [0x00, 0x0c, 0x08, 0x0c, 0x10, 0x00, 0x10, 0x40];
+    let said = |body: &[u8]| [&[0xab; 8][..], body].concat();
+    let credits = said(&[0x00, 0x0c, 0x08, 0x0c, 0x10, 0x00, 0x10, 0x40]);
     let flow = qp::wire::Flow {
         src: "10.0.0.1".parse().unwrap(),
         dst: "10.0.0.2".parse().unwrap(),
@@ -290,7 +291,7 @@ fn messages_between_ports_are_drawn_by_lane_and_priority() {
     for (headers, payload) in [
         (Headers::flow_control(2, 1, 7), &credits[..]),
         (Headers::flow_control(2, 1, 7), &credits[..]),
-        (Headers::pause(2, 1, 8), &times.emit()),
+        (Headers::pause(2, 1, 8), &said(&times.emit())),
         (Headers::cnp(qp::Qpn::new(0x51)), &[]),
         (Headers::cnp(qp::Qpn::new(0x51)), &[]),
     ] {

@@ -298,7 +298,7 @@ impl Lane {
         // Whatever came in, now or before, may have filled the emulated port.
         if let Some(emulation) = self.link.layer_mut::<Emulation>() {
             while let Some((peer, frame)) = emulation.poll_pause(now) {
-                self.engine.send_pause(peer, &frame);
+                self.engine.send_pause(now, peer, &frame);
             }
         }
     }

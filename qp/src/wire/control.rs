@@ -9,12 +9,14 @@
 //! BTH  opcode 0xc0 or 0xc1, default partition
 //!      destination QPN  | slot of the destination 8 | 0 16 |
 //!      PSN              | slot of the sender 8 | sequence number 16 |
+//! payload               | token 64 |, then
 //! 0xc0 FLOW_CONTROL     1 to 15 flow control packets of 4 bytes, one for each virtual lane
 //! 0xc1 PAUSE            | class-enable vector 16 | quanta of priority 0 16 | ... | of priority 7 16 | 0 16 |
 //! ```
 //!
 //! A *slot* is the top byte of the queue pair numbers of a port, so that the destination can be found as for other packets
-//! where several ports share an address. The sequence number tells a stale message from the latest one.
+//! where several ports share an address. The sequence number tells a stale message from the latest one. The token is the
+//! one that the receiver gave to the sender in a hello: a message without it comes from somebody else, and is dropped.
 //!
 //! What stands in a flow control packet is the credit algorithm's affair; here it is four bytes. A pause has the fields
 //! of IEEE 802.1Qbb.
@@ -23,6 +25,9 @@ use crate::ids::{Psn, Qpn};
 use crate::wire::opcode::{Opcode, Operation, Transport};
 use crate::wire::packet::{Headers, Packet};
 use std::fmt;
+
+/// Length of the token at the front of each message in bytes.
+pub const TOKEN_LEN: usize = 8;
 
 /// Length of one flow control packet in bytes.
 pub const FLOW_CONTROL_LEN: usize = 4;
@@ -75,7 +80,7 @@ impl Headers {
         PortMessage { dest_slot, src_slot, sequence }.headers(Opcode::RnicFlowControl)
     }
 
-    /// A pause for the port with slot `dest_slot`; its payload is made by [`PauseTimes::emit`]. For rnic peers only that
+    /// A pause for the port with slot `dest_slot`; [`PauseTimes::emit`] makes what follows the token. For rnic peers only that
     /// obey them.
     #[must_use]
     pub fn pause(dest_slot: u8, src_slot: u8, sequence: u16) -> Self {
@@ -97,10 +102,28 @@ impl<'a> Packet<'a> {
         PortMessage::of(self.info().transport, self.dest_qpn(), self.psn())
     }
 
+    /// The token that the sender of a message between ports, or of a congestion notification, shows. Peers that are not
+    /// rnic leave the reserved bytes of a notification zero, which is no token.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        match self.info().operation {
+            Operation::Cnp => self.cnp_token().unwrap_or(0),
+            Operation::FlowControl | Operation::Pause => {
+                self.payload().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+            }
+            _ => 0,
+        }
+    }
+
+    /// What follows the token in a message between ports.
+    fn said(&self) -> &'a [u8] {
+        self.payload().get(TOKEN_LEN..).unwrap_or_default()
+    }
+
     /// The flow control packets, if it is a message of link credits with 1 to 15 whole ones.
     #[must_use]
     pub fn flow_controls(&self) -> Option<&'a [[u8; FLOW_CONTROL_LEN]]> {
-        let (packets, rest) = self.payload().as_chunks();
+        let (packets, rest) = self.said().as_chunks();
         let whole = rest.is_empty() && (1..=MAX_FLOW_CONTROLS).contains(&packets.len());
         (whole && self.info().operation == Operation::FlowControl).then_some(packets)
     }
@@ -108,7 +131,7 @@ impl<'a> Packet<'a> {
     /// The times, if it is a pause with a payload of the right length.
     #[must_use]
     pub fn pause_times(&self) -> Option<PauseTimes> {
-        let payload = self.payload().try_into().ok()?;
+        let payload = self.said().try_into().ok()?;
         (self.info().operation == Operation::Pause).then(|| PauseTimes::parse(payload))
     }
 }
@@ -119,10 +142,10 @@ impl<'a> Packet<'a> {
 pub struct PauseTimes(pub [Option<u16>; PRIORITIES]);
 
 impl PauseTimes {
-    /// Length of the payload of a pause in bytes: the vector, the times, and zeros up to a multiple of 4.
+    /// Length of what follows the token in bytes: the vector, the times, and zeros up to a multiple of 4.
     pub const LEN: usize = 20;
 
-    /// Reads the payload of a pause. The reserved bits (the upper half of the vector, the last two bytes) are ignored,
+    /// Reads what follows the token of a pause. The reserved bits (the upper half of the vector, the last two bytes) are ignored,
     /// and so are times of priorities that the vector does not name.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -135,7 +158,7 @@ impl PauseTimes {
         Self(quanta)
     }
 
-    /// The payload of a pause, reserved bits zero.
+    /// What follows the token of a pause, reserved bits zero.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -157,10 +180,14 @@ mod tests {
     use crate::ids::PKey;
     use proptest::prelude::*;
 
-    fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    const TOKEN: [u8; TOKEN_LEN] = [0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8];
+
+    /// A message with this behind its token.
+    fn packet(headers: &Headers, said: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0xee; headers.wire_len()];
-        headers.emit(&mut bytes, payload.len());
-        bytes.extend(payload);
+        headers.emit(&mut bytes, TOKEN_LEN + said.len());
+        bytes.extend(TOKEN);
+        bytes.extend(said);
         bytes.resize(bytes.len().next_multiple_of(4) + 4, 0);
         bytes
     }
@@ -168,9 +195,12 @@ mod tests {
     #[test]
     fn bytes_of_a_flow_control_message() {
         let bytes = packet(&Headers::flow_control(0x12, 0x34, 0x5678), &[1, 2, 3, 4, 5, 6, 7, 8]);
-        let expected = [0xc0, 0, 0xff, 0xff, 0, 0x12, 0, 0, 0, 0x34, 0x56, 0x78, 1, 2, 3, 4, 5, 6, 7, 8];
-        assert_eq!(bytes[..20], expected);
+        let mut expected = vec![0xc0, 0, 0xff, 0xff, 0, 0x12, 0, 0, 0, 0x34, 0x56, 0x78];
+        expected.extend(TOKEN);
+        expected.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(bytes[..28], expected);
         let packet = Packet::parse(&bytes).unwrap();
+        assert_eq!(packet.token(), 0xa1a2_a3a4_a5a6_a7a8);
         let message = PortMessage { dest_slot: 0x12, src_slot: 0x34, sequence: 0x5678 };
         assert_eq!(packet.port_message(), Some(message));
         assert_eq!(packet.pkey(), PKey::DEFAULT);
@@ -183,16 +213,19 @@ mod tests {
         let mut times = PauseTimes::default();
         (times.0[0], times.0[3], times.0[7]) = (Some(0x1234), Some(0), Some(u16::MAX));
         let bytes = packet(&Headers::pause(1, 2, 3), &times.emit());
-        let mut expected = vec![0xc1, 0, 0xff, 0xff, 0, 1, 0, 0, 0, 2, 0, 3, 0, 0x89, 0x12, 0x34];
+        let mut expected = vec![0xc1, 0, 0xff, 0xff, 0, 1, 0, 0, 0, 2, 0, 3];
+        expected.extend(TOKEN);
+        expected.extend([0, 0x89, 0x12, 0x34]);
         expected.extend([0; 12]);
         expected.extend([0xff, 0xff, 0, 0]);
-        assert_eq!(bytes[..32], expected);
+        assert_eq!(bytes[..40], expected);
         let parsed = Packet::parse(&bytes).unwrap();
+        assert_eq!(parsed.token(), 0xa1a2_a3a4_a5a6_a7a8);
         assert_eq!(parsed.pause_times(), Some(times));
         assert_eq!(parsed.flow_controls(), None, "five words, but not of that");
         // Reserved bits make no difference, and neither do times that the vector does not name.
         let mut other = bytes.clone();
-        (other[12], other[17], other[30]) = (0xff, 0xff, 0xff);
+        (other[20], other[25], other[38]) = (0xff, 0xff, 0xff);
         assert_eq!(Packet::parse(&other).unwrap().pause_times(), Some(times));
     }
 
@@ -209,10 +242,37 @@ mod tests {
     }
 
     #[test]
+    fn a_message_too_short_for_a_token_says_nothing() {
+        for len in 0..TOKEN_LEN {
+            for headers in [Headers::flow_control(1, 2, 3), Headers::pause(1, 2, 3)] {
+                let mut bytes = vec![0; headers.wire_len()];
+                headers.emit(&mut bytes, len);
+                bytes.extend(vec![7; len]);
+                bytes.resize(bytes.len().next_multiple_of(4) + 4, 0);
+                let packet = Packet::parse(&bytes).unwrap();
+                assert_eq!((packet.token(), packet.flow_controls(), packet.pause_times()), (0, None, None));
+            }
+        }
+    }
+
+    #[test]
+    fn a_congestion_notification_shows_its_token_in_its_reserved_bytes() {
+        let headers = Headers { token: 0x0102_0304_0506_0708, ..Headers::cnp(Qpn::new(5)) };
+        let mut bytes = vec![0xee; headers.wire_len()];
+        headers.emit(&mut bytes, 0);
+        assert_eq!(bytes[12..28], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([0; 4]);
+        assert_eq!(Packet::parse(&bytes).unwrap().token(), headers.token);
+        assert_eq!(Headers::of(&Packet::parse(&bytes).unwrap()), headers);
+    }
+
+    #[test]
     fn other_packets_are_not_for_ports() {
         for &opcode in Opcode::ALL {
             let headers = Headers::new(opcode, Qpn::new(0x05_0000), Psn::new(0x06_0007));
-            let bytes = packet(&headers, &[]);
+            let mut bytes = vec![0; headers.wire_len()];
+            headers.emit(&mut bytes, 0);
+            bytes.extend([0; 4]);
             let of_ports = matches!(opcode, Opcode::RnicFlowControl | Opcode::RnicPause);
             assert_eq!(Packet::parse(&bytes).unwrap().port_message().is_some(), of_ports, "{opcode:?}");
             assert_eq!(headers.port_message().is_some(), of_ports, "{opcode:?}");

@@ -7,6 +7,7 @@ use crate::wire::headers::{
 };
 use crate::wire::opcode::{BTH_LEN, HeaderSet, Opcode, OpcodeInfo};
 use thiserror::Error;
+use zerocopy::network_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Length of the invariant CRC at the end of every packet, in bytes.
@@ -250,6 +251,12 @@ impl<'a> Packet<'a> {
         self.extension::<Feth>(HeaderSet::FETH).map(Feth::fields)
     }
 
+    /// The first half of the reserved bytes of a congestion notification, where rnic ports put a token
+    /// ([`control`](super::control)).
+    pub(super) fn cnp_token(&self) -> Option<u64> {
+        self.extension::<U64>(HeaderSet::CNP_RESERVED).map(|token| token.get())
+    }
+
     /// The payload without its padding.
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
@@ -311,6 +318,8 @@ pub struct Headers {
     pub xrc_srqn: u32,
     /// What a flush asks for.
     pub feth: FethFields,
+    /// The token in a congestion notification between rnic ports ([`control`](super::control)); 0 for all others.
+    pub token: u64,
 }
 
 impl Headers {
@@ -336,6 +345,7 @@ impl Headers {
             ieth: 0,
             xrc_srqn: 0,
             feth: FethFields::default(),
+            token: 0,
         }
     }
 
@@ -367,6 +377,7 @@ impl Headers {
             ieth: packet.ieth().unwrap_or_default(),
             xrc_srqn: packet.xrc_srqn().unwrap_or_default(),
             feth: packet.feth().unwrap_or_default(),
+            token: packet.cnp_token().unwrap_or_default(),
         }
     }
 
@@ -415,7 +426,8 @@ impl Headers {
         put(has(HeaderSet::ATOMIC_ACK_ETH), AtomicAckEth::new(self.atomic_ack).as_bytes());
         put(has(HeaderSet::IMM_DT), ImmDt::new(self.imm).as_bytes());
         put(has(HeaderSet::IETH), Ieth::new(self.ieth).as_bytes());
-        put(has(HeaderSet::CNP_RESERVED), &[0; HeaderSet::CNP_RESERVED.wire_len()]);
+        let reserved: [U64; 2] = [self.token.into(), 0.into()];
+        put(has(HeaderSet::CNP_RESERVED), reserved.as_bytes());
         at
     }
 }

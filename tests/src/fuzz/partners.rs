@@ -5,7 +5,7 @@ use arbitrary::Unstructured;
 use cc::credits::FlowControlPacket;
 use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts};
 use qp::wire::mad::{MAD_LEN, cm};
-use qp::wire::{Arrival, DethFields, Headers, Opcode, PauseTimes};
+use qp::wire::{Arrival, DethFields, Headers, Opcode, Packet, PauseTimes};
 use rnic::cc;
 use rnic::link::{Direction, FrameRef, Now, Observer};
 use rnic::sim::{DeviceSetup, Net};
@@ -34,8 +34,15 @@ const SILENCE: Duration = Duration::from_secs(12);
 /// Connections that may end before one gets through.
 const TRIES: u32 = 4;
 
-/// Notes from which port the other device sends, and to which slot.
-struct Ear(Arc<Mutex<u16>>);
+/// What was heard of a device: from which port it sends, and the token that it shows.
+#[derive(Clone, Copy, Default)]
+struct Heard {
+    port: u16,
+    token: u64,
+}
+
+/// Notes what a device says.
+struct Ear(Arc<Mutex<Heard>>);
 
 impl Observer for Ear {
     fn name(&self) -> &'static str {
@@ -44,7 +51,12 @@ impl Observer for Ear {
 
     fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
         if frame.direction == Direction::Tx {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = frame.flow.src_port;
+            let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            heard.port = frame.flow.src_port;
+            let token = Packet::parse(frame.bytes).map_or(0, |packet| packet.token());
+            if token != 0 {
+                heard.token = token;
+            }
         }
     }
 }
@@ -53,8 +65,8 @@ struct Rig {
     net: Net,
     devices: [Device; 2],
     ends: (RcEnd, RcEnd),
-    /// The source port of the second device.
-    port: Arc<Mutex<u16>>,
+    /// What is known of the second device.
+    heard: Arc<Mutex<Heard>>,
     sequence: u16,
 }
 
@@ -77,7 +89,7 @@ pub fn partners(data: &[u8]) {
 impl Rig {
     fn new(link: u8, control: u8) -> Option<Self> {
         let net = Net::new();
-        let port = Arc::new(Mutex::new(0));
+        let heard = Arc::new(Mutex::new(Heard::default()));
         let device = |link: u8, is_foreign: bool| {
             let words = LINKS[usize::from(link) % LINKS.len()];
             let mut setup = DeviceSetup { link: words.parse().expect("words"), ..DeviceSetup::default() };
@@ -89,10 +101,10 @@ impl Rig {
         // Some algorithms need a port with a rate.
         let a = device(link & 0xf, false).ok()?;
         let b = device(link >> 4, control & 0x80 != 0).ok()?;
-        b.observe(Ear(Arc::clone(&port))).expect("an observer");
+        b.observe(Ear(Arc::clone(&heard))).expect("an observer");
         let options = ConnectOptions { retry_cnt: 7, timeout: 14, ..ConnectOptions::default() };
         let ends = RcEnd::pair_with(&a, &b, &options).expect("a pair");
-        let mut rig = Self { net, devices: [a, b], ends, port, sequence: 0 };
+        let mut rig = Self { net, devices: [a, b], ends, heard, sequence: 0 };
         rig.write(64);
         rig.net.run_for(Duration::from_micros(50));
         Some(rig)
@@ -107,7 +119,7 @@ impl Rig {
             5 => self.pause(&from, input),
             6 => {
                 let qpn = if selector & 0x20 != 0 { self.ends.0.qp.qpn() } else { Qpn::new(2) };
-                let cnp = Headers::cnp(qpn);
+                let cnp = Headers { token: self.token(input), ..Headers::cnp(qpn) };
                 self.say(&from, &cnp, &[]);
             }
             7 => self.connection_management(&from, input),
@@ -135,8 +147,18 @@ impl Rig {
     fn arrival(&self, partner: bool) -> Arrival {
         let stranger = IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1));
         let src = if partner { self.devices[1].address() } else { stranger };
-        let src_port = *self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        let src_port = self.heard().port;
         Arrival { src, dst: self.devices[0].address(), src_port, ..Arrival::default() }
+    }
+
+    fn heard(&self) -> Heard {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What somebody shows who may see the packets of the partner, or not.
+    fn token(&self, input: &mut Unstructured<'_>) -> u64 {
+        let guess = byte(input);
+        if guess & 3 == 0 { guess.into() } else { self.heard().token }
     }
 
     fn say(&mut self, from: &Arrival, headers: &Headers, payload: &[u8]) {
@@ -156,7 +178,7 @@ impl Rig {
         let hello = Hello {
             kind: if flags & 1 != 0 { Kind::Answer } else { Kind::Ask },
             transaction_id: u64::from(byte(input)),
-            version: 1,
+            version: qp::wire::mad::hello::VERSION,
             slot: if flags & 2 != 0 { byte(input) } else { 0 },
             lanes: byte(input) & 0xf,
             features: Features::from_bits_retain(u32::from(flags >> 2 & 7)),
@@ -164,6 +186,8 @@ impl Rig {
             block: u16::from(byte(input)) << (flags & 7),
             counting: Counting::from_u8(flags >> 6),
             ports: SourcePorts::new(&ports[..usize::from(flags >> 5 & 1) + 1]).unwrap_or_default(),
+            token: u64::from(byte(input)),
+            proof: self.token(input),
         };
         let mut mad = [0; MAD_LEN];
         hello.emit(&mut mad);
@@ -177,12 +201,12 @@ impl Rig {
 
     fn credits(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
         let count = usize::from(byte(input) & 0xf) + 1;
-        let mut updates = Vec::new();
+        let mut updates = self.token(input).to_be_bytes().to_vec();
         for _ in 0..count.min(16) {
             let word = u32::from_be_bytes([byte(input), byte(input), byte(input), byte(input)]);
             updates.extend(word.to_be_bytes());
         }
-        if let Some(first) = updates.first_chunk::<4>()
+        if let Some(first) = updates[8..].first_chunk::<4>()
             && let Ok(update) = FlowControlPacket::decode(*first)
         {
             assert_eq!(FlowControlPacket::decode(update.encode()), Ok(update));
@@ -202,7 +226,8 @@ impl Rig {
         }
         self.sequence = self.sequence.wrapping_add(u16::from(byte(input)));
         let headers = Headers::pause(0, byte(input) & 1, self.sequence);
-        self.say(from, &headers, &times.emit());
+        let said = [&self.token(input).to_be_bytes()[..], &times.emit()].concat();
+        self.say(from, &headers, &said);
     }
 
     fn connection_management(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {

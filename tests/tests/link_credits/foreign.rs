@@ -1,4 +1,5 @@
-//! Peers that are not ours see the same packets whatever is configured, and nothing else.
+//! Peers that are not ours see the same packets whatever is configured, and nothing else: but for hellos under the credit
+//! model, which sends nothing to a peer before it knows what it is.
 
 use super::{config, met, moved, until};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -205,9 +206,19 @@ impl Conversation {
     }
 
     fn hellos(&self) -> usize {
-        let to_qp1 = |bytes: &[u8]| bytes[0] == Opcode::UdSendOnly as u8 && bytes[5..8] == [0, 0, 1];
-        self.count(|(_, _, bytes)| to_qp1(bytes))
+        self.count(|(_, _, bytes)| is_hello(bytes))
     }
+
+    /// The same without hellos.
+    fn without_hellos(mut self) -> Self {
+        self.sent.retain(|(_, _, bytes)| !is_hello(bytes));
+        self.heard.retain(|bytes| !is_hello(bytes));
+        self
+    }
+}
+
+fn is_hello(packet: &[u8]) -> bool {
+    packet[0] == Opcode::UdSendOnly as u8 && packet[5..8] == [0, 0, 1]
 }
 
 /// A device with this configuration and a stranger, who shows the sign or does not, talk to one another.
@@ -259,6 +270,11 @@ fn a_foreign_peer_sees_the_same_packets_whatever_is_configured() {
     drop(plain.device);
     for (link, cc) in CONFIGURED {
         let with = talk(&config(ours, link, cc), theirs, false);
+        // Asked until two seconds are over, ever more slowly.
+        let (hellos, expected) = (with.hellos(), if link == "ib-credits" { 4..20 } else { 0..1 });
+        assert!(expected.contains(&hellos), "{link}, {cc}: {hellos} hellos");
+        assert_eq!(counter(&with.device, "foreign_peers"), u64::from(link == "ib-credits"));
+        let with = with.without_hellos();
         assert_eq!(with.sent, plain.sent, "{link}, {cc}");
         assert_eq!(with.heard, plain.heard, "{link}, {cc}");
         let marked = counter(&with.device, "np_ecn_marked_roce_packets");
@@ -274,7 +290,7 @@ fn a_foreign_peer_sees_the_same_packets_whatever_is_configured() {
 #[test]
 fn a_peer_with_the_sign_is_greeted_and_one_that_is_told_of_congestion_sees_it() {
     let (ours, theirs) = (fresh_address(), fresh_address());
-    let signed = talk(&config(ours, "ib-credits", "off"), theirs, true);
+    let signed = talk(&config(ours, "", "dcqcn"), theirs, true);
     assert!((1..=3).contains(&signed.hellos()), "{} hellos", signed.hellos());
     assert_eq!(met(&signed.device), 0, "it does not answer");
     drop(signed);

@@ -1,6 +1,6 @@
 //! Many senders and one receiver.
 
-use super::{STOCK_RMEM_MAX, met, moved, until};
+use super::{STOCK_RMEM_MAX, moved, until};
 use rnic::cc::Rate;
 use rnic::link::wire_bytes;
 use rnic::{
@@ -90,14 +90,11 @@ impl Load {
     pub(crate) fn run(&self, links: Links) -> Outcome {
         let ground = Ground::take();
         let receiver = open(ground.addresses[0], links.credits, links.receiver_rate);
-        let greetings = if links.credits { self.senders as u64 } else { 0 };
-        let hub = Hub::new(self, &receiver, greetings);
+        let hub = Hub::new(self, &receiver);
         let mut lines: Vec<Line> = (0..self.senders)
             .map(|n| Line::new(self, &hub, ground.addresses[n + 1], links.credits, n as u64))
             .collect();
-        if links.credits {
-            hub.greet(&mut lines);
-        }
+        // Nobody has met anybody: all start cold, and at once.
         let begin = Instant::now();
         let mut sent = 0;
         while sent < self.messages {
@@ -114,7 +111,7 @@ impl Load {
         let sum = |name: &str| all().map(|device| counter(device, name)).sum::<u64>();
         Outcome {
             took,
-            arrived: hub.arrived() - hub.greetings,
+            arrived: hub.arrived(),
             overrun: sum("socket_rx_overrun"),
             kernel_drops: all().map(|device| kernel_drops(device.address())).sum(),
             dropped: all().map(|device| device.counters().port.dropped_total()).sum(),
@@ -179,13 +176,12 @@ struct Hub {
     cq: CompletionQueue,
     pd: rnic::ProtectionDomain,
     target: MemoryRegion,
-    greetings: u64,
     /// Receives that were posted.
     posted: AtomicU64,
 }
 
 impl Hub {
-    fn new(load: &Load, device: &Device, greetings: u64) -> Self {
+    fn new(load: &Load, device: &Device) -> Self {
         let pd = device.alloc_pd().expect("a domain");
         let cq = device.create_cq(1 << 15).expect("a completion queue");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -206,7 +202,6 @@ impl Hub {
             cq,
             pd,
             target,
-            greetings,
             posted: AtomicU64::new(0),
         };
         hub.post(SENDERS as u64);
@@ -228,28 +223,17 @@ impl Hub {
         }
     }
 
-    /// Messages that arrived, greetings included.
+    /// Messages that arrived.
     fn arrived(&self) -> u64 {
         let name = if self.service == Service::Ud { "rdma_recvs" } else { "rx_write_requests" };
         counter(&self.device, name)
-    }
-
-    /// Has each sender send a message until it and the receiver have met. One after the other: before they have, nothing
-    /// keeps them from sending.
-    fn greet(&self, lines: &mut [Line]) {
-        for (n, line) in lines.iter_mut().enumerate() {
-            line.greet();
-            let device = line.device.clone();
-            until("they have met", || met(&device) == 1 && met(&self.device) == n as u64 + 1);
-        }
-        until("all greetings arrived", || self.arrived() == self.greetings);
     }
 
     /// Waits until `sent` messages arrived, or nothing arrives any more.
     fn settle(&self, sent: u64) {
         let lost = || counter(&self.device, "socket_rx_overrun");
         let (mut last, mut since) = (self.arrived(), Instant::now());
-        while self.arrived() < sent + self.greetings {
+        while self.arrived() < sent {
             let patience = if lost() > 0 { Duration::from_secs(2) } else { SILENCE };
             if self.arrived() != last {
                 (last, since) = (self.arrived(), Instant::now());
@@ -292,7 +276,7 @@ struct Line {
     base: usize,
     remote: Option<rnic::Remote>,
     ah: Option<(AddressHandle, rnic::Qpn)>,
-    /// Messages that it has sent, greetings included, and that completed.
+    /// Messages that it has sent, and that completed.
     next: u64,
     done: u64,
     left: u64,
@@ -363,11 +347,6 @@ impl Line {
             self.done += 1;
         }
         self.done > before
-    }
-
-    fn greet(&mut self) {
-        self.post();
-        until("a greeting leaves", || self.poll());
     }
 
     /// Posts what there is room for, takes what is done; whether anything happened.

@@ -66,6 +66,8 @@ pub(super) struct Lane {
     pub(super) generation: u32,
     /// Is a member, or waits for its last blocks.
     pub(super) is_member: bool,
+    /// Is lent no more than a packet at a time, of a small part of the pool.
+    pub(super) is_on_trial: bool,
     /// Blocks received (ABR).
     received: u16,
     /// Blocks that it may send.
@@ -106,6 +108,7 @@ impl Lane {
         Self {
             generation,
             is_member: true,
+            is_on_trial: false,
             received: 0,
             lent: 0,
             occupied: 0,

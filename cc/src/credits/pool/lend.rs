@@ -12,6 +12,9 @@ const TURN: Duration = Duration::from_micros(200);
 /// So many times as long as usual nothing is taken for lost that may have arrived and not been read. Our choice.
 const UNREAD: u32 = 4;
 
+/// Lanes on trial have this part of the pool at the most. Our choice.
+const TRIALS: u32 = 8;
+
 /// Turns that are looked at for each limit that is asked for. The lanes stand in the order in which they began to send, about.
 const TURNS_AT_ONCE: usize = 8;
 
@@ -75,9 +78,11 @@ impl Pool {
             self.waiting.pop_front();
             self.count(member);
         }
+        self.lend_on_trial(now);
         while let Some(member) = self.low.front().copied() {
             // Who has fallen silent may not need it, and says so if it does.
-            let is_in_use = |l: &Lane| now.saturating_duration_since(l.last_active) <= idle;
+            let is_in_use =
+                |l: &Lane| !l.is_on_trial && now.saturating_duration_since(l.last_active) <= idle;
             if let Some(lent) = self.lane(member).filter(|l| is_in_use(l)).map(|l| l.lent) {
                 let more = self.portion(lent, self.available().saturating_sub(self.reserve(lent)));
                 // An update for less is not worth it.
@@ -90,6 +95,52 @@ impl Pool {
                 lane.is_low = false;
             }
             self.low.pop_front();
+        }
+    }
+
+    /// Lends a packet's worth to lanes on trial, in turn, as long as all of them together have less than their part of the
+    /// pool. One that does nothing with it has to give it back.
+    fn lend_on_trial(&mut self, now: Instant) {
+        let packet = self.config.packet_blocks;
+        self.next_trial = None;
+        let most = (self.blocks() / TRIALS / u32::from(packet)).max(1) as usize;
+        let mut holders = std::mem::take(&mut self.trial_holders);
+        holders.retain(|member| {
+            let lane = self.lanes.get(member.index()).filter(|l| l.generation == member.generation);
+            lane.is_some_and(|l| l.is_on_trial && l.outstanding() > 0)
+        });
+        while let Some(member) = self.trials.front().copied() {
+            if let Some(lane) = self.lane(member).filter(|l| l.is_on_trial && l.waits) {
+                let missing = packet.saturating_sub(lane.lent);
+                let is_holder = holders.contains(&member);
+                if !is_holder && holders.len() >= most || self.available() < missing.into() {
+                    self.end_trials(now, &holders);
+                    break;
+                }
+                if !is_holder {
+                    holders.push(member);
+                }
+                self.hand_out(now, member, missing);
+                if let Some(lane) = self.lane(member) {
+                    lane.waits = false;
+                }
+            }
+            self.trials.pop_front();
+        }
+        self.trial_holders = holders;
+    }
+
+    /// Takes back what lanes on trial do nothing with, for others on trial.
+    fn end_trials(&mut self, now: Instant, holders: &[Member]) {
+        let idle = self.idle();
+        for member in holders {
+            let Some(lane) = self.lane(*member).filter(|l| l.lent > 0 && l.may_be_asked(now)) else { continue };
+            let ends = lane.last_active + idle;
+            if ends <= now {
+                self.take_back(now, *member, 0);
+            } else {
+                self.next_trial = Some(self.next_trial.map_or(ends, |at| at.min(ends)));
+            }
         }
     }
 

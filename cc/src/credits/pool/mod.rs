@@ -123,6 +123,8 @@ impl Member {
 /// members none takes more than half of the bank at once, less if it has nothing yet, and a little of it is kept for
 /// members that begin to send, and for such that come anew ([`PoolConfig::newcomers`]).
 ///
+/// A lane may join on trial ([`Pool::join_on_trial`]): what it gets is never taken from others.
+///
 /// If there is no packet's worth for a lane that waits, blocks are taken back at once: all from lanes that did nothing for
 /// a period, and what others have beyond their share, the largest first. A lane that sends keeps a packet's worth, unless
 /// there are more lanes than packets: then they take turns. While lanes wait at all, those that do nothing lose what they
@@ -164,6 +166,10 @@ pub struct Pool {
     share: u16,
     /// Lanes without credit, in turn.
     waiting: VecDeque<Member>,
+    /// Lanes on trial without credit, in turn.
+    trials: VecDeque<Member>,
+    /// Lanes on trial that were lent a packet.
+    trial_holders: Vec<Member>,
     /// Lanes that have little and will be without it soon, in turn.
     low: VecDeque<Member>,
     /// Lanes whose limit has changed.
@@ -186,6 +192,8 @@ pub struct Pool {
     next_search: Option<Instant>,
     /// When somebody's turn with a packet's worth may end.
     next_turn: Option<Instant>,
+    /// When a lane on trial may have to give back what it does nothing with.
+    next_trial: Option<Instant>,
     /// Kept for its memory.
     candidates: Vec<Candidate>,
 }
@@ -212,6 +220,8 @@ impl Pool {
             active: 0,
             share,
             waiting: VecDeque::new(),
+            trials: VecDeque::new(),
+            trial_holders: Vec::new(),
             low: VecDeque::new(),
             changed: VecDeque::new(),
             periodic: VecDeque::new(),
@@ -223,6 +233,7 @@ impl Pool {
             has_backlog: false,
             next_search: None,
             next_turn: None,
+            next_trial: None,
             candidates: Vec::new(),
         };
         pool.divide();
@@ -256,6 +267,40 @@ impl Pool {
 
     /// A lane joins. It is lent something at once if at least half of the pool is free and nobody waits.
     pub fn join(&mut self, now: Instant) -> Member {
+        let member = self.admit(now);
+        self.members += 1;
+        self.divide();
+        if self.available() >= self.blocks() / 2 {
+            self.watch(member);
+        }
+        member
+    }
+
+    /// A lane joins of which it is not known whether anybody here has to do with it. All such lanes together are lent no
+    /// more than an eighth of the pool, a packet at a time, and nothing is taken back from others for them.
+    pub fn join_on_trial(&mut self, now: Instant) -> Member {
+        let member = self.admit(now);
+        if let Some(lane) = self.lane(member) {
+            lane.is_on_trial = true;
+        }
+        member
+    }
+
+    /// A lane on trial becomes one like all others.
+    pub fn trust(&mut self, member: Member) {
+        let Some(lane) = self.lane(member).filter(|lane| lane.is_on_trial) else { return };
+        lane.is_on_trial = false;
+        let waits = lane.waits;
+        self.members += 1;
+        if waits {
+            self.waiting.push_back(member);
+        }
+        self.count(member);
+        self.divide();
+    }
+
+    /// Makes a place for a lane, and has it told its limit.
+    fn admit(&mut self, now: Instant) -> Member {
         let place = self.vacant.pop().unwrap_or(self.lanes.len() as u32);
         let generation = self.lanes.get(place as usize).map_or(0, |l| l.generation);
         let lane = Lane::new(generation, now);
@@ -264,13 +309,8 @@ impl Pool {
             None => self.lanes.push(lane),
         }
         let member = Member { place, generation };
-        self.members += 1;
-        self.divide();
         self.tell(member);
         self.periodic.push_back((now + self.idle(), member));
-        if self.available() >= self.blocks() / 2 {
-            self.watch(member);
-        }
         member
     }
 
@@ -282,7 +322,7 @@ impl Pool {
         self.count(member);
         let Some(lane) = self.lane(member) else { return };
         lane.is_member = false;
-        self.members -= 1;
+        self.members -= u32::from(!lane.is_on_trial);
         self.divide();
         self.vacate(member);
     }
@@ -471,7 +511,8 @@ impl Pool {
         let search = [self.next_search, self.next_turn].into_iter().flatten().min();
         let search = search.filter(|_| !self.waiting.is_empty());
         let returning = if self.has_backlog { None } else { first(&self.returning) };
-        [returning, first(&self.periodic), search].into_iter().flatten().min()
+        let trial = self.next_trial.filter(|_| self.waiting.is_empty());
+        [returning, first(&self.periodic), search, trial].into_iter().flatten().min()
     }
 
     fn lane(&mut self, member: Member) -> Option<&mut Lane> {
@@ -500,8 +541,14 @@ impl Pool {
 
     /// Queues a lane to be lent something.
     fn want(&mut self, now: Instant, member: Member) {
-        if self.lane(member).is_some_and(|l| !std::mem::replace(&mut l.waits, true)) {
-            self.waiting.push_back(member);
+        let Some(lane) = self.lane(member) else { return };
+        let is_on_trial = lane.is_on_trial;
+        if !std::mem::replace(&mut lane.waits, true) {
+            if is_on_trial {
+                self.trials.push_back(member);
+            } else {
+                self.waiting.push_back(member);
+            }
             self.count(member);
             self.list(now, member);
         }
@@ -517,7 +564,7 @@ impl Pool {
     /// What a lane has or wants may have changed.
     fn count(&mut self, member: Member) {
         let Some(lane) = self.lane(member) else { return };
-        let is_active = lane.waits || lane.lent > 0;
+        let is_active = (lane.waits || lane.lent > 0) && !lane.is_on_trial;
         let was_active = std::mem::replace(&mut lane.counted, is_active);
         if lane.lent > 0 && !std::mem::replace(&mut lane.holds, true) {
             self.holders.push(member);

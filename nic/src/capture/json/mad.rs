@@ -115,15 +115,16 @@ mod tests {
 
     #[test]
     fn hellos_have_all_their_fields() {
-        let mut said = Hello { version: 1, slot: 3, instance: 0xabc, transaction_id: 7, ..Hello::default() };
+        let mut said = Hello { version: 2, slot: 3, instance: 0xabc, transaction_id: 7, ..Hello::default() };
         (said.features, said.lanes, said.block) = (Features::CREDITS | Features::PAUSE, 4, 64);
         said.ports = qp::wire::mad::hello::SourcePorts::new(&[49_152, 49_153]).unwrap();
+        (said.token, said.proof) = (0x51, 0x61);
         let mut bytes = [0; MAD_LEN];
         said.emit(&mut bytes);
         let expected = json!({
             "kind": { "code": 1, "name": "ask" },
             "transaction_id": "0x0000000000000007",
-            "version": 1,
+            "version": 2,
             "slot": 3,
             "lanes": 4,
             "features": "0x00000006",
@@ -132,6 +133,8 @@ mod tests {
             "block": 64,
             "counting": { "code": 0, "name": "packet-bytes" },
             "ports": [49_152, 49_153],
+            "token": "0x0000000000000051",
+            "proof": "0x0000000000000061",
         });
         assert_eq!(fields(&bytes)["hello"], expected);
         bytes[5] = 0x0c;

@@ -89,7 +89,7 @@ impl CreditSetup {
 }
 
 /// Whether a packet takes no credit.
-fn is_free(packet: &[u8]) -> bool {
+pub(in crate::engine) fn is_free(packet: &[u8]) -> bool {
     let opcode = packet.first().copied().and_then(Opcode::from_u8);
     let dest_qpn = match packet {
         [_, _, _, _, _, _, high, low, ..] => [*high, *low],
@@ -112,11 +112,7 @@ impl Engine {
         if !self.partners.is_active() {
             return;
         }
-        let Some(id) = self.partners.at(arrival.src, arrival.src_port) else {
-            self.partners.stranger_at_hand = true;
-            return;
-        };
-        self.partners.stranger_at_hand = false;
+        let Some(id) = self.partners.at(arrival.src, arrival.src_port) else { return };
         let vl = self.partners.lane_of(arrival.tos);
         let Some(pool) = &mut self.partners.pool else { return };
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
@@ -173,7 +169,6 @@ impl Engine {
         if !self.partners.is_active() {
             return;
         }
-        self.partners.stranger_at_hand = self.partners.at(arrival.src, arrival.src_port).is_none();
         let left = self.occupies(arrival.src, arrival.src_port, arrival.tos, packet, packet.len());
         if let (Some((member, blocks)), Some(pool)) = (left, &mut self.partners.pool) {
             pool.release(member, blocks);
@@ -198,11 +193,6 @@ impl Engine {
         (!is_free(head)).then(|| (member, partner.ours.of_one(len)))
     }
 
-    /// Whether the packet at hand comes from nobody that is known.
-    pub(in crate::engine) fn is_from_stranger(&self) -> bool {
-        self.partners.stranger_at_hand
-    }
-
     /// Flow control packets arrived from a partner.
     pub(in crate::engine) fn handle_credits(&mut self, now: Instant, id: usize, updates: &[[u8; 4]]) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
@@ -217,16 +207,13 @@ impl Engine {
     fn handle_update(&mut self, now: Instant, id: usize, update: &FlowControlPacket) {
         let vl = usize::from(update.vl.number());
         let Some(peer) = self.peers.find_mut(id) else { return };
-        let address = peer.address;
-        let Some(lane) = peer.partner.as_mut().and_then(|partner| partner.lanes.get_mut(vl)) else {
-            // There are as many lanes as both have: it is not what it was taken for.
-            self.greet(now, address, true);
-            return;
-        };
+        let is_trusted = peer.is_connected() || peer.partner.as_ref().is_some_and(|p| p.is_trusted);
+        // There are as many lanes as both have.
+        let Some(lane) = peer.partner.as_mut().and_then(|partner| partner.lanes.get_mut(vl)) else { return };
         if let Some(pool) = &mut self.partners.pool {
             let member = *lane.member.get_or_insert_with(|| {
                 // It sends nothing more without credit, and all that it did send is out of the buffer.
-                let member = pool.join(now);
+                let member = if is_trusted { pool.join(now) } else { pool.join_on_trial(now) };
                 let members = &mut self.partners.members;
                 members.resize(members.len().max(member.index() + 1), None);
                 members[member.index()] = Some((id, update.vl.number()));
@@ -331,20 +318,39 @@ impl Engine {
             self.part(now, id);
             return;
         }
+        let is_repeated = lane.asked > 1;
         self.timers.push(Reverse((at, Due::Partner(id))));
         self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Stalled });
+        if is_repeated {
+            // It may not know us, or be another by now.
+            self.doubt(now, id);
+        }
+    }
+
+    /// A queue pair has to do with a partner: it gets its share of the credits.
+    pub(in crate::engine) fn trust(&mut self, id: usize) {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        if std::mem::replace(&mut partner.is_trusted, true) {
+            return;
+        }
+        let Some(pool) = &mut self.partners.pool else { return };
+        for member in partner.lanes.iter().filter_map(|lane| lane.member) {
+            pool.trust(member);
+            self.partners.limits_due = true;
+        }
     }
 
     /// A timer of a partner is due: who still waits for credit says so again.
     pub(in crate::engine) fn partner_timeout(&mut self, now: Instant, id: usize) {
-        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        let due: Vec<_> = (0..partner.lanes.len())
-            .filter(|vl| partner.lanes[*vl].ask_again.is_some_and(|at| at <= now))
-            .collect();
+        let due: Vec<_> = Partners::partner(&mut self.peers, id).map_or_else(Vec::new, |partner| {
+            let is_due = |vl: &usize| partner.lanes[*vl].ask_again.is_some_and(|at| at <= now);
+            (0..partner.lanes.len()).filter(is_due).collect()
+        });
         for vl in due {
             self.ask_for_credit(now, id, vl);
         }
         self.end_pauses(now, id);
+        self.greeting_timeout(now, id);
     }
 
     /// Limits that are to be told now go to the outbox.

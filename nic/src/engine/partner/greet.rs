@@ -1,96 +1,291 @@
-//! Getting to know one another.
+//! The handshake of rnic ports, and what is done about peers that do not take part in it.
+//!
+//! ```text
+//! A                                        B
+//! ask (challenge) ------------------------>      B keeps nothing
+//!                 <------------------------ answer (challenge, token for A)
+//! A knows B
+//! ask (proof: the token of A, token for B) ->    B knows A
+//!                 <------------------------ answer (proof: the token of B)
+//! ```
+//!
+//! A question changes nothing at B until it carries a proof, and no answer is longer than its question: an address that
+//! was never proven costs neither memory nor amplification. Unasked answers are ignored, since only the real port at an
+//! address sees the challenge.
+//!
+//! A port asks a peer that it has reason to: a queue pair is connected to it, or a message is to go there, or it sent a
+//! packet to a queue pair from a port with the [sign](crate::net::has_sign). Under the credit model nothing else is sent
+//! to a peer until it has answered. One that stays silent for [`CREDIT_TIMES.gone`](super::CREDIT_TIMES), or that gives no credits, is
+//! sent to within the window of foreign peers from then on.
 
-use super::{Blocks, LaneEnd, Message, Partner, Partners};
-use crate::engine::Engine;
+use super::{Blocks, CREDIT_TIMES, LaneEnd, Message, Partner, Partners};
+use crate::engine::{Due, Engine};
 use crate::net::has_sign;
 use cc::credits::{CreditSender, Member, Op, Pool};
 use cc::pfc::Paused;
-use qp::Qpn;
 use qp::wire::Arrival;
 use qp::wire::mad::hello::{Features, Hello, Kind, VERSION};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A peer that does not answer is asked so often in all: it is none of ours then.
+/// A question that got no answer is repeated after this time, then after twice as long, and so on up to
+/// [`ASK_AT_LEAST_EVERY`]. Our choice: a stock receive buffer is read in 50 us, and a process that waits for a processor
+/// gets it within some milliseconds.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+
+/// The longest time between two questions that somebody waits for.
+const ASK_AT_LEAST_EVERY: Duration = Duration::from_millis(320);
+
+/// A peer that shows that it is there, or that it is another, is asked at most once in this time. Forged packets can
+/// provoke no more questions than that.
+const ASK_SOON: Duration = Duration::from_micros(500);
+
+/// A peer that shows the sign and does not answer is asked this often, and again after [`FORGET`].
 const TRIES: u8 = 3;
 
-/// And so long apart: long enough for a peer that has no processor, short enough to be there for a program of a second.
-const TRY_AGAIN: Duration = Duration::from_millis(100);
-
-/// A peer that speaks of a link that this side does not know of is asked so soon after the last time: an answer got lost, and
-/// the peer waits for credit.
-const ASK_SOON: Duration = Duration::from_micros(50);
-
-/// After so long, a peer that did not answer may be asked again, if it shows the sign: another program may be there now.
+/// Another program may be at an address after this time.
 const FORGET: Duration = Duration::from_secs(10);
 
-/// So many addresses that are being asked, or did not answer, are remembered.
-const MAX_STRANGERS: usize = 1024;
+/// Partners to which no queue pair is connected, and peers that only datagrams go to: 2 KB each at the most.
+const MAX_UNUSED: usize = 512;
 
-/// A peer that showed the sign, and was asked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stranger {
-    tries: u8,
-    /// When it was asked last.
-    asked: Instant,
-    transaction_id: u64,
+/// Such a peer may make room for another after this time without a word. Our choice: longer than credit is lent for.
+pub(super) const IDLE: Duration = Duration::from_secs(2);
+
+/// Senders of datagrams that were asked lately.
+const MAX_ASKED: usize = 64;
+
+/// Answers to unproven addresses that may leave at once, and in a second. Our choice: at 2 us each, 1 % of a processor; the
+/// peers of one port rarely start at the same moment by the hundred.
+const ANSWERS_AT_ONCE: u32 = 512;
+const ANSWERS_PER_SECOND: u32 = 5000;
+
+/// Length of a hello from BTH to ICRC: a packet that is as long may be answered by a question.
+const HELLO_LEN: usize = 12 + 8 + qp::wire::mad::MAD_LEN + 4;
+
+/// How far a port has got in finding out what a peer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Stage {
+    /// Nothing was asked yet.
+    #[default]
+    Unmet,
+    /// It was asked, and may still answer.
+    Asked,
+    /// It speaks no credits, or nothing at all: it counts as a foreign peer.
+    Foreign,
 }
 
-impl Stranger {
-    /// Whether it may be asked, again or for the first time. One that `speaks` as a partner does is one of ours, and is never
-    /// given up.
-    fn may_be_asked(&self, now: Instant, speaks: bool) -> bool {
-        let patience = match (self.tries, speaks) {
-            (0, _) => Duration::ZERO,
-            (1..TRIES, true) => ASK_SOON,
-            (1..TRIES, false) | (_, true) => TRY_AGAIN,
-            (_, false) => FORGET,
-        };
-        now.saturating_duration_since(self.asked) >= patience
+/// What a port knows of a peer that is no partner.
+#[derive(Debug, Default)]
+pub(crate) struct Greeting {
+    pub(super) stage: Stage,
+    tries: u8,
+    /// When it was asked last.
+    asked: Option<Instant>,
+    /// Since when somebody waits for its answer.
+    since: Option<Instant>,
+    /// When it is asked again.
+    timer: Option<Instant>,
+    /// Queue pairs, by table index, that may send nothing before it is known what it is.
+    pub(super) waiting: VecDeque<usize>,
+}
+
+impl Greeting {
+    /// Whether it was asked within this time.
+    fn was_asked_within(&self, time: Duration, now: Instant) -> bool {
+        self.asked.is_some_and(|at| now.saturating_duration_since(at) < time)
+    }
+
+    /// Whether a queue pair may not send before it is over.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether nothing would be lost with it.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        self.waiting.is_empty() && !self.was_asked_within(IDLE, now)
+    }
+}
+
+/// What strangers may have us send: this many at once, and this many in a second.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    left: u32,
+    filled: Option<Instant>,
+}
+
+impl Allowance {
+    pub(super) const fn new() -> Self {
+        Self { left: ANSWERS_AT_ONCE, filled: None }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let filled = *self.filled.get_or_insert(now);
+        let passed = now.saturating_duration_since(filled).as_nanos();
+        let more = passed * u128::from(ANSWERS_PER_SECOND) / 1_000_000_000;
+        if more > 0 {
+            self.left = self.left.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(ANSWERS_AT_ONCE);
+            self.filled = Some(now);
+        }
+        let is_left = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        is_left
     }
 }
 
 impl Engine {
-    /// A sound packet came from there. Whoever shows the sign and is not known is asked who it is, soon if it `speaks` as a
-    /// partner does.
-    pub(in crate::engine) fn meet(&mut self, now: Instant, arrival: &Arrival, speaks: bool) {
-        if has_sign(arrival.src_port) && !arrival.dst.is_multicast() {
-            self.greet(now, arrival.src, speaks);
-        }
-    }
-
-    /// Asks whoever is at an address, if it is time to.
-    pub(in crate::engine) fn greet(&mut self, now: Instant, address: IpAddr, speaks: bool) {
-        let partners = &mut self.partners;
-        if partners.strangers.len() >= MAX_STRANGERS {
-            partners.strangers.retain(|_, stranger| !stranger.may_be_asked(now, false));
-        }
-        let is_full = partners.strangers.len() >= MAX_STRANGERS;
-        let stranger = match partners.strangers.get_mut(&address) {
-            None if is_full => return,
-            None => partners.strangers.entry(address).or_insert(Stranger {
-                tries: 0,
-                asked: now,
-                transaction_id: partners.instance ^ u64::from(partners.sequence).rotate_right(16),
-            }),
-            Some(stranger) => stranger,
-        };
-        if !stranger.may_be_asked(now, speaks) {
+    /// A packet reached a queue pair, and `peer` is where it comes from, if the queue pair is connected. A sender that shows
+    /// the sign and is no partner yet is asked what it is, unless that would take more bytes than it sent.
+    pub(in crate::engine) fn meet(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        len: usize,
+        peer: Option<usize>,
+    ) {
+        if !has_sign(arrival.src_port) || arrival.dst.is_multicast() {
             return;
         }
-        if stranger.tries >= TRIES {
-            stranger.tries = 0;
+        match peer {
+            Some(id) => {
+                let Some(peer) = self.peers.find_mut(id).filter(|peer| peer.partner.is_none()) else { return };
+                let greeting = &mut peer.greeting;
+                let is_silent = greeting.tries >= TRIES && greeting.stage == Stage::Foreign;
+                let pause = if is_silent { FORGET } else { ASK_AT_LEAST_EVERY };
+                if !greeting.was_asked_within(pause, now) {
+                    self.ask(now, id);
+                }
+            }
+            None if len >= HELLO_LEN && self.partners.may_ask(now, arrival.src) => {
+                self.say_hello(Kind::Ask, self.partners.tokens.challenge(arrival.src), arrival.src, 0, (0, 0));
+            }
+            None => {}
         }
-        stranger.tries += 1;
-        stranger.asked = now;
-        let transaction_id = stranger.transaction_id;
-        self.say_hello(Kind::Ask, transaction_id, address, Qpn::GSI);
     }
 
-    /// Sends a hello to whoever is at an address.
-    fn say_hello(&mut self, kind: Kind, transaction_id: u64, to: IpAddr, dest_qpn: Qpn) {
+    /// A peer shows that it is not what it is taken for, or was not taken for anything. It is asked, though not by each such
+    /// sign.
+    pub(in crate::engine) fn doubt(&mut self, now: Instant, id: usize) {
+        if self.peers.find_mut(id).is_some_and(|peer| !peer.greeting.was_asked_within(ASK_SOON, now)) {
+            self.ask(now, id);
+        }
+    }
+
+    /// Under the credit model: asks the peer that a queue pair was just connected to, so that it is known before the first
+    /// packet is to go there.
+    pub(in crate::engine) fn greet(&mut self, now: Instant, id: usize) {
+        let is_unmet = |peer: &&mut crate::engine::peers::Peer| {
+            peer.partner.is_none() && peer.greeting.stage == Stage::Unmet && !peer.address.is_multicast()
+        };
+        if self.partners.needs_credit() && self.peers.find_mut(id).filter(is_unmet).is_some() {
+            self.ask(now, id);
+        }
+    }
+
+    /// Whether a queue pair may send to a peer that is no partner. If not, it waits until the peer has answered, or has
+    /// turned out to be foreign.
+    pub(in crate::engine) fn may_send_to_stranger(&mut self, now: Instant, index: usize, id: usize) -> bool {
+        let Some(peer) = self.peers.find_mut(id) else { return true };
+        let greeting = &mut peer.greeting;
+        if greeting.stage == Stage::Foreign {
+            return true;
+        }
+        if !greeting.waiting.contains(&index) {
+            greeting.waiting.push_back(index);
+            self.counters.greeting_stalls += 1;
+        }
+        greeting.since.get_or_insert(now);
+        if greeting.timer.is_none() {
+            // It may have been asked before, by somebody who did not wait.
+            let was_asked = greeting.was_asked_within(ASK_AGAIN, now);
+            if was_asked { self.arm_greeting(now, id) } else { self.ask(now, id) }
+        }
+        false
+    }
+
+    /// Asks a peer who it is, with the proof of who we are if it gave us one.
+    fn ask(&mut self, now: Instant, id: usize) {
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let (address, slot) = (peer.address, peer.slot);
+        let greeting = &mut peer.greeting;
+        greeting.asked = Some(now);
+        greeting.tries = greeting.tries.saturating_add(1);
+        if greeting.stage == Stage::Unmet {
+            greeting.stage = Stage::Asked;
+        }
+        let tokens = peer.partner.as_ref().map(|partner| (partner.expected, partner.token));
+        let challenge = self.partners.tokens.challenge(address);
+        self.say_hello(Kind::Ask, challenge, address, slot, tokens.unwrap_or_default());
+        self.arm_greeting(now, id);
+    }
+
+    /// Sees to it that a peer that somebody waits for is asked again.
+    fn arm_greeting(&mut self, now: Instant, id: usize) {
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let greeting = &mut peer.greeting;
+        if greeting.waiting.is_empty() {
+            greeting.timer = None;
+            return;
+        }
+        let doubled = ASK_AGAIN * (1 << greeting.tries.saturating_sub(1).min(6));
+        let at = now + doubled.min(ASK_AT_LEAST_EVERY);
+        greeting.timer = Some(at);
+        self.timers.push(Reverse((at, Due::Partner(id))));
+    }
+
+    /// A timer of a peer is due: if somebody still waits for its answer, it is asked again, or counts as foreign.
+    pub(super) fn greeting_timeout(&mut self, now: Instant, id: usize) {
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let greeting = &mut peer.greeting;
+        if greeting.timer.take_if(|at| *at <= now).is_none() || peer.partner.is_some() {
+            return;
+        }
+        let silent = greeting.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        if silent >= CREDIT_TIMES.gone {
+            self.count_as_foreign(id, "it did not answer");
+        } else {
+            self.ask(now, id);
+        }
+    }
+
+    /// A peer gives no credits. What is sent to it is bounded by a window, as for hardware and other software.
+    pub(in crate::engine) fn count_as_foreign(&mut self, id: usize, why: &'static str) {
+        let Some(peer) = self.peers.find_mut(id).filter(|peer| peer.partner.is_none()) else { return };
+        if peer.greeting.stage == Stage::Foreign {
+            return;
+        }
+        peer.greeting.stage = Stage::Foreign;
+        if self.partners.needs_credit() {
+            let (peer, slot) = (peer.address, peer.slot);
+            tracing::info!(%peer, slot, why, "the peer gives no link credits: a window bounds what is sent to it");
+            self.counters.foreign_peers += 1;
+        }
+        self.end_greeting(id);
+    }
+
+    /// It is known what a peer is: whoever waited for that goes on.
+    fn end_greeting(&mut self, id: usize) {
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let greeting = &mut peer.greeting;
+        (greeting.since, greeting.timer, greeting.tries) = (None, None, 0);
+        for index in std::mem::take(&mut greeting.waiting) {
+            self.make_ready(index);
+        }
+    }
+
+    /// Sends a hello to the port with a slot at an address: with the token that it is to show from now on, and the proof of
+    /// who we are.
+    fn say_hello(
+        &mut self,
+        kind: Kind,
+        transaction_id: u64,
+        to: IpAddr,
+        slot: u8,
+        (token, proof): (u64, u64),
+    ) {
         let blocks = self.partners.counting_of(to);
         let credits = self.partners.setup.credits.as_ref().filter(|_| self.partners.pool.is_some());
         let hello = Hello {
@@ -104,72 +299,187 @@ impl Engine {
             block: credits.map_or(0, |_| blocks.block),
             counting: blocks.counting,
             ports: self.partners.ports,
+            token,
+            proof,
         };
-        self.partners.outbox.push_back(Message::Hello { to, dest_qpn, hello });
+        self.partners.outbox.push_back(Message::Hello { to, slot, hello });
     }
 
     /// A hello arrived.
     pub(in crate::engine) fn handle_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         match hello.kind {
-            Kind::Ask if self.partners.setup.is_foreign => return,
-            Kind::Ask => {
-                let dest = Qpn::new(u32::from(hello.slot) << 16 | Qpn::GSI.value());
-                self.say_hello(Kind::Answer, hello.transaction_id, from, dest);
-                if !self.contradicted(from, hello).is_empty() {
-                    // Anybody can say so. Who is there answers a question that only it has seen.
-                    self.greet(now, from, true);
-                    return;
-                }
+            Kind::Ask => self.handle_question(now, from, hello),
+            // The challenge is only known where it was sent to.
+            Kind::Answer if hello.transaction_id == self.partners.tokens.challenge(from) => {
+                self.handle_answer_to_hello(now, from, hello);
             }
-            // Nobody was asked, or it is late: it could be anybody's.
-            Kind::Answer if !self.was_asked(from, hello.transaction_id) => return,
-            Kind::Answer => {}
+            Kind::Answer => self.counters.hellos_ignored += 1,
         }
-        self.partners.strangers.remove(&from);
-        self.acquaint(now, from, hello);
     }
 
-    /// Partners of which something would not be true if a hello were: another port has their place, or their UDP ports, or
-    /// says something else of itself.
+    fn handle_question(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
+        let token = self.partners.tokens.of(from, hello.slot, hello.instance);
+        let is_proven = hello.proof == token;
+        if self.partners.setup.is_foreign {
+            return;
+        }
+        if !is_proven && !self.partners.answers.take(now) {
+            self.counters.hellos_ignored += 1;
+            return;
+        }
+        let mut proof = 0;
+        let mut met = None;
+        if is_proven {
+            met = self.acquaint(now, from, hello);
+            proof = hello.token;
+        }
+        self.say_hello(Kind::Answer, hello.transaction_id, from, hello.slot, (token, proof));
+        if let Some(id) = met {
+            self.open_lanes(id);
+        }
+        if !is_proven
+            && let Some(id) = self.peers.find(from, hello.slot)
+            && !self.is_known(id, hello.instance)
+        {
+            // Something new may be where our own packets go.
+            self.doubt(now, id);
+        }
+    }
+
+    fn handle_answer_to_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
+        let met = self.acquaint(now, from, hello);
+        let Some(id) = self.peers.find(from, hello.slot) else { return };
+        if Partners::partner(&mut self.peers, id).is_some_and(|partner| !partner.is_confirmed) {
+            // The partner hears who we are before it hears anything else.
+            self.ask(now, id);
+        }
+        if let Some(id) = met {
+            self.open_lanes(id);
+        }
+    }
+
+    /// The peer that was asked does not know hellos, and says so.
+    pub(in crate::engine) fn handle_refusal(&mut self, from: IpAddr, transaction_id: u64) {
+        if transaction_id != self.partners.tokens.challenge(from) {
+            self.counters.hellos_ignored += 1;
+            return;
+        }
+        for id in self.peers.at(from) {
+            self.count_as_foreign(id, "it does not know hellos");
+        }
+    }
+
+    /// Whether a peer is a partner with this instance.
+    fn is_known(&mut self, id: usize, instance: u64) -> bool {
+        Partners::partner(&mut self.peers, id).is_some_and(|partner| partner.said.instance == instance)
+    }
+
+    /// Partners of which something does not hold any more if a hello is true: another port has their slot, or their UDP
+    /// ports, or says something else of itself.
     fn contradicted(&mut self, from: IpAddr, hello: &Hello) -> Vec<usize> {
         let same_slot = self.peers.find(from, hello.slot);
         let same_ports = hello.ports.as_slice().iter().filter_map(|port| self.partners.at(from, *port));
-        let known: Vec<_> = same_slot.into_iter().chain(same_ports).collect();
+        let mut known: Vec<_> = same_slot.into_iter().chain(same_ports).collect();
+        known.dedup();
         let peers = &mut self.peers;
         let differs =
             |id: &usize| Partners::partner(peers, *id).is_some_and(|partner| !partner.said_so(hello));
         known.into_iter().filter(differs).collect()
     }
 
-    fn was_asked(&self, address: IpAddr, transaction_id: u64) -> bool {
-        self.partners.strangers.get(&address).is_some_and(|s| s.transaction_id == transaction_id)
+    /// Introduces this port again to a partner that has not said that it knows us.
+    pub(super) fn confirm(&mut self, now: Instant, id: usize) {
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let is_open = peer.partner.as_ref().is_some_and(|partner| !partner.is_confirmed);
+        if is_open && !peer.greeting.was_asked_within(ASK_AGAIN, now) {
+            self.ask(now, id);
+        }
     }
 
-    /// Takes in what a peer said of itself.
-    fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
-        let id = self.peers.meet(from, hello.slot);
-        if Partners::partner(&mut self.peers, id).is_some_and(|partner| partner.said_so(hello)) {
-            return;
+    /// Takes in what a peer said of itself, whose address is proven. Returns who it is if it is a new partner.
+    fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) -> Option<usize> {
+        if let Some(id) = self.peers.find(from, hello.slot)
+            && let Some(partner) = Partners::partner(&mut self.peers, id)
+            && partner.said_so(hello)
+        {
+            if hello.token != 0 {
+                partner.token = hello.token;
+            }
+            partner.is_confirmed |= hello.proof == partner.expected;
+            return None;
         }
-        // Nothing of what was agreed on with them holds: another program is there, as a UDP port belongs to one at a time; or
-        // it is the same, which was misrepresented and has not noticed.
+        // Nothing of what was agreed on with these holds: another program is there, as a UDP port belongs to one at a time.
         for gone in self.contradicted(from, hello) {
             let said = Partners::partner(&mut self.peers, gone).map(|partner| partner.said.instance);
             let is_another = said.is_some_and(|instance| instance != hello.instance);
             self.part_with(now, gone, if is_another { Pool::end } else { Pool::leave });
         }
-        // Nobody may have pointed to whom was parted from.
-        let id = self.peers.meet(from, hello.slot);
         let both = self.partners.setup.features & hello.features;
+        let known = self.peers.find(from, hello.slot);
+        if both.is_empty() {
+            // Neither has a use for the other as a partner.
+            if let Some(id) = known {
+                self.count_as_foreign(id, "it speaks no credits");
+                if let Some(peer) = self.peers.find_mut(id) {
+                    (peer.greeting.tries, peer.greeting.asked) = (TRIES, Some(now));
+                }
+            }
+            return None;
+        }
+        if known.is_none() && !self.make_room(now) {
+            self.counters.partners_refused += 1;
+            return None;
+        }
+        let id = self.peers.meet(from, hello.slot);
+        let partner = self.new_partner(now, from, hello, both);
+        let gives_credit = partner.gives_credit();
+        for port in hello.ports.as_slice() {
+            self.partners.by_port.insert((from, *port), id);
+        }
+        tracing::debug!(peer = %from, slot = hello.slot, features = %both, "met a partner");
+        if let Some(peer) = self.peers.find_mut(id) {
+            peer.partner = Some(Box::new(partner));
+            peer.greeting.stage = Stage::Unmet;
+        }
+        self.counters.partners_met += 1;
+        if self.partners.needs_credit() && !gives_credit {
+            self.counters.foreign_peers += 1;
+        }
+        self.end_greeting(id);
+        // A queue pair that waits for room in the window waits for credit instead.
+        self.call_all_waiting(id);
+        Some(id)
+    }
+
+    /// Tells a new partner that from here on nothing is sent to it without credit. What it reads before it hears that is out
+    /// of its buffer when it gives any.
+    fn open_lanes(&mut self, id: usize) {
+        let lanes = Partners::partner(&mut self.peers, id).map_or(0, |partner| partner.lanes.len());
+        for vl in 0..lanes {
+            self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Init });
+        }
+    }
+
+    /// Sees to it that there is room for one more peer to which nothing is connected, if need be in the place of one that
+    /// was idle for long.
+    pub(in crate::engine) fn make_room(&mut self, now: Instant) -> bool {
+        if self.peers.has_room(MAX_UNUSED) {
+            return true;
+        }
+        let Some(id) = self.peers.find_idle(now) else { return false };
+        self.part(now, id);
+        self.peers.forget_unused(id);
+        true
+    }
+
+    fn new_partner(&self, now: Instant, from: IpAddr, hello: &Hello, both: Features) -> Partner {
+        let expected = self.partners.tokens.of(from, hello.slot, hello.instance);
         let mut lanes = Vec::new();
         let wants_credits = both.contains(Features::CREDITS) && hello.counting.name().is_some();
         if wants_credits && let Some(setup) = &self.partners.setup.credits {
-            for vl in 0..usize::from(setup.lanes.min(hello.lanes)) {
-                // From here on nothing is sent without credit, and the partner hears of it first: what it reads before is
-                // out of its buffer when it gives any.
-                self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Init });
+            for _ in 0..setup.lanes.min(hello.lanes) {
                 lanes.push(LaneEnd {
-                    sender: CreditSender::new(Some(super::CREDIT_TIMES.lease)),
+                    sender: CreditSender::new(Some(CREDIT_TIMES.lease)),
                     member: None,
                     waiting: VecDeque::new(),
                     told: 0,
@@ -180,11 +490,12 @@ impl Engine {
                 });
             }
         }
-        for port in hello.ports.as_slice() {
-            self.partners.by_port.insert((from, *port), id);
-        }
-        let partner = Partner {
+        Partner {
             said: *hello,
+            token: hello.token,
+            expected,
+            is_confirmed: hello.proof == expected,
+            is_trusted: false,
             lanes,
             theirs: Blocks { block: hello.block.max(1), counting: hello.counting },
             ours: self.partners.counting_of(from),
@@ -194,13 +505,7 @@ impl Engine {
             pausing: VecDeque::new(),
             heard: now,
             silent_since: None,
-        };
-        if let Some(peer) = self.peers.find_mut(id) {
-            peer.partner = Some(Box::new(partner));
         }
-        self.counters.partners_met += 1;
-        // Whoever waits for room in the window waits for credit instead.
-        self.call_all_waiting(id);
     }
 
     /// Forgets what was agreed on with a partner: it is gone, or another. Whoever waited for it goes on without credits.
@@ -214,6 +519,8 @@ impl Engine {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, partner) = (peer.address, peer.partner.take());
         let Some(partner) = partner else { return };
+        peer.greeting.stage = Stage::Unmet;
+        tracing::debug!(peer = %address, slot = partner.said.slot, "parted from a partner");
         for port in partner.said.ports.as_slice() {
             if let Entry::Occupied(place) = self.partners.by_port.entry((address, *port))
                 && *place.get() == id
@@ -236,5 +543,22 @@ impl Engine {
             self.stop_waiting(index);
         }
         self.peers.forget_unused(id);
+    }
+}
+
+impl Partners {
+    /// Whether nothing may be sent to a peer before it has given credit.
+    pub(in crate::engine) fn needs_credit(&self) -> bool {
+        self.setup.features.contains(Features::CREDITS)
+    }
+
+    /// Whether a sender of datagrams may be asked who it is; then it was.
+    fn may_ask(&mut self, now: Instant, address: IpAddr) -> bool {
+        while self.asked.pop_front_if(|(_, at)| now.saturating_duration_since(*at) >= FORGET).is_some() {}
+        if self.asked.len() >= MAX_ASKED || self.asked.iter().any(|(to, _)| *to == address) {
+            return false;
+        }
+        self.asked.push_back((address, now));
+        true
     }
 }

@@ -1,9 +1,10 @@
 //! What rnic ports say to one another, on its way out.
 
+use super::Partners;
 use crate::engine::{Departure, Due, Engine, Remote};
 use cc::credits::{FlowControlPacket, Op};
 use qp::attr::AddressVector;
-use qp::wire::control::{FLOW_CONTROL_LEN, MAX_FLOW_CONTROLS};
+use qp::wire::control::{FLOW_CONTROL_LEN, MAX_FLOW_CONTROLS, TOKEN_LEN};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::hello::Hello;
 use qp::wire::{DethFields, Flow, Headers, Opcode, PauseTimes};
@@ -20,7 +21,7 @@ const TOS: u8 = 48 << 2;
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum Message {
     /// Who this port is.
-    Hello { to: IpAddr, dest_qpn: Qpn, hello: Hello },
+    Hello { to: IpAddr, slot: u8, hello: Hello },
     /// Something about a lane that the partner has to know now; the limit is the one that it was told last.
     Credits { to: usize, vl: usize, op: Op },
     /// A new limit of a lane.
@@ -47,9 +48,12 @@ impl Engine {
     /// The next message to a partner, in `buf`.
     pub(in crate::engine) fn poll_message(&mut self, now: Instant, buf: &mut [u8]) -> Option<Departure> {
         self.collect_limits(now);
+        for id in std::mem::take(&mut self.partners.to_greet) {
+            self.greet(now, id);
+        }
         while let Some(message) = self.partners.outbox.pop_front() {
             let departure = match message {
-                Message::Hello { to, dest_qpn, hello } => self.write_hello(to, dest_qpn, &hello, buf),
+                Message::Hello { to, slot, hello } => self.write_hello(to, slot, &hello, buf),
                 Message::Credits { to, vl, op } => self.write_credits(to, vl, op, None, buf),
                 Message::Limit { to, vl, fccl } => self.write_credits(to, vl, Op::Normal, Some(fccl), buf),
                 Message::Yield { to, update } => self.write_updates(to, &update.encode(), buf),
@@ -64,7 +68,7 @@ impl Engine {
 
     /// Whether there is something to say to a partner.
     pub(in crate::engine) fn has_messages(&self) -> bool {
-        self.partners.limits_due || !self.partners.outbox.is_empty()
+        self.partners.limits_due || !self.partners.outbox.is_empty() || !self.partners.to_greet.is_empty()
     }
 
     /// What is to be said to a partner that is gone is not said.
@@ -72,7 +76,8 @@ impl Engine {
         self.partners.outbox.retain(|message| message.partner() != Some(id));
     }
 
-    fn write_hello(&mut self, to: IpAddr, dest_qpn: Qpn, hello: &Hello, buf: &mut [u8]) -> Option<Departure> {
+    fn write_hello(&mut self, to: IpAddr, slot: u8, hello: &Hello, buf: &mut [u8]) -> Option<Departure> {
+        let dest_qpn = Qpn::new(u32::from(slot) << 16 | Qpn::GSI.value());
         let mut headers = Headers::new(Opcode::UdSendOnly, dest_qpn, self.next_message_psn());
         headers.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
         let mut mad = [0; MAD_LEN];
@@ -116,7 +121,7 @@ impl Engine {
         self.partners.sequence = self.partners.sequence.wrapping_add(1);
         let headers = Headers::flow_control(slot, self.partners.slot, self.partners.sequence);
         self.counters.tx_flow_control += 1;
-        self.write(address, &headers, updates, buf)
+        self.write_with_token(id, address, &headers, updates, buf)
     }
 
     fn write_pause(&mut self, id: usize, times: PauseTimes, buf: &mut [u8]) -> Option<Departure> {
@@ -124,7 +129,24 @@ impl Engine {
         let (address, slot) = (peer.address, peer.slot);
         self.partners.sequence = self.partners.sequence.wrapping_add(1);
         let headers = Headers::pause(slot, self.partners.slot, self.partners.sequence);
-        self.write(address, &headers, &times.emit(), buf)
+        self.write_with_token(id, address, &headers, &times.emit(), buf)
+    }
+
+    /// Writes something for a partner, behind the token that it gave us.
+    fn write_with_token(
+        &mut self,
+        id: usize,
+        address: IpAddr,
+        headers: &Headers,
+        said: &[u8],
+        buf: &mut [u8],
+    ) -> Option<Departure> {
+        let token = Partners::partner(&mut self.peers, id)?.token;
+        let mut payload = [0; TOKEN_LEN + FLOW_CONTROL_LEN * MAX_FLOW_CONTROLS];
+        let payload = payload.get_mut(..TOKEN_LEN + said.len())?;
+        payload[..TOKEN_LEN].copy_from_slice(&token.to_be_bytes());
+        payload[TOKEN_LEN..].copy_from_slice(said);
+        self.write(address, headers, payload, buf)
     }
 
     fn next_message_psn(&mut self) -> Psn {

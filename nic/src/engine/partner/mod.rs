@@ -1,24 +1,30 @@
 //! Peers that are of our own kind, and what the link to each of them allows.
 //!
-//! A peer shows its kind by a sign that costs nobody anything (see `net::sign`), is then asked by a hello, and says
-//! what it understands. From then on both may use what both understand: link credits, pauses, notifications of
-//! congestion. A peer that never showed a sign sees none of it.
+//! Two ports introduce themselves by hellos ([`greet`]), which say what they understand and give each a token that it
+//! shows to the other from then on. Both then use what both understand: link credits, pauses, congestion notifications.
+//! A message without the token was sent by somebody else, and is dropped.
 //!
 //! ```text
-//! sign  ->  hello (ask)  ->  hello (answer)  ->  Init: nothing more is sent without credit  ->  limits  ->  data
+//! hello (ask)  ->  hello (answer)  ->  hello (proof)  ->  Init: nothing is sent without credit  ->  limits  ->  data
 //! ```
 
+#[cfg(test)]
+mod attacks;
 mod blocks;
 mod credit;
+#[cfg(test)]
+mod first_contact;
 mod greet;
 mod message;
 mod pause;
 #[cfg(test)]
 mod tests;
+mod token;
 mod unreleased;
 
 pub(crate) use blocks::Blocks;
-pub(super) use credit::{CREDIT_TIMES, largest_packet};
+pub(super) use credit::{CREDIT_TIMES, is_free, largest_packet};
+pub(super) use greet::Greeting;
 pub(super) use message::Message;
 pub(super) use pause::PauseGate;
 
@@ -26,11 +32,12 @@ use super::peers::Peers;
 use cc::Rate;
 use cc::credits::{CreditSender, Member, Pool};
 use cc::pfc::{Paused, Watchdog, WatchdogConfig};
-use greet::Stranger;
+use greet::Allowance;
 use qp::wire::mad::hello::{Counting, Features, Hello, SourcePorts};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+use token::Tokens;
 use unreleased::Unreleased;
 
 /// The credits that a port gives.
@@ -66,7 +73,7 @@ pub struct CreditSetup {
 /// What a port says and does between rnic peers.
 #[derive(Clone, Debug, Default)]
 pub struct PartnerSetup {
-    /// What it understands. Without any, it greets nobody, and answers who greets it.
+    /// What it understands. Without any, it asks nobody, answers questions, and has no partners.
     pub features: Features,
     /// The credits that it gives, if it speaks them.
     pub credits: Option<CreditSetup>,
@@ -103,6 +110,14 @@ pub(crate) struct LaneEnd {
 pub(crate) struct Partner {
     /// What it said of itself.
     said: Hello,
+    /// What we show to it.
+    pub(crate) token: u64,
+    /// What it shows to us.
+    pub(crate) expected: u64,
+    /// It knows us, and our token for it.
+    is_confirmed: bool,
+    /// A queue pair took a datagram of it. (One that is connected to it says as much.)
+    pub(crate) is_trusted: bool,
     /// Data lanes with credits; none without credits.
     pub(crate) lanes: Vec<LaneEnd>,
     /// How it counts what we send, and we what it sends.
@@ -122,6 +137,12 @@ pub(crate) struct Partner {
 }
 
 impl Partner {
+    /// Whether nothing was heard of it for a while that would be missed.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        let is_waited_for = !self.pausing.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty());
+        !is_waited_for && now.saturating_duration_since(self.heard) >= greet::IDLE
+    }
+
     /// Whether what is sent to it needs credit.
     pub(crate) fn gives_credit(&self) -> bool {
         !self.lanes.is_empty()
@@ -131,10 +152,10 @@ impl Partner {
         self.said.features.contains(features)
     }
 
-    /// Whether a hello says what it said. A port says the same as long as it lives: what differs in anything was said by
-    /// another, or one of the two did not come from it.
+    /// Whether a hello says what it said. A port says the same of itself for as long as it lives.
     fn said_so(&self, hello: &Hello) -> bool {
-        Hello { kind: self.said.kind, transaction_id: self.said.transaction_id, ..*hello } == self.said
+        let Hello { kind, transaction_id, token, proof, .. } = self.said;
+        Hello { kind, transaction_id, token, proof, ..*hello } == self.said
     }
 }
 
@@ -147,7 +168,13 @@ pub(crate) struct Partners {
     slot: u8,
     ports: SourcePorts,
     local: IpAddr,
-    strangers: HashMap<IpAddr, Stranger>,
+    tokens: Tokens,
+    /// What may be said to addresses that are not proven.
+    answers: Allowance,
+    /// Peers that a queue pair was just connected to.
+    pub(super) to_greet: Vec<usize>,
+    /// Senders of datagrams that were asked who they are, and when.
+    asked: VecDeque<(IpAddr, Instant)>,
     /// Partners by where their packets come from.
     by_port: HashMap<(IpAddr, u16), usize>,
     pool: Option<Pool>,
@@ -161,12 +188,17 @@ pub(crate) struct Partners {
     sequence: u16,
     /// The timer of the pool and of greetings.
     pub(super) timer: Option<Instant>,
-    /// The packet at hand comes from an address and port of no partner.
-    stranger_at_hand: bool,
 }
 
 impl Partners {
-    pub(super) fn new(setup: PartnerSetup, instance: u64, slot: u8, local: IpAddr, ports: &[u16]) -> Self {
+    /// `secret`: what the instance and the tokens of this life follow from.
+    pub(super) fn new(
+        setup: PartnerSetup,
+        [instance, key @ ..]: [u64; 3],
+        slot: u8,
+        local: IpAddr,
+        ports: &[u16],
+    ) -> Self {
         // A hello names 16 ports at most; what is sent from others is not recognised as ours.
         let ports = SourcePorts::new(&ports[..ports.len().min(qp::wire::mad::hello::MAX_PORTS)]);
         let pool = setup.credits.as_ref().and_then(|credits| match Pool::new(credits.pool()) {
@@ -188,7 +220,10 @@ impl Partners {
             slot,
             ports: ports.unwrap_or_default(),
             local,
-            strangers: HashMap::new(),
+            tokens: Tokens::new(key),
+            answers: Allowance::new(),
+            to_greet: Vec::new(),
+            asked: VecDeque::new(),
             by_port: HashMap::new(),
             pool,
             unreleased,
@@ -197,7 +232,6 @@ impl Partners {
             limits_due: false,
             sequence: 0,
             timer: None,
-            stranger_at_hand: false,
         }
     }
 

@@ -30,7 +30,7 @@ pub(in crate::engine) enum PauseGate {
 
 impl Engine {
     /// Has every partner at an address pause, or go on.
-    pub(crate) fn send_pause(&mut self, to: IpAddr, frame: &PauseFrame) {
+    pub(crate) fn send_pause(&mut self, now: Instant, to: IpAddr, frame: &PauseFrame) {
         let times = match frame {
             PauseFrame::Link(quanta) => PauseTimes([Some(quanta.0); 8]),
             PauseFrame::Priorities(each) => PauseTimes(each.map(|time| time.map(|quanta| quanta.0))),
@@ -39,6 +39,8 @@ impl Engine {
             let understands =
                 Partners::partner(&mut self.peers, id).is_some_and(|p| p.understands(Features::PAUSE));
             if understands {
+                // One that does not know us obeys nothing.
+                self.confirm(now, id);
                 self.counters.tx_pause += 1;
                 self.partners.outbox.push_back(Message::Pause { to: id, times });
             }

@@ -1,16 +1,18 @@
 //! Congestion notifications: what a port makes of marked packets as their receiver, and of CNPs as their sender.
 
 use super::ECT;
+use crate::engine::partner::Partners;
 use crate::engine::{Departure, Due, Engine, QpEntry, Remote};
 use crate::net::DEFAULT_HOP_LIMIT;
 use cc::Policy;
 use cc::dcqcn::{Notification, NotificationPoint};
+use qp::wire::mad::hello::Features;
 use qp::wire::{Arrival, Headers, Packet};
 use qp::{PKey, QpState, QpType, Qpn, Train};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// CNPs that may wait to leave: more than a turn takes in packets. A mark that finds no room for its CNP is answered with
 /// the next one.
@@ -209,7 +211,9 @@ impl Engine {
         let tos = u8::try_from(dscp << 2).unwrap_or(0) | ECT;
         let remote = Remote { tos, ..cnp.remote };
         let mut train = Train::new(buf, remote.flow(&self.config), 1);
-        let headers = Headers { pkey: cnp.pkey, ..Headers::cnp(cnp.dest_qpn) };
+        let partner = self.peers.find(remote.address, cnp.dest_qpn.slot());
+        let token = partner.and_then(|id| Partners::partner(&mut self.peers, id)).map_or(0, |p| p.token);
+        let headers = Headers { pkey: cnp.pkey, token, ..Headers::cnp(cnp.dest_qpn) };
         if !train.has_room(&headers, 0) {
             return None;
         }
@@ -217,6 +221,37 @@ impl Engine {
         self.counters.np_cnp_sent += 1;
         let departure = remote.departure(&train);
         self.count(departure)
+    }
+
+    /// Whether a CNP comes from where the packets of a queue pair go. A partner shows its token. A CNP of a foreign peer
+    /// proves nothing: it counts if it comes from the queue pair's own peer, and no more often than a receiver sends them.
+    pub(in crate::engine) fn is_genuine_cnp(
+        &mut self,
+        now: Instant,
+        index: usize,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) -> bool {
+        let Some(entry) = self.qps[index].as_mut() else { return false };
+        let is_own = entry.remote.map_or(entry.last_to, |remote| Some(remote.address)) == Some(arrival.src);
+        let peer = match entry.remote {
+            Some(remote) => remote.peer,
+            None => self.partners.at(arrival.src, arrival.src_port),
+        };
+        if let Some(partner) = peer.and_then(|id| Partners::partner(&mut self.peers, id))
+            && partner.understands(Features::CNP)
+        {
+            return packet.token() == partner.expected;
+        }
+        let notification = self.config.rate.policy.as_ref().and_then(Policy::notification);
+        let interval = notification.map_or(0, |settings| settings.min_time_between_cnps);
+        let too_soon =
+            |at| now.saturating_duration_since(at) < Duration::from_micros(u64::from(interval));
+        if !is_own || entry.foreign_cnp.is_some_and(too_soon) {
+            return false;
+        }
+        entry.foreign_cnp = Some(now);
+        true
     }
 
     /// A CNP arrived for this queue pair: it sends too much.

@@ -1,10 +1,18 @@
 //! The hello: how a port finds out whether a peer is one of ours, and what it can do.
 //!
 //! ```text
-//! port that wonders            its peer
-//!     Get      ------------------->            this is who I am, who are you?
-//!              <-------------------  GetResp   this is who I am
+//! port that asks               its peer
+//!     Get      ------------------->            this is who I am; who are you?
+//!              <-------------------  GetResp   this is who I am, and a token for you
+//!     Get      ------------------->            the token proves my address; here is one for you
+//!              <-------------------  GetResp   I know you
 //! ```
+//!
+//! The peer keeps nothing until the third datagram: it computes the token from the address, slot and instance of the port
+//! that asks and from a secret of its own, and computes it again to check the proof. The transaction ID of a question plays
+//! the same part for the port that asks. Both ends put the token that they were given into everything that they say to the
+//! other end later on ([`control`](crate::wire::control), congestion notifications), so that nobody who does not see their
+//! packets can speak in their name.
 //!
 //! A management datagram of a vendor's class with an OUI (IBTA 16.5), sent to queue pair 1 as any other: a receiver that
 //! does not know it drops it, or answers that it does not know it. Linux does the latter, and sends the question back
@@ -20,7 +28,7 @@
 //! | 24..36   | header of segmentation (RMPP), which is not used: zero                                 |
 //! | 36       | reserved                                                                               |
 //! | 37..40   | OUI 02-72-6e                                                                           |
-//! | 40..42   | version of what follows: 1                                                             |
+//! | 40..42   | version of what follows: 2                                                             |
 //! | 42       | slot: the top byte of the queue pair numbers of the port                               |
 //! | 43       | number of data lanes, 1 to 15; 0 without credits                                       |
 //! | 44..48   | features: bit 0 obeys CNPs, bit 1 speaks link credits, bit 2 obeys pauses              |
@@ -29,11 +37,14 @@
 //! | 58       | what is counted: 0 bytes, 1 the kernel's charge of datagrams, 2 that of trains         |
 //! | 59       | number of source ports, 0 to 16                                                        |
 //! | 60..92   | source ports, 16 bits each                                                             |
-//! | 92..256  | reserved                                                                               |
+//! | 92..100  | token: what the receiver is to show to the sender from now on; 0 for none yet           |
+//! | 100..108 | proof: the token that the receiver gave the sender; 0 for none                          |
+//! | 108..256 | reserved                                                                               |
 //!
 //! Reserved bytes are zero, and ignored. A later version keeps all of this where it is and what it means, and adds to it
-//! in the reserved bytes, or as features, or as things that are counted: so a hello of any version from 1 on is read, as
-//! far as this table goes. What could not be kept that way would get another attribute.
+//! in the reserved bytes, or as features, or as things that are counted: so a hello of any version from 2 on is read, as
+//! far as this table goes. What could not be kept that way would get another attribute. Version 1 had no tokens, and is
+//! refused.
 
 use super::fields::{Field, Fields, Place, Value, field, group};
 use super::{Header, MAD_LEN, Mad, MadError};
@@ -48,7 +59,7 @@ pub const OUI: [u8; 3] = [0x02, 0x72, 0x6e];
 pub const MAX_PORTS: usize = 16;
 
 /// The version of hellos that this is.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The most data lanes that a link has (IBTA 7.6).
 const MAX_LANES: u8 = 15;
@@ -279,6 +290,10 @@ group! {
         counting: Counting = 58[0; 8],
         /// Where its packets come from, so that the receiver knows its sender by its address.
         ports: SourcePorts = 59[0; 264],
+        /// What the receiver is to show to the sender from now on; 0 where the sender has none for it yet.
+        token: u64 = 92[0; 64],
+        /// The token that the receiver gave to the sender; 0 where it gave none.
+        proof: u64 = 100[0; 64],
     }
 }
 
@@ -309,9 +324,9 @@ pub enum HelloError {
     /// One segment of several, where a hello needs one.
     #[error("a hello in segments")]
     Segmented,
-    /// Version 0, which there never was.
-    #[error("hello version 0, the first one is 1")]
-    Version,
+    /// A version from before there were tokens.
+    #[error("hello version {0} is not supported, only 2 and later")]
+    Version(u16),
     /// More source ports than there is room for.
     #[error("{0} source ports, 16 at most")]
     TooManyPorts(u8),
@@ -358,8 +373,9 @@ impl Hello {
         if RMPP_ACTIVE.get(bytes) != 0 {
             return Err(HelloError::Segmented);
         }
-        if VERSION_PLACE.get(bytes) == 0 {
-            return Err(HelloError::Version);
+        let version = VERSION_PLACE.get(bytes) as u16;
+        if version < VERSION {
+            return Err(HelloError::Version(version));
         }
         let count = PORT_COUNT_PLACE.get(bytes) as u8;
         if usize::from(count) > MAX_PORTS {

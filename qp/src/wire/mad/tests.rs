@@ -285,6 +285,8 @@ fn only_datagrams_to_queue_pair_1_are_for_management() {
         block: 0,
         counting: hello::Counting::PacketBytes,
         ports: hello::SourcePorts::new(&[0xc001]).unwrap(),
+        token: 0,
+        proof: 0,
     };
     answer.emit(&mut hello);
     assert_eq!(found(&of_slot, &hello), Some(hello));

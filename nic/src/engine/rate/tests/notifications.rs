@@ -276,13 +276,18 @@ fn a_cnp_is_obeyed_only_from_the_peer_of_a_queue_pair_that_has_sent() -> Result<
     let (from, to) = memory(&left, &right, 8)?;
     left.qp.write(1, from.all(), to.remote(0))?;
     left.wait()?;
+    net.run_for(us(50));
     assert_eq!(inject(elsewhere, left.qp.qpn()), (0, 3, [1, 1]), "not the peer");
     assert_eq!(left.qp.rate(), Some(Rate::from_gbps(10)));
     assert_eq!(inject(b.address(), left.qp.qpn()), (1, 3, [1, 1]));
     assert_eq!(left.qp.rate(), Some(Rate::from_gbps(5)));
+    // A receiver sends no two within 50 us.
+    assert_eq!(inject(b.address(), left.qp.qpn()), (1, 4, [1, 1]), "sooner than a receiver sends them");
+    assert_eq!(left.qp.rate(), Some(Rate::from_gbps(5)));
     left.qp.modify(&QpAttr::to_state(QpState::Err))?;
-    assert_eq!(inject(b.address(), left.qp.qpn()), (1, 4, [1, 1]), "it sends nothing any more");
-    assert_eq!(counters(&a).dropped_total(), 2);
+    net.run_for(us(50));
+    assert_eq!(inject(b.address(), left.qp.qpn()), (1, 5, [1, 1]), "it sends nothing any more");
+    assert_eq!((counters(&a).dropped_total(), counters(&a).dropped(DropReason::BadToken)), (3, 1));
     Ok(())
 }
 

@@ -14,6 +14,8 @@ fn hello() -> Hello {
         block: 0x2122,
         counting: Counting::TrainCharge,
         ports: SourcePorts::new(&[0xc001, 0xc002]).expect("two are not too many"),
+        token: 0x3132_3334_3536_3738,
+        proof: 0x4142_4344_4546_4748,
     }
 }
 
@@ -35,8 +37,11 @@ fn every_byte_has_its_place() {
     let mut expected = vec![1, 0x3f, 1, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 0, 0, 0, 0, 0];
     expected.extend([0; 13]);
     expected.extend([0x02, 0x72, 0x6e]);
-    expected.extend([0, 1, 0xa5, 4, 0, 0, 0, 7, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
+    expected.extend([0, 2, 0xa5, 4, 0, 0, 0, 7, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
     expected.extend([0x21, 0x22, 2, 2, 0xc0, 1, 0xc0, 2]);
+    expected.resize(92, 0);
+    expected.extend([0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38]);
+    expected.extend([0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48]);
     expected.resize(MAD_LEN, 0);
     assert_eq!(emitted(&hello()).to_vec(), expected);
     assert_eq!(Hello::parse(&expected), Ok(hello()));
@@ -58,7 +63,8 @@ fn errors_name_the_rule() {
     assert_eq!(with(17, 2), Err(HelloError::Attribute(2)));
     assert_eq!(with(26, 0x01), Err(HelloError::Segmented));
     assert_eq!(with(26, 0xfe), Ok(hello()), "the other flags mean nothing then");
-    assert_eq!(with(41, 0), Err(HelloError::Version));
+    assert_eq!(with(41, 0), Err(HelloError::Version(0)));
+    assert_eq!(with(41, 1), Err(HelloError::Version(1)));
     assert_eq!(with(59, 17), Err(HelloError::TooManyPorts(17)));
     for lanes in [0, 16, 255] {
         assert_eq!(with(43, lanes), Err(HelloError::Credits { lanes, block: 0x2122 }));
@@ -87,13 +93,13 @@ fn a_question_that_linux_sends_back_is_no_answer() {
 #[test]
 fn a_later_version_is_read_as_far_as_this_one_goes() {
     let mut bytes = emitted(&hello());
-    (bytes[40], bytes[44], bytes[58], bytes[92], bytes[255]) = (0x7f, 0x80, 9, 1, 2);
+    (bytes[40], bytes[44], bytes[58], bytes[108], bytes[255]) = (0x7f, 0x80, 9, 1, 2);
     let features = Features::from_bits_retain(0x8000_0007);
-    let read = Hello { version: 0x7f01, features, counting: Counting::Other(9), ..hello() };
+    let read = Hello { version: 0x7f02, features, counting: Counting::Other(9), ..hello() };
     assert_eq!(Hello::parse(&bytes), Ok(read));
     assert_eq!(
         Summary(&bytes).to_string(),
-        "RNIC HELLO ask version=32513 slot=165 instance=0x1112131415161718 features=cnp+credits+pause+0x80000000 \
+        "RNIC HELLO ask version=32514 slot=165 instance=0x1112131415161718 features=cnp+credits+pause+0x80000000 \
          lanes=4 block=8482 of=unknown(9) ports=49153,49154"
     );
 }
@@ -149,9 +155,9 @@ fn every_change_of_a_byte_gives_a_hello_or_a_reason() {
 fn any_hello() -> impl Strategy<Value = Hello> {
     let ports = proptest::collection::vec(any::<u16>(), 0..=MAX_PORTS);
     let credits = (1..=MAX_LANES, 1..=u16::MAX);
-    let who = (any::<bool>(), any::<[u64; 2]>(), 1..=u16::MAX, any::<u8>());
+    let who = (any::<bool>(), any::<[u64; 4]>(), VERSION..=u16::MAX, any::<u8>());
     (who, any::<u32>(), credits, any::<u8>(), ports).prop_map(|(who, features, credits, counting, ports)| {
-        let (is_answer, [transaction_id, instance], version, slot) = who;
+        let (is_answer, [transaction_id, instance, token, proof], version, slot) = who;
         Hello {
             kind: if is_answer { Kind::Answer } else { Kind::Ask },
             transaction_id,
@@ -163,6 +169,8 @@ fn any_hello() -> impl Strategy<Value = Hello> {
             block: credits.1,
             counting: Counting::from_u8(counting),
             ports: SourcePorts::new(&ports).expect("not too many"),
+            token,
+            proof,
         }
     })
 }

@@ -1,0 +1,264 @@
+//! What strangers and forgers try, in virtual time.
+
+use super::tests::{credits, device, done, exchange, forged};
+use super::PartnerSetup;
+use crate::engine::peers::Peer;
+use crate::engine::DropReason;
+use crate::sim::{DeviceSetup, Net};
+use crate::{ConnectOptions, Device, Qpn, RcEnd, Result, WcStatus};
+use cc::Rate;
+use cc::credits::{FlowControlPacket, Op};
+use cc::vl::Vl;
+use qp::Psn;
+use qp::wire::mad::hello::{Features, Kind};
+use qp::wire::{Arrival, Headers, Opcode, PauseTimes, icrc};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+fn seal(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; headers.wire_len()];
+    headers.emit(&mut packet, payload.len());
+    packet.extend(payload);
+    packet.resize(packet.len().next_multiple_of(4), 0);
+    packet.extend(icrc::compute(&arrival.flow(), arrival.ident, &packet).to_le_bytes());
+    packet
+}
+
+/// Where the packets of `of` come from, as `to` sees it.
+fn arrival_from(of: &Device, to: &Device) -> Arrival {
+    let (arrival, _) = forged(of, to, |_| {}).expect("a device has a source port");
+    arrival
+}
+
+fn stranger(nth: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from(0x0a63_0000 + nth))
+}
+
+/// Peers that a device remembers, and UDP ports of partners.
+fn remembered(device: &Device) -> (usize, usize) {
+    device.inner.port.inspect(|engine| (engine.peers.iter().count(), engine.partners.by_port.len())).expect("open")
+}
+
+/// A question costs its asker more than the one who is asked: no memory, and no more bytes than it had itself.
+#[test]
+fn questions_of_strangers_cost_no_memory_and_no_bytes() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
+    for nth in 0..20_000 {
+        let (mut arrival, packet) =
+            forged(&b, &a, |hello| (hello.transaction_id, hello.proof) = (nth.into(), nth.into())).expect("a port");
+        arrival.src = stranger(nth);
+        let icrc_at = packet.len() - 4;
+        let mut packet = packet;
+        let icrc = icrc::compute(&arrival.flow(), arrival.ident, &packet[..icrc_at]);
+        packet[icrc_at..].copy_from_slice(&icrc.to_le_bytes());
+        net.inject(&arrival, &packet);
+        net.run_for(Duration::from_micros(20));
+    }
+    let port = a.counters().port;
+    assert_eq!((port.rx_packets, port.dropped_total(), port.partners_met), (20_000, 0, 0));
+    assert!(port.tx_packets > 1000, "questions are answered: {port:?}");
+    assert_eq!(port.tx_packets + port.hellos_ignored, 20_000);
+    assert!(port.tx_bytes <= port.rx_bytes, "{} bytes for {}", port.tx_bytes, port.rx_bytes);
+    assert_eq!(remembered(&a), (0, 0));
+    exchange(&a, &b, 1 << 16)
+}
+
+/// Whatever a stranger sends, it gets no more bytes back than that.
+#[test]
+fn no_answer_to_a_stranger_is_longer_than_its_packet() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    let from_b = arrival_from(&b, &a);
+    let update = FlowControlPacket { op: Op::Stalled, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+    let said: Vec<_> = [0; 8].into_iter().chain(update.encode()).collect();
+    let mut all = 0;
+    for slot in [0, 1, 9] {
+        for src_port in [from_b.src_port, 4791] {
+            let arrival = Arrival { src: stranger(1), src_port, ..from_b };
+            let send = |headers: &Headers, payload: &[u8]| {
+                let (before, _) = (a.counters().port, net.run_for(Duration::from_millis(1)));
+                let packet = seal(&arrival, headers, payload);
+                net.inject(&arrival, &packet);
+                net.run_for(Duration::from_secs(3));
+                let after = a.counters().port;
+                let (sent, received) = (after.tx_bytes - before.tx_bytes, after.rx_bytes - before.rx_bytes);
+                assert!(sent <= received, "{sent} bytes for {received}: {headers:?}");
+                sent
+            };
+            all += send(&Headers::flow_control(0, slot, 1), &said);
+            all += send(&Headers::pause(0, slot, 1), &[0; 28]);
+            all += send(&Headers::cnp(left.qp.qpn()), &[]);
+            for len in [0, 64, 256, 1024] {
+                all += send(&Headers::new(Opcode::RcWriteOnly, left.qp.qpn(), Psn::new(0)), &vec![0; len]);
+                all += send(&Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0)), &vec![0; len]);
+            }
+        }
+    }
+    println!("{all} bytes to strangers");
+    drop((left, right));
+    Ok(())
+}
+
+/// Partners to which nothing is connected are bounded, and make room when they have been silent for long.
+#[test]
+fn partners_that_nothing_is_connected_to_are_bounded() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
+    let ask = |nth: u32| {
+        let (mut arrival, _) = forged(&b, &a, |_| {}).expect("a port");
+        arrival.src = stranger(nth);
+        // As if it had heard the answer to a question before.
+        let token = |slot: u8, instance: u64| {
+            a.inner.port.inspect(|engine| engine.partners.tokens.of(stranger(nth), slot, instance)).expect("open")
+        };
+        let (_, packet) = forged(&b, &a, |hello| {
+            (hello.instance, hello.token) = (nth.into(), 7);
+            hello.proof = token(hello.slot, hello.instance);
+        })
+        .expect("a port");
+        let mut packet = packet;
+        let at = packet.len() - 4;
+        let icrc = icrc::compute(&arrival.flow(), arrival.ident, &packet[..at]);
+        packet[at..].copy_from_slice(&icrc.to_le_bytes());
+        net.inject(&arrival, &packet);
+        net.run_for(Duration::from_micros(5));
+    };
+    (0..2000).for_each(ask);
+    let port = a.counters().port;
+    assert_eq!((port.partners_met, port.partners_refused), (512, 1488));
+    assert_eq!(remembered(&a), (512, 512));
+    net.run_for(Duration::from_secs(3));
+    (2000..2100).for_each(ask);
+    assert_eq!(a.counters().port.partners_met, 612);
+    assert_eq!(remembered(&a), (512, 512));
+    // A queue pair that is connected finds room in any case.
+    exchange(&a, &b, 1 << 16)
+}
+
+/// Pauses, credits and notifications in the name of a partner, without its token.
+#[test]
+fn forgers_off_the_path_do_not_speak_in_the_name_of_a_partner() -> Result<()> {
+    let run = |forge: bool| -> Result<Duration> {
+        let net = Net::new();
+        let mut setup = credits(1 << 20);
+        setup.features |= Features::PAUSE;
+        let setup = DeviceSetup {
+            partner: PartnerSetup { rate: Rate::from_gbps(10), ..setup },
+            cc: "dcqcn:preset=laptop".parse().expect("an algorithm"),
+            link: "ethernet:rate=10Gb/s".parse().expect("a link"),
+            ..DeviceSetup::default()
+        };
+        let (a, b) = (net.device_with(&setup)?, net.device_with(&setup)?);
+        exchange(&a, &b, 1 << 16)?;
+        let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
+        let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+        let source = left.register(&vec![7; 1 << 20])?;
+        let target = right.register_remote(1 << 20)?;
+        let arrival = arrival_from(&b, &a);
+        let zero = FlowControlPacket { op: Op::Normal, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+        let begin = net.elapsed();
+        for wr_id in 0..32 {
+            left.qp.write(wr_id, source.all(), target.remote(0))?;
+            for token in 0..if forge { 20_u64 } else { 0 } {
+                let said = |body: &[u8]| [&token.to_be_bytes()[..], body].concat();
+                let pause = said(&PauseTimes([Some(u16::MAX); 8]).emit());
+                let credits = said(&zero.encode());
+                let cnp = Headers { token, ..Headers::cnp(left.qp.qpn()) };
+                for (headers, payload) in [
+                    (Headers::pause(0, 0, 7), &pause[..]),
+                    (Headers::flow_control(0, 0, 7), &credits[..]),
+                    (cnp, &[]),
+                ] {
+                    net.inject(&arrival, &seal(&arrival, &headers, payload));
+                }
+                net.run_for(Duration::from_micros(20));
+            }
+            done(&left)?;
+        }
+        let port = a.counters().port;
+        assert_eq!(port.dropped(DropReason::BadToken) > 0, forge, "{port:?}");
+        assert_eq!((port.rx_pause, port.rp_cnp_handled, port.partners_met), (0, 0, 1), "{port:?}");
+        Ok(net.elapsed() - begin)
+    };
+    let (alone, forged) = (run(false)?, run(true)?);
+    println!("{alone:?} alone, {forged:?} with a forger");
+    assert!(forged < alone * 6 / 5, "{alone:?} alone, {forged:?} with a forger");
+    Ok(())
+}
+
+/// Ports that have proven their addresses and nothing else ask for credit all the time. What they get, they do not take
+/// from those that a queue pair is connected to.
+#[test]
+fn two_hundred_strangers_that_ask_for_credit_take_little_of_it() -> Result<()> {
+    let run = |strangers: usize| -> Result<Duration> {
+        let net = Net::new();
+        let setup = credits(200_000);
+        let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+        let others = (0..strangers).map(|_| device(&net, &setup)).collect::<Result<Vec<_>>>()?;
+        // Datagrams to a queue pair that does not exist: no queue pair of `b` has to do with them.
+        let mut ends = Vec::new();
+        for other in &others {
+            let pd = other.alloc_pd()?;
+            let cq = other.create_cq(64)?;
+            let ud = pd.create_qp(&crate::QpInit::ud(&cq, &cq))?;
+            let init = crate::QpAttr::to_init_datagram(1, 0, qp::QKey(5));
+            for attr in [init, crate::QpAttr::to_state(crate::QpState::Rtr), crate::QpAttr::to_rts(Psn::new(0))] {
+                ud.modify(&attr)?;
+            }
+            let ah = pd.create_ah(&qp::attr::AddressVector::new(b.address().into(), 0))?;
+            let region = pd.register_bytes(&[7; 4096], crate::Access::LOCAL_WRITE)?;
+            ends.push((ud, cq, ah, region));
+        }
+        let (left, right) = RcEnd::pair(&a, &b)?;
+        let source = left.register(&vec![7; 1 << 20])?;
+        let target = right.register_remote(1 << 20)?;
+        let mut spam = || -> Result<()> {
+            for (ud, cq, ah, region) in &ends {
+                while cq.poll_one().is_some() {}
+                let _ = ud.send_to(1, region.all(), ah, Qpn::new(0x4321), qp::QKey(5));
+            }
+            Ok(())
+        };
+        spam()?;
+        net.run_for(Duration::from_millis(200));
+        let begin = net.elapsed();
+        for wr_id in 0..16 {
+            left.qp.write(wr_id, source.all(), target.remote(0))?;
+            spam()?;
+            assert_eq!(left.wait()?.status, WcStatus::Success);
+        }
+        let port = b.counters().port;
+        assert_eq!(port.excessive_buffer_overrun_errors, 0);
+        if strangers > 0 {
+            assert!(port.partners_met as usize > strangers, "{port:?}");
+            let trusts = |peer: &&Peer| peer.is_connected() || peer.partner.as_ref().is_some_and(|p| p.is_trusted);
+            let trusted = b.inner.port.inspect(|engine| engine.peers.iter().filter(trusts).count());
+            assert_eq!(trusted, Some(1), "the one that a queue pair is connected to");
+        }
+        Ok(net.elapsed() - begin)
+    };
+    let (alone, beset) = (run(0)?, run(200)?);
+    println!("{alone:?} alone, {beset:?} with 200 strangers");
+    assert!(beset < alone * 6 / 5, "{alone:?} alone, {beset:?} with 200 strangers");
+    Ok(())
+}
+
+/// A question of a restarted peer in the name of a partner is believed once its address has answered.
+#[test]
+fn only_the_port_that_was_asked_answers() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
+    for transaction_id in 0..1000 {
+        let (arrival, packet) = forged(&b, &a, |hello| {
+            (hello.kind, hello.transaction_id) = (Kind::Answer, transaction_id);
+        })
+        .expect("a port");
+        net.inject(&arrival, &packet);
+    }
+    net.run_for(Duration::from_millis(1));
+    let port = a.counters().port;
+    assert_eq!((port.hellos_ignored, port.partners_met, port.tx_packets), (1000, 0, 0));
+    Ok(())
+}
