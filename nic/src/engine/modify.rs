@@ -58,7 +58,6 @@ impl Engine {
         let Some(entry) = self.qps[index].as_mut() else { return };
         entry.remote = Some(Remote { peer: Some(peer), ..remote });
         self.trust(peer);
-        self.partners.to_greet.push(peer);
     }
 
     /// Forgets where a queue pair sends to, and what it had on the way or waited for there.

@@ -218,7 +218,7 @@ impl Conversation {
 }
 
 fn is_hello(packet: &[u8]) -> bool {
-    packet[0] == Opcode::UdSendOnly as u8 && packet[5..8] == [0, 0, 1]
+    packet[0] == Opcode::UdSendOnly as u8 && packet[6..8] == [0, 1]
 }
 
 /// A device with this configuration and a stranger, who shows the sign or does not, talk to one another.

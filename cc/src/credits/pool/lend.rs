@@ -81,8 +81,7 @@ impl Pool {
         self.lend_on_trial(now);
         while let Some(member) = self.low.front().copied() {
             // Who has fallen silent may not need it, and says so if it does.
-            let is_in_use =
-                |l: &Lane| !l.is_on_trial && now.saturating_duration_since(l.last_active) <= idle;
+            let is_in_use = |l: &Lane| !l.is_on_trial && now.saturating_duration_since(l.last_active) <= idle;
             if let Some(lent) = self.lane(member).filter(|l| is_in_use(l)).map(|l| l.lent) {
                 let more = self.portion(lent, self.available().saturating_sub(self.reserve(lent)));
                 // An update for less is not worth it.
@@ -134,7 +133,9 @@ impl Pool {
     fn end_trials(&mut self, now: Instant, holders: &[Member]) {
         let idle = self.idle();
         for member in holders {
-            let Some(lane) = self.lane(*member).filter(|l| l.lent > 0 && l.may_be_asked(now)) else { continue };
+            let Some(lane) = self.lane(*member).filter(|l| l.lent > 0 && l.may_be_asked(now)) else {
+                continue;
+            };
             let ends = lane.last_active + idle;
             if ends <= now {
                 self.take_back(now, *member, 0);
@@ -305,7 +306,7 @@ impl Pool {
         }
     }
 
-    const fn settle(&self) -> Duration {
+    pub(super) const fn settle(&self) -> Duration {
         Duration::from_micros(self.config.settle as u64)
     }
 }

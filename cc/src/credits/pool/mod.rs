@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+/// Peers that are about to join, and for whose messages room is kept. Our choice: no more start at the same moment.
+const MAX_EXPECTED: usize = 64;
+
 /// A limit is told again after a period, and if nothing came, after two from then on.
 const MAX_REPEATS: u8 = 1;
 
@@ -192,6 +195,8 @@ pub struct Pool {
     next_search: Option<Instant>,
     /// When somebody's turn with a packet's worth may end.
     next_turn: Option<Instant>,
+    /// Peers that are about to join, by when they are given up.
+    newcomers: VecDeque<Instant>,
     /// When a lane on trial may have to give back what it does nothing with.
     next_trial: Option<Instant>,
     /// Kept for its memory.
@@ -233,6 +238,7 @@ impl Pool {
             has_backlog: false,
             next_search: None,
             next_turn: None,
+            newcomers: VecDeque::new(),
             next_trial: None,
             candidates: Vec::new(),
         };
@@ -254,7 +260,8 @@ impl Pool {
 
     /// What is lent in all: the buffer without what is kept back for what members say.
     fn blocks(&self) -> u32 {
-        let said = self.members.saturating_mul(self.config.member_blocks.into());
+        let newcomers = u32::try_from(self.newcomers.len()).unwrap_or(u32::MAX);
+        let said = self.members.saturating_add(newcomers).saturating_mul(self.config.member_blocks.into());
         let kept = said.saturating_sub(self.config.reserve_blocks).min(self.config.blocks / 2);
         let read = said.min(self.config.read_blocks);
         self.config.blocks.saturating_sub(kept + read).max(self.config.packet_blocks.into())
@@ -265,9 +272,20 @@ impl Pool {
         self.bank.saturating_sub(self.config.blocks - self.blocks())
     }
 
+    /// A peer was heard of that is about to join: what it says on the way occupies the buffer, so that much is kept back for
+    /// a while.
+    pub fn expect(&mut self, now: Instant) {
+        while self.newcomers.pop_front_if(|until| *until <= now).is_some() {}
+        if self.newcomers.len() < MAX_EXPECTED {
+            self.newcomers.push_back(now + self.settle());
+        }
+        self.divide();
+    }
+
     /// A lane joins. It is lent something at once if at least half of the pool is free and nobody waits.
     pub fn join(&mut self, now: Instant) -> Member {
         let member = self.admit(now);
+        self.newcomers.pop_front();
         self.members += 1;
         self.divide();
         if self.available() >= self.blocks() / 2 {
@@ -451,6 +469,7 @@ impl Pool {
 
     /// A limit (FCCL) that is to be told to a lane now.
     pub fn poll_limit(&mut self, now: Instant) -> Option<(Member, u16)> {
+        while self.newcomers.pop_front_if(|until| *until <= now).is_some() {}
         self.collect(now);
         self.lend(now);
         self.renew(now);

@@ -1,9 +1,9 @@
 //! What strangers and forgers try, in virtual time.
 
-use super::tests::{credits, device, done, exchange, forged};
 use super::PartnerSetup;
-use crate::engine::peers::Peer;
+use super::tests::{credits, device, done, exchange, forged};
 use crate::engine::DropReason;
+use crate::engine::peers::Peer;
 use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, Qpn, RcEnd, Result, WcStatus};
 use cc::Rate;
@@ -36,7 +36,11 @@ fn stranger(nth: u32) -> IpAddr {
 
 /// Peers that a device remembers, and UDP ports of partners.
 fn remembered(device: &Device) -> (usize, usize) {
-    device.inner.port.inspect(|engine| (engine.peers.iter().count(), engine.partners.by_port.len())).expect("open")
+    device
+        .inner
+        .port
+        .inspect(|engine| (engine.peers.iter().count(), engine.partners.by_port.len()))
+        .expect("open")
 }
 
 /// A question costs its asker more than the one who is asked: no memory, and no more bytes than it had itself.
@@ -46,7 +50,8 @@ fn questions_of_strangers_cost_no_memory_and_no_bytes() -> Result<()> {
     let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
     for nth in 0..20_000 {
         let (mut arrival, packet) =
-            forged(&b, &a, |hello| (hello.transaction_id, hello.proof) = (nth.into(), nth.into())).expect("a port");
+            forged(&b, &a, |hello| (hello.transaction_id, hello.proof) = (nth.into(), nth.into()))
+                .expect("a port");
         arrival.src = stranger(nth);
         let icrc_at = packet.len() - 4;
         let mut packet = packet;
@@ -111,7 +116,10 @@ fn partners_that_nothing_is_connected_to_are_bounded() -> Result<()> {
         arrival.src = stranger(nth);
         // As if it had heard the answer to a question before.
         let token = |slot: u8, instance: u64| {
-            a.inner.port.inspect(|engine| engine.partners.tokens.of(stranger(nth), slot, instance)).expect("open")
+            a.inner
+                .port
+                .inspect(|engine| engine.partners.tokens.of(stranger(nth), slot, instance))
+                .expect("open")
         };
         let (_, packet) = forged(&b, &a, |hello| {
             (hello.instance, hello.token) = (nth.into(), 7);
@@ -204,7 +212,9 @@ fn two_hundred_strangers_that_ask_for_credit_take_little_of_it() -> Result<()> {
             let cq = other.create_cq(64)?;
             let ud = pd.create_qp(&crate::QpInit::ud(&cq, &cq))?;
             let init = crate::QpAttr::to_init_datagram(1, 0, qp::QKey(5));
-            for attr in [init, crate::QpAttr::to_state(crate::QpState::Rtr), crate::QpAttr::to_rts(Psn::new(0))] {
+            for attr in
+                [init, crate::QpAttr::to_state(crate::QpState::Rtr), crate::QpAttr::to_rts(Psn::new(0))]
+            {
                 ud.modify(&attr)?;
             }
             let ah = pd.create_ah(&qp::attr::AddressVector::new(b.address().into(), 0))?;
@@ -233,7 +243,8 @@ fn two_hundred_strangers_that_ask_for_credit_take_little_of_it() -> Result<()> {
         assert_eq!(port.excessive_buffer_overrun_errors, 0);
         if strangers > 0 {
             assert!(port.partners_met as usize > strangers, "{port:?}");
-            let trusts = |peer: &&Peer| peer.is_connected() || peer.partner.as_ref().is_some_and(|p| p.is_trusted);
+            let trusts =
+                |peer: &&Peer| peer.is_connected() || peer.partner.as_ref().is_some_and(|p| p.is_trusted);
             let trusted = b.inner.port.inspect(|engine| engine.peers.iter().filter(trusts).count());
             assert_eq!(trusted, Some(1), "the one that a queue pair is connected to");
         }

@@ -51,6 +51,10 @@ pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     gone: Duration::from_secs(2),
 };
 
+/// A partner that was told this often that something waits may not know us, or be another by now. Fewer times would fill
+/// the buffer of one that reads slowly.
+const IN_VAIN: u32 = 2;
+
 /// The most that a packet with data has around them: the headers of an XRC WRITE with immediate data, and the ICRC.
 const AROUND_DATA: usize = 12 + 4 + 16 + 4 + 4;
 
@@ -195,6 +199,7 @@ impl Engine {
 
     /// Flow control packets arrived from a partner.
     pub(in crate::engine) fn handle_credits(&mut self, now: Instant, id: usize, updates: &[[u8; 4]]) {
+        self.confirmed(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         (partner.heard, partner.silent_since) = (now, None);
         for bytes in updates {
@@ -206,30 +211,18 @@ impl Engine {
 
     fn handle_update(&mut self, now: Instant, id: usize, update: &FlowControlPacket) {
         let vl = usize::from(update.vl.number());
-        let Some(peer) = self.peers.find_mut(id) else { return };
-        let is_trusted = peer.is_connected() || peer.partner.as_ref().is_some_and(|p| p.is_trusted);
         // There are as many lanes as both have.
-        let Some(lane) = peer.partner.as_mut().and_then(|partner| partner.lanes.get_mut(vl)) else { return };
-        if let Some(pool) = &mut self.partners.pool {
-            let member = *lane.member.get_or_insert_with(|| {
-                // It sends nothing more without credit, and all that it did send is out of the buffer.
-                let member = if is_trusted { pool.join(now) } else { pool.join_on_trial(now) };
-                let members = &mut self.partners.members;
-                members.resize(members.len().max(member.index() + 1), None);
-                members[member.index()] = Some((id, update.vl.number()));
-                member
-            });
+        let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|partner| partner.lanes.get_mut(vl))
+        else {
+            return;
+        };
+        if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
             pool.handle_update(now, member, update);
             self.partners.limits_due = true;
         }
         match update.op {
-            Op::Init => {
-                // It gives nothing, but knows this port anew, and heard no question from before: whoever waits asks again.
-                (lane.ask_again, lane.asked) = (None, 0);
-                self.call_lane(id, vl);
-                return;
-            }
-            Op::Yielded => return,
+            // Between rnic ports the end of the handshake takes the place of initialisation.
+            Op::Init | Op::Yielded => return,
             Op::Normal | Op::Stalled => {}
         }
         if lane.sender.handle_update(now, update) {
@@ -243,6 +236,32 @@ impl Engine {
             lane.answer = took.max(lane.answer - lane.answer / 8);
         }
         self.call_lane(id, vl);
+    }
+
+    /// Gives a lane of a partner its place in the pool.
+    pub(super) fn open_lane(&mut self, now: Instant, id: usize, vl: usize) {
+        let Some(pool) = &mut self.partners.pool else { return };
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        let is_connected = peer.is_connected();
+        let Some(partner) = peer.partner.as_mut() else { return };
+        let is_trusted = is_connected || partner.is_trusted;
+        let (Some(lane), Ok(number)) = (partner.lanes.get_mut(vl), u8::try_from(vl)) else { return };
+        lane.member.get_or_insert_with(|| {
+            let member = if is_trusted { pool.join(now) } else { pool.join_on_trial(now) };
+            let members = &mut self.partners.members;
+            members.resize(members.len().max(member.index() + 1), None);
+            members[member.index()] = Some((id, number));
+            member
+        });
+        self.partners.limits_due = true;
+    }
+
+    /// A partner that knows this port since now heard nothing of what waits for its credit.
+    pub(super) fn ask_anew(&mut self, id: usize, vl: usize) {
+        if let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
+            (lane.ask_again, lane.asked) = (None, 0);
+            self.call_lane(id, vl);
+        }
     }
 
     /// The queue pair that waits longest for credit of a lane gets a turn, and calls the next when it had it.
@@ -318,10 +337,10 @@ impl Engine {
             self.part(now, id);
             return;
         }
-        let is_repeated = lane.asked > 1;
+        let is_unheard = lane.asked > IN_VAIN && partner.heard + CREDIT_TIMES.ask_again < now;
         self.timers.push(Reverse((at, Due::Partner(id))));
         self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Stalled });
-        if is_repeated {
+        if is_unheard {
             // It may not know us, or be another by now.
             self.doubt(now, id);
         }

@@ -85,8 +85,16 @@ fn only_hellos_and_requests_for_credit_leave_before_the_first_credit() -> Result
         net.run_for(Duration::from_millis(100));
         for (device, seen) in [(&a, &seen), (&b, &back)] {
             let seen = seen.0.lock().expect("nobody panics");
-            let early: Vec<_> = seen.1.iter().filter(|op| !matches!(op, Opcode::UdSendOnly | Opcode::RnicFlowControl)).collect();
-            assert!(early.is_empty(), "{service:?}: {early:?} left {} before there was credit", device.name());
+            let early: Vec<_> = seen
+                .1
+                .iter()
+                .filter(|op| !matches!(op, Opcode::UdSendOnly | Opcode::RnicFlowControl))
+                .collect();
+            assert!(
+                early.is_empty(),
+                "{service:?}: {early:?} left {} before there was credit",
+                device.name()
+            );
             assert!(!seen.1.is_empty(), "{service:?}");
         }
         assert!(seen.0.lock().expect("nobody panics").0, "{service:?}: credit was given");
@@ -113,7 +121,11 @@ fn a_crowd_that_starts_cold_overruns_nothing() -> Result<()> {
         assert_eq!(arrived.rx_write_requests + arrived.rdma_recvs, 64, "{service:?}: {port:?}");
         assert_eq!((port.excessive_buffer_overrun_errors, port.dropped_total()), (0, 0), "{service:?}");
         let sums = others.iter().map(Device::counters);
-        assert_eq!(sums.map(|c| c.qp.retransmitted_pkts + c.port.foreign_peers).sum::<u64>(), 0, "{service:?}");
+        assert_eq!(
+            sums.map(|c| c.qp.retransmitted_pkts + c.port.foreign_peers).sum::<u64>(),
+            0,
+            "{service:?}"
+        );
         drop(alive);
     }
     Ok(())

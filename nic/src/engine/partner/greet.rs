@@ -13,15 +13,14 @@
 //! was never proven costs neither memory nor amplification. Unasked answers are ignored, since only the real port at an
 //! address sees the challenge.
 //!
-//! A port asks a peer that it has reason to: a queue pair is connected to it, or a message is to go there, or it sent a
-//! packet to a queue pair from a port with the [sign](crate::net::has_sign). Under the credit model nothing else is sent
+//! A port asks a peer that it has reason to: a message is to go there, or it sent a packet to a queue pair from a port with the [sign](crate::net::has_sign). Under the credit model nothing else is sent
 //! to a peer until it has answered. One that stays silent for [`CREDIT_TIMES.gone`](super::CREDIT_TIMES), or that gives no credits, is
 //! sent to within the window of foreign peers from then on.
 
 use super::{Blocks, CREDIT_TIMES, LaneEnd, Message, Partner, Partners};
 use crate::engine::{Due, Engine};
 use crate::net::has_sign;
-use cc::credits::{CreditSender, Member, Op, Pool};
+use cc::credits::{CreditSender, Member, Pool};
 use cc::pfc::Paused;
 use qp::wire::Arrival;
 use qp::wire::mad::hello::{Features, Hello, Kind, VERSION};
@@ -32,12 +31,12 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// A question that got no answer is repeated after this time, then after twice as long, and so on up to
-/// [`ASK_AT_LEAST_EVERY`]. Our choice: a stock receive buffer is read in 50 us, and a process that waits for a processor
-/// gets it within some milliseconds.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
+/// [`ASK_AT_LEAST_EVERY`]. Our choice: the questions of 64 ports that start at once must fit a stock receive buffer even if
+/// it is read at 2 Mb/s, which takes 90 ms for all of them.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The longest time between two questions that somebody waits for.
-const ASK_AT_LEAST_EVERY: Duration = Duration::from_millis(320);
+const ASK_AT_LEAST_EVERY: Duration = Duration::from_millis(640);
 
 /// A peer that shows that it is there, or that it is another, is asked at most once in this time. Forged packets can
 /// provoke no more questions than that.
@@ -127,7 +126,8 @@ impl Allowance {
         let passed = now.saturating_duration_since(filled).as_nanos();
         let more = passed * u128::from(ANSWERS_PER_SECOND) / 1_000_000_000;
         if more > 0 {
-            self.left = self.left.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(ANSWERS_AT_ONCE);
+            self.left =
+                self.left.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(ANSWERS_AT_ONCE);
             self.filled = Some(now);
         }
         let is_left = self.left > 0;
@@ -151,7 +151,9 @@ impl Engine {
         }
         match peer {
             Some(id) => {
-                let Some(peer) = self.peers.find_mut(id).filter(|peer| peer.partner.is_none()) else { return };
+                let Some(peer) = self.peers.find_mut(id).filter(|peer| peer.partner.is_none()) else {
+                    return;
+                };
                 let greeting = &mut peer.greeting;
                 let is_silent = greeting.tries >= TRIES && greeting.stage == Stage::Foreign;
                 let pause = if is_silent { FORGET } else { ASK_AT_LEAST_EVERY };
@@ -160,7 +162,13 @@ impl Engine {
                 }
             }
             None if len >= HELLO_LEN && self.partners.may_ask(now, arrival.src) => {
-                self.say_hello(Kind::Ask, self.partners.tokens.challenge(arrival.src), arrival.src, 0, (0, 0));
+                self.say_hello(
+                    Kind::Ask,
+                    self.partners.tokens.challenge(arrival.src),
+                    arrival.src,
+                    0,
+                    (0, 0),
+                );
             }
             None => {}
         }
@@ -170,17 +178,6 @@ impl Engine {
     /// sign.
     pub(in crate::engine) fn doubt(&mut self, now: Instant, id: usize) {
         if self.peers.find_mut(id).is_some_and(|peer| !peer.greeting.was_asked_within(ASK_SOON, now)) {
-            self.ask(now, id);
-        }
-    }
-
-    /// Under the credit model: asks the peer that a queue pair was just connected to, so that it is known before the first
-    /// packet is to go there.
-    pub(in crate::engine) fn greet(&mut self, now: Instant, id: usize) {
-        let is_unmet = |peer: &&mut crate::engine::peers::Peer| {
-            peer.partner.is_none() && peer.greeting.stage == Stage::Unmet && !peer.address.is_multicast()
-        };
-        if self.partners.needs_credit() && self.peers.find_mut(id).filter(is_unmet).is_some() {
             self.ask(now, id);
         }
     }
@@ -231,7 +228,8 @@ impl Engine {
             return;
         }
         let doubled = ASK_AGAIN * (1 << greeting.tries.saturating_sub(1).min(6));
-        let at = now + doubled.min(ASK_AT_LEAST_EVERY);
+        let given_up = greeting.since.map_or(now, |since| since + CREDIT_TIMES.gone).max(now);
+        let at = (now + doubled.min(ASK_AT_LEAST_EVERY)).min(given_up);
         greeting.timer = Some(at);
         self.timers.push(Reverse((at, Due::Partner(id))));
     }
@@ -327,16 +325,19 @@ impl Engine {
             self.counters.hellos_ignored += 1;
             return;
         }
+        if !is_proven
+            && hello.features.contains(Features::CREDITS)
+            && let Some(pool) = &mut self.partners.pool
+        {
+            // What it says next finds room.
+            pool.expect(now);
+        }
         let mut proof = 0;
-        let mut met = None;
         if is_proven {
-            met = self.acquaint(now, from, hello);
+            self.acquaint(now, from, hello);
             proof = hello.token;
         }
         self.say_hello(Kind::Answer, hello.transaction_id, from, hello.slot, (token, proof));
-        if let Some(id) = met {
-            self.open_lanes(id);
-        }
         if !is_proven
             && let Some(id) = self.peers.find(from, hello.slot)
             && !self.is_known(id, hello.instance)
@@ -347,14 +348,11 @@ impl Engine {
     }
 
     fn handle_answer_to_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
-        let met = self.acquaint(now, from, hello);
+        self.acquaint(now, from, hello);
         let Some(id) = self.peers.find(from, hello.slot) else { return };
         if Partners::partner(&mut self.peers, id).is_some_and(|partner| !partner.is_confirmed) {
             // The partner hears who we are before it hears anything else.
             self.ask(now, id);
-        }
-        if let Some(id) = met {
-            self.open_lanes(id);
         }
     }
 
@@ -396,8 +394,8 @@ impl Engine {
         }
     }
 
-    /// Takes in what a peer said of itself, whose address is proven. Returns who it is if it is a new partner.
-    fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) -> Option<usize> {
+    /// Takes in what a peer said of itself, whose address is proven.
+    fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         if let Some(id) = self.peers.find(from, hello.slot)
             && let Some(partner) = Partners::partner(&mut self.peers, id)
             && partner.said_so(hello)
@@ -405,8 +403,10 @@ impl Engine {
             if hello.token != 0 {
                 partner.token = hello.token;
             }
-            partner.is_confirmed |= hello.proof == partner.expected;
-            return None;
+            if hello.proof == partner.expected {
+                self.confirmed(now, id);
+            }
+            return;
         }
         // Nothing of what was agreed on with these holds: another program is there, as a UDP port belongs to one at a time.
         for gone in self.contradicted(from, hello) {
@@ -424,11 +424,11 @@ impl Engine {
                     (peer.greeting.tries, peer.greeting.asked) = (TRIES, Some(now));
                 }
             }
-            return None;
+            return;
         }
         if known.is_none() && !self.make_room(now) {
             self.counters.partners_refused += 1;
-            return None;
+            return;
         }
         let id = self.peers.meet(from, hello.slot);
         let partner = self.new_partner(now, from, hello, both);
@@ -448,15 +448,22 @@ impl Engine {
         self.end_greeting(id);
         // A queue pair that waits for room in the window waits for credit instead.
         self.call_all_waiting(id);
-        Some(id)
+        if hello.proof == self.partners.tokens.of(from, hello.slot, hello.instance) {
+            self.confirmed(now, id);
+        }
     }
 
-    /// Tells a new partner that from here on nothing is sent to it without credit. What it reads before it hears that is out
-    /// of its buffer when it gives any.
-    fn open_lanes(&mut self, id: usize) {
-        let lanes = Partners::partner(&mut self.peers, id).map_or(0, |partner| partner.lanes.len());
-        for vl in 0..lanes {
-            self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Init });
+    /// A partner has shown that it knows us. From here on it sends nothing without credit, and all that it sent before was
+    /// read before this: its lanes get their places in the pool.
+    pub(super) fn confirmed(&mut self, now: Instant, id: usize) {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        if std::mem::replace(&mut partner.is_confirmed, true) {
+            return;
+        }
+        for vl in 0..partner.lanes.len() {
+            self.open_lane(now, id, vl);
+            // It has heard no request from before: a queue pair that waits asks again.
+            self.ask_anew(id, vl);
         }
     }
 
@@ -472,7 +479,10 @@ impl Engine {
         true
     }
 
-    fn new_partner(&self, now: Instant, from: IpAddr, hello: &Hello, both: Features) -> Partner {
+    fn new_partner(&mut self, now: Instant, from: IpAddr, hello: &Hello, both: Features) -> Partner {
+        let asked = self.peers.find(from, hello.slot).and_then(|id| self.peers.find_mut(id)?.greeting.asked);
+        let answer =
+            asked.map_or(Duration::ZERO, |at| now.saturating_duration_since(at)).min(CREDIT_TIMES.lease);
         let expected = self.partners.tokens.of(from, hello.slot, hello.instance);
         let mut lanes = Vec::new();
         let wants_credits = both.contains(Features::CREDITS) && hello.counting.name().is_some();
@@ -486,7 +496,8 @@ impl Engine {
                     ask_again: None,
                     asked: 0,
                     asked_at: None,
-                    answer: Duration::ZERO,
+                    // A slow reader took this long for the question, and will for requests.
+                    answer,
                 });
             }
         }
@@ -494,7 +505,7 @@ impl Engine {
             said: *hello,
             token: hello.token,
             expected,
-            is_confirmed: hello.proof == expected,
+            is_confirmed: false,
             is_trusted: false,
             lanes,
             theirs: Blocks { block: hello.block.max(1), counting: hello.counting },

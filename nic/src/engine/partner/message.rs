@@ -48,9 +48,6 @@ impl Engine {
     /// The next message to a partner, in `buf`.
     pub(in crate::engine) fn poll_message(&mut self, now: Instant, buf: &mut [u8]) -> Option<Departure> {
         self.collect_limits(now);
-        for id in std::mem::take(&mut self.partners.to_greet) {
-            self.greet(now, id);
-        }
         while let Some(message) = self.partners.outbox.pop_front() {
             let departure = match message {
                 Message::Hello { to, slot, hello } => self.write_hello(to, slot, &hello, buf),
@@ -68,7 +65,7 @@ impl Engine {
 
     /// Whether there is something to say to a partner.
     pub(in crate::engine) fn has_messages(&self) -> bool {
-        self.partners.limits_due || !self.partners.outbox.is_empty() || !self.partners.to_greet.is_empty()
+        self.partners.limits_due || !self.partners.outbox.is_empty()
     }
 
     /// What is to be said to a partner that is gone is not said.

@@ -139,7 +139,8 @@ pub(crate) struct Partner {
 impl Partner {
     /// Whether nothing was heard of it for a while that would be missed.
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        let is_waited_for = !self.pausing.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty());
+        let is_waited_for =
+            !self.pausing.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty());
         !is_waited_for && now.saturating_duration_since(self.heard) >= greet::IDLE
     }
 
@@ -171,8 +172,6 @@ pub(crate) struct Partners {
     tokens: Tokens,
     /// What may be said to addresses that are not proven.
     answers: Allowance,
-    /// Peers that a queue pair was just connected to.
-    pub(super) to_greet: Vec<usize>,
     /// Senders of datagrams that were asked who they are, and when.
     asked: VecDeque<(IpAddr, Instant)>,
     /// Partners by where their packets come from.
@@ -222,7 +221,6 @@ impl Partners {
             local,
             tokens: Tokens::new(key),
             answers: Allowance::new(),
-            to_greet: Vec::new(),
             asked: VecDeque::new(),
             by_port: HashMap::new(),
             pool,

@@ -50,6 +50,7 @@ impl Engine {
     /// A pause arrived from a partner.
     pub(in crate::engine) fn handle_pause(&mut self, now: Instant, id: usize, times: &PauseTimes) {
         self.counters.rx_pause += 1;
+        self.confirmed(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         (partner.heard, partner.silent_since) = (now, None);
         partner.paused.handle_frame(now, &PauseFrame::Priorities(times.0.map(|time| time.map(Quanta))));

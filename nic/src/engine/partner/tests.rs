@@ -216,7 +216,11 @@ fn a_partner_that_is_gone_does_not_hold_anybody_up() -> Result<()> {
 }
 
 /// A hello as the program at `of` would send it to `to`, but for what `change` does to it.
-pub(super) fn forged(of: &Device, to: &Device, change: impl FnOnce(&mut Hello)) -> Option<(Arrival, Vec<u8>)> {
+pub(super) fn forged(
+    of: &Device,
+    to: &Device,
+    change: impl FnOnce(&mut Hello),
+) -> Option<(Arrival, Vec<u8>)> {
     let known = of
         .inner
         .port
