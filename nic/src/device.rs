@@ -320,9 +320,9 @@ impl Device {
         let carried = told.or_else(|| interface_mtu(address)).unwrap_or(Mtu::B1024);
         let largest = config.mtu.unwrap_or(Mtu::B4096);
         let active_mtu = carried.min(largest);
-        let link = config.link.at(&config.cc, active_mtu)?;
-        let paced = RateConfig { foreign_cnp: config.foreign_cnp, ..RateConfig::default() };
         let granted = u32::try_from(socket.rcvbuf()).unwrap_or(STOCK_BUFFER);
+        let link = config.link.at_socket(&config.cc, active_mtu, granted)?;
+        let paced = RateConfig { foreign_cnp: config.foreign_cnp, ..RateConfig::default() };
         let engine = EngineConfig {
             address,
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),

@@ -13,6 +13,7 @@
 //! test has a parameter that was fitted to it. How long a run is settled and watched stands with its reason where it is
 //! chosen; all together they take about 100 s of processor time in the development profile.
 
+mod busy;
 mod credits;
 mod dcqcn;
 mod late;

@@ -107,9 +107,10 @@ impl Preset {
     /// * Amounts: B, R_AI and RED's lengths grow with the rate of the port, so that ports of any rate behave alike.
     ///   B is what the port carries in 20 ms, which is the paper's 2 ms in that longer time. R_AI is a 500th of the
     ///   port, twice the paper's share: T is ten times as long, and flows that start late would wait otherwise.
-    /// * RED: `kmin` is 20 us and `kmax` 2 ms of the port's rate (250 KB at 1 Gb/s), `pmax` 20 %. With these, up to 16
-    ///   flows rest in the linear part of RED at 1 to 10 Gb/s, with packets of 1 to 4 KiB, and by the fluid model the
-    ///   queue rests there, rather than to swing, if the loop takes 100 us.
+    /// * RED: `kmin` is 0.5 ms and `kmax` 2.5 ms of the port's rate (62.5 and 312.5 KB at 1 Gb/s), `pmax` 20 %. A sender
+    ///   that waited for a core sends what it missed in a burst; `kmin` leaves room for that. Up to 16 flows rest in the
+    ///   linear part of RED at 1 to 10 Gb/s, with packets of 1 to 4 KiB. By the fluid model the queue rests there, and does
+    ///   not swing, if the loop takes 100 us.
     ///
     /// A late flow comes within 10 % of its share in 0.4 s: ten times the paper's time scale.
     #[must_use]
@@ -184,8 +185,8 @@ fn laptop(rate: Rate) -> Settings {
         },
         roce_np: Notification { min_time_between_cnps: 500, ..NOTIFICATION },
         red: Red {
-            kmin: (bytes_per_second * 20e-6) as u64,
-            kmax: (bytes_per_second * 2e-3) as u64,
+            kmin: (bytes_per_second * 0.5e-3) as u64,
+            kmax: (bytes_per_second * 2.5e-3) as u64,
             pmax: 0.2,
         },
     }

@@ -60,18 +60,29 @@ impl LinkProfile {
         if self.watchdog != WatchdogConfig::default() {
             setup.watchdog = self.watchdog;
         }
-        if self.thresholds.iter().any(Option::is_some) {
+        if self.is_lossless() {
             setup.features |= Features::PAUSE;
         }
-        if self.model == Model::IbCredits {
+        // In front of the queue of a lossless port is the socket, which pauses do not guard: its peers send nothing that
+        // the socket has no room for.
+        let guards_socket = self.is_lossless() && matches!(buffer, Buffer::Socket(_));
+        if self.model == Model::IbCredits || guards_socket {
             setup.features |= Features::CREDITS;
             setup.credits = Some(self.credits(buffer));
         }
         setup
     }
 
+    /// Whether peers are told to pause some priority.
+    fn is_lossless(&self) -> bool {
+        self.thresholds.iter().any(Option::is_some)
+    }
+
     fn credits(&self, buffer: Buffer) -> CreditSetup {
-        let emulated = self.rate.map(|_| u32::try_from(self.buffer).unwrap_or(u32::MAX));
+        // On Ethernet credit guards the socket alone; pauses guard the queue behind it.
+        let guarded = self.rate.filter(|_| self.model == Model::IbCredits);
+        let emulated = guarded.map(|_| u32::try_from(self.buffer).unwrap_or(u32::MAX));
+        let counts_packets = self.emulates() && self.model == Model::IbCredits;
         let lanes = self.vls.max(1);
         let (said, reserve) = match buffer {
             Buffer::Socket(bytes) => (SAID, bytes - without_reserve(bytes)),
@@ -96,7 +107,7 @@ impl LinkProfile {
                 },
                 SOCKET_BLOCK,
                 Counting::DatagramCharge,
-                if self.emulates() { Counting::DatagramCharge } else { Counting::TrainCharge },
+                if counts_packets { Counting::DatagramCharge } else { Counting::TrainCharge },
                 SOCKET_ON_FREE,
             ),
             Buffer::Cable => (

@@ -5,9 +5,10 @@
 //! in queues by priority, are dropped where the buffer is full, leave at the rate of the port, are marked as having met
 //! congestion, and make the port tell its peers to pause.
 //!
-//! Its clock is arithmetic. When a packet leaves follows from when the one before it left, to the fraction of a
-//! nanosecond, not from when somebody looked; who looks late finds all that has left meanwhile, marked by the queue as it
-//! was then.
+//! Its clock is arithmetic. A packet leaves when the line has carried it, to the fraction of a nanosecond, not when a
+//! thread gets to look. A packet enters the queue when it arrived, not when it was read: the kernel stamps datagrams on
+//! arrival, and a process that was not scheduled for some milliseconds works through them at the times of their stamps. So
+//! a late thread does not see a burst where there was a stream, and marks and drops follow from the queue as it was.
 
 mod clock;
 mod pauses;
@@ -106,6 +107,10 @@ pub struct Emulation {
     latest: Option<Instant>,
     /// Packets in the datagram at hand.
     train: u32,
+    /// When the datagram at hand arrived; `None` if it arrives now.
+    arrived: Option<Instant>,
+    /// When the latest packet arrived. Packets of several sockets may be read in another order.
+    last_arrival: Option<Instant>,
     /// `None` where nobody asks.
     entered: Option<VecDeque<Entered>>,
     /// What drops packets, for captures.
@@ -127,6 +132,8 @@ impl Emulation {
             on_cable: 0,
             latest: None,
             train: 1,
+            arrived: None,
+            last_arrival: None,
             entered,
             name: "link".into(),
             dropped: 0,
@@ -145,9 +152,16 @@ impl Emulation {
         self.egress.as_mut().map(Egress::take_peak)
     }
 
-    /// Says how many packets arrived in the datagram whose packets come now.
-    pub const fn set_train(&mut self, packets: u32) {
-        self.train = packets;
+    /// Describes the datagram whose packets come next: how many they are, and when it arrived. `None` for packets that
+    /// arrive when they are handled.
+    pub const fn set_datagram(&mut self, packets: u32, arrived: Option<Instant>) {
+        (self.train, self.arrived) = (packets, arrived);
+    }
+
+    /// Whether link credit guards the queue of this port ([`Model::IbCredits`]), rather than the socket in front of it.
+    #[must_use]
+    pub const fn holds_credit(&self) -> bool {
+        self.entered.is_some()
     }
 
     /// A packet that came to the queue since the last question, with `ib-credits`: credit for it is given back when it
@@ -235,10 +249,14 @@ impl Layer for Emulation {
 
     fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
         let now = self.not_before(now);
-        self.advance(now, out);
+        let at = self.arrived.map_or(now, |arrived| arrived.min(now));
+        let at = self.last_arrival.map_or(at, |last| last.max(at));
+        self.last_arrival = Some(at);
+        // What leaves after this packet arrives stays in the queue with it, even if that is in the past by now.
+        self.advance(at, out);
         let train = self.train;
         if self.delay.is_zero() {
-            self.arrive(now, train, frame, out);
+            self.arrive(at, train, frame, out);
             return;
         }
         let bytes = frame.bytes.len() as u64;
@@ -249,7 +267,7 @@ impl Layer for Emulation {
             return;
         }
         self.on_cable += bytes;
-        self.cable.push_back(Flying { due: now + self.delay, train, frame });
+        self.cable.push_back(Flying { due: at + self.delay, train, frame });
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -1,7 +1,7 @@
 //! Pauses: a partner whose port is full has us stop, priority by priority.
 
 use super::{Message, Partners};
-use crate::engine::{Departure, Due, Engine};
+use crate::engine::{Arrival, Departure, Due, Engine};
 use cc::pfc::{Action, PauseFrame, Quanta, Verdict, Watchdog};
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
@@ -29,6 +29,13 @@ pub(in crate::engine) enum PauseGate {
 }
 
 impl Engine {
+    /// Notes whose packet is handled next, where no credit is counted for it.
+    pub(crate) fn note_sender(&mut self, arrival: &Arrival) {
+        if self.partners.is_active() {
+            self.partners.stranger_at_hand = self.partners.at(arrival.src, arrival.src_port).is_none();
+        }
+    }
+
     /// Has every partner at an address pause, or go on.
     pub(crate) fn send_pause(&mut self, to: IpAddr, frame: &PauseFrame) {
         let times = match frame {

@@ -16,7 +16,7 @@ use super::transmit::Gate;
 use super::{Departure, Engine};
 use crate::link::wire_bytes;
 use cc::{Policy, Rate, Wheel};
-use flow::Tempo;
+use flow::{PORT_CATCH_UP, Tempo};
 pub(super) use flow::{Flow, Notifier};
 pub(super) use notify::CnpSource;
 use notify::Notifications;
@@ -210,7 +210,7 @@ impl Engine {
     /// Whether the rate of the port lets anything leave now.
     pub(super) fn port_may_send(&mut self, now: Instant) -> bool {
         let Some(rate) = self.config.rate.port_rate else { return true };
-        let port = self.rates.port.get_or_insert_with(|| Tempo::new(now, rate));
+        let port = self.rates.port.get_or_insert_with(|| Tempo::new(now, rate, PORT_CATCH_UP));
         self.rates.port_until = None;
         if port.may_send(now) {
             return true;
@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// A queue pair that was called may have no use for it now: others may have, for the room that it was called for.
-    fn pass_call(&mut self, index: usize) {
+    pub(super) fn pass_call(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         if !std::mem::take(&mut entry.called) {
             return;

@@ -274,7 +274,7 @@ fn time_that_goes_backwards_stands_still() {
 #[test]
 fn arrivals_are_told_where_credits_are_given_for_them() {
     let mut bench = Bench::new("ib-credits:rate=8Gb/s,buffer=5000");
-    bench.link.set_train(3);
+    bench.link.set_datagram(3, None);
     for _ in 0..6 {
         bench.arrive(frame(1, ECT, KILOBYTE));
     }
