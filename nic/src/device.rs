@@ -1,5 +1,6 @@
 //! Devices: what a program opens first.
 
+use crate::priority::{self, PRIORITIES, PriorityCounters};
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
 use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig};
@@ -231,6 +232,18 @@ pub struct Counters {
     pub link: Option<EmulationStats>,
 }
 
+impl Counters {
+    /// What was counted for each priority.
+    #[must_use]
+    pub fn priorities(&self) -> [PriorityCounters; PRIORITIES] {
+        let stats = self.link.unwrap_or_default();
+        std::array::from_fn(|priority| PriorityCounters {
+            pauses: self.port.pauses[priority],
+            queue: stats.priorities[priority],
+        })
+    }
+}
+
 /// The counters of the sockets: name, what it counts, and where it stands.
 type SocketCounter = (&'static str, &'static str, fn(&SocketCounters) -> u64);
 
@@ -273,14 +286,15 @@ impl Counters {
         let socket = self.socket.iter().flat_map(|s| SOCKET.map(|(name, _, value)| (name, value(s))));
         let stats = self.link.unwrap_or_default();
         let link = LINK.into_iter().map(move |(name, _, value)| (name, value(&stats)));
-        self.qp.iter().chain(self.port.iter()).chain(socket).chain(link)
+        let priorities = priority::counters(self.priorities());
+        self.qp.iter().chain(self.port.iter()).chain(socket).chain(link).chain(priorities)
     }
 
     /// Every counter's name with what it counts.
     pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
         let socket = SOCKET.iter().map(|(name, meaning, _)| (*name, *meaning));
         let link = LINK.iter().map(|(name, meaning, _)| (*name, *meaning));
-        QpCounters::describe().chain(PortCounters::describe()).chain(socket).chain(link)
+        QpCounters::describe().chain(PortCounters::describe()).chain(socket).chain(link).chain(priority::describe())
     }
 }
 

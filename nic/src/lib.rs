@@ -48,6 +48,7 @@ mod gid;
 mod instrument;
 
 mod port;
+mod priority;
 mod queue;
 mod queue_pair;
 mod region;
@@ -63,6 +64,7 @@ pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Comple
 pub use config::{ConfigError, ConfigFault};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
+pub use priority::{PRIORITIES, PriorityCounters};
 pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::ProtectionDomain;
 pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig};

@@ -17,29 +17,32 @@ const MS: Duration = Duration::from_millis(1);
 
 const SENDERS: usize = 2;
 
-/// Who runs when.
-struct Scheduler {
-    lots: u64,
-}
+/// Lots, drawn from a seed (SplitMix64).
+pub(crate) struct Lots(u64);
 
-impl Scheduler {
-    fn new(seed: u64) -> Self {
-        Self { lots: seed }
+impl Lots {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
     }
 
-    /// A number below `n` (SplitMix64).
-    fn lot(&mut self, n: u64) -> u64 {
-        self.lots = self.lots.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.lots;
+    /// A number below `n`.
+    pub(crate) const fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % n
     }
+}
 
+/// Who runs when.
+struct Scheduler(Lots);
+
+impl Scheduler {
     /// Lets a slice begin, and returns how long it is. One of the three does not run.
     fn slice(&mut self, world: &World) -> Duration {
-        let slice = Duration::from_micros(100 + self.lot(1900));
-        match self.lot(1 + SENDERS as u64) as usize {
+        let slice = Duration::from_micros(100 + self.0.below(1900));
+        match self.0.below(1 + SENDERS as u64) as usize {
             0 => world.preempt_receiver(slice),
             sender => world.preempt_sender(sender - 1, slice),
         }
@@ -99,7 +102,7 @@ fn measure(world: &World, mut run: impl FnMut(&World, Duration), time: Duration)
 fn two_senders_fill_a_gigabit_port_while_something_else_keeps_a_core_busy() {
     for seed in seeds(3) {
         let world = two_senders(&gigabit(seed));
-        let mut scheduler = Scheduler::new(seed);
+        let mut scheduler = Scheduler(Lots::new(seed));
         let (used, jain, queue) =
             measure(&world, |world, time| scheduler.run_for(world, time), Duration::from_secs(2));
         let cnps = world.sent("rp_cnp_handled");

@@ -18,7 +18,9 @@ mod credits;
 mod dcqcn;
 mod late;
 mod pfc;
+mod presets;
 mod series;
+mod shares;
 mod world;
 mod worlds;
 

@@ -46,6 +46,31 @@ const MAX_ON_CABLE: u64 = 64 << 20;
 /// largest window of 15 lanes (131,072 bytes each) with the smallest of packets.
 const MAX_ENTERED: usize = 15 * 131_072 / 64;
 
+/// What a link counted for one priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PriorityStats {
+    /// Packets that left.
+    pub packets: u64,
+    /// Bytes that left, as they count on Ethernet.
+    pub bytes: u64,
+    /// Packets that were marked as having met congestion.
+    pub marked: u64,
+    /// Packets that were dropped because the buffer was full: the priority is lossy.
+    pub cong_discard: u64,
+    /// Packets that were dropped because the headroom was full: the priority is lossless.
+    pub buf_discard: u64,
+    /// Packets that were dropped because their service level has no lane, or for want of memory.
+    pub other_discard: u64,
+}
+
+impl PriorityStats {
+    /// Packets that were dropped, for any reason.
+    #[must_use]
+    pub const fn discards(&self) -> u64 {
+        self.cong_discard + self.buf_discard + self.other_discard
+    }
+}
+
 /// What a link counted and how full it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmulationStats {
@@ -55,6 +80,8 @@ pub struct EmulationStats {
     pub queue_bytes_max: u64,
     /// Bytes in the queue by priority.
     pub queue: [u64; PRIORITIES],
+    /// What was counted for each priority.
+    pub priorities: [PriorityStats; PRIORITIES],
     /// Packets that were marked as having met congestion.
     pub marked: u64,
     /// Packets that were dropped because the buffer was full, or because there is no lane for their service level.

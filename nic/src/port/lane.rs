@@ -5,6 +5,7 @@ use super::throttle::{SocketBuffer, Throttle, bytes_of};
 use crate::engine::{Arrival, Departure, Engine, Membership, ResourceError};
 use crate::error::Error;
 use crate::link::emulation::{Emulation, EmulationStats};
+use crate::link::faults::FaultLayer;
 use crate::link::{Direction, Fate, Frame, FrameRef, LinkProfile, LinkStack, Now};
 use crate::net::{Datagram, RecvBatch, RecvError};
 use qp::wire::{Flow, UDP_PORT};
@@ -310,9 +311,19 @@ impl Lane {
             });
             deliver(engine, link, incoming, now);
         }
-        // Whatever came in, now or before, may have filled the emulated port.
+        self.pause_peers(now);
+    }
+
+    /// Has peers pause, or go on: what came in, now or before, may have filled the emulated port, or begun a pause storm.
+    fn pause_peers(&mut self, now: Instant) {
         if let Some(emulation) = self.link.layer_mut::<Emulation>() {
             while let Some((peer, frame)) = emulation.poll_pause(now) {
+                self.engine.send_pause(peer, &frame);
+            }
+        }
+        let rate = self.engine.config().partner.rate;
+        if let Some(faults) = self.link.layer_mut::<FaultLayer>() {
+            while let Some((peer, frame)) = faults.poll_pause(now, rate) {
                 self.engine.send_pause(peer, &frame);
             }
         }

@@ -2,7 +2,10 @@
 
 use super::{Message, Partners};
 use crate::engine::{Arrival, Departure, Due, Engine};
-use cc::pfc::{Action, PauseFrame, Quanta, Verdict, Watchdog};
+use crate::engine::PriorityPauses;
+use cc::pfc::{
+    Action, PRIORITIES, PauseCounters, PauseFrame, Paused, Quanta, Verdict, Watchdog,
+};
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
 use std::cmp::Reverse;
@@ -28,6 +31,24 @@ pub(in crate::engine) enum PauseGate {
     Drop,
 }
 
+/// What a partner's pauses have come to.
+fn counts(paused: &Paused) -> [PauseCounters; PRIORITIES] {
+    std::array::from_fn(|priority| paused.counters(priority as u8))
+}
+
+/// Adds what came between two looks at a partner's pauses.
+fn note(
+    all: &mut [PriorityPauses; PRIORITIES],
+    before: [PauseCounters; PRIORITIES],
+    after: [PauseCounters; PRIORITIES],
+) {
+    for (of, (before, after)) in all.iter_mut().zip(before.into_iter().zip(after)) {
+        of.rx_pause += after.pause - before.pause;
+        of.rx_pause_duration += after.pause_duration.saturating_sub(before.pause_duration);
+        of.rx_pause_transition += after.pause_transition - before.pause_transition;
+    }
+}
+
 impl Engine {
     /// Notes whose packet is handled next, where no credit is counted for it.
     pub(crate) fn note_sender(&mut self, arrival: &Arrival) {
@@ -47,6 +68,9 @@ impl Engine {
                 Partners::partner(&mut self.peers, id).is_some_and(|p| p.understands(Features::PAUSE));
             if understands {
                 self.counters.tx_pause += 1;
+                for (of, time) in self.counters.pauses.iter_mut().zip(times.0) {
+                    of.tx_pause += u64::from(time.is_some());
+                }
                 self.partners.outbox.push_back(Message::Pause { to: id, times });
             }
         }
@@ -57,7 +81,9 @@ impl Engine {
         self.counters.rx_pause += 1;
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         (partner.heard, partner.silent_since) = (now, None);
+        let before = counts(&partner.paused);
         partner.paused.handle_frame(now, &PauseFrame::Priorities(times.0.map(|time| time.map(Quanta))));
+        note(&mut self.counters.pauses, before, counts(&partner.paused));
         self.end_pauses(now, id);
     }
 
@@ -117,7 +143,9 @@ impl Engine {
     pub(super) fn end_pauses(&mut self, now: Instant, id: usize) {
         self.watch_pauses(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let before = counts(&partner.paused);
         partner.paused.handle_timeout(now);
+        note(&mut self.counters.pauses, before, counts(&partner.paused));
         for index in std::mem::take(&mut partner.pausing) {
             self.make_ready(index);
         }

@@ -192,6 +192,9 @@ pub enum Action {
     Corrupt(Corruption),
     /// Its ECN field becomes "congestion experienced".
     MarkCe,
+    /// Its peer is told to pause: bit i is priority i. Once for each packet if the budget is a number, else without a break
+    /// while the window of the rule lasts.
+    Pause(u8),
 }
 
 /// How often a rule acts.
@@ -229,6 +232,9 @@ pub enum RuleError {
         /// Which time.
         what: &'static str,
     },
+    /// A pause of nothing.
+    #[error("a pause needs a priority, 0 to 7, such as pause=3 or pause=3,4")]
+    NoPriority,
     /// A name that the grammar cannot spell.
     #[error("a name has letters, digits, '_', '-' and '.', not {0:?}")]
     Name(String),
@@ -315,6 +321,13 @@ impl FaultRule {
     #[must_use]
     pub const fn mark_ce() -> Self {
         Self::new(Action::MarkCe)
+    }
+
+    /// Has peers pause these priorities; those above 7 are left out.
+    #[must_use]
+    pub fn pause(priorities: &[u8]) -> Self {
+        let bit = |priority: &u8| 1_u8.checked_shl(u32::from(*priority)).unwrap_or(0);
+        Self::new(Action::Pause(priorities.iter().map(bit).fold(0, |all, bit| all | bit)))
     }
 
     /// Lets a delay vary by up to `jitter` either way. Other actions stay as they are.
@@ -470,7 +483,8 @@ impl FaultRule {
                 not_too_long("a delay", Some(by))?;
                 not_too_long("a jitter", Some(jitter))?;
             }
-            Action::Drop | Action::Corrupt(_) | Action::MarkCe => {}
+            Action::Pause(0) => return Err(RuleError::NoPriority),
+            Action::Drop | Action::Corrupt(_) | Action::MarkCe | Action::Pause(_) => {}
         }
         for condition in &self.matches {
             match *condition {
