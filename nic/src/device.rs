@@ -1,6 +1,5 @@
 //! Devices: what a program opens first.
 
-use crate::priority::{self, PRIORITIES, PriorityCounters};
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
 use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig};
@@ -9,6 +8,7 @@ use crate::link::emulation::EmulationStats;
 use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Lane, Port, UdpIo};
+use crate::priority::{self, PRIORITIES, PriorityCounters};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::trace::{self, Sample};
 use crate::xrc::XrcDomain;
@@ -294,7 +294,11 @@ impl Counters {
     pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
         let socket = SOCKET.iter().map(|(name, meaning, _)| (*name, *meaning));
         let link = LINK.iter().map(|(name, meaning, _)| (*name, *meaning));
-        QpCounters::describe().chain(PortCounters::describe()).chain(socket).chain(link).chain(priority::describe())
+        QpCounters::describe()
+            .chain(PortCounters::describe())
+            .chain(socket)
+            .chain(link)
+            .chain(priority::describe())
     }
 }
 
@@ -349,6 +353,9 @@ impl Device {
             partner: link.partner_setup(Buffer::Socket(granted), &PartnerSetup::default()),
             rate: link.rate_config(&config.cc, &paced),
         };
+        if let Some(advice) = config.link.rate.and_then(|rate| config.cc.advice(rate)) {
+            tracing::warn!("{advice}");
+        }
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);
         port.set_link(&link, config.fault_seed);

@@ -64,7 +64,6 @@ pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Comple
 pub use config::{ConfigError, ConfigFault};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
-pub use priority::{PRIORITIES, PriorityCounters};
 pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, DeviceConfig, PortAttr};
 pub use domain::ProtectionDomain;
 pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig};
@@ -73,6 +72,7 @@ pub use events::AsyncEvents;
 pub use gid::{GidEntry, GidType, NetInterface};
 pub use instrument::FaultReport;
 pub use memory::{Advice, BufferError, MwType, RegisterError, UserMemory};
+pub use priority::{PRIORITIES, PriorityCounters};
 pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
 pub use region::{MemoryRegion, NullRegion, Rereg};
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit, SrqModify};

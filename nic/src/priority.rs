@@ -91,10 +91,10 @@ const KINDS: [Kind; 10] = [
 ];
 
 /// Every counter of every priority, with its name.
-pub(crate) fn counters(
-    all: [PriorityCounters; PRIORITIES],
-) -> impl Iterator<Item = (&'static str, u64)> {
-    KINDS.iter().flat_map(move |kind| kind.names.into_iter().zip(all).map(|(name, of)| (name, (kind.value)(&of))))
+pub(crate) fn counters(all: [PriorityCounters; PRIORITIES]) -> impl Iterator<Item = (&'static str, u64)> {
+    KINDS
+        .iter()
+        .flat_map(move |kind| kind.names.into_iter().zip(all).map(|(name, of)| (name, (kind.value)(&of))))
 }
 
 /// Every counter's name with what it counts.

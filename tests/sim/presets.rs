@@ -51,11 +51,11 @@ fn fills_every_port(algorithms: &[&str]) {
     assert!(short.is_empty(), "{short:#?}");
 }
 
+/// All but `paper-strawman`, which is there to show what parameters that do not fit do, and says so.
 #[test]
 fn every_dcqcn_preset_fills_ports_of_1_to_25_gigabits_and_loses_nothing() {
     fills_every_port(&[
         "dcqcn:preset=paper",
-        "dcqcn:preset=paper-strawman",
         "dcqcn:preset=ns3-rdma",
         "dcqcn:preset=hpcc-sim",
         "dcqcn:preset=nvidia",

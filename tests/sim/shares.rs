@@ -60,11 +60,12 @@ fn pauses_act_on_one_class_alone() {
     assert_eq!(of(",pfc=1,2"), 0);
 }
 
+/// The buffer holds what is sent before the ports know of each other's credits, and all credit beside it.
 #[test]
 fn virtual_lanes_are_served_by_their_weights() {
     let of = |low: &str| {
         let (ratio, dropped) =
-            second_to_first(&format!("ib-credits:vls=2,sl2vl=0,0,1,vlarb_low={low},vlarb_high=0:0"));
+            second_to_first(&format!("ib-credits:vls=2,buffer=16MB,sl2vl=0,0,1,vlarb_low={low},vlarb_high="));
         assert_eq!(dropped, 0, "{low}");
         ratio
     };

@@ -38,8 +38,13 @@ names! {
     }
 }
 
+/// The lowest rate to which RED of the HPCC authors is scaled. Below it `kmin` would be less than five packets of 4 KiB.
+/// Our choice.
+const LEAST_RED_RATE: Rate = Rate::from_gbps(5);
+
 /// RED as the HPCC authors set it: 100 and 400 KB for each 25 Gb/s, 20 %.
 fn red_of_hpcc(rate: Rate) -> Red {
+    let rate = rate.max(LEAST_RED_RATE);
     let scaled = |kilobytes: u64| (kilobytes as f64 * 1000.0 * rate.as_f64() / 25e9).round() as u64;
     Red { kmin: scaled(100), kmax: scaled(400), pmax: 0.2 }
 }
@@ -93,6 +98,36 @@ const NVIDIA: Reaction = Reaction {
 };
 
 impl Preset {
+    /// The rate of the ports that the parameters are published for; `None` for those that follow the rate of the port.
+    const fn made_for(self) -> Option<Rate> {
+        match self {
+            Self::Paper | Self::PaperStrawman | Self::Ns3Rdma => Some(Rate::from_gbps(40)),
+            Self::HpccSim | Self::Nvidia => Some(Rate::from_gbps(25)),
+            Self::Laptop => None,
+        }
+    }
+
+    /// What to know before the preset is used at a port of rate `rate`; `None` if it suits the port.
+    ///
+    /// Parameters are taken to suit ports of a quarter of the rate that they are published for, or more.
+    #[must_use]
+    pub fn advice(self, rate: Rate) -> Option<String> {
+        if self == Self::PaperStrawman {
+            return Some(
+                "preset paper-strawman shows how parameters that do not fit behave: its flows swing, and leave up to a \
+                 third of the port unused; preset=paper has those that are recommended"
+                    .to_owned(),
+            );
+        }
+        let made_for = self.made_for()?;
+        (rate.bits_per_second() < made_for.bits_per_second() / 4).then(|| {
+            format!(
+                "preset {self} is made for ports of {made_for} whose NICs react within microseconds; programs share a port \
+                 of {rate} better with preset=laptop"
+            )
+        })
+    }
+
     /// The parameters, for a port of rate `rate`.
     ///
     /// # The laptop preset

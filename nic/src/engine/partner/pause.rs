@@ -1,11 +1,9 @@
 //! Pauses: a partner whose port is full has us stop, priority by priority.
 
 use super::{Message, Partners};
-use crate::engine::{Arrival, Departure, Due, Engine};
 use crate::engine::PriorityPauses;
-use cc::pfc::{
-    Action, PRIORITIES, PauseCounters, PauseFrame, Paused, Quanta, Verdict, Watchdog,
-};
+use crate::engine::{Arrival, Departure, Due, Engine};
+use cc::pfc::{Action, PRIORITIES, PauseCounters, PauseFrame, Paused, Quanta, Verdict, Watchdog};
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
 use std::cmp::Reverse;

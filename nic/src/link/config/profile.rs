@@ -29,6 +29,11 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// a port has of the buffer of a switch.
 const BUFFER_TIME: Duration = Duration::from_millis(1);
 
+/// The least default buffer with congestion control: flows begin at the rate of the port, and until they are told of
+/// congestion each of them has a window of some 370 KB on the way. A queue that is controlled gains no delay from it. Our
+/// choice.
+const CONTROLLED_BUFFER: u64 = 1_000_000;
+
 /// What one peer has on the way at most if nobody told it otherwise, in bytes: what a stock socket buffer holds.
 const PEER_WINDOW: u64 = without_reserve(STOCK_RECEIVE_BUFFER) as u64;
 
@@ -241,7 +246,9 @@ impl LinkConfig {
             (Some(buffer), _) => buffer,
             (None, Some(rate)) => {
                 let marking = red.as_ref().map_or(0, |red| red.kmax.saturating_mul(4));
-                rate.bytes_in(BUFFER_TIME).max(marking).max(2 * u64::from(largest_packet)).min(LARGEST_BUFFER)
+                let controlled = if *cc == Algorithm::Off { 0 } else { CONTROLLED_BUFFER };
+                let least = marking.max(controlled).max(2 * u64::from(largest_packet));
+                rate.bytes_in(BUFFER_TIME).max(least).min(LARGEST_BUFFER)
             }
             (None, None) => 0,
         };

@@ -218,8 +218,10 @@ fn a_queue_is_as_large_as_the_port_and_its_marks_need() {
     };
     // 1 ms.
     assert_eq!(buffer("rate=5Gb/s", "off"), Ok(625_000));
-    // Four times 250 KB at 1 Gb/s.
-    assert_eq!(buffer("rate=1Gb/s", "dcqcn:preset=laptop"), Ok(1_000_000));
+    // Four times 312.5 KB at 1 Gb/s.
+    assert_eq!(buffer("rate=1Gb/s", "dcqcn:preset=laptop"), Ok(1_250_000));
+    // Windows of flows that are not controlled yet.
+    assert_eq!(buffer("rate=1Gb/s", "timely"), Ok(1_000_000));
     // Two packets: 4096 + 40 of headers, 8 + 40 + 14 + 4 + 20 around them.
     assert_eq!(buffer("rate=1Mb/s", "off"), Ok(2 * 4222));
     assert_eq!(buffer("rate=1Mb/s,buffer=4222", "off"), Ok(4222));
@@ -280,8 +282,11 @@ fn lossless_priorities_get_thresholds_and_headroom() {
 
 #[test]
 fn a_headroom_that_peers_can_overrun_is_refused_on_sockets() {
-    let at = |link: &str, granted| link.parse::<LinkConfig>().expect("a link").at_socket(&OFF, Mtu::B4096, granted);
-    let headroom = |link: &str, granted| at(link, granted).expect("in order").thresholds[3].expect("lossless").headroom;
+    let at = |link: &str, granted| {
+        link.parse::<LinkConfig>().expect("a link").at_socket(&OFF, Mtu::B4096, granted)
+    };
+    let headroom =
+        |link: &str, granted| at(link, granted).expect("in order").thresholds[3].expect("lossless").headroom;
     // A quarter more than the receive buffer, and what a port in hardware needs.
     assert!(headroom("rate=5Gb/s,pfc=3", 8 << 20) > 10 << 20);
     assert!(headroom("rate=5Gb/s,pfc=3", 425_984) > 425_984 + 425_984 / 4);

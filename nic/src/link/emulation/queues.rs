@@ -221,7 +221,8 @@ impl Egress {
         if let Some(of) = self.stats.queue.get_mut(usize::from(priority)) {
             *of -= size;
         }
-        let marked = is_ecn_capable(frame.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length));
+        let marked =
+            is_ecn_capable(frame.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length));
         if let Some(of) = self.stats.priorities.get_mut(usize::from(priority)) {
             of.packets += 1;
             of.bytes += size;

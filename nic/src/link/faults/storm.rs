@@ -41,7 +41,14 @@ impl Storms {
     }
 
     /// Has a peer pause until `end`, or until the rule is taken out.
-    pub(super) fn begin(&mut self, now: Instant, rule: u64, peer: IpAddr, priorities: u8, end: Option<Instant>) {
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        rule: u64,
+        peer: IpAddr,
+        priorities: u8,
+        end: Option<Instant>,
+    ) {
         let lasts = self.lasting.iter().any(|storm| storm.rule == rule && storm.peer == peer);
         if !lasts && self.lasting.len() < MOST {
             self.lasting.push(Storm { rule, peer, priorities, began: now, next: now, end });
