@@ -1,4 +1,4 @@
-//! What a link configuration makes of the engine: the rate of the port, and what it says and does between rnic peers.
+//! The engine's settings that follow from a link configuration: the rate of the port, and what it does between rnic peers.
 
 use super::{LinkProfile, Model};
 use crate::engine::{CreditSetup, PartnerSetup, RateConfig};
@@ -35,7 +35,7 @@ const PAUSE_RATE: Rate = Rate::from_gbps(10);
 /// Where packets wait before they are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Buffer {
-    /// In a socket, whose kernel grants so many bytes.
+    /// In a socket, with this many bytes of receive buffer.
     Socket(u32),
     /// In a simulation: at the end of a cable.
     Cable,
@@ -135,7 +135,7 @@ impl LinkProfile {
     }
 }
 
-/// So many packets of the buffer are kept for partners that come anew. Our choice: a stock buffer has 40 or so, and a program
+/// Packets of the buffer that are kept for new partners. Our choice: a stock buffer has 40 or so, and a program
 /// that ended badly is seldom started again more often in the time that its credit takes to come back.
 const NEWCOMERS: u16 = 4;
 

@@ -1,4 +1,4 @@
-//! A port and a cable that are not there: what arrives behaves as if it had passed them.
+//! An emulated port and cable: packets arrive as if they had passed both.
 //!
 //! [`Emulation`] stands where packets come in, behind the fault rules, which are the wire. To the engine it is the egress
 //! queue of the switch port in front of this NIC, and the cable to it: packets are late by the delay of the cable, wait
@@ -42,8 +42,8 @@ const LINK_OPCODES: std::ops::RangeInclusive<u8> = 0xc0..=0xc1;
 /// The most bytes on the cable, as for packets that fault rules delay.
 const MAX_ON_CABLE: u64 = 64 << 20;
 
-/// Arrivals that are remembered until somebody asks. Nobody lets more come between two questions: they would fill the
-/// largest window of 15 lanes (131,072 bytes each) with the smallest of packets.
+/// Arrivals that are kept for [`Emulation::poll_entered`]: as many of the smallest packets as fill the largest windows of 15
+/// lanes, 131,072 bytes each.
 const MAX_ENTERED: usize = 15 * 131_072 / 64;
 
 /// What a link counted for one priority.
@@ -76,7 +76,7 @@ impl PriorityStats {
 pub struct EmulationStats {
     /// Bytes in the queue, the packet that leaves included.
     pub queue_bytes: u64,
-    /// The most that there ever were.
+    /// The highest value of `queue_bytes` so far.
     pub queue_bytes_max: u64,
     /// Bytes in the queue by priority.
     pub queue: [u64; PRIORITIES],
@@ -100,7 +100,7 @@ pub struct EmulationStats {
 /// A packet that came to the queue of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Who sent it.
+    /// The address of its sender.
     pub src: IpAddr,
     /// Its UDP source port.
     pub src_port: u16,
@@ -130,7 +130,7 @@ pub struct Emulation {
     delay: Duration,
     cable: VecDeque<Flying>,
     on_cable: u64,
-    /// The latest time seen: threads may come in another order than they looked at the clock.
+    /// The latest time seen. Threads may take the lock in another order than they read the clock.
     latest: Option<Instant>,
     /// Packets in the datagram at hand.
     train: u32,
@@ -138,7 +138,7 @@ pub struct Emulation {
     arrived: Option<Instant>,
     /// When the latest packet arrived. Packets of several sockets may be read in another order.
     last_arrival: Option<Instant>,
-    /// `None` where nobody asks.
+    /// `None` unless link credit guards the queue.
     entered: Option<VecDeque<Entered>>,
     /// What drops packets, for captures.
     name: Arc<str>,
@@ -167,7 +167,7 @@ impl Emulation {
         })
     }
 
-    /// What was counted, and how full the queue was when somebody looked last.
+    /// Counters, and the length of the queue as of the last packet or timeout.
     #[must_use]
     pub fn stats(&self) -> EmulationStats {
         let stats = self.egress.as_ref().map(Egress::stats).unwrap_or_default();
@@ -191,13 +191,14 @@ impl Emulation {
         self.entered.is_some()
     }
 
-    /// A packet that came to the queue since the last question, with `ib-credits`: credit for it is given back when it
-    /// leaves, or now if it was dropped. The oldest are forgotten if nobody asks for long.
+    /// The next packet that entered the queue, with `ib-credits`. Its credit returns when it leaves, or at once if it was
+    /// dropped. Beyond a bound the oldest are forgotten.
     pub fn poll_entered(&mut self) -> Option<Entered> {
         self.entered.as_mut()?.pop_front()
     }
 
-    /// A pause frame that a peer is to be sent. Wanted after packets came and after timeouts, until there is none.
+    /// The next pause frame to send, and the peer that it goes to. Call it after packets arrived and after timeouts, until it
+    /// returns `None`.
     pub fn poll_pause(&mut self, now: Instant) -> Option<(IpAddr, PauseFrame)> {
         self.egress.as_mut()?.poll_pause(now)
     }

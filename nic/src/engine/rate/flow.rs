@@ -109,7 +109,7 @@ impl Flow {
         self.known.replace(rate) != Some(rate)
     }
 
-    /// It has sent so many bytes, as on Ethernet. All of them count, whatever they are.
+    /// Books bytes that were sent, as on Ethernet: all of them, whatever they carry.
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.controller.on_bytes_sent(now, bytes);
         self.tempo.set_rate(now, self.controller.rate());
@@ -159,7 +159,7 @@ struct SentTrain {
 }
 
 impl Trains {
-    /// A train of the PSNs `from..to` left, in so many packets.
+    /// A train of the PSNs `from..to` left, in this many packets.
     pub(super) fn depart(&mut self, now: Instant, from: Psn, to: Psn, bytes: u64, packets: u32) {
         let psns = to.distance_from(from);
         if psns <= 0 {

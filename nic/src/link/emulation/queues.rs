@@ -1,4 +1,4 @@
-//! The queues of the port, and who leaves next.
+//! The queues of the port, and which packet leaves next.
 
 use super::clock::LineClock;
 use super::pauses::Pauses;
@@ -124,7 +124,7 @@ impl Egress {
             queues: Default::default(),
             line: LineClock::new(rate, now),
             leaving: None,
-            // With credits it is those who send that keep to the buffer, in bytes as they count on InfiniBand.
+            // With credits the senders keep to the buffer, in bytes as InfiniBand counts them.
             buffer: if profile.model == Model::IbCredits { MAX_WAITING } else { profile.buffer },
             lossy: 0,
             marking: profile.red.clone().map(|red| CongestionPoint::new(red, seed)),

@@ -165,8 +165,8 @@ impl FaultLayer {
         self.storms.retain(|number| rules.iter().any(|rule| rule.number == number));
     }
 
-    /// A pause that a peer is to be sent by a port of rate `rate`. Wanted after packets came and after timeouts, until there
-    /// is none.
+    /// A pause that a peer is to be sent by a port of rate `rate`. Wanted after packets came and after timeouts, until it
+    /// returns `None`.
     pub fn poll_pause(&mut self, now: Instant, rate: Rate) -> Option<(IpAddr, PauseFrame)> {
         self.storms.poll(now, rate)
     }

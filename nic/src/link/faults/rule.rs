@@ -176,7 +176,7 @@ pub enum Corruption {
 pub enum Action {
     /// It is lost.
     Drop,
-    /// So many copies of it follow.
+    /// This many copies follow it.
     Duplicate(u32),
     /// It arrives later; others overtake it.
     Delay {
@@ -185,7 +185,7 @@ pub enum Action {
         /// The delay varies by up to this much either way, uniformly.
         jitter: Duration,
     },
-    /// It is held until so many packets for the same queue pair have overtaken it, but no longer than 10 ms. A
+    /// It is held until this many packets for the same queue pair have overtaken it, for 10 ms at most. A
     /// rule holds one packet of a queue pair at a time.
     Reorder(u32),
     /// A bit of it is flipped.
@@ -202,7 +202,7 @@ pub enum Action {
 pub enum Budget {
     /// On every packet that matches.
     Always,
-    /// On the first so many.
+    /// On the first packets that match, up to this number.
     Times(u64),
     /// On each with this probability, 0 to 1.
     Probability(f64),
@@ -293,7 +293,7 @@ impl FaultRule {
         Self::new(Action::Drop)
     }
 
-    /// Makes so many copies of packets.
+    /// Makes this many copies of each packet.
     #[must_use]
     pub const fn duplicate(copies: u32) -> Self {
         Self::new(Action::Duplicate(copies))
@@ -305,7 +305,7 @@ impl FaultRule {
         Self::new(Action::Delay { by, jitter: Duration::ZERO })
     }
 
-    /// Lets so many packets overtake others.
+    /// Lets this many packets overtake each packet.
     #[must_use]
     pub const fn reorder(overtakers: u32) -> Self {
         Self::new(Action::Reorder(overtakers))

@@ -74,7 +74,7 @@ pub(super) const ECNS: [(&str, Ecn); 4] =
 pub(super) const CORRUPTIONS: [(&str, Corruption); 3] =
     [("icrc", Corruption::Icrc), ("payload", Corruption::Payload), ("header", Corruption::Header)];
 
-/// Words of the grammar that are in none of the tables above.
+/// Words of the grammar that stand in no table above.
 pub(super) const KEYWORDS: [&str; 26] = [
     "tx", "rx", "drop", "dup", "delay", "reorder", "corrupt", "mark", "once", "times", "always", "from",
     "for", "qp=", "psn=", "try=", "nth=", "every=", "size>", "size<", "ecn=", "p=", "bit=", "rc.", "ud.",
