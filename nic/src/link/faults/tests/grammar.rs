@@ -91,7 +91,10 @@ fn errors_say_where_and_what_was_meant() {
             "tx data",
             "column 8, at the end: an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)",
         ),
-        ("", "column 1, at the end: an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)"),
+        (
+            "",
+            "column 1, at the end: an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)",
+        ),
         ("drop dup", "column 6, 'dup': a rule has one action only"),
         ("drop once always", "column 11, 'always': a rule has one budget only"),
         ("drop for 1s for 2s", "column 13, 'for': a rule has one 'for' only"),
