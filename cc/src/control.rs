@@ -58,6 +58,15 @@ impl FromStr for Algorithm {
 }
 
 impl Algorithm {
+    /// What to know before it is used at a port of rate `line`; `None` if nothing stands against it.
+    #[must_use]
+    pub fn advice(&self, line: Rate) -> Option<String> {
+        match self {
+            Self::Dcqcn(options) => options.preset.advice(line),
+            Self::Off | Self::Dctcp(_) | Self::Timely(_) => None,
+        }
+    }
+
     /// What it means at a port of rate `line`.
     ///
     /// # Errors
@@ -308,6 +317,37 @@ mod tests {
         assert_eq!(reactions("dcqcn"), [true, false, false]);
         assert_eq!(reactions("dctcp"), [false, true, false]);
         assert_eq!(reactions("timely"), [false, false, true]);
+    }
+
+    #[test]
+    fn presets_warn_of_ports_far_below_those_that_they_are_made_for() {
+        let advice = |text: &str, gbps| {
+            text.parse::<Algorithm>().expect("an algorithm").advice(Rate::from_gbps(gbps)).unwrap_or_default()
+        };
+        for preset in ["paper", "ns3-rdma", "hpcc-sim", "nvidia"] {
+            let text = format!("dcqcn:preset={preset}");
+            assert!(advice(&text, 1).contains("preset=laptop"), "{preset}");
+            assert_eq!(advice(&text, 10), "", "{preset}");
+        }
+        assert!(advice("dcqcn:preset=paper-strawman", 40).contains("preset=paper has"));
+        for text in ["off", "dctcp", "timely", "dcqcn:preset=laptop"] {
+            assert_eq!(advice(text, 1), "", "{text}");
+        }
+    }
+
+    #[test]
+    fn queues_have_room_for_a_few_packets_before_they_mark() {
+        let kmin = |text: &str, mbps| {
+            let policy =
+                text.parse::<Algorithm>().and_then(|a| a.at(Rate::from_mbps(mbps))).expect("in order");
+            policy.red().expect("marks").kmin
+        };
+        for mbps in [10, 100, 1000, 5000] {
+            for text in ["dctcp", "dcqcn:preset=nvidia", "dcqcn:preset=hpcc-sim"] {
+                assert!(kmin(text, mbps) >= 20_000, "{text} at {mbps} Mb/s");
+            }
+        }
+        assert_eq!((kmin("dctcp", 10_000), kmin("dctcp", 25_000)), (30_000, 75_000), "as published");
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Drain {
     }
 
     /// How many packets of `charge` bytes each may leave now. An empty bucket takes one packet of any size, so that
-    /// nothing stalls for ever.
+    /// nothing stalls indefinitely.
     #[must_use]
     pub fn packets(&self, now: Instant, pace: &Pace, charge: u32) -> u32 {
         let backlog = self.backlog(now);

@@ -83,7 +83,7 @@ impl PeerWindow {
     }
 
     /// How many packets of `charge` bytes each may be brought on the way now. An empty window takes one packet
-    /// of any size, so that nothing stalls for ever.
+    /// of any size, so that nothing stalls indefinitely.
     #[must_use]
     pub const fn packets(&self, charge: u32) -> u32 {
         let charge = if charge == 0 { 1 } else { charge };

@@ -55,7 +55,7 @@ impl Pacer {
         self.debt += bytes as f64;
     }
 
-    /// The earliest time at which the flow may send; in the past if it may now. `None` at a rate of zero, for ever.
+    /// The earliest time at which the flow may send; in the past if it may now. `None` at a rate of zero.
     #[inline]
     #[must_use]
     pub fn next_send(&self) -> Option<Instant> {

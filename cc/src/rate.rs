@@ -50,7 +50,7 @@ impl Rate {
         self.as_f64() / 1e6
     }
 
-    /// The time that `bytes` take, rounded up to a nanosecond. At a rate of zero, for ever.
+    /// The time that `bytes` take, rounded up to a nanosecond. At a rate of zero, the longest time that there is.
     #[must_use]
     pub const fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {

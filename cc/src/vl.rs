@@ -74,7 +74,7 @@ impl Default for Config {
 /// An arbitration that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A table names a lane that is none for data.
+    /// A table names a lane that carries no data.
     #[error("VL{0} in an arbitration table is no data lane: 0 to 14 are")]
     NoDataLane(u8),
     /// A service level maps to a lane that does not exist.

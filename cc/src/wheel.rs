@@ -137,8 +137,8 @@ impl Wheel {
         self.instant(timer.tick)
     }
 
-    /// A flow whose timer has expired by `now`, in the order of ticks; call until there is none. The timer is no longer
-    /// set. Who sets it again to a time that is past gets it again at once, and has to bound that.
+    /// A flow whose timer has expired by `now`, in the order of ticks; call it until it returns `None`. The timer is no longer
+    /// set. A caller that sets it to a time in the past gets it again at once, and has to bound that.
     pub fn poll_expired(&mut self, now: Instant) -> Option<u32> {
         let until = (self.nanos(now) >> self.shift).max(self.present);
         while let Some((wheel, slot, begins)) = self.next_slot() {

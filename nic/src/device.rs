@@ -8,6 +8,7 @@ use crate::link::emulation::EmulationStats;
 use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Lane, Port, UdpIo};
+use crate::priority::{self, PRIORITIES, PriorityCounters};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::trace::{self, Sample};
 use crate::xrc::XrcDomain;
@@ -231,6 +232,18 @@ pub struct Counters {
     pub link: Option<EmulationStats>,
 }
 
+impl Counters {
+    /// What was counted for each priority.
+    #[must_use]
+    pub fn priorities(&self) -> [PriorityCounters; PRIORITIES] {
+        let stats = self.link.unwrap_or_default();
+        std::array::from_fn(|priority| PriorityCounters {
+            pauses: self.port.pauses[priority],
+            queue: stats.priorities[priority],
+        })
+    }
+}
+
 /// The counters of the sockets: name, what it counts, and where it stands.
 type SocketCounter = (&'static str, &'static str, fn(&SocketCounters) -> u64);
 
@@ -273,14 +286,19 @@ impl Counters {
         let socket = self.socket.iter().flat_map(|s| SOCKET.map(|(name, _, value)| (name, value(s))));
         let stats = self.link.unwrap_or_default();
         let link = LINK.into_iter().map(move |(name, _, value)| (name, value(&stats)));
-        self.qp.iter().chain(self.port.iter()).chain(socket).chain(link)
+        let priorities = priority::counters(self.priorities());
+        self.qp.iter().chain(self.port.iter()).chain(socket).chain(link).chain(priorities)
     }
 
     /// Every counter's name with what it counts.
     pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
         let socket = SOCKET.iter().map(|(name, meaning, _)| (*name, *meaning));
         let link = LINK.iter().map(|(name, meaning, _)| (*name, *meaning));
-        QpCounters::describe().chain(PortCounters::describe()).chain(socket).chain(link)
+        QpCounters::describe()
+            .chain(PortCounters::describe())
+            .chain(socket)
+            .chain(link)
+            .chain(priority::describe())
     }
 }
 
@@ -320,9 +338,9 @@ impl Device {
         let carried = told.or_else(|| interface_mtu(address)).unwrap_or(Mtu::B1024);
         let largest = config.mtu.unwrap_or(Mtu::B4096);
         let active_mtu = carried.min(largest);
-        let link = config.link.at(&config.cc, active_mtu)?;
-        let paced = RateConfig { foreign_cnp: config.foreign_cnp, ..RateConfig::default() };
         let granted = u32::try_from(socket.rcvbuf()).unwrap_or(STOCK_BUFFER);
+        let link = config.link.at_socket(&config.cc, active_mtu, granted)?;
+        let paced = RateConfig { foreign_cnp: config.foreign_cnp, ..RateConfig::default() };
         let engine = EngineConfig {
             address,
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
@@ -335,6 +353,9 @@ impl Device {
             partner: link.partner_setup(Buffer::Socket(granted), &PartnerSetup::default()),
             rate: link.rate_config(&config.cc, &paced),
         };
+        if let Some(advice) = config.link.rate.and_then(|rate| config.cc.advice(rate)) {
+            tracing::warn!("{advice}");
+        }
         let io = Io::Udp(Box::new(UdpIo::new(socket)));
         let port = Port::new(engine, io, Clock::Real, watch, largest);
         port.set_link(&link, config.fault_seed);

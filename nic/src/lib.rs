@@ -48,6 +48,7 @@ mod gid;
 mod instrument;
 
 mod port;
+mod priority;
 mod queue;
 mod queue_pair;
 mod region;
@@ -71,6 +72,7 @@ pub use events::AsyncEvents;
 pub use gid::{GidEntry, GidType, NetInterface};
 pub use instrument::FaultReport;
 pub use memory::{Advice, BufferError, MwType, RegisterError, UserMemory};
+pub use priority::{PRIORITIES, PriorityCounters};
 pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
 pub use region::{MemoryRegion, NullRegion, Rereg};
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit, SrqModify};

@@ -13,11 +13,14 @@
 //! test has a parameter that was fitted to it. How long a run is settled and watched stands with its reason where it is
 //! chosen; all together they take about 100 s of processor time in the development profile.
 
+mod busy;
 mod credits;
 mod dcqcn;
 mod late;
 mod pfc;
+mod presets;
 mod series;
+mod shares;
 mod world;
 mod worlds;
 

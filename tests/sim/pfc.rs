@@ -167,3 +167,81 @@ fn without_pauses_the_buffer_overflows() {
     assert_eq!((seen.pauses, seen.obeyed, seen.waited), (0, 0, 0), "{seen:?}");
     assert!(seen.dropped > 0 && seen.repeated > 0, "{seen:?}");
 }
+
+/// Senders without a rate of their own, each with the window that it has on a host, and a port with nothing set but its rate
+/// and a lossless priority.
+fn incast(rate: Rate, senders: usize, seed: u64, busy: bool) -> (Seen, f64) {
+    let us = Duration::from_micros(1);
+    let link = LinkConfig { rate: Some(rate), pfc: vec![3], ..LinkConfig::default() };
+    let mut world = World::new(&Setup {
+        link,
+        mtu: MTU,
+        there: us * 10,
+        back: us * 10,
+        train_time: TRAIN_TIME,
+        peer_window: None,
+        seed,
+        ..Setup::new(rate)
+    });
+    for _ in 0..senders {
+        // Any port that knows pauses, as fast as the host.
+        let link = LinkConfig { rate: Some(rnic::link::HOST_RATE), pfc: vec![3], ..LinkConfig::default() };
+        world.join(&Sender { link, traffic_class: LOSSLESS, message: MESSAGE });
+    }
+    let mut lots = crate::busy::Lots::new(seed);
+    let mut run = |time: Duration| {
+        if !busy {
+            return world.run_for(time);
+        }
+        // One of them at a time does not run, the receiver or a sender.
+        let mut left = time;
+        while !left.is_zero() {
+            let slice = (us * (100 + lots.below(4900) as u32)).min(left);
+            match lots.below(1 + senders as u64) as usize {
+                0 => world.preempt_receiver(slice),
+                sender => world.preempt_sender(sender - 1, slice),
+            }
+            world.run_for(slice);
+            left -= slice;
+        }
+    };
+    run(Duration::from_millis(20));
+    let bytes = || world.receiver.link_stats().expect("a link").dequeued_bytes;
+    let before = bytes();
+    let time = Duration::from_millis(100);
+    run(time);
+    let used = (bytes() - before) as f64 * 8.0 / time.as_secs_f64() / rate.as_f64();
+    let seen = Seen {
+        dropped: world.received("link_rx_dropped"),
+        pauses: world.received("tx_prio3_pause"),
+        obeyed: world.sent("rx_prio3_pause"),
+        waited: world.sent("pause_stalls"),
+        repeated: world.sent("retransmitted_pkts"),
+    };
+    (seen, used)
+}
+
+#[test]
+fn with_defaults_an_incast_is_paused_and_nothing_is_lost() {
+    for gbps in [1, 5, 10] {
+        for senders in [2, 4, 16] {
+            let (seen, used) = incast(Rate::from_gbps(gbps), senders, 1, false);
+            println!("{senders} senders into {gbps} Gb/s: {used:.3} of the port, {seen:?}");
+            assert_eq!((seen.dropped, seen.repeated), (0, 0), "{senders} senders, {gbps} Gb/s: {seen:?}");
+            assert!(seen.pauses > 0 && seen.obeyed > 0 && seen.waited > 0, "{gbps} Gb/s: {seen:?}");
+            assert!(used > 0.95, "{senders} senders, {gbps} Gb/s: {used} of the port");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_those_who_pause_and_are_paused_have_to_wait_for_a_core() {
+    for seed in crate::seeds(3) {
+        for senders in [2, 4] {
+            let (seen, used) = incast(Rate::from_gbps(5), senders, seed, true);
+            println!("{senders} senders, seed {seed}: {used:.3} of the port, {seen:?}");
+            assert_eq!(seen.dropped, 0, "{senders} senders, seed {seed}: {seen:?}");
+            assert!(seen.pauses > 0 && seen.obeyed > 0, "{senders} senders, seed {seed}: {seen:?}");
+        }
+    }
+}

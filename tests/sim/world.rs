@@ -62,6 +62,8 @@ pub(crate) struct Setup {
     pub(crate) back: Duration,
     /// How long trains may take at the rate of their queue pair; 0 for packets that leave one by one.
     pub(crate) train_time: Duration,
+    /// How much a sender has on the way, in bytes of charge.
+    pub(crate) peer_window: Option<u32>,
     /// What all randomness follows from.
     pub(crate) seed: u64,
 }
@@ -77,6 +79,7 @@ impl Setup {
             there: Duration::ZERO,
             back: Duration::ZERO,
             train_time: Duration::ZERO,
+            peer_window: Some(1 << 30),
             seed: 1,
         }
     }
@@ -188,7 +191,7 @@ impl World {
         let of = DeviceSetup {
             mtu,
             // How much may be on the way is left to credits, pauses and congestion control.
-            peer_window: Some(1 << 30),
+            peer_window: self.setup.peer_window,
             rate: RateConfig { policy, train_time, ..RateConfig::default() },
             link: sender.link.clone(),
             ..DeviceSetup::default()
@@ -217,6 +220,16 @@ impl World {
         for _ in 0..count {
             self.join(&Sender::default());
         }
+    }
+
+    /// The program of the receiver does not run for `time`.
+    pub(crate) fn preempt_receiver(&self, time: Duration) {
+        self.net.preempt(&self.receiver, time);
+    }
+
+    /// The program of a sender does not run for `time`.
+    pub(crate) fn preempt_sender(&self, flow: usize, time: Duration) {
+        self.net.preempt(&self.flows[flow].device, time);
     }
 
     /// A flow posts nothing more.

@@ -5,9 +5,10 @@ use rnic::cc::Rate;
 use rnic::engine::PartnerSetup;
 use rnic::link::wire_bytes;
 use rnic::sim::{DeviceSetup, Net};
-use rnic::{Access, AddressVector, Device, DeviceConfig, Error, Mtu, RcEnd, WcStatus};
+use rnic::{Access, AddressVector, ConnectOptions, Device, DeviceConfig, Error, Mtu, RcEnd, WcStatus};
 use rnic_tests::datagram::{QKEY, UdEnd};
 use rnic_tests::{counter, fresh_address, open};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes, whatever the machine does meanwhile.
@@ -130,6 +131,158 @@ fn a_port_that_fills_up_has_its_peers_pause() {
     };
     assert!(paused(Features::PAUSE) > 0);
     assert_eq!(paused(Features::default()), 0, "it is told only if it would understand");
+}
+
+/// Two connected ends whose packets have this traffic class.
+fn pair_with(a: &Device, b: &Device, traffic_class: u8) -> (RcEnd, RcEnd) {
+    let (left, right) = (RcEnd::new(a).expect("an end"), RcEnd::new(b).expect("an end"));
+    let options = ConnectOptions { traffic_class, ..ConnectOptions::default() };
+    left.qp.connect(&right.qp.address(), &options).expect("connected");
+    right.qp.connect(&left.qp.address(), &options).expect("connected");
+    (left, right)
+}
+
+/// What a sender did in a pause storm of 300 ms, with a watchdog that notices after 100 ms and forgets after 100: how long a
+/// write took, and the ports.
+fn write_in_a_storm(action: &str) -> (Duration, Device, Device) {
+    let net = Net::new();
+    let link = format!("rate=10Gb/s,pfc=3,detection_time=100,restoration_time=100,action={action}");
+    let (a, b) = (device_with(&net, &link), device_with(&net, &link));
+    let (left, right) = pair_with(&a, &b, 3 << 5);
+    // The ports become known to one another.
+    write(&left, &right, 1);
+    net.run_for(Duration::from_millis(1));
+    b.add_fault("rx data pause=3 for 300ms").expect("a rule");
+    let start = net.elapsed();
+    write(&left, &right, 4 << 20);
+    let took = net.elapsed() - start;
+    net.run_for(Duration::from_secs(1));
+    (took, a, b)
+}
+
+#[test]
+fn a_pause_storm_stops_one_priority_until_it_is_over() {
+    const MS: Duration = Duration::from_millis(1);
+    let (took, a, b) = write_in_a_storm("alert");
+    assert!((300 * MS..310 * MS).contains(&took), "{took:?}");
+    assert_eq!((counter(&a, "pause_storms"), counter(&a, "pause_storm_dropped_pkts")), (1, 0));
+    let pauses = counter(&b, "tx_prio3_pause");
+    // Every half of 3.36 ms, and the end.
+    assert!((170..190).contains(&pauses), "{pauses}");
+    assert_eq!(counter(&a, "rx_prio3_pause"), pauses);
+    assert_eq!(counter(&a, "rx_prio3_pause_transition"), 1);
+    let lasted = counter(&a, "rx_prio3_pause_duration");
+    assert!((299_000..301_000).contains(&lasted), "{lasted} us");
+    let other = a.counters().priorities()[0];
+    assert_eq!((other.pauses.rx_pause, other.pauses.rx_pause_duration), (0, Duration::ZERO));
+}
+
+#[test]
+fn a_watchdog_forwards_or_drops_what_a_storm_holds_back() {
+    const MS: Duration = Duration::from_millis(1);
+    let (took, a, _) = write_in_a_storm("forward");
+    assert!((100 * MS..110 * MS).contains(&took), "{took:?}: the pause is obeyed until it is a storm");
+    assert_eq!((counter(&a, "pause_storms"), counter(&a, "pause_storm_dropped_pkts")), (1, 0));
+    let (took, a, _) = write_in_a_storm("drop");
+    assert!(took > 400 * MS, "{took:?}: packets go again 100 ms after the storm");
+    assert_eq!(counter(&a, "pause_storms"), 1);
+    assert!(counter(&a, "pause_storm_dropped_pkts") > 0);
+}
+
+#[test]
+fn a_storm_of_one_priority_leaves_others_alone() {
+    let net = Net::new();
+    let (a, b) = (device_with(&net, "rate=10Gb/s,pfc=3"), device_with(&net, "rate=10Gb/s,pfc=3"));
+    let (left, right) = pair_with(&a, &b, 0);
+    write(&left, &right, 1);
+    net.run_for(Duration::from_millis(1));
+    b.add_fault("rx data pause=3").expect("a rule");
+    let start = net.elapsed();
+    write(&left, &right, 1 << 20);
+    assert!(net.elapsed() - start < Duration::from_millis(2), "{:?}", net.elapsed() - start);
+    assert!(counter(&a, "rx_prio3_pause") > 0 && counter(&a, "pause_stalls") == 0);
+}
+
+#[test]
+fn counters_of_priorities_say_what_the_queue_did() {
+    let net = Net::new();
+    let b = device_with(&net, "rate=1Gb/s,buffer=20KB,kmin=0,kmax=0,pmax=1,pfc=3,xoff=10KB,headroom=10KB");
+    let (from, to) = (UdEnd::new(&net.device()), UdEnd::new(&b));
+    // ECN-capable, of priorities 2 and 3; and 20 KB hold four packets of either.
+    flood(&from, &to, 10, 4000, 2 << 5 | 2);
+    flood(&from, &to, 10, 4000, 3 << 5 | 2);
+    assert!(net.run_until_idle(Duration::from_secs(1)));
+    let of = |kind: &str| [2, 3].map(|priority| counter(&b, &format!("rx_prio{priority}_{kind}")));
+    let [lossy, lossless] = of("packets");
+    assert!((4..10).contains(&lossy) && (4..10).contains(&lossless), "{lossy}, {lossless}");
+    assert_eq!(of("discards"), [10 - lossy, 10 - lossless]);
+    assert_eq!(of("cong_discard"), [10 - lossy, 0]);
+    assert_eq!(of("buf_discard"), [0, 10 - lossless]);
+    assert_eq!(of("marked"), [lossy, lossless]);
+    let each = u64::from(wire_bytes(12 + 8 + 4000 + 4, false));
+    assert_eq!(of("bytes"), [lossy * each, lossless * each]);
+    assert_eq!(counter(&b, "link_rx_dropped"), 20 - lossy - lossless);
+}
+
+/// Two senders into one lossless port with a stock receive buffer, over sockets, while `spinners` threads want a core.
+fn incast_over_sockets(spinners: usize) {
+    let link: rnic::link::LinkConfig = "rate=1Gb/s,pfc=0".parse().expect("a link");
+    let open = || {
+        let recv_buffer = Some(212_992);
+        let config = DeviceConfig { link: link.clone(), recv_buffer, ..DeviceConfig::at(fresh_address()) };
+        Device::open(&config).expect("a device")
+    };
+    let receiver = open();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..spinners {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let senders = [(); 2].map(|()| {
+            let sender = open();
+            let receiver = &receiver;
+            scope.spawn(move || {
+                let (left, right) = RcEnd::pair(&sender, receiver).expect("connected");
+                // The ports become known to one another.
+                write(&left, &right, 1);
+                for _ in 0..4 {
+                    write(&left, &right, 4 << 20);
+                }
+                let repeated = left.qp.counters().retransmitted_pkts;
+                // An acknowledgement may come later than its timer, however little is lost.
+                let lost = left.qp.counters().rcvd_seq_err;
+                println!("{repeated} packets repeated, {} pauses", counter(&sender, "rx_prio0_pause"));
+                (lost, counter(&sender, "rx_prio0_pause"))
+            })
+        });
+        let done = senders.map(|sender| sender.join().expect("no panic"));
+        stop.store(true, Ordering::Relaxed);
+        assert!(done.iter().all(|(lost, _)| *lost == 0), "{done:?}");
+        assert!(done.iter().map(|(_, pauses)| pauses).sum::<u64>() > 0, "{done:?}");
+    });
+    assert_eq!(counter(&receiver, "link_rx_dropped"), 0);
+    assert_eq!(counter(&receiver, "socket_rx_overrun"), 0);
+}
+
+#[test]
+fn a_lossless_port_on_sockets_pauses_its_peers_and_loses_nothing() {
+    incast_over_sockets(0);
+}
+
+#[test]
+fn a_lossless_port_on_sockets_loses_nothing_when_everybody_waits_for_a_core() {
+    incast_over_sockets(2 * std::thread::available_parallelism().map_or(2, usize::from));
+}
+
+#[test]
+fn a_port_on_sockets_refuses_a_headroom_that_is_too_small() {
+    let link = "rate=5Gb/s,pfc=3,xoff=50KB,headroom=30KB".parse().expect("a link");
+    let error = Device::open(&DeviceConfig { link, ..DeviceConfig::at(fresh_address()) }).expect_err("30 KB");
+    assert!(error.to_string().contains("`headroom` cannot be 30000"), "{error}");
 }
 
 #[test]

@@ -38,8 +38,13 @@ names! {
     }
 }
 
+/// The lowest rate to which RED of the HPCC authors is scaled. Below it `kmin` would be less than five packets of 4 KiB.
+/// Our choice.
+const LEAST_RED_RATE: Rate = Rate::from_gbps(5);
+
 /// RED as the HPCC authors set it: 100 and 400 KB for each 25 Gb/s, 20 %.
 fn red_of_hpcc(rate: Rate) -> Red {
+    let rate = rate.max(LEAST_RED_RATE);
     let scaled = |kilobytes: u64| (kilobytes as f64 * 1000.0 * rate.as_f64() / 25e9).round() as u64;
     Red { kmin: scaled(100), kmax: scaled(400), pmax: 0.2 }
 }
@@ -93,6 +98,36 @@ const NVIDIA: Reaction = Reaction {
 };
 
 impl Preset {
+    /// The rate of the ports that the parameters are published for; `None` for those that follow the rate of the port.
+    const fn made_for(self) -> Option<Rate> {
+        match self {
+            Self::Paper | Self::PaperStrawman | Self::Ns3Rdma => Some(Rate::from_gbps(40)),
+            Self::HpccSim | Self::Nvidia => Some(Rate::from_gbps(25)),
+            Self::Laptop => None,
+        }
+    }
+
+    /// What to know before the preset is used at a port of rate `rate`; `None` if it suits the port.
+    ///
+    /// Parameters are taken to suit ports of a quarter of the rate that they are published for, or more.
+    #[must_use]
+    pub fn advice(self, rate: Rate) -> Option<String> {
+        if self == Self::PaperStrawman {
+            return Some(
+                "preset paper-strawman shows how parameters that do not fit behave: its flows swing, and leave up to a \
+                 third of the port unused; preset=paper has those that are recommended"
+                    .to_owned(),
+            );
+        }
+        let made_for = self.made_for()?;
+        (rate.bits_per_second() < made_for.bits_per_second() / 4).then(|| {
+            format!(
+                "preset {self} is made for ports of {made_for} whose NICs react within microseconds; programs share a port \
+                 of {rate} better with preset=laptop"
+            )
+        })
+    }
+
     /// The parameters, for a port of rate `rate`.
     ///
     /// # The laptop preset
@@ -107,9 +142,10 @@ impl Preset {
     /// * Amounts: B, R_AI and RED's lengths grow with the rate of the port, so that ports of any rate behave alike.
     ///   B is what the port carries in 20 ms, which is the paper's 2 ms in that longer time. R_AI is a 500th of the
     ///   port, twice the paper's share: T is ten times as long, and flows that start late would wait otherwise.
-    /// * RED: `kmin` is 20 us and `kmax` 2 ms of the port's rate (250 KB at 1 Gb/s), `pmax` 20 %. With these, up to 16
-    ///   flows rest in the linear part of RED at 1 to 10 Gb/s, with packets of 1 to 4 KiB, and by the fluid model the
-    ///   queue rests there, rather than to swing, if the loop takes 100 us.
+    /// * RED: `kmin` is 0.5 ms and `kmax` 2.5 ms of the port's rate (62.5 and 312.5 KB at 1 Gb/s), `pmax` 20 %. A sender
+    ///   that waited for a core sends what it missed in a burst; `kmin` leaves room for that. Up to 16 flows rest in the
+    ///   linear part of RED at 1 to 10 Gb/s, with packets of 1 to 4 KiB. By the fluid model the queue rests there, and does
+    ///   not swing, if the loop takes 100 us.
     ///
     /// A late flow comes within 10 % of its share in 0.4 s: ten times the paper's time scale.
     #[must_use]
@@ -184,8 +220,8 @@ fn laptop(rate: Rate) -> Settings {
         },
         roce_np: Notification { min_time_between_cnps: 500, ..NOTIFICATION },
         red: Red {
-            kmin: (bytes_per_second * 20e-6) as u64,
-            kmax: (bytes_per_second * 2e-3) as u64,
+            kmin: (bytes_per_second * 0.5e-3) as u64,
+            kmax: (bytes_per_second * 2.5e-3) as u64,
             pmax: 0.2,
         },
     }

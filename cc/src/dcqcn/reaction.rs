@@ -17,7 +17,7 @@ const ONE_BY_ONE: u64 = 64;
 /// the rate has climbed back to that of the port, the limiter goes, and alpha begins anew with the next CNP.
 ///
 /// Alpha decays, and the timer expires, as of the time given with the next call, whenever that is: nobody has to call
-/// while the flow is idle. [`ReactionPoint::poll_timeout`] is for who waits to send and wants to know when the rate
+/// while the flow is idle. [`ReactionPoint::poll_timeout`] is for callers that wait to send and want to know when the rate
 /// changes.
 #[derive(Clone, Debug)]
 pub struct ReactionPoint {
@@ -36,7 +36,7 @@ struct Limiter {
     alpha_since: Instant,
     /// A CNP came in the running period of alpha; used if alpha's updates are periodic.
     alpha_cnp: bool,
-    /// When the timer expires; `None` if there is none.
+    /// When the timer expires; `None` if it is off.
     next_increase: Option<Instant>,
     /// Expiries of the timer since the last cut (T of the paper).
     timer_stage: u32,

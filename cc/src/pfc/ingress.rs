@@ -66,7 +66,7 @@ impl Ingress {
         self.classes.get_mut(usize::from(priority))?.as_mut()
     }
 
-    /// A packet arrived. A priority without thresholds is none of this buffer's business.
+    /// A packet arrived. Priorities without thresholds are not counted here.
     ///
     /// # Errors
     ///

@@ -1,7 +1,9 @@
 //! What a port counts, and why it drops.
 
+use cc::pfc::PRIORITIES;
 use qp::queue_pair::PacketDrop;
 use qp::wire::WireError;
+use std::time::Duration;
 
 /// Declares the reasons once: the enum, its names and the counters.
 macro_rules! reasons {
@@ -104,6 +106,27 @@ impl From<PacketDrop> for DropReason {
     }
 }
 
+/// Pauses of one priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PriorityPauses {
+    /// Pauses received that named it, ends of pauses included.
+    pub rx_pause: u64,
+    /// For how long peers have had it paused, without pauses that last. Pauses of several peers add up.
+    pub rx_pause_duration: Duration,
+    /// Pauses that ended.
+    pub rx_pause_transition: u64,
+    /// Pauses sent that named it, ends of pauses included.
+    pub tx_pause: u64,
+}
+
+impl PriorityPauses {
+    /// [`rx_pause_duration`](Self::rx_pause_duration) in whole microseconds.
+    #[must_use]
+    pub fn rx_pause_duration_us(&self) -> u64 {
+        u64::try_from(self.rx_pause_duration.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
 /// Declares the counters that are not of drops once: fields, names and what they mean.
 macro_rules! port_counters {
     ($($(#[doc = $doc:literal])* $field:ident,)*) => {
@@ -111,12 +134,18 @@ macro_rules! port_counters {
         #[derive(Clone, Debug)]
         pub struct PortCounters {
             drops: [u64; DropReason::ALL.len()],
+            /// Pauses of each priority.
+            pub pauses: [PriorityPauses; PRIORITIES],
             $($(#[doc = $doc])* pub $field: u64,)*
         }
 
         impl Default for PortCounters {
             fn default() -> Self {
-                Self { drops: [0; DropReason::ALL.len()], $($field: 0,)* }
+                Self {
+                    drops: [0; DropReason::ALL.len()],
+                    pauses: [PriorityPauses::default(); PRIORITIES],
+                    $($field: 0,)*
+                }
             }
         }
 

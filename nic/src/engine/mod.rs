@@ -31,7 +31,7 @@ mod srq;
 mod transmit;
 mod turns;
 
-pub use counters::{DropReason, PortCounters};
+pub use counters::{DropReason, PortCounters, PriorityPauses};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;
 pub use modify::ModifyQpError;

@@ -282,7 +282,10 @@ impl Engine {
             Gate::Credit { remote, peer, vl } => {
                 self.transmit_on_credit(now, index, (remote, peer, vl), buf, max_packets, limit)
             }
-            Gate::Shut => None,
+            Gate::Shut => {
+                self.pass_call(index);
+                None
+            }
             Gate::Open if is_reliable => self.transmit_reliable(now, index, buf, max_packets, limit),
             Gate::Open => self.transmit_unacked(now, index, buf, max_packets, limit),
             Gate::Drop => {

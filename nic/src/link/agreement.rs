@@ -1,4 +1,4 @@
-//! What a link configuration makes of the engine: the rate of the port, and what it says and does between rnic peers.
+//! The engine's settings that follow from a link configuration: the rate of the port, and what it does between rnic peers.
 
 use super::{LinkProfile, Model};
 use crate::engine::{CreditSetup, PartnerSetup, RateConfig};
@@ -35,7 +35,7 @@ const PAUSE_RATE: Rate = Rate::from_gbps(10);
 /// Where packets wait before they are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Buffer {
-    /// In a socket, whose kernel grants so many bytes.
+    /// In a socket, with this many bytes of receive buffer.
     Socket(u32),
     /// In a simulation: at the end of a cable.
     Cable,
@@ -60,18 +60,29 @@ impl LinkProfile {
         if self.watchdog != WatchdogConfig::default() {
             setup.watchdog = self.watchdog;
         }
-        if self.thresholds.iter().any(Option::is_some) {
+        if self.is_lossless() {
             setup.features |= Features::PAUSE;
         }
-        if self.model == Model::IbCredits {
+        // In front of the queue of a lossless port is the socket, which pauses do not guard: its peers send nothing that
+        // the socket has no room for.
+        let guards_socket = self.is_lossless() && matches!(buffer, Buffer::Socket(_));
+        if self.model == Model::IbCredits || guards_socket {
             setup.features |= Features::CREDITS;
             setup.credits = Some(self.credits(buffer));
         }
         setup
     }
 
+    /// Whether peers are told to pause some priority.
+    fn is_lossless(&self) -> bool {
+        self.thresholds.iter().any(Option::is_some)
+    }
+
     fn credits(&self, buffer: Buffer) -> CreditSetup {
-        let emulated = self.rate.map(|_| u32::try_from(self.buffer).unwrap_or(u32::MAX));
+        // On Ethernet credit guards the socket alone; pauses guard the queue behind it.
+        let guarded = self.rate.filter(|_| self.model == Model::IbCredits);
+        let emulated = guarded.map(|_| u32::try_from(self.buffer).unwrap_or(u32::MAX));
+        let counts_packets = self.emulates() && self.model == Model::IbCredits;
         let lanes = self.vls.max(1);
         let (said, reserve) = match buffer {
             Buffer::Socket(bytes) => (SAID, bytes - without_reserve(bytes)),
@@ -96,7 +107,7 @@ impl LinkProfile {
                 },
                 SOCKET_BLOCK,
                 Counting::DatagramCharge,
-                if self.emulates() { Counting::DatagramCharge } else { Counting::TrainCharge },
+                if counts_packets { Counting::DatagramCharge } else { Counting::TrainCharge },
                 SOCKET_ON_FREE,
             ),
             Buffer::Cable => (
@@ -124,7 +135,7 @@ impl LinkProfile {
     }
 }
 
-/// So many packets of the buffer are kept for partners that come anew. Our choice: a stock buffer has 40 or so, and a program
+/// Packets of the buffer that are kept for new partners. Our choice: a stock buffer has 40 or so, and a program
 /// that ended badly is seldom started again more often in the time that its credit takes to come back.
 const NEWCOMERS: u16 = 4;
 

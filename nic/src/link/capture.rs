@@ -2,7 +2,7 @@
 //!
 //! A program above a UDP socket sees no IP header, so the capture makes one: addresses, ports, TOS, time to live and
 //! identification are those that the packet has or will have, the rest follows from them. Packets are stored without
-//! a link layer (LINKTYPE_RAW), because there is none that could be known. Notes of the layers become comments.
+//! a link layer (LINKTYPE_RAW), because the link layer is not known. Notes of the layers become comments.
 
 mod headers;
 mod pcapng;

@@ -86,8 +86,8 @@ pub struct LinkConfig {
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// Bytes of the queue in front of the port, of all priorities together; lossless priorities have their own
-    /// (`xoff` and `headroom`, for each peer). `None` for what the port carries in 1 ms, but at least four times `kmax`, if
-    /// packets are marked, and two of the largest packets.
+    /// (`xoff` and `headroom`, for each peer). `None` for what the port carries in 1 ms, but at least four times `kmax` if
+    /// packets are marked, 1 MB with congestion control, and two of the largest packets.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub buffer: Option<u64>,
     /// How long a packet is on the cable to this port, as in `10 us`, beyond the time that it takes anyway.
@@ -110,17 +110,24 @@ pub struct LinkConfig {
     /// The lossless priorities, 0 to 7: peers are told to pause before packets of these would be lost.
     #[serde(deserialize_with = "from_file")]
     pub pfc: Vec<u8>,
-    /// Bytes from one peer in the queue, of one priority, above which it is told to pause. `None` for half of the buffer.
+    /// Bytes from one peer in the queue, of one priority, above which it is told to pause. `None` for half of the buffer, but
+    /// at most half of what a peer has on the way by default (186,368 bytes): a peer whose window waits in the queue is
+    /// paused.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xoff: Option<u64>,
     /// Bytes at which a peer that pauses may go on. `None` for a packet of the largest size less than `xoff`, as Linux'
     /// mlx5 driver sets it.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xon: Option<u64>,
-    /// Bytes beyond `xoff` for what arrives before the pause takes effect. `None` for what `rate`, `cable_m`, `delay` and
-    /// the largest packet make necessary, and a peer that sends the train to its end that it has begun
-    /// ([`cc::pfc::Span`], [`cc::train_bytes`]). A peer that is a program reacts when it gets to run: for
-    /// 100 us at 5 Gb/s that takes 62,500 bytes more.
+    /// Bytes beyond `xoff`, for each peer, for what arrives before the pause takes effect.
+    ///
+    /// A peer that is a program reacts when it gets to run. So on sockets the bound is not a time: link credit lets peers
+    /// have no more on the way than the receive buffer of the socket holds, and the headroom has room for all of it. That is
+    /// the default, and a smaller headroom is refused: a lossless priority loses nothing.
+    ///
+    /// In a simulation any headroom is taken, so that a lab can show what too little does. The default there is what
+    /// `rate`, `cable_m`, `delay` and the largest packet make necessary for a peer that finishes its train
+    /// ([`cc::pfc::Span`], [`cc::train_bytes`]), and two windows that a peer may send at once.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub headroom: Option<u64>,
     /// The length of the cable in metres, for `headroom` only. The default of 200 m is 1 us, the time that a packet is on

@@ -1,13 +1,14 @@
-//! A port and a cable that are not there: what arrives behaves as if it had passed them.
+//! An emulated port and cable: packets arrive as if they had passed both.
 //!
 //! [`Emulation`] stands where packets come in, behind the fault rules, which are the wire. To the engine it is the egress
 //! queue of the switch port in front of this NIC, and the cable to it: packets are late by the delay of the cable, wait
 //! in queues by priority, are dropped where the buffer is full, leave at the rate of the port, are marked as having met
 //! congestion, and make the port tell its peers to pause.
 //!
-//! Its clock is arithmetic. When a packet leaves follows from when the one before it left, to the fraction of a
-//! nanosecond, not from when somebody looked; who looks late finds all that has left meanwhile, marked by the queue as it
-//! was then.
+//! Its clock is arithmetic. A packet leaves when the line has carried it, to the fraction of a nanosecond, not when a
+//! thread gets to look. A packet enters the queue when it arrived, not when it was read: the kernel stamps datagrams on
+//! arrival, and a process that was not scheduled for some milliseconds works through them at the times of their stamps. So
+//! a late thread does not see a burst where there was a stream, and marks and drops follow from the queue as it was.
 
 mod clock;
 mod pauses;
@@ -41,19 +42,46 @@ const LINK_OPCODES: std::ops::RangeInclusive<u8> = 0xc0..=0xc1;
 /// The most bytes on the cable, as for packets that fault rules delay.
 const MAX_ON_CABLE: u64 = 64 << 20;
 
-/// Arrivals that are remembered until somebody asks. Nobody lets more come between two questions: they would fill the
-/// largest window of 15 lanes (131,072 bytes each) with the smallest of packets.
+/// Arrivals that are kept for [`Emulation::poll_entered`]: as many of the smallest packets as fill the largest windows of 15
+/// lanes, 131,072 bytes each.
 const MAX_ENTERED: usize = 15 * 131_072 / 64;
+
+/// What a link counted for one priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PriorityStats {
+    /// Packets that left.
+    pub packets: u64,
+    /// Bytes that left, as they count on Ethernet.
+    pub bytes: u64,
+    /// Packets that were marked as having met congestion.
+    pub marked: u64,
+    /// Packets that were dropped because the buffer was full: the priority is lossy.
+    pub cong_discard: u64,
+    /// Packets that were dropped because the headroom was full: the priority is lossless.
+    pub buf_discard: u64,
+    /// Packets that were dropped because their service level has no lane, or for want of memory.
+    pub other_discard: u64,
+}
+
+impl PriorityStats {
+    /// Packets that were dropped, for any reason.
+    #[must_use]
+    pub const fn discards(&self) -> u64 {
+        self.cong_discard + self.buf_discard + self.other_discard
+    }
+}
 
 /// What a link counted and how full it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmulationStats {
     /// Bytes in the queue, the packet that leaves included.
     pub queue_bytes: u64,
-    /// The most that there ever were.
+    /// The highest value of `queue_bytes` so far.
     pub queue_bytes_max: u64,
     /// Bytes in the queue by priority.
     pub queue: [u64; PRIORITIES],
+    /// What was counted for each priority.
+    pub priorities: [PriorityStats; PRIORITIES],
     /// Packets that were marked as having met congestion.
     pub marked: u64,
     /// Packets that were dropped because the buffer was full, or because there is no lane for their service level.
@@ -72,7 +100,7 @@ pub struct EmulationStats {
 /// A packet that came to the queue of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Who sent it.
+    /// The address of its sender.
     pub src: IpAddr,
     /// Its UDP source port.
     pub src_port: u16,
@@ -102,11 +130,15 @@ pub struct Emulation {
     delay: Duration,
     cable: VecDeque<Flying>,
     on_cable: u64,
-    /// The latest time seen: threads may come in another order than they looked at the clock.
+    /// The latest time seen. Threads may take the lock in another order than they read the clock.
     latest: Option<Instant>,
     /// Packets in the datagram at hand.
     train: u32,
-    /// `None` where nobody asks.
+    /// When the datagram at hand arrived; `None` if it arrives now.
+    arrived: Option<Instant>,
+    /// When the latest packet arrived. Packets of several sockets may be read in another order.
+    last_arrival: Option<Instant>,
+    /// `None` unless link credit guards the queue.
     entered: Option<VecDeque<Entered>>,
     /// What drops packets, for captures.
     name: Arc<str>,
@@ -127,13 +159,15 @@ impl Emulation {
             on_cable: 0,
             latest: None,
             train: 1,
+            arrived: None,
+            last_arrival: None,
             entered,
             name: "link".into(),
             dropped: 0,
         })
     }
 
-    /// What was counted, and how full the queue was when somebody looked last.
+    /// Counters, and the length of the queue as of the last packet or timeout.
     #[must_use]
     pub fn stats(&self) -> EmulationStats {
         let stats = self.egress.as_ref().map(Egress::stats).unwrap_or_default();
@@ -145,18 +179,26 @@ impl Emulation {
         self.egress.as_mut().map(Egress::take_peak)
     }
 
-    /// Says how many packets arrived in the datagram whose packets come now.
-    pub const fn set_train(&mut self, packets: u32) {
-        self.train = packets;
+    /// Describes the datagram whose packets come next: how many they are, and when it arrived. `None` for packets that
+    /// arrive when they are handled.
+    pub const fn set_datagram(&mut self, packets: u32, arrived: Option<Instant>) {
+        (self.train, self.arrived) = (packets, arrived);
     }
 
-    /// A packet that came to the queue since the last question, with `ib-credits`: credit for it is given back when it
-    /// leaves, or now if it was dropped. The oldest are forgotten if nobody asks for long.
+    /// Whether link credit guards the queue of this port ([`Model::IbCredits`]), rather than the socket in front of it.
+    #[must_use]
+    pub const fn holds_credit(&self) -> bool {
+        self.entered.is_some()
+    }
+
+    /// The next packet that entered the queue, with `ib-credits`. Its credit returns when it leaves, or at once if it was
+    /// dropped. Beyond a bound the oldest are forgotten.
     pub fn poll_entered(&mut self) -> Option<Entered> {
         self.entered.as_mut()?.pop_front()
     }
 
-    /// A pause frame that a peer is to be sent. Wanted after packets came and after timeouts, until there is none.
+    /// The next pause frame to send, and the peer that it goes to. Call it after packets arrived and after timeouts, until it
+    /// returns `None`.
     pub fn poll_pause(&mut self, now: Instant) -> Option<(IpAddr, PauseFrame)> {
         self.egress.as_mut()?.poll_pause(now)
     }
@@ -235,10 +277,14 @@ impl Layer for Emulation {
 
     fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
         let now = self.not_before(now);
-        self.advance(now, out);
+        let at = self.arrived.map_or(now, |arrived| arrived.min(now));
+        let at = self.last_arrival.map_or(at, |last| last.max(at));
+        self.last_arrival = Some(at);
+        // What leaves after this packet arrives stays in the queue with it, even if that is in the past by now.
+        self.advance(at, out);
         let train = self.train;
         if self.delay.is_zero() {
-            self.arrive(now, train, frame, out);
+            self.arrive(at, train, frame, out);
             return;
         }
         let bytes = frame.bytes.len() as u64;
@@ -249,7 +295,7 @@ impl Layer for Emulation {
             return;
         }
         self.on_cable += bytes;
-        self.cable.push_back(Flying { due: now + self.delay, train, frame });
+        self.cable.push_back(Flying { due: at + self.delay, train, frame });
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -138,6 +138,13 @@ impl Receiver {
         }
     }
 
+    /// Has the kernel stamp what arrives from now on. Where it refuses, nothing is stamped.
+    pub(super) fn stamp_arrivals(&self) {
+        if let Err(error) = sys::set_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1) {
+            tracing::debug!(%error, "datagrams are not stamped on arrival: they arrive when they are read");
+        }
+    }
+
     /// Bytes of the receive buffer that waiting datagrams take up now.
     pub(super) fn backlog(&self) -> io::Result<u32> {
         sys::mem_info(self.socket.as_fd()).map(|info| info.charged)

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 use thiserror::Error;
 
 /// A UDP datagram, merged or not, is no longer than this.
@@ -32,6 +33,7 @@ pub struct RecvBatch {
     buffer: Box<[u8]>,
     stride: usize,
     filled: usize,
+    stamped: bool,
     pub(super) dropped: u64,
 }
 
@@ -51,6 +53,7 @@ impl RecvBatch {
             buffer: vec![0; slots * stride].into(),
             stride,
             filled: 0,
+            stamped: false,
             dropped: 0,
         }
     }
@@ -65,6 +68,17 @@ impl RecvBatch {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Whether the kernel stamps what it receives.
+    #[must_use]
+    pub const fn is_stamped(&self) -> bool {
+        self.stamped
+    }
+
+    /// The sockets that are read into it have stamps switched on.
+    pub(crate) const fn expect_stamps(&mut self) {
+        self.stamped = true;
     }
 
     /// Receives into the slots; returns how many were filled.
@@ -115,6 +129,9 @@ pub struct Datagram<'a> {
     pub ttl: u8,
     /// IPv6 flow label, 20 bits; 0 with IPv4, and if the kernel does not tell.
     pub flow_label: u32,
+    /// When the kernel received it, by the wall clock, since the UNIX epoch; `None` unless stamps are switched on. Of
+    /// merged packets, that of the first.
+    pub stamp: Option<Duration>,
     /// Whether bytes, or what the kernel says about them, were lost for lack of room: drop it.
     pub truncated: bool,
 }
@@ -142,10 +159,22 @@ fn number(data: &[u8]) -> Option<u32> {
     }
 }
 
+/// Reads a `timespec` of 64 bits.
+fn time(data: &[u8]) -> Option<Duration> {
+    let (seconds, rest) = data.split_first_chunk::<8>()?;
+    let seconds = u64::try_from(i64::from_ne_bytes(*seconds)).ok()?;
+    let nanos = u32::try_from(i64::from_ne_bytes(*rest.first_chunk()?)).ok()?;
+    (nanos < 1_000_000_000).then(|| Duration::new(seconds, nanos))
+}
+
 fn describe<'a>((slot, part): (&'a Slot, &'a [u8])) -> Datagram<'a> {
     let bytes = &part[..slot.len.min(part.len())];
-    let (mut tos, mut ttl, mut flow_label, mut segment) = (0, 0, 0, 0);
+    let (mut tos, mut ttl, mut flow_label, mut segment, mut stamp) = (0, 0, 0, 0, None);
     for (level, kind, data) in slot.control.messages() {
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+            stamp = time(data);
+            continue;
+        }
         let Some(value) = number(data) else { continue };
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => tos = value as u8,
@@ -158,5 +187,5 @@ fn describe<'a>((slot, part): (&'a Slot, &'a [u8])) -> Datagram<'a> {
     }
     let segment_size = if segment == 0 { bytes.len().max(1) } else { segment };
     let (source, truncated) = (slot.source.get(), slot.truncated);
-    Datagram { bytes, segment_size, source, tos, ttl, flow_label, truncated }
+    Datagram { bytes, segment_size, source, tos, ttl, flow_label, stamp, truncated }
 }

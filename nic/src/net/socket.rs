@@ -376,6 +376,11 @@ impl RoceSocket {
         self.receiver.recv(batch)
     }
 
+    /// Has the kernel stamp datagrams when they arrive ([`Datagram::stamp`](super::Datagram::stamp)).
+    pub(crate) fn stamp_arrivals(&self) {
+        self.receiver.stamp_arrivals();
+    }
+
     /// How many datagrams the kernel has dropped so far, asked anew of the receiving socket where the kernel can
     /// tell without a next datagram.
     #[must_use]

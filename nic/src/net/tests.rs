@@ -61,6 +61,29 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
+#[test]
+fn datagrams_are_stamped_when_they_arrive_if_that_is_asked_for() {
+    let (from, to) = v4_pair(|_| {});
+    let mut batch = RecvBatch::new(1);
+    let send = || assert_eq!(from.send_train(&Way::to(to.ip()), 100, &[1; 100]).unwrap(), Sent::All);
+    send();
+    receive(&to, &mut batch);
+    assert_eq!(batch.datagrams().next().unwrap().stamp, None);
+    to.stamp_arrivals();
+    let since_epoch = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    // The kernel begins to stamp a little later, and until then stamps what is read.
+    let stamped_on_arrival = (0..1000).any(|_| {
+        let before = since_epoch();
+        send();
+        let after = since_epoch();
+        std::thread::sleep(Duration::from_millis(10));
+        receive(&to, &mut batch);
+        let stamp = batch.datagrams().next().unwrap().stamp.expect("a stamp");
+        (before..=after).contains(&stamp)
+    });
+    assert!(stamped_on_arrival, "stamps are those of reading");
+}
+
 fn train_arrives_whole(from: &RoceSocket, to: &RoceSocket) {
     let (segment, tos) = (4116, 0b0110_1011); // DSCP 26, CE
     let train = pattern(14 * segment + 100);

@@ -1,9 +1,13 @@
 //! Room for others on the processor.
 //!
-//! Programs written for hardware poll without end. On a host with fewer processors than pollers, one that waits holds the processor
-//! that its peer needs to answer, for a whole time slice of some milliseconds. So a poller that has found nothing for
-//! a while offers its processor to others. Alone it gets it back within a microsecond, and among pollers of this kind soon. Beside a
-//! program that computes it loses a slice each time: then it becomes rarer with its offers.
+//! Programs written for hardware poll without end. On a host with fewer processors than pollers, a poller that waits
+//! holds the processor that its peer needs to answer, for a whole time slice of some milliseconds. So a poller that has
+//! found nothing for a while yields its processor. Alone it gets the processor back within a microsecond, and among
+//! pollers of this kind soon.
+//!
+//! Beside a program that computes, a yield costs a time slice: the scheduler takes it as the end of the poller's turn. A
+//! sleep does not: the scheduler owes a thread that slept its share, and lets it run as soon as it wakes. So a poller that
+//! lost a slice to a yield naps for a while instead.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,35 +17,42 @@ use std::time::{Duration, Instant};
 /// a receiver reach 89 % of the link's rate with 4, 63 to 82 % with 12, 55 % with 24, 39 % without offers.
 const SHORTEST: u32 = 12;
 
-/// Empty turns before an offer to those who give nothing back: about 40 us.
-const LONGEST: u32 = 64;
+/// How long a nap is. Timers of Linux have 50 us of slack, which come on top. Paced senders make up for it.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Naps after the first yield that cost a slice; twice as many after each further one, up to [`MOST_NAPS`]: some 10 ms
+/// to half a second.
+const NAPS: u32 = 128;
+const MOST_NAPS: u32 = 4096;
 
 /// An offer that took longer went to somebody who kept the processor for as long as it could: time slices of Linux are
 /// 3 ms.
 const TAKEN: Duration = Duration::from_millis(1);
-
-/// Offers that went well before they are made sooner again.
-const PROBATION: u32 = 64;
 
 /// When to offer the processor. Several threads may spoil the counts, which costs an offer more or less.
 #[derive(Debug)]
 pub(super) struct Courtesy {
     /// Turns in a row in which nothing happened.
     idle: AtomicU32,
-    /// So many of them make an offer.
-    patience: AtomicU32,
-    /// Offers in a row that went well.
-    good: AtomicU32,
+    /// Naps that are left before the next yield.
+    naps: AtomicU32,
+    /// Naps that the next yield costs if it loses a slice.
+    next_naps: AtomicU32,
 }
 
 impl Courtesy {
     pub(super) fn new() -> Self {
-        Self { idle: AtomicU32::new(0), patience: AtomicU32::new(SHORTEST), good: AtomicU32::new(0) }
+        Self { idle: AtomicU32::new(0), naps: AtomicU32::new(0), next_naps: AtomicU32::new(NAPS) }
     }
 
     /// After a turn: whether anything happened in it. Gives the processor to others if nothing has for a while.
     pub(super) fn after_turn(&self, happened: bool) {
-        if self.is_due(happened) {
+        if !self.is_due(happened) {
+            return;
+        }
+        if self.naps() {
+            std::thread::sleep(NAP);
+        } else {
             let before = Instant::now();
             std::thread::yield_now();
             self.learn(before.elapsed());
@@ -51,21 +62,25 @@ impl Courtesy {
     fn is_due(&self, happened: bool) -> bool {
         let idle = if happened { 0 } else { self.idle.load(Ordering::Relaxed).saturating_add(1) };
         self.idle.store(idle, Ordering::Relaxed);
-        idle > self.patience.load(Ordering::Relaxed)
+        idle > SHORTEST
     }
 
-    /// Takes in how long an offer took.
+    /// Whether to nap this time, rather than yield.
+    fn naps(&self) -> bool {
+        let left = self.naps.load(Ordering::Relaxed);
+        self.naps.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
+    }
+
+    /// Takes in how long a yield took.
     fn learn(&self, took: Duration) {
-        let patience = self.patience.load(Ordering::Relaxed);
-        let good = if took >= TAKEN { 0 } else { self.good.load(Ordering::Relaxed) + 1 };
-        if good == 0 {
-            self.patience.store((patience * 2).min(LONGEST), Ordering::Relaxed);
-            // The next offer is as far away as if something had happened.
-            self.idle.store(0, Ordering::Relaxed);
-        } else if good >= PROBATION {
-            self.patience.store((patience / 2).max(SHORTEST), Ordering::Relaxed);
+        let next = self.next_naps.load(Ordering::Relaxed);
+        if took >= TAKEN {
+            self.naps.store(next, Ordering::Relaxed);
+            self.next_naps.store((next * 2).min(MOST_NAPS), Ordering::Relaxed);
+        } else if next > NAPS {
+            self.next_naps.store(next - 1, Ordering::Relaxed);
         }
-        self.good.store(if good >= PROBATION { 0 } else { good }, Ordering::Relaxed);
     }
 }
 
@@ -79,6 +94,11 @@ mod tests {
         (1..10_000).find(|_| courtesy.is_due(false)).expect("an offer")
     }
 
+    /// Naps until the next yield.
+    fn naps(courtesy: &Courtesy) -> u32 {
+        (0..10_000).find(|_| !courtesy.naps()).expect("a yield")
+    }
+
     #[test]
     fn offers_begin_after_some_empty_turns_and_go_on_until_something_happens() {
         let courtesy = Courtesy::new();
@@ -88,17 +108,19 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_its_slice_offers_less_often_and_recovers() {
+    fn a_yield_that_costs_a_slice_is_followed_by_naps() {
         let courtesy = Courtesy::new();
+        assert_eq!(naps(&courtesy), 0);
+        courtesy.learn(TAKEN / 2);
+        assert_eq!(naps(&courtesy), 0, "among pollers of its kind it yields");
         courtesy.learn(TAKEN);
-        assert_eq!(turns(&courtesy), 2 * SHORTEST + 1);
-        (0..20).for_each(|_| courtesy.learn(3 * TAKEN));
-        assert_eq!(turns(&courtesy), LONGEST + 1);
-        (0..PROBATION - 1).for_each(|_| courtesy.learn(Duration::from_micros(30)));
-        assert_eq!(turns(&courtesy), LONGEST + 1, "not yet");
-        courtesy.learn(Duration::from_micros(30));
-        assert_eq!(turns(&courtesy), LONGEST / 2 + 1);
-        (0..20 * PROBATION).for_each(|_| courtesy.learn(Duration::ZERO));
-        assert_eq!(turns(&courtesy), SHORTEST + 1);
+        assert_eq!((naps(&courtesy), naps(&courtesy)), (NAPS, 0));
+        courtesy.learn(3 * TAKEN);
+        assert_eq!(naps(&courtesy), 2 * NAPS);
+        (0..20).for_each(|_| courtesy.learn(TAKEN));
+        assert_eq!(naps(&courtesy), MOST_NAPS);
+        (0..MOST_NAPS).for_each(|_| courtesy.learn(Duration::from_micros(30)));
+        courtesy.learn(TAKEN);
+        assert_eq!(naps(&courtesy), NAPS, "yields that go well are believed again");
     }
 }

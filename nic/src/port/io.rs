@@ -150,6 +150,14 @@ impl Io {
         }
     }
 
+    /// Has the kernel stamp datagrams when they arrive. Where it cannot, they arrive when they are read.
+    pub(super) fn stamp_arrivals(&mut self) {
+        if let Self::Udp(udp) = self {
+            udp.socket.stamp_arrivals();
+            udp.batch.expect_stamps();
+        }
+    }
+
     /// Becomes a member of a multicast group. In a simulation the engine's own table says who is.
     pub(super) fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
         match self {

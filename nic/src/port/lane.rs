@@ -5,13 +5,14 @@ use super::throttle::{SocketBuffer, Throttle, bytes_of};
 use crate::engine::{Arrival, Departure, Engine, Membership, ResourceError};
 use crate::error::Error;
 use crate::link::emulation::{Emulation, EmulationStats};
+use crate::link::faults::FaultLayer;
 use crate::link::{Direction, Fate, Frame, FrameRef, LinkProfile, LinkStack, Now};
 use crate::net::{Datagram, RecvBatch, RecvError};
 use qp::wire::{Flow, UDP_PORT};
 use qp::{Gid, Qpn};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Receive calls in one turn: 8 trains of 15 packets of 4 KiB are copied in about 50 us, the longest that a control
 /// call should have to wait.
@@ -90,6 +91,9 @@ impl Lane {
     pub(crate) fn set_link(&mut self, profile: &LinkProfile, now: Instant, seed: u64) {
         if let Some(emulation) = Emulation::new(profile, now, seed) {
             self.link.push_layer(emulation);
+            if profile.receiver_rate.is_none() {
+                self.io.stamp_arrivals();
+            }
         }
         self.throttle = profile.receiver_rate.map(|rate| Throttle::new(rate, now));
     }
@@ -228,21 +232,33 @@ impl Lane {
             throttle.note_empty();
         }
         *quiet = count == 0;
+        self.end_batch();
         count
     }
 
-    /// Takes in one packet of a simulation, through the link.
-    pub(crate) fn accept(&mut self, now: Instant, arrival: &Arrival, packet: &[u8]) {
+    /// Takes in one packet of a simulation, through the link, which arrived at `arrived`.
+    pub(crate) fn accept(&mut self, now: Instant, arrived: Instant, arrival: &Arrival, packet: &[u8]) {
         if self.throttle.is_some() {
             self.unread.put(arrival, packet);
             self.read(now);
             return;
         }
         let both = self.both_clocks(now);
-        if !self.link.transforms(Direction::Rx) {
+        if reads_give_credit(&mut self.link) {
             self.engine.note_datagram(now, arrival, packet, packet.len());
         }
+        if let Some(emulation) = self.link.layer_mut::<Emulation>() {
+            emulation.set_datagram(1, Some(arrived));
+        }
         take_in(&mut self.engine, &mut self.link, &mut self.incoming, both, arrival, packet);
+        self.end_batch();
+    }
+
+    /// What comes out of the layers of the link from now on arrives now.
+    fn end_batch(&mut self) {
+        if let Some(emulation) = self.link.layer_mut::<Emulation>() {
+            emulation.set_datagram(1, None);
+        }
     }
 
     /// A slow receiver of a simulation reads what it may.
@@ -295,10 +311,20 @@ impl Lane {
             });
             deliver(engine, link, incoming, now);
         }
-        // Whatever came in, now or before, may have filled the emulated port.
+        self.pause_peers(now);
+    }
+
+    /// Has peers pause, or go on: what came in, now or before, may have filled the emulated port, or begun a pause storm.
+    fn pause_peers(&mut self, now: Instant) {
         if let Some(emulation) = self.link.layer_mut::<Emulation>() {
             while let Some((peer, frame)) = emulation.poll_pause(now) {
                 self.engine.send_pause(now, peer, &frame);
+            }
+        }
+        let rate = self.engine.config().partner.rate;
+        if let Some(faults) = self.link.layer_mut::<FaultLayer>() {
+            while let Some((peer, frame)) = faults.poll_pause(now, rate) {
+                self.engine.send_pause(peer, &frame);
             }
         }
     }
@@ -461,23 +487,46 @@ fn take_in_all(
     batch: &RecvBatch,
     dst: IpAddr,
 ) {
+    let clocks = batch.is_stamped().then(|| (Instant::now(), SystemTime::now()));
     for datagram in batch.datagrams() {
         if datagram.truncated {
             engine.note_truncated();
             continue;
         }
         let first = arrival(&datagram, dst, 0);
-        if !link.transforms(Direction::Rx) {
+        if reads_give_credit(link) {
             engine.note_datagram(now.instant, &first, datagram.bytes, datagram.segment_size);
         }
         if let Some(emulation) = link.layer_mut::<Emulation>() {
-            emulation.set_train(u32::try_from(datagram.segments().len()).unwrap_or(u32::MAX));
+            let packets = u32::try_from(datagram.segments().len()).unwrap_or(u32::MAX);
+            let arrived = clocks.zip(datagram.stamp).map(|(clocks, stamp)| instant_of(clocks, stamp));
+            emulation.set_datagram(packets, arrived);
         }
         for (index, packet) in datagram.segments() {
             let arrival = Arrival { ident: u16::try_from(index).unwrap_or(u16::MAX), ..first };
             take_in(engine, link, incoming, now, &arrival, packet);
         }
     }
+}
+
+/// Whether credit for a packet comes back when it is read: unless its layers hold packets one by one, or an emulated port
+/// has credit for its own queue.
+fn reads_give_credit(link: &mut LinkStack) -> bool {
+    match link.layer_mut::<Emulation>() {
+        Some(emulation) => !emulation.holds_credit(),
+        None => !link.transforms(Direction::Rx),
+    }
+}
+
+/// The oldest stamp that is believed: beyond, somebody has set the clock.
+const OLDEST_STAMP: Duration = Duration::from_secs(1);
+
+/// When the kernel stamped a packet with `stamp`, a time since the UNIX epoch, by `clocks` that were read together.
+fn instant_of(clocks: (Instant, SystemTime), stamp: Duration) -> Instant {
+    let (now, wall) = clocks;
+    let wall = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let age = wall.saturating_sub(stamp);
+    if age > OLDEST_STAMP { now } else { now.checked_sub(age).unwrap_or(now) }
 }
 
 fn arrival(datagram: &Datagram<'_>, dst: IpAddr, index: usize) -> Arrival {
@@ -545,7 +594,7 @@ fn take_in(
 /// Hands the engine what came out of the link's layers.
 fn deliver(engine: &mut Engine, link: &mut LinkStack, incoming: &mut VecDeque<Frame>, now: Instant) {
     let mut emulation = link.layer_mut::<Emulation>();
-    let emulates = emulation.is_some();
+    let guarded = emulation.as_ref().map(|emulation| emulation.holds_credit());
     while let Some(entered) = emulation.as_mut().and_then(|emulation| emulation.poll_entered()) {
         engine.note_entered(now, &entered);
     }
@@ -559,10 +608,10 @@ fn deliver(engine: &mut Engine, link: &mut LinkStack, incoming: &mut VecDeque<Fr
             flow_label: frame.flow_label,
             ident: frame.ident,
         };
-        if emulates {
-            engine.note_left(&arrival, &frame.bytes);
-        } else {
-            engine.note_datagram(now, &arrival, &frame.bytes, frame.bytes.len());
+        match guarded {
+            Some(true) => engine.note_left(&arrival, &frame.bytes),
+            Some(false) => engine.note_sender(&arrival),
+            None => engine.note_datagram(now, &arrival, &frame.bytes, frame.bytes.len()),
         }
         let _ = engine.handle_datagram(now, &arrival, &frame.bytes);
     }

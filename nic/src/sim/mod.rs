@@ -107,6 +107,13 @@ impl Net {
         self.world.set_latency_of(&device.inner.port, latency);
     }
 
+    /// Has the program of a device not run for `time`, as when the scheduler gives its core to another. Its kernel receives
+    /// meanwhile: the packets are taken in afterwards, and an emulated link knows when each arrived. Nothing happens if the
+    /// device is of another network.
+    pub fn preempt(&self, device: &Device, time: Duration) {
+        self.world.preempt(&device.inner.port, time);
+    }
+
     /// Sets how fast devices that are made from now on send what nobody acknowledges: see
     /// [`DeviceConfig::unacked_rate`](crate::DeviceConfig::unacked_rate).
     pub fn set_unacked_rate(&self, rate: Option<u64>) {

@@ -10,7 +10,8 @@
 //!    what it does at that instant leaves together with the answers of its device.
 
 use super::agenda::{Air, Flying, Target, Timers};
-use crate::port::{Io, Lane, Port, SimPacket};
+use crate::engine::Engine;
+use crate::port::{Io, Port, SimPacket};
 use crate::queue::locked;
 use qp::wire::Arrival;
 use std::collections::HashMap;
@@ -41,6 +42,10 @@ struct Site {
     latency: Option<u64>,
     /// Whether it is among those to look at in the next step.
     awake: bool,
+    /// Until when its program does not get to run, in nanoseconds.
+    preempted: u64,
+    /// What its kernel received meanwhile, and when.
+    backlog: Vec<(u64, SimPacket)>,
 }
 
 /// Everything but time.
@@ -134,10 +139,21 @@ impl World {
 
     pub(super) fn set_latency_of(&self, port: &Arc<Port>, latency: Duration) {
         let mut state = self.sites();
-        let port = Arc::as_ptr(port);
-        if let Some(site) = state.sites.iter_mut().find(|site| site.port.as_ptr() == port) {
+        let number = state.site_of(port);
+        if let Some(site) = number.and_then(|number| state.sites.get_mut(number)) {
             site.latency = Some(nanos(latency));
             state.own_latencies = true;
+        }
+    }
+
+    /// Has the program of a device not run until `time` has passed.
+    pub(super) fn preempt(&self, port: &Arc<Port>, time: Duration) {
+        let until = self.present().saturating_add(nanos(time));
+        let mut state = self.sites();
+        let Some(number) = state.site_of(port) else { return };
+        if let Some(site) = state.sites.get_mut(number) {
+            site.preempted = site.preempted.max(until);
+            state.timers.set(number, Some(until));
         }
     }
 
@@ -185,6 +201,10 @@ impl World {
         awake.sort_unstable();
         for number in awake.drain(..) {
             let Some(port) = state.rest(number) else { continue };
+            if let Some(until) = state.preempted(number, nanos) {
+                state.timers.set(number, Some(until));
+                continue;
+            }
             let due = port.visit(|lane| {
                 if let Io::Sim(sim) = &mut lane.io {
                     sim.stirred = false;
@@ -212,9 +232,23 @@ impl World {
         for events in due.chunk_by(|(a, _), (b, _)| a == b) {
             let Some((number, _)) = events.first() else { continue };
             let Some(port) = state.sites.get(*number).and_then(|site| site.port.upgrade()) else { continue };
+            let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
+            if let Some(until) = state.preempted(*number, nanos) {
+                let wanted = |flying: &&Flying| port.visit(|lane| is_for(&lane.engine, flying));
+                let kept = packets().filter(wanted).map(|flying| (nanos, flying.packet.clone())).collect();
+                state.keep(*number, until, kept);
+                continue;
+            }
+            let backlog = state.sites.get_mut(*number).map(|site| std::mem::take(&mut site.backlog));
+            let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
             port.visit(|lane| {
-                for flying in events.iter().filter_map(|(_, slot)| state.air.get((*slot)?)) {
-                    accept(lane, now, flying);
+                for (arrived, packet) in backlog.iter().flatten() {
+                    lane.accept(now, self.at(*arrived), &packet.arrival, &packet.bytes);
+                }
+                for flying in packets() {
+                    if is_for(&lane.engine, flying) {
+                        lane.accept(now, now, &flying.packet.arrival, &flying.packet.bytes);
+                    }
                 }
                 lane.handle_timeout(now);
             });
@@ -232,15 +266,11 @@ impl World {
     }
 }
 
-/// A device takes in a packet; drops are counted there, by their reason.
-fn accept(lane: &mut Lane, now: Instant, flying: &Flying) {
-    let SimPacket { arrival, bytes } = &flying.packet;
-    let wanted = match flying.to {
+/// Whether a packet that reaches a device is for it.
+fn is_for(engine: &Engine, flying: &Flying) -> bool {
+    match flying.to {
         Target::Site(_) | Target::Address => true,
-        Target::Members | Target::Member(_) => lane.engine.is_member(arrival.dst),
-    };
-    if wanted {
-        lane.accept(now, arrival, bytes);
+        Target::Members | Target::Member(_) => engine.is_member(flying.packet.arrival.dst),
     }
 }
 
@@ -266,10 +296,35 @@ impl State {
     /// Adds the device of the next place.
     pub(super) fn add(&mut self, name: String, port: &Arc<Port>) {
         self.by_address.insert(port.address, self.sites.len());
-        self.sites.push(Site { name, port: Arc::downgrade(port), latency: None, awake: false });
+        self.sites.push(Site {
+            name,
+            port: Arc::downgrade(port),
+            latency: None,
+            awake: false,
+            preempted: 0,
+            backlog: Vec::new(),
+        });
         self.timers.add();
         // It may have timers from the beginning.
         self.wake(self.sites.len() - 1);
+    }
+
+    fn site_of(&self, port: &Arc<Port>) -> Option<usize> {
+        let port = Arc::as_ptr(port);
+        self.sites.iter().position(|site| site.port.as_ptr() == port)
+    }
+
+    /// Until when the program of a device does not run; `None` if it runs at `now`.
+    fn preempted(&self, number: usize, now: u64) -> Option<u64> {
+        self.sites.get(number).map(|site| site.preempted).filter(|until| *until > now)
+    }
+
+    /// Keeps packets for a device whose program does not run until then.
+    fn keep(&mut self, number: usize, until: u64, packets: Vec<(u64, SimPacket)>) {
+        if let Some(site) = self.sites.get_mut(number) {
+            site.backlog.extend(packets);
+            self.timers.set(number, Some(until));
+        }
     }
 
     /// Has the next step look at a device.

@@ -1,7 +1,7 @@
 //! What a header says of how a port is set up.
 
 use super::{Header, LinkHeader};
-use crate::link::{LinkConfig, Model};
+use crate::link::{LinkConfig, LinkProfile, Model};
 use cc::{Algorithm, Rate};
 use qp::Mtu;
 
@@ -14,7 +14,7 @@ impl Header {
         let configured = (*link != LinkConfig::default()).then(|| {
             let red = profile.red.clone().filter(|_| profile.rate.is_some());
             LinkHeader {
-                name: link_name(link, profile.buffer),
+                name: link_name(link, &profile),
                 rate: profile.rate.map(Rate::bits_per_second),
                 buffer: profile.rate.map(|_| profile.buffer),
                 kmin: red.as_ref().map(|red| red.kmin),
@@ -25,12 +25,12 @@ impl Header {
     }
 }
 
-fn link_name(link: &LinkConfig, buffer: u64) -> String {
+fn link_name(link: &LinkConfig, profile: &LinkProfile) -> String {
     let mut parts = vec![link.model.name().to_owned()];
     if let Some(rate) = link.rate {
         parts.push(rate.to_string());
         if link.model == Model::Ethernet {
-            parts.push(format!("buffer {} KB", buffer as f64 / 1e3));
+            parts.push(format!("buffer {} KB", profile.buffer as f64 / 1e3));
         }
     }
     if !link.delay.is_zero() {
@@ -41,7 +41,13 @@ fn link_name(link: &LinkConfig, buffer: u64) -> String {
     }
     if !link.pfc.is_empty() {
         let priorities: Vec<_> = link.pfc.iter().map(u8::to_string).collect();
-        parts.push(format!("pauses on priority {}", priorities.join(" and ")));
+        let xoff = profile.thresholds.iter().flatten().map(|of| of.xoff).next().unwrap_or_default();
+        // The buffer is that of lossy priorities: the queue of a lossless one is longer.
+        parts.push(format!(
+            "pauses each peer on priority {} above {} KB",
+            priorities.join(" and "),
+            xoff as f64 / 1e3
+        ));
     }
     parts.join(", ")
 }

@@ -404,7 +404,10 @@ fn a_header_says_how_the_port_is_set_up() {
     let header = of("rate=10Gb/s,buffer=1MB,delay=5us,pfc=3", "dcqcn:preset=paper,rpg_ai_rate=10");
     assert_eq!(header.cc.as_deref(), Some("dcqcn, preset paper, rpg_ai_rate=10"));
     let link = header.link.expect("a link");
-    assert_eq!(link.name, "ethernet, 10 Gb/s, buffer 1000 KB, delay 5µs, pauses on priority 3");
+    assert_eq!(
+        link.name,
+        "ethernet, 10 Gb/s, buffer 1000 KB, delay 5µs, pauses each peer on priority 3 above 186.368 KB"
+    );
     assert_eq!((link.rate, link.buffer), (Some(10_000_000_000), Some(1_000_000)));
     assert_eq!((link.kmin, link.kmax), (Some(5_000), Some(200_000)));
     let slow = of("ib-credits:receiver_rate=1Gb/s", "dctcp");

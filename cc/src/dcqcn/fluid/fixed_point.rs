@@ -24,7 +24,7 @@ pub struct FixedPoint {
 pub struct Saturation {
     /// The probability that the fixed point needs.
     pub p: f64,
-    /// The highest probability of the linear part; 0 if there is none (`kmin` and `kmax` are equal).
+    /// The highest probability of the linear part; 0 if it has no linear part (`kmin` and `kmax` are equal).
     pub pmax: f64,
     /// The length of the queue, in bytes, above which every packet is marked.
     pub kmax: u64,

@@ -390,7 +390,7 @@ fn run(settings: &Arc<Reaction>, events: &[Event], punctual: bool) -> Vec<(u64, 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whoever calls late finds what it would have found by calling in time.
+    /// A late call finds what a timely one would have found.
     #[test]
     fn being_called_late_changes_nothing(events in events()) {
         let settings = Arc::new(paper());

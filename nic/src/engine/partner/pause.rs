@@ -1,8 +1,9 @@
 //! Pauses: a partner whose port is full has us stop, priority by priority.
 
 use super::{Message, Partners};
-use crate::engine::{Departure, Due, Engine};
-use cc::pfc::{Action, PauseFrame, Quanta, Verdict, Watchdog};
+use crate::engine::PriorityPauses;
+use crate::engine::{Arrival, Departure, Due, Engine};
+use cc::pfc::{Action, PRIORITIES, PauseCounters, PauseFrame, Paused, Quanta, Verdict, Watchdog};
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
 use std::cmp::Reverse;
@@ -28,7 +29,32 @@ pub(in crate::engine) enum PauseGate {
     Drop,
 }
 
+/// What a partner's pauses have come to.
+fn counts(paused: &Paused) -> [PauseCounters; PRIORITIES] {
+    std::array::from_fn(|priority| paused.counters(priority as u8))
+}
+
+/// Adds what came between two looks at a partner's pauses.
+fn note(
+    all: &mut [PriorityPauses; PRIORITIES],
+    before: [PauseCounters; PRIORITIES],
+    after: [PauseCounters; PRIORITIES],
+) {
+    for (of, (before, after)) in all.iter_mut().zip(before.into_iter().zip(after)) {
+        of.rx_pause += after.pause - before.pause;
+        of.rx_pause_duration += after.pause_duration.saturating_sub(before.pause_duration);
+        of.rx_pause_transition += after.pause_transition - before.pause_transition;
+    }
+}
+
 impl Engine {
+    /// Notes whose packet is handled next, where no credit is counted for it.
+    pub(crate) fn note_sender(&mut self, arrival: &Arrival) {
+        if self.partners.is_active() {
+            self.partners.stranger_at_hand = self.partners.at(arrival.src, arrival.src_port).is_none();
+        }
+    }
+
     /// Has every partner at an address pause, or go on.
     pub(crate) fn send_pause(&mut self, now: Instant, to: IpAddr, frame: &PauseFrame) {
         let times = match frame {
@@ -42,6 +68,9 @@ impl Engine {
                 // One that does not know us obeys nothing.
                 self.confirm(now, id);
                 self.counters.tx_pause += 1;
+                for (of, time) in self.counters.pauses.iter_mut().zip(times.0) {
+                    of.tx_pause += u64::from(time.is_some());
+                }
                 self.partners.outbox.push_back(Message::Pause { to: id, times });
             }
         }
@@ -53,7 +82,9 @@ impl Engine {
         self.confirmed(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         (partner.heard, partner.silent_since) = (now, None);
+        let before = counts(&partner.paused);
         partner.paused.handle_frame(now, &PauseFrame::Priorities(times.0.map(|time| time.map(Quanta))));
+        note(&mut self.counters.pauses, before, counts(&partner.paused));
         self.end_pauses(now, id);
     }
 
@@ -113,7 +144,9 @@ impl Engine {
     pub(super) fn end_pauses(&mut self, now: Instant, id: usize) {
         self.watch_pauses(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let before = counts(&partner.paused);
         partner.paused.handle_timeout(now);
+        note(&mut self.counters.pauses, before, counts(&partner.paused));
         for index in std::mem::take(&mut partner.pausing) {
             self.make_ready(index);
         }

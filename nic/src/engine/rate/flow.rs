@@ -6,9 +6,13 @@ use qp::Psn;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// So much of what a sender missed because it came late it may catch up: timers of Linux have 50 us of slack, and to wake
-/// up takes about as long. What it missed beyond is lost.
-const CATCH_UP: Duration = Duration::from_micros(100);
+/// How much of the time that it missed a port that comes late catches up on: timers of Linux have 50 us of slack, and to
+/// wake up takes about as long. Time missed beyond that is lost.
+pub(super) const PORT_CATCH_UP: Duration = Duration::from_micros(100);
+
+/// The same for a flow, whose process may have waited for a core. Its port spreads what it catches up on. Longer times gain
+/// nothing: what is sent late in one piece fills the queue of the receiver's port, and is marked there.
+const FLOW_CATCH_UP: Duration = Duration::from_millis(1);
 
 /// What a pacer saves up: less than what 400 Gb/s send in two nanoseconds, so that what is lost by rounding a time up is
 /// made up for, and nothing else.
@@ -17,23 +21,25 @@ const ROUNDING: u32 = 64;
 /// Trains of one queue pair whose acknowledgement is waited for one by one. Those beyond count as one with the last.
 const MAX_TRAINS: usize = 64;
 
-/// When to send next at a rate. Idle time is not saved up; but who sends as soon as it may, and comes late, catches up.
+/// When to send next at a rate. Idle time is not saved up, but a sender that had more to send and comes late catches up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tempo {
     pacer: Pacer,
     /// It had more to send than it might.
     behind: bool,
+    /// How late it may come without a loss.
+    catch_up: Duration,
 }
 
 impl Tempo {
-    pub(super) fn new(now: Instant, rate: Rate) -> Self {
-        Self { pacer: Pacer::new(now, rate, ROUNDING), behind: false }
+    pub(super) fn new(now: Instant, rate: Rate, catch_up: Duration) -> Self {
+        Self { pacer: Pacer::new(now, rate, ROUNDING), behind: false, catch_up }
     }
 
     /// The time that counts for what is done now: that at which it should have been done.
     fn clock(&self, now: Instant) -> Instant {
         match self.pacer.next_send() {
-            Some(due) if self.behind && due < now => due.max(now.checked_sub(CATCH_UP).unwrap_or(due)),
+            Some(due) if self.behind && due < now => due.max(now.checked_sub(self.catch_up).unwrap_or(due)),
             _ => now,
         }
     }
@@ -83,7 +89,7 @@ impl Flow {
         // Nobody acknowledges what an unreliable queue pair sends, so these two have nothing to go by.
         let wants_answers = is_reliable && matches!(controller, Controller::Dctcp(_) | Controller::Timely(_));
         Self {
-            tempo: Tempo::new(now, controller.rate()),
+            tempo: Tempo::new(now, controller.rate(), FLOW_CATCH_UP),
             controller,
             waits: false,
             line: policy.line(),
@@ -103,7 +109,7 @@ impl Flow {
         self.known.replace(rate) != Some(rate)
     }
 
-    /// It has sent so many bytes, as on Ethernet. All of them count, whatever they are.
+    /// Books bytes that were sent, as on Ethernet: all of them, whatever they carry.
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.controller.on_bytes_sent(now, bytes);
         self.tempo.set_rate(now, self.controller.rate());
@@ -153,7 +159,7 @@ struct SentTrain {
 }
 
 impl Trains {
-    /// A train of the PSNs `from..to` left, in so many packets.
+    /// A train of the PSNs `from..to` left, in this many packets.
     pub(super) fn depart(&mut self, now: Instant, from: Psn, to: Psn, bytes: u64, packets: u32) {
         let psns = to.distance_from(from);
         if psns <= 0 {
@@ -222,10 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_catches_up_and_who_was_idle_does_not() {
+    fn a_late_sender_catches_up_and_an_idle_one_does_not() {
         let start = Instant::now();
         // 1000 bytes take a microsecond.
-        let mut tempo = Tempo::new(start, Rate::from_gbps(8));
+        let mut tempo = Tempo::new(start, Rate::from_gbps(8), us(100));
         tempo.on_sent(start, 10_000);
         tempo.set_behind(true);
         assert_eq!(tempo.next_send(), Some(start + us(10)));
@@ -245,7 +251,7 @@ mod tests {
     #[test]
     fn a_new_rate_counts_from_the_time_at_which_the_flow_could_send() {
         let start = Instant::now();
-        let mut tempo = Tempo::new(start, Rate::from_gbps(8));
+        let mut tempo = Tempo::new(start, Rate::from_gbps(8), PORT_CATCH_UP);
         tempo.on_sent(start, 10_000);
         tempo.set_behind(true);
         tempo.set_rate(start + us(12), Rate::from_gbps(4));

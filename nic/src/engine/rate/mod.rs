@@ -1,10 +1,10 @@
-//! How fast: the rate of each queue pair, the rate of the port, and what receivers tell of congestion.
+//! Rates: of each queue pair, of the port, and the notifications with which receivers report congestion.
 //!
 //! Each queue pair that sends has a controller, which says at what rate, and a pacer, which says when. Until then it waits
 //! in a wheel; only its acknowledgements leave. What counts are the bytes that its packets take on Ethernet, all of them:
 //! requests, READ responses, what is sent again, acknowledgements.
 //!
-//! Without a policy and a rate of the port there is none of this, and a train costs one branch more.
+//! Without a policy and a rate of the port nothing is paced, and a train costs one branch more.
 
 mod flow;
 mod notify;
@@ -16,8 +16,8 @@ use super::transmit::Gate;
 use super::{Departure, Engine};
 use crate::link::wire_bytes;
 use cc::{Policy, Rate, Wheel};
-use flow::Tempo;
 pub(super) use flow::{Flow, Notifier};
+use flow::{PORT_CATCH_UP, Tempo};
 pub(super) use notify::CnpSource;
 use notify::Notifications;
 use qp::queue_pair::Budget;
@@ -152,7 +152,7 @@ impl Rates {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     packets: u32,
-    /// As on Ethernet, with so much for each packet beyond what the engine makes of it.
+    /// As on Ethernet: for each packet `overhead` more than the engine writes.
     bytes: usize,
     overhead: usize,
     /// Nothing but acknowledgements.
@@ -160,12 +160,12 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// So many packets, of whatever size.
+    /// This many packets, of any size.
     pub(super) const fn packets(packets: u32) -> Self {
         Self { packets, bytes: usize::MAX, overhead: 0, acknowledgements: false }
     }
 
-    /// What may be sent where there is room for so many packets.
+    /// What may be sent where there is room for this many packets.
     pub(super) const fn budget(&self, packets: u32) -> Budget {
         if self.acknowledgements { Budget::none() } else { Budget::requests(packets) }
     }
@@ -210,7 +210,7 @@ impl Engine {
     /// Whether the rate of the port lets anything leave now.
     pub(super) fn port_may_send(&mut self, now: Instant) -> bool {
         let Some(rate) = self.config.rate.port_rate else { return true };
-        let port = self.rates.port.get_or_insert_with(|| Tempo::new(now, rate));
+        let port = self.rates.port.get_or_insert_with(|| Tempo::new(now, rate, PORT_CATCH_UP));
         self.rates.port_until = None;
         if port.may_send(now) {
             return true;
@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// A queue pair that was called may have no use for it now: others may have, for the room that it was called for.
-    fn pass_call(&mut self, index: usize) {
+    pub(super) fn pass_call(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         if !std::mem::take(&mut entry.called) {
             return;

@@ -64,7 +64,7 @@ impl Notifications {
         !self.due.is_empty()
     }
 
-    /// The place of a sender of datagrams, who is told by `cnp`.
+    /// The place of a sender of datagrams, which `cnp` notifies.
     fn place(&mut self, address: IpAddr, cnp: Cnp) -> usize {
         let key = (address, cnp.dest_qpn);
         if let Some(place) = self.by_key.get(&key) {

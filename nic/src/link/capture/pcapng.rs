@@ -142,7 +142,7 @@ pub(super) enum Way {
     Outbound = 2,
 }
 
-/// A packet with all that is said about it.
+/// A packet with its comments.
 pub(super) struct PacketBlock<'a> {
     pub(super) time: Duration,
     pub(super) headers: &'a [u8],

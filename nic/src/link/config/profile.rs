@@ -5,6 +5,7 @@ use super::words::Time;
 use super::{LinkConfig, Model};
 use crate::link::wire_bytes;
 use cc::dcqcn::Red;
+use cc::inflight::{STOCK_RECEIVE_BUFFER, without_reserve};
 use cc::pfc::{PRIORITIES, Span, Thresholds, WatchdogConfig};
 use cc::{Algorithm, Policy, Rate, ets, vl};
 use qp::Mtu;
@@ -28,7 +29,15 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// a port has of the buffer of a switch.
 const BUFFER_TIME: Duration = Duration::from_millis(1);
 
-/// What the words of a link come to at a port: all defaults worked out.
+/// The least default buffer with congestion control: flows begin at the rate of the port, and until they are told of
+/// congestion each of them has a window of some 370 KB on the way. A queue that is controlled gains no delay from it. Our
+/// choice.
+const CONTROLLED_BUFFER: u64 = 1_000_000;
+
+/// What one peer has on the way at most if nobody told it otherwise, in bytes: what a stock socket buffer holds.
+const PEER_WINDOW: u64 = without_reserve(STOCK_RECEIVE_BUFFER) as u64;
+
+/// The settings of a link at one port, with every default filled in.
 #[derive(Clone, Debug)]
 pub struct LinkProfile {
     /// What kind of link it is.
@@ -237,7 +246,9 @@ impl LinkConfig {
             (Some(buffer), _) => buffer,
             (None, Some(rate)) => {
                 let marking = red.as_ref().map_or(0, |red| red.kmax.saturating_mul(4));
-                rate.bytes_in(BUFFER_TIME).max(marking).max(2 * u64::from(largest_packet)).min(LARGEST_BUFFER)
+                let controlled = if *cc == Algorithm::Off { 0 } else { CONTROLLED_BUFFER };
+                let least = marking.max(controlled).max(2 * u64::from(largest_packet));
+                rate.bytes_in(BUFFER_TIME).max(least).min(LARGEST_BUFFER)
             }
             (None, None) => 0,
         };
@@ -291,7 +302,8 @@ impl LinkConfig {
         largest_packet: u32,
         mtu: Mtu,
     ) -> Result<[Option<Thresholds>; PRIORITIES], LinkConfigError> {
-        let xoff = self.xoff.unwrap_or(buffer / 2);
+        // Half of what one peer has on the way, so that a peer whose window fills the queue is told to pause.
+        let xoff = self.xoff.unwrap_or((buffer / 2).min(PEER_WINDOW / 2));
         let xon = self.xon.unwrap_or(xoff.saturating_sub(u64::from(largest_packet)));
         if xon > xoff {
             return Err(LinkConfigError::unfit("xon", xon, format!("at most xoff, {xoff}, is wanted")));
@@ -305,8 +317,46 @@ impl LinkConfig {
         Ok(thresholds)
     }
 
-    /// What may arrive after a peer was told to pause.
+    /// The settings at a port on sockets, whose kernel grants `granted` bytes of receive buffer.
+    ///
+    /// A peer that is a program reacts to a pause when it gets to run, which no headroom in time covers. But no more can
+    /// arrive until then than it had credit for, which is what the receive buffer holds. So the headroom of a lossless
+    /// priority has room for all of that.
+    ///
+    /// # Errors
+    /// As [`at`](Self::at), and where `headroom` is given and smaller.
+    pub(crate) fn at_socket(
+        &self,
+        cc: &Algorithm,
+        mtu: Mtu,
+        granted: u32,
+    ) -> Result<LinkProfile, LinkConfigError> {
+        let mut profile = self.at(cc, mtu)?;
+        // Small packets take up to a quarter more on Ethernet than the kernel charges for them in a train.
+        let on_the_way = u64::from(granted) + u64::from(granted / 4);
+        let least = on_the_way.saturating_add(self.cable_headroom(profile.largest_packet, mtu));
+        if let Some(headroom) = self.headroom.filter(|headroom| *headroom < least) {
+            let wanted = format!(
+                "peers may have {on_the_way} bytes on the way when they are told to pause, as much as the receive \
+                 buffer of the socket holds; nothing is lost with {least} bytes or more, the default"
+            );
+            return Err(LinkConfigError::unfit("headroom", headroom, wanted));
+        }
+        for thresholds in profile.thresholds.iter_mut().flatten() {
+            thresholds.headroom = thresholds.headroom.max(least);
+        }
+        Ok(profile)
+    }
+
+    /// What may arrive from a peer after it was told to pause, in a simulation: what the cable holds, and what the peer
+    /// sends at once, which is a window of requests and one of READ responses.
     fn headroom(&self, largest_packet: u32, mtu: Mtu) -> u64 {
+        self.cable_headroom(largest_packet, mtu).saturating_add(2 * PEER_WINDOW)
+    }
+
+    /// What may arrive after a pause was asked for, from a peer that is paced to the rate of this port and reacts as fast
+    /// as a port in hardware.
+    pub(crate) fn cable_headroom(&self, largest_packet: u32, mtu: Mtu) -> u64 {
         let rate = self.line();
         let mut span = Span::new(rate, self.cable_m, largest_packet);
         // The pause takes the delay as well.

@@ -218,8 +218,10 @@ fn a_queue_is_as_large_as_the_port_and_its_marks_need() {
     };
     // 1 ms.
     assert_eq!(buffer("rate=5Gb/s", "off"), Ok(625_000));
-    // Four times 250 KB at 1 Gb/s.
-    assert_eq!(buffer("rate=1Gb/s", "dcqcn:preset=laptop"), Ok(1_000_000));
+    // Four times 312.5 KB at 1 Gb/s.
+    assert_eq!(buffer("rate=1Gb/s", "dcqcn:preset=laptop"), Ok(1_250_000));
+    // Windows of flows that are not controlled yet.
+    assert_eq!(buffer("rate=1Gb/s", "timely"), Ok(1_000_000));
     // Two packets: 4096 + 40 of headers, 8 + 40 + 14 + 4 + 20 around them.
     assert_eq!(buffer("rate=1Mb/s", "off"), Ok(2 * 4222));
     assert_eq!(buffer("rate=1Mb/s,buffer=4222", "off"), Ok(4222));
@@ -260,12 +262,13 @@ fn lossless_priorities_get_thresholds_and_headroom() {
     let link: LinkConfig = "rate=10Gb/s,pfc=3".parse().expect("a link");
     let profile = link.at(&OFF, Mtu::B4096).expect("in order");
     let of = profile.thresholds[3].expect("a lossless priority");
-    assert_eq!((of.xoff, of.xon), (625_000, 625_000 - 4222));
+    // Half of what a stock socket buffer takes from one peer.
+    assert_eq!((of.xoff, of.xon), (186_368, 186_368 - 4222));
     assert!(profile.thresholds.iter().enumerate().all(|(p, t)| t.is_some() == (p == 3)));
     // The packet that crosses, the one that the pause waits for, the pause, 2 x 1 us and 67 quanta of 51.2 ns at 1.25
-    // bytes a nanosecond, and the train that the peer has begun: 20 us, six packets.
+    // bytes a nanosecond, and the train that the peer has begun: 20 us, six packets. And two windows of the peer.
     let on_the_way = 2_500 + 67 * 64;
-    let without_rounding = 2 * 4222 + 84 + on_the_way + 6 * 4222;
+    let without_rounding = 2 * 4222 + 84 + on_the_way + 6 * 4222 + 2 * 372_736;
     assert!((without_rounding..without_rounding + 3).contains(&of.headroom), "{}", of.headroom);
     let far: LinkConfig = "rate=10Gb/s,pfc=3,delay=100us".parse().expect("a link");
     let far = far.at(&OFF, Mtu::B4096).expect("in order").thresholds[3].expect("lossless");
@@ -275,4 +278,22 @@ fn lossless_priorities_get_thresholds_and_headroom() {
     assert_eq!(own.map(|t| (t.xoff, t.xon, t.headroom)), Some((9000, 7000, 1)));
     let wrong: LinkConfig = "rate=10Gb/s,pfc=0,xon=700000".parse().expect("a link");
     assert_eq!(wrong.at(&OFF, Mtu::B4096).expect_err("above xoff").word(), "xon");
+}
+
+#[test]
+fn a_headroom_that_peers_can_overrun_is_refused_on_sockets() {
+    let at = |link: &str, granted| {
+        link.parse::<LinkConfig>().expect("a link").at_socket(&OFF, Mtu::B4096, granted)
+    };
+    let headroom =
+        |link: &str, granted| at(link, granted).expect("in order").thresholds[3].expect("lossless").headroom;
+    // A quarter more than the receive buffer, and what a port in hardware needs.
+    assert!(headroom("rate=5Gb/s,pfc=3", 8 << 20) > 10 << 20);
+    assert!(headroom("rate=5Gb/s,pfc=3", 425_984) > 425_984 + 425_984 / 4);
+    assert_eq!(headroom("rate=5Gb/s,pfc=3,headroom=20MB", 8 << 20), 20_000_000);
+    let error = at("rate=5Gb/s,pfc=3,xoff=50KB,headroom=30KB", 425_984).expect_err("30 KB hold nothing");
+    assert_eq!(error.word(), "headroom");
+    assert!(error.to_string().contains("532480 bytes on the way"), "{error}");
+    // Without lossless priorities there is no headroom.
+    assert!(at("rate=5Gb/s", 425_984).is_ok_and(|profile| profile.thresholds.iter().all(Option::is_none)));
 }

@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(clock.carry(1000) - start, Duration::from_nanos(1500));
         clock.begin(start + Duration::from_nanos(700));
         assert_eq!(clock.carry(1000) - start, Duration::from_nanos(2500), "it was not idle");
-        // For ever is not reached, but nothing breaks on the way.
+        // Times beyond reach do no harm.
         let mut slow = LineClock::new(Rate::from_bits_per_second(1), start);
         for _ in 0..100 {
             slow.carry(u64::MAX);

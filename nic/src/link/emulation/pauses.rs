@@ -1,4 +1,4 @@
-//! The pauses that the port has for its peers.
+//! The pauses that the port asks its peers for.
 //!
 //! A switch accounts for what waits by the port that it came in through, and tells that port's peer to pause. Here each
 //! peer is such a port: one that floods the queue is stopped, and others are not stopped for it.
@@ -17,7 +17,7 @@ pub(super) struct Pauses {
     rate: Rate,
     thresholds: [Option<Thresholds>; PRIORITIES],
     peers: BTreeMap<IpAddr, Ingress>,
-    /// Somebody may have to be told something.
+    /// A pause may be due.
     changed: bool,
     /// When a pause is asked for again.
     refresh: Option<Instant>,
@@ -61,7 +61,7 @@ impl Pauses {
         self.changed |= peer.pauses(priority) != before;
     }
 
-    /// A frame that a peer is to be sent.
+    /// The next frame to send, and the peer that it goes to.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(IpAddr, PauseFrame)> {
         if !self.changed && self.refresh.is_none_or(|at| at > now) {
             return None;
@@ -76,7 +76,7 @@ impl Pauses {
         due
     }
 
-    /// When somebody is to be told by the latest.
+    /// When a pause has to be asked for again.
     pub(super) const fn refreshes(&self) -> Option<Instant> {
         self.refresh
     }

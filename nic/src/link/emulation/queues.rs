@@ -1,4 +1,4 @@
-//! The queues of the port, and who leaves next.
+//! The queues of the port, and which packet leaves next.
 
 use super::clock::LineClock;
 use super::pauses::Pauses;
@@ -25,6 +25,27 @@ const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// Whether a queue may mark a packet instead of dropping it: ECN says 01 or 10.
 const fn is_ecn_capable(tos: u8) -> bool {
     matches!(tos & ECN, 0b01 | 0b10)
+}
+
+/// Why a packet is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    BufferFull,
+    HeadroomFull,
+    NoLane,
+    TooMuch,
+}
+
+impl Refusal {
+    /// For captures.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::BufferFull => "buffer full",
+            Self::HeadroomFull => "headroom full",
+            Self::NoLane => "its service level has no lane",
+            Self::TooMuch => "too much is waiting",
+        }
+    }
 }
 
 /// A packet that waits.
@@ -103,7 +124,7 @@ impl Egress {
             queues: Default::default(),
             line: LineClock::new(rate, now),
             leaving: None,
-            // With credits it is those who send that keep to the buffer, in bytes as they count on InfiniBand.
+            // With credits the senders keep to the buffer, in bytes as InfiniBand counts them.
             buffer: if profile.model == Model::IbCredits { MAX_WAITING } else { profile.buffer },
             lossy: 0,
             marking: profile.red.clone().map(|red| CongestionPoint::new(red, seed)),
@@ -130,7 +151,14 @@ impl Egress {
             Ok(place) => place,
             Err(why) => {
                 self.stats.dropped += 1;
-                return Some((frame, why));
+                if let Some(of) = self.stats.priorities.get_mut(usize::from(priority)) {
+                    match why {
+                        Refusal::BufferFull => of.cong_discard += 1,
+                        Refusal::HeadroomFull => of.buf_discard += 1,
+                        Refusal::NoLane | Refusal::TooMuch => of.other_discard += 1,
+                    }
+                }
+                return Some((frame, why.text()));
             }
         };
         let size = u64::from(bytes);
@@ -155,15 +183,15 @@ impl Egress {
     }
 
     /// Whether a packet is lossless, and its queue; or why it is dropped.
-    fn admit(&mut self, frame: &Frame, priority: u8, bytes: u32) -> Result<(bool, u8), &'static str> {
-        let queue = self.selection.queue_of(priority).ok_or("its service level has no lane")?;
+    fn admit(&mut self, frame: &Frame, priority: u8, bytes: u32) -> Result<(bool, u8), Refusal> {
+        let queue = self.selection.queue_of(priority).ok_or(Refusal::NoLane)?;
         if self.stats.queue_bytes + u64::from(bytes) > MAX_WAITING {
-            return Err("too much is waiting");
+            return Err(Refusal::TooMuch);
         }
         match self.pauses.as_mut().and_then(|p| p.admit(frame.flow.src, priority, bytes)) {
             Some(Ok(())) => Ok((true, queue)),
-            Some(Err(_)) => Err("headroom full"),
-            None if self.lossy + u64::from(bytes) > self.buffer => Err("buffer full"),
+            Some(Err(_)) => Err(Refusal::HeadroomFull),
+            None if self.lossy + u64::from(bytes) > self.buffer => Err(Refusal::BufferFull),
             None => Ok((false, queue)),
         }
     }
@@ -193,7 +221,14 @@ impl Egress {
         if let Some(of) = self.stats.queue.get_mut(usize::from(priority)) {
             *of -= size;
         }
-        if is_ecn_capable(frame.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length)) {
+        let marked =
+            is_ecn_capable(frame.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length));
+        if let Some(of) = self.stats.priorities.get_mut(usize::from(priority)) {
+            of.packets += 1;
+            of.bytes += size;
+            of.marked += u64::from(marked);
+        }
+        if marked {
             self.stats.marked += 1;
             frame.tos |= CONGESTION_EXPERIENCED;
             frame.notes.push(format!("link: marked CE at queue {} KB", length.div_ceil(1000)));

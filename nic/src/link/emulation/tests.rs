@@ -274,7 +274,7 @@ fn time_that_goes_backwards_stands_still() {
 #[test]
 fn arrivals_are_told_where_credits_are_given_for_them() {
     let mut bench = Bench::new("ib-credits:rate=8Gb/s,buffer=5000");
-    bench.link.set_train(3);
+    bench.link.set_datagram(3, None);
     for _ in 0..6 {
         bench.arrive(frame(1, ECT, KILOBYTE));
     }
@@ -288,7 +288,7 @@ fn arrivals_are_told_where_credits_are_given_for_them() {
         train: 3,
         dropped: false,
     };
-    assert_eq!(told, [first; 6], "whoever has credit keeps to the buffer");
+    assert_eq!(told, [first; 6], "senders with credit keep to the buffer");
     let mut ethernet = Bench::new("rate=8Gb/s");
     ethernet.arrive(frame(1, ECT, KILOBYTE));
     assert_eq!(ethernet.link.poll_entered(), None);
@@ -297,4 +297,46 @@ fn arrivals_are_told_where_credits_are_given_for_them() {
         bench.arrive(frame(1, ECT, KILOBYTE));
     }
     assert_eq!(std::iter::from_fn(|| bench.link.poll_entered()).count(), MAX_ENTERED);
+}
+
+/// A stream at the rate of the port, of which the receiver is late to read 5 ms: half of the packets together.
+fn read_late(stamped: bool) -> EmulationStats {
+    let mut bench = Bench::new("rate=1Gb/s,buffer=100KB,kmin=5KB,kmax=5KB,pmax=1");
+    // 8 us for each packet of 1,000 bytes.
+    let at = |n: u32| MICROSECOND * 8 * n;
+    for n in 0..625 {
+        bench.now = at(n);
+        bench.arrive(frame(1, ECT, KILOBYTE));
+    }
+    bench.now = at(1250);
+    for n in 625..1250 {
+        bench.link.set_datagram(1, stamped.then(|| bench.start + at(n)));
+        bench.arrive(frame(1, ECT, KILOBYTE));
+    }
+    bench.link.set_datagram(1, None);
+    bench.look();
+    bench.link.stats()
+}
+
+#[test]
+fn packets_that_are_read_late_enter_the_queue_when_they_arrived() {
+    let late = read_late(true);
+    assert_eq!((late.dropped, late.marked, late.dequeued_packets), (0, 0, 1250));
+    assert!(late.queue_bytes_max <= 2000, "{late:?}");
+    let now = read_late(false);
+    assert!(now.dropped > 500 && now.marked == 0, "as a burst they would not fit: {now:?}");
+}
+
+#[test]
+fn stamps_of_the_future_and_out_of_order_do_no_harm() {
+    let mut bench = Bench::new("rate=8Gb/s");
+    bench.now = MICROSECOND * 10;
+    let stamps = [5, 3, 50, 7].map(|us| bench.start + MICROSECOND * us);
+    for stamp in stamps {
+        bench.link.set_datagram(1, Some(stamp));
+        bench.arrive(frame(1, PLAIN, KILOBYTE));
+    }
+    bench.run_to(MICROSECOND * 20);
+    // Two that arrived after 5 us, and two after 10: that is now.
+    assert_eq!(bench.times(), [10_000, 10_000, 11_000, 12_000]);
 }

@@ -64,7 +64,8 @@ impl<'a> Facts<'a> {
             | Action::Duplicate(_)
             | Action::Delay { .. }
             | Action::Reorder(_)
-            | Action::MarkCe => true,
+            | Action::MarkCe
+            | Action::Pause(_) => true,
         }
     }
 

@@ -20,9 +20,9 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 pub(super) struct Wait {
     /// The queue pair whose packets count as overtaking.
     pub(super) lane: Lane,
-    /// First, for so many packets, by the rule with this number.
+    /// First, for this many packets to overtake it, by the rule with this number.
     pub(super) overtakers: Option<(u64, u32)>,
-    /// Then so long.
+    /// Then, for this long.
     pub(super) delay: Duration,
 }
 
@@ -56,7 +56,7 @@ impl Hold {
         self.held.iter().any(|h| h.rule == rule && h.wait.lane == lane)
     }
 
-    /// Whether there is room for so many frames like this one to wait so.
+    /// Whether there is room for this many frames like this one to wait.
     pub(super) fn has_room(&self, wait: &Wait, frame: &Frame, count: usize) -> bool {
         (wait.overtakers.is_none() || self.held.len() < MAX_HELD)
             && self.bytes.saturating_add(frame.bytes.len().saturating_mul(count)) <= MAX_BYTES

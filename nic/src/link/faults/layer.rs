@@ -3,12 +3,16 @@
 use super::facts::{Facts, Layout};
 use super::hold::{Hold, Wait};
 use super::rule::{Action, Budget, Corruption, Ecn, FaultRule, Match, RuleError};
+use super::storm::Storms;
 use super::track::{Lane, Tracker};
 use super::words::Time;
 use crate::link::{Direction, Fate, Frame, Layer};
+use cc::Rate;
+use cc::pfc::PauseFrame;
 use qp::wire::packet::Packet;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,6 +82,7 @@ pub struct FaultLayer {
     diagnose: bool,
     tracker: Tracker,
     hold: Hold,
+    storms: Storms,
     overflows: u64,
     /// The rules that act on the packet at hand; kept for its memory.
     acting: Vec<usize>,
@@ -94,6 +99,7 @@ impl FaultLayer {
             diagnose: false,
             tracker: Tracker::default(),
             hold: Hold::default(),
+            storms: Storms::default(),
             overflows: 0,
             acting: Vec::new(),
         }
@@ -143,12 +149,26 @@ impl FaultLayer {
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.rules.len();
         self.rules.retain(|r| &*r.name != name);
+        self.end_storms();
         self.rules.len() < before
     }
 
     /// Takes all rules out.
     pub fn clear(&mut self) {
         self.rules.clear();
+        self.end_storms();
+    }
+
+    /// Ends the storms of rules that were taken out.
+    fn end_storms(&mut self) {
+        let rules = &self.rules;
+        self.storms.retain(|number| rules.iter().any(|rule| rule.number == number));
+    }
+
+    /// A pause that a peer is to be sent by a port of rate `rate`. Wanted after packets came and after timeouts, until it
+    /// returns `None`.
+    pub fn poll_pause(&mut self, now: Instant, rate: Rate) -> Option<(IpAddr, PauseFrame)> {
+        self.storms.poll(now, rate)
     }
 
     /// Whether to remember, for rules that never acted, the packets that came closest. It costs a comparison with
@@ -201,7 +221,7 @@ impl FaultLayer {
     }
 
     /// Does to a frame what the chosen rules say, but for waiting; returns how it is to wait and be copied.
-    fn apply(&mut self, frame: &mut Frame, layout: &Layout, lane: Lane) -> (Wait, u32) {
+    fn apply(&mut self, now: Instant, frame: &mut Frame, layout: &Layout, lane: Lane) -> (Wait, u32) {
         let mut wait = Wait { lane, overtakers: None, delay: Duration::ZERO };
         let mut copies: u32 = 0;
         for &i in &self.acting {
@@ -232,6 +252,19 @@ impl FaultLayer {
                     frame.tos |= Ecn::Ce as u8;
                     "marked CE".to_owned()
                 }
+                Action::Pause(priorities) => {
+                    let peer = match frame.direction {
+                        Direction::Tx => frame.flow.dst,
+                        Direction::Rx => frame.flow.src,
+                    };
+                    match rule.budget {
+                        Budget::Times(_) => self.storms.pause_once(peer, priorities),
+                        Budget::Always | Budget::Probability(_) => {
+                            self.storms.begin(now, rule.number, peer, priorities, rule.ends());
+                        }
+                    }
+                    format!("{peer} is told to pause")
+                }
             };
             frame.notes.push(format!("fault {}: {note}", rule.name));
         }
@@ -251,7 +284,7 @@ impl Layer for FaultLayer {
 
     fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
         let (lane, layout) = self.choose(now, &frame);
-        let (wait, copies) = self.apply(&mut frame, &layout, lane);
+        let (wait, copies) = self.apply(now, &mut frame, &layout, lane);
         if frame.fate != Fate::Pending {
             out(frame);
             return;
@@ -271,7 +304,7 @@ impl Layer for FaultLayer {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.hold.poll_timeout()
+        [self.hold.poll_timeout(), self.storms.poll_timeout()].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
@@ -315,6 +348,12 @@ impl Installed {
         let age = now.saturating_duration_since(self.since);
         let from = self.rule.from.unwrap_or_default();
         age >= from && self.rule.lasting.is_none_or(|lasting| age - from < lasting)
+    }
+
+    /// When its window closes; `None` for never.
+    fn ends(&self) -> Option<Instant> {
+        let time = self.rule.from.unwrap_or_default() + self.rule.lasting?;
+        self.since.checked_add(time)
     }
 
     /// Whether the rule acts on a packet, and counts it if so.

@@ -1,4 +1,5 @@
-//! Faults on purpose: a layer that loses, copies, delays, reorders, damages and marks packets, by rules.
+//! Faults on purpose: a layer that loses, copies, delays, reorders, damages and marks packets, and has peers pause, by
+//! rules.
 //!
 //! A rule is one line of text (or the same from [`FaultRule`]'s builder):
 //!
@@ -14,9 +15,16 @@
 //!        | size>N | size<N                                             bytes from BTH to ICRC
 //!        | ecn=ce|ect0|ect1|not
 //! action = drop | dup [N] | delay T [+-T] | reorder N | corrupt icrc|payload|header|bit=N | mark ce
+//!        | pause=P[,P...]                                              priorities, 0 to 7
 //! budget = once | N times | p=0.01 | always                            default: once with psn= or nth=, else always
 //! window = [from T] [for T]                                            since the rule was put in; T: 80us 1.5ms 2s
 //! ```
+//!
+//! `pause` makes a pause storm. The peer that sent the packet, or that it goes to, is told to pause these priorities. With
+//! `once` or `N times` each packet that matches sends one pause of the longest time. Otherwise the first one begins a pause
+//! that the port asks for again and again, until the window of the rule is over or the rule is taken out: `rx data pause=3
+//! for 2s`. Only peers that are rnic and have lossless priorities themselves (`pfc`) know pauses, and only from a port that
+//! has some. What a watchdog makes of it is set by `detection_time`, `restoration_time` and `action` of the peer's link.
 //!
 //! Rules add up: all that match a packet act on it, in the order in which they were put in, up to the first
 //! that drops it. Randomness comes from the layer's seed and the rule's number alone, so that a rule draws the
@@ -27,6 +35,7 @@ mod hold;
 mod layer;
 mod parse;
 mod rule;
+mod storm;
 mod track;
 mod words;
 

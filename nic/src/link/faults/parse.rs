@@ -143,7 +143,7 @@ impl<'t> Parser<'t> {
                 return Err(self.no_such_word(word));
             }
         }
-        let missing = "an action is missing (drop, dup, delay, reorder, corrupt or mark ce)";
+        let missing = "an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)";
         rule.action = action.ok_or_else(|| self.error(None, missing))?;
         Ok(rule)
     }
@@ -269,8 +269,16 @@ impl<'t> Parser<'t> {
                 }
                 Action::MarkCe
             }
-            _ => return Ok(None),
+            _ => match word.strip_prefix("pause=") {
+                Some(priorities) => Action::Pause(self.priorities(priorities)?),
+                None => return Ok(None),
+            },
         }))
+    }
+
+    /// Priorities with commas between them, as bits.
+    fn priorities(&self, words: Word<'t>) -> Result<u8, ParseError> {
+        words.split(',').try_fold(0, |all, word| Ok(all | 1 << self.number(word, 7)?))
     }
 
     /// The number of copies, unless what follows is a budget such as `3 times`.

@@ -176,7 +176,7 @@ pub enum Corruption {
 pub enum Action {
     /// It is lost.
     Drop,
-    /// So many copies of it follow.
+    /// This many copies follow it.
     Duplicate(u32),
     /// It arrives later; others overtake it.
     Delay {
@@ -185,13 +185,16 @@ pub enum Action {
         /// The delay varies by up to this much either way, uniformly.
         jitter: Duration,
     },
-    /// It is held until so many packets for the same queue pair have overtaken it, but no longer than 10 ms. A
+    /// It is held until this many packets for the same queue pair have overtaken it, for 10 ms at most. A
     /// rule holds one packet of a queue pair at a time.
     Reorder(u32),
     /// A bit of it is flipped.
     Corrupt(Corruption),
     /// Its ECN field becomes "congestion experienced".
     MarkCe,
+    /// Its peer is told to pause: bit i is priority i. Once for each packet if the budget is a number, else without a break
+    /// while the window of the rule lasts.
+    Pause(u8),
 }
 
 /// How often a rule acts.
@@ -199,7 +202,7 @@ pub enum Action {
 pub enum Budget {
     /// On every packet that matches.
     Always,
-    /// On the first so many.
+    /// On the first packets that match, up to this number.
     Times(u64),
     /// On each with this probability, 0 to 1.
     Probability(f64),
@@ -229,6 +232,9 @@ pub enum RuleError {
         /// Which time.
         what: &'static str,
     },
+    /// A pause of nothing.
+    #[error("a pause needs a priority, 0 to 7, such as pause=3 or pause=3,4")]
+    NoPriority,
     /// A name that the grammar cannot spell.
     #[error("a name has letters, digits, '_', '-' and '.', not {0:?}")]
     Name(String),
@@ -287,7 +293,7 @@ impl FaultRule {
         Self::new(Action::Drop)
     }
 
-    /// Makes so many copies of packets.
+    /// Makes this many copies of each packet.
     #[must_use]
     pub const fn duplicate(copies: u32) -> Self {
         Self::new(Action::Duplicate(copies))
@@ -299,7 +305,7 @@ impl FaultRule {
         Self::new(Action::Delay { by, jitter: Duration::ZERO })
     }
 
-    /// Lets so many packets overtake others.
+    /// Lets this many packets overtake each packet.
     #[must_use]
     pub const fn reorder(overtakers: u32) -> Self {
         Self::new(Action::Reorder(overtakers))
@@ -315,6 +321,13 @@ impl FaultRule {
     #[must_use]
     pub const fn mark_ce() -> Self {
         Self::new(Action::MarkCe)
+    }
+
+    /// Has peers pause these priorities; those above 7 are left out.
+    #[must_use]
+    pub fn pause(priorities: &[u8]) -> Self {
+        let bit = |priority: &u8| 1_u8.checked_shl(u32::from(*priority)).unwrap_or(0);
+        Self::new(Action::Pause(priorities.iter().map(bit).fold(0, |all, bit| all | bit)))
     }
 
     /// Lets a delay vary by up to `jitter` either way. Other actions stay as they are.
@@ -470,7 +483,8 @@ impl FaultRule {
                 not_too_long("a delay", Some(by))?;
                 not_too_long("a jitter", Some(jitter))?;
             }
-            Action::Drop | Action::Corrupt(_) | Action::MarkCe => {}
+            Action::Pause(0) => return Err(RuleError::NoPriority),
+            Action::Drop | Action::Corrupt(_) | Action::MarkCe | Action::Pause(_) => {}
         }
         for condition in &self.matches {
             match *condition {

@@ -6,6 +6,7 @@ use qp::{Psn, Qpn};
 use std::time::{Duration, Instant};
 
 mod grammar;
+mod storms;
 mod waiting;
 
 const LOCAL: [u8; 4] = [10, 0, 0, 1];

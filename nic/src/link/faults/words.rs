@@ -74,10 +74,11 @@ pub(super) const ECNS: [(&str, Ecn); 4] =
 pub(super) const CORRUPTIONS: [(&str, Corruption); 3] =
     [("icrc", Corruption::Icrc), ("payload", Corruption::Payload), ("header", Corruption::Header)];
 
-/// Words of the grammar that are in none of the tables above.
-pub(super) const KEYWORDS: [&str; 25] = [
+/// Words of the grammar that stand in no table above.
+pub(super) const KEYWORDS: [&str; 26] = [
     "tx", "rx", "drop", "dup", "delay", "reorder", "corrupt", "mark", "once", "times", "always", "from",
     "for", "qp=", "psn=", "try=", "nth=", "every=", "size>", "size<", "ecn=", "p=", "bit=", "rc.", "ud.",
+    "pause=",
 ];
 
 /// The word for a value of a table.
@@ -206,6 +207,14 @@ impl fmt::Display for Action {
             Self::Reorder(n) => write!(f, "reorder {n}"),
             Self::Corrupt(what) => write!(f, "corrupt {what}"),
             Self::MarkCe => f.write_str("mark ce"),
+            Self::Pause(priorities) => {
+                f.write_str("pause=")?;
+                let named = (0..8).filter(|priority| priorities >> priority & 1 == 1);
+                for (place, priority) in named.enumerate() {
+                    write!(f, "{}{priority}", if place == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
         }
     }
 }

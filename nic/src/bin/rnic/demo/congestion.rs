@@ -21,7 +21,7 @@ const TIME_ON: [Duration; 2] = [Duration::from_millis(3000), Duration::from_mill
 
 /// The time for which the port sends what waits when every packet is marked, with the preset for laptops
 /// ([`rnic::cc::dcqcn::Preset::Laptop`]).
-const ALL_MARKED: Duration = Duration::from_millis(2);
+const ALL_MARKED: Duration = Duration::from_micros(2500);
 
 /// The least that Jain's index may be with DCQCN: where one sender has 2.6 times as much as the other. A host without a
 /// core to spare shares out processor time, not only the port.

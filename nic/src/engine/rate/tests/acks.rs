@@ -3,7 +3,7 @@
 use super::*;
 use crate::WcStatus;
 
-/// Writes so many bytes from `a` to `b`; the rate of the sender at the end, and how many acknowledgements carry BECN.
+/// Writes this many bytes from `a` to `b`; the rate of the sender at the end, and how many acknowledgements carry BECN.
 fn write(net: &Net, a: &Device, b: &Device, messages: u64) -> Result<(Rate, usize)> {
     let log = Log::of(b);
     let (left, right) = RcEnd::pair(a, b)?;

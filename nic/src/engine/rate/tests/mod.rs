@@ -24,7 +24,7 @@ fn policy(text: &str, line: Rate) -> Option<Policy> {
     Some(text.parse::<Algorithm>().and_then(|a| a.at(line)).expect("an algorithm"))
 }
 
-/// Every queue pair at this rate, for ever.
+/// Every queue pair at this rate, whatever happens.
 fn fixed(rate: Rate) -> RateConfig {
     RateConfig { policy: policy("off", rate), ..RateConfig::default() }
 }

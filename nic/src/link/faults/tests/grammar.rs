@@ -2,6 +2,11 @@ use super::*;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
+/// The packet that says a pause.
+fn pause() -> OpcodePattern {
+    Opcode::RnicPause.into()
+}
+
 fn error(text: &str) -> String {
     text.parse::<FaultRule>().unwrap_err().to_string()
 }
@@ -44,6 +49,10 @@ fn text_and_builder_are_equal_in_power() {
         ("reorder 2 from 1s for 2.5s", {
             FaultRule::reorder(2).starting(us(1_000_000)).lasting(us(2_500_000))
         }),
+        ("rx data pause=3,4 for 2s", {
+            FaultRule::pause(&[4, 3]).rx().class(Class::Data).lasting(us(2_000_000))
+        }),
+        ("pause pause=0 once", FaultRule::pause(&[0, 8]).opcode(pause()).once()),
         ("size>100 mark ce always", FaultRule::mark_ce().when(Match::LargerThan(100)).always()),
         ("  drop\t every=3 ", FaultRule::drop().every(3)),
         ("rx<fe80::1 drop", FaultRule::drop().at(Where::Rx { from: Some("fe80::1".parse().unwrap()) })),
@@ -80,9 +89,12 @@ fn errors_say_where_and_what_was_meant() {
         ("xyzzy drop", "column 1, 'xyzzy': not a match, an action, a budget or a window"),
         (
             "tx data",
-            "column 8, at the end: an action is missing (drop, dup, delay, reorder, corrupt or mark ce)",
+            "column 8, at the end: an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)",
         ),
-        ("", "column 1, at the end: an action is missing (drop, dup, delay, reorder, corrupt or mark ce)"),
+        (
+            "",
+            "column 1, at the end: an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)",
+        ),
         ("drop dup", "column 6, 'dup': a rule has one action only"),
         ("drop once always", "column 11, 'always': a rule has one budget only"),
         ("drop for 1s for 2s", "column 13, 'for': a rule has one 'for' only"),
@@ -226,4 +238,13 @@ proptest! {
             prop_assert_eq!(rule.to_string().parse::<FaultRule>(), Ok(rule));
         }
     }
+}
+
+#[test]
+fn a_pause_names_priorities() {
+    assert!(error("rx pause=8").contains("7 at most"), "{}", error("rx pause=8"));
+    assert!(error("rx pause=").contains("expected a number"), "{}", error("rx pause="));
+    assert!(error("rx pose=3").contains("did you mean 'pause='?"), "{}", error("rx pose=3"));
+    let nothing = FaultLayer::new(1).add(Instant::now(), FaultRule::pause(&[]));
+    assert!(nothing.expect_err("a pause of nothing").to_string().contains("priority"));
 }

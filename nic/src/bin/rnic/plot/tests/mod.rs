@@ -232,7 +232,7 @@ fn one_sample_that_stands_out_of_a_hundred_thousand_is_seen() {
 #[test]
 fn two_senders_and_their_receiver_make_all_panels() {
     let folder = Folder::new();
-    let run = Bottleneck { length: Duration::from_millis(800), buffer: 400_000, ..Bottleneck::default() };
+    let run = Bottleneck { length: Duration::from_millis(800), buffer: 1_000_000, ..Bottleneck::default() };
     let [a, b, server] = run.run();
     let files = [folder.write("a.trace", &a), folder.write("b.trace", &b), folder.write("s.trace", &server)];
     let files: Vec<_> = files.iter().map(String::as_str).collect();
