@@ -24,6 +24,7 @@ impl Engine {
         let result = self.dispatch(now, arrival, datagram);
         if let Err(reason) = result {
             self.counters.drop(reason);
+            tracing::trace!(from = %arrival.src, reason = reason.name(), "a packet is dropped");
         }
         result
     }
@@ -132,6 +133,9 @@ impl Engine {
             self.handle_answer(now, index, packet);
         }
         self.settle(index);
-        outcome.map_err(DropReason::from)
+        outcome.map_err(|drop| {
+            self.explain_drop(index, arrival, packet, drop.into());
+            drop.into()
+        })
     }
 }

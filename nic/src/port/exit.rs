@@ -8,13 +8,13 @@
 
 use super::Port;
 use crate::queue::locked;
-use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Once, Weak};
 
 static PORTS: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
 static INSTALL: Once = Once::new();
 
 /// What else is to be done, after the ports.
-static LAST: OnceLock<fn()> = OnceLock::new();
+static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 /// Runs when `main` returns or `exit` is called; not when the process is killed.
 extern "C" fn at_exit() {
@@ -25,8 +25,8 @@ extern "C" fn at_exit() {
             port.publish_at_exit();
         }
     }
-    if let Some(last) = LAST.get() {
-        last();
+    if let Ok(last) = LAST.try_lock() {
+        last.iter().for_each(|last| last());
     }
 }
 
@@ -40,10 +40,10 @@ fn install() {
     });
 }
 
-/// Has `last` run when the program exits: one function of this library, whenever it is given.
+/// Has `last` run when the program exits.
 pub(crate) fn run_at_exit(last: fn()) {
     install();
-    LAST.get_or_init(|| last);
+    locked(&LAST).push(last);
 }
 
 /// Has what `port` holds sent when the program exits.
