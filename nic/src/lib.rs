@@ -82,7 +82,8 @@ pub use qp::attr::{AddressVector, ModifyError, PathMigState};
 pub use qp::counters::QpCounters;
 pub use qp::memory::{Bind, BindError, QpEvent};
 pub use qp::queue_pair::{
-    Failure, FailureContext, Notice, PeerRefusal, PostError, Refused, Silence, Tuning, Unsendable, VendorError,
+    Failure, FailureContext, Notice, PeerRefusal, PostError, Refused, Silence, Tuning, Unsendable,
+    VendorError,
 };
 pub use qp::{
     Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, Psn, QKey, QpAttr, QpCap,

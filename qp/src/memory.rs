@@ -1,8 +1,8 @@
 //! What the transport needs from the host: memory, receive work and a place for completions.
 
 use crate::ids::{PdId, Qpn};
-use crate::work::{RecvWr, WorkCompletion};
 use crate::queue_pair::{Notice, VendorError};
+use crate::work::{RecvWr, WorkCompletion};
 use bitflags::bitflags;
 use std::fmt;
 use thiserror::Error;
@@ -120,8 +120,12 @@ pub enum AccessError {
 fn beyond(va: u64, len: u64, start: u64, end: u64) -> String {
     match va.checked_add(len) {
         None => ", beyond the end of all addresses".to_owned(),
-        Some(last) if va >= start && va < end => format!(", which ends {} bytes before the access ends", last.saturating_sub(end)),
-        Some(_) if va < start => format!(", which begins {} bytes behind the first of them", start.saturating_sub(va)),
+        Some(last) if va >= start && va < end => {
+            format!(", which ends {} bytes before the access ends", last.saturating_sub(end))
+        }
+        Some(_) if va < start => {
+            format!(", which begins {} bytes behind the first of them", start.saturating_sub(va))
+        }
         Some(_) => format!(", which ends {} bytes before the first of them", va.saturating_sub(end)),
     }
 }

@@ -98,7 +98,13 @@ impl Engine {
 
     /// A packet for a queue pair had no effect.
     #[cold]
-    pub(super) fn explain_drop(&mut self, index: usize, arrival: &Arrival, packet: &Packet<'_>, reason: DropReason) {
+    pub(super) fn explain_drop(
+        &mut self,
+        index: usize,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        reason: DropReason,
+    ) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let own = End { address: self.config.address, qpn: entry.qp.qpn() };
         tracing::trace!(qp = %own.qpn, from = %arrival.src, reason = reason.name(), "a packet has no effect");

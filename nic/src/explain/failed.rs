@@ -144,12 +144,7 @@ pub(crate) enum PeerView {
     /// Its address is this device's own; the queue pair, if there is one.
     Itself(End, Option<QpSnapshot>),
     /// Another program of this user has its address; the queue pair, if there is one.
-    Program {
-        peer: End,
-        pid: u32,
-        comm: String,
-        queue_pair: Option<QpSnapshot>,
-    },
+    Program { peer: End, pid: u32, comm: String, queue_pair: Option<QpSnapshot> },
     /// Its address is on this host, and nobody serves it.
     Nobody(End),
 }
@@ -195,16 +190,30 @@ impl fmt::Display for PeerView {
         match self {
             Self::Unknown => Ok(()),
             Self::Told(reason) => write!(f, ". The peer says: {reason}"),
-            Self::Silent => f.write_str(". The peer's standard error says why, if it runs with RNIC_EXPLAIN=1"),
+            Self::Silent => {
+                f.write_str(". The peer's standard error says why, if it runs with RNIC_EXPLAIN=1")
+            }
             Self::Itself(end, seen) => {
                 let address = end.address;
-                write!(f, ". The peer's address {address} is that of this device, which {}", Oddity(*end, seen))
+                write!(
+                    f,
+                    ". The peer's address {address} is that of this device, which {}",
+                    Oddity(*end, seen)
+                )
             }
             Self::Program { peer, pid, comm, queue_pair } => {
-                write!(f, ". {comm} (pid {pid}) has the address {}, and {}", peer.address, Oddity(*peer, queue_pair))
+                write!(
+                    f,
+                    ". {comm} (pid {pid}) has the address {}, and {}",
+                    peer.address,
+                    Oddity(*peer, queue_pair)
+                )
             }
             Self::Nobody(End { address, .. }) => {
-                write!(f, ". The peer's address {address} is on this host, and no program serves UDP port 4791 there")
+                write!(
+                    f,
+                    ". The peer's address {address} is on this host, and no program serves UDP port 4791 there"
+                )
             }
         }
     }

@@ -48,6 +48,7 @@ struct State {
 }
 
 /// Whether failures are explained.
+#[inline]
 #[must_use]
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
@@ -70,9 +71,8 @@ pub fn say(kind: &'static str, line: impl fmt::Display) {
     if !is_on() {
         return;
     }
-    let verdict = state().map_or(Verdict::Print { suppressed: 0 }, |mut state| {
-        state.limits.ask(kind, Instant::now())
-    });
+    let verdict =
+        state().map_or(Verdict::Print { suppressed: 0 }, |mut state| state.limits.ask(kind, Instant::now()));
     if let Verdict::Print { suppressed } = verdict {
         if suppressed > 0 {
             print(&format!("rnic: {kind}: {suppressed} more suppressed\n"));

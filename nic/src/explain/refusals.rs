@@ -41,7 +41,8 @@ impl Refusals {
         if !is_ours {
             let made = self.run_dir.as_deref().map(ReasonFile::new);
             self.file = made.and_then(|made| {
-                made.inspect_err(|error| tracing::warn!(%error, "reasons of refusals are not left for peers")).ok()
+                made.inspect_err(|error| tracing::warn!(%error, "reasons of refusals are not left for peers"))
+                    .ok()
             });
         }
         if let Some(file) = &self.file {

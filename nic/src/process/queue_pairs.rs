@@ -120,8 +120,16 @@ impl QueuePairFile {
         let file = make_locked(&folder, &name)?;
         let comm = fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned();
         let (device, pid) = (device.to_owned(), std::process::id());
-        let last =
-            PublishedQueuePairs { sequence: 0, device, address, pid, comm, queue_pairs: Vec::new(), more: 0, end: 0 };
+        let last = PublishedQueuePairs {
+            sequence: 0,
+            device,
+            address,
+            pid,
+            comm,
+            queue_pairs: Vec::new(),
+            more: 0,
+            end: 0,
+        };
         let state = Mutex::new(State { last, due: Instant::now() });
         Ok(Self { file, path: folder.join(name), state })
     }

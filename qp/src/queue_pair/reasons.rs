@@ -73,13 +73,17 @@ pub enum Silence {
     #[error("no answer came any more")]
     Stopped,
     /// It asks for a PSN that was never sent.
-    #[error("the peer expects PSN {expected}, which this side never sends: sq_psn here and rq_psn there differ")]
+    #[error(
+        "the peer expects PSN {expected}, which this side never sends: sq_psn here and rq_psn there differ"
+    )]
     ExpectsPsn {
         /// The PSN that the peer's NAK names.
         expected: Psn,
     },
     /// It acknowledges a PSN that was never sent.
-    #[error("the peer acknowledges PSN {acknowledged}, which was never sent: sq_psn here and rq_psn there differ")]
+    #[error(
+        "the peer acknowledges PSN {acknowledged}, which was never sent: sq_psn here and rq_psn there differ"
+    )]
     Acknowledges {
         /// The PSN that the peer's ACK names.
         acknowledged: Psn,

@@ -414,13 +414,7 @@ impl QueuePair {
 
     /// Sends a NAK that ends the connection: a receive that the message had taken completes with an error, or an
     /// event tells of it where there is none (IBTA C9-222.1.1).
-    fn refuse_request(
-        &mut self,
-        psn: Psn,
-        operation: Option<&'static str>,
-        nak: &Nak,
-        host: &mut impl Host,
-    ) {
+    fn refuse_request(&mut self, psn: Psn, operation: Option<&'static str>, nak: &Nak, host: &mut impl Host) {
         let Nak { code, recv_status, why, access } = *nak;
         if code == NakCode::RemoteAccessError {
             self.counters.resp_remote_access_errors += 1;

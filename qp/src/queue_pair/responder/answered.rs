@@ -63,7 +63,9 @@ impl QueuePair {
     ) -> Result<(), Refusal> {
         self.allowed(Access::REMOTE_ATOMIC)?;
         let depth = self.check_depth()?;
-        let Some(atomic) = packet.atomic_eth() else { return Err(Refusal::invalid(Refused::Header("no AtomicETH"))) };
+        let Some(atomic) = packet.atomic_eth() else {
+            return Err(Refusal::invalid(Refused::Header("no AtomicETH")));
+        };
         let op = match packet.info().operation {
             WireOperation::CompareSwap => {
                 AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add }
@@ -114,7 +116,9 @@ impl QueuePair {
         access.set(Access::FLUSH_PERSISTENT, feth.placement & FethFields::PERSISTENT != 0);
         let known = FethFields::GLOBAL | FethFields::PERSISTENT;
         if access.is_empty() || feth.placement & !known != 0 || feth.selectivity > 1 {
-            return Err(Refusal::invalid(Refused::Header("a FLUSH of a reserved placement type or selectivity level")));
+            return Err(Refusal::invalid(Refused::Header(
+                "a FLUSH of a reserved placement type or selectivity level",
+            )));
         }
         self.allowed(access)?;
         let depth = self.check_depth()?;
