@@ -174,10 +174,10 @@ impl fmt::Display for Oddity<'_> {
         let Some(seen) = seen else { return write!(f, "has no queue pair {qpn}") };
         write!(f, "has queue pair {qpn} in {}", seen.state)?;
         match seen.peer {
-            None => write!(f, ", connected to nobody")?,
+            None => f.write_str(", connected to nobody")?,
             Some((address, number)) => write!(f, ", connected to {address} queue pair {number:#08x}")?,
         }
-        write!(f, ", which expects PSN {}", seen.expected_psn)?;
+        write!(f, ", and expects PSN {}", seen.expected_psn)?;
         if let Some(failure) = &seen.last_failure {
             write!(f, "; it failed: {failure}")?;
         }
