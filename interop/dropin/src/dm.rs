@@ -79,7 +79,7 @@ fn aligned(offset: u64, length: usize) -> Result<(), Errno> {
 verbs! {
     fn alloc_dm(context: &Context, attr: InOut<'_, ibv_alloc_dm_attr>) -> Handle<ibv_dm> {
         if attr.comp_mask != 0 || attr.length == 0 {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("comp_mask is not 0, or length is 0"));
         }
         if attr.length as u64 > MAX_BYTES {
             return Err(Errno::NO_MEMORY.because(format_args!("device memory of more than {MAX_BYTES} bytes")));

@@ -81,7 +81,8 @@ verbs! {
         let count = entries.len().min(max);
         if count < entries.len() {
             // As with the kernel: a table that does not fit is none.
-            return Err(Errno::INVALID);
+            let text = format_args!("the GID table has {} entries, and there is room for {max}", entries.len());
+            return Err(Errno::INVALID.because(text));
         }
         let Some(out) = out else { return if count == 0 { Ok(Count(0)) } else { Err(Errno::INVALID) } };
         for (at, entry) in entries.iter().enumerate() {
