@@ -66,13 +66,13 @@ static struct ibv_mr *from, *to;
 static char source[SIZE], target[SIZE];
 
 /* A call failed: that is the bug, or in a corrected program a failure. */
-static void need(int holds) {
+static inline void need(int holds) {
 	if (!holds) {
 		exit(1);
 	}
 }
 
-static void open_device(void) {
+static inline void open_device(void) {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	need(list && list[0]);
 	context = ibv_open_device(list[0]);
@@ -86,7 +86,7 @@ static void open_device(void) {
 	need(from && to);
 }
 
-static struct ibv_qp *make(void) {
+static inline struct ibv_qp *make(void) {
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq,
 		.recv_cq = cq,
@@ -103,7 +103,7 @@ static struct ibv_qp *make(void) {
 	return qp;
 }
 
-static void to_init(struct ibv_qp *qp) {
+static inline void to_init(struct ibv_qp *qp) {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = plan.port,
@@ -115,14 +115,14 @@ static void to_init(struct ibv_qp *qp) {
 	need(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | admission) == 0);
 }
 
-static struct ibv_ah_attr way(void) {
+static inline struct ibv_ah_attr way(void) {
 	struct ibv_ah_attr ah = {.is_global = plan.is_global, .port_num = 1, .grh = {.sgid_index = plan.sgid_index}};
 	ah.grh.hop_limit = 1;
 	need(ibv_query_gid(context, 1, 0, &ah.grh.dgid) == 0);
 	return ah;
 }
 
-static void to_rtr(struct ibv_qp *qp, uint32_t peer, uint32_t psn, enum ibv_mtu mtu) {
+static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint32_t psn, enum ibv_mtu mtu) {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = mtu,
@@ -150,7 +150,7 @@ static void to_rtr(struct ibv_qp *qp, uint32_t peer, uint32_t psn, enum ibv_mtu 
 	need(ibv_modify_qp(qp, &attr, mask & plan.rtr_mask) == 0);
 }
 
-static void to_rts(struct ibv_qp *qp, uint32_t psn) {
+static inline void to_rts(struct ibv_qp *qp, uint32_t psn) {
 	/* 4.096 us << 10 is 4 ms. */
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
@@ -168,7 +168,7 @@ static void to_rts(struct ibv_qp *qp, uint32_t psn) {
 }
 
 /* Opens the device and connects two queue pairs of it. */
-static void connect_both(void) {
+static inline void connect_both(void) {
 	open_device();
 	a = make();
 	b = make();
@@ -180,13 +180,13 @@ static void connect_both(void) {
 	to_rts(b, 7);
 }
 
-static struct ibv_sge piece(uint32_t length) {
+static inline struct ibv_sge piece(uint32_t length) {
 	struct ibv_sge sge = {.addr = (uintptr_t)source, .length = length, .lkey = from->lkey};
 	return sge;
 }
 
 /* A signalled work request of a, with one element. */
-static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge) {
+static inline struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge) {
 	struct ibv_send_wr wr = {
 		.wr_id = 7,
 		.sg_list = sge,
@@ -204,25 +204,25 @@ static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge
 	return wr;
 }
 
-static void post(struct ibv_send_wr *wr) {
+static inline void post(struct ibv_send_wr *wr) {
 	struct ibv_send_wr *bad;
 	need(ibv_post_send(a, wr, &bad) == 0);
 }
 
-static void post_recv(struct ibv_qp *qp, uint32_t length) {
+static inline void post_recv(struct ibv_qp *qp, uint32_t length) {
 	struct ibv_sge sge = {.addr = (uintptr_t)target, .length = length, .lkey = to->lkey};
 	struct ibv_recv_wr *bad, wr = {.wr_id = 9, .sg_list = &sge, .num_sge = 1};
 	need(ibv_post_recv(qp, &wr, &bad) == 0);
 }
 
-static double now(void) {
+static inline double now(void) {
 	struct timespec time;
 	clock_gettime(CLOCK_MONOTONIC, &time);
 	return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
 /* Waits for so many completions, and needs each to be a success; gives up after so many seconds. */
-static void complete(int count, double seconds) {
+static inline void complete(int count, double seconds) {
 	struct ibv_wc wc;
 	double end = now() + seconds;
 	while (count > 0) {

@@ -107,6 +107,30 @@ fn nothing_is_printed_of_a_bug_without_explain() {
 }
 
 #[test]
+fn the_log_at_debug_has_what_becomes_of_queue_pairs_and_not_every_packet() {
+    if !can_build() {
+        return;
+    }
+    let folder = Folder::new();
+    let all = programs();
+    // Four READs of 100,000 bytes each are 400 packets.
+    let of = all.iter().find(|of| of.name == "read_depth").expect("it is one of them");
+    assert_eq!(run(&folder, of, true).fault(), None);
+    let program = folder.path().join("read_depth-fixed");
+    let log = |level: &str| {
+        let mut command = lab::run(&folder, &[], &program);
+        Running::start(&folder, command.env("RNIC_LOG", level)).wait(LIMIT).text
+    };
+    let debug = log("rnic=debug");
+    let changes = debug.lines().filter(|line| line.contains("a queue pair changes its state")).count();
+    // Two queue pairs, each from RESET to INIT, to RTR and to RTS.
+    assert_eq!(changes, 6, "{debug}");
+    assert!(debug.contains("from=INIT to=RTR") && debug.contains("peer=127.0.0."), "{debug}");
+    assert!(debug.lines().count() < 60, "{debug}");
+    assert_eq!(log("warn"), "");
+}
+
+#[test]
 fn perftest_draws_no_line() {
     for program in ["ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_atomic_lat"] {
         if !has(program) {

@@ -26,7 +26,6 @@ pub(crate) use refusals::{Refusal, told_by};
 use crate::port::run_at_exit;
 use limit::{Limits, Verdict};
 use std::fmt;
-use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -102,8 +101,9 @@ fn finish() {
     }
 }
 
-/// Writes a line at once, so that it stays whole beside those of other threads and processes.
+/// Writes a line at once, so that it stays whole beside those of other threads and processes. No lock is taken: a child
+/// that was forked while another thread held it would wait without end.
 fn print(line: &str) {
     // Nobody is left to be told that standard error is closed.
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    let _ = nix::unistd::write(std::io::stderr(), line.as_bytes());
 }

@@ -3,7 +3,7 @@
 //! The file of a device holds one JSON object, written as a whole ten times a second where it changes.
 
 use super::publish::PERIOD;
-use super::run_dir::{files, has_ended, make, make_locked, unique};
+use super::run_dir::{files, has_ended, is_ours, make, make_locked, unique};
 use crate::engine::QpSnapshot;
 use crate::queue::locked;
 use serde::{Deserialize, Serialize};
@@ -205,7 +205,12 @@ pub(crate) fn reason_files(run_dir: &Path) -> Vec<String> {
         }
         read(path)
     };
-    files(&reasons(run_dir)).unwrap_or_default().iter().filter_map(text).collect()
+    let folder = reasons(run_dir);
+    // What another user left there is no reason of a process of this one.
+    if !is_ours(&folder) {
+        return Vec::new();
+    }
+    files(&folder).unwrap_or_default().iter().filter_map(text).collect()
 }
 
 #[cfg(test)]

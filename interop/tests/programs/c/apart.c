@@ -28,28 +28,6 @@ static struct ibv_qp *make(struct end *own) {
 	return qp;
 }
 
-static void join(struct ibv_qp *qp, const struct end *peer) {
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = peer->qpn,
-		.max_dest_rd_atomic = 1,
-		.min_rnr_timer = 12,
-		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid, .hop_limit = 1}},
-	};
-	to_init(qp);
-	check(ibv_modify_qp(qp, &attr,
-			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
-	      "RTR");
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
-	check(ibv_modify_qp(qp, &attr,
-			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-				    IBV_QP_MAX_QP_RD_ATOMIC) == 0,
-	      "RTS");
-}
-
 static int get(int fd, void *to, size_t size) {
 	return read(fd, to, size) == (ssize_t)size;
 }
@@ -63,7 +41,7 @@ static int respond(int in, int out) {
 	char byte = 0;
 	struct ibv_qp *qp = make(&own);
 	check(put(out, &own, sizeof own) && get(in, &peer, sizeof peer), "the requester");
-	join(qp, &peer);
+	join(qp, peer.qpn, peer.gid);
 	check(put(out, &byte, 1), "the requester");
 	while (get(in, &byte, 1)) {
 	}
@@ -88,7 +66,7 @@ int main(int argc, char **argv) {
 	char byte, name[4096];
 	struct ibv_qp *qp = make(&own);
 	check(get(up[0], &peer, sizeof peer) && put(down[1], &own, sizeof own), "the responder");
-	join(qp, &peer);
+	join(qp, peer.qpn, peer.gid);
 	check(get(up[0], &byte, 1), "the responder");
 	snprintf(name, sizeof name, "%s/ready", argv[1]);
 	fclose(fopen(name, "w"));

@@ -68,9 +68,7 @@ static void to_init(struct ibv_qp *qp) {
 	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0, "INIT");
 }
 
-static void connect_to(struct ibv_qp *qp, uint32_t peer) {
-	union ibv_gid gid;
-	check(ibv_query_gid(qp->context, 1, 0, &gid) == 0, "the GID");
+static inline void join(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid) {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = IBV_MTU_1024,
@@ -90,6 +88,12 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer) {
 			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				    IBV_QP_MAX_QP_RD_ATOMIC) == 0,
 	      "RTS");
+}
+
+static inline void connect_to(struct ibv_qp *qp, uint32_t peer) {
+	union ibv_gid gid;
+	check(ibv_query_gid(qp->context, 1, 0, &gid) == 0, "the GID");
+	join(qp, peer, gid);
 }
 
 static int post_write(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to, uint32_t length) {
