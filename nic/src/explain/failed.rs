@@ -188,9 +188,9 @@ impl fmt::Display for PeerView {
         match self {
             Self::Unknown => Ok(()),
             Self::Told(reason) => write!(f, ". The peer says: {reason}"),
-            Self::Silent => {
-                f.write_str(". The peer's standard error says why, if it runs with RNIC_EXPLAIN=1")
-            }
+            Self::Silent => f.write_str(
+                ". The peer's standard error says why, if it is rnic and runs with RNIC_EXPLAIN=1",
+            ),
             Self::Itself(end, seen) => {
                 let address = end.address;
                 write!(

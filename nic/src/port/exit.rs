@@ -7,8 +7,13 @@
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
 use super::Port;
+use crate::explain;
 use crate::queue::locked;
 use std::sync::{Arc, Mutex, Once, Weak};
+use std::time::Duration;
+
+/// How long a program that exits waits for a thread that may be explaining what it exits for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 static PORTS: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
 static INSTALL: Once = Once::new();
@@ -21,6 +26,9 @@ extern "C" fn at_exit() {
     // Whoever holds the list, or a port, may never run again: then there is nothing to be done.
     if let Ok(ports) = PORTS.try_lock() {
         for port in ports.iter().filter_map(Weak::upgrade).filter(|port| port.is_ours()) {
+            if explain::is_on() {
+                port.end_turn(PATIENCE);
+            }
             port.let_go();
             port.publish_at_exit();
         }

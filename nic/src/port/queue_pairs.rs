@@ -3,7 +3,7 @@
 use super::{Port, fork};
 use crate::process::{MOST_QUEUE_PAIRS, QueuePairFile};
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Port {
     /// Publishes the queue pairs from now on.
@@ -21,6 +21,19 @@ impl Port {
             && file.is_due(now)
         {
             file.write(self.with_lane(|lane| lane.engine.snapshots(MOST_QUEUE_PAIRS)), now);
+        }
+    }
+
+    /// Waits for the thread that drives the engine to end its turn, if there is one, for a while at the most. A program
+    /// sees a completion before the thread that delivers it has explained it.
+    pub(super) fn end_turn(&self, patience: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            if let Some(lane) = self.lane.try_lock() {
+                self.release(lane);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

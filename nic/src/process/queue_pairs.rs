@@ -3,7 +3,7 @@
 //! The file of a device holds one JSON object, written as a whole ten times a second where it changes.
 
 use super::publish::PERIOD;
-use super::run_dir::{files, has_ended, is_ours, make, make_locked, unique};
+use super::run_dir::{changed, files, has_ended, is_ours, make, make_locked, unique};
 use crate::engine::QpSnapshot;
 use crate::queue::locked;
 use serde::{Deserialize, Serialize};
@@ -13,13 +13,16 @@ use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Of how many queue pairs a device tells: a file of them has some 300 KB.
 pub(crate) const MOST: usize = 1024;
 
 /// The longest file that is read.
 const LONGEST: u64 = 1 << 21;
+
+/// How long reasons of a program that has ended are kept.
+const KEPT: Duration = Duration::from_secs(60);
 
 /// How often a file is read again that was being written.
 const TRIES: usize = 5;
@@ -196,10 +199,12 @@ impl ReasonFile {
     }
 }
 
-/// What the processes that run have left in such files.
+/// What processes that run, or ran until lately, have left in such files.
 pub(crate) fn reason_files(run_dir: &Path) -> Vec<String> {
     let text = |path: &PathBuf| {
-        if has_ended(&File::open(path).ok()?) {
+        // A requester may look a moment after the responder has ended.
+        let is_old = changed(path).elapsed().is_ok_and(|age| age > KEPT);
+        if is_old && has_ended(&File::open(path).ok()?) {
             let _ = fs::remove_file(path);
             return None;
         }
