@@ -221,7 +221,7 @@ static inline double now(void) {
 	return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Waits for so many completions, and needs each to be a success; gives up after so many seconds. */
+/* Waits for `count` completions, each of which must be a success; gives up after `seconds`. */
 static inline void complete(int count, double seconds) {
 	struct ibv_wc wc;
 	double end = now() + seconds;

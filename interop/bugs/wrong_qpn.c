@@ -1,4 +1,4 @@
-/* Bug: dest_qp_num is none of the peer's queue pairs.
+/* Bug: the peer has no queue pair with the number dest_qp_num.
  * Line: RETRY_EXC_ERR (vendor_err 64): the peer did not answer: no answer ever came
  * Line: is that of this device, which has no queue pair 0x
  */

@@ -51,7 +51,7 @@ impl Errno {
     }
 }
 
-/// A call begins: what was the matter with those before is none of its reasons.
+/// A call begins: forgets the reasons of errors before it.
 #[inline]
 pub(crate) fn begin_call() {
     if rnic::explain::is_on() {

@@ -174,7 +174,7 @@ fn reregister(
     let has = |bit| flags & bit != 0;
     if flags & !ALL != 0 || flags == 0 {
         return Err(
-            Errno::INVALID.because(format_args!("flags {flags:#x} change nothing, or what there is not"))
+            Errno::INVALID.because(format_args!("flags are {flags:#x}; they name translation (1), protection domain (2) and access (4)"))
         );
     }
     let Region::Memory(inner) = mr.inner.get_mut()? else {

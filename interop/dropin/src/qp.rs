@@ -73,7 +73,7 @@ impl Qp {
             }
             (_, other) => {
                 return Err(
-                    Errno::INVALID.because(format_args!("qp_type {other} is none that programs can create"))
+                    Errno::INVALID.because(format_args!("qp_type {other} is unknown, or programs cannot create it"))
                 );
             }
         };

@@ -113,7 +113,7 @@ pub enum Refused {
     /// The packet does not continue the message before it.
     #[error("opcode out of sequence")]
     OutOfPlace,
-    /// There is no such operation.
+    /// The operation does not exist here.
     #[error("operation not supported")]
     Unsupported,
     /// The packet is longer or shorter than the path MTU demands.
@@ -124,7 +124,7 @@ pub enum Refused {
         /// Path MTU of this side, in bytes.
         mtu: u32,
     },
-    /// The request names a shared receive queue that there is not.
+    /// The request names a shared receive queue that does not exist.
     #[error("no such shared receive queue")]
     NoSharedReceive,
     /// The shared receive queue failed.

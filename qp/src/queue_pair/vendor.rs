@@ -99,11 +99,11 @@ vendor_errors! {
     NoInitiatorDepth = 82, "MAX_RD_ATOMIC_IS_0";
     /// Receive: the peer's packet does not belong to the message before it.
     OutOfPlace = 96, "OPCODE_OUT_OF_SEQUENCE";
-    /// Receive: the peer asked for an operation that there is not.
+    /// Receive: the peer asked for an operation that this device does not have.
     Unsupported = 97, "OPERATION_NOT_SUPPORTED";
     /// Receive: the length of the peer's packet does not fit the path MTU of this side.
     PacketLength = 98, "PATH_MTU_DIFFERS";
-    /// Receive: the peer named a shared receive queue that there is not.
+    /// Receive: the peer named a shared receive queue that does not exist.
     NoSharedReceive = 99, "NO_SUCH_SRQ";
     /// Receive: the shared receive queue failed.
     SharedReceiveFailed = 100, "SRQ_FAILED";

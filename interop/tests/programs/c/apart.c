@@ -1,4 +1,4 @@
-/* Two processes with a device each: one writes to the other, with a key that is none. usage: apart FOLDER [quiet]
+/* Two processes with a device each: one writes to the other, with a key that does not exist. usage: apart FOLDER [quiet]
  *
  * Makes FOLDER/ready once they are connected, and goes on when there is FOLDER/go. With `quiet` the responder does not
  * explain. */
