@@ -173,9 +173,9 @@ fn reregister(
     const ALL: u32 = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
     let has = |bit| flags & bit != 0;
     if flags & !ALL != 0 || flags == 0 {
-        return Err(
-            Errno::INVALID.because(format_args!("flags are {flags:#x}; they name translation (1), protection domain (2) and access (4)"))
-        );
+        return Err(Errno::INVALID.because(format_args!(
+            "flags are {flags:#x}; they name translation (1), protection domain (2) and access (4)"
+        )));
     }
     let Region::Memory(inner) = mr.inner.get_mut()? else {
         return Err(Errno::INVALID.because("the region was not registered by ibv_reg_mr"));

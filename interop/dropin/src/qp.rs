@@ -72,9 +72,8 @@ impl Qp {
                 return Err(Errno::UNSUPPORTED.because(format_args!("qp_type {other} is not offered")));
             }
             (_, other) => {
-                return Err(
-                    Errno::INVALID.because(format_args!("qp_type {other} is unknown, or programs cannot create it"))
-                );
+                return Err(Errno::INVALID
+                    .because(format_args!("qp_type {other} is unknown, or programs cannot create it")));
             }
         };
         // SAFETY: the program made them and has not destroyed them.
