@@ -131,6 +131,22 @@ fn the_log_at_debug_has_what_becomes_of_queue_pairs_and_not_every_packet() {
 }
 
 #[test]
+fn a_call_that_fails_a_thousand_times_draws_a_few_lines_and_a_count() {
+    let folder = Folder::new();
+    let Some(program) = crate::c::build(&folder, "flood") else { return };
+    let ended = Running::start(&folder, &mut lab::run(&folder, &["--explain"], &program)).wait(LIMIT);
+    assert_eq!(ended.fault(), None, "{}", ended.text);
+    let lines = lines(&ended.text);
+    let suppressed = lines.iter().filter_map(|line| {
+        let count = line.strip_prefix("rnic: ibv_modify_qp: ")?.strip_suffix(" more suppressed")?;
+        count.parse::<usize>().ok()
+    });
+    let (counts, suppressed) = suppressed.fold((0, 0), |(counts, sum), count| (counts + 1, sum + count));
+    assert_eq!(lines.len() - counts + suppressed, 1000, "{lines:#?}");
+    assert!(suppressed > 0 && lines.len() < 500, "{lines:#?}");
+}
+
+#[test]
 fn perftest_draws_no_line() {
     for program in ["ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_atomic_lat"] {
         if !has(program) {

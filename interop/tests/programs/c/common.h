@@ -59,7 +59,7 @@ static struct ibv_qp *create_rc(struct ibv_pd *pd, struct ibv_cq *cq) {
 	return ibv_create_qp(pd, &init);
 }
 
-static void to_init(struct ibv_qp *qp) {
+static inline void to_init(struct ibv_qp *qp) {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
@@ -96,7 +96,7 @@ static inline void connect_to(struct ibv_qp *qp, uint32_t peer) {
 	join(qp, peer, gid);
 }
 
-static int post_write(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to, uint32_t length) {
+static inline int post_write(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to, uint32_t length) {
 	struct ibv_sge sge = {.addr = (uintptr_t)from->addr, .length = length, .lkey = from->lkey};
 	struct ibv_send_wr *bad, wr = {
 		.wr_id = 7,
@@ -109,7 +109,7 @@ static int post_write(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to,
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-static enum ibv_wc_status wait_for(struct ibv_cq *cq) {
+static inline enum ibv_wc_status wait_for(struct ibv_cq *cq) {
 	struct ibv_wc wc;
 	int n;
 	while ((n = ibv_poll_cq(cq, 1, &wc)) == 0) {
