@@ -27,6 +27,7 @@
 pub mod capture;
 pub mod doctor;
 pub mod engine;
+pub mod explain;
 pub mod ladder;
 pub mod link;
 pub mod memory;
@@ -82,7 +83,10 @@ pub use xrc::XrcDomain;
 pub use qp::attr::{AddressVector, ModifyError, PathMigState};
 pub use qp::counters::QpCounters;
 pub use qp::memory::{Bind, BindError, QpEvent};
-pub use qp::queue_pair::{Failure, FailureContext, PostError, Tuning};
+pub use qp::queue_pair::{
+    Failure, FailureContext, Notice, PeerRefusal, PostError, Refused, Silence, Tuning, Unsendable,
+    VendorError,
+};
 pub use qp::{
     Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, Psn, QKey, QpAttr, QpCap,
     QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus,

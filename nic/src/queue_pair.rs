@@ -383,6 +383,12 @@ impl QueuePair {
         self.look(|qp| *qp.counters()).unwrap_or_default()
     }
 
+    /// Send work requests outstanding that make no completion on success; 0 in a forked child.
+    #[must_use]
+    pub fn unsignalled(&self) -> usize {
+        self.look(qp::QueuePair::unsignalled).unwrap_or_default()
+    }
+
     /// Why it is in ERR, if it went there on its own; `None` in a forked child.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {

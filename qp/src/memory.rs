@@ -1,8 +1,10 @@
 //! What the transport needs from the host: memory, receive work and a place for completions.
 
 use crate::ids::{PdId, Qpn};
+use crate::queue_pair::{Notice, VendorError};
 use crate::work::{RecvWr, WorkCompletion};
 use bitflags::bitflags;
+use std::fmt;
 use thiserror::Error;
 
 bitflags! {
@@ -50,7 +52,7 @@ pub enum AccessError {
         key: u32,
     },
     /// The region lacks a right.
-    #[error("key {key:#010x} lacks the right {missing:?}")]
+    #[error("key {key:#010x} lacks the right {missing}")]
     Denied {
         /// The key as given.
         key: u32,
@@ -58,7 +60,10 @@ pub enum AccessError {
         missing: Access,
     },
     /// The bytes lie outside the region, or the end of the range overflows.
-    #[error("{len} bytes at {va:#x} are not inside the region {start:#x}..{end:#x} of key {key:#010x}")]
+    #[error(
+        "{len} bytes at {va:#x} are not inside the region {start:#x}..{end:#x} of key {key:#010x}{}",
+        beyond(*va, *len, *start, *end)
+    )]
     OutOfRange {
         /// The key as given.
         key: u32,
@@ -111,21 +116,42 @@ pub enum AccessError {
     },
 }
 
+/// By how much a range misses a region: `: it ends 90 bytes before the access ends`.
+fn beyond(va: u64, len: u64, start: u64, end: u64) -> String {
+    match va.checked_add(len) {
+        None => ", beyond the end of all addresses".to_owned(),
+        Some(last) if va >= start && va < end => {
+            format!(", which ends {} bytes before the access ends", last.saturating_sub(end))
+        }
+        Some(_) if va < start => {
+            format!(", which begins {} bytes behind the first of them", start.saturating_sub(va))
+        }
+        Some(_) => format!(", which ends {} bytes before the first of them", va.saturating_sub(end)),
+    }
+}
+
+/// `REMOTE_WRITE | REMOTE_READ`.
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bitflags::parser::to_writer(self, f)
+    }
+}
+
 impl AccessError {
     /// The number that completions carry as `vendor_err`: which rule was broken.
     #[must_use]
     pub const fn vendor_code(self) -> u32 {
         match self {
-            Self::UnknownKey { .. } => 1,
-            Self::WrongDomain { .. } => 2,
-            Self::Denied { .. } => 3,
-            Self::OutOfRange { .. } => 4,
-            Self::Misaligned { .. } => 5,
-            Self::Fault { .. } => 6,
-            Self::WrongQueuePair { .. } => 7,
-            Self::NotInvalidatable { .. } => 8,
-            Self::RemoteOnly { .. } => 9,
-            Self::Unbound { .. } => 10,
+            Self::UnknownKey { .. } => VendorError::UnknownKey.code(),
+            Self::WrongDomain { .. } => VendorError::WrongDomain.code(),
+            Self::Denied { .. } => VendorError::Denied.code(),
+            Self::OutOfRange { .. } => VendorError::OutOfRange.code(),
+            Self::Misaligned { .. } => VendorError::Misaligned.code(),
+            Self::Fault { .. } => VendorError::Fault.code(),
+            Self::WrongQueuePair { .. } => VendorError::WrongQueuePair.code(),
+            Self::NotInvalidatable { .. } => VendorError::NotInvalidatable.code(),
+            Self::RemoteOnly { .. } => VendorError::RemoteOnly.code(),
+            Self::Unbound { .. } => VendorError::Unbound.code(),
         }
     }
 }
@@ -257,7 +283,7 @@ pub enum BindError {
     },
     /// The region lacks a right that those of the window rest on: LOCAL_WRITE for remote writes and atomics
     /// (IBTA C10-74), and those to flush.
-    #[error("a memory window with {access:?} needs {missing:?} on memory region {lkey:#010x}")]
+    #[error("a memory window with {access} needs {missing} on memory region {lkey:#010x}")]
     NeedsRight {
         /// The key of the region.
         lkey: u32,
@@ -274,16 +300,16 @@ impl BindError {
     pub const fn vendor_code(self) -> u32 {
         match self {
             Self::Region(access) => access.vendor_code(),
-            Self::NoWindow { .. } => 32,
-            Self::SameKey { .. } => 33,
-            Self::ForeignKey { .. } => 34,
-            Self::Bound { .. } => 35,
-            Self::Empty { .. } => 36,
-            Self::ZeroBasedWindow { .. } => 37,
-            Self::ZeroBasedRegion { .. } => 38,
-            Self::NotARegion { .. } => 39,
-            Self::NotBindable { .. } => 40,
-            Self::NeedsRight { .. } => 41,
+            Self::NoWindow { .. } => VendorError::NoWindow.code(),
+            Self::SameKey { .. } => VendorError::SameKey.code(),
+            Self::ForeignKey { .. } => VendorError::ForeignKey.code(),
+            Self::Bound { .. } => VendorError::Bound.code(),
+            Self::Empty { .. } => VendorError::Empty.code(),
+            Self::ZeroBasedWindow { .. } => VendorError::ZeroBasedWindow.code(),
+            Self::ZeroBasedRegion { .. } => VendorError::ZeroBasedRegion.code(),
+            Self::NotARegion { .. } => VendorError::NotARegion.code(),
+            Self::NotBindable { .. } => VendorError::NotBindable.code(),
+            Self::NeedsRight { .. } => VendorError::NeedsRight.code(),
         }
     }
 }
@@ -395,6 +421,9 @@ pub trait Host: Memory {
 
     /// An asynchronous event of the queue pair.
     fn event(&mut self, qpn: Qpn, event: QpEvent);
+
+    /// Something went wrong that no completion in error reports.
+    fn notice(&mut self, _notice: Notice) {}
 
     /// Takes the next work request of the queue pair's shared receive queue, or of the one of number `xrc_srq`, which an
     /// XRC request named.

@@ -517,7 +517,7 @@ pub struct WorkCompletion {
     pub pkey_index: u16,
     /// Service level of a datagram, which RoCE does not carry in packets: the class that its priority bits name.
     pub sl: u8,
-    /// Which rule failed, as a code of ours (0: none).
+    /// Why it failed: the number of a [`VendorError`](crate::queue_pair::VendorError); 0 for no reason beyond the status.
     pub vendor_err: u32,
     /// When it was delivered, in nanoseconds of the device's clock; 0 where nobody asked for that.
     pub timestamp: u64,

@@ -201,7 +201,7 @@ fn a_bind_that_breaks_a_rule_says_which() -> Result<(), Error> {
     // What the region allows, what the window is to allow, the number of the rule, and the words for it.
     for (mw_type, allowed, asked, vendor_err, words) in [
         (MwType::Type2, LOCAL, Access::REMOTE_READ, 40, "lacks the right MW_BIND"),
-        (MwType::Type2, Access::MW_BIND, Access::REMOTE_WRITE, 41, "needs Access(LOCAL_WRITE)"),
+        (MwType::Type2, Access::MW_BIND, Access::REMOTE_WRITE, 41, "needs LOCAL_WRITE"),
         (MwType::Type1, BINDABLE, Access::ZERO_BASED, 37, "only windows of type 2 may be zero-based"),
         (MwType::Type2, BINDABLE | Access::ZERO_BASED, Access::REMOTE_READ, 38, "is zero-based"),
     ] {

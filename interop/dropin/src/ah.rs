@@ -45,7 +45,7 @@ fn create(pd: &Pd, way: &AddressVector) -> Result<Handle<ibv_ah>, Errno> {
 /// The GRH stands in front of a datagram, which need not be aligned: a reference to it there may not be.
 fn back(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Result<AddressVector, Errno> {
     if grh.is_null() {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because("grh is NULL"));
     }
     let bytes = grh.cast::<[u8; size_of::<ibv_grh>()]>();
     // SAFETY: the program lends so many bytes, and any bytes are bytes.
@@ -53,7 +53,7 @@ fn back(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Result
     let flags = WcFlags::from_bits_truncate(wc.wc_flags);
     let completion = WorkCompletion { flags, sl: wc.sl, ..WorkCompletion::default() };
     if port != 1 {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because(format_args!("port {port}: the device has one port, 1")));
     }
     let way = context.hub.device.way_back(&completion, &bytes)?;
     let index = u8::try_from(context.hub.address_index()).map_err(|_| Errno::INVALID)?;

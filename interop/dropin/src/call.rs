@@ -5,6 +5,7 @@
 //! an object is needed is EINVAL.
 
 use crate::errno::Errno;
+use crate::explain::{self, type_name};
 use std::ffi::{CStr, c_char, c_int};
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +14,21 @@ use std::ptr::{self, NonNull};
 /// Something that a function of the boundary takes.
 pub(crate) trait Arg: Sized {
     /// As C passes it.
-    type Raw;
+    type Raw: Copy;
 
     /// Makes it usable.
     ///
     /// # Safety
     /// `raw` is what the module documentation says.
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno>;
+
+    /// What people call the object that it is, where it is one that they know.
+    ///
+    /// # Safety
+    /// As [`take`](Self::take).
+    unsafe fn subject(_raw: Self::Raw) -> Option<String> {
+        None
+    }
 }
 
 /// Something that a function of the boundary returns.
@@ -38,6 +47,11 @@ pub(crate) trait Object: Sized {
 
     /// Where in the object it is.
     const OFFSET: usize = 0;
+
+    /// What people call the object.
+    fn name(&self) -> Option<String> {
+        None
+    }
 
     /// What programs hold.
     fn as_c(&self) -> *mut Self::C {
@@ -65,8 +79,18 @@ impl<T: Object> Arg for &T {
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
         // SAFETY: as the caller says.
-        unsafe { T::of(raw) }.ok_or(Errno::INVALID)
+        unsafe { T::of(raw) }.ok_or_else(null::<T::C>)
     }
+
+    unsafe fn subject(raw: Self::Raw) -> Option<String> {
+        // SAFETY: as the caller says.
+        unsafe { T::of(raw) }?.name()
+    }
+}
+
+/// NULL was passed where a structure is needed.
+fn null<T>() -> Errno {
+    Errno::INVALID.because(format_args!("the pointer to {} is NULL", type_name::<T>()))
 }
 
 impl<T: Object> Arg for Option<&T> {
@@ -103,9 +127,14 @@ impl<T: Object> Arg for Owned<T> {
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
         if raw.is_null() {
-            return Err(Errno::INVALID);
+            return Err(null::<T::C>());
         }
         NonNull::new(raw.wrapping_byte_sub(T::OFFSET).cast()).map(Self).ok_or(Errno::INVALID)
+    }
+
+    unsafe fn subject(raw: Self::Raw) -> Option<String> {
+        // SAFETY: as the caller says; a call that fails has not ended the object.
+        unsafe { T::of(raw) }?.name()
     }
 }
 
@@ -160,7 +189,7 @@ impl<T> Arg for InOut<'_, T> {
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
         // SAFETY: it points to a structure of the program, which lends it for the call.
-        unsafe { raw.as_mut() }.map(Self).ok_or(Errno::INVALID)
+        unsafe { raw.as_mut() }.map(Self).ok_or_else(null::<T>)
     }
 }
 
@@ -197,7 +226,7 @@ impl<T> Arg for Out<T> {
     type Raw = *mut T;
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
-        NonNull::new(raw).map(Self).ok_or(Errno::INVALID)
+        NonNull::new(raw).map(Self).ok_or_else(null::<T>)
     }
 }
 
@@ -339,8 +368,17 @@ impl<T: Default> Reply for Value<T> {
 }
 
 /// Runs a verb. A panic in it is a bug of ours: it is reported, and ends here.
-pub(crate) fn shield<R: Reply>(name: &str, verb: impl FnOnce() -> Result<R, Errno>) -> R::Raw {
-    R::reply(catch_unwind(AssertUnwindSafe(verb)).unwrap_or_else(|_| panicked(name)))
+pub(crate) fn shield<R: Reply>(
+    name: &'static str,
+    subject: impl FnOnce() -> Option<String>,
+    verb: impl FnOnce() -> Result<R, Errno>,
+) -> R::Raw {
+    explain::begin_call();
+    let result = catch_unwind(AssertUnwindSafe(verb)).unwrap_or_else(|_| panicked(name));
+    if let Err(errno) = &result {
+        explain::failed(name, *errno, subject);
+    }
+    R::reply(result)
 }
 
 #[cold]
@@ -360,7 +398,11 @@ macro_rules! verbs {
             $($arg: <$ty as $crate::call::Arg>::Raw),*
         ) -> <$reply as $crate::call::Reply>::Raw {
             fn body($($arg: $ty),*) -> Result<$reply, $crate::errno::Errno> $body
-            $crate::call::shield(stringify!($name), || {
+            let subject = || {
+                // SAFETY: C passes what the module of the boundary relies on.
+                None$(.or_else(|| unsafe { <$ty as $crate::call::Arg>::subject($arg) }))*
+            };
+            $crate::call::shield(stringify!($name), subject, || {
                 $(
                     // SAFETY: C passes what the module of the boundary relies on.
                     let $arg = unsafe { <$ty as $crate::call::Arg>::take($arg) }?;

@@ -102,15 +102,15 @@ verbs! {
         channel: Option<&Channel>,
         vector: c_int,
     ) -> Handle<ibv_cq> {
-        let cqe = u32::try_from(cqe).map_err(|_| Errno::INVALID)?;
+        let cqe = u32::try_from(cqe).map_err(|_| Errno::INVALID.because(format_args!("cqe is {cqe}")))?;
         if vector != 0 {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because(format_args!("comp_vector is {vector}; this device has one, 0")));
         }
         Ok(Cq::new(context, cqe, cq_context, channel)?.give())
     }
 
     fn ibv_resize_cq(cq: &Cq, cqe: c_int) -> () {
-        let cqe = u32::try_from(cqe).map_err(|_| Errno::INVALID)?;
+        let cqe = u32::try_from(cqe).map_err(|_| Errno::INVALID.because(format_args!("cqe is {cqe}")))?;
         let inner = cq.inner.get()?;
         inner.resize(cqe)?;
         // SAFETY: the program resizes a queue from one thread at a time.

@@ -44,7 +44,9 @@ impl Deref for Ex<'_> {
 
 impl Ex<'_> {
     fn reader(&self) -> Result<&Reader, Errno> {
-        self.reader.get().ok_or(Errno::INVALID)
+        self.reader
+            .get()
+            .ok_or_else(|| Errno::INVALID.because("the completion queue was not created by ibv_create_cq_ex"))
     }
 
     /// Takes the next completion.
@@ -76,7 +78,7 @@ fn wall_clock(stamp: u64, now: u64) -> u64 {
 verbs! {
     fn start_poll(cq: Ex<'_>, attr: Option<InOut<'_, ibv_poll_cq_attr>>) -> () {
         if attr.is_some_and(|attr| attr.comp_mask != 0) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("comp_mask is not 0"));
         }
         let reader = cq.reader()?;
         if !reader.single {
@@ -193,10 +195,10 @@ verbs! {
     fn create_cq_ex(context: &Context, init: InOut<'_, ibv_cq_init_attr_ex>) -> Handle<ibv_cq_ex> {
         let flags = if init.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 { 0 } else { init.flags };
         if init.comp_mask & !ATTRIBUTES != 0 || flags & !FLAGS != 0 || init.comp_vector != 0 {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("comp_mask, flags or comp_vector ask for what this device does not have"));
         }
         if init.wc_flags & !FIELDS != 0 {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::UNSUPPORTED.because("wc_flags ask for what this device does not have"));
         }
         // SAFETY: the program made it and has not destroyed it.
         let channel = unsafe { Channel::of(init.channel) };

@@ -29,7 +29,7 @@ verbs! {
         let has = |part: u32| init.comp_mask & part != 0;
         let calls = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
         if init.comp_mask & !QP_PARTS != 0 || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::UNSUPPORTED.because("comp_mask or create_flags ask for what this device does not have"));
         }
         if calls {
             check(init.qp_type, init.send_ops_flags)?;
@@ -66,21 +66,21 @@ verbs! {
         let mut init = init;
         let has = |part: u32| init.comp_mask & part != 0;
         if init.comp_mask & !SRQ_PARTS != 0 {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::UNSUPPORTED.because("comp_mask asks for what this device does not have"));
         }
         let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
         // SAFETY: the program made them and has not destroyed them.
         let (pd, xrcd, cq) = unsafe { (Pd::of(init.pd), Xrcd::of(init.xrcd), Cq::of(init.cq)) };
-        let pd = pd.filter(|_| has(IBV_SRQ_INIT_ATTR_PD)).ok_or(Errno::INVALID)?;
+        let pd = pd.filter(|_| has(IBV_SRQ_INIT_ATTR_PD)).ok_or_else(|| Errno::INVALID.because("a shared receive queue needs a protection domain"))?;
         let wanted = SrqInit { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };
         let inner = match kind {
             IBV_SRQT_BASIC => pd.inner.get()?.create_srq(&wanted)?,
             IBV_SRQT_XRC => {
-                let xrcd = xrcd.filter(|_| has(IBV_SRQ_INIT_ATTR_XRCD)).ok_or(Errno::INVALID)?;
-                let cq = cq.filter(|_| has(IBV_SRQ_INIT_ATTR_CQ)).ok_or(Errno::INVALID)?;
+                let xrcd = xrcd.filter(|_| has(IBV_SRQ_INIT_ATTR_XRCD)).ok_or_else(|| Errno::INVALID.because("one of type XRC needs an XRC domain"))?;
+                let cq = cq.filter(|_| has(IBV_SRQ_INIT_ATTR_CQ)).ok_or_else(|| Errno::INVALID.because("one of type XRC needs a completion queue"))?;
                 pd.inner.get()?.create_xrc_srq(&wanted, xrcd.inner.get()?, cq.inner.get()?)?
             }
-            _ => return Err(Errno::UNSUPPORTED),
+            other => return Err(Errno::UNSUPPORTED.because(format_args!("srq_type {other} is not offered"))),
         };
         let given = inner.query()?;
         (init.attr.max_wr, init.attr.max_sge) = (given.max_wr, given.max_sge);

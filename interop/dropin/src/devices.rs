@@ -14,7 +14,9 @@ static CONFIG: OnceLock<Option<ProcessConfig>> = OnceLock::new();
 pub(crate) fn config() -> Option<&'static ProcessConfig> {
     CONFIG
         .get_or_init(|| {
-            ProcessConfig::from_env().inspect_err(|error| eprintln!("rnic: no devices: {error}")).ok()
+            let config =
+                ProcessConfig::from_env().inspect_err(|error| eprintln!("rnic: no devices: {error}"));
+            config.inspect(crate::explain::begin).ok()
         })
         .as_ref()
 }

@@ -47,7 +47,10 @@ impl Block {
     /// A part of it.
     fn part(self: &Arc<Self>, offset: u64, length: usize) -> Result<UserMemory, Errno> {
         let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
-        end.ok_or(Errno::INVALID)?;
+        end.ok_or_else(|| {
+            Errno::INVALID
+                .because(format_args!("{length} bytes at {offset} are not inside the device memory"))
+        })?;
         let start = self.words.as_ptr() as usize + usize::try_from(offset).map_err(|_| Errno::INVALID)?;
         // SAFETY: nobody holds references to it, and it is kept as long as it is registered.
         Ok(unsafe { UserMemory::new(start, length as u64) }.keeping(Arc::clone(self) as _))
@@ -70,16 +73,16 @@ pub(crate) fn import(context: &Context, handle: u32) -> Result<Handle<ibv_dm>, E
 fn aligned(offset: u64, length: usize) -> Result<(), Errno> {
     const WORD: u64 = 4;
     let whole = offset.is_multiple_of(WORD) && (length as u64).is_multiple_of(WORD);
-    if whole { Ok(()) } else { Err(Errno::INVALID) }
+    if whole { Ok(()) } else { Err(Errno::INVALID.because("device memory is copied in words of 4 bytes")) }
 }
 
 verbs! {
     fn alloc_dm(context: &Context, attr: InOut<'_, ibv_alloc_dm_attr>) -> Handle<ibv_dm> {
         if attr.comp_mask != 0 || attr.length == 0 {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("comp_mask is not 0, or length is 0"));
         }
         if attr.length as u64 > MAX_BYTES {
-            return Err(Errno::NO_MEMORY);
+            return Err(Errno::NO_MEMORY.because(format_args!("device memory of more than {MAX_BYTES} bytes")));
         }
         let words = attr.length.div_ceil(size_of::<u64>());
         let words = (0..words).map(|_| UnsafeCell::new(0)).collect();
@@ -97,7 +100,7 @@ verbs! {
         }
         // Regions in it hold it.
         if Arc::strong_count(&dm.memory) > 1 {
-            return Err(Errno::BUSY);
+            return Err(Errno::BUSY.because("memory regions are left in the device memory"));
         }
         // SAFETY: it does not change.
         handles::forget(unsafe { (*dm.c.get()).handle });
@@ -128,7 +131,7 @@ verbs! {
         let access = mr::access(flags);
         // As mlx5: device memory has no address that it could be known by.
         if !access.contains(rnic::Access::ZERO_BASED) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("a region in device memory needs IBV_ACCESS_ZERO_BASED"));
         }
         let memory = dm.memory.part(offset, length)?;
         if length == 0 {

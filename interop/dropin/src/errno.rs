@@ -40,13 +40,19 @@ impl From<std::io::Error> for Errno {
 }
 
 impl From<Error> for Errno {
-    /// The number that the kernel, or a driver of rdma-core, gives for it.
     fn from(error: Error) -> Self {
+        Self::of(&error).because(&error)
+    }
+}
+
+impl Errno {
+    /// The number that the kernel, or a driver of rdma-core, gives for an error.
+    fn of(error: &Error) -> Self {
         match error {
-            Error::Resource(error) => resource(&error),
+            Error::Resource(error) => resource(error),
             Error::Modify(ModifyQpError::DeviceFailed) => Self::IO,
             Error::Post(PostError::QueueFull { .. }) => Self::NO_MEMORY,
-            Error::Os { source, .. } => source.into(),
+            Error::Os { source, .. } => source.raw_os_error().map_or(Self::IO, Self),
             Error::Memory(BufferError::Fault(_)) => Self(libc::EFAULT),
             Error::Access(AccessError::OutOfRange { .. } | AccessError::Fault { .. }) => Self(libc::EFAULT),
             Error::Access(AccessError::Denied { .. }) => Self(libc::EPERM),

@@ -11,8 +11,11 @@ use std::ffi::{c_int, c_uint};
 const NO_DATA: Errno = Errno(libc::ENODATA);
 
 fn entry(context: &Context, port: u32, index: u32) -> Result<GidEntry, Errno> {
-    if port != 1 || index >= context.hub.gid_entries() {
-        return Err(Errno::INVALID);
+    let entries = context.hub.gid_entries();
+    if port != 1 || index >= entries {
+        let text =
+            format_args!("GID {index} of port {port}: the device has one port, 1, with {entries} entries");
+        return Err(Errno::INVALID.because(text));
     }
     context.hub.gids().into_iter().find(|entry| entry.index == index).ok_or(NO_DATA)
 }
@@ -32,7 +35,7 @@ fn structure(entry: &GidEntry) -> ibv_gid_entry {
 
 verbs! {
     fn ibv_query_gid(context: &Context, port: u8, index: c_int, gid: Out<ibv_gid>) -> Status {
-        let index = u32::try_from(index).map_err(|_| Errno::INVALID)?;
+        let index = u32::try_from(index).map_err(|_| Errno::INVALID.because(format_args!("index is {index}")))?;
         match entry(context, u32::from(port), index) {
             Ok(entry) => gid.put(ibv_gid { raw: entry.gid.0 }),
             // An entry that is empty is all zero.
@@ -78,7 +81,8 @@ verbs! {
         let count = entries.len().min(max);
         if count < entries.len() {
             // As with the kernel: a table that does not fit is none.
-            return Err(Errno::INVALID);
+            let text = format_args!("the GID table has {} entries, and there is room for {max}", entries.len());
+            return Err(Errno::INVALID.because(text));
         }
         let Some(out) = out else { return if count == 0 { Ok(Count(0)) } else { Err(Errno::INVALID) } };
         for (at, entry) in entries.iter().enumerate() {
@@ -88,18 +92,19 @@ verbs! {
     }
 
     fn ibv_query_pkey(context: &Context, port: u8, index: c_int, pkey: Out<u16>) -> Status {
-        let index = usize::try_from(index).map_err(|_| Errno::INVALID)?;
+        let index = usize::try_from(index).map_err(|_| Errno::INVALID.because(format_args!("index is {index}")))?;
         if port != 1 {
             return Err(Errno::INVALID);
         }
         let pkeys = context.hub.device.pkeys();
-        pkey.put(pkeys.get(index).ok_or(Errno::INVALID)?.0.to_be());
+        let none = || Errno::INVALID.because(format_args!("the P_Key table has no entry {index}"));
+        pkey.put(pkeys.get(index).ok_or_else(none)?.0.to_be());
         Ok(Status::OK)
     }
 
     fn ibv_get_pkey_index(context: &Context, port: u8, pkey: u16) -> Status {
         let pkeys = context.hub.device.pkeys();
         let found = pkeys.iter().position(|ours| port == 1 && ours.0.to_be() == pkey);
-        found.and_then(|index| c_int::try_from(index).ok()).map(Status).ok_or(Errno::INVALID)
+        found.and_then(|index| c_int::try_from(index).ok()).map(Status).ok_or_else(|| Errno::INVALID.because("the port has no such P_Key"))
     }
 }

@@ -48,9 +48,11 @@ pub(crate) fn forget(handle: u32) {
 /// EINVAL if there is none of this kind.
 pub(crate) fn with<T: Handled, R>(handle: u32, look: impl FnOnce(&T) -> R) -> Result<R, Errno> {
     let all = locked(&ALL);
-    let (kind, address) = *all.get(&handle).ok_or(Errno::INVALID)?;
+    let (kind, address) = *all
+        .get(&handle)
+        .ok_or_else(|| Errno::INVALID.because(format_args!("no object has the handle {handle}")))?;
     if kind != T::KIND {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because(format_args!("the object of handle {handle} is of another kind")));
     }
     // SAFETY: it is of this kind, and taken off the list before it goes, which waits for the list.
     unsafe { T::of(address as *mut T::C) }.map(look).ok_or(Errno::INVALID)

@@ -85,7 +85,10 @@ impl Hub {
         if way.is_global {
             let entry = self.gids().into_iter().find(|entry| entry.index == u32::from(way.sgid_index));
             if !entry.is_some_and(|entry| is_usable(&entry)) {
-                return Err(Errno::INVALID);
+                let (index, own) = (way.sgid_index, self.address_index());
+                return Err(Errno::INVALID.because(format_args!(
+                    "no RoCE v2 GID is at sgid_index {index} of the GID table; the device's address is at {own}"
+                )));
             }
         }
         Ok(AddressVector { sgid_index: 0, dgid: resolve(way.dgid), ..way })

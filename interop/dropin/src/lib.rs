@@ -6,6 +6,7 @@
 //!
 //! - `abi`: the structures, as the headers have them, and what is asserted of them.
 //! - `call`: the boundary. Pointers become references there, results become errnos, and no panic goes through.
+//! - `explain`: why a call fails, for people.
 //! - `export`: which symbol, of which version, is which function.
 //! - `hub`: the devices of this process. All contexts of one share one socket.
 //! - The rest is named after the objects of verbs.
@@ -24,6 +25,7 @@ mod dm;
 mod ece;
 mod errno;
 mod events;
+mod explain;
 mod export;
 mod fork;
 mod gate;

@@ -124,7 +124,10 @@ fn page_in(addr: usize, length: usize, access: Access) -> Result<(), Errno> {
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
     let page = page.ok().flatten().and_then(|page| usize::try_from(page).ok()).unwrap_or(4096);
     let start = addr / page * page;
-    let end = addr.checked_add(length).ok_or(Errno(libc::EINVAL))?;
+    let end = addr.checked_add(length);
+    let end = end.ok_or_else(|| {
+        Errno::INVALID.because(format_args!("{length} bytes from {addr:#x} on end beyond all addresses"))
+    })?;
     let populate = |advice| {
         // SAFETY: it brings pages in and changes no byte of them.
         let done = unsafe { libc::madvise(start as *mut c_void, end - start, advice) };
@@ -133,9 +136,12 @@ fn page_in(addr: usize, length: usize, access: Access) -> Result<(), Errno> {
     let read = || populate(libc::MADV_POPULATE_READ);
     let writes = access.contains(Access::LOCAL_WRITE);
     match if writes { populate(libc::MADV_POPULATE_WRITE) } else { read() } {
-        Err(Errno(libc::ENOMEM | libc::EFAULT)) => Err(Errno(libc::EFAULT)),
+        Err(Errno(libc::ENOMEM | libc::EFAULT)) => Err(Errno(libc::EFAULT)
+            .because(format_args!("not all of {length} bytes from {addr:#x} on are mapped"))),
         // There is memory, and it may not be written.
-        Err(Errno(libc::EINVAL)) if writes && read().is_ok() => Err(Errno(libc::EFAULT)),
+        Err(Errno(libc::EINVAL)) if writes && read().is_ok() => {
+            Err(Errno(libc::EFAULT).because("LOCAL_WRITE was asked for memory that may not be written"))
+        }
         // Done; or memory that cannot be brought in so, or a kernel before 5.14, which does not know this.
         _ => Ok(()),
     }
@@ -167,9 +173,13 @@ fn reregister(
     const ALL: u32 = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
     let has = |bit| flags & bit != 0;
     if flags & !ALL != 0 || flags == 0 {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because(format_args!(
+            "flags are {flags:#x}; they name translation (1), protection domain (2) and access (4)"
+        )));
     }
-    let Region::Memory(inner) = mr.inner.get_mut()? else { return Err(Errno::INVALID) };
+    let Region::Memory(inner) = mr.inner.get_mut()? else {
+        return Err(Errno::INVALID.because("the region was not registered by ibv_reg_mr"));
+    };
     let mut change = Rereg::new();
     let rights = if has(IBV_REREG_MR_CHANGE_ACCESS) { access(rights) } else { inner.access() };
     if has(IBV_REREG_MR_CHANGE_ACCESS) {
@@ -177,7 +187,7 @@ fn reregister(
     }
     let pd = pd.filter(|_| has(IBV_REREG_MR_CHANGE_PD));
     if has(IBV_REREG_MR_CHANGE_PD) {
-        change = change.pd(pd.ok_or(Errno::INVALID)?.inner.get()?);
+        change = change.pd(pd.ok_or_else(|| Errno::INVALID.because("pd is NULL"))?.inner.get()?);
     }
     let moves = has(IBV_REREG_MR_CHANGE_TRANSLATION);
     if moves {
@@ -242,6 +252,7 @@ verbs! {
             Ok(()) => 0,
             Err(errno) => {
                 errno.set();
+                crate::explain::failed("ibv_rereg_mr", errno, || None);
                 // All is found before anything changes.
                 IBV_REREG_MR_ERR_INPUT
             }

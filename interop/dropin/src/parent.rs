@@ -37,7 +37,7 @@ verbs! {
 
     fn dealloc_td(td: Owned<Td>) -> () {
         if Arc::strong_count(&td.users) > 1 {
-            return Err(Errno::BUSY);
+            return Err(Errno::BUSY.because("parent domains are left with the thread domain"));
         }
         td.free();
         Ok(())
@@ -52,7 +52,7 @@ verbs! {
         }
         // SAFETY: the program made them and has not destroyed them.
         let (pd, td) = unsafe { (Pd::of(init.pd), Td::of(init.td)) };
-        let pd = pd.ok_or(Errno::INVALID)?;
+        let pd = pd.ok_or_else(|| Errno::INVALID.because("pd is NULL"))?;
         let parent = Parent { _thread: td.map(|td| Arc::clone(&td.users)) };
         Ok(Pd::parent_of(pd, context, parent)?.give())
     }

@@ -89,7 +89,7 @@ verbs! {
         })?;
         let (inner, pointers, ours) = same?;
         if !ours {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("the handle is of a protection domain of another device, or of a parent domain"));
         }
         Ok(Pd::new(inner, context, handle, pointers).give())
     }

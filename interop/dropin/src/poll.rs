@@ -36,11 +36,12 @@ fn structure(of: &WorkCompletion) -> ibv_wc {
 
 verbs! {
     fn poll_cq(cq: &Cq, entries: c_int, out: Option<Out<ibv_wc>>) -> Status {
-        let wanted = usize::try_from(entries).map_err(|_| Errno::INVALID)?;
+        let wanted = usize::try_from(entries)
+            .map_err(|_| Errno::INVALID.because(format_args!("num_entries is {entries}")))?;
         if wanted == 0 {
             return Ok(Status(0));
         }
-        let out = out.ok_or(Errno::INVALID)?;
+        let out = out.ok_or_else(|| Errno::INVALID.because("wc is NULL"))?;
         let inner = cq.inner.get()?;
         let mut some = [WorkCompletion::default(); BATCH];
         let mut done = 0;

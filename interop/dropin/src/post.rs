@@ -7,7 +7,10 @@ use crate::errno::Errno;
 use crate::mr::{Mr, access};
 use crate::qp::Qp;
 use crate::srq::Srq;
-use rnic::{Bind, Destination, Gather, Operation, QKey, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge};
+use rnic::{
+    Bind, Destination, Error, Gather, Operation, PostError, QKey, QpType, Qpn, RecvWr, Remote, SendFlags,
+    SendWr, Sge,
+};
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
@@ -16,7 +19,10 @@ const MAX_SGE: usize = 32;
 
 /// The elements of a work request.
 pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(Errno::INVALID)?;
+    let known = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE);
+    let refused =
+        || Errno::INVALID.because(format_args!("num_sge is {count}; this device takes 0 to {MAX_SGE}"));
+    let count = known.ok_or_else(refused)?;
     // SAFETY: the program says that there are so many, and leaves them as they are until the call returns.
     Ok(unsafe { list(first, count) })
 }
@@ -40,7 +46,9 @@ pub(crate) fn inline<'a>(
     max: u32,
 ) -> Result<Gather, Errno> {
     let length = parts.clone().try_fold(0usize, |sum, (_, length)| sum.checked_add(length));
-    let length = length.filter(|length| *length <= max as usize).ok_or(Errno::INVALID)?;
+    let given = length.unwrap_or(usize::MAX);
+    let length = length.filter(|length| *length <= max as usize);
+    let length = length.ok_or_else(|| Errno::from(Error::Post(PostError::TooMuchInline { given, max })))?;
     let mut bytes = Vec::with_capacity(length);
     for (addr, length) in parts {
         // SAFETY: the program says that so many bytes are there.
@@ -74,7 +82,11 @@ fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
             let of = unsafe { wr.__bindgen_anon_2.bind_mw };
             Operation::BindWindow(bind(of.mw, of.rkey, &of.bind_info)?)
         }
-        _ => return Err(Errno::INVALID),
+        other => {
+            return Err(
+                Errno::INVALID.because(format_args!("opcode {other} is not one that this device has"))
+            );
+        }
     })
 }
 
@@ -86,10 +98,12 @@ pub(crate) fn bind(mw: *const ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Resu
         Some(mr) => mr.lkey(),
         // Bound to nothing.
         None if info.length == 0 => 0,
-        None => return Err(Errno::INVALID),
+        None => {
+            return Err(Errno::INVALID.because("bind_info names no memory region, and its length is not 0"));
+        }
     };
     Ok(Bind {
-        window: window.ok_or(Errno::INVALID)?.rkey,
+        window: window.ok_or_else(|| Errno::INVALID.because("mw is NULL"))?.rkey,
         key,
         lkey,
         access: access(info.mw_access_flags),
@@ -112,7 +126,10 @@ fn destination(qp_type: QpType, wr: &ibv_send_wr) -> Result<Destination, Errno> 
 /// The receiver of a datagram.
 pub(crate) fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, Errno> {
     // SAFETY: the program made it and has not destroyed it.
-    let ah = unsafe { Ah::of(ah) }.ok_or(Errno::INVALID)?;
+    let ah = unsafe { Ah::of(ah) };
+    let ah = ah.ok_or_else(|| {
+        Errno::INVALID.because("wr.ud.ah is NULL: a UD work request needs an address handle")
+    })?;
     Ok(ah.inner.datagram(Qpn::new(qpn), QKey(qkey)))
 }
 
@@ -183,12 +200,30 @@ impl<'a, T: Chain + 'a> Iterator for Walk<'a, T> {
     }
 }
 
+/// The number of an error that keeps work requests out of a queue.
+pub(crate) fn refused(qp: &Qp, error: Error) -> Errno {
+    let full = matches!(error, Error::Post(PostError::QueueFull { queue: "send", .. }));
+    let silent = if full && rnic::explain::is_on() {
+        qp.inner.get().map_or(0, |inner| inner.unsignalled())
+    } else {
+        0
+    };
+    if silent == 0 {
+        return error.into();
+    }
+    let text = error.to_string();
+    Errno::from(error).because(format_args!(
+        "{text}; {silent} unsignalled requests fill the send queue: only a completion says that their places are free"
+    ))
+}
+
 /// Posts a list with `post`, which says how many were taken before one was refused. `bad` gets the one that was.
 fn post<T: Chain, W>(
     first: *mut T,
     bad: Option<&Out<*mut T>>,
+    explained: impl FnOnce(Error) -> Errno,
     convert: impl Fn(&T) -> Result<W, Errno>,
-    post: impl FnOnce(&mut dyn Iterator<Item = W>) -> Result<(), (usize, rnic::Error)>,
+    post: impl FnOnce(&mut dyn Iterator<Item = W>) -> Result<(), (usize, Error)>,
 ) -> Result<(), Errno> {
     let (mut converted, mut wrong) = (0, None);
     let mut wrs = Walk::new(first)
@@ -196,7 +231,7 @@ fn post<T: Chain, W>(
     let posted = post(&mut wrs);
     let (before, errno) = match (posted, wrong) {
         (Ok(()), None) => return Ok(()),
-        (Err((before, error)), _) => (before, error.into()),
+        (Err((before, error)), _) => (before, explained(error)),
         (Ok(()), Some(errno)) => (converted, errno),
     };
     if let Some(bad) = bad {
@@ -209,17 +244,17 @@ fn post<T: Chain, W>(
 verbs! {
     fn post_send(qp: &Qp, first: *mut ibv_send_wr, bad: Option<Out<*mut ibv_send_wr>>) -> () {
         let inner = qp.inner.get()?;
-        post(first, bad.as_ref(), |wr| send(qp, wr), |wrs| inner.post_sends(wrs))
+        post(first, bad.as_ref(), |error| refused(qp, error), |wr| send(qp, wr), |wrs| inner.post_sends(wrs))
     }
 
     fn post_recv(qp: &Qp, first: *mut ibv_recv_wr, bad: Option<Out<*mut ibv_recv_wr>>) -> () {
         let inner = qp.inner.get()?;
-        post(first, bad.as_ref(), receive, |wrs| inner.post_recvs(wrs))
+        post(first, bad.as_ref(), Errno::from, receive, |wrs| inner.post_recvs(wrs))
     }
 
     fn post_srq_recv(srq: &Srq, first: *mut ibv_recv_wr, bad: Option<Out<*mut ibv_recv_wr>>) -> () {
         let inner = srq.inner.get()?;
-        post(first, bad.as_ref(), receive, |wrs| {
+        post(first, bad.as_ref(), Errno::from, receive, |wrs| {
             wrs.enumerate().try_for_each(|(before, wr)| inner.post_recv(wr).map_err(|error| (before, error)))
         })
     }

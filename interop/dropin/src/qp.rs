@@ -41,6 +41,10 @@ pub(crate) struct Qp {
 
 impl Object for Qp {
     type C = ibv_qp;
+
+    fn name(&self) -> Option<String> {
+        self.inner.get().ok().map(|inner| format!("queue pair {} in {}", inner.qpn(), inner.state()))
+    }
 }
 
 /// What a queue pair is made of, as a program names it.
@@ -64,8 +68,13 @@ impl Qp {
     ) -> Result<Box<Self>, Errno> {
         let qp_type = match (QpType::from_code(parts.qp_type), parts.qp_type) {
             (Some(qp_type), _) if qp_type != QpType::Gsi => qp_type,
-            (_, IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER) => return Err(Errno::UNSUPPORTED),
-            _ => return Err(Errno::INVALID),
+            (_, other @ (IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER)) => {
+                return Err(Errno::UNSUPPORTED.because(format_args!("qp_type {other} is not offered")));
+            }
+            (_, other) => {
+                return Err(Errno::INVALID
+                    .because(format_args!("qp_type {other} is unknown, or programs cannot create it")));
+            }
         };
         // SAFETY: the program made them and has not destroyed them.
         let (send_cq, recv_cq, srq) =
@@ -103,7 +112,9 @@ impl Qp {
         let inner = match (qp_type, parts.pd) {
             (QpType::XrcRecv, _) => context.hub.device.create_qp(&init)?,
             (_, Some(pd)) => pd.inner.get()?.create_qp(&init)?,
-            (_, None) => return Err(Errno::INVALID),
+            (_, None) => {
+                return Err(Errno::INVALID.because("a queue pair of this type needs a protection domain"));
+            }
         };
         // SAFETY: a structure of numbers and pointers, of which zero and NULL are some.
         let mut c: ibv_qp_ex = unsafe { zeroed() };
@@ -155,20 +166,29 @@ const fn ignored(qp_type: QpType) -> u32 {
 /// What a modify sets.
 fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
     if mask & !KNOWN != 0 {
-        return Err(Errno::INVALID);
+        let unknown = mask & !KNOWN;
+        return Err(
+            Errno::INVALID.because(format_args!("attr_mask has bits that mean nothing: {unknown:#x}"))
+        );
     }
     let has = |bit: u32| mask & bit != 0;
     let state = |bit, code| match has(bit) {
-        true => QpState::from_code(code).map(Some).ok_or(Errno::INVALID),
+        true => QpState::from_code(code)
+            .map(Some)
+            .ok_or_else(|| Errno::INVALID.because(format_args!("{code} is no state of a queue pair"))),
         false => Ok(None),
     };
     let way = |bit, attr| if has(bit) { hub.way(vector(attr)).map(Some) } else { Ok(None) };
-    let mtu = || u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code).ok_or(Errno::INVALID);
+    let code = attr.path_mtu;
+    let no_mtu = || {
+        Errno::INVALID.because(format_args!("path_mtu is {code}; it can be 1 (256 bytes) to 5 (4096 bytes)"))
+    };
+    let mtu = || u8::try_from(code).ok().and_then(Mtu::from_code).ok_or_else(no_mtu);
     let migration = || match attr.path_mig_state {
         IBV_MIG_MIGRATED => Ok(PathMigState::Migrated),
         IBV_MIG_REARM => Ok(PathMigState::Rearm),
         IBV_MIG_ARMED => Ok(PathMigState::Armed),
-        _ => Err(Errno::INVALID),
+        other => Err(Errno::INVALID.because(format_args!("path_mig_state is {other}; it can be 0 to 2"))),
     };
     Ok(QpAttr {
         qp_state: state(IBV_QP_STATE, attr.qp_state)?,

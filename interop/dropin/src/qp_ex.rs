@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::call::{Arg, Handle, In, Object, Value, list, verbs};
 use crate::errno::Errno;
 use crate::gate::Gate;
-use crate::post::{bind, datagram, flags, inline};
+use crate::post::{bind, datagram, flags, inline, refused};
 use crate::qp::Qp;
 use rnic::{Destination, FlushKind, Gather, Operation, QpType, Remote, SendWr, Sge};
 use std::cell::UnsafeCell;
@@ -22,7 +22,16 @@ pub(crate) struct Builder {
 struct Batch {
     wrs: Vec<SendWr>,
     /// What was wrong first. Nothing is posted then.
-    error: Option<Errno>,
+    error: Option<(Errno, Option<String>)>,
+}
+
+impl Batch {
+    /// Something is wrong with a work request; the first time counts.
+    fn refuse(&mut self, errno: Errno) {
+        if self.error.is_none() {
+            self.error = Some((errno, crate::explain::reason(errno)));
+        }
+    }
 }
 
 /// A queue pair that is sent to by calls.
@@ -34,6 +43,11 @@ impl Arg for Ex<'_> {
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
         // SAFETY: the one structure begins with the other.
         unsafe { Qp::of(raw.cast()) }.map(Ex).ok_or(Errno::INVALID)
+    }
+
+    unsafe fn subject(raw: Self::Raw) -> Option<String> {
+        // SAFETY: as above.
+        unsafe { Qp::of(raw.cast()) }?.name()
     }
 }
 
@@ -47,7 +61,9 @@ impl Deref for Ex<'_> {
 
 impl Ex<'_> {
     fn builder(&self) -> Result<&Builder, Errno> {
-        self.builder.get().ok_or(Errno::INVALID)
+        self.builder
+            .get()
+            .ok_or_else(|| Errno::INVALID.because("the queue pair was created without send_ops_flags"))
     }
 
     #[expect(clippy::mut_from_ref, reason = "a cell, behind the gate")]
@@ -63,7 +79,7 @@ impl Ex<'_> {
         let (wr_id, given) = unsafe { ((*self.c.get()).wr_id, (*self.c.get()).wr_flags) };
         match operation {
             Ok(operation) => batch.wrs.push(SendWr::new(wr_id, operation, Gather::Empty).flags(flags(given))),
-            Err(errno) => batch.error = batch.error.or(Some(errno)),
+            Err(errno) => batch.refuse(errno),
         }
         Ok(Value(()))
     }
@@ -71,9 +87,13 @@ impl Ex<'_> {
     /// Changes the work request that was begun last.
     fn complete(&self, change: impl FnOnce(&mut SendWr) -> Result<(), Errno>) -> Result<Value<()>, Errno> {
         let batch = self.batch()?;
-        let result = batch.wrs.last_mut().ok_or(Errno::INVALID).and_then(change);
+        let result = batch
+            .wrs
+            .last_mut()
+            .ok_or_else(|| Errno::INVALID.because("no work request was begun"))
+            .and_then(change);
         if let Err(errno) = result {
-            batch.error = batch.error.or(Some(errno));
+            batch.refuse(errno);
         }
         Ok(Value(()))
     }
@@ -90,9 +110,12 @@ verbs! {
 
     fn wr_complete(qp: Ex<'_>) -> () {
         let batch = qp.batch()?;
-        let posted = match batch.error {
-            Some(errno) => Err(errno),
-            None => qp.inner.get().and_then(|inner| Ok(inner.post_sends_or_none(&mut batch.wrs)?)),
+        let posted = match batch.error.take() {
+            Some((errno, Some(reason))) => Err(errno.because(reason)),
+            Some((errno, None)) => Err(errno),
+            None => qp.inner.get().and_then(|inner| {
+                inner.post_sends_or_none(&mut batch.wrs).map_err(|error| refused(&qp, error))
+            }),
         };
         qp.builder()?.gate.leave();
         posted
@@ -140,7 +163,7 @@ verbs! {
         qp.begin(Ok(Operation::AtomicWrite { remote: Remote { addr, rkey } }))?;
         qp.complete(|wr| {
             if value.is_null() {
-                return Err(Errno::INVALID);
+                return Err(Errno::INVALID.because("atomic_wr is NULL"));
             }
             wr.data = inline(std::iter::once((value.cast(), size_of::<u64>())), qp.cap.max_inline_data)?;
             Ok(())
@@ -212,7 +235,7 @@ verbs! {
 
     fn wr_set_sge_list(qp: Ex<'_>, count: usize, sges: *const ibv_sge) -> Value<()> {
         qp.complete(|wr| {
-            let count = i32::try_from(count).map_err(|_| Errno::INVALID)?;
+            let count = i32::try_from(count).map_err(|_| Errno::INVALID.because(format_args!("num_sge is {count}")))?;
             wr.data = crate::post::gather(crate::post::elements(sges, count)?);
             Ok(())
         })
@@ -260,7 +283,9 @@ fn offers(qp_type: QpType) -> u64 {
 /// Checks the calls that a program asks for.
 pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Errno> {
     let offered = QpType::from_code(qp_type).map_or(0, offers);
-    if operations & !offered == 0 { Ok(()) } else { Err(Errno::UNSUPPORTED) }
+    let others = operations & !offered;
+    let text = format_args!("send_ops_flags {others:#x} are not offered by queue pairs of this type");
+    if others == 0 { Ok(()) } else { Err(Errno::UNSUPPORTED.because(text)) }
 }
 
 impl Qp {
@@ -297,7 +322,7 @@ impl Qp {
 verbs! {
     fn ibv_qp_to_qp_ex(qp: &Qp) -> Handle<ibv_qp_ex> {
         if qp.builder.get().is_none() {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::UNSUPPORTED.because("the queue pair was created without send_ops_flags"));
         }
         Ok(Handle(qp.as_c().cast()))
     }

@@ -116,6 +116,11 @@ fn port(device: &Device, gids: u32) -> ibv_port_attr {
 /// The part of `ibv_port_attr` that the exported symbol gives: up to `link_layer`.
 const COMPAT_PORT: usize = offset_of!(ibv_port_attr, flags);
 
+/// The device has no port of this number.
+fn no_port(number: impl std::fmt::Display) -> Errno {
+    Errno::INVALID.because(format_args!("port {number}: the device has one port, 1"))
+}
+
 verbs! {
     fn ibv_query_device(context: &Context, attr: Out<ibv_device_attr>) -> () {
         attr.put(attributes(context));
@@ -130,7 +135,7 @@ verbs! {
     ) -> () {
         let least = offset_of!(ibv_device_attr_ex, comp_mask) + size_of::<u32>();
         if room < least || input.is_some_and(|input| input.comp_mask != 0) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("comp_mask is not 0, or the room is too small"));
         }
         attr.put_sized(&attributes_ex(context), room);
         Ok(())
@@ -138,7 +143,7 @@ verbs! {
 
     fn query_port(context: &Context, number: u8, attr: Out<ibv_port_attr>, room: usize) -> () {
         if number != 1 {
-            return Err(Errno::INVALID);
+            return Err(no_port(number));
         }
         attr.put_sized(&port(&context.hub.device, context.hub.gid_entries()), room);
         Ok(())
@@ -146,7 +151,7 @@ verbs! {
 
     fn ibv_query_port(context: &Context, number: u8, attr: Out<ibv_port_attr>) -> () {
         if number != 1 {
-            return Err(Errno::INVALID);
+            return Err(no_port(number));
         }
         attr.put_sized(&port(&context.hub.device, context.hub.gid_entries()), COMPAT_PORT);
         Ok(())
@@ -155,7 +160,7 @@ verbs! {
     /// The speed of a port, in 100 Mb/s.
     fn ibv_query_port_speed(_context: &Context, number: u32, speed: Out<u64>) -> () {
         if number != 1 {
-            return Err(Errno::INVALID);
+            return Err(no_port(number));
         }
         speed.put(1000);
         Ok(())

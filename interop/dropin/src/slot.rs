@@ -10,6 +10,11 @@ use std::cell::UnsafeCell;
 /// the accesses here sound.
 pub(crate) struct Slot<T>(UnsafeCell<Option<T>>);
 
+/// The object was destroyed.
+fn gone() -> Errno {
+    Errno::INVALID.because("the object was destroyed")
+}
+
 impl<T> Slot<T> {
     pub(crate) fn new(object: T) -> Self {
         Self(UnsafeCell::new(Some(object)))
@@ -21,7 +26,7 @@ impl<T> Slot<T> {
     /// EINVAL if it was destroyed.
     pub(crate) fn get(&self) -> Result<&T, Errno> {
         // SAFETY: it changes only while it is destroyed or registered anew, and then nobody uses it.
-        unsafe { &*self.0.get() }.as_ref().ok_or(Errno::INVALID)
+        unsafe { &*self.0.get() }.as_ref().ok_or_else(gone)
     }
 
     /// The object, to be changed.
@@ -31,7 +36,7 @@ impl<T> Slot<T> {
     #[expect(clippy::mut_from_ref, reason = "a cell: see the type")]
     pub(crate) fn get_mut(&self) -> Result<&mut T, Errno> {
         // SAFETY: nobody else uses it meanwhile.
-        unsafe { &mut *self.0.get() }.as_mut().ok_or(Errno::INVALID)
+        unsafe { &mut *self.0.get() }.as_mut().ok_or_else(gone)
     }
 
     /// Destroys the object, if that is possible now.
@@ -44,7 +49,7 @@ impl<T> Slot<T> {
     ) -> Result<(), Errno> {
         // SAFETY: nobody else uses it while it is destroyed.
         let place = unsafe { &mut *self.0.get() };
-        let Some(object) = place.take() else { return Err(Errno::INVALID) };
+        let Some(object) = place.take() else { return Err(gone()) };
         match destroy(object) {
             Ok(()) => Ok(()),
             // The parent's objects are not the child's to destroy: here only the memory is given back.

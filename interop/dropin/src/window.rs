@@ -26,7 +26,7 @@ verbs! {
         let mw_type = match kind {
             IBV_MW_TYPE_1 => MwType::Type1,
             IBV_MW_TYPE_2 => MwType::Type2,
-            _ => return Err(Errno::INVALID),
+            other => return Err(Errno::INVALID.because(format_args!("type {other} is unknown: memory windows have type 1 or 2"))),
         };
         let inner = pd.inner.get()?.alloc_mw(mw_type)?;
         let rkey = inner.rkey();

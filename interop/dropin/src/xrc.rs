@@ -43,7 +43,7 @@ fn share(hub: &Hub, file: File, oflags: i32) -> Result<XrcDomain, Errno> {
     let mut all = locked(&hub.xrcds);
     if let Some(shared) = all.iter_mut().find(|shared| shared.file == file) {
         if oflags & libc::O_EXCL != 0 {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("O_EXCL: the file has an XRC domain already"));
         }
         shared.handles += 1;
         return Ok(shared.domain.clone());
@@ -59,7 +59,7 @@ fn share(hub: &Hub, file: File, oflags: i32) -> Result<XrcDomain, Errno> {
 verbs! {
     fn open_xrcd(context: &Context, init: InOut<'_, ibv_xrcd_init_attr>) -> Handle<ibv_xrcd> {
         if init.comp_mask & PARTS != PARTS {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("comp_mask lacks the descriptor or the open flags"));
         }
         let hub = Arc::clone(&context.hub);
         let (inner, file) = if init.fd == -1 {

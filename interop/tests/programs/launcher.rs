@@ -82,13 +82,13 @@ fn a_shell_takes_the_environment_that_is_printed() {
     let odd = folder.path().join("it's here");
     fs::create_dir_all(&odd).expect("a folder");
     let script =
-        "eval \"$(\"$0\" env --mtu 1024 --capture \"$1/%p.pcapng\" --fault 'tx data psn=#3 drop')\" &&
-                  printf '%s\\n' \"$RNIC_MTU\" \"$RNIC_CAPTURE\" \"$RNIC_FAULT\" && ls /sys/class/infiniband";
+        "eval \"$(\"$0\" env --mtu 1024 --explain --capture \"$1/%p.pcapng\" --fault 'tx data psn=#3 drop')\" &&
+                  printf '%s\\n' \"$RNIC_MTU\" \"$RNIC_CAPTURE\" \"$RNIC_FAULT\" \"$RNIC_EXPLAIN\" && ls /sys/class/infiniband";
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).arg(built().join("rnic")).arg(&odd);
     shell.env("RNIC_RUN_DIR", folder.path().join("run"));
     let ended = end(&folder, &mut shell);
-    let expected = format!("1024\n{}/%p.pcapng\ntx data psn=#3 drop\nrnic0\n", odd.display());
+    let expected = format!("1024\n{}/%p.pcapng\ntx data psn=#3 drop\n1\nrnic0\n", odd.display());
     assert_eq!((ended.fault(), ended.text), (None, expected));
 }
 

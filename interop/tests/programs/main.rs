@@ -2,6 +2,8 @@
 //!
 //! `tests/run` installs them. A test whose program is missing says so and is skipped.
 
+mod apart;
+mod bugs;
 mod c;
 mod ibv;
 mod lab;

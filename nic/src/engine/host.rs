@@ -6,6 +6,7 @@ use super::srq::{SrqId, SrqTable, XrcdId};
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
+use qp::queue_pair::Notice;
 use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, PdId, QpState, Qpn, WcStatus, WorkCompletion};
 use std::sync::Arc;
 
@@ -198,6 +199,14 @@ impl Host for QpHost<'_> {
 
     fn event(&mut self, qpn: Qpn, event: QpEvent) {
         self.state.events.push(AsyncEvent::QueuePair(qpn, event));
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let qpn = self.shared.config.qpn;
+        tracing::trace!(qp = %qpn, %notice, "a datagram is lost");
+        if crate::explain::is_on() && self.shared.notices_first() {
+            crate::explain::say("lost messages", format_args!("queue pair {qpn}: {notice}"));
+        }
     }
 
     fn take_shared_recv(&mut self, xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv> {

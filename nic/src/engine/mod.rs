@@ -15,6 +15,7 @@
 mod counters;
 mod drains;
 mod events;
+mod explain;
 mod host;
 mod life;
 mod memory;
@@ -27,6 +28,7 @@ mod pkeys;
 mod rate;
 mod receive;
 mod resources;
+mod snapshot;
 mod srq;
 mod transmit;
 mod turns;
@@ -41,6 +43,7 @@ pub use qp::wire::Arrival;
 pub use rate::{FlowState, RateConfig};
 pub use resources::ResourceError;
 pub(crate) use resources::{CQ_USERS, MAX_AH, QpRequest, completion_room, device_attr};
+pub use snapshot::QpSnapshot;
 pub use transmit::Departure;
 
 pub(crate) use events::EventNews;
@@ -142,6 +145,8 @@ struct QpEntry {
     flow: Option<Box<Flow>>,
     /// Congestion control as a receiver, once a packet arrived that met congestion.
     notifier: Notifier,
+    /// What its program was told of its failures.
+    explained: explain::Explained,
 }
 
 /// What a timer is for.
@@ -392,6 +397,7 @@ impl Engine {
                 entry
                     .qp
                     .handle_timeout(now, &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted));
+                self.explain_stall(now, index);
             }
             self.settle(index);
         }

@@ -1,5 +1,6 @@
 //! Changing queue pairs, and where they send to.
 
+use super::explain::Explained;
 use super::{Engine, Remote};
 use qp::{ModifyError, QpAttr, QpState, Qpn};
 use std::net::IpAddr;
@@ -24,12 +25,16 @@ impl Engine {
         self.collect(index);
         let limits = self.limits;
         let Some(entry) = self.qps[index].as_mut() else { return Err(ModifyQpError::NoSuchQueuePair(qpn)) };
+        let before = entry.qp.state();
         entry.qp.modify(
             attr,
             &limits,
             &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted),
         )?;
         entry.shared.set_state(entry.qp.state());
+        if entry.qp.failure().is_none() {
+            entry.explained = Explained::default();
+        }
         if attr.qp_state == Some(QpState::Reset) {
             self.host.regions.unbind_all_of(qpn);
         }
@@ -43,6 +48,7 @@ impl Engine {
         if attr.ah_attr.is_some() {
             self.connect(index);
         }
+        self.note_state(index, before);
         self.settle(index);
         Ok(())
     }

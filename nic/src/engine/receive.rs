@@ -26,6 +26,7 @@ impl Engine {
         let result = self.dispatch(now, arrival, datagram);
         if let Err(reason) = result {
             self.counters.drop(reason);
+            tracing::trace!(from = %arrival.src, reason = reason.name(), "a packet is dropped");
         }
         result
     }
@@ -146,7 +147,10 @@ impl Engine {
         if outcome.is_ok() && self.partners.is_active() {
             self.note_taken(now, index, arrival, packet);
         }
-        outcome.map_err(DropReason::from)
+        outcome.map_err(|drop| {
+            self.explain_drop(index, arrival, packet, drop.into());
+            drop.into()
+        })
     }
 
     /// A queue pair took a packet: what that tells of who sent it.

@@ -407,6 +407,7 @@ impl Engine {
             timer: None,
             flow: None,
             notifier: None,
+            explained: super::explain::Explained::default(),
         }));
         self.live += 1;
         self.count_user(config.pd, links, 1);

@@ -27,9 +27,16 @@ impl Engine {
                 *accepted = accepted.wrapping_sub(finished);
             }
         }
-        if entry.shared.state() != entry.qp.state() {
+        let state = entry.shared.state();
+        if state != entry.qp.state() {
             entry.shared.set_state(entry.qp.state());
+            self.note_state(index, state);
         }
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        if entry.qp.failure().is_some() && !entry.explained.failure {
+            self.explain_failure(index);
+        }
+        let Some(entry) = self.qps[index].as_mut() else { return };
         if let Some(peer) = entry.remote.as_ref().and_then(|remote| remote.peer) {
             let freed = match entry.qp.state() {
                 // No answer is waited for any more: what is on the way must not keep room from others for ever.
@@ -139,6 +146,7 @@ impl Engine {
                 let Some(entry) = self.qps[index].as_ref() else { continue };
                 let qpn = entry.qp.qpn();
                 if entry.links.cqs().any(|of| of == cq) && self.fail_qp(index) {
+                    self.explain_overrun(qpn, cq.0);
                     self.host.events.push(AsyncEvent::QueuePair(qpn, QpEvent::Fatal));
                 }
             }

@@ -7,26 +7,34 @@
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
 use super::Port;
+use crate::explain;
 use crate::queue::locked;
-use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Once, Weak};
+use std::time::Duration;
+
+/// How long a program that exits waits for a thread that may be explaining what it exits for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 static PORTS: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
 static INSTALL: Once = Once::new();
 
 /// What else is to be done, after the ports.
-static LAST: OnceLock<fn()> = OnceLock::new();
+static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 /// Runs when `main` returns or `exit` is called; not when the process is killed.
 extern "C" fn at_exit() {
     // Whoever holds the list, or a port, may never run again: then there is nothing to be done.
     if let Ok(ports) = PORTS.try_lock() {
         for port in ports.iter().filter_map(Weak::upgrade).filter(|port| port.is_ours()) {
+            if explain::is_on() {
+                port.end_turn(PATIENCE);
+            }
             port.let_go();
             port.publish_at_exit();
         }
     }
-    if let Some(last) = LAST.get() {
-        last();
+    if let Ok(last) = LAST.try_lock() {
+        last.iter().for_each(|last| last());
     }
 }
 
@@ -40,10 +48,10 @@ fn install() {
     });
 }
 
-/// Has `last` run when the program exits: one function of this library, whenever it is given.
+/// Has `last` run when the program exits.
 pub(crate) fn run_at_exit(last: fn()) {
     install();
-    LAST.get_or_init(|| last);
+    locked(&LAST).push(last);
 }
 
 /// Has what `port` holds sent when the program exits.

@@ -18,6 +18,7 @@ mod lane;
 mod model;
 mod primitives;
 mod published;
+mod queue_pairs;
 mod throttle;
 
 pub(crate) use background::Background;
@@ -30,7 +31,7 @@ use crate::engine::{Engine, EngineConfig, PortState, ResourceError};
 use crate::error::Error;
 use crate::link::{LinkProfile, Now};
 use crate::net::HostWatch;
-use crate::process::Publication;
+use crate::process::{Publication, QueuePairFile};
 use crate::queue::{QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
@@ -94,6 +95,8 @@ pub(crate) struct Port {
     host: Host,
     /// Where its counters are published, if anywhere.
     publication: OnceLock<Publication>,
+    /// Where its queue pairs are, if anywhere.
+    queue_pairs: OnceLock<QueuePairFile>,
     generation: u32,
 }
 
@@ -136,6 +139,7 @@ impl Port {
             background,
             host: Host::new(watch, active_mtu, mtu),
             publication: OnceLock::new(),
+            queue_pairs: OnceLock::new(),
             generation: generation(),
         });
         if port.background.is_some() {
@@ -440,6 +444,7 @@ impl Drop for Port {
             std::mem::forget(self.background.take());
             self.host.abandon();
             std::mem::forget(self.publication.take());
+            std::mem::forget(self.queue_pairs.take());
             return;
         }
         self.host.close();

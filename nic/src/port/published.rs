@@ -34,6 +34,7 @@ impl Port {
 
     /// Publishes the counters if it is time to. Returns when it will be again, if ever.
     pub(super) fn publish_if_due(&self, now: Instant) -> Option<Instant> {
+        self.publish_queue_pairs_if_due(now);
         let publication = self.publication.get()?;
         if publication.is_due(now) {
             publication.write(&self.with_lane(|lane| lane.counters()), now);
@@ -54,6 +55,7 @@ impl Port {
 
     /// Publishes the counters for the last time: the port is about to end.
     pub(super) fn publish_last(&mut self) {
+        self.stop_publishing_queue_pairs();
         let Some(publication) = self.publication.take() else { return };
         publication.write(&self.lane.lock().counters(), Instant::now());
         fork::forget(std::iter::once(publication.file().as_raw_fd()));

@@ -15,6 +15,7 @@
 //! | `RNIC_SEED` | what their randomness follows from |
 //! | `RNIC_CAPTURE` | a pcapng file; `%p` in its name becomes the process ID, `%d` the device, `%%` a percent sign |
 //! | `RNIC_GID_TABLE` | `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
+//! | `RNIC_EXPLAIN` | `1` for lines on standard error that say why something failed: see [`explain`](crate::explain) |
 //! | `RNIC_RUN_DIR` | a folder for what others may look at while the program runs: see [`published`] |
 //!
 //! An empty variable counts as one that is not set. Without any there is one device, `rnic0`, as
@@ -23,6 +24,7 @@
 mod error;
 mod gids;
 mod publish;
+mod queue_pairs;
 mod run_dir;
 mod settings;
 mod speed;
@@ -32,6 +34,10 @@ pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
 pub(crate) use publish::Publication;
 pub use publish::{Published, published};
+pub(crate) use queue_pairs::{
+    MOST as MOST_QUEUE_PAIRS, QueuePairFile, ReasonFile, find_queue_pair, reason_files,
+};
+pub use queue_pairs::{PublishedQueuePairs, published_queue_pairs};
 pub use run_dir::default_run_dir;
 pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
 pub use speed::{PortSpeed, speed};
@@ -51,6 +57,8 @@ pub struct ProcessConfig {
     pub devices: Vec<NamedDevice>,
     /// How their GID tables are laid out.
     pub gid_table: GidLayout,
+    /// Whether it explains failures.
+    pub explain: bool,
     /// Where it leaves what others may look at; `None` for nowhere.
     pub run_dir: Option<PathBuf>,
 }
@@ -73,6 +81,13 @@ pub struct NamedDevice {
 }
 
 impl ProcessConfig {
+    /// Has failures explained, if they are to be.
+    pub fn explain(&self) {
+        if self.explain {
+            crate::explain::turn_on(self.run_dir.as_deref());
+        }
+    }
+
     /// Reads the environment.
     ///
     /// # Errors
@@ -100,6 +115,12 @@ impl NamedDevice {
                 Ok(publication) => device.inner.port.publish_as(publication),
                 Err(error) => {
                     tracing::warn!(%error, run_dir = %run_dir.display(), "counters are not published")
+                }
+            }
+            match QueuePairFile::new(run_dir, &self.name, device.address()) {
+                Ok(file) => device.inner.port.publish_queue_pairs_in(file),
+                Err(error) => {
+                    tracing::warn!(%error, run_dir = %run_dir.display(), "queue pairs are not published")
                 }
             }
         }

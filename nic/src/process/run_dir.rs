@@ -29,11 +29,16 @@ pub fn default_run_dir() -> PathBuf {
 pub(super) fn make(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     // Anybody can make a folder in /tmp before us, and would then decide what stands in it.
-    if fs::metadata(dir)?.uid() != nix::unistd::geteuid().as_raw() {
+    if !is_ours(dir) {
         let text = format!("{} belongs to another user: set RNIC_RUN_DIR to another folder", dir.display());
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
     Ok(())
+}
+
+/// Whether a folder belongs to this user.
+pub(super) fn is_ours(dir: &Path) -> bool {
+    fs::metadata(dir).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw())
 }
 
 /// A name that nobody else has: the process ID for people, and a number that no other container has drawn.

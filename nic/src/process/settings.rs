@@ -38,13 +38,15 @@ pub enum Variable {
     Capture,
     /// `RNIC_GID_TABLE`: how GID tables are laid out.
     GidTable,
+    /// `RNIC_EXPLAIN`: whether failures are explained.
+    Explain,
     /// `RNIC_RUN_DIR`: a folder for what others may look at.
     RunDir,
 }
 
 impl Variable {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Config,
         Self::Addr,
         Self::Devices,
@@ -55,6 +57,7 @@ impl Variable {
         Self::Seed,
         Self::Capture,
         Self::GidTable,
+        Self::Explain,
         Self::RunDir,
     ];
 
@@ -72,6 +75,7 @@ impl Variable {
             Self::Seed => "RNIC_SEED",
             Self::Capture => "RNIC_CAPTURE",
             Self::GidTable => "RNIC_GID_TABLE",
+            Self::Explain => "RNIC_EXPLAIN",
             Self::RunDir => "RNIC_RUN_DIR",
         }
     }
@@ -144,6 +148,8 @@ pub struct Settings {
     pub capture: Option<PathBuf>,
     /// How GID tables are laid out.
     pub gid_table: Option<GidLayout>,
+    /// Whether failures are explained.
+    pub explain: Option<bool>,
     /// The folder for what others may look at.
     pub run_dir: Option<PathBuf>,
 }
@@ -233,6 +239,13 @@ impl Settings {
                 let wanted = || wrong("`compact`, `mlx5` or `rxe`".to_owned());
                 self.gid_table = Some(*layout.ok_or_else(wanted)?);
             }
+            Variable::Explain => {
+                self.explain = Some(match text {
+                    "1" => true,
+                    "0" => false,
+                    _ => return Err(wrong("1 or 0".to_owned())),
+                });
+            }
             // Paths need not be text.
             Variable::Config | Variable::Capture | Variable::RunDir => {}
         }
@@ -262,6 +275,7 @@ impl Settings {
             Variable::Seed => text(self.seed.as_ref()),
             Variable::Capture => path(self.capture.as_ref()),
             Variable::GidTable => text(self.gid_table.as_ref()),
+            Variable::Explain => text(self.explain.map(u8::from).as_ref()),
             Variable::RunDir => path(self.run_dir.as_ref()),
         };
         let all = Variable::ALL.into_iter().map(|variable| (variable, value(variable)));
@@ -295,6 +309,7 @@ impl Settings {
         Ok(ProcessConfig {
             devices: devices.collect(),
             gid_table: self.gid_table.unwrap_or_default(),
+            explain: self.explain.unwrap_or_default(),
             run_dir: self.run_dir.clone(),
         })
     }

@@ -36,6 +36,7 @@ fn every_variable_says_its_part() {
         (Variable::Seed, "77"),
         (Variable::Capture, "/x/%d-%%.pcapng"),
         (Variable::GidTable, "rxe"),
+        (Variable::Explain, "1"),
         (Variable::RunDir, "/run/here"),
     ])
     .expect("in order");
@@ -46,6 +47,7 @@ fn every_variable_says_its_part() {
     assert_eq!(config.faults, ["tx data psn=#3 drop", "rx ack delay 1ms", "tx nak drop"]);
     assert_eq!((config.fault_seed, &config.capture), (77, &Some("/x/rnic0-%.pcapng".into())));
     assert_eq!((process.gid_table, process.run_dir), (GidLayout::Rxe, Some("/run/here".into())));
+    assert!(process.explain);
 }
 
 #[test]
@@ -61,6 +63,7 @@ fn what_is_set_for_a_process_is_what_it_reads() {
         (Variable::Seed, "18446744073709551615"),
         (Variable::Capture, "/x/%p.pcapng"),
         (Variable::GidTable, "mlx5"),
+        (Variable::Explain, "0"),
         (Variable::RunDir, "/run/here"),
     ];
     let settings = settings(&all).expect("in order");

@@ -138,6 +138,8 @@ pub(crate) struct QpShared {
     sends: Places,
     recvs: Places,
     inbox: Inbox<Work>,
+    /// Whether its program was told of a datagram that was lost.
+    noticed: AtomicBool,
 }
 
 impl QpShared {
@@ -148,7 +150,13 @@ impl QpShared {
             sends: Places::new(config.cap.max_send_wr),
             recvs: Places::new(config.cap.max_recv_wr),
             inbox: Inbox::new(),
+            noticed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether a datagram is lost for the first time.
+    pub(crate) fn notices_first(&self) -> bool {
+        !self.noticed.swap(true, Ordering::Relaxed)
     }
 
     /// The state, as the engine last reported it.

@@ -3,7 +3,7 @@
 //! A response with PSN *n* answers everything before *n* as well (IBTA 9.7.5.1.2), save READs and atomics, which
 //! need their data: a response beyond one of those shows that its data was lost (an implied NAK).
 
-use super::{FailureContext, PacketDrop, QueuePair};
+use super::{FailureContext, PacketDrop, PeerRefusal, QueuePair, Silence};
 use crate::attr::QpState;
 use crate::ids::Psn;
 use crate::memory::{Access, AccessError, Host};
@@ -46,8 +46,10 @@ impl QueuePair {
             }
             // Late, duplicated, or for something that was never sent: ignored (IBTA 9.7.5.1.3).
             self.counters.ghost_responses += 1;
+            self.note_strange(packet);
             return Err(PacketDrop::Ghost);
         }
+        self.requester.heard.answered = true;
         match packet.info().operation {
             WireOperation::Acknowledge => {
                 let syndrome = packet.aeth().map_or(Syndrome::Reserved(0), |a| Syndrome::from_u8(a.syndrome));
@@ -60,6 +62,16 @@ impl QueuePair {
         self.retire_failed(host);
         self.report_drained(host);
         Ok(())
+    }
+
+    /// Keeps what an answer to nothing says, in case that no other comes: the PSNs of the two sides may differ.
+    fn note_strange(&mut self, packet: &Packet<'_>) {
+        let psn = packet.psn();
+        self.requester.heard.strange = match packet.aeth().map(|aeth| aeth.kind()) {
+            Some(Syndrome::Nak(NakCode::PsnSequenceError)) => Some(Silence::ExpectsPsn { expected: psn }),
+            Some(Syndrome::Ack { .. }) => Some(Silence::Acknowledges { acknowledged: psn }),
+            _ => self.requester.heard.strange,
+        };
     }
 
     /// Whether a request with this PSN was ever sent and is not answered.
@@ -97,13 +109,15 @@ impl QueuePair {
             }
             Syndrome::Nak(code) => {
                 let (status, what) = match code {
-                    NakCode::RemoteAccessError => (WcStatus::RemAccessErr, "remote access error"),
-                    NakCode::RemoteOperationalError => (WcStatus::RemOpErr, "remote operational error"),
-                    _ => (WcStatus::RemInvReqErr, "invalid request"),
+                    NakCode::RemoteAccessError => (WcStatus::RemAccessErr, PeerRefusal::Access),
+                    NakCode::RemoteOperationalError => (WcStatus::RemOpErr, PeerRefusal::Operational),
+                    _ => (WcStatus::RemInvReqErr, PeerRefusal::Invalid),
                 };
                 match self.answered_to(now, psn, host) {
                     Advance::Gap => self.implied_nak(host),
-                    Advance::Reached => self.refused(psn, status, what, host),
+                    Advance::Reached => {
+                        self.refused(psn, status, FailureContext::PeerRefused(what), host);
+                    }
                 }
             }
             Syndrome::Reserved(_) => return Err(PacketDrop::ReservedSyndrome),
@@ -117,16 +131,13 @@ impl QueuePair {
             // A copy of the NAK that is being obeyed.
             return;
         }
-        // 7 means for ever.
+        let since = *self.requester.rnr_since.get_or_insert(now);
+        // 7 means without end.
         if self.attr.rnr_retry.unwrap_or(0) != 7 {
             if self.requester.rnr_retries == 0 {
                 self.counters.retry_rnr_exceeded_err += 1;
-                self.refused(
-                    self.requester.unacked,
-                    WcStatus::RnrRetryExcErr,
-                    "receiver not ready, rnr_retry times",
-                    host,
-                );
+                let context = FailureContext::AwaitingReceive(now.saturating_duration_since(since));
+                self.refused(self.requester.unacked, WcStatus::RnrRetryExcErr, context, host);
                 return;
             }
             self.requester.rnr_retries -= 1;
@@ -137,13 +148,13 @@ impl QueuePair {
         self.requester.rnr_until = Some(now + rnr_delay(timer));
     }
 
-    fn refused(&mut self, psn: Psn, status: WcStatus, what: &'static str, host: &mut impl Host) {
+    fn refused(&mut self, psn: Psn, status: WcStatus, context: FailureContext, host: &mut impl Host) {
         match status {
             WcStatus::RemAccessErr => self.counters.req_remote_access_errors += 1,
             WcStatus::RemInvReqErr => self.counters.req_remote_invalid_request += 1,
             _ => {}
         }
-        self.note_failure(status, psn, FailureContext::PeerRefused(what), None);
+        self.note_failure(status, psn, context, None);
         self.fail_oldest(status, host);
     }
 
@@ -197,6 +208,7 @@ impl QueuePair {
         }
         self.requester.drop_answered_reads();
         self.requester.recovering = false;
+        self.requester.rnr_since = None;
         self.requester.refill_retries(&self.attr);
         self.rearm(now);
     }
@@ -319,7 +331,8 @@ impl QueuePair {
     }
 
     fn bad_response(&mut self, psn: Psn, what: &'static str, host: &mut impl Host) {
-        self.note_failure(WcStatus::BadRespErr, psn, FailureContext::PeerRefused(what), None);
+        let context = FailureContext::PeerRefused(PeerRefusal::BadResponse(what));
+        self.note_failure(WcStatus::BadRespErr, psn, context, None);
         self.fail_oldest(WcStatus::BadRespErr, host);
     }
 

@@ -4,7 +4,7 @@
 //! left, and one that cannot be received is dropped.
 
 use super::requester::gather;
-use super::{FailureContext, PacketDrop, QueuePair, TakenRecv};
+use super::{FailureContext, Notice, PacketDrop, QueuePair, Refused, TakenRecv, VendorError};
 use crate::attr::{AddressVector, QpState, QpType};
 use crate::ids::{QKey, Qpn};
 use crate::memory::{Access, AccessError, Domain, Host, NoSharedRecv, SharedRecv};
@@ -60,18 +60,20 @@ impl QueuePair {
                 return true;
             }
             let len = wqe.wr.data.len();
-            let Some(len) = usize::try_from(len).ok().filter(|len| *len <= self.path.mtu.bytes() as usize)
-            else {
+            let fits = |len: &usize| *len <= self.path.mtu.bytes() as usize;
+            let Some(packed) = usize::try_from(len).ok().filter(fits) else {
                 // Too long for one packet: nothing is sent, and that is no error (IBTA C10-93.1.1).
+                let (wr_id, mtu) = (wqe.wr.wr_id, self.path.mtu.bytes());
+                host.notice(Notice::DatagramTooLong { wr_id, len, mtu });
                 self.retire_oldest(0, host);
                 continue;
             };
             let headers = self.datagram_headers(&wqe.wr.operation, *qpn, *qkey, wqe.wr.flags);
-            if !train.has_room(&headers, len) {
+            if !train.has_room(&headers, packed) {
                 return true;
             }
             let (domain, data) = (self.domain(), &wqe.wr.data);
-            if let Err(error) = train.push(&headers, len, |out| gather(host, domain, data, 0, out)) {
+            if let Err(error) = train.push(&headers, packed, |out| gather(host, domain, data, 0, out)) {
                 let psn = headers.psn;
                 self.note_failure(WcStatus::LocProtErr, psn, FailureContext::GatheringPayload, Some(error));
                 self.fail_oldest(WcStatus::LocProtErr, host);
@@ -79,7 +81,7 @@ impl QueuePair {
             }
             *budget -= 1;
             self.counters.rdma_sends += 1;
-            self.counters.sent_bytes += len as u64;
+            self.counters.sent_bytes += len;
             self.requester.set_psn(headers.psn.plus(1));
             self.retire_oldest(0, host);
         }
@@ -132,9 +134,9 @@ impl QueuePair {
         let stored = self.store_datagram(&recv, arrival, packet, host);
         let (status, vendor_err) = match stored {
             Ok(()) => (WcStatus::Success, 0),
-            Err(StoreError::TooLong) => (WcStatus::LocLenErr, 0),
+            Err(StoreError::TooLong) => (WcStatus::LocLenErr, VendorError::ReceiveTooShort.code()),
             Err(StoreError::Memory(error)) => {
-                let context = FailureContext::ServingRequest("the receive buffer cannot be written");
+                let context = FailureContext::ServingRequest(Refused::ReceiveBuffer);
                 self.note_failure(WcStatus::LocProtErr, packet.psn(), context, Some(error));
                 (WcStatus::LocProtErr, error.vendor_code())
             }
@@ -182,6 +184,7 @@ impl QueuePair {
         let room = self.responder.peek().map(|wr| wr.data.len()).ok_or_else(none_left)?;
         if (len as u64) > room {
             self.counters.resp_local_length_error += 1;
+            host.notice(Notice::DatagramReceiveTooShort { len: len as u64, room });
             return Err(PacketDrop::Unreliable);
         }
         let recv = self.responder.pop(self.config.pd).ok_or(PacketDrop::NoReceive)?;
@@ -197,8 +200,10 @@ impl QueuePair {
         host: &mut impl Host,
     ) -> Result<(), StoreError> {
         let data = packet.payload();
-        if ((GRH_LEN + data.len()) as u64) > recv.wr.data.len() {
+        let (len, room) = ((GRH_LEN + data.len()) as u64, recv.wr.data.len());
+        if len > room {
             self.counters.resp_local_length_error += 1;
+            host.notice(Notice::DatagramReceiveTooShort { len, room });
             return Err(StoreError::TooLong);
         }
         let domain = Domain { pd: recv.pd(), qpn: self.config.qpn };

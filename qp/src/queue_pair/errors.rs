@@ -1,10 +1,7 @@
-//! What can go wrong with a queue pair: misuse by the program, packets without effect, and failures of the connection.
+//! What can go wrong with a queue pair: misuse by the program, and packets without effect. [`Failure`](super::Failure)
+//! says what failures of the connection are.
 
 use crate::attr::{QpState, QpType};
-use crate::ids::Psn;
-use crate::memory::{AccessError, BindError};
-use crate::work::WcStatus;
-use std::fmt;
 use thiserror::Error;
 
 /// Why a work request was not accepted. Nothing was queued.
@@ -101,71 +98,4 @@ pub enum PacketDrop {
     /// A packet of a message over an unreliable service that cannot be delivered: it comes after a gap, breaks a rule,
     /// or is too long for its receive (IBTA 9.8.2).
     Unreliable,
-}
-
-/// Why a queue pair entered the error state, in more detail than a completion status can tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// The status that was or would have been reported.
-    pub status: WcStatus,
-    /// PSN of the packet at fault.
-    pub psn: Psn,
-    /// What the queue pair was doing.
-    pub context: FailureContext,
-    /// The memory rule that was broken, if it was one.
-    pub access: Option<AccessError>,
-}
-
-/// What the queue pair was doing when it failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FailureContext {
-    /// Preparing a work request that can never be sent: too long, or a READ or atomic without initiator depth.
-    Starting,
-    /// Reading the payload of an outgoing message.
-    GatheringPayload,
-    /// Writing a response into local memory.
-    ScatteringResponse,
-    /// Binding a memory window.
-    Binding(BindError),
-    /// Invalidating a key of this side.
-    Invalidating,
-    /// Waiting for an answer.
-    AwaitingResponse,
-    /// Executing a request of the peer.
-    ServingRequest(&'static str),
-    /// The peer answered with a NAK.
-    PeerRefused(&'static str),
-}
-
-impl Failure {
-    /// The number that completions carry as `vendor_err`: which rule of memory was broken; 0 if none was.
-    #[must_use]
-    pub fn vendor_code(&self) -> u32 {
-        match self.context {
-            FailureContext::Binding(error) => error.vendor_code(),
-            _ => self.access.map_or(0, AccessError::vendor_code),
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at PSN {}: ", self.status, self.psn)?;
-        match self.context {
-            FailureContext::Starting => f.write_str("a work request that cannot be sent")?,
-            FailureContext::GatheringPayload => f.write_str("the payload of a request could not be read")?,
-            FailureContext::ScatteringResponse => f.write_str("a response could not be stored")?,
-            FailureContext::Binding(error) => {
-                return write!(f, "a memory window could not be bound: {error}");
-            }
-            FailureContext::Invalidating => f.write_str("a key could not be invalidated")?,
-            FailureContext::AwaitingResponse => f.write_str("the peer did not answer")?,
-            FailureContext::ServingRequest(what) => write!(f, "the peer's request was refused: {what}")?,
-            FailureContext::PeerRefused(what) => write!(f, "the peer refused the request: {what}")?,
-        }
-        if let Some(access) = self.access {
-            write!(f, "; {access}")?;
-        }
-        Ok(())
-    }
 }

@@ -12,14 +12,18 @@ mod check;
 mod completer;
 mod datagram;
 mod errors;
+mod reasons;
 mod requester;
 mod responder;
 #[cfg(test)]
 mod tests;
+mod vendor;
 
 pub use budget::Budget;
 pub use check::{check_receive, check_request};
-pub use errors::{Failure, FailureContext, PacketDrop, PostError};
+pub use errors::{PacketDrop, PostError};
+pub use reasons::{Failure, FailureContext, Notice, PeerRefusal, Refused, Silence, Unsendable};
+pub use vendor::VendorError;
 
 use crate::attr::{self, AddressVector, Limits, ModifyError, QpAttr, QpCap, QpState, QpType};
 use crate::counters::QpCounters;
@@ -28,7 +32,7 @@ use crate::memory::{AccessError, Domain, Host, QpEvent};
 use crate::train::Train;
 use crate::wire::Arrival;
 use crate::wire::packet::Packet;
-use crate::work::{RecvWr, SendWr, WcStatus, WorkCompletion};
+use crate::work::{RecvWr, SendFlags, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
 use responder::{Responder, TakenRecv};
 use std::time::Instant;
@@ -179,6 +183,31 @@ impl QueuePair {
     /// Sets the P_Key after `pkey_index` changed.
     pub fn set_pkey(&mut self, pkey: PKey) {
         self.path.pkey = pkey;
+    }
+
+    /// The PSN of the next request that the responder executes.
+    #[must_use]
+    pub fn expected_psn(&self) -> Psn {
+        self.responder.expected_psn()
+    }
+
+    /// Retransmissions, and waits for a receive at the peer, that are left before the queue pair gives up.
+    #[must_use]
+    pub fn retries_left(&self) -> (u8, u8) {
+        (self.requester.retries, self.requester.rnr_retries)
+    }
+
+    /// Since when the peer says that it has no receive posted, if it does.
+    #[must_use]
+    pub fn lacks_receive_since(&self) -> Option<Instant> {
+        self.requester.rnr_since
+    }
+
+    /// Send work requests that have not completed and will not say so on success.
+    #[must_use]
+    pub fn unsignalled(&self) -> usize {
+        let silent = |wr: &SendWr| !wr.flags.contains(SendFlags::SIGNALED);
+        if self.config.sq_sig_all { 0 } else { self.requester.work().filter(|wr| silent(wr)).count() }
     }
 
     /// Send work requests that have not completed.
@@ -470,7 +499,8 @@ impl QueuePair {
         access: Option<AccessError>,
     ) {
         if self.failure.is_none() {
-            self.failure = Some(Box::new(Failure { status, psn, context, access }));
+            let failure = Failure { status, psn, context, access, wr_id: None, operation: None };
+            self.failure = Some(Box::new(failure));
         }
     }
 

@@ -7,6 +7,7 @@
 mod build;
 mod local;
 
+use super::reasons::Heard;
 use super::{Failure, FailureContext, QueuePair};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
@@ -107,6 +108,10 @@ pub(super) struct Requester {
     pub(super) rnr_retries: u8,
     /// Nothing is sent before this instant: the peer was not ready.
     pub(super) rnr_until: Option<Instant>,
+    /// When the peer first said so, of those times that follow one another.
+    pub(super) rnr_since: Option<Instant>,
+    /// What was heard of the peer.
+    pub(super) heard: Heard,
     /// When the oldest packet counts as lost.
     pub(super) deadline: Option<Instant>,
     /// A retransmission is under way and nothing new was answered yet: further signs of the same loss are ignored.
@@ -124,6 +129,11 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// The work requests that have not completed.
+    pub(super) fn work(&self) -> impl Iterator<Item = &SendWr> {
+        self.queue.iter().map(|wqe| &wqe.wr)
     }
 
     pub(super) fn push(&mut self, wr: SendWr) {
@@ -167,6 +177,7 @@ impl Requester {
     }
 
     pub(super) fn set_psn(&mut self, psn: Psn) {
+        self.heard = Heard::default();
         self.fresh_psn = psn;
         self.next_psn = psn;
         self.sent_end = psn;
@@ -181,6 +192,7 @@ impl Requester {
     pub(super) fn stop_timers(&mut self) {
         self.deadline = None;
         self.rnr_until = None;
+        self.rnr_since = None;
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -400,7 +412,8 @@ impl QueuePair {
         context: FailureContext,
         access: Option<AccessError>,
     ) {
-        self.requester.cause = Some(Box::new(Failure { status, psn, context, access }));
+        let failure = Failure { status, psn, context, access, wr_id: None, operation: None };
+        self.requester.cause = Some(Box::new(failure));
     }
 
     /// Completes the oldest work request with its error, if it has one, and enters ERR.
@@ -443,7 +456,10 @@ impl QueuePair {
         if let Some(wr) = self.requester.pop() {
             host.release_send();
             self.counters.req_cqe_error += 1;
-            let vendor_err = self.failure.as_ref().map_or(0, |failure| failure.vendor_code());
+            let vendor_err = self.failure.as_mut().map_or(0, |failure| {
+                (failure.wr_id, failure.operation) = (Some(wr.wr_id), Some(wr.operation.name()));
+                failure.vendor_code()
+            });
             host.complete_send(WorkCompletion {
                 wr_id: wr.wr_id,
                 status,
@@ -489,7 +505,8 @@ impl QueuePair {
         if self.requester.retries == 0 {
             self.counters.retry_exceeded_err += 1;
             let psn = self.requester.unacked;
-            self.note_failure(WcStatus::RetryExcErr, psn, FailureContext::AwaitingResponse, None);
+            let context = FailureContext::AwaitingResponse(self.requester.heard.silence());
+            self.note_failure(WcStatus::RetryExcErr, psn, context, None);
             self.fail_oldest(WcStatus::RetryExcErr, host);
             return;
         }

@@ -10,7 +10,8 @@ mod duplicates;
 mod execute;
 mod unreliable;
 
-use super::{FailureContext, PacketDrop, QueuePair};
+use super::reasons::operation_name;
+use super::{FailureContext, PacketDrop, QueuePair, Refused};
 use crate::attr::{QpState, QpType};
 use crate::ids::{PdId, Psn};
 use crate::memory::{Access, AccessError, Domain, Host, Memory, QpEvent};
@@ -139,27 +140,38 @@ enum Refusal {
     /// No receive work request.
     NotReady,
     /// The request is at fault, or something here is.
-    Nak {
-        code: NakCode,
-        /// Status of the receive work request that the message had taken, if any.
-        recv_status: WcStatus,
-        what: &'static str,
-        access: Option<AccessError>,
-    },
+    Nak(Nak),
+}
+
+/// What ends a connection.
+struct Nak {
+    code: NakCode,
+    /// Status of the receive work request that the message had taken, if any.
+    recv_status: WcStatus,
+    why: Refused,
+    access: Option<AccessError>,
 }
 
 impl Refusal {
-    fn invalid(what: &'static str) -> Self {
-        Self::Nak { code: NakCode::InvalidRequest, recv_status: WcStatus::RemInvReqErr, what, access: None }
+    fn invalid(why: Refused) -> Self {
+        let (code, recv_status) = (NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+        Self::Nak(Nak { code, recv_status, why, access: None })
     }
 
     fn access(error: AccessError) -> Self {
-        Self::Nak {
-            code: NakCode::RemoteAccessError,
-            recv_status: WcStatus::LocAccessErr,
-            what: "remote memory access",
-            access: Some(error),
-        }
+        Self::Nak(Nak::access(Refused::Memory, error))
+    }
+}
+
+impl Nak {
+    fn access(why: Refused, error: AccessError) -> Self {
+        let (code, recv_status) = (NakCode::RemoteAccessError, WcStatus::LocAccessErr);
+        Self { code, recv_status, why, access: Some(error) }
+    }
+
+    /// Something of this side is at fault.
+    fn operational(recv_status: WcStatus, why: Refused, access: Option<AccessError>) -> Self {
+        Self { code: NakCode::RemoteOperationalError, recv_status, why, access }
     }
 }
 
@@ -205,6 +217,10 @@ impl Responder {
     /// Takes the oldest receive work request of the queue pair's own queue.
     pub(super) fn pop(&mut self, pd: PdId) -> Option<TakenRecv> {
         self.recvs.pop_front().map(|wr| TakenRecv::own(wr, pd))
+    }
+
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.expected
     }
 
     pub(super) fn set_expected_psn(&mut self, psn: Psn) {
@@ -354,8 +370,9 @@ impl QueuePair {
                 let timer = self.attr.min_rnr_timer.unwrap_or(0);
                 self.responder.refuse(psn, Syndrome::Rnr { timer });
             }
-            Err(Refusal::Nak { code, recv_status, what, access }) => {
-                self.refuse_request(psn, code, recv_status, what, access, host);
+            Err(Refusal::Nak(nak)) => {
+                let operation = operation_name(packet.info().operation, packet.imm().is_some());
+                self.refuse_request(psn, operation, &nak, host);
             }
         }
         Ok(())
@@ -369,7 +386,7 @@ impl QueuePair {
             None => Ok(domain),
             Some(srqn) => match host.xrc_pd(srqn) {
                 Some(pd) => Ok(Domain { pd, ..domain }),
-                None => Err(Refusal::invalid("no such shared receive queue")),
+                None => Err(Refusal::invalid(Refused::NoSharedReceive)),
             },
         }
     }
@@ -397,30 +414,34 @@ impl QueuePair {
 
     /// Sends a NAK that ends the connection: a receive that the message had taken completes with an error, or an
     /// event tells of it where there is none (IBTA C9-222.1.1).
-    fn refuse_request(
-        &mut self,
-        psn: Psn,
-        code: NakCode,
-        recv_status: WcStatus,
-        what: &'static str,
-        access: Option<AccessError>,
-        host: &mut impl Host,
-    ) {
+    fn refuse_request(&mut self, psn: Psn, operation: Option<&'static str>, nak: &Nak, host: &mut impl Host) {
+        let Nak { code, recv_status, why, access } = *nak;
         if code == NakCode::RemoteAccessError {
             self.counters.resp_remote_access_errors += 1;
         }
-        self.note_failure(recv_status, psn, FailureContext::ServingRequest(what), access);
+        let first = self.failure.is_none();
+        self.note_failure(recv_status, psn, FailureContext::ServingRequest(why), access);
+        let failure = self.failure.as_mut().filter(|_| first);
         if self.config.qp_type.is_reliable() {
             self.responder.refuse(psn, Syndrome::Nak(code));
         }
-        if let Message::Send { recv, .. } = std::mem::take(&mut self.responder.message) {
+        let message = std::mem::take(&mut self.responder.message);
+        let mut vendor_err = access.map_or(0, AccessError::vendor_code);
+        if let Some(failure) = failure {
+            failure.operation = operation;
+            vendor_err = failure.vendor_code();
+            if let Message::Send { recv, .. } = &message {
+                failure.wr_id = Some(recv.wr.wr_id);
+            }
+        }
+        if let Message::Send { recv, .. } = message {
             self.counters.resp_cqe_error += 1;
             let completion = WorkCompletion {
                 wr_id: recv.wr.wr_id,
                 status: recv_status,
                 opcode: WcOpcode::Recv,
                 qpn: self.config.qpn,
-                vendor_err: access.map_or(0, AccessError::vendor_code),
+                vendor_err,
                 ..WorkCompletion::default()
             };
             host.complete_recv(recv.xrc_srq, completion, true);

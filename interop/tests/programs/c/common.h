@@ -59,7 +59,7 @@ static struct ibv_qp *create_rc(struct ibv_pd *pd, struct ibv_cq *cq) {
 	return ibv_create_qp(pd, &init);
 }
 
-static void to_init(struct ibv_qp *qp) {
+static inline void to_init(struct ibv_qp *qp) {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
@@ -68,9 +68,7 @@ static void to_init(struct ibv_qp *qp) {
 	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0, "INIT");
 }
 
-static void connect_to(struct ibv_qp *qp, uint32_t peer) {
-	union ibv_gid gid;
-	check(ibv_query_gid(qp->context, 1, 0, &gid) == 0, "the GID");
+static inline void join(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid) {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = IBV_MTU_1024,
@@ -92,7 +90,13 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer) {
 	      "RTS");
 }
 
-static int post_write(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to, uint32_t length) {
+static inline void connect_to(struct ibv_qp *qp, uint32_t peer) {
+	union ibv_gid gid;
+	check(ibv_query_gid(qp->context, 1, 0, &gid) == 0, "the GID");
+	join(qp, peer, gid);
+}
+
+static inline int post_write(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to, uint32_t length) {
 	struct ibv_sge sge = {.addr = (uintptr_t)from->addr, .length = length, .lkey = from->lkey};
 	struct ibv_send_wr *bad, wr = {
 		.wr_id = 7,
@@ -105,7 +109,7 @@ static int post_write(struct ibv_qp *qp, struct ibv_mr *from, struct ibv_mr *to,
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-static enum ibv_wc_status wait_for(struct ibv_cq *cq) {
+static inline enum ibv_wc_status wait_for(struct ibv_cq *cq) {
 	struct ibv_wc wc;
 	int n;
 	while ((n = ibv_poll_cq(cq, 1, &wc)) == 0) {

@@ -80,6 +80,9 @@ struct Devices {
     /// How GID tables are laid out: `compact`, `mlx5` or `rxe`.
     #[arg(long, value_name = "LAYOUT")]
     gid_table: Option<OsString>,
+    /// Print a line on standard error for each call that fails and for the first failure of each queue pair: it says why.
+    #[arg(long)]
+    explain: bool,
 }
 
 impl Devices {
@@ -113,6 +116,7 @@ impl Devices {
             (Variable::Seed, self.seed.clone()),
             (Variable::Capture, self.capture.clone()),
             (Variable::GidTable, self.gid_table.clone()),
+            (Variable::Explain, self.explain.then(|| OsString::from("1"))),
         ];
         all.into_iter().filter_map(|(variable, value)| Some((variable, value?))).collect()
     }
@@ -140,6 +144,7 @@ fn option(variable: Variable) -> &'static str {
         Variable::Seed => "--seed",
         Variable::Capture => "--capture",
         Variable::GidTable => "--gid-table",
+        Variable::Explain => "--explain",
         Variable::RunDir => variable.name(),
     }
 }

@@ -4,6 +4,7 @@
 //! this command opens each for a moment and looks.
 
 mod counters;
+mod qp;
 
 use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
@@ -54,6 +55,10 @@ enum Object {
     Counters,
     /// The names of all counters, with what they count.
     CounterNames,
+    /// The queue pairs of running programs: type, state, peer, PSNs, what is outstanding, and why they failed.
+    Qp,
+    /// The numbers that completions in error carry as `vendor_err`, with what they mean.
+    VendorErrors,
 }
 
 /// A line: what it is of, as words and as JSON has it, and its keys and values in order.
@@ -74,6 +79,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             published.into_iter().map(counters::row).collect()
         }
         Object::CounterNames => counter_names(),
+        Object::Qp => qp::rows(&counters::run_dir())?,
+        Object::VendorErrors => qp::vendor_errors(),
         object => devices(object)?,
     };
     if args.json {
@@ -229,7 +236,7 @@ fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
             pairs.extend(attributes(candidate.device.as_ref().ok()?));
             format!("attr {name}")
         }
-        Object::Counters | Object::CounterNames => return None,
+        Object::Counters | Object::CounterNames | Object::Qp | Object::VendorErrors => return None,
     };
     if object != Object::Attr {
         pairs.push(("netdev", json!(candidate.netdev)));

@@ -311,6 +311,7 @@ impl Engine {
             }
             if !first {
                 self.counters.credit_stalls += 1;
+                tracing::trace!(peer = id, lane = vl, "no credit is left");
             }
         }
         // Nothing fits: the clock of the stall starts if it does not run yet.
@@ -331,9 +332,11 @@ impl Engine {
         let again = CREDIT_TIMES.ask_again.max(2 * lane.answer.min(CREDIT_TIMES.lease));
         let at = now + (again * (1 << lane.asked.min(3))).min(CREDIT_TIMES.ask_at_least_every);
         lane.asked += 1;
+        tracing::debug!(peer = id, lane = vl, times = lane.asked, "waits for credit");
         lane.ask_again = Some(at);
         if now.saturating_duration_since(silent_since) >= CREDIT_TIMES.gone {
             self.counters.partners_lost += 1;
+            tracing::debug!(peer = id, lane = vl, "a partner gives no credit any more: it is taken for gone");
             self.part(now, id);
             return;
         }

@@ -527,6 +527,7 @@ impl Engine {
     /// The same, where `leave` says whether what it sent may still arrive. If another program was heard from its port, it has
     /// sent nothing since, and the network and the socket keep to the order: as for who says that it obeys a limit.
     fn part_with(&mut self, now: Instant, id: usize, leave: fn(&mut Pool, Instant, Member)) {
+        tracing::debug!(peer = id, "what was agreed on with a peer is forgotten");
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, partner) = (peer.address, peer.partner.take());
         let Some(partner) = partner else { return };

@@ -263,6 +263,10 @@ impl Engine {
         };
         if obeyed {
             self.counters.rp_cnp_handled += 1;
+            if tracing::enabled!(tracing::Level::TRACE) {
+                let flow = self.qps[index].as_ref().and_then(|entry| entry.flow_state(now));
+                tracing::trace!(index, rate = ?flow.map(|flow| flow.rate), "a notification of congestion is obeyed");
+            }
         } else {
             self.counters.rp_cnp_ignored += 1;
         }

@@ -29,7 +29,7 @@ pub enum RegisterError {
         len: u64,
     },
     /// Peers may write only where the device itself may (IBTA 11.2.8.2 and the kernel ask for both).
-    #[error("the right {remote:?} also needs LOCAL_WRITE")]
+    #[error("the right {remote} also needs LOCAL_WRITE")]
     NeedsLocalWrite {
         /// The rights that need it.
         remote: Access,

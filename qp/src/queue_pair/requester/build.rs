@@ -3,7 +3,7 @@
 use super::{MAX_IN_FLIGHT, NUMBER, SendWqe};
 use crate::ids::Psn;
 use crate::memory::{Access, AccessError, Domain, Host, Memory};
-use crate::queue_pair::{FailureContext, MAX_MESSAGE, QueuePair};
+use crate::queue_pair::{FailureContext, MAX_MESSAGE, QueuePair, Unsendable};
 use crate::train::Train;
 use crate::wire::headers::{AtomicFields, RethFields};
 use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
@@ -32,18 +32,21 @@ impl QueuePair {
         let len = if matches!(operation, Operation::Flush { .. }) { 0 } else { wqe.wr.data.len() };
         let one_word = operation.is_atomic() || matches!(operation, Operation::AtomicWrite { .. });
         let expects_response = operation.expects_response();
-        wqe.failed = if len > MAX_MESSAGE || (one_word && len != 8) {
-            Some(WcStatus::LocLenErr)
+        let wrong = if len > MAX_MESSAGE {
+            Some((WcStatus::LocLenErr, Unsendable::TooLong(len)))
+        } else if one_word && len != 8 {
+            Some((WcStatus::LocLenErr, Unsendable::NotEightBytes(len)))
         } else if expects_response && depth == 0 {
             // Without initiator depth no READ or atomic can ever be sent.
-            Some(WcStatus::LocQpOpErr)
+            Some((WcStatus::LocQpOpErr, Unsendable::NoInitiatorDepth))
         } else {
             None
         };
+        wqe.failed = wrong.map(|(status, _)| status);
         wqe.first_psn = self.requester.fresh_psn;
-        if let Some(status) = wqe.failed {
+        if let Some((status, why)) = wrong {
             let psn = wqe.first_psn;
-            self.note_cause(status, psn, FailureContext::Starting, None);
+            self.note_cause(status, psn, FailureContext::Starting(why), None);
             return false;
         }
         wqe.len = u32::try_from(len).unwrap_or(u32::MAX);

@@ -1,16 +1,16 @@
 //! Writing answers into trains.
 
-use super::{QueuePair, Response};
+use super::{Nak, QueuePair, Refused, Response};
 use crate::attr::QpType;
 use crate::ids::Psn;
 use crate::memory::{Access, Domain, Host};
 use crate::queue_pair::Budget;
+use crate::queue_pair::reasons::operation_name;
 use crate::train::Train;
 use crate::wire::headers::AethFields;
 use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
 use crate::wire::packet::Headers;
-use crate::wire::syndrome::{NakCode, Syndrome, encode_credits};
-use crate::work::WcStatus;
+use crate::wire::syndrome::{Syndrome, encode_credits};
 
 impl QueuePair {
     /// Writes answers into the train; true if some had to stay for want of room or budget.
@@ -138,14 +138,8 @@ impl QueuePair {
         if let Err(error) = pushed {
             // The region went away after the request was accepted (IBTA 9.7.4.1.5).
             self.responder.drop_responses();
-            self.refuse_request(
-                psn,
-                NakCode::RemoteAccessError,
-                WcStatus::LocAccessErr,
-                "memory of a READ",
-                Some(error),
-                host,
-            );
+            let nak = Nak::access(Refused::ReadMemory, error);
+            self.refuse_request(psn, operation_name(WireOperation::ReadRequest, false), &nak, host);
             return None;
         }
         self.responder.echo = false;

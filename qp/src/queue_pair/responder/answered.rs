@@ -1,6 +1,6 @@
 //! Requests that are answered by themselves: READ, atomics, ATOMIC_WRITE and FLUSH.
 
-use super::{QueuePair, Refusal, Resource, Response};
+use super::{Nak, QueuePair, Refusal, Refused, Resource, Response};
 use crate::ids::Psn;
 use crate::memory::{Access, AccessError, AtomicOp, Host};
 use crate::queue_pair::MAX_MESSAGE;
@@ -20,17 +20,17 @@ impl QueuePair {
     fn check_depth(&self) -> Result<usize, Refusal> {
         let depth = self.depth();
         if self.responder.unanswered() >= depth {
-            return Err(Refusal::invalid("more READs and atomics outstanding than max_dest_rd_atomic"));
+            return Err(Refusal::invalid(Refused::TooManyReads { max: depth }));
         }
         Ok(depth)
     }
 
     pub(super) fn execute_read(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<u32, Refusal> {
-        self.allowed(Access::REMOTE_READ, "RDMA READ is not enabled on the queue pair")?;
+        self.allowed(Access::REMOTE_READ)?;
         let depth = self.check_depth()?;
-        let Some(reth) = packet.reth() else { return Err(Refusal::invalid("no RETH")) };
+        let Some(reth) = packet.reth() else { return Err(Refusal::invalid(Refused::Header("no RETH"))) };
         if u64::from(reth.length) > MAX_MESSAGE {
-            return Err(Refusal::invalid("message longer than 2^31 bytes"));
+            return Err(Refusal::invalid(Refused::TooLong));
         }
         let domain = self.domain_of(packet, host)?;
         host.check(domain, reth.rkey, reth.va, u64::from(reth.length), Access::REMOTE_READ)
@@ -61,9 +61,11 @@ impl QueuePair {
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
-        self.allowed(Access::REMOTE_ATOMIC, "atomics are not enabled on the queue pair")?;
+        self.allowed(Access::REMOTE_ATOMIC)?;
         let depth = self.check_depth()?;
-        let Some(atomic) = packet.atomic_eth() else { return Err(Refusal::invalid("no AtomicETH")) };
+        let Some(atomic) = packet.atomic_eth() else {
+            return Err(Refusal::invalid(Refused::Header("no AtomicETH")));
+        };
         let op = match packet.info().operation {
             WireOperation::CompareSwap => {
                 AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add }
@@ -87,14 +89,14 @@ impl QueuePair {
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
-        self.allowed(Access::REMOTE_WRITE, "RDMA WRITE is not enabled on the queue pair")?;
+        self.allowed(Access::REMOTE_WRITE)?;
         let depth = self.check_depth()?;
-        let Some(reth) = packet.reth() else { return Err(Refusal::invalid("no RETH")) };
+        let Some(reth) = packet.reth() else { return Err(Refusal::invalid(Refused::Header("no RETH"))) };
         let Ok(bytes) = <[u8; 8]>::try_from(packet.payload()) else {
-            return Err(Refusal::invalid("an ATOMIC_WRITE of other than 8 bytes"));
+            return Err(Refusal::invalid(Refused::Header("an ATOMIC_WRITE of other than 8 bytes")));
         };
         if reth.length != 8 {
-            return Err(Refusal::invalid("an ATOMIC_WRITE of other than 8 bytes"));
+            return Err(Refusal::invalid(Refused::Header("an ATOMIC_WRITE of other than 8 bytes")));
         }
         // The bytes are stored as they came, whatever number they are to this processor.
         let op = AtomicOp::Store { value: u64::from_ne_bytes(bytes) };
@@ -107,16 +109,18 @@ impl QueuePair {
     /// FLUSH: placement type and selectivity as in IBTA annex A19.
     pub(super) fn execute_flush(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
         let (Some(reth), Some(feth)) = (packet.reth(), packet.feth()) else {
-            return Err(Refusal::invalid("no FETH"));
+            return Err(Refusal::invalid(Refused::Header("no FETH")));
         };
         let mut access = Access::empty();
         access.set(Access::FLUSH_GLOBAL, feth.placement & FethFields::GLOBAL != 0);
         access.set(Access::FLUSH_PERSISTENT, feth.placement & FethFields::PERSISTENT != 0);
         let known = FethFields::GLOBAL | FethFields::PERSISTENT;
         if access.is_empty() || feth.placement & !known != 0 || feth.selectivity > 1 {
-            return Err(Refusal::invalid("a FLUSH of a reserved placement type or selectivity level"));
+            return Err(Refusal::invalid(Refused::Header(
+                "a FLUSH of a reserved placement type or selectivity level",
+            )));
         }
-        self.allowed(access, "FLUSH of this placement type is not enabled on the queue pair")?;
+        self.allowed(access)?;
         let depth = self.check_depth()?;
         let range = (feth.selectivity == 0).then_some((reth.va, u64::from(reth.length)));
         host.flush(self.domain(), reth.rkey, range, access).map_err(Refusal::access)?;
@@ -136,12 +140,12 @@ impl QueuePair {
 /// An atomic operation at an odd address is an invalid request, not an access error (IBTA 9.4.5).
 fn misaligned_is_invalid(error: AccessError) -> Refusal {
     match error {
-        AccessError::Misaligned { .. } => Refusal::Nak {
+        AccessError::Misaligned { .. } => Refusal::Nak(Nak {
             code: NakCode::InvalidRequest,
             recv_status: WcStatus::RemInvReqErr,
-            what: "misaligned atomic",
+            why: Refused::Misaligned,
             access: Some(error),
-        },
+        }),
         other => Refusal::access(other),
     }
 }

@@ -1,6 +1,6 @@
 //! Executing the expected request.
 
-use super::{Message, QueuePair, Refusal, TakenRecv, scatter};
+use super::{Message, Nak, QueuePair, Refusal, Refused, TakenRecv, scatter};
 use crate::memory::{Access, Domain, Host, NoSharedRecv, SharedRecv};
 use crate::queue_pair::MAX_MESSAGE;
 use crate::wire::opcode::{Operation as WireOperation, Position};
@@ -19,7 +19,7 @@ impl QueuePair {
                 | (Message::Write { .. }, WireOperation::Write, Position::Middle | Position::Last)
         );
         if !fits {
-            return Err(Refusal::invalid("opcode out of sequence"));
+            return Err(Refusal::invalid(Refused::OutOfPlace));
         }
         match info.operation {
             WireOperation::Send => self.execute_send(packet, host).map(|()| 1),
@@ -30,20 +30,21 @@ impl QueuePair {
             }
             WireOperation::AtomicWrite => self.execute_atomic_write(packet, host).map(|()| 1),
             WireOperation::Flush => self.execute_flush(packet, host).map(|()| 1),
-            _ => Err(Refusal::invalid("operation not supported")),
+            _ => Err(Refusal::invalid(Refused::Unsupported)),
         }
     }
 
     /// First and Middle carry exactly one path MTU, Last 1 to one path MTU, Only at most one (IBTA C9-92).
     fn check_length(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let len = packet.payload().len();
-        let mtu = self.path.mtu.bytes() as usize;
+        let bytes = self.path.mtu.bytes();
+        let mtu = bytes as usize;
         let right = match packet.info().position {
             Position::First | Position::Middle => len == mtu && packet.pad() == 0,
             Position::Last => (1..=mtu).contains(&len),
             Position::Only => len <= mtu,
         };
-        if right { Ok(()) } else { Err(Refusal::invalid("payload length does not fit the path MTU")) }
+        if right { Ok(()) } else { Err(Refusal::invalid(Refused::PacketLength { len, mtu: bytes })) }
     }
 
     /// Takes a receive work request: of the queue pair itself, of its shared receive queue, or of the one that an XRC
@@ -61,13 +62,11 @@ impl QueuePair {
         match host.take_shared_recv(xrc_srq) {
             Ok(SharedRecv { wr, pd }) => Ok(TakenRecv { wr, pd, xrc_srq }),
             Err(NoSharedRecv::Empty) => Err(Refusal::NotReady),
-            Err(NoSharedRecv::Unknown) => Err(Refusal::invalid("no such shared receive queue")),
-            Err(NoSharedRecv::Failed) => Err(Refusal::Nak {
-                code: NakCode::RemoteOperationalError,
-                recv_status: WcStatus::LocQpOpErr,
-                what: "the shared receive queue failed",
-                access: None,
-            }),
+            Err(NoSharedRecv::Unknown) => Err(Refusal::invalid(Refused::NoSharedReceive)),
+            Err(NoSharedRecv::Failed) => {
+                let status = WcStatus::LocQpOpErr;
+                Err(Refusal::Nak(Nak::operational(status, Refused::SharedReceiveFailed, None)))
+            }
         }
     }
 
@@ -80,28 +79,20 @@ impl QueuePair {
         self.check_length(packet)?;
         let ours = self.domain();
         let Message::Send { recv, received } = &mut self.responder.message else {
-            return Err(Refusal::invalid("opcode out of sequence"));
+            return Err(Refusal::invalid(Refused::OutOfPlace));
         };
         let data = packet.payload();
         let total = u64::from(*received) + data.len() as u64;
         if total > recv.wr.data.len() || total > MAX_MESSAGE {
             self.counters.resp_local_length_error += 1;
-            return Err(Refusal::Nak {
-                code: NakCode::InvalidRequest,
-                recv_status: WcStatus::LocLenErr,
-                what: "message longer than the receive buffer",
-                access: None,
-            });
+            let why = Refused::ReceiveTooShort { len: total, room: recv.wr.data.len() };
+            let (code, recv_status) = (NakCode::InvalidRequest, WcStatus::LocLenErr);
+            return Err(Refusal::Nak(Nak { code, recv_status, why, access: None }));
         }
         let offset = u64::from(*received);
         let domain = Domain { pd: recv.pd, ..ours };
         scatter(host, domain, recv.wr.data.elements(), offset, data, Access::LOCAL_WRITE).map_err(
-            |error| Refusal::Nak {
-                code: NakCode::RemoteOperationalError,
-                recv_status: WcStatus::LocProtErr,
-                what: "the receive buffer cannot be written",
-                access: Some(error),
-            },
+            |error| Refusal::Nak(Nak::operational(WcStatus::LocProtErr, Refused::ReceiveBuffer, Some(error))),
         )?;
         *received = u32::try_from(total).unwrap_or(u32::MAX);
         if let Some(key) = packet.ieth() {
@@ -148,21 +139,18 @@ impl QueuePair {
         host.complete_recv(recv.xrc_srq, completion, packet.solicited());
     }
 
-    pub(super) fn allowed(&self, access: Access, what: &'static str) -> Result<(), Refusal> {
-        if self.attr.qp_access_flags.unwrap_or_default().contains(access) {
-            Ok(())
-        } else {
-            Err(Refusal::invalid(what))
-        }
+    pub(super) fn allowed(&self, access: Access) -> Result<(), Refusal> {
+        let missing = access - self.attr.qp_access_flags.unwrap_or_default();
+        if missing.is_empty() { Ok(()) } else { Err(Refusal::invalid(Refused::NotEnabled { missing })) }
     }
 
     fn execute_write(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
         let position = packet.info().position;
         let ends = matches!(position, Position::Last | Position::Only);
         if let (Some(reth), Message::None) = (packet.reth(), &self.responder.message) {
-            self.allowed(Access::REMOTE_WRITE, "RDMA WRITE is not enabled on the queue pair")?;
+            self.allowed(Access::REMOTE_WRITE)?;
             if u64::from(reth.length) > MAX_MESSAGE {
-                return Err(Refusal::invalid("message longer than 2^31 bytes"));
+                return Err(Refusal::invalid(Refused::TooLong));
             }
             self.responder.message =
                 Message::Write { va: reth.va, rkey: reth.rkey, length: reth.length, received: 0 };
@@ -185,7 +173,7 @@ impl QueuePair {
         let domain = self.domain_of(packet, host)?;
         let data = packet.payload();
         let Message::Write { va, rkey, length, received } = self.responder.message else {
-            return Err(Refusal::invalid("opcode out of sequence"));
+            return Err(Refusal::invalid(Refused::OutOfPlace));
         };
         let recv = match packet.imm() {
             Some(_) => Some(self.take_recv(packet, host)?),
@@ -195,7 +183,7 @@ impl QueuePair {
             let total = u64::from(received) + data.len() as u64;
             let fits = if ends { total == u64::from(length) } else { total < u64::from(length) };
             if !fits {
-                return Err(Refusal::invalid("payload does not add up to the length in the RETH"));
+                return Err(Refusal::invalid(Refused::LengthMismatch));
             }
             if received == 0 {
                 // The whole range at once, so that a message that cannot end does not begin.

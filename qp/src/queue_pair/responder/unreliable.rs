@@ -5,6 +5,7 @@
 
 use super::{PacketDrop, QueuePair, Refusal};
 use crate::memory::Host;
+use crate::queue_pair::reasons::operation_name;
 use crate::wire::opcode::Position;
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::NakCode;
@@ -32,12 +33,13 @@ impl QueuePair {
                 self.responder.drop_message();
                 Err(PacketDrop::NoReceive)
             }
-            Err(Refusal::Nak { code: code @ NakCode::RemoteOperationalError, recv_status, what, access }) => {
-                // The receive itself is at fault, which only its owner can mend.
-                self.refuse_request(psn, code, recv_status, what, access, host);
+            Err(Refusal::Nak(nak)) if nak.code == NakCode::RemoteOperationalError => {
+                // The receive itself is at fault, which only its owner can put right.
+                let operation = operation_name(packet.info().operation, packet.imm().is_some());
+                self.refuse_request(psn, operation, &nak, host);
                 Ok(())
             }
-            Err(Refusal::Nak { .. }) => {
+            Err(Refusal::Nak(_)) => {
                 self.responder.drop_message();
                 Err(PacketDrop::Unreliable)
             }

@@ -172,7 +172,7 @@ fn the_reason_is_that_of_the_work_request_that_failed_first() {
     b.post(2, SEND, &[Sge { addr: 0, length: 1, lkey: 7 }]);
     b.sent();
     b.take(&refused(0x63, SQ));
-    assert_eq!((b.host.sends[0].vendor_err, b.host.sends[0].status), (0, WcStatus::RemOpErr));
+    assert_eq!((b.host.sends[0].vendor_err, b.host.sends[0].status), (70, WcStatus::RemOpErr));
     assert_eq!(b.qp.failure().map(|f| f.status), Some(WcStatus::RemOpErr));
 }
 

@@ -14,6 +14,7 @@ mod mixed;
 mod paced;
 mod pair;
 mod placed;
+mod reasons;
 mod requester;
 mod responder;
 mod retries;

@@ -1,0 +1,140 @@
+//! Telling why queue pairs fail: in the log, and for programs that ask for explanations.
+//!
+//! All of it is off the path of packets that do what they should.
+
+use super::{DropReason, Engine, QpEntry};
+use crate::explain::{self, Dropped, End, Failed, PeerView, Refusal, Refusing, Stalled};
+use qp::queue_pair::{Failure, FailureContext, PeerRefusal};
+use qp::wire::{Arrival, Packet};
+use qp::{QpState, Qpn};
+use std::time::{Duration, Instant};
+
+/// After this time without a receive at the peer, a queue pair that never gives up is a puzzle to its program.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a queue pair has explained: each once, until it is reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Explained {
+    pub(super) failure: bool,
+    stall: bool,
+    dropped: bool,
+}
+
+impl QpEntry {
+    /// Both ends, as far as there are two.
+    fn ends(&self, own: std::net::IpAddr) -> (End, Option<End>) {
+        let peer = self.remote.map(|remote| End { address: remote.address, qpn: self.qp.dest_qpn() });
+        (End { address: own, qpn: self.qp.qpn() }, peer)
+    }
+}
+
+impl Engine {
+    /// A queue pair went from one state to another.
+    pub(super) fn note_state(&self, index: usize, from: QpState) {
+        let Some(entry) = self.qps[index].as_ref() else { return };
+        let to = entry.qp.state();
+        if from != to {
+            let (own, peer) = entry.ends(self.config.address);
+            let peer = peer.map(tracing::field::display);
+            tracing::debug!(qp = %own.qpn, %from, %to, peer, "a queue pair changes its state");
+        }
+    }
+
+    /// A queue pair has failed and has not told so far.
+    #[cold]
+    pub(super) fn explain_failure(&mut self, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        entry.explained.failure = true;
+        let Some(failure) = entry.qp.failure().copied() else { return };
+        let (own, peer) = entry.ends(self.config.address);
+        tracing::debug!(qp = %own.qpn, peer = peer.map(tracing::field::display), %failure, "a queue pair fails");
+        if !explain::is_on() {
+            return;
+        }
+        if failure.is_of_peer() {
+            let line = Refusing { own, peer, failure };
+            if let Some(peer) = peer {
+                let reason = line.reason();
+                Refusal { responder: own.key(), requester: peer.key(), reason }.tell();
+            }
+            explain::say("refused requests", line);
+        } else {
+            let view = self.view_of(own, peer, &failure);
+            explain::say(failure.status.name(), Failed { own, peer, failure, view });
+        }
+    }
+
+    /// What can be found out about the peer of a queue pair that failed.
+    fn view_of(&self, own: End, peer: Option<End>, failure: &Failure) -> PeerView {
+        let Some(peer) = peer else { return PeerView::Unknown };
+        match failure.context {
+            FailureContext::PeerRefused(PeerRefusal::BadResponse(_)) => PeerView::Unknown,
+            FailureContext::PeerRefused(_) => {
+                explain::told_by(peer.key(), own.key()).map_or(PeerView::Silent, PeerView::Told)
+            }
+            FailureContext::AwaitingResponse(_) if peer.address == self.config.address => {
+                let entry = self.index(peer.qpn).and_then(|index| self.qps[index].as_ref());
+                PeerView::Itself(peer, entry.map(|entry| entry.snapshot()))
+            }
+            FailureContext::AwaitingResponse(_) => PeerView::elsewhere(peer),
+            _ => PeerView::Unknown,
+        }
+    }
+
+    /// The timer of a queue pair fired: it may have waited for a receive at the peer for long.
+    pub(super) fn explain_stall(&mut self, now: Instant, index: usize) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let Some(since) = entry.qp.lacks_receive_since() else {
+            entry.explained.stall = false;
+            return;
+        };
+        let waited = now.saturating_duration_since(since);
+        if waited >= PATIENCE && !std::mem::replace(&mut entry.explained.stall, true) {
+            let (own, peer) = entry.ends(self.config.address);
+            tracing::debug!(qp = %own.qpn, ?waited, "the peer has no receive posted");
+            explain::say("no receive at the peer", Stalled { own, peer, waited });
+        }
+    }
+
+    /// A packet for a queue pair had no effect.
+    #[cold]
+    pub(super) fn explain_drop(
+        &mut self,
+        index: usize,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        reason: DropReason,
+    ) {
+        let Some(entry) = self.qps[index].as_mut() else { return };
+        let own = End { address: self.config.address, qpn: entry.qp.qpn() };
+        tracing::trace!(qp = %own.qpn, from = %arrival.src, reason = reason.name(), "a packet has no effect");
+        if !explain::is_on() || entry.qp.config().qp_type.is_reliable() || entry.explained.dropped {
+            return;
+        }
+        let source = packet.deth().map_or(entry.qp.dest_qpn(), |deth| deth.src_qpn);
+        let qkeys = match (reason, packet.deth(), entry.qp.query().qkey) {
+            (DropReason::BadQkey, Some(deth), Some(own)) => Some((deth.qkey.0, own.0)),
+            _ => None,
+        };
+        if qkeys.is_none() && reason != DropReason::NoReceive {
+            return;
+        }
+        entry.explained.dropped = true;
+        let peer = End { address: arrival.src, qpn: source };
+        explain::say("lost messages", Dropped { own, peer, reason, qkeys });
+    }
+
+    /// A completion queue had no room for a completion, so this queue pair goes to ERR.
+    #[cold]
+    pub(super) fn explain_overrun(&self, qpn: Qpn, cq: usize) {
+        tracing::debug!(qp = %qpn, cq, "a completion queue overruns");
+        let entries = self.host.cqs.get(cq).map_or(0, |cq| cq.producer.shared.capacity());
+        explain::say(
+            "completion queue overruns",
+            format_args!(
+                "completion queue {cq} is full: all of its {entries} entries hold completions that were not polled, \
+                 so it fails, and queue pair {qpn} goes to ERR"
+            ),
+        );
+    }
+}

@@ -1,0 +1,46 @@
+//! The queue pairs of a port, for other programs to look at.
+
+use super::{Port, fork};
+use crate::process::{MOST_QUEUE_PAIRS, QueuePairFile};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+impl Port {
+    /// Publishes the queue pairs from now on.
+    pub(crate) fn publish_queue_pairs_in(&self, file: QueuePairFile) {
+        // A forked child's copy of the descriptor would hold its lock when the program has ended.
+        let fd = file.file().as_raw_fd();
+        if self.queue_pairs.set(file).is_ok() {
+            fork::close_in_child(std::iter::once(fd));
+        }
+    }
+
+    /// Publishes the queue pairs if it is time to.
+    pub(super) fn publish_queue_pairs_if_due(&self, now: Instant) {
+        if let Some(file) = self.queue_pairs.get()
+            && file.is_due(now)
+        {
+            file.write(self.with_lane(|lane| lane.engine.snapshots(MOST_QUEUE_PAIRS)), now);
+        }
+    }
+
+    /// Waits for the thread that drives the engine to end its turn, if there is one, for a while at the most. A program
+    /// sees a completion before the thread that delivers it has explained it.
+    pub(super) fn end_turn(&self, patience: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            if let Some(lane) = self.lane.try_lock() {
+                self.release(lane);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The port is about to end, and its queue pairs with it.
+    pub(super) fn stop_publishing_queue_pairs(&mut self) {
+        let Some(file) = self.queue_pairs.take() else { return };
+        file.remove();
+        fork::forget(std::iter::once(file.file().as_raw_fd()));
+    }
+}
