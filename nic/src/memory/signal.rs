@@ -96,6 +96,10 @@ mod recovering {
     /// [`RegionTable`](crate::memory::RegionTable) calls this when a region is registered.
     pub fn install() {
         static ONCE: Once = Once::new();
+        if ONCE.is_completed() {
+            return;
+        }
+        let _whole = crate::port::hold_forks();
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {
                 SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
 use super::Port;
+use super::fork::hold_forks;
 use crate::queue::locked;
 use std::sync::{Arc, Mutex, Once, OnceLock, Weak};
 
@@ -42,12 +43,14 @@ fn install() {
 
 /// Has `last` run when the program exits: one function of this library, whenever it is given.
 pub(crate) fn run_at_exit(last: fn()) {
+    let _whole = hold_forks();
     install();
     LAST.get_or_init(|| last);
 }
 
 /// Has what `port` holds sent when the program exits.
 pub(super) fn watch(port: &Arc<Port>) {
+    let _whole = hold_forks();
     install();
     let mut ports = locked(&PORTS);
     ports.retain(|port| port.strong_count() > 0);
