@@ -6,6 +6,7 @@
 //!
 //! - `abi`: the structures, as the headers have them, and what is asserted of them.
 //! - `call`: the boundary. Pointers become references there, results become errnos, and no panic goes through.
+//! - `cancel`: what a thread that is cancelled in a verb leaves behind: nothing.
 //! - `export`: which symbol, of which version, is which function.
 //! - `hub`: the devices of this process. All contexts of one share one socket.
 //! - The rest is named after the objects of verbs.
@@ -13,6 +14,7 @@
 pub mod abi;
 mod ah;
 mod call;
+mod cancel;
 mod channel;
 mod cm;
 mod context;

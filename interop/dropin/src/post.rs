@@ -17,6 +17,9 @@ const MAX_SGE: usize = 32;
 /// The elements of a work request.
 pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
     let count = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE).ok_or(Errno::INVALID)?;
+    if first.is_null() && count > 0 {
+        return Err(Errno::INVALID);
+    }
     // SAFETY: the program says that there are so many, and leaves them as they are until the call returns.
     Ok(unsafe { list(first, count) })
 }
@@ -43,6 +46,9 @@ pub(crate) fn inline<'a>(
     let length = length.filter(|length| *length <= max as usize).ok_or(Errno::INVALID)?;
     let mut bytes = Vec::with_capacity(length);
     for (addr, length) in parts {
+        if addr.is_null() && length > 0 {
+            return Err(Errno(libc::EFAULT));
+        }
         // SAFETY: the program says that so many bytes are there.
         bytes.extend_from_slice(unsafe { list(addr, length) });
     }

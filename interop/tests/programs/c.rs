@@ -47,6 +47,26 @@ fn a_child_disturbs_nobody() {
 }
 
 #[test]
+fn a_thread_that_is_cancelled_in_a_verb_ends_and_the_process_goes_on() {
+    all_holds("cancel");
+}
+
+#[test]
+fn an_object_that_is_not_destroyed_serves_its_threads_all_the_time() {
+    all_holds("refused");
+}
+
+#[test]
+fn a_child_that_is_forked_at_any_moment_opens_the_device() {
+    all_holds("forks");
+}
+
+#[test]
+fn requests_without_elements_and_memory_without_rights_are_refused() {
+    all_holds("nowhere");
+}
+
+#[test]
 fn threads_share_a_device() {
     all_holds("threads");
 }
