@@ -220,7 +220,7 @@ mod tests {
         let region = pd.register(1, Access::LOCAL_WRITE)?;
         let handle = pd.create_ah(&AddressVector::new(device.gid(), 0))?;
         let refused = pd.destroy().expect_err("in use");
-        assert!(matches!(refused.error, Error::Resource(ResourceError::Busy { users: 2, .. })));
+        assert!(matches!(refused.error, crate::Error::Resource(ResourceError::Busy { users: 2, .. })));
         drop((region, handle));
         Ok(refused.object.destroy()?)
     }

@@ -1,21 +1,20 @@
 //! Programs in C that use the verbs in ways that others do not: wrongly, in threads, across fork, on memory that is gone.
 
 use crate::lab::{self, Folder, LIMIT, Running, has};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds one of the programs against the installed headers and the library of ours, runs it under `rnic run`, and expects
-/// that all of its checks hold.
-fn all_holds(name: &str) {
+/// Builds one of the programs against the installed headers and the library of ours. `None` if that is not possible here;
+/// it says so then.
+pub(crate) fn build(folder: &Folder, name: &str) -> Option<PathBuf> {
     let header = Path::new("/usr/include/infiniband/verbs.h");
     if !header.exists() {
         println!("SKIPPED: libibverbs-dev is not installed, so {name}.c was not built");
-        return;
+        return None;
     }
     if !has("cc") {
-        return;
+        return None;
     }
-    let folder = Folder::new();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/c/{name}.c"));
     let program = folder.path().join(name);
     let built = Command::new("cc")
@@ -27,6 +26,13 @@ fn all_holds(name: &str) {
         .output()
         .expect("a compiler");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(program)
+}
+
+/// Runs one of the programs under `rnic run`, and expects that all of its checks hold.
+fn all_holds(name: &str) {
+    let folder = Folder::new();
+    let Some(program) = build(&folder, name) else { return };
     let ended = Running::start(&folder, &mut lab::run(&folder, &[], &program)).wait(LIMIT);
     assert_eq!((ended.fault(), ended.text.trim()), (None, "0 failures"), "{name}");
 }

@@ -3,6 +3,8 @@
 //! `tests/run` installs them. A test whose program is missing says so and is skipped.
 
 mod c;
+mod capture;
+mod cm;
 mod ibv;
 mod lab;
 mod launcher;

@@ -24,6 +24,7 @@ extern "C" fn at_exit() {
         for port in ports.iter().filter_map(Weak::upgrade).filter(|port| port.is_ours()) {
             port.let_go();
             port.publish_at_exit();
+            port.end_captures();
         }
     }
     if let Some(last) = LAST.get() {
