@@ -27,10 +27,7 @@ impl<T> NotDestroyed<T> {
 
     /// Takes the object away if `destroyed` says that it may go.
     pub(crate) fn unless(object: T, destroyed: Result<(), Error>) -> Result<(), Self> {
-        match destroyed {
-            Ok(()) => Ok(drop(object)),
-            Err(error) => Err(Self { object, error }),
-        }
+        destroyed.map_err(|error| Self { object, error })
     }
 }
 

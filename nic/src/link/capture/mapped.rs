@@ -3,14 +3,14 @@
 //! A buffer of the process dies with it, and a write that a deadly signal meets is cut short. So the file is mapped: what
 //! is stored there is the kernel's. It is longer than what was captured, and the rest of it is one block that readers pass
 //! over. Packets are put into that block, where nobody sees them, and become visible when the block is cut to what is behind
-//! them: by stores to its end and its beginning, between which some nanoseconds pass. The file grows by pages that are such
+//! them: by two stores, to its end and to its beginning, one upon the other. The file grows by pages that are such
 //! blocks by themselves, each with one write: the kernel does not interrupt what stays within a page.
 //!
 //! Another program may cut the file short: the stores are those of registered memory, which survive that.
 
 #![expect(unsafe_code, reason = "maps the file")]
 
-use crate::memory::UserMemory;
+use crate::memory::{BufferError, UserMemory};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
@@ -33,6 +33,9 @@ const FILLER: u32 = 0x8000_0000;
 
 /// Type and length of a block, which make it visible.
 const HEAD: usize = 8;
+
+/// Of what a block consists: its type, its lengths, and all else together.
+const WORD: u64 = 4;
 
 /// The shortest block: type, length, and length again.
 const SHORTEST: u64 = 12;
@@ -69,18 +72,35 @@ impl MappedFile {
         file.set_len(0)?;
         extend(&file, 0, GROWTH)?;
         let window = Window::new(&file, 0, GROWTH)?;
-        let mut mapped = Self { file, window, visible: 0, written: 0, head: Vec::with_capacity(HEAD) };
-        mapped.fill(0)?;
+        let mapped = Self { file, window, visible: 0, written: 0, head: Vec::with_capacity(HEAD) };
+        let length = mapped.rest(0)?;
+        mapped.show(FILLER, length, length)?;
         Ok(mapped)
     }
 
-    /// Writes the block at the end, so that it begins at `from`. The one that is there now hides its beginning.
-    fn fill(&mut self, from: u64) -> io::Result<()> {
-        let end = self.window.end;
-        // At most `GROWTH` and a block, both far below 4 GiB.
-        let length = u32::try_from(end - from).map_err(|_| io::ErrorKind::FileTooLarge)?.to_le_bytes();
-        self.window.store(from, &[FILLER.to_le_bytes(), length].concat())?;
-        self.window.store(end - length.len() as u64, &length)
+    /// How long the block at the end is if it begins at `from`.
+    fn rest(&self, from: u64) -> io::Result<u32> {
+        // At most two growths and a block, far below 4 GiB.
+        u32::try_from(self.window.end - from).map_err(|_| io::ErrorKind::FileTooLarge.into())
+    }
+
+    /// Makes what begins behind the visible part a block of this type and length, and the last block of the file one of
+    /// length `last`.
+    fn show(&self, kind: u32, length: u32, last: u32) -> io::Result<()> {
+        // Writing what is there already brings the pages in, and tells whether they are there: the stores follow one upon
+        // the other then.
+        let end = self.window.touch(self.window.end - WORD)?;
+        let [begin, begin_length] =
+            [self.window.touch(self.visible)?, self.window.touch(self.visible + WORD)?];
+        // SAFETY: inside the mapping, and aligned: blocks consist of words. The file would have to be cut short by another
+        // program since the touch for a page to be gone.
+        unsafe {
+            end.write_volatile(last.to_le());
+            // With the length alone it is whole, and passed over.
+            begin_length.write_volatile(length.to_le());
+            begin.write_volatile(kind.to_le());
+        }
+        Ok(())
     }
 
     /// Makes room for so many bytes more and the block at the end.
@@ -94,7 +114,8 @@ impl MappedFile {
         // From where the visible part ends, in whole pages.
         self.window = Window::new(&self.file, self.visible / GROWTH * GROWTH, end)?;
         // The block that hides what was written reaches to the new end.
-        self.fill(self.visible)
+        let length = self.rest(self.visible)?;
+        self.show(FILLER, length, length)
     }
 }
 
@@ -122,8 +143,14 @@ impl Write for MappedFile {
         if self.written == self.visible {
             return Ok(());
         }
-        self.fill(self.written)?;
-        self.window.store(self.visible, &self.head)?;
+        let rest = self.rest(self.written)?;
+        // Not visible yet.
+        self.window.store(self.written, &[FILLER.to_le_bytes(), rest.to_le_bytes()].concat())?;
+        let word = |at: usize| {
+            let bytes = self.head.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u32::from_le_bytes).ok_or(io::ErrorKind::InvalidData)
+        };
+        self.show(word(0)?, word(4)?, rest)?;
         self.head.clear();
         self.visible = self.written;
         Ok(())
@@ -135,6 +162,11 @@ impl Drop for MappedFile {
         // Without the block at the end. If that fails, readers pass over it.
         let _ = self.file.set_len(self.visible);
     }
+}
+
+/// The pages of the file are gone.
+fn lost(_: BufferError) -> io::Error {
+    io::Error::other("the file was cut short, or its disk is full")
 }
 
 /// A mapping of the file.
@@ -170,9 +202,15 @@ impl Window {
     /// Stores bytes at a place of the file.
     fn store(&self, at: u64, data: &[u8]) -> io::Result<()> {
         let at = usize::try_from(at - self.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        self.memory
-            .write_at(at, data)
-            .map_err(|_| io::Error::other("the file was cut short, or its disk is full"))
+        self.memory.write_at(at, data).map_err(lost)
+    }
+
+    /// Brings the page of a word in, for writing. Returns where the word is.
+    fn touch(&self, at: u64) -> io::Result<*mut u32> {
+        let at = usize::try_from(at - self.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let mut word = [0; 4];
+        self.memory.read_at(at, &mut word).and_then(|()| self.memory.write_at(at, &word)).map_err(lost)?;
+        Ok(self.addr.as_ptr().wrapping_byte_add(at).cast())
     }
 }
 

@@ -112,7 +112,8 @@ fn two_captures_to_one_name_do_not_mix() {
     for number in 0..10 {
         packet(&mut first, 100 + number, 50).expect("a packet");
         packet(&mut second, number, 50).expect("a packet");
-        (first.flush().expect("a packet"), second.flush().expect("a packet"));
+        first.flush().expect("a packet");
+        second.flush().expect("a packet");
     }
     drop(first);
     assert_eq!(read(&folder.file()), (0..10).collect::<Vec<_>>());
