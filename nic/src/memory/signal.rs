@@ -99,7 +99,8 @@ mod recovering {
         if ONCE.is_completed() {
             return;
         }
-        let _whole = crate::port::hold_forks();
+        // The engine may be locked. The next to come here does it otherwise, and copies go through the kernel until then.
+        let Some(_whole) = crate::port::try_hold_forks() else { return };
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {
                 SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })

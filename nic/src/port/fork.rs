@@ -18,7 +18,7 @@ use std::fs::File;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Descriptors that a child has to close. A fixed table, because the child may not take locks: the thread that
 /// held them does not exist there. 10,240 are 400 ports of five sockets, and as many multicast groups as one port takes.
@@ -53,13 +53,27 @@ pub struct ForksHeld {
 }
 
 /// Keeps all threads from forking (`fork`, not `posix_spawn` or `vfork`) while this one works on what belongs to the process
-/// as a whole. It may be called again meanwhile. Nothing that forks may run under it.
+/// as a whole. It may be called again meanwhile. Nothing that forks may run under it, and no lock may be held that another
+/// thread takes under it.
 #[must_use = "forks are held as long as it lives"]
 pub fn hold_forks() -> ForksHeld {
     let held = HELD.get();
     HELD.set(held + 1);
     let first = (held == 0).then(|| FORKS.read().unwrap_or_else(PoisonError::into_inner));
     ForksHeld { _first: first, _not_send: PhantomData }
+}
+
+/// As [`hold_forks`], without waiting for a fork that is under way: for threads that hold a lock.
+pub(crate) fn try_hold_forks() -> Option<ForksHeld> {
+    let held = HELD.get();
+    let first = match FORKS.try_read() {
+        _ if held > 0 => None,
+        Ok(first) => Some(first),
+        Err(TryLockError::Poisoned(first)) => Some(first.into_inner()),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    HELD.set(held + 1);
+    Some(ForksHeld { _first: first, _not_send: PhantomData })
 }
 
 impl Drop for ForksHeld {

@@ -22,6 +22,7 @@ mod throttle;
 
 pub(crate) use background::Background;
 pub(crate) use exit::run_at_exit;
+pub(crate) use fork::try_hold_forks;
 pub use fork::{ForksHeld, hold_forks};
 pub(crate) use fork::{close_file_in_child, generation};
 pub(crate) use io::{Io, SimIo, SimPacket, UdpIo};
