@@ -11,7 +11,7 @@ pub use channel::{CompletionChannel, CompletionEvent};
 pub use stream::Completions;
 pub(crate) use stream::step;
 
-use crate::destroy::{NotDestroyed, destroy_last};
+use crate::destroy::{NotDestroyed, only_handle, unused};
 use crate::device::DeviceInner;
 use crate::engine::{CQ_USERS, CqId, completion_room};
 use crate::error::{Error, Result};
@@ -132,19 +132,21 @@ impl CompletionQueue {
     /// queues complete to it (IBTA C11-17), events of it are not acknowledged, or there are other handles.
     /// [`Error::Forked`].
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        let unused = self.destroy_in_place();
+        NotDestroyed::unless(self, unused)
+    }
+
+    /// As [`destroy`](Self::destroy), for a handle that threads share: it may be dropped after that, and the queue is
+    /// destroyed then.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn destroy_in_place(&self) -> Result<()> {
         const WHAT: &str = "completion queue";
-        let Some(users) = self.inner.device.port.inspect(|e| e.cq_users(self.inner.id)) else {
-            return Err(NotDestroyed::new(self, Error::Forked));
-        };
-        if users > 0 {
-            return Err(NotDestroyed::busy(self, WHAT, users, CQ_USERS));
-        }
-        let events = self.inner.shared.events().unacknowledged();
-        if events > 0 {
-            return Err(NotDestroyed::busy(self, WHAT, events as usize, "unacknowledged events"));
-        }
-        // The only handle is the only one that could make a queue pair meanwhile.
-        destroy_last(self.inner, WHAT, "other handles", |inner| Self { inner })
+        let users = self.inner.device.port.inspect(|e| e.cq_users(self.inner.id)).ok_or(Error::Forked)?;
+        unused(WHAT, users, CQ_USERS)?;
+        unused(WHAT, self.inner.shared.events().unacknowledged() as usize, "unacknowledged events")?;
+        only_handle(&self.inner, WHAT, "other handles")
     }
 
     /// Takes up to `out.len()` completions, oldest first; returns how many. Makes progress when there are none. A

@@ -1,6 +1,8 @@
 //! Destroying objects on purpose, with an answer.
 //!
-//! Whatever is dropped is destroyed as soon as nothing uses it any more. Who wants to know destroys it by name.
+//! Whatever is dropped is destroyed as soon as nothing uses it any more. A program that wants to know destroys it by name:
+//! `destroy` takes the object, and gives it back if that is refused. `destroy_in_place` is for objects that several threads
+//! share by reference, as those of C programs do: nobody misses the object while it is found to be in use.
 
 use crate::engine::ResourceError;
 use crate::error::Error;
@@ -23,29 +25,21 @@ impl<T> NotDestroyed<T> {
         Self { object, error: error.into() }
     }
 
-    /// `what` is used by so many of those.
-    pub(crate) fn busy(object: T, what: &'static str, users: usize, by: &'static str) -> Self {
-        Self::new(object, ResourceError::Busy { what, users, by })
+    /// Takes the object away if `destroyed` says that it may go.
+    pub(crate) fn unless(object: T, destroyed: Result<(), Error>) -> Result<(), Self> {
+        destroyed.map_err(|error| Self { object, error })
     }
 }
 
-/// Lets go of what only one handle holds; if there are others, which `by` names, `object` makes it whole again.
-pub(crate) fn destroy_last<I, T>(
-    inner: Arc<I>,
-    what: &'static str,
-    by: &'static str,
-    object: impl FnOnce(Arc<I>) -> T,
-) -> Result<(), NotDestroyed<T>> {
-    match Arc::try_unwrap(inner) {
-        Ok(last) => {
-            drop(last);
-            Ok(())
-        }
-        Err(inner) => {
-            let others = Arc::strong_count(&inner).saturating_sub(1);
-            Err(NotDestroyed::busy(object(inner), what, others, by))
-        }
-    }
+/// Refuses to destroy `what` while it has users, which `by` names.
+pub(crate) fn unused(what: &'static str, users: usize, by: &'static str) -> Result<(), Error> {
+    if users > 0 { Err(ResourceError::Busy { what, users, by }.into()) } else { Ok(()) }
+}
+
+/// Refuses to destroy what other handles hold, which `by` names. The only handle is the only one that others can come from:
+/// it stays so.
+pub(crate) fn only_handle<I>(inner: &Arc<I>, what: &'static str, by: &'static str) -> Result<(), Error> {
+    unused(what, Arc::strong_count(inner).saturating_sub(1), by)
 }
 
 impl<T> From<NotDestroyed<T>> for Error {

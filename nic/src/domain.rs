@@ -2,9 +2,9 @@
 
 use crate::address_handle::AddressHandle;
 use crate::completion::CompletionQueue;
-use crate::destroy::{NotDestroyed, destroy_last};
+use crate::destroy::{NotDestroyed, only_handle};
 use crate::device::{Device, DeviceInner};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{Advice, MemoryBuffer, MwType, UserMemory};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::region::{MemoryRegion, NullRegion};
@@ -56,13 +56,20 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// The domain as it was, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): something made in it is left,
-    /// or there are other handles. [`Error::Forked`].
+    /// or there are other handles. [`Error::Forked`](crate::Error::Forked).
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
-        if !self.inner.device.port.is_ours() {
-            return Err(NotDestroyed::new(self, Error::Forked));
-        }
-        let by = "what was made in it, and other handles";
-        destroy_last(self.inner, "protection domain", by, |inner| Self { inner })
+        let unused = self.destroy_in_place();
+        NotDestroyed::unless(self, unused)
+    }
+
+    /// As [`destroy`](Self::destroy), for a handle that threads share: it may be dropped after that, and the domain is
+    /// destroyed then.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn destroy_in_place(&self) -> Result<()> {
+        self.inner.device.port()?;
+        only_handle(&self.inner, "protection domain", "what was made in it, and other handles")
     }
 
     /// Registers `len` bytes of fresh memory, all zero.
@@ -213,7 +220,7 @@ mod tests {
         let region = pd.register(1, Access::LOCAL_WRITE)?;
         let handle = pd.create_ah(&AddressVector::new(device.gid(), 0))?;
         let refused = pd.destroy().expect_err("in use");
-        assert!(matches!(refused.error, Error::Resource(ResourceError::Busy { users: 2, .. })));
+        assert!(matches!(refused.error, crate::Error::Resource(ResourceError::Busy { users: 2, .. })));
         drop((region, handle));
         Ok(refused.object.destroy()?)
     }

@@ -7,7 +7,6 @@ use crate::link::Observer;
 use crate::link::capture::{Capture, CaptureOptions, CaptureStatus};
 use crate::link::faults::{FaultLayer, FaultRule};
 use crate::port::Clock;
-use std::fs::File;
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
@@ -130,14 +129,15 @@ impl Device {
     }
 
     /// Captures all packets of the device into a pcapng file, with comments on what the link did to them. It ends with
-    /// [`stop_captures`](Self::stop_captures), or with the device.
+    /// [`stop_captures`](Self::stop_captures), or with the device. The file can be read at any time, and holds all packets up
+    /// to the last one if the process ends before, however it does.
     ///
     /// # Errors
     /// [`Error::Os`] if the file cannot be made. Later errors are found in the status.
     pub fn capture(&self, path: impl AsRef<Path>) -> Result<Arc<CaptureStatus>> {
-        let file = File::create(path)
+        let capture = Capture::create(path.as_ref(), self.capture_options())
             .map_err(|source| Error::Os { what: "cannot create the capture file", source })?;
-        self.capture_to(file)
+        self.start(capture)
     }
 
     /// Captures all packets of the device, as pcapng, into a writer.
@@ -145,8 +145,14 @@ impl Device {
     /// # Errors
     /// [`Error::Forked`].
     pub fn capture_to(&self, writer: impl Write + Send + 'static) -> Result<Arc<CaptureStatus>> {
-        let options = CaptureOptions { interface: self.name().to_owned(), max_bytes: None };
-        let capture = Capture::new(writer, options);
+        self.start(Capture::new(writer, self.capture_options()))
+    }
+
+    fn capture_options(&self) -> CaptureOptions {
+        CaptureOptions { interface: self.name().to_owned(), max_bytes: None }
+    }
+
+    fn start(&self, capture: Capture) -> Result<Arc<CaptureStatus>> {
         let status = capture.status();
         self.observe(capture)?;
         Ok(status)
@@ -173,7 +179,7 @@ impl Device {
 }
 
 /// The name under which captures are found among observers.
-const CAPTURE: &str = "capture";
+pub(crate) const CAPTURE: &str = "capture";
 
 #[cfg(test)]
 mod tests {

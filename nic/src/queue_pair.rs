@@ -18,6 +18,7 @@ use qp::{
     SendFlags, SendWr,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a queue pair is created with (`ibv_qp_init_attr`).
 #[derive(Clone)]
@@ -177,7 +178,7 @@ pub struct QueuePair {
     device: Arc<DeviceInner>,
     shared: Arc<QpShared>,
     psn: Psn,
-    destroyed: bool,
+    destroyed: AtomicBool,
     /// Kept alive as long as the engine may use them.
     parts: Parts,
 }
@@ -224,7 +225,7 @@ impl QueuePair {
             _srq: srq.cloned(),
             _xrcd: xrcd.cloned(),
         };
-        Ok(Self { device: Arc::clone(device), shared, psn, destroyed: false, parts })
+        Ok(Self { device: Arc::clone(device), shared, psn, destroyed: AtomicBool::new(false), parts })
     }
 
     /// Its number.
@@ -321,7 +322,8 @@ impl QueuePair {
     /// [`Error::Resource`](crate::Error::Resource) while it is attached to multicast groups: verbs want it detached first
     /// (IBTA o10-2.2.3). [`Error::Forked`](crate::Error::Forked).
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
-        self.destroy_by(Engine::destroy_qp)
+        let destroyed = self.destroy_by(Engine::destroy_qp);
+        NotDestroyed::unless(self, destroyed)
     }
 
     /// Destroys the queue pair as [`destroy`](Self::destroy), and takes its completions that nobody has polled out of its
@@ -330,24 +332,27 @@ impl QueuePair {
     /// # Errors
     /// Those of [`destroy`](Self::destroy); all of its completions are there then.
     pub fn destroy_with_completions(self) -> std::result::Result<usize, NotDestroyed<Self>> {
+        match self.destroy_with_completions_in_place() {
+            Ok(taken) => Ok(taken),
+            Err(error) => Err(NotDestroyed::new(self, error)),
+        }
+    }
+
+    /// As [`destroy_with_completions`](Self::destroy_with_completions), for a queue pair that threads share.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn destroy_with_completions_in_place(&self) -> Result<usize> {
         self.destroy_by(Engine::destroy_qp_and_completions)
     }
 
     fn destroy_by<R>(
-        mut self,
+        &self,
         how: impl FnOnce(&mut Engine, Qpn) -> std::result::Result<R, ResourceError>,
-    ) -> std::result::Result<R, NotDestroyed<Self>> {
-        let destroyed = match self.device.port() {
-            Ok(port) => port.control(|engine| how(engine, self.qpn())).map_err(Error::from),
-            Err(forked) => Err(forked),
-        };
-        match destroyed {
-            Ok(outcome) => {
-                self.destroyed = true;
-                Ok(outcome)
-            }
-            Err(error) => Err(NotDestroyed::new(self, error)),
-        }
+    ) -> Result<R> {
+        let outcome = self.device.port()?.control(|engine| how(engine, self.qpn()))?;
+        self.destroyed.store(true, Ordering::Release);
+        Ok(outcome)
     }
 
     /// Changes attributes and state.
@@ -566,7 +571,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if !self.destroyed
+        if !*self.destroyed.get_mut()
             && let Ok(port) = self.device.port()
         {
             port.discard_qp(self.qpn());

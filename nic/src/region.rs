@@ -8,6 +8,7 @@ use crate::memory::{Change, Keys, UserMemory};
 use qp::{Access, Remote, Sge};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a region becomes when it is registered anew (`ibv_rereg_mr`): what is not named stays.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +56,7 @@ pub struct MemoryRegion {
     va: u64,
     keys: Keys,
     access: Access,
-    registered: bool,
+    registered: AtomicBool,
 }
 
 impl MemoryRegion {
@@ -68,7 +69,7 @@ impl MemoryRegion {
         let port = pd.device.port()?;
         let keys = port.control(|e| e.register(pd.id, memory.clone(), va, access))?;
         let va = address(&memory, va, access);
-        Ok(Self { pd: Arc::clone(pd), memory, va, keys, access, registered: true })
+        Ok(Self { pd: Arc::clone(pd), memory, va, keys, access, registered: AtomicBool::new(true) })
     }
 
     /// The key for work requests of this side.
@@ -149,16 +150,20 @@ impl MemoryRegion {
     /// # Errors
     /// [`ResourceError::Busy`] while memory windows are bound to it: peers would lose what they were given. The region
     /// comes back with the error; dropping it closes the windows.
-    pub fn deregister(mut self) -> std::result::Result<(), NotDestroyed<Self>> {
+    pub fn deregister(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        let done = self.deregister_in_place();
+        NotDestroyed::unless(self, done)
+    }
+
+    /// As [`deregister`](Self::deregister), for a region that threads share. Its keys are good for nothing any more.
+    ///
+    /// # Errors
+    /// Those of [`deregister`](Self::deregister).
+    pub fn deregister_in_place(&self) -> Result<()> {
         let lkey = self.keys.lkey;
-        let done = self.pd.device.port().and_then(|port| Ok(port.control(|e| e.deregister(lkey))?));
-        match done {
-            Ok(_) => {
-                self.registered = false;
-                Ok(())
-            }
-            Err(error) => Err(NotDestroyed::new(self, error)),
-        }
+        drop(self.pd.device.port()?.control(|e| e.deregister(lkey))?);
+        self.registered.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// The whole region, for a work request of this side.
@@ -238,7 +243,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if self.registered
+        if *self.registered.get_mut()
             && let Ok(port) = self.pd.device.port()
         {
             let lkey = self.keys.lkey;

@@ -192,7 +192,16 @@ impl SharedReceiveQueue {
     /// # Errors
     /// The queue as it was, with [`ResourceError::Busy`] while queue pairs use it.
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
-        self.inner.control(Engine::destroy_srq).map_err(|error| NotDestroyed::new(self, error))
+        let destroyed = self.destroy_in_place();
+        NotDestroyed::unless(self, destroyed)
+    }
+
+    /// As [`destroy`](Self::destroy), for a handle that threads share.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn destroy_in_place(&self) -> Result<()> {
+        self.inner.control(Engine::destroy_srq)
     }
 }
 

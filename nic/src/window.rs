@@ -11,6 +11,7 @@ use crate::region::MemoryRegion;
 use qp::memory::Bind;
 use qp::{Access, Gather, Operation, Remote};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A memory window: a part of a region, opened to peers and closed again by work requests, without registering anything.
@@ -41,13 +42,13 @@ pub struct MemoryWindow {
     mw_type: MwType,
     /// The key that it has when all that was posted is done. The upper 24 bits stay.
     rkey: Mutex<u32>,
-    allocated: bool,
+    allocated: AtomicBool,
 }
 
 impl MemoryWindow {
     pub(crate) fn new(pd: &Arc<PdInner>, mw_type: MwType) -> Result<Self> {
         let rkey = pd.device.port()?.control(|e| e.alloc_mw(pd.id, mw_type))?;
-        Ok(Self { pd: Arc::clone(pd), mw_type, rkey: Mutex::new(rkey), allocated: true })
+        Ok(Self { pd: Arc::clone(pd), mw_type, rkey: Mutex::new(rkey), allocated: AtomicBool::new(true) })
     }
 
     /// Its type.
@@ -96,27 +97,28 @@ impl MemoryWindow {
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked); the window comes back with it.
-    pub fn dealloc(mut self) -> std::result::Result<(), NotDestroyed<Self>> {
-        match self.release() {
-            Ok(()) => {
-                self.allocated = false;
-                Ok(())
-            }
-            Err(error) => Err(NotDestroyed::new(self, error)),
-        }
+    pub fn dealloc(self) -> std::result::Result<(), NotDestroyed<Self>> {
+        let done = self.dealloc_in_place();
+        NotDestroyed::unless(self, done)
     }
 
-    fn release(&self) -> Result<()> {
+    /// As [`dealloc`](Self::dealloc), for a window that threads share.
+    ///
+    /// # Errors
+    /// Those of [`dealloc`](Self::dealloc).
+    pub fn dealloc_in_place(&self) -> Result<()> {
         let (id, rkey) = (self.pd.id, self.rkey());
-        Ok(self.pd.device.port()?.control(|e| e.dealloc_mw(id, rkey))?)
+        self.pd.device.port()?.control(|e| e.dealloc_mw(id, rkey))?;
+        self.allocated.store(false, Ordering::Release);
+        Ok(())
     }
 }
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        if self.allocated {
+        if *self.allocated.get_mut() {
             // It is there; only a forked child, which does not own it, cannot give it back.
-            let _ = self.release();
+            let _ = self.dealloc_in_place();
         }
     }
 }

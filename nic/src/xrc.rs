@@ -63,7 +63,16 @@ impl XrcDomain {
     /// # Errors
     /// The domain as it was, with [`ResourceError::Busy`] while queue pairs or shared receive queues are in it.
     pub fn close(self) -> std::result::Result<(), NotDestroyed<Self>> {
-        self.inner.close().map_err(|error| NotDestroyed::new(self, error))
+        let closed = self.close_in_place();
+        NotDestroyed::unless(self, closed)
+    }
+
+    /// As [`close`](Self::close), for a handle that threads share.
+    ///
+    /// # Errors
+    /// Those of [`close`](Self::close).
+    pub fn close_in_place(&self) -> Result<()> {
+        self.inner.close()
     }
 }
 

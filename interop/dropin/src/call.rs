@@ -394,21 +394,31 @@ macro_rules! verbs {
         fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $reply:ty $body:block
     )*) => {$(
         $(#[$meta])*
-        pub(crate) unsafe extern "C" fn $name(
+        pub(crate) unsafe extern "C-unwind" fn $name(
             $($arg: <$ty as $crate::call::Arg>::Raw),*
         ) -> <$reply as $crate::call::Reply>::Raw {
             fn body($($arg: $ty),*) -> Result<$reply, $crate::errno::Errno> $body
-            let subject = || {
-                // SAFETY: C passes what the module of the boundary relies on.
-                None$(.or_else(|| unsafe { <$ty as $crate::call::Arg>::subject($arg) }))*
-            };
-            $crate::call::shield(stringify!($name), subject, || {
-                $(
+            // A function of its own, behind which nothing unwinds: a cancelled thread ends outside of it.
+            #[inline(never)]
+            extern "C" fn inside(
+                $($arg: <$ty as $crate::call::Arg>::Raw),*
+            ) -> <$reply as $crate::call::Reply>::Raw {
+                let subject = || {
                     // SAFETY: C passes what the module of the boundary relies on.
-                    let $arg = unsafe { <$ty as $crate::call::Arg>::take($arg) }?;
-                )*
-                body($($arg),*)
-            })
+                    None$(.or_else(|| unsafe { <$ty as $crate::call::Arg>::subject($arg) }))*
+                };
+                $crate::call::shield(stringify!($name), subject, || {
+                    $(
+                        // SAFETY: C passes what the module of the boundary relies on.
+                        let $arg = unsafe { <$ty as $crate::call::Arg>::take($arg) }?;
+                    )*
+                    body($($arg),*)
+                })
+            }
+            let before = $crate::cancel::disable();
+            let result = inside($($arg),*);
+            $crate::cancel::restore(before);
+            result
         }
     )*};
 }

@@ -1,10 +1,10 @@
 //! Completion channels.
 
 use crate::abi::{ibv_comp_channel, ibv_cq};
-use crate::call::{Handle, Object, Out, Owned, Status, Value, verbs};
+use crate::call::{Handle, Object, Out, Owned, Value, verbs};
+use crate::cancel::{Found, waiting_verbs};
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::errno::Errno;
 use crate::slot::Slot;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -38,24 +38,6 @@ pub(crate) fn drain(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Waits until a counter can be read, unless the program made its descriptor one that does not wait.
-///
-/// It waits by reading, and puts back what it read: that is how signals end it, or do not, as the program asked for when
-/// it set their handlers (`SA_RESTART`). Waiting by poll would not.
-///
-/// # Errors
-/// EAGAIN if there is nothing and the program does not want to wait; EINTR.
-pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    if OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?).contains(OFlag::O_NONBLOCK) {
-        // Something may have come since the look.
-        return if is_readable(fd) { Ok(()) } else { Err(Errno::AGAIN) };
-    }
-    let mut count = [0; 8];
-    unistd::read(fd, &mut count)?;
-    unistd::write(fd, &count)?;
-    Ok(())
-}
-
 verbs! {
     fn ibv_create_comp_channel(context: &Context) -> Handle<ibv_comp_channel> {
         let inner = context.hub.device.create_comp_channel()?;
@@ -66,30 +48,34 @@ verbs! {
     }
 
     fn ibv_destroy_comp_channel(channel: Owned<Channel>) -> () {
-        channel.inner.destroy(CompletionChannel::destroy)?;
+        channel.inner.destroy(CompletionChannel::destroy_in_place)?;
         channel.free();
         Ok(())
     }
 
-    fn ibv_get_cq_event(channel: &Channel, cq: Out<*mut ibv_cq>, context: Out<*mut c_void>) -> Status {
+    /// Stores the next event, if there is one.
+    fn next_cq_event(channel: &Channel, cq: Out<*mut ibv_cq>, context: Out<*mut c_void>) -> Found {
         let inner = channel.inner.get()?;
-        loop {
-            if let Some(event) = inner.next_event() {
-                // The queue is there: until the event is acknowledged it is not destroyed.
-                let Some(address) = event.context() else { continue };
-                event.keep();
-                let structure = address as *mut ibv_cq;
-                cq.put(structure);
-                // SAFETY: the address is that of the structure, given when the queue was made.
-                context.put(unsafe { (*structure).cq_context });
-                return Ok(Status::OK);
-            }
-            wait_readable(inner.as_fd())?;
+        while let Some(event) = inner.next_event() {
+            // The queue is there: until the event is acknowledged it is not destroyed.
+            let Some(address) = event.context() else { continue };
+            event.keep();
+            let structure = address as *mut ibv_cq;
+            cq.put(structure);
+            // SAFETY: the address is that of the structure, given when the queue was made.
+            context.put(unsafe { (*structure).cq_context });
+            return Ok(Found::Event);
         }
+        Ok(Found::nothing_at(inner.as_fd()))
     }
 
     fn ibv_ack_cq_events(cq: &Cq, events: c_uint) -> Value<()> {
         cq.acknowledge(events);
         Ok(Value(()))
     }
+}
+
+waiting_verbs! {
+    fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, context: *mut *mut c_void)
+        = next_cq_event;
 }

@@ -6,26 +6,46 @@ use crate::abi::*;
 use crate::call::{Handle, Out, Value, verbs};
 use crate::errno::Errno;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::io::Write;
 use std::ptr::null_mut;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says so once: programs try many calls.
-fn refuse() -> Errno {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| eprintln!("rnic: there is no RDMA connection manager (librdmacm); connect without it"));
-    Errno::UNSUPPORTED.set();
-    Errno::UNSUPPORTED
+/// Remembers that the program asked. Some only look whether there is a connection manager, and do without: why it failed is
+/// told to a program that ends with a failure.
+fn refuse(errno: Errno) -> Errno {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    if !ASKED.swap(true, Ordering::Relaxed) {
+        // SAFETY: a function of this library, which is not unloaded. Without room for it nothing is said.
+        unsafe { on_exit(at_exit, null_mut()) };
+    }
+    errno.set();
+    errno
+}
+
+unsafe extern "C" {
+    /// As `stdlib.h` of glibc has it.
+    fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+/// Runs when `main` returns or `exit` is called, with the status of that.
+extern "C" fn at_exit(status: c_int, _: *mut c_void) {
+    if status != 0 {
+        let text = "there is no RDMA connection manager (librdmacm), which this program asked for";
+        // Not the macro, which panics if the stream is closed.
+        let _ = writeln!(std::io::stderr(), "rnic: {text}; connect without it");
+    }
 }
 
 /// A call that reports by -1.
 pub(crate) extern "C" fn refuse_by_number() -> c_long {
-    refuse();
+    refuse(Errno::UNSUPPORTED);
     -1
 }
 
-/// A call that reports by NULL.
-pub(crate) extern "C" fn refuse_by_pointer() -> *mut c_void {
-    refuse();
+/// `rdma_create_event_channel`, with which programs begin. What it says on a host without the kernel's connection manager
+/// is what those expect that only look for one.
+pub(crate) extern "C" fn refuse_channel() -> *mut c_void {
+    refuse(Errno(libc::ENODEV));
     null_mut()
 }
 
@@ -54,12 +74,12 @@ const EVENTS: [&CStr; 16] = [
 ];
 
 verbs! {
-    /// None. Some programs look at the number whatever the list is, so it is stored in any case.
+    /// There are none. Some programs look at the number whatever the list is, so it is stored in any case.
     fn rdma_get_devices(count: Option<Out<c_int>>) -> Handle<*mut ibv_context> {
         if let Some(count) = count {
             count.put(0);
         }
-        Err(refuse())
+        Err(refuse(Errno::UNSUPPORTED))
     }
 
     fn rdma_free_devices(_list: *mut c_void) -> Value<()> {

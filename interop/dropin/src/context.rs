@@ -8,6 +8,7 @@ use crate::hub::{Hub, locked};
 use crate::{cq_ex, create, dm, mr, parent, poll, post, query, window, xrc};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
+use rnic::process::hold_forks;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -85,12 +86,15 @@ fn offer(c: &mut verbs_context) {
 verbs! {
     fn ibv_open_device(device: &VerbsDevice) -> Handle<ibv_context> {
         let handle = open(device.as_c(), device.index)?.give();
+        let _whole = hold_forks();
         locked(&CONTEXTS).push(handle.0 as usize);
         Ok(handle)
     }
 
     fn ibv_close_device(context: Owned<Context>) -> Status {
+        let whole = hold_forks();
         locked(&CONTEXTS).retain(|address| *address != context.as_c() as usize);
+        drop(whole);
         context.free();
         Ok(Status::OK)
     }
@@ -99,6 +103,7 @@ verbs! {
         if command < 0 {
             return Err(Errno(libc::EBADF));
         }
+        let _whole = hold_forks();
         // SAFETY: the program lends it.
         let given = fstat(unsafe { BorrowedFd::borrow_raw(command) })?;
         for address in locked(&CONTEXTS).iter() {

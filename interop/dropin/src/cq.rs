@@ -77,9 +77,12 @@ impl Cq {
 
     /// Destroys the queue; events of it that the program has read must be acknowledged first, which is waited for.
     fn destroy(&self) -> Result<(), Errno> {
+        if !self.hub.is_ours() {
+            return Ok(());
+        }
         let mut guard = locked(&self.acknowledging);
         loop {
-            match self.inner.destroy(CompletionQueue::destroy) {
+            match self.inner.destroy(CompletionQueue::destroy_in_place) {
                 Err(Errno::BUSY) if self.waits_for_events() => {
                     guard = self.acknowledged.wait(guard).unwrap_or_else(PoisonError::into_inner);
                 }

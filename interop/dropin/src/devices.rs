@@ -3,7 +3,7 @@
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, VerbsDevice, ibv_device};
 use crate::call::{Handle, Object, Out, Value, verbs};
 use crate::errno::Errno;
-use rnic::process::{GidLayout, NamedDevice, ProcessConfig};
+use rnic::process::{GidLayout, NamedDevice, ProcessConfig, hold_forks};
 use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
@@ -12,6 +12,10 @@ use std::sync::OnceLock;
 static CONFIG: OnceLock<Option<ProcessConfig>> = OnceLock::new();
 
 pub(crate) fn config() -> Option<&'static ProcessConfig> {
+    if let Some(config) = CONFIG.get() {
+        return config.as_ref();
+    }
+    let _whole = hold_forks();
     CONFIG
         .get_or_init(|| {
             let config =
@@ -47,6 +51,7 @@ fn structures() -> &'static [VerbsDevice] {
         let devices = config().map_or(&[][..], |config| &config.devices);
         Structures(devices.iter().enumerate().map(|(index, device)| structure(index, device)).collect())
     };
+    let _whole = hold_forks();
     &STRUCTURES.get_or_init(made).0
 }
 

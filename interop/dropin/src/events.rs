@@ -4,8 +4,9 @@
 //! when there is an event; it hands each to the context of the object that it is of, and what concerns the port to all.
 
 use crate::abi::*;
-use crate::call::{InOut, Object, Out, Status, Value, verbs};
-use crate::channel::{drain, wait_readable};
+use crate::call::{InOut, Object, Out, Value, verbs};
+use crate::cancel::{Found, waiting_verbs};
+use crate::channel::drain;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::Errno;
@@ -194,6 +195,9 @@ impl Hub {
 
     /// The object is gone: events of it that nobody has read go too, and those that were read have to be acknowledged.
     pub(crate) fn unwatch(&self, watch: &Watch) {
+        if !self.is_ours() {
+            return;
+        }
         let target = locked(&self.tables).objects.remove(&key(watch.source));
         if let Some(target) = target {
             target.inbox.forget(key(target.source));
@@ -229,20 +233,19 @@ fn kind(event: AsyncEvent) -> ibv_event_type {
 }
 
 verbs! {
-    fn ibv_get_async_event(context: &Context, event: Out<ibv_async_event>) -> Status {
-        loop {
-            if let Some(entry) = context.inbox.take() {
-                let mut element = ibv_async_event__bindgen_ty_1 { cq: std::ptr::null_mut() };
-                if entry.key == (0, 0) {
-                    element.port_num = 1;
-                } else {
-                    element.cq = entry.element as *mut ibv_cq;
-                }
-                event.put(ibv_async_event { element, event_type: entry.kind });
-                return Ok(Status::OK);
-            }
-            wait_readable(context.inbox.fd.as_fd())?;
+    /// Stores the next event, if there is one.
+    fn next_async_event(context: &Context, event: Out<ibv_async_event>) -> Found {
+        let Some(entry) = context.inbox.take() else {
+            return Ok(Found::nothing_at(context.inbox.fd.as_fd()));
+        };
+        let mut element = ibv_async_event__bindgen_ty_1 { cq: std::ptr::null_mut() };
+        if entry.key == (0, 0) {
+            element.port_num = 1;
+        } else {
+            element.cq = entry.element as *mut ibv_cq;
         }
+        event.put(ibv_async_event { element, event_type: entry.kind });
+        Ok(Found::Event)
     }
 
     fn ibv_ack_async_event(event: InOut<'_, ibv_async_event>) -> Value<()> {
@@ -265,4 +268,8 @@ verbs! {
         }
         Ok(Value(()))
     }
+}
+
+waiting_verbs! {
+    fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) = next_async_event;
 }

@@ -99,7 +99,7 @@ exports! {
     "rdma_bind_addr" "@@RDMACM_1.0" => cm::refuse_by_number;
     "rdma_connect" "@@RDMACM_1.0" => cm::refuse_by_number;
     "rdma_create_ep" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_create_event_channel" "@@RDMACM_1.0" => cm::refuse_by_pointer;
+    "rdma_create_event_channel" "@@RDMACM_1.0" => cm::refuse_channel;
     "rdma_create_id" "@@RDMACM_1.0" => cm::refuse_by_number;
     "rdma_create_qp" "@@RDMACM_1.0" => cm::refuse_by_number;
     "rdma_create_qp_ex" "@@RDMACM_1.0" => cm::refuse_by_number;

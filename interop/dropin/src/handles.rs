@@ -3,6 +3,7 @@
 use crate::call::{Handle, Object};
 use crate::errno::Errno;
 use crate::hub::locked;
+use rnic::process::hold_forks;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -33,12 +34,14 @@ pub(crate) fn next() -> u32 {
 pub(crate) fn give<T: Handled>(object: Box<T>, handle: impl FnOnce(&T) -> u32) -> Handle<T::C> {
     let number = handle(&object);
     let given = object.give();
+    let _whole = hold_forks();
     locked(&ALL).insert(number, (T::KIND, given.0 as usize));
     given
 }
 
 /// The object is about to go.
 pub(crate) fn forget(handle: u32) {
+    let _whole = hold_forks();
     locked(&ALL).remove(&handle);
 }
 
@@ -47,6 +50,7 @@ pub(crate) fn forget(handle: u32) {
 /// # Errors
 /// EINVAL if there is none of this kind.
 pub(crate) fn with<T: Handled, R>(handle: u32, look: impl FnOnce(&T) -> R) -> Result<R, Errno> {
+    let _whole = hold_forks();
     let all = locked(&ALL);
     let (kind, address) = *all
         .get(&handle)

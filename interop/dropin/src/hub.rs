@@ -7,7 +7,7 @@ use crate::devices;
 use crate::errno::Errno;
 use crate::events::{Listener, Tables};
 use crate::xrc::Shared;
-use rnic::process::{GidLayout, NamedDevice, is_usable, resolve};
+use rnic::process::{GidLayout, NamedDevice, hold_forks, is_usable, resolve};
 use rnic::{AddressVector, Device, GidEntry};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,11 +39,11 @@ impl Hub {
     /// The device of this number, opened if it is not.
     pub(crate) fn open(index: usize) -> Result<Arc<Self>, Errno> {
         let named = devices::named(index).ok_or(Errno(libc::ENODEV))?;
-        let pid = std::process::id();
+        let _whole = hold_forks();
         let mut open = locked(&OPEN);
         open.retain(|(_, hub)| hub.strong_count() > 0);
         let ours =
-            |(of, hub): &(usize, Weak<Self>)| hub.upgrade().filter(|hub| *of == index && hub.pid == pid);
+            |(of, hub): &(usize, Weak<Self>)| hub.upgrade().filter(|hub| *of == index && hub.is_ours());
         if let Some(hub) = open.iter().find_map(ours) {
             return Ok(hub);
         }
@@ -53,7 +53,7 @@ impl Hub {
             device,
             named,
             layout: devices::layout(),
-            pid,
+            pid: std::process::id(),
             tables: Mutex::default(),
             listener: Mutex::new(None),
             news: AtomicBool::new(false),
@@ -63,6 +63,11 @@ impl Hub {
         drop(open);
         hub.listen();
         Ok(hub)
+    }
+
+    /// Whether this process opened it. The locks of one that its parent opened may be held by threads that do not exist here.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
     }
 
     /// The GID table, as programs see it.

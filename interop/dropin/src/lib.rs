@@ -7,6 +7,7 @@
 //! - `abi`: the structures, as the headers have them, and what is asserted of them.
 //! - `call`: the boundary. Pointers become references there, results become errnos, and no panic goes through.
 //! - `explain`: why a call fails, for people.
+//! - `cancel`: what a thread that is cancelled in a verb leaves behind: nothing.
 //! - `export`: which symbol, of which version, is which function.
 //! - `hub`: the devices of this process. All contexts of one share one socket.
 //! - The rest is named after the objects of verbs.
@@ -14,6 +15,7 @@
 pub mod abi;
 mod ah;
 mod call;
+mod cancel;
 mod channel;
 mod cm;
 mod context;

@@ -7,7 +7,7 @@ use crate::handles::{self, Handled, Kind};
 use crate::pd::Pd;
 use crate::post::sge;
 use crate::slot::Slot;
-use rnic::{Access, Advice, MemoryRegion, MemoryWindow, MwType, NotDestroyed, NullRegion, Rereg, UserMemory};
+use rnic::{Access, Advice, MemoryRegion, MemoryWindow, MwType, NullRegion, Rereg, UserMemory};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -26,7 +26,7 @@ enum Region {
     /// Memory of the program, or of the device.
     Memory(MemoryRegion),
     /// Nothing: reads as zeroes and swallows what is written.
-    Null(NullRegion),
+    Null(#[expect(dead_code, reason = "kept until the region goes")] NullRegion),
     /// No bytes: the key is that of a window which is never bound, so whoever uses it is refused.
     Empty(MemoryWindow),
     /// Another's, under a name of its own.
@@ -119,32 +119,51 @@ pub(crate) fn memory(addr: *mut c_void, length: usize, access: Access) -> Result
     Ok(unsafe { UserMemory::new(addr, length as u64) })
 }
 
-/// Has the pages there, as registration does on hardware, which pins them: memory that is not there is EFAULT.
+/// What a device needs to be able to write to the memory (`ib_access_writable` of the kernel).
+const WRITABLE: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::MW_BIND);
+
+/// Has the pages there, as registration by the kernel does, which pins them.
+///
+/// # Errors
+/// EFAULT: there is no memory at some of the addresses, or the program may not read it, or not write it where `access` wants
+/// that. EINVAL if the range goes beyond the last address.
 fn page_in(addr: usize, length: usize, access: Access) -> Result<(), Errno> {
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
-    let page = page.ok().flatten().and_then(|page| usize::try_from(page).ok()).unwrap_or(4096);
+    let page = page_size();
     let start = addr / page * page;
     let end = addr.checked_add(length);
     let end = end.ok_or_else(|| {
         Errno::INVALID.because(format_args!("{length} bytes from {addr:#x} on end beyond all addresses"))
     })?;
-    let populate = |advice| {
-        // SAFETY: it brings pages in and changes no byte of them.
-        let done = unsafe { libc::madvise(start as *mut c_void, end - start, advice) };
-        if done == 0 { Ok(()) } else { Err(Errno::last()) }
-    };
-    let read = || populate(libc::MADV_POPULATE_READ);
-    let writes = access.contains(Access::LOCAL_WRITE);
-    match if writes { populate(libc::MADV_POPULATE_WRITE) } else { read() } {
-        Err(Errno(libc::ENOMEM | libc::EFAULT)) => Err(Errno(libc::EFAULT)
-            .because(format_args!("not all of {length} bytes from {addr:#x} on are mapped"))),
-        // There is memory, and it may not be written.
-        Err(Errno(libc::EINVAL)) if writes && read().is_ok() => {
-            Err(Errno(libc::EFAULT).because("LOCAL_WRITE was asked for memory that may not be written"))
+    let writes = access.intersects(WRITABLE);
+    let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    match populate(start, end - start, advice) {
+        // Memory of a device, which cannot be pinned either, or of which the program has not these rights.
+        Err(Errno(libc::EINVAL)) if can_populate() => {
+            let right = if writes { "written" } else { "read" };
+            Err(Errno(libc::EFAULT)
+                .because(format_args!("the memory at {addr:#x} may not be {right} by this program")))
         }
-        // Done; or memory that cannot be brought in so, or a kernel before 5.14, which does not know this.
+        Err(Errno(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON)) => Err(Errno(libc::EFAULT)
+            .because(format_args!("not all of {length} bytes from {addr:#x} on are mapped"))),
         _ => Ok(()),
     }
+}
+
+fn page_size() -> usize {
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
+    page.ok().flatten().and_then(|page| usize::try_from(page).ok()).unwrap_or(4096)
+}
+
+fn populate(start: usize, length: usize, advice: c_int) -> Result<(), Errno> {
+    // SAFETY: it brings pages in and changes no byte of them.
+    let done = unsafe { libc::madvise(start as *mut c_void, length, advice) };
+    if done == 0 { Ok(()) } else { Err(Errno::last()) }
+}
+
+/// Whether the kernel can be asked to bring pages in, which it can as of 5.14: asked for no page at all, it says so.
+fn can_populate() -> bool {
+    populate(0, 0, libc::MADV_POPULATE_READ).is_ok()
 }
 
 fn register(
@@ -221,18 +240,10 @@ verbs! {
 
     fn ibv_dereg_mr(mr: Owned<Mr>) -> () {
         mr.inner.destroy(|region| match region {
-            Region::Memory(region) => region
-                .deregister()
-                .map_err(|refused| NotDestroyed { object: Region::Memory(refused.object), error: refused.error }),
-            Region::Null(region) => {
-                drop(region);
-                Ok(())
-            }
-            Region::Empty(window) => {
-                drop(window);
-                Ok(())
-            }
-            Region::Imported => Ok(()),
+            Region::Memory(region) => region.deregister_in_place(),
+            Region::Empty(window) => window.dealloc_in_place(),
+            // Nothing keeps these: they go with the structure.
+            Region::Null(_) | Region::Imported => Ok(()),
         })?;
         handles::forget(mr.handle());
         mr.free();

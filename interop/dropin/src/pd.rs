@@ -74,7 +74,7 @@ verbs! {
     fn ibv_dealloc_pd(pd: Owned<Pd>) -> () {
         // What is made in a parent domain is in the domain below; the last pointer to a domain ends it.
         if pd.parent.is_none() && Arc::strong_count(&pd.pointers) == 1 {
-            pd.inner.destroy(ProtectionDomain::destroy)?;
+            pd.inner.destroy(ProtectionDomain::destroy_in_place)?;
         }
         handles::forget(pd.handle());
         pd.free();

@@ -23,6 +23,9 @@ pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [i
     let refused =
         || Errno::INVALID.because(format_args!("num_sge is {count}; this device takes 0 to {MAX_SGE}"));
     let count = known.ok_or_else(refused)?;
+    if first.is_null() && count > 0 {
+        return Err(Errno::INVALID.because(format_args!("num_sge is {count}, and sg_list is NULL")));
+    }
     // SAFETY: the program says that there are so many, and leaves them as they are until the call returns.
     Ok(unsafe { list(first, count) })
 }
@@ -51,6 +54,9 @@ pub(crate) fn inline<'a>(
     let length = length.ok_or_else(|| Errno::from(Error::Post(PostError::TooMuchInline { given, max })))?;
     let mut bytes = Vec::with_capacity(length);
     for (addr, length) in parts {
+        if addr.is_null() && length > 0 {
+            return Err(Errno(libc::EFAULT).because("the address of inline data is NULL"));
+        }
         // SAFETY: the program says that so many bytes are there.
         bytes.extend_from_slice(unsafe { list(addr, length) });
     }

@@ -313,7 +313,7 @@ verbs! {
 
     fn ibv_destroy_qp(qp: Owned<Qp>) -> () {
         // As drivers do: a program that has destroyed it does not expect its number any more.
-        qp.inner.destroy(|inner| inner.destroy_with_completions().map(drop))?;
+        qp.inner.destroy(QueuePair::destroy_with_completions_in_place)?;
         qp.watch.get().into_iter().for_each(|watch| qp.hub.unwatch(watch));
         qp.free();
         Ok(())

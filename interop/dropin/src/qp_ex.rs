@@ -218,6 +218,9 @@ verbs! {
 
     fn wr_set_inline_data_list(qp: Ex<'_>, count: usize, parts: *const ibv_data_buf) -> Value<()> {
         qp.complete(|wr| {
+            if parts.is_null() && count > 0 {
+                return Err(Errno::INVALID);
+            }
             // SAFETY: the program says that there are so many.
             let parts = unsafe { list(parts, count) };
             let parts = parts.iter().map(|part| (part.addr.cast_const().cast(), part.length));
@@ -252,7 +255,7 @@ const FLUSH_MR: u8 = 1;
 const WITH_FLUSH: u64 = 1 << 11;
 
 /// What a program calls behind `wr_atomic_write`, if its headers are newer.
-pub(crate) type WrFlush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
+pub(crate) type WrFlush = unsafe extern "C-unwind" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
 
 /// The calls that queue pairs of a type have.
 fn offers(qp_type: QpType) -> u64 {

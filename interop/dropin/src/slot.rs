@@ -1,63 +1,48 @@
 //! Where an object keeps what it is made of.
 
 use crate::errno::Errno;
-use rnic::NotDestroyed;
 use std::cell::UnsafeCell;
 
-/// A place for an object of rnic, which is taken out when the program destroys it.
+/// A place for an object of rnic.
 ///
-/// Verbs leave it to the program that nobody uses an object while it is destroyed or registered anew; that is what makes
-/// the accesses here sound.
-pub(crate) struct Slot<T>(UnsafeCell<Option<T>>);
-
-/// The object was destroyed.
-fn gone() -> Errno {
-    Errno::INVALID.because("the object was destroyed")
-}
+/// Verbs leave it to the program that nobody uses an object while it is registered anew; that is what makes the accesses
+/// here sound.
+pub(crate) struct Slot<T>(UnsafeCell<T>);
 
 impl<T> Slot<T> {
     pub(crate) fn new(object: T) -> Self {
-        Self(UnsafeCell::new(Some(object)))
+        Self(UnsafeCell::new(object))
     }
 
     /// The object.
     ///
     /// # Errors
-    /// EINVAL if it was destroyed.
+    /// None today: what takes an object apart leaves it in its place.
     pub(crate) fn get(&self) -> Result<&T, Errno> {
-        // SAFETY: it changes only while it is destroyed or registered anew, and then nobody uses it.
-        unsafe { &*self.0.get() }.as_ref().ok_or_else(gone)
+        // SAFETY: it changes only while it is registered anew, and then nobody uses it.
+        Ok(unsafe { &*self.0.get() })
     }
 
     /// The object, to be changed.
     ///
     /// # Errors
-    /// EINVAL if it was destroyed.
+    /// As [`get`](Self::get).
     #[expect(clippy::mut_from_ref, reason = "a cell: see the type")]
     pub(crate) fn get_mut(&self) -> Result<&mut T, Errno> {
         // SAFETY: nobody else uses it meanwhile.
-        unsafe { &mut *self.0.get() }.as_mut().ok_or_else(gone)
+        Ok(unsafe { &mut *self.0.get() })
     }
 
-    /// Destroys the object, if that is possible now.
+    /// Destroys the object by `destroy`, if that is possible now; what is left of it goes with the place. It stays where it
+    /// is meanwhile: threads that use it do not notice that it was refused.
     ///
     /// # Errors
     /// Why not; it is as it was then.
-    pub(crate) fn destroy(
-        &self,
-        destroy: impl FnOnce(T) -> Result<(), NotDestroyed<T>>,
-    ) -> Result<(), Errno> {
-        // SAFETY: nobody else uses it while it is destroyed.
-        let place = unsafe { &mut *self.0.get() };
-        let Some(object) = place.take() else { return Err(gone()) };
-        match destroy(object) {
-            Ok(()) => Ok(()),
+    pub(crate) fn destroy<R>(&self, destroy: impl FnOnce(&T) -> rnic::Result<R>) -> Result<(), Errno> {
+        match destroy(self.get()?) {
             // The parent's objects are not the child's to destroy: here only the memory is given back.
-            Err(NotDestroyed { error: rnic::Error::Forked, .. }) => Ok(()),
-            Err(refused) => {
-                *place = Some(refused.object);
-                Err(refused.error.into())
-            }
+            Ok(_) | Err(rnic::Error::Forked) => Ok(()),
+            Err(refused) => Err(refused.into()),
         }
     }
 }

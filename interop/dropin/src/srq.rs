@@ -75,7 +75,7 @@ verbs! {
     }
 
     fn ibv_destroy_srq(srq: Owned<Srq>) -> () {
-        srq.inner.destroy(SharedReceiveQueue::destroy)?;
+        srq.inner.destroy(SharedReceiveQueue::destroy_in_place)?;
         srq.watch.get().into_iter().for_each(|watch| srq.hub.unwatch(watch));
         srq.free();
         Ok(())

@@ -1,5 +1,6 @@
 //! Where programs find the devices in the file system: what `rnic-shim` asks.
 
+use crate::cancel;
 use crate::devices::config;
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::fd::BorrowedFd;
@@ -12,7 +13,17 @@ use std::path::Path;
 /// # Safety
 /// `path` is a string, and there are `room` bytes at `to`.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rnic_map_path(path: *const c_char, to: *mut c_char, room: usize) -> c_int {
+unsafe extern "C-unwind" fn rnic_map_path(path: *const c_char, to: *mut c_char, room: usize) -> c_int {
+    let before = cancel::disable();
+    // SAFETY: the caller's word.
+    let mapped = unsafe { map(path, to, room) };
+    cancel::restore(before);
+    mapped
+}
+
+/// [`rnic_map_path`], in a thread that is not cancelled.
+#[inline(never)]
+unsafe extern "C" fn map(path: *const c_char, to: *mut c_char, room: usize) -> c_int {
     // SAFETY: the caller's word.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
     // Nothing that may go wrong is the program's matter, and no panic may go through C.
@@ -33,7 +44,16 @@ unsafe extern "C" fn rnic_map_path(path: *const c_char, to: *mut c_char, room: u
 /// Writes the file behind a descriptor anew, before it is read from its beginning, and returns 1; returns 0 if it is none
 /// that changes.
 #[unsafe(no_mangle)]
-extern "C" fn rnic_refresh(file: c_int) -> c_int {
+extern "C-unwind" fn rnic_refresh(file: c_int) -> c_int {
+    let before = cancel::disable();
+    let refreshed = refresh(file);
+    cancel::restore(before);
+    refreshed
+}
+
+/// [`rnic_refresh`], in a thread that is not cancelled.
+#[inline(never)]
+extern "C" fn refresh(file: c_int) -> c_int {
     if file < 0 {
         return 0;
     }

@@ -47,7 +47,7 @@ verbs! {
     }
 
     fn dealloc_mw(mw: Owned<Mw>) -> () {
-        mw.inner.destroy(MemoryWindow::dealloc)?;
+        mw.inner.destroy(MemoryWindow::dealloc_in_place)?;
         mw.free();
         Ok(())
     }

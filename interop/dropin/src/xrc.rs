@@ -77,11 +77,15 @@ verbs! {
     }
 
     fn close_xrcd(xrcd: Owned<Xrcd>) -> () {
+        if !xrcd.hub.is_ours() {
+            xrcd.free();
+            return Ok(());
+        }
         let mut all = locked(&xrcd.hub.xrcds);
         match all.iter_mut().find(|shared| Some(shared.file) == xrcd.file) {
             Some(shared) if shared.handles > 1 => shared.handles -= 1,
             _ => {
-                xrcd.inner.destroy(XrcDomain::close)?;
+                xrcd.inner.destroy(XrcDomain::close_in_place)?;
                 all.retain(|shared| Some(shared.file) != xrcd.file);
             }
         }

@@ -58,8 +58,8 @@ macro_rules! hooks {
         /// # Safety
         /// As there.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            let next = next!($name: unsafe extern "C" fn($($type),*) -> $result, <$result>::MISSING);
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            let next = next!($name: unsafe extern "C-unwind" fn($($type),*) -> $result, <$result>::MISSING);
             // SAFETY: the C library wants a string as well.
             if unsafe { is_led($path) } {
                 // SAFETY: it is one, and the caller's other arguments.
@@ -82,8 +82,8 @@ macro_rules! reads {
         /// # Safety
         /// As there.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($file: c_int $(, $argument: $type)*) -> c_long {
-            let next = next!($name: unsafe extern "C" fn(c_int $(, $type)*) -> c_long, -1);
+        unsafe extern "C-unwind" fn $name($file: c_int $(, $argument: $type)*) -> c_long {
+            let next = next!($name: unsafe extern "C-unwind" fn(c_int $(, $type)*) -> c_long, -1);
             refresh($file);
             // SAFETY: the caller's arguments.
             unsafe { next($file $(, $argument)*) }

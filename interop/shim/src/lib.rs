@@ -7,7 +7,8 @@
 //!
 //! Nothing here allocates, takes a lock or changes `errno`, so the calls may be made wherever those of the C library
 //! may: before `main`, in threads, in a forked child, in a signal handler. That holds for all paths that pass; what the
-//! drop-in library does about the others, it does once per call of a program that looks for a device.
+//! drop-in library does about the others, it does once per call of a program that looks for a device. Many of the calls are
+//! cancellation points: a thread that is cancelled in one unwinds through the functions here, which have nothing to clean up.
 
 mod hooks;
 mod path;

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::AtomicPtr;
 
 /// `rnic_map_path` of the drop-in library: stores where a path is led and returns 1, or returns 0 if it passes.
-type MapPath = unsafe extern "C" fn(path: *const c_char, to: *mut c_char, room: usize) -> c_int;
+type MapPath = unsafe extern "C-unwind" fn(path: *const c_char, to: *mut c_char, room: usize) -> c_int;
 
 /// Where paths can be led: these folders and what is in them.
 const FOLDERS: [&[&[u8]]; 3] =

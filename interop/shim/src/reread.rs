@@ -22,7 +22,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// `rnic_refresh` of the drop-in library: writes the file behind a descriptor anew, if it is read from its beginning, and
 /// returns 1; or returns 0 if that is no file of its own that changes.
-type Refresh = unsafe extern "C" fn(file: c_int) -> c_int;
+type Refresh = unsafe extern "C-unwind" fn(file: c_int) -> c_int;
 
 /// A file of ours was opened, if the descriptor is none that says that it was not.
 pub(crate) fn opened(file: c_int) {

@@ -4,8 +4,8 @@ use crate::lab::{self, Folder, LIMIT, Running, has};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds one of the programs against the installed headers and the library of ours; `None`, and says so, where that
-/// cannot be.
+/// Builds one of the programs against the installed headers and the library of ours. `None` if that is not possible here;
+/// it says so then.
 pub(crate) fn build(folder: &Folder, name: &str) -> Option<PathBuf> {
     let header = Path::new("/usr/include/infiniband/verbs.h");
     if !header.exists() {
@@ -50,6 +50,26 @@ fn memory_that_is_gone_ends_the_work_and_not_the_process() {
 #[test]
 fn a_child_disturbs_nobody() {
     all_holds("forked");
+}
+
+#[test]
+fn a_thread_that_is_cancelled_in_a_verb_ends_and_the_process_goes_on() {
+    all_holds("cancel");
+}
+
+#[test]
+fn an_object_that_is_not_destroyed_serves_its_threads_all_the_time() {
+    all_holds("refused");
+}
+
+#[test]
+fn a_child_that_is_forked_at_any_moment_opens_the_device() {
+    all_holds("forks");
+}
+
+#[test]
+fn requests_without_elements_and_memory_without_rights_are_refused() {
+    all_holds("nowhere");
 }
 
 #[test]

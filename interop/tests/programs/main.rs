@@ -5,6 +5,8 @@
 mod apart;
 mod bugs;
 mod c;
+mod capture;
+mod cm;
 mod ibv;
 mod lab;
 mod launcher;

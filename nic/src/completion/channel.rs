@@ -1,7 +1,7 @@
 //! Completion channels, as programs hold them.
 
 use super::{CompletionQueue, in_vain};
-use crate::destroy::{NotDestroyed, destroy_last};
+use crate::destroy::{NotDestroyed, only_handle, unused};
 use crate::device::DeviceInner;
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
@@ -90,15 +90,19 @@ impl CompletionChannel {
     /// The channel as it was, with [`ResourceError::Busy`]: completion queues deliver to it, or there are other
     /// handles. [`Error::Forked`].
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
-        if !self.inner.device.port.is_ours() {
-            return Err(NotDestroyed::new(self, Error::Forked));
-        }
-        let queues = self.inner.shared.queues();
-        if queues > 0 {
-            return Err(NotDestroyed::busy(self, WHAT, queues, "completion queues"));
-        }
-        // The only handle is the only one that could make a queue meanwhile.
-        destroy_last(self.inner, WHAT, "other handles", |inner| Self { inner })
+        let unused = self.destroy_in_place();
+        NotDestroyed::unless(self, unused)
+    }
+
+    /// As [`destroy`](Self::destroy), for a handle that threads share: it may be dropped after that, and the channel is
+    /// destroyed then.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn destroy_in_place(&self) -> Result<()> {
+        self.inner.device.port()?;
+        unused(WHAT, self.inner.shared.queues(), "completion queues")?;
+        only_handle(&self.inner, WHAT, "other handles")
     }
 }
 

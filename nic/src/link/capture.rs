@@ -5,14 +5,18 @@
 //! a link layer (LINKTYPE_RAW), because the link layer is not known. Notes of the layers become comments.
 
 mod headers;
+mod mapped;
 mod pcapng;
 #[cfg(test)]
 mod tests;
 
 use crate::link::{Direction, Fate, FrameRef, Now, Observer};
 use headers::IpUdp;
+use mapped::MappedFile;
 use pcapng::{PacketBlock, Way};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -79,9 +83,31 @@ pub struct Capture {
     status: Arc<CaptureStatus>,
     /// The comment of the packet at hand; kept for its memory.
     comment: String,
+    /// Whether each packet is handed to the writer at once.
+    prompt: bool,
 }
 
 impl Capture {
+    /// Starts a capture into a file. All packets up to the last one are in it however the process ends: a file of the disk is
+    /// whole at any moment, and into anything else, such as a FIFO, packets are written one by one.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn create(path: &Path, options: CaptureOptions) -> io::Result<Self> {
+        let writer: Box<dyn Write + Send> = match path.metadata() {
+            Ok(there) if !there.is_file() => Box::new(File::create(path)?),
+            _ => match MappedFile::create(path) {
+                Ok(mapped) => Box::new(mapped),
+                // On a file system whose files cannot be mapped, or locked.
+                Err(_) => Box::new(File::create(path)?),
+            },
+        };
+        let mut capture = Self::new(writer, options);
+        capture.prompt = true;
+        capture.flush();
+        Ok(capture)
+    }
+
     /// Starts a capture. An error of the writer is found in the status.
     #[must_use]
     pub fn new(writer: impl Write + Send + 'static, options: CaptureOptions) -> Self {
@@ -90,6 +116,7 @@ impl Capture {
             options,
             status: Arc::default(),
             comment: String::new(),
+            prompt: false,
         };
         let application = concat!("rnic ", env!("CARGO_PKG_VERSION"));
         let result = pcapng::write_section(&mut capture.writer, application)
@@ -164,6 +191,9 @@ impl Capture {
             let result = block.write(&mut self.writer);
             let written = result.is_ok();
             self.settle(result);
+            if self.prompt {
+                self.flush();
+            }
             written
         };
         self.comment = comment;

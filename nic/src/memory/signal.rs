@@ -96,6 +96,11 @@ mod recovering {
     /// [`RegionTable`](crate::memory::RegionTable) calls this when a region is registered.
     pub fn install() {
         static ONCE: Once = Once::new();
+        if ONCE.is_completed() {
+            return;
+        }
+        // The engine may be locked. The next to come here does it otherwise, and copies go through the kernel until then.
+        let Some(_whole) = crate::port::try_hold_forks() else { return };
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {
                 SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
 use super::Port;
+use super::fork::hold_forks;
 use crate::explain;
 use crate::queue::locked;
 use std::sync::{Arc, Mutex, Once, Weak};
@@ -31,6 +32,7 @@ extern "C" fn at_exit() {
             }
             port.let_go();
             port.publish_at_exit();
+            port.end_captures();
         }
     }
     if let Ok(last) = LAST.try_lock() {
@@ -50,12 +52,14 @@ fn install() {
 
 /// Has `last` run when the program exits.
 pub(crate) fn run_at_exit(last: fn()) {
+    let _whole = hold_forks();
     install();
     locked(&LAST).push(last);
 }
 
 /// Has what `port` holds sent when the program exits.
 pub(super) fn watch(port: &Arc<Port>) {
+    let _whole = hold_forks();
     install();
     let mut ports = locked(&PORTS);
     ports.retain(|port| port.strong_count() > 0);

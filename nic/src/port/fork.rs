@@ -3,16 +3,22 @@
 //! A child's copy of a socket keeps the address bound after the parent is gone, and steals packets if anybody reads
 //! from it. So the child closes them, before anything else runs in it, and every object of the parent answers there
 //! that it was opened by another process.
+//!
+//! What belongs to the process as a whole, such as the list of its open devices, is the child's too, and must be in order
+//! there: a lock that another thread held at the fork would never be let go of. So a fork waits until no thread is at work
+//! on such things ([`hold_forks`]).
 
 #![expect(
     unsafe_code,
-    reason = "pthread_atfork and close in the child, where almost nothing else is allowed"
+    reason = "pthread_atfork, and close in the child, where almost nothing else is allowed"
 )]
 
+use std::cell::{Cell, UnsafeCell};
 use std::fs::File;
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Descriptors that a child has to close. A fixed table, because the child may not take locks: the thread that
 /// held them does not exist there. 10,240 are 400 ports of five sockets, and as many multicast groups as one port takes.
@@ -21,10 +27,82 @@ static INHERITED: [AtomicI32; 10_240] = [const { AtomicI32::new(-1) }; 10_240];
 /// How many forks lie between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-static INSTALL: Once = Once::new();
+/// Held for reading by whoever works on what belongs to the process, for writing by a thread that forks.
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// The forking thread's hold on [`FORKS`], from before the fork until after it.
+struct Forking(UnsafeCell<Option<RwLockWriteGuard<'static, ()>>>);
+
+// SAFETY: only the thread that holds the lock for writing reaches it: from the handler that takes the lock to the one that
+// lets go of it.
+unsafe impl Sync for Forking {}
+
+static FORKING: Forking = Forking(UnsafeCell::new(None));
+
+thread_local! {
+    /// How many [`ForksHeld`] this thread has. Only the first takes the lock: a second one would wait behind a fork that
+    /// waits for the first.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// No thread of the process forks as long as this lives.
+pub struct ForksHeld {
+    _first: Option<RwLockReadGuard<'static, ()>>,
+    /// The count is the thread's.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Keeps all threads from forking (`fork`, not `posix_spawn` or `vfork`) while this one works on what belongs to the process
+/// as a whole. It may be called again meanwhile. Nothing that forks may run under it, and no lock may be held that another
+/// thread takes under it.
+#[must_use = "forks are held as long as it lives"]
+pub fn hold_forks() -> ForksHeld {
+    let held = HELD.get();
+    HELD.set(held + 1);
+    let first = (held == 0).then(|| FORKS.read().unwrap_or_else(PoisonError::into_inner));
+    ForksHeld { _first: first, _not_send: PhantomData }
+}
+
+/// As [`hold_forks`], without waiting for a fork that is under way: for threads that hold a lock.
+pub(crate) fn try_hold_forks() -> Option<ForksHeld> {
+    let held = HELD.get();
+    let first = match FORKS.try_read() {
+        _ if held > 0 => None,
+        Ok(first) => Some(first),
+        Err(TryLockError::Poisoned(first)) => Some(first.into_inner()),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    HELD.set(held + 1);
+    Some(ForksHeld { _first: first, _not_send: PhantomData })
+}
+
+impl Drop for ForksHeld {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+    }
+}
+
+/// Runs in a thread that is about to fork.
+extern "C" fn before() {
+    // A thread that forks under its own hold would wait for itself. Its child finds things as that thread left them.
+    if HELD.get() == 0 {
+        let forking = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: this thread holds the lock for writing.
+        unsafe { *FORKING.0.get() = Some(forking) };
+    }
+}
+
+/// Runs in the thread that has forked.
+extern "C" fn after() {
+    if HELD.get() == 0 {
+        // SAFETY: this thread holds the lock for writing since `before`.
+        drop(unsafe { (*FORKING.0.get()).take() });
+    }
+}
 
 /// Runs in the child, between fork and whatever the program does next: async-signal-safe calls only.
 extern "C" fn in_child() {
+    after();
     GENERATION.fetch_add(1, Ordering::Relaxed);
     for slot in &INHERITED {
         let fd = slot.swap(-1, Ordering::Relaxed);
@@ -36,15 +114,21 @@ extern "C" fn in_child() {
     }
 }
 
+/// Registers the handlers, when the program or library is loaded: later a thread could fork meanwhile.
+extern "C" fn install() {
+    // SAFETY: functions of this program or library, which is not unloaded. `in_child` only stores to atomics, lets go of a
+    // lock and closes descriptors. Without memory for the registration, which a process has that begins, children keep
+    // copies of the sockets.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
+}
+
+#[used]
+// SAFETY: the section holds functions that are called when the object is loaded, with arguments that this one ignores.
+#[unsafe(link_section = ".init_array")]
+static INSTALL: extern "C" fn() = install;
+
 /// Which generation of forks this process is.
 pub(crate) fn generation() -> u32 {
-    INSTALL.call_once(|| {
-        // SAFETY: `in_child` only stores to atomics and closes descriptors. If there is no memory for the
-        // registration, children keep their copies: the program works, but the address stays bound in them.
-        if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
-            tracing::warn!("cannot register a fork handler: forked children keep copies of the sockets");
-        }
-    });
     GENERATION.load(Ordering::Relaxed)
 }
 

@@ -324,7 +324,7 @@ impl Lane {
         let rate = self.engine.config().partner.rate;
         if let Some(faults) = self.link.layer_mut::<FaultLayer>() {
             while let Some((peer, frame)) = faults.poll_pause(now, rate) {
-                self.engine.send_pause(peer, &frame);
+                self.engine.send_pause(now, peer, &frame);
             }
         }
     }
@@ -610,7 +610,7 @@ fn deliver(engine: &mut Engine, link: &mut LinkStack, incoming: &mut VecDeque<Fr
         };
         match guarded {
             Some(true) => engine.note_left(&arrival, &frame.bytes),
-            Some(false) => engine.note_sender(&arrival),
+            Some(false) => {}
             None => engine.note_datagram(now, &arrival, &frame.bytes, frame.bytes.len()),
         }
         let _ = engine.handle_datagram(now, &arrival, &frame.bytes);

@@ -23,6 +23,8 @@ mod throttle;
 
 pub(crate) use background::Background;
 pub(crate) use exit::run_at_exit;
+pub(crate) use fork::try_hold_forks;
+pub use fork::{ForksHeld, hold_forks};
 pub(crate) use fork::{close_file_in_child, generation};
 pub(crate) use io::{Io, SimIo, SimPacket, UdpIo};
 pub(crate) use lane::Lane;
@@ -51,6 +53,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Misses of the lock in a row after which a poller waits for it. An endless spin of a thread with a real-time
 /// priority would starve the holder; the lock lends the holder that priority.
 const MISSES_BEFORE_WAITING: u32 = 64;
+
+/// How often the lock is tried when the process exits. Threads that poll let go of it every few microseconds.
+const TRIES_AT_EXIT: u32 = 1000;
 
 /// Polls that each train which a turn moved counts for: one takes 20 us or more, so a program that does nothing but poll
 /// moves only some tens of them in the time in which it would make thousands of empty polls.
@@ -331,6 +336,22 @@ impl Port {
     fn let_go(&self) {
         if let Some(mut lane) = self.lane.try_lock() {
             lane.let_go(self.now());
+            self.release(lane);
+        }
+    }
+
+    /// Ends captures at the end of the process: they are whole anyway, and shorter so. Other threads may still drive the
+    /// engine, or have ended with it.
+    fn end_captures(&self) {
+        let lane = (0..TRIES_AT_EXIT).find_map(|_| {
+            let lane = self.lane.try_lock();
+            if lane.is_none() {
+                std::thread::yield_now();
+            }
+            lane
+        });
+        if let Some(mut lane) = lane {
+            lane.link.remove_observers(crate::instrument::CAPTURE);
             self.release(lane);
         }
     }

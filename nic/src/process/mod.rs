@@ -30,6 +30,7 @@ mod settings;
 mod speed;
 mod tree;
 
+pub use crate::port::{ForksHeld, hold_forks};
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
 pub(crate) use publish::Publication;
@@ -104,6 +105,7 @@ impl NamedDevice {
     /// # Errors
     /// As [`Device::open`]. Only an address that is taken makes it try the next.
     pub fn open(&self) -> Result<Device> {
+        let _whole = hold_forks();
         let device = self.open_somewhere()?;
         let mut open = locked(&OPEN);
         open.retain(|(_, device)| device.strong_count() > 0);
@@ -156,6 +158,7 @@ static OPEN: Mutex<Vec<([u8; 8], Weak<DeviceInner>)>> = Mutex::new(Vec::new());
 
 /// A device, if this process, not its parent, has opened it.
 fn opened(device: &NamedDevice) -> Option<Device> {
+    let _whole = hold_forks();
     let open = locked(&OPEN);
     let same = open.iter().rev().filter(|(guid, _)| *guid == device.guid);
     same.filter_map(|(_, inner)| Some(Device { inner: inner.upgrade()? })).find(|d| d.inner.port.is_ours())

@@ -418,7 +418,7 @@ pub type ibv_dm_mask = ::core::ffi::c_uint;
 pub struct ibv_dm {
     pub context: *mut ibv_context,
     pub memcpy_to_dm: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             dm: *mut ibv_dm,
             dm_offset: u64,
             host_addr: *const ::core::ffi::c_void,
@@ -426,7 +426,7 @@ pub struct ibv_dm {
         ) -> ::core::ffi::c_int,
     >,
     pub memcpy_from_dm: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             host_addr: *mut ::core::ffi::c_void,
             dm: *mut ibv_dm,
             dm_offset: u64,
@@ -2268,7 +2268,7 @@ pub struct ibv_wq {
     pub state: ibv_wq_state,
     pub wq_type: ibv_wq_type,
     pub post_recv: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             current: *mut ibv_wq,
             recv_wr: *mut ibv_recv_wr,
             bad_recv_wr: *mut *mut ibv_recv_wr,
@@ -2342,53 +2342,53 @@ pub struct ibv_qp_ex {
     pub wr_id: u64,
     pub wr_flags: ::core::ffi::c_uint,
     pub wr_atomic_cmp_swp: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64),
     >,
     pub wr_atomic_fetch_add: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64),
     >,
     pub wr_bind_mw: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             qp: *mut ibv_qp_ex,
             mw: *mut ibv_mw,
             rkey: u32,
             bind_info: *const ibv_mw_bind_info,
         ),
     >,
-    pub wr_local_inv: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_local_inv: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
     pub wr_rdma_read:
-        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
     pub wr_rdma_write:
-        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
     pub wr_rdma_write_imm: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32),
     >,
-    pub wr_send: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub wr_send_imm: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, imm_data: __be32)>,
-    pub wr_send_inv: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_send: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_send_imm: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, imm_data: __be32)>,
+    pub wr_send_inv: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
     pub wr_send_tso: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, hdr: *mut ::core::ffi::c_void, hdr_sz: u16, mss: u16),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, hdr: *mut ::core::ffi::c_void, hdr_sz: u16, mss: u16),
     >,
     pub wr_set_ud_addr: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32),
     >,
-    pub wr_set_xrc_srqn: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, remote_srqn: u32)>,
+    pub wr_set_xrc_srqn: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, remote_srqn: u32)>,
     pub wr_set_inline_data: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, addr: *mut ::core::ffi::c_void, length: usize),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, addr: *mut ::core::ffi::c_void, length: usize),
     >,
     pub wr_set_inline_data_list: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf),
     >,
     pub wr_set_sge:
-        ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32)>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32)>,
     pub wr_set_sge_list: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge),
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge),
     >,
-    pub wr_start: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub wr_complete: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> ::core::ffi::c_int>,
-    pub wr_abort: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_start: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex)>,
+    pub wr_complete: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex) -> ::core::ffi::c_int>,
+    pub wr_abort: ::core::option::Option<unsafe extern "C-unwind" fn(qp: *mut ibv_qp_ex)>,
     pub wr_atomic_write: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             qp: *mut ibv_qp_ex,
             rkey: u32,
             remote_addr: u64,
@@ -2538,29 +2538,29 @@ pub struct ibv_cq_ex {
     pub status: ibv_wc_status,
     pub wr_id: u64,
     pub start_poll: ::core::option::Option<
-        unsafe extern "C" fn(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> ::core::ffi::c_int,
     >,
     pub next_poll:
-        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ::core::ffi::c_int>,
-    pub end_poll: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex)>,
-    pub read_opcode: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ibv_wc_opcode>,
-    pub read_vendor_err: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_byte_len: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_imm_data: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> __be32>,
-    pub read_qp_num: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_src_qp: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> ::core::ffi::c_int>,
+    pub end_poll: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex)>,
+    pub read_opcode: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> ibv_wc_opcode>,
+    pub read_vendor_err: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_byte_len: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_imm_data: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> __be32>,
+    pub read_qp_num: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_src_qp: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u32>,
     pub read_wc_flags:
-        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ::core::ffi::c_uint>,
-    pub read_slid: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_sl: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
-    pub read_dlid_path_bits: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
-    pub read_completion_ts: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
-    pub read_cvlan: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u16>,
-    pub read_flow_tag: ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> ::core::ffi::c_uint>,
+    pub read_slid: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_sl: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u8>,
+    pub read_dlid_path_bits: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u8>,
+    pub read_completion_ts: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u64>,
+    pub read_cvlan: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u16>,
+    pub read_flow_tag: ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u32>,
     pub read_tm_info:
-        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info)>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info)>,
     pub read_completion_wallclock_ns:
-        ::core::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(current: *mut ibv_cq_ex) -> u64>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -3014,9 +3014,9 @@ const _: () = {
 #[derive(Copy, Clone)]
 pub struct _ibv_device_ops {
     pub _dummy1: ::core::option::Option<
-        unsafe extern "C" fn(device: *mut ibv_device, cmd_fd: ::core::ffi::c_int) -> *mut ibv_context,
+        unsafe extern "C-unwind" fn(device: *mut ibv_device, cmd_fd: ::core::ffi::c_int) -> *mut ibv_context,
     >,
-    pub _dummy2: ::core::option::Option<unsafe extern "C" fn(context: *mut ibv_context)>,
+    pub _dummy2: ::core::option::Option<unsafe extern "C-unwind" fn(context: *mut ibv_context)>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -3061,81 +3061,81 @@ pub struct _compat_ibv_port_attr {
 #[derive(Copy, Clone)]
 pub struct ibv_context_ops {
     pub _compat_query_device: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             device_attr: *mut ibv_device_attr,
         ) -> ::core::ffi::c_int,
     >,
     pub _compat_query_port: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             port_num: u8,
             port_attr: *mut _compat_ibv_port_attr,
         ) -> ::core::ffi::c_int,
     >,
-    pub _compat_alloc_pd: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_dealloc_pd: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_reg_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_rereg_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_dereg_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_alloc_pd: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_dealloc_pd: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_reg_mr: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_rereg_mr: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_dereg_mr: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
     pub alloc_mw:
-        ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw>,
     pub bind_mw: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             qp: *mut ibv_qp,
             mw: *mut ibv_mw,
             mw_bind: *mut ibv_mw_bind,
         ) -> ::core::ffi::c_int,
     >,
-    pub dealloc_mw: ::core::option::Option<unsafe extern "C" fn(mw: *mut ibv_mw) -> ::core::ffi::c_int>,
-    pub _compat_create_cq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub dealloc_mw: ::core::option::Option<unsafe extern "C-unwind" fn(mw: *mut ibv_mw) -> ::core::ffi::c_int>,
+    pub _compat_create_cq: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
     pub poll_cq: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             cq: *mut ibv_cq,
             num_entries: ::core::ffi::c_int,
             wc: *mut ibv_wc,
         ) -> ::core::ffi::c_int,
     >,
     pub req_notify_cq: ::core::option::Option<
-        unsafe extern "C" fn(cq: *mut ibv_cq, solicited_only: ::core::ffi::c_int) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(cq: *mut ibv_cq, solicited_only: ::core::ffi::c_int) -> ::core::ffi::c_int,
     >,
-    pub _compat_cq_event: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_resize_cq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_destroy_cq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_create_srq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_modify_srq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_query_srq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_destroy_srq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_cq_event: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_resize_cq: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_destroy_cq: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_create_srq: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_modify_srq: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_query_srq: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_destroy_srq: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
     pub post_srq_recv: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             srq: *mut ibv_srq,
             recv_wr: *mut ibv_recv_wr,
             bad_recv_wr: *mut *mut ibv_recv_wr,
         ) -> ::core::ffi::c_int,
     >,
-    pub _compat_create_qp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_query_qp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_modify_qp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_destroy_qp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_create_qp: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_query_qp: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_modify_qp: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_destroy_qp: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
     pub post_send: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             qp: *mut ibv_qp,
             wr: *mut ibv_send_wr,
             bad_wr: *mut *mut ibv_send_wr,
         ) -> ::core::ffi::c_int,
     >,
     pub post_recv: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             qp: *mut ibv_qp,
             wr: *mut ibv_recv_wr,
             bad_wr: *mut *mut ibv_recv_wr,
         ) -> ::core::ffi::c_int,
     >,
-    pub _compat_create_ah: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_destroy_ah: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_attach_mcast: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_detach_mcast: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
-    pub _compat_async_event: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_create_ah: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_destroy_ah: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_attach_mcast: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_detach_mcast: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
+    pub _compat_async_event: ::core::option::Option<unsafe extern "C-unwind" fn() -> *mut ::core::ffi::c_void>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -3278,7 +3278,7 @@ pub struct ibv_parent_domain_init_attr {
     pub td: *mut ibv_td,
     pub comp_mask: u32,
     pub alloc: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             pd: *mut ibv_pd,
             pd_context: *mut ::core::ffi::c_void,
             size: usize,
@@ -3287,7 +3287,7 @@ pub struct ibv_parent_domain_init_attr {
         ) -> *mut ::core::ffi::c_void,
     >,
     pub free: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             pd: *mut ibv_pd,
             pd_context: *mut ::core::ffi::c_void,
             ptr: *mut ::core::ffi::c_void,
@@ -3380,7 +3380,7 @@ const _: () = {
 #[derive(Copy, Clone)]
 pub struct verbs_context {
     pub query_port: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             port_num: u8,
             port_attr: *mut ibv_port_attr,
@@ -3388,7 +3388,7 @@ pub struct verbs_context {
         ) -> ::core::ffi::c_int,
     >,
     pub advise_mr: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             pd: *mut ibv_pd,
             advice: ib_uverbs_advise_mr_advice,
             flags: u32,
@@ -3396,9 +3396,9 @@ pub struct verbs_context {
             num_sges: u32,
         ) -> ::core::ffi::c_int,
     >,
-    pub alloc_null_mr: ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
+    pub alloc_null_mr: ::core::option::Option<unsafe extern "C-unwind" fn(pd: *mut ibv_pd) -> *mut ibv_mr>,
     pub read_counters: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             counters: *mut ibv_counters,
             counters_value: *mut u64,
             ncounters: u32,
@@ -3406,22 +3406,22 @@ pub struct verbs_context {
         ) -> ::core::ffi::c_int,
     >,
     pub attach_counters_point_flow: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             counters: *mut ibv_counters,
             attr: *mut ibv_counter_attach_attr,
             flow: *mut ibv_flow,
         ) -> ::core::ffi::c_int,
     >,
     pub create_counters: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             init_attr: *mut ibv_counters_init_attr,
         ) -> *mut ibv_counters,
     >,
     pub destroy_counters:
-        ::core::option::Option<unsafe extern "C" fn(counters: *mut ibv_counters) -> ::core::ffi::c_int>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(counters: *mut ibv_counters) -> ::core::ffi::c_int>,
     pub reg_dm_mr: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             pd: *mut ibv_pd,
             dm: *mut ibv_dm,
             dm_offset: u64,
@@ -3430,74 +3430,74 @@ pub struct verbs_context {
         ) -> *mut ibv_mr,
     >,
     pub alloc_dm: ::core::option::Option<
-        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm,
+        unsafe extern "C-unwind" fn(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm,
     >,
-    pub free_dm: ::core::option::Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> ::core::ffi::c_int>,
+    pub free_dm: ::core::option::Option<unsafe extern "C-unwind" fn(dm: *mut ibv_dm) -> ::core::ffi::c_int>,
     pub modify_flow_action_esp: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             action: *mut ibv_flow_action,
             attr: *mut ibv_flow_action_esp_attr,
         ) -> ::core::ffi::c_int,
     >,
     pub destroy_flow_action:
-        ::core::option::Option<unsafe extern "C" fn(action: *mut ibv_flow_action) -> ::core::ffi::c_int>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(action: *mut ibv_flow_action) -> ::core::ffi::c_int>,
     pub create_flow_action_esp: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             attr: *mut ibv_flow_action_esp_attr,
         ) -> *mut ibv_flow_action,
     >,
     pub modify_qp_rate_limit: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> ::core::ffi::c_int,
     >,
     pub alloc_parent_domain: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             attr: *mut ibv_parent_domain_init_attr,
         ) -> *mut ibv_pd,
     >,
-    pub dealloc_td: ::core::option::Option<unsafe extern "C" fn(td: *mut ibv_td) -> ::core::ffi::c_int>,
+    pub dealloc_td: ::core::option::Option<unsafe extern "C-unwind" fn(td: *mut ibv_td) -> ::core::ffi::c_int>,
     pub alloc_td: ::core::option::Option<
-        unsafe extern "C" fn(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td,
+        unsafe extern "C-unwind" fn(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td,
     >,
     pub modify_cq: ::core::option::Option<
-        unsafe extern "C" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> ::core::ffi::c_int,
     >,
     pub post_srq_ops: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             srq: *mut ibv_srq,
             op: *mut ibv_ops_wr,
             bad_op: *mut *mut ibv_ops_wr,
         ) -> ::core::ffi::c_int,
     >,
     pub destroy_rwq_ind_table: ::core::option::Option<
-        unsafe extern "C" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(rwq_ind_table: *mut ibv_rwq_ind_table) -> ::core::ffi::c_int,
     >,
     pub create_rwq_ind_table: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             init_attr: *mut ibv_rwq_ind_table_init_attr,
         ) -> *mut ibv_rwq_ind_table,
     >,
-    pub destroy_wq: ::core::option::Option<unsafe extern "C" fn(wq: *mut ibv_wq) -> ::core::ffi::c_int>,
+    pub destroy_wq: ::core::option::Option<unsafe extern "C-unwind" fn(wq: *mut ibv_wq) -> ::core::ffi::c_int>,
     pub modify_wq: ::core::option::Option<
-        unsafe extern "C" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> ::core::ffi::c_int,
     >,
     pub create_wq: ::core::option::Option<
-        unsafe extern "C" fn(context: *mut ibv_context, wq_init_attr: *mut ibv_wq_init_attr) -> *mut ibv_wq,
+        unsafe extern "C-unwind" fn(context: *mut ibv_context, wq_init_attr: *mut ibv_wq_init_attr) -> *mut ibv_wq,
     >,
     pub query_rt_values: ::core::option::Option<
-        unsafe extern "C" fn(context: *mut ibv_context, values: *mut ibv_values_ex) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(context: *mut ibv_context, values: *mut ibv_values_ex) -> ::core::ffi::c_int,
     >,
     pub create_cq_ex: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             init_attr: *mut ibv_cq_init_attr_ex,
         ) -> *mut ibv_cq_ex,
     >,
     pub priv_: *mut verbs_ex_private,
     pub query_device_ex: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             input: *const ibv_query_device_ex_input,
             attr: *mut ibv_device_attr_ex,
@@ -3505,37 +3505,37 @@ pub struct verbs_context {
         ) -> ::core::ffi::c_int,
     >,
     pub ibv_destroy_flow:
-        ::core::option::Option<unsafe extern "C" fn(flow: *mut ibv_flow) -> ::core::ffi::c_int>,
-    pub ABI_placeholder2: ::core::option::Option<unsafe extern "C" fn()>,
+        ::core::option::Option<unsafe extern "C-unwind" fn(flow: *mut ibv_flow) -> ::core::ffi::c_int>,
+    pub ABI_placeholder2: ::core::option::Option<unsafe extern "C-unwind" fn()>,
     pub ibv_create_flow: ::core::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow,
+        unsafe extern "C-unwind" fn(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow,
     >,
-    pub ABI_placeholder1: ::core::option::Option<unsafe extern "C" fn()>,
+    pub ABI_placeholder1: ::core::option::Option<unsafe extern "C-unwind" fn()>,
     pub open_qp: ::core::option::Option<
-        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
+        unsafe extern "C-unwind" fn(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp,
     >,
     pub create_qp_ex: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
         ) -> *mut ibv_qp,
     >,
     pub get_srq_num: ::core::option::Option<
-        unsafe extern "C" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> ::core::ffi::c_int,
+        unsafe extern "C-unwind" fn(srq: *mut ibv_srq, srq_num: *mut u32) -> ::core::ffi::c_int,
     >,
     pub create_srq_ex: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
         ) -> *mut ibv_srq,
     >,
     pub open_xrcd: ::core::option::Option<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             context: *mut ibv_context,
             xrcd_init_attr: *mut ibv_xrcd_init_attr,
         ) -> *mut ibv_xrcd,
     >,
-    pub close_xrcd: ::core::option::Option<unsafe extern "C" fn(xrcd: *mut ibv_xrcd) -> ::core::ffi::c_int>,
+    pub close_xrcd: ::core::option::Option<unsafe extern "C-unwind" fn(xrcd: *mut ibv_xrcd) -> ::core::ffi::c_int>,
     pub _ABI_placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,

@@ -3,7 +3,8 @@
 // The headers are those of rdma-core 44; later ones only add at ends that they mark. Made by
 // `bindgen src/abi/headers.h --allowlist-type '(ibv_|verbs_|rdma_).*' --allowlist-var '(IBV_|RDMA_).*'
 // --opaque-type 'ibv_flow_.*' --no-prepend-enum-name --ignore-functions --rust-edition 2024 --rust-target 1.85
-// --use-core --no-doc-comments --no-derive-debug`.
+// --use-core --no-doc-comments --no-derive-debug --override-abi '.*=C-unwind'`. That ABI because a thread may be cancelled
+// in a call (see `cancel`).
 #[expect(
     clippy::use_self,
     clippy::allow_attributes_without_reason,

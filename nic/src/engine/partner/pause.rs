@@ -2,7 +2,7 @@
 
 use super::{Message, Partners};
 use crate::engine::PriorityPauses;
-use crate::engine::{Arrival, Departure, Due, Engine};
+use crate::engine::{Departure, Due, Engine};
 use cc::pfc::{Action, PRIORITIES, PauseCounters, PauseFrame, Paused, Quanta, Verdict, Watchdog};
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
@@ -48,13 +48,6 @@ fn note(
 }
 
 impl Engine {
-    /// Notes whose packet is handled next, where no credit is counted for it.
-    pub(crate) fn note_sender(&mut self, arrival: &Arrival) {
-        if self.partners.is_active() {
-            self.partners.stranger_at_hand = self.partners.at(arrival.src, arrival.src_port).is_none();
-        }
-    }
-
     /// Has every partner at an address pause, or go on.
     pub(crate) fn send_pause(&mut self, now: Instant, to: IpAddr, frame: &PauseFrame) {
         let times = match frame {

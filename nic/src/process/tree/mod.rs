@@ -14,7 +14,7 @@ mod view;
 
 use super::ProcessConfig;
 use super::run_dir::{files, has_ended, make, make_locked, unique};
-use crate::port::generation;
+use crate::port::{generation, hold_forks};
 use crate::queue::locked;
 use nix::unistd::{Whence, lseek};
 use std::fs::{self, DirBuilder, File};
@@ -48,6 +48,7 @@ impl ProcessConfig {
     #[must_use]
     pub fn map_path(&self, path: &Path) -> Option<PathBuf> {
         let inside = inside(path)?;
+        let _whole = hold_forks();
         let mut tree = locked(&TREE);
         if tree.as_ref().is_none_or(|tree| tree.generation != generation()) {
             let made = Tree::make(self).inspect_err(|error| {
@@ -73,6 +74,7 @@ impl ProcessConfig {
     #[must_use]
     pub fn refresh(&self, file: BorrowedFd<'_>) -> bool {
         let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
+        let _whole = hold_forks();
         let tree = locked(&TREE);
         let Some(tree) = tree.as_ref().filter(|tree| tree.generation == generation()) else { return false };
         let Ok(inside) = path.strip_prefix(&tree.root) else { return false };

@@ -24,7 +24,11 @@ fn rights(bits: u32) -> u32 {
 }
 
 /// Ends an object, which stays in the list if somebody uses it. What ends it may be NULL for a kind that is none.
-fn end<T>(list: &mut Vec<*mut T>, which: u8, how: unsafe extern "C" fn(*mut T) -> c_int) -> Option<*mut T> {
+fn end<T>(
+    list: &mut Vec<*mut T>,
+    which: u8,
+    how: unsafe extern "C-unwind" fn(*mut T) -> c_int,
+) -> Option<*mut T> {
     let Some(at) = place(list, which) else {
         // SAFETY: NULL is refused.
         assert_eq!(unsafe { how(null_mut()) }, libc::EINVAL);

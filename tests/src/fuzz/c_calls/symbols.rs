@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
 
 // SAFETY: these are the declarations of the headers of rdma-core.
-unsafe extern "C" {
+unsafe extern "C-unwind" {
     pub(super) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
     pub(super) fn ibv_free_device_list(list: *mut *mut ibv_device);
     pub(super) fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
