@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// Builds one of the programs against the installed headers and the library of ours, runs it under `rnic run`, and expects
 /// that all of its checks hold.
-fn all_holds(name: &str) {
+fn all_holds(name: &str, options: &[&str]) {
     let header = Path::new("/usr/include/infiniband/verbs.h");
     if !header.exists() {
         println!("SKIPPED: libibverbs-dev is not installed, so {name}.c was not built");
@@ -27,26 +27,32 @@ fn all_holds(name: &str) {
         .output()
         .expect("a compiler");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let ended = Running::start(&folder, &mut lab::run(&folder, &[], &program)).wait(LIMIT);
+    let ended = Running::start(&folder, &mut lab::run(&folder, options, &program)).wait(LIMIT);
     assert_eq!((ended.fault(), ended.text.trim()), (None, "0 failures"), "{name}");
 }
 
 #[test]
 fn what_is_wrong_is_refused_with_the_usual_errno() {
-    all_holds("misuse");
+    all_holds("misuse", &[]);
 }
 
 #[test]
 fn memory_that_is_gone_ends_the_work_and_not_the_process() {
-    all_holds("unmapped");
+    all_holds("unmapped", &[]);
 }
 
 #[test]
 fn a_child_disturbs_nobody() {
-    all_holds("forked");
+    all_holds("forked", &[]);
 }
 
 #[test]
 fn threads_share_a_device() {
-    all_holds("threads");
+    all_holds("threads", &[]);
+}
+
+#[test]
+fn completions_and_events_are_as_programs_know_them_from_mlx5() {
+    all_holds("drivers", &[]);
+    all_holds("drivers", &["--addr", "::1"]);
 }

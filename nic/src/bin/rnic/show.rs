@@ -5,6 +5,8 @@
 
 mod counters;
 
+pub(crate) use counters::run_dir;
+
 use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
 use rnic::engine::MAX_EVENTS;
