@@ -1,5 +1,7 @@
 //! Where programs are run: `rnic` and its libraries as cargo builds them, ports, time limits, and what programs print.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -126,6 +128,12 @@ impl Running {
 
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a child of ours");
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        let pid = Pid::from_raw(self.id().cast_signed());
+        kill(pid, Signal::SIGTERM).expect("a child of ours");
     }
 
     /// Waits for its end, until `limit` after its start.

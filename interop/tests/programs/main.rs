@@ -11,4 +11,5 @@ mod paths;
 mod perftest;
 mod pyverbs;
 mod sideway;
+mod tools;
 mod ucx;

@@ -121,6 +121,21 @@ static void datagrams(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, c
 	check(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(sent) == 0, "the end");
 }
 
+/* A WRITE that succeeds and one that its target refuses. */
+static void reliable(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
+	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
+	connect_to(a, b->qp_num);
+	connect_to(b, a->qp_num);
+	check(post_write(a, mr, mr, 8) == 0 && wait_for(cq) == IBV_WC_SUCCESS, "a WRITE");
+	struct ibv_mr wrong = *mr;
+	wrong.rkey ^= 0x100;
+	check(post_write(a, mr, &wrong, 8) == 0, "a WRITE by another key");
+	struct ibv_wc wc = poll_one(cq);
+	check(wc.status == IBV_WC_REM_ACCESS_ERR && wc.wr_id == 7 && wc.qp_num == a->qp_num, "its completion");
+	check(wc.vendor_err != 0, "which says more");
+	check(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0, "the end");
+}
+
 static int events(struct ibv_comp_channel *channel) {
 	struct pollfd fd = {.fd = channel->fd, .events = POLLIN};
 	struct ibv_cq *cq;
@@ -169,11 +184,12 @@ int main(void) {
 	struct ibv_context *context = open_first();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
-	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	union ibv_gid gid;
 	check(ibv_query_gid(context, 1, 0, &gid) == 0, "the GID");
 	flow_labels(pd, cq, &gid);
 	datagrams(pd, cq, mr, &gid);
+	reliable(pd, cq, mr);
 	arming(pd, mr, &gid);
 	printf("%d failures\n", failures);
 	return failures != 0;
