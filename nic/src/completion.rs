@@ -16,7 +16,7 @@ use crate::device::DeviceInner;
 use crate::engine::{CQ_USERS, CqId, completion_room};
 use crate::error::{Error, Result};
 use crate::port::Port;
-use crate::queue::{CqShared, Wish, completion_queue};
+use crate::queue::{CqShared, completion_queue};
 use qp::WorkCompletion;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -189,14 +189,16 @@ impl CompletionQueue {
         port.wait(timeout, || self.poll_result()).unwrap_or_else(|| Err(in_vain(port, before, timeout)))
     }
 
-    /// Asks for an event on the channel at the next completion, or at the next solicited or failed one. Completions
-    /// that are there already make none: poll once more after arming, then sleep.
+    /// Asks for one event on the channel (`ibv_req_notify_cq`), when there is a completion to take, or one that is
+    /// solicited or failed. A queue that holds such a completion already delivers the event at once, as mlx5 does, so
+    /// a program may sleep right after arming. One that polls in between, as portable programs do, can find that an
+    /// event was delivered for a completion that it has taken meanwhile.
     ///
     /// # Errors
     /// [`Error::Forked`].
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         let port = self.inner.device.port()?;
-        self.inner.shared.wish(if solicited_only { Wish::SOLICITED } else { Wish::ANY });
+        self.inner.shared.arm(solicited_only);
         port.hand_over();
         Ok(())
     }

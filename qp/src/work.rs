@@ -190,6 +190,15 @@ impl Operation {
         }
     }
 
+    /// The immediate data that it carries.
+    #[must_use]
+    pub const fn imm(self) -> Option<u32> {
+        match self {
+            Self::Send { imm, .. } | Self::Write { imm, .. } => imm,
+            _ => None,
+        }
+    }
+
     /// Whether the peer answers each request by itself (READ, atomics, ATOMIC_WRITE and FLUSH): such requests are
     /// limited by `max_rd_atomic` and are what a fence waits for.
     #[must_use]
@@ -515,7 +524,7 @@ pub struct WorkCompletion {
     pub src_qpn: Qpn,
     /// Index in the P_Key table of the key that a datagram for QP1 carried.
     pub pkey_index: u16,
-    /// Service level of a datagram, which RoCE does not carry in packets: the class that its priority bits name.
+    /// Service level of a datagram: always 0, because RoCE carries none in packets.
     pub sl: u8,
     /// Why it failed: the number of a [`VendorError`](crate::queue_pair::VendorError); 0 for no reason beyond the status.
     pub vendor_err: u32,
@@ -524,7 +533,7 @@ pub struct WorkCompletion {
 }
 
 impl WorkCompletion {
-    /// The immediate data, if the message carried one.
+    /// The immediate data of the message that was received, or sent, if it carried any.
     #[must_use]
     pub fn imm(&self) -> Option<u32> {
         self.flags.contains(WcFlags::WITH_IMM).then_some(self.imm_or_rkey)

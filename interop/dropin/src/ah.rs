@@ -20,7 +20,10 @@ impl Object for Ah {
     type C = ibv_ah;
 }
 
-/// The way that a program gives.
+/// The bits of a flow label (RFC 8200, section 3).
+const FLOW_LABEL: u32 = 0xf_ffff;
+
+/// The way that a program gives. As with other drivers, a flow label is its lower 20 bits: UCX sets all 32.
 pub(crate) fn vector(attr: &ibv_ah_attr) -> AddressVector {
     AddressVector {
         // SAFETY: 16 bytes, under two names.
@@ -28,7 +31,7 @@ pub(crate) fn vector(attr: &ibv_ah_attr) -> AddressVector {
         sgid_index: attr.grh.sgid_index,
         hop_limit: attr.grh.hop_limit,
         traffic_class: attr.grh.traffic_class,
-        flow_label: attr.grh.flow_label,
+        flow_label: attr.grh.flow_label & FLOW_LABEL,
         sl: attr.sl,
         port_num: attr.port_num,
         is_global: attr.is_global != 0,
@@ -51,7 +54,8 @@ fn back(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Result
     // SAFETY: the program lends so many bytes, and any bytes are bytes.
     let bytes = unsafe { bytes.read_unaligned() };
     let flags = WcFlags::from_bits_truncate(wc.wc_flags);
-    let completion = WorkCompletion { flags, sl: wc.sl, ..WorkCompletion::default() };
+    // Not its `sl`, which holds the type of the network header: see `network_type`.
+    let completion = WorkCompletion { flags, ..WorkCompletion::default() };
     if port != 1 {
         return Err(Errno::INVALID.because(format_args!("port {port}: the device has one port, 1")));
     }

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::gate::Gate;
-use crate::poll::number;
+use crate::poll::{network_type, number};
 use rnic::WorkCompletion;
 use std::cell::UnsafeCell;
 use std::ffi::c_uint;
@@ -133,7 +133,7 @@ verbs! {
     }
 
     fn read_sl(cq: Ex<'_>) -> Value<u8> {
-        Ok(Value(cq.current()?.sl))
+        Ok(Value(network_type(&cq.current()?, cq.hub.device.address())))
     }
 
     /// There are no LIDs over Ethernet.

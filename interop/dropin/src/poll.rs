@@ -6,6 +6,7 @@ use crate::cq::Cq;
 use crate::errno::Errno;
 use rnic::{WcFlags, WorkCompletion};
 use std::ffi::c_int;
+use std::net::IpAddr;
 
 /// Completions that are taken at a time: what most programs ask for.
 const BATCH: usize = 16;
@@ -15,8 +16,25 @@ pub(crate) fn number(of: &WorkCompletion) -> u32 {
     if of.flags.contains(WcFlags::WITH_INV) { of.imm_or_rkey } else { of.imm_or_rkey.to_be() }
 }
 
-/// A completion as verbs have it.
-fn structure(of: &WorkCompletion) -> ibv_wc {
+/// What `sl` holds in the completion of a datagram: the type of its network header, as mlx5 has it there. Bit 3 says that
+/// the packet was UDP, the bits below 1 for IPv6 and 2 for IPv4.
+///
+/// RoCE carries no service level, so nothing is lost, and IBTA A17.4.5.1 wants completions to say which of the two it
+/// was. UCX reads it here to find the receiver's address in the 40 bytes in front of a datagram; other programs look at
+/// the version in the header itself, as `ibv_init_ah_from_wc` does, and ignore this.
+pub(crate) fn network_type(of: &WorkCompletion, port: IpAddr) -> u8 {
+    const UDP: u8 = 1 << 3;
+    const IPV6: u8 = 1;
+    const IPV4: u8 = 2;
+    match (of.flags.contains(WcFlags::GRH), port.to_canonical()) {
+        (false, _) => 0,
+        (true, IpAddr::V4(_)) => UDP | IPV4,
+        (true, IpAddr::V6(_)) => UDP | IPV6,
+    }
+}
+
+/// A completion of the port at `port` as verbs have it.
+fn structure(of: &WorkCompletion, port: IpAddr) -> ibv_wc {
     ibv_wc {
         wr_id: of.wr_id,
         status: of.status as ibv_wc_status,
@@ -29,7 +47,7 @@ fn structure(of: &WorkCompletion) -> ibv_wc {
         wc_flags: of.flags.bits(),
         pkey_index: of.pkey_index,
         slid: 0,
-        sl: of.sl,
+        sl: network_type(of, port),
         dlid_path_bits: 0,
     }
 }
@@ -42,7 +60,7 @@ verbs! {
             return Ok(Status(0));
         }
         let out = out.ok_or_else(|| Errno::INVALID.because("wc is NULL"))?;
-        let inner = cq.inner.get()?;
+        let (inner, port) = (cq.inner.get()?, cq.hub.device.address());
         let mut some = [WorkCompletion::default(); BATCH];
         let mut done = 0;
         while done < wanted {
@@ -50,7 +68,7 @@ verbs! {
             let room_for = room.len();
             let taken = inner.poll(room);
             for completion in room.iter().take(taken) {
-                out.offset(done * size_of::<ibv_wc>()).put(structure(completion));
+                out.offset(done * size_of::<ibv_wc>()).put(structure(completion, port));
                 done += 1;
             }
             if taken < room_for {

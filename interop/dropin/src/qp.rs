@@ -275,7 +275,7 @@ verbs! {
         let inner = qp.inner.get()?;
         inner.modify(&change(&qp.hub, &attr, mask & !ignored(qp.qp_type))?)?;
         if mask & IBV_QP_AV != 0 {
-            *locked(&qp.way) = Some(attr.ah_attr);
+            *locked(&qp.way) = Some(attributes(&vector(&attr.ah_attr)));
         }
         if mask & IBV_QP_STATE != 0 {
             let state = inner.state();

@@ -30,49 +30,55 @@ pub(crate) fn build(folder: &Folder, name: &str) -> Option<PathBuf> {
 }
 
 /// Runs one of the programs under `rnic run`, and expects that all of its checks hold.
-fn all_holds(name: &str) {
+fn all_holds(name: &str, options: &[&str]) {
     let folder = Folder::new();
     let Some(program) = build(&folder, name) else { return };
-    let ended = Running::start(&folder, &mut lab::run(&folder, &[], &program)).wait(LIMIT);
+    let ended = Running::start(&folder, &mut lab::run(&folder, options, &program)).wait(LIMIT);
     assert_eq!((ended.fault(), ended.text.trim()), (None, "0 failures"), "{name}");
 }
 
 #[test]
 fn what_is_wrong_is_refused_with_the_usual_errno() {
-    all_holds("misuse");
+    all_holds("misuse", &[]);
 }
 
 #[test]
 fn memory_that_is_gone_ends_the_work_and_not_the_process() {
-    all_holds("unmapped");
+    all_holds("unmapped", &[]);
 }
 
 #[test]
 fn a_child_disturbs_nobody() {
-    all_holds("forked");
+    all_holds("forked", &[]);
 }
 
 #[test]
 fn a_thread_that_is_cancelled_in_a_verb_ends_and_the_process_goes_on() {
-    all_holds("cancel");
+    all_holds("cancel", &[]);
 }
 
 #[test]
 fn an_object_that_is_not_destroyed_serves_its_threads_all_the_time() {
-    all_holds("refused");
+    all_holds("refused", &[]);
 }
 
 #[test]
 fn a_child_that_is_forked_at_any_moment_opens_the_device() {
-    all_holds("forks");
+    all_holds("forks", &[]);
 }
 
 #[test]
 fn requests_without_elements_and_memory_without_rights_are_refused() {
-    all_holds("nowhere");
+    all_holds("nowhere", &[]);
 }
 
 #[test]
 fn threads_share_a_device() {
-    all_holds("threads");
+    all_holds("threads", &[]);
+}
+
+#[test]
+fn completions_and_events_are_as_programs_know_them_from_mlx5() {
+    all_holds("drivers", &[]);
+    all_holds("drivers", &["--addr", "::1"]);
 }

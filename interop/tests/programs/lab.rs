@@ -1,5 +1,7 @@
 //! Where programs are run: `rnic` and its libraries as cargo builds them, ports, time limits, and what programs print.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -128,6 +130,12 @@ impl Running {
         self.child.kill().expect("a child of ours");
     }
 
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        let pid = Pid::from_raw(self.id().cast_signed());
+        kill(pid, Signal::SIGTERM).expect("a child of ours");
+    }
+
     /// Waits for its end, until `limit` after its start.
     pub(crate) fn wait(mut self, limit: Duration) -> Ended {
         while !self.has_ended() && self.started.elapsed() < limit {
@@ -193,24 +201,42 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 /// Both ends of a program that meet at a TCP port (`-p`): the server, and a client that is told 127.0.0.1. Each has options
 /// of its own behind the common ones.
 pub(crate) fn pair(program: &str, options: &[&str], common: &[&str], ends: [&[&str]; 2]) -> [Ended; 2] {
-    let _alone = alone();
     let folder = Folder::new();
-    let port = free_port();
-    let command = |own: &[&str]| {
+    let common = [&["-d", "rnic0"], common].concat();
+    meet(&folder, ends, |port, own| {
         let mut command = run(&folder, options, program);
-        command.args(["-d", "rnic0", "-p", &port.to_string()]).args(common).args(own);
+        command.args(["-p", port]).args(&common).args(own);
         command
-    };
-    let mut server = Running::start(&folder, &mut command(ends[0]));
+    })
+}
+
+/// Both ends of a program, of which the client is told 127.0.0.1 as its last argument. `end` makes the command line of one
+/// from the TCP port and the options that this end has of its own.
+pub(crate) fn meet<O: ?Sized>(
+    folder: &Folder,
+    ends: [&O; 2],
+    end: impl Fn(&str, &O) -> Command,
+) -> [Ended; 2] {
+    let _alone = alone();
+    let port = free_port();
+    let text = port.to_string();
+    let mut server = Running::start(folder, &mut end(&text, ends[0]));
     while !is_listened_at(port) && !server.has_ended() && server.started.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let client = Running::start(&folder, command(ends[1]).arg("127.0.0.1"));
+    let client = Running::start(folder, end(&text, ends[1]).arg("127.0.0.1"));
     let client = client.wait(LIMIT);
-    // A server whose client failed may wait for it for ever.
+    // A server whose client failed may wait without end.
     let patience = if client.fault().is_some() { Duration::from_secs(2) } else { Duration::from_secs(20) };
     let limit = server.started.elapsed() + patience;
     [server.wait(limit), client]
+}
+
+/// What the programs of a run folder have counted: the sum of one counter over all of them, and how many they are.
+pub(crate) fn counted(folder: &Folder, counter: &str) -> (u64, usize) {
+    let shown = rnic(folder).args(["show", "counters", "--json"]).output().expect("rnic");
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown.stdout).expect("JSON");
+    (rows.iter().filter_map(|row| row[counter].as_u64()).sum(), rows.len())
 }
 
 /// What is wrong with one of two ends: how it ended, or what `check` finds in its output.

@@ -33,11 +33,12 @@ fn exit_status_signals_and_arguments_are_those_of_the_program() {
 #[test]
 fn what_cannot_be_is_said_in_one_line() {
     let folder = Folder::new();
-    let cases: [(&[&str], &str, i32, &str); 9] = [
+    let cases: [(&[&str], &str, i32, &str); 10] = [
         (&[], "no-such-program", 127, "no program no-such-program"),
         (&[], "/etc/passwd", 126, "/etc/passwd cannot be run"),
         (&["--mtu", "1500"], "true", 125, "--mtu: "),
         (&["--addr", "here"], "true", 125, "--addr: "),
+        (&["--device-name", "mlx5/0"], "true", 125, "--device-name: "),
         (&["--devices", "17"], "true", 125, "--devices: "),
         (&["--link", "ethernet:speed=1"], "true", 125, "--link: "),
         (&["--fault", "tx data drop", "--fault", "tx data dorp"], "true", 125, "--fault: in `tx data dorp`"),

@@ -188,7 +188,16 @@ fn any_gid_of_a_table_can_be_named() {
     if !has("ib_write_bw") {
         return;
     }
-    let rows = [("compact", "0"), ("rxe", "0"), ("rxe", "1"), ("mlx5", "1"), ("mlx5", "3")];
+    let rows = [
+        ("any", "0"),
+        ("any", "1"),
+        ("any", "3"),
+        ("compact", "0"),
+        ("rxe", "0"),
+        ("rxe", "1"),
+        ("mlx5", "1"),
+        ("mlx5", "3"),
+    ];
     let ended = rows.into_iter().map(|(layout, index)| {
         let common = ["-F", "-s", "4096", "-n", "300", "-x", index];
         let ends = lab::pair("ib_write_bw", &["--gid-table", layout], &common, [&[], &[]]);

@@ -35,6 +35,7 @@ fn events_that_are_kept_are_acknowledged_by_number_and_carry_the_number_of_their
         let event = channel.wait(LIMIT)?;
         assert_eq!(event.context(), Some(0xfeed));
         event.keep();
+        assert_eq!(cq.poll_one().map(|wc| wc.wr_id), Some(id));
     }
     assert_eq!(cq.unacknowledged_events(), 3);
     cq.acknowledge(2);

@@ -1,9 +1,11 @@
 //! GID tables as programs expect them.
 //!
 //! Programs name a GID by its index, and the index that works differs between drivers: scripts that were written for
-//! mlx5 say 3, those for rxe 1. A table of ours can be laid out like either.
+//! mlx5 say 3, those for rxe and the Rust crates `ibverbs` and `async-rdma` 1, and simple ones 0. By default all of
+//! these lead to the port's address. That disturbs no program that searches the table instead, as perftest, UCX and
+//! `ibv_create_ah_from_wc` do: they take the first entry that suits them, or the last, and all are the same.
 //!
-//! Both begin with a link-local GID that follows from the hardware address. A device of ours has no hardware address, so
+//! A table of ours can also be laid out like that of mlx5 or rxe. Both begin with a link-local GID that follows from the hardware address. A device of ours has no hardware address, so
 //! one is made up that holds its IPv4 address: `52:4e` and its four bytes. The link-local GID that follows is an alias:
 //! [`resolve`] gives the address back, and packets leave from and go to that.
 
@@ -15,8 +17,10 @@ use std::net::{IpAddr, Ipv4Addr};
 /// How GID tables are laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GidLayout {
-    /// The address at index 0, RoCE v2, and nothing else.
+    /// The address at every index that programs commonly name, 0 to 3, RoCE v2.
     #[default]
+    Any,
+    /// The address at index 0, RoCE v2, and nothing else.
     Compact,
     /// As mlx5 has it, each GID twice: the link-local one at 0 (RoCE v1) and 1 (RoCE v2), the address at 2 (RoCE v1) and
     /// 3 (RoCE v2). The entries of RoCE v1 are listed and cannot be used: rnic does not speak it.
@@ -27,12 +31,13 @@ pub enum GidLayout {
 
 impl GidLayout {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Compact, Self::Mlx5, Self::Rxe];
+    pub const ALL: &[Self] = &[Self::Any, Self::Compact, Self::Mlx5, Self::Rxe];
 
     /// The name in `RNIC_GID_TABLE`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Any => "any",
             Self::Compact => "compact",
             Self::Mlx5 => "mlx5",
             Self::Rxe => "rxe",
@@ -47,7 +52,7 @@ impl GidLayout {
     #[must_use]
     pub const fn address_index(self) -> u32 {
         match self {
-            Self::Compact => 0,
+            Self::Any | Self::Compact => 0,
             Self::Mlx5 => 3,
             Self::Rxe => 1,
         }
@@ -66,6 +71,7 @@ impl GidLayout {
         };
         let (v1, v2) = (GidType::RoceV1, GidType::RoceV2);
         let rows = match self {
+            Self::Any => vec![(own.gid, v2); 4],
             Self::Compact => vec![(own.gid, v2)],
             Self::Mlx5 => vec![(alias, v1), (alias, v2), (own.gid, v1), (own.gid, v2)],
             Self::Rxe => vec![(alias, v2), (own.gid, v2)],

@@ -8,13 +8,14 @@
 //! | `RNIC_CONFIG` | a configuration file (TOML), as [`DeviceConfig::load`] reads it; the other variables come before it |
 //! | `RNIC_ADDR` | addresses of this host, with commas between; an IPv6 link-local one has its interface behind it, `fe80::1%eth0` |
 //! | `RNIC_DEVICES` | how many devices there are, 1 to 16 |
+//! | `RNIC_DEVICE_NAME` | what the devices are called, instead of `rnic0` and so on: a name for each with commas between, or one in which `%d` becomes the number of the device |
 //! | `RNIC_MTU` | the largest path MTU, in bytes |
 //! | `RNIC_LINK` | the link, in the words of [`LinkConfig::apply`](crate::link::LinkConfig::apply) |
 //! | `RNIC_CC` | congestion control, such as `dcqcn:preset=laptop` |
 //! | `RNIC_FAULT` | rules of [`link::faults`](crate::link::faults), with `;` or line ends between, instead of the file's |
 //! | `RNIC_SEED` | what their randomness follows from |
 //! | `RNIC_CAPTURE` | a pcapng file; `%p` in its name becomes the process ID, `%d` the device, `%%` a percent sign |
-//! | `RNIC_GID_TABLE` | `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
+//! | `RNIC_GID_TABLE` | `any`, `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
 //! | `RNIC_EXPLAIN` | `1` for lines on standard error that say why something failed: see [`explain`](crate::explain) |
 //! | `RNIC_RUN_DIR` | a folder for what others may look at while the program runs: see [`published`] |
 //!
@@ -23,6 +24,7 @@
 
 mod error;
 mod gids;
+mod names;
 mod publish;
 mod queue_pairs;
 mod run_dir;
@@ -42,6 +44,7 @@ pub use queue_pairs::{PublishedQueuePairs, published_queue_pairs};
 pub use run_dir::default_run_dir;
 pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
 pub use speed::{PortSpeed, speed};
+pub use tree::SysFolder;
 
 use crate::device::DeviceInner;
 use crate::net::BindError;
@@ -67,7 +70,7 @@ pub struct ProcessConfig {
 /// A device of a process. It exists by name until it is opened.
 #[derive(Clone, Debug)]
 pub struct NamedDevice {
-    /// `rnic0`, `rnic1` and so on.
+    /// `rnic0`, `rnic1` and so on, unless the settings name it otherwise.
     pub name: String,
     /// The addresses that it may take: the first one that is free. None means the first free one of 127.0.0.1, 127.0.0.2,
     /// and so on.

@@ -1,5 +1,6 @@
 //! The variables, and what they come to.
 
+use super::names;
 use super::{EnvError, EnvFault, GidLayout, NamedDevice, ProcessConfig, node_guid};
 use crate::DeviceConfig;
 use crate::link::LinkConfigError;
@@ -24,6 +25,8 @@ pub enum Variable {
     Addr,
     /// `RNIC_DEVICES`: how many devices.
     Devices,
+    /// `RNIC_DEVICE_NAME`: what the devices are called.
+    DeviceName,
     /// `RNIC_MTU`: the largest path MTU.
     Mtu,
     /// `RNIC_LINK`: the link.
@@ -50,6 +53,7 @@ impl Variable {
         Self::Config,
         Self::Addr,
         Self::Devices,
+        Self::DeviceName,
         Self::Mtu,
         Self::Link,
         Self::Cc,
@@ -68,6 +72,7 @@ impl Variable {
             Self::Config => "RNIC_CONFIG",
             Self::Addr => "RNIC_ADDR",
             Self::Devices => "RNIC_DEVICES",
+            Self::DeviceName => "RNIC_DEVICE_NAME",
             Self::Mtu => "RNIC_MTU",
             Self::Link => "RNIC_LINK",
             Self::Cc => "RNIC_CC",
@@ -134,6 +139,9 @@ pub struct Settings {
     pub addresses: Vec<HostAddress>,
     /// How many devices; `None` for one, or one for each address.
     pub devices: Option<usize>,
+    /// What the devices are called: a name for each, or one in which `%d` becomes the number of the device; empty for
+    /// `rnic%d`.
+    pub device_names: Vec<String>,
     /// The largest path MTU.
     pub mtu: Option<Mtu>,
     /// The link, in words.
@@ -215,6 +223,7 @@ impl Settings {
                 let wanted = || wrong(format!("a number from 1 to {MAX_DEVICES}"));
                 self.devices = Some(count.ok_or_else(wanted)?);
             }
+            Variable::DeviceName => self.device_names = names::read(text)?,
             Variable::Mtu => {
                 let mtu = text.parse().ok().and_then(Mtu::from_bytes);
                 let wanted = || wrong("256, 512, 1024, 2048 or 4096".to_owned());
@@ -236,7 +245,7 @@ impl Settings {
             }
             Variable::GidTable => {
                 let layout = GidLayout::ALL.iter().find(|layout| layout.name() == text);
-                let wanted = || wrong("`compact`, `mlx5` or `rxe`".to_owned());
+                let wanted = || wrong("`any`, `compact`, `mlx5` or `rxe`".to_owned());
                 self.gid_table = Some(*layout.ok_or_else(wanted)?);
             }
             Variable::Explain => {
@@ -268,6 +277,7 @@ impl Settings {
                 self.addresses.iter().map(HostAddress::to_string).collect::<Vec<_>>().join(",").into()
             }
             Variable::Devices => text(self.devices.as_ref()),
+            Variable::DeviceName => self.device_names.join(",").into(),
             Variable::Mtu => text(self.mtu.map(Mtu::bytes).as_ref()),
             Variable::Link => text(self.link.as_ref()),
             Variable::Cc => text(self.cc.as_ref()),
@@ -292,7 +302,7 @@ impl Settings {
             ([], Some(ip)) => vec![HostAddress { ip, scope_id: config.scope_id }],
             (given, _) => given.to_vec(),
         };
-        let count = self.devices.unwrap_or(addresses.len().max(1));
+        let count = self.devices.unwrap_or(addresses.len().max(self.device_names.len()).max(1));
         if !addresses.is_empty() && addresses.len() < count {
             let fault = EnvFault::Addresses { devices: count, addresses: addresses.len() };
             return Err(EnvError { variable: Variable::Devices, fault });
@@ -302,9 +312,11 @@ impl Settings {
             let fault = EnvFault::malformed(&format!("{count} addresses"), wanted);
             return Err(EnvError { variable: Variable::Addr, fault });
         }
-        let devices = (0..count).map(|number| {
+        let names = names::of_devices(&self.device_names, count)
+            .map_err(|fault| EnvError { variable: Variable::DeviceName, fault })?;
+        let devices = names.into_iter().enumerate().map(|(number, name)| {
             let own: Vec<_> = addresses.iter().skip(number).step_by(count).copied().collect();
-            self.named(&config, number, count, own)
+            self.named(&config, name, (number, count), own)
         });
         Ok(ProcessConfig {
             devices: devices.collect(),
@@ -344,15 +356,14 @@ impl Settings {
         Ok(config)
     }
 
-    /// One of `count` devices.
+    /// A device: the one of this number among so many.
     fn named(
         &self,
         common: &DeviceConfig,
-        number: usize,
-        count: usize,
+        name: String,
+        (number, count): (usize, usize),
         addresses: Vec<HostAddress>,
     ) -> NamedDevice {
-        let name = format!("rnic{number}");
         let first = addresses.first();
         let pid = std::process::id();
         let config = DeviceConfig {

@@ -22,7 +22,7 @@ fn without_variables_there_is_one_device_as_it_always_is() {
     let [device] = &*process.devices else { panic!("one device, not {:?}", process.devices) };
     assert_eq!(device.name, "rnic0");
     assert_eq!(format!("{:?}", device.config), format!("{:?}", DeviceConfig::default()));
-    assert_eq!((process.gid_table, process.run_dir), (GidLayout::Compact, None));
+    assert_eq!((process.gid_table, process.run_dir), (GidLayout::Any, None));
 }
 
 #[test]
@@ -56,6 +56,7 @@ fn what_is_set_for_a_process_is_what_it_reads() {
         (Variable::Config, "/etc/rnic.toml"),
         (Variable::Addr, "127.0.0.5,::1,fe80::1%7"),
         (Variable::Devices, "2"),
+        (Variable::DeviceName, "mlx5_%d"),
         (Variable::Mtu, "512"),
         (Variable::Link, "ib-credits:buffer=1MB"),
         (Variable::Cc, "timely"),
@@ -150,7 +151,7 @@ fn errors_name_the_variable_and_what_is_allowed() {
         (Variable::Fault, "tx nak drop; tx data dorp", "drop"),
         (Variable::Seed, "-1", "2^64"),
         (Variable::Seed, "18446744073709551616", "2^64"),
-        (Variable::GidTable, "mlx4", "`compact`, `mlx5` or `rxe`"),
+        (Variable::GidTable, "mlx4", "`any`, `compact`, `mlx5` or `rxe`"),
     ] {
         let with_rate = [(variable, value), (Variable::Link, "rate=1Gb/s")];
         let error = process(&with_rate).expect_err(value);
@@ -187,7 +188,11 @@ fn laid_out(layout: GidLayout, address: &str) -> Vec<(u32, String, GidType)> {
     let ip: IpAddr = address.parse().expect("an address");
     let own = GidEntry { index: 0, gid: ip.into(), gid_type: GidType::RoceV2, port_num: 1, interface: None };
     let table = layout.table(&own);
-    assert_eq!(table.len(), layout.address_index() as usize + 1, "the address comes last");
+    assert_eq!(
+        table.last().map(|last| last.gid),
+        Some(own.gid),
+        "the address is the last entry, whatever it is besides"
+    );
     assert_eq!(table[layout.address_index() as usize].gid, own.gid);
     for entry in &table {
         assert_eq!(resolve(entry.gid), own.gid, "whatever a peer is told, packets reach the address");
@@ -200,6 +205,7 @@ fn gid_tables_are_laid_out_as_the_drivers_have_them() {
     let (v1, v2) = (GidType::RoceV1, GidType::RoceV2);
     let (alias, own) = ("fe80::504e:aff:fe14:1e28".to_owned(), "::ffff:10.20.30.40".to_owned());
     let address = "10.20.30.40";
+    assert_eq!(laid_out(GidLayout::Any, address), [0, 1, 2, 3].map(|index| (index, own.clone(), v2)));
     assert_eq!(laid_out(GidLayout::Compact, address), [(0, own.clone(), v2)]);
     assert_eq!(laid_out(GidLayout::Rxe, address), [(0, alias.clone(), v2), (1, own.clone(), v2)]);
     assert_eq!(
@@ -210,6 +216,34 @@ fn gid_tables_are_laid_out_as_the_drivers_have_them() {
     assert_eq!(laid_out(GidLayout::Rxe, &six), [(0, six.clone(), v2), (1, six.clone(), v2)]);
     let foreign = "fe80::544e:aff:fe14:1e28".parse::<IpAddr>().map(Gid::from).expect("an address");
     assert_eq!(resolve(foreign), foreign, "other link-local addresses are addresses");
+}
+
+#[test]
+fn devices_are_called_as_the_settings_say() {
+    let named = |devices: &str, names: &str| {
+        let process = process(&[(Variable::Devices, devices), (Variable::DeviceName, names)]);
+        process.map(|process| process.devices.into_iter().map(|device| device.name).collect::<Vec<_>>())
+    };
+    assert_eq!(named("2", "").expect("a default"), ["rnic0", "rnic1"]);
+    assert_eq!(named("1", "mlx5_0").expect("a name"), ["mlx5_0"]);
+    assert_eq!(named("3", "mlx5_%d").expect("a pattern"), ["mlx5_0", "mlx5_1", "mlx5_2"]);
+    assert_eq!(named("", "mlx5_0, mlx5_bond_0").expect("a list"), ["mlx5_0", "mlx5_bond_0"]);
+    let most = "x".repeat(61) + "%d";
+    assert_eq!(named("16", &most).expect("63 bytes")[15].len(), 63);
+    for (devices, names) in [
+        ("2", "mlx5_0"),
+        ("1", "mlx5_0,mlx5_1"),
+        ("2", "mlx5_0,mlx5_0"),
+        ("1", "a/b"),
+        ("1", ".."),
+        ("1", "a b"),
+        ("1", "mlx5_0:1"),
+        ("1", "%d%d"),
+        ("1", &*("x".repeat(62) + "%d")),
+    ] {
+        let error = named(devices, names).expect_err(names);
+        assert_eq!(error.variable, Variable::DeviceName, "{error}");
+    }
 }
 
 #[test]

@@ -20,9 +20,12 @@ pub(crate) type Stamp = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// The program's side of a completion queue.
 pub(crate) struct CqShared {
-    consumer: Mutex<Consumer<WorkCompletion>>,
+    taking: Mutex<Taking>,
     /// What the engine looks at with each completion, away from the lock that the program takes with each poll.
     wishes: Apart<Wishes>,
+    /// The place of the last completion that was solicited, or an error, among all that were ever pushed, counted from
+    /// 1; 0 if there was none yet. Written before the completion is published.
+    last_waking: AtomicU64,
     overrun: AtomicBool,
     capacity: AtomicU32,
     channel: Option<Arc<ChannelShared>>,
@@ -39,9 +42,18 @@ pub(crate) struct CqShared {
     wakes: AtomicBool,
 }
 
+/// The side from which completions are taken.
+struct Taking {
+    consumer: Consumer<WorkCompletion>,
+    /// How many were ever taken.
+    taken: u64,
+}
+
 /// The engine's side of a completion queue.
 pub(crate) struct CqProducer {
     ring: Producer<WorkCompletion>,
+    /// How many were ever pushed.
+    pushed: u64,
     overrun: bool,
     pub(crate) shared: Arc<CqShared>,
 }
@@ -81,8 +93,9 @@ pub(crate) fn completion_queue(
         channel.attach();
     }
     let shared = Arc::new(CqShared {
-        consumer: Mutex::new(room.consumer),
+        taking: Mutex::new(Taking { consumer: room.consumer, taken: 0 }),
         wishes: Apart(Wishes::new()),
+        last_waking: AtomicU64::new(0),
         overrun: AtomicBool::new(false),
         capacity: AtomicU32::new(room.capacity),
         channel,
@@ -93,7 +106,7 @@ pub(crate) fn completion_queue(
         due: AtomicU32::new(0),
         wakes: AtomicBool::new(false),
     });
-    (CqProducer { ring: room.producer, overrun: false, shared: Arc::clone(&shared) }, shared)
+    (CqProducer { ring: room.producer, pushed: 0, overrun: false, shared: Arc::clone(&shared) }, shared)
 }
 
 impl CqProducer {
@@ -102,9 +115,13 @@ impl CqProducer {
         if let Some(now) = self.shared.stamp.get() {
             completion.timestamp = now();
         }
+        if wakes {
+            self.shared.last_waking.store(self.pushed + 1, Ordering::Relaxed);
+        }
         if self.overrun || !self.ring.push(completion) {
             return self.fail();
         }
+        self.pushed += 1;
         let granted = self.shared.wishes.0.grant(wakes);
         if granted.is_empty() {
             return Pushed::Quiet;
@@ -130,7 +147,8 @@ impl CqProducer {
     /// # Errors
     /// How many completions wait, if that is more than there is room for.
     pub(crate) fn resize(&mut self, room: &mut CqRoom) -> Result<(), usize> {
-        let mut consumer = locked(&self.shared.consumer);
+        let mut taking = locked(&self.shared.taking);
+        let consumer = &mut taking.consumer;
         let waiting = consumer.len();
         if waiting > room.capacity as usize {
             return Err(waiting);
@@ -144,7 +162,7 @@ impl CqProducer {
             // There is room for all that wait, and none are added meanwhile: the one who adds them is here.
             some.iter().take(taken).for_each(|completion| _ = room.producer.push(*completion));
         }
-        std::mem::swap(&mut *consumer, &mut room.consumer);
+        std::mem::swap(consumer, &mut room.consumer);
         std::mem::swap(&mut self.ring, &mut room.producer);
         room.capacity = self.shared.capacity.swap(room.capacity, Ordering::Release);
         Ok(())
@@ -154,31 +172,62 @@ impl CqProducer {
 impl CqProducer {
     /// Takes out the completions of a queue pair that nobody has polled; returns how many there were.
     pub(crate) fn discard(&mut self, qpn: Qpn) -> usize {
-        let mut consumer = locked(&self.shared.consumer);
-        let mut waiting = vec![WorkCompletion::default(); consumer.len()];
-        let taken = consumer.take(&mut waiting);
+        let mut taking = locked(&self.shared.taking);
+        let mut waiting = vec![WorkCompletion::default(); taking.consumer.len()];
+        let taken = taking.consumer.take(&mut waiting);
         waiting.truncate(taken);
         waiting.retain(|completion| completion.qpn != qpn);
         // There is room for them: they were here, and none are added meanwhile.
         waiting.iter().for_each(|completion| _ = self.ring.push(*completion));
-        taken - waiting.len()
+        let discarded = taken - waiting.len();
+        // Those that stay have moved up. Which of them was solicited is not known any more, so the last one counts as
+        // solicited if any was: an event too many does no harm.
+        if self.shared.last_waking.load(Ordering::Relaxed) > taking.taken {
+            self.shared.last_waking.store(self.pushed, Ordering::Relaxed);
+        }
+        taking.taken += discarded as u64;
+        discarded
     }
 }
 
 impl CqShared {
     /// Takes up to `out.len()` completions; returns how many.
     pub(crate) fn take(&self, out: &mut [WorkCompletion]) -> usize {
-        locked(&self.consumer).take(out)
+        let mut taking = locked(&self.taking);
+        let count = taking.consumer.take(out);
+        taking.taken += count as u64;
+        count
     }
 
     /// How many there are to take.
     pub(crate) fn len(&self) -> usize {
-        locked(&self.consumer).len()
+        locked(&self.taking).consumer.len()
     }
 
     /// Wishes to hear of the next completion that is not there yet.
     pub(crate) fn wish(&self, wish: Wish) {
         self.wishes.0.make(wish);
+    }
+
+    /// Asks for an event. A queue that holds a completion of the kind asked for tells of it at once: there may be nobody
+    /// who looks before going to sleep.
+    pub(crate) fn arm(self: &Arc<Self>, solicited_only: bool) {
+        let wish = if solicited_only { Wish::SOLICITED } else { Wish::ANY };
+        self.wish(wish);
+        if self.holds(solicited_only)
+            && !self.wishes.0.withdraw(Wish::EVENT).is_empty()
+            && let Some(channel) = &self.channel
+        {
+            channel.signal(self, 1);
+        }
+    }
+
+    /// Whether there is a completion to take: any, or one that is solicited or an error.
+    fn holds(&self, solicited_only: bool) -> bool {
+        let mut taking = locked(&self.taking);
+        // The length first: it makes what was written before the completions were published visible.
+        let waiting = taking.consumer.len() > 0;
+        waiting && (!solicited_only || self.last_waking.load(Ordering::Relaxed) > taking.taken)
     }
 
     fn note(&self, granted: Wish) {

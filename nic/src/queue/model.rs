@@ -81,10 +81,26 @@ impl Queue {
             }
         }
     }
+
+    /// What a program does that arms and sleeps without a look at the queue, which `CqShared::arm` takes in its place.
+    fn sleep_at_once(&self, ring: &mut Consumer<u32>, wish: Wish, count: u32) {
+        let (mut some, mut taken) = ([0; 4], 0);
+        while taken < count {
+            self.wishes.make(wish);
+            if ring.len() > 0 && !self.wishes.withdraw(Wish::EVENT).is_empty() {
+                self.event.notify();
+            }
+            self.event.wait();
+            taken += u32::try_from(ring.take(&mut some)).expect("a few");
+        }
+    }
 }
 
+/// What a program does to get a number of completions.
+type Collect = fn(&Queue, &mut Consumer<u32>, Wish, u32);
+
 /// The engine completes `completions`, each solicited or not, while the program waits for all of them.
-fn meet(wish: Wish, completions: &'static [bool]) {
+fn meet(wish: Wish, completions: &'static [bool], collect: Collect) {
     loom::model(move || {
         let (mut producer, mut consumer) = ring::ring(4).expect("memory");
         let queue = Arc::new(Queue { wishes: Wishes::new(), event: Notify::new() });
@@ -97,20 +113,25 @@ fn meet(wish: Wish, completions: &'static [bool]) {
             })
         };
         let count = u32::try_from(completions.len()).expect("a few");
-        queue.collect(&mut consumer, wish, count);
+        collect(&queue, &mut consumer, wish, count);
         engine.join().expect("no panic");
     });
 }
 
 #[test]
 fn whoever_armed_and_looked_once_more_is_woken() {
-    meet(Wish::ANY, &[false, false]);
-    meet(Wish::AWAITED, &[false, false]);
+    meet(Wish::ANY, &[false, false], Queue::collect);
+    meet(Wish::AWAITED, &[false, false], Queue::collect);
+}
+
+#[test]
+fn whoever_armed_and_did_not_look_is_woken() {
+    meet(Wish::ANY, &[false, false], Queue::sleep_at_once);
 }
 
 #[test]
 fn whoever_waits_for_solicited_ones_is_woken_by_those() {
-    meet(Wish::SOLICITED, &[false, true]);
+    meet(Wish::SOLICITED, &[false, true], Queue::collect);
 }
 
 #[test]

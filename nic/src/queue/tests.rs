@@ -3,7 +3,7 @@
 use super::ring::ring;
 use super::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use qp::WorkCompletion;
+use qp::{Qpn, WorkCompletion};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -207,6 +207,72 @@ fn events_come_once_and_only_when_asked() {
     shared.wish(Wish::SOLICITED);
     assert_eq!(producer.push(completion(4), false), Pushed::Notify, "the wider wish stands");
     assert_eq!(producer.push(completion(5), true), Pushed::Quiet, "both were granted at once");
+}
+
+/// Takes the events that are on the channel.
+fn events(channel: &ChannelShared) -> usize {
+    std::iter::from_fn(|| channel.next()).count()
+}
+
+#[test]
+fn arming_a_queue_that_holds_a_completion_delivers_an_event_at_once() {
+    let channel = channel();
+    let (mut producer, shared) = queue(16, Some(&channel));
+    shared.arm(false);
+    assert_eq!(events(&channel), 0, "empty");
+    assert_eq!(producer.push(completion(0), false), Pushed::Notify);
+    shared.deliver(&mut Vec::new());
+    assert_eq!(events(&channel), 1);
+    shared.arm(false);
+    assert!(readable(&channel, 0));
+    assert_eq!(events(&channel), 1, "it still holds the first one");
+    assert_eq!(producer.push(completion(1), false), Pushed::Quiet, "disarmed");
+    assert_eq!(shared.take(&mut [WorkCompletion::default(); 2]), 2);
+    shared.arm(false);
+    assert_eq!(events(&channel), 0, "empty");
+    assert_eq!(producer.push(completion(2), false), Pushed::Notify, "armed");
+}
+
+#[test]
+fn arming_for_solicited_completions_looks_at_those_that_wait_to_be_taken() {
+    let channel = channel();
+    let (mut producer, shared) = queue(16, Some(&channel));
+    let mut one = [WorkCompletion::default()];
+    assert_eq!(producer.push(completion(0), false), Pushed::Quiet);
+    shared.arm(true);
+    assert_eq!(events(&channel), 0, "it holds one that is not solicited");
+    assert_eq!(producer.push(completion(1), true), Pushed::Notify);
+    shared.deliver(&mut Vec::new());
+    assert_eq!(events(&channel), 1);
+    assert_eq!(producer.push(completion(2), false), Pushed::Quiet);
+    shared.arm(true);
+    assert_eq!(events(&channel), 1, "the solicited one is the second to be taken");
+    producer.resize(&mut CqRoom::new(32).expect("memory")).expect("there is room for three");
+    assert_eq!(shared.take(&mut one), 1);
+    shared.arm(true);
+    assert_eq!(events(&channel), 1, "it is the next to be taken");
+    assert_eq!(shared.take(&mut one), 1);
+    shared.arm(true);
+    assert_eq!(events(&channel), 0, "it was taken");
+    shared.arm(false);
+    assert_eq!(events(&channel), 1, "one that is not solicited is there");
+}
+
+#[test]
+fn a_solicited_completion_is_told_of_after_others_were_discarded() {
+    let channel = channel();
+    let (mut producer, shared) = queue(16, Some(&channel));
+    let of = |number: u32, wr_id| WorkCompletion { qpn: Qpn::new(number), ..completion(wr_id) };
+    for (wr_id, wakes) in [(0, false), (1, true), (2, false), (3, false)] {
+        assert_eq!(producer.push(of(if wr_id == 1 { 7 } else { 8 }, wr_id), wakes), Pushed::Quiet);
+    }
+    assert_eq!(producer.discard(Qpn::new(8)), 3);
+    shared.arm(true);
+    assert_eq!(events(&channel), 1, "it is left");
+    assert_eq!(producer.discard(Qpn::new(7)), 1);
+    shared.arm(true);
+    assert_eq!(events(&channel), 0, "nothing is left");
+    assert_eq!(producer.push(of(9, 4), true), Pushed::Notify);
 }
 
 #[test]

@@ -43,9 +43,15 @@ impl Wishes {
         let standing = Wish::from_bits_truncate(self.0.load(Ordering::Relaxed));
         let granted = if wakes || standing.contains(Wish::ANY) { standing } else { standing & Wish::AWAITED };
         if !granted.is_empty() {
-            // A wish of another kind that was made meanwhile stands.
-            self.0.fetch_and(!granted.bits(), Ordering::Relaxed);
+            // A wish of another kind that was made meanwhile stands; one that was withdrawn meanwhile is not granted.
+            let stood = self.0.fetch_and(!granted.bits(), Ordering::Relaxed);
+            return granted & Wish::from_bits_truncate(stood);
         }
         granted
+    }
+
+    /// Takes wishes back; returns those of them that still stood.
+    pub(crate) fn withdraw(&self, wishes: Wish) -> Wish {
+        wishes & Wish::from_bits_truncate(self.0.fetch_and(!wishes.bits(), Ordering::Relaxed))
     }
 }

@@ -14,7 +14,7 @@ use crate::ids::Psn;
 use crate::memory::{AccessError, Host, QpEvent};
 use crate::train::Train;
 use crate::wire::syndrome::decode_credits;
-use crate::work::{Operation, SendFlags, SendWr, WcStatus, WorkCompletion};
+use crate::work::{Operation, SendFlags, SendWr, WcFlags, WcStatus, WorkCompletion};
 use build::Request;
 pub(super) use build::gather;
 use std::collections::VecDeque;
@@ -434,10 +434,14 @@ impl QueuePair {
             let Some(wr) = self.requester.pop() else { return };
             host.release_send();
             if self.config.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
+                // The sender's completion says that there was immediate data as the receiver's does, with rxe and mlx5 too.
+                let imm = wr.operation.imm();
                 host.complete_send(WorkCompletion {
                     wr_id: wr.wr_id,
                     status: WcStatus::Success,
                     opcode: wr.operation.wc_opcode(),
+                    flags: if imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() },
+                    imm_or_rkey: imm.unwrap_or(0),
                     byte_len,
                     qpn: self.config.qpn,
                     ..WorkCompletion::default()

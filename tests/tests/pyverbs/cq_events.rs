@@ -34,7 +34,11 @@ fn case(
             }
         };
         traffic(&client, &server, 100, &wait)?;
-        assert!(left.next_event().is_none() && right.next_event().is_none(), "an event for each completion");
+        // The last queue was armed while it held its last completion, and told of it once more.
+        for channel in [&left, &right] {
+            let more = std::iter::from_fn(|| channel.next_event()).count();
+            assert!(more <= 1, "{more} events after the last completion");
+        }
         Ok(())
     })
 }

@@ -10,6 +10,7 @@ mod plot;
 mod run;
 mod setup;
 mod show;
+mod sysfs;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
@@ -42,6 +43,8 @@ enum Command {
     Run(run::RunArgs),
     /// List what devices this host has: links, GIDs, attributes, counters.
     Show(show::Args),
+    /// Keep the devices of running programs as files, as the kernel has them in /sys.
+    Sysfs(sysfs::Args),
 }
 
 impl Command {
@@ -56,6 +59,7 @@ impl Command {
             Self::Plot(args) => plot::run(&args),
             Self::Run(args) => Ok(run::run(&args)),
             Self::Show(args) => show::run(&args),
+            Self::Sysfs(args) => sysfs::run(&args),
         }
     }
 }

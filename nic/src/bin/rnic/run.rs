@@ -56,6 +56,10 @@ struct Devices {
     /// How many devices, rnic0, rnic1 and so on. [default: one, or one for each address]
     #[arg(long, value_name = "NUMBER")]
     devices: Option<OsString>,
+    /// What the devices are called: a name for each with commas between, or one with `%d` for the number of the device,
+    /// such as `mlx5_%d`. [default: rnic%d]
+    #[arg(long, value_name = "NAME,...")]
+    device_name: Option<OsString>,
     /// The largest path MTU. [default: what the interface carries]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<OsString>,
@@ -77,7 +81,8 @@ struct Devices {
     /// A pcapng file for all packets. `%p` in its name becomes the process ID, `%d` the device.
     #[arg(long, value_name = "FILE")]
     capture: Option<OsString>,
-    /// How GID tables are laid out: `compact`, `mlx5` or `rxe`.
+    /// How GID tables are laid out: `any` (the address at indices 0 to 3), `compact` (at 0 alone), `mlx5` (at 3) or `rxe`
+    /// (at 1). [default: any]
     #[arg(long, value_name = "LAYOUT")]
     gid_table: Option<OsString>,
     /// Print a line on standard error for each call that fails and for the first failure of each queue pair: it says why.
@@ -109,6 +114,7 @@ impl Devices {
             (Variable::Config, self.config.clone()),
             (Variable::Addr, self.addr.clone()),
             (Variable::Devices, self.devices.clone()),
+            (Variable::DeviceName, self.device_name.clone()),
             (Variable::Mtu, self.mtu.clone()),
             (Variable::Link, self.link.clone()),
             (Variable::Cc, self.cc.clone()),
@@ -137,6 +143,7 @@ fn option(variable: Variable) -> &'static str {
         Variable::Config => "--config",
         Variable::Addr => "--addr",
         Variable::Devices => "--devices",
+        Variable::DeviceName => "--device-name",
         Variable::Mtu => "--mtu",
         Variable::Link => "--link",
         Variable::Cc => "--cc",

@@ -6,14 +6,18 @@
 mod counters;
 mod qp;
 
+pub(crate) use counters::run_dir;
+
 use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
 use rnic::engine::MAX_EVENTS;
 use rnic::net::{Interface, ROCE_PORT, interfaces};
+use rnic::process::{NamedDevice, ProcessConfig, Settings, Variable};
 use rnic::{AsyncEvent, Counters, Device, DeviceAttr, DeviceConfig, Gid, Mtu};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -22,7 +26,9 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A device lives in the program that opens it. Shown is what a program would get that opened it \
-                        now; `port_state busy` means that another program has the address."
+                        now; `port_state busy` means that another program has the address. A device has the name \
+                        that it has under `rnic run` with the same options, or the same environment. An address \
+                        of this host that would be no device then is listed by itself: `rnic run --addr` takes it."
 )]
 pub(crate) struct Args {
     /// What to show.
@@ -34,9 +40,42 @@ pub(crate) struct Args {
     /// With --json: indented.
     #[arg(short, long)]
     pretty: bool,
+    #[command(flatten)]
+    devices: Devices,
     /// With counters: those that are zero, too. JSON always has them.
     #[arg(short, long)]
     all: bool,
+}
+
+/// The options of `rnic run` that decide which devices there are, and what they are called.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Devices, as with `rnic run`")]
+struct Devices {
+    /// Show the devices that these addresses make.
+    #[arg(long, value_name = "ADDRESS,...")]
+    addr: Option<OsString>,
+    /// Show this many.
+    #[arg(long, value_name = "NUMBER")]
+    devices: Option<OsString>,
+    /// Call them this way.
+    #[arg(long, value_name = "NAME,...")]
+    device_name: Option<OsString>,
+}
+
+impl Devices {
+    fn process(&self) -> Result<ProcessConfig, Box<dyn Error>> {
+        let mut settings = Settings::from_env()?;
+        let given = [
+            ("--addr", Variable::Addr, &self.addr),
+            ("--devices", Variable::Devices, &self.devices),
+            ("--device-name", Variable::DeviceName, &self.device_name),
+        ];
+        for (option, variable, value) in given {
+            let Some(value) = value else { continue };
+            settings.set(variable, value).map_err(|error| format!("{option}: {}", error.fault))?;
+        }
+        Ok(settings.process()?)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -81,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         Object::CounterNames => counter_names(),
         Object::Qp => qp::rows(&counters::run_dir())?,
         Object::VendorErrors => qp::vendor_errors(),
-        object => devices(object)?,
+        object => devices(object, &args.devices.process()?)?,
     };
     if args.json {
         let rows: Vec<Value> = rows.iter().map(Row::json).collect();
@@ -125,6 +164,8 @@ impl Row {
 
 /// An address that a device can have.
 struct Candidate {
+    /// What the device is called under `rnic run`; `None` if it would be none there.
+    name: Option<String>,
     address: IpAddr,
     netdev: String,
     up: bool,
@@ -145,6 +186,7 @@ impl Candidate {
         };
         let config = DeviceConfig { scope_id, ..DeviceConfig::at(address) };
         Self {
+            name: None,
             address,
             netdev: interface.name.clone(),
             up: interface.up,
@@ -178,7 +220,7 @@ impl Candidate {
 }
 
 /// The addresses of this host, those of loopback first: of 127.0.0.0/8 those in use and the first free one.
-fn candidates() -> Result<Vec<Candidate>, Box<dyn Error>> {
+fn candidates(process: &ProcessConfig) -> Result<Vec<Candidate>, Box<dyn Error>> {
     // Who cannot be told who holds what can still be told what is free.
     let holders = port_holders().unwrap_or_default();
     let mut all =
@@ -190,21 +232,53 @@ fn candidates() -> Result<Vec<Candidate>, Box<dyn Error>> {
         if interface.loopback {
             let held = holders.iter().map(|h| h.address.ip().to_canonical());
             addresses.extend(held.filter(|ip| ip.is_ipv4() && ip.is_loopback()));
-            addresses.extend(rnic::open().ok().map(|device| device.address()));
+            let asked = process.devices.iter().flat_map(|device| &device.addresses).map(|address| address.ip);
+            addresses.extend(asked.filter(|ip| ip.is_ipv4() && ip.is_loopback()));
+            // As many free ones as there are devices, all open at once so that each is another.
+            let open: Vec<_> = process.devices.iter().map_while(|_| rnic::open().ok()).collect();
+            addresses.extend(open.iter().map(Device::address));
         }
         found.extend(addresses.into_iter().map(|address| Candidate::new(address, interface, &holders)));
     }
     Ok(found)
 }
 
-fn devices(object: Object) -> Result<Vec<Row>, Box<dyn Error>> {
-    let all = candidates()?;
+/// The devices of a process that starts now, in order. What its settings leave open is decided as the process would: a
+/// device takes the first of its addresses that is free, or of those of loopback.
+fn settled(process: &ProcessConfig, mut all: Vec<Candidate>) -> Result<Vec<Candidate>, String> {
+    // With one device at an address that nobody chose, the other addresses are worth knowing.
+    let chosen =
+        process.devices.len() > 1 || process.devices.iter().any(|device| !device.addresses.is_empty());
+    let mut named: Vec<Candidate> = Vec::new();
+    for device in &process.devices {
+        let at = place(device, &all).ok_or_else(|| format!("{} has no address of this host", device.name))?;
+        named.push(Candidate { name: Some(device.name.clone()), ..all.remove(at) });
+    }
+    if !chosen {
+        named.append(&mut all);
+    }
+    Ok(named)
+}
+
+/// Which of these addresses a device would be at.
+fn place(device: &NamedDevice, all: &[Candidate]) -> Option<usize> {
+    let own: Vec<IpAddr> = device.addresses.iter().map(|address| address.ip).collect();
+    let is_own = |candidate: &Candidate| {
+        let loopback = candidate.address.is_ipv4() && candidate.address.is_loopback();
+        if own.is_empty() { loopback } else { own.contains(&candidate.address) }
+    };
+    let free = all.iter().position(|candidate| is_own(candidate) && candidate.device.is_ok());
+    free.or_else(|| all.iter().position(is_own))
+}
+
+fn devices(object: Object, process: &ProcessConfig) -> Result<Vec<Row>, Box<dyn Error>> {
+    let all = settled(process, candidates(process)?)?;
     Ok(all.iter().enumerate().filter_map(|(index, candidate)| row(object, index, candidate)).collect())
 }
 
 /// The line of one device; `None` for attributes and keys of one that cannot be opened.
 fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
-    let name = format!("rnic{index}");
+    let name = candidate.name.clone().unwrap_or_else(|| candidate.address.to_string());
     let gid = Gid::from(candidate.address);
     let mut pairs = Vec::new();
     let head = match object {
@@ -245,7 +319,7 @@ fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
     if matches!(object, Object::Dev | Object::Link) {
         pairs.extend(port(candidate));
     }
-    let mut keys = vec![("ifindex", json!(index)), ("ifname", json!(name))];
+    let mut keys = vec![("ifindex", json!(index)), ("ifname", json!(candidate.name))];
     if matches!(object, Object::Link | Object::Gid | Object::Pkey) {
         keys.push(("port", json!(1)));
     }

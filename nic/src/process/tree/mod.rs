@@ -10,7 +10,10 @@
 //! exact, and cost nothing while nobody reads them.
 
 mod content;
+mod folder;
 mod view;
+
+pub use folder::SysFolder;
 
 use super::ProcessConfig;
 use super::run_dir::{files, has_ended, make, make_locked, unique};
@@ -144,20 +147,8 @@ impl Tree {
         }
     }
 
-    /// Writes a file, unless it is so already: in place, because it may be open.
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
-        let path = self.root.join(file);
-        let before = fs::read(&path).ok();
-        if before.as_ref().is_some_and(|now| now == text.as_bytes()) {
-            return Ok(());
-        }
-        make_parent(&path)?;
-        let writer = File::options().write(true).create(true).truncate(false).mode(0o644).open(&path)?;
-        writer.write_all_at(text.as_bytes(), 0)?;
-        if before.is_some_and(|before| before.len() > text.len()) {
-            writer.set_len(text.len() as u64)?;
-        }
-        Ok(())
+        write(&self.root.join(file), text)
     }
 
     fn remove(&self) {
@@ -165,6 +156,21 @@ impl Tree {
         let _ = fs::remove_dir_all(&self.root);
         let _ = fs::remove_file(lock_of(&self.root));
     }
+}
+
+/// Writes a file, unless it is so already: in place, because it may be open.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let before = fs::read(path).ok();
+    if before.as_ref().is_some_and(|now| now == text.as_bytes()) {
+        return Ok(());
+    }
+    make_parent(path)?;
+    let writer = File::options().write(true).create(true).truncate(false).mode(0o644).open(path)?;
+    writer.write_all_at(text.as_bytes(), 0)?;
+    if before.is_some_and(|before| before.len() > text.len()) {
+        writer.set_len(text.len() as u64)?;
+    }
+    Ok(())
 }
 
 fn make_parent(path: &Path) -> io::Result<()> {

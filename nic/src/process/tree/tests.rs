@@ -136,3 +136,38 @@ fn trees_of_processes_that_ended_are_removed() {
     drop(held);
     fs::remove_dir_all(folder).expect("the folder");
 }
+
+#[test]
+fn a_folder_shows_the_devices_of_running_programs_as_files() {
+    let place = std::env::temp_dir().join(format!("rnic-sysfolder-{}", std::process::id()));
+    let (run_dir, root) = (place.join("run"), place.join("sys"));
+    let mut folder = SysFolder::new(&root, &run_dir).expect("a new folder");
+    let busy = SysFolder::new(&root, &run_dir).expect_err("taken");
+    assert_eq!(busy.kind(), ErrorKind::ResourceBusy, "{busy}");
+    assert!(folder.update().expect("nothing runs").is_empty());
+    let all = process(&run_dir, &["127.83.4.1", "127.83.4.2", "127.83.4.3"]);
+    let (a, b) = (all.devices[0].open().expect("a device"), all.devices[1].open().expect("a device"));
+    let names = folder.update().expect("written").clone();
+    assert!(names.iter().eq(["rnic0_127.83.4.1", "rnic1_127.83.4.2"]), "{names:?}");
+    let read = |device: &str, file: &str| {
+        let path = root.join("class/infiniband").join(device).join("ports/1").join(file);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    assert_eq!(read("rnic1_127.83.4.2", "state"), "4: ACTIVE\n");
+    assert_eq!(read("rnic1_127.83.4.2", "gids/0"), "0000:0000:0000:0000:0000:ffff:7f53:0402\n");
+    let (left, right) = RcEnd::pair(&a, &b).expect("a pair");
+    let (source, target) = (left.register(&[7; 20_000]), right.register_remote(20_000));
+    let (source, target) = (source.expect("memory"), target.expect("memory"));
+    left.qp.write(1, source.all(), target.remote(0)).expect("posted");
+    assert_eq!(left.wait().expect("a completion").status, WcStatus::Success);
+    drop((left, right, source, target, b));
+    let names = folder.update().expect("written").clone();
+    assert!(names.iter().eq(["rnic0_127.83.4.1"]), "{names:?}");
+    drop(a);
+    folder.remove().expect("removed");
+    assert!(!root.exists());
+    fs::create_dir_all(root.join("kernel")).expect("a folder");
+    let foreign = SysFolder::new(&root, &run_dir).expect_err("somebody else's");
+    assert_eq!(foreign.kind(), ErrorKind::DirectoryNotEmpty, "{foreign}");
+    fs::remove_dir_all(&place).expect("the folder");
+}

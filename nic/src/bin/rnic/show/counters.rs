@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// The folder in which programs publish counters and queue pairs.
-pub(super) fn run_dir() -> PathBuf {
+pub(crate) fn run_dir() -> PathBuf {
     let set = std::env::var_os(Variable::RunDir.name()).filter(|dir| !dir.is_empty());
     set.map_or_else(default_run_dir, PathBuf::from)
 }

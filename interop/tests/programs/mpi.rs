@@ -1,0 +1,68 @@
+//! Open MPI and MPICH: four ranks of a program that checks what it reduces, exchanges, and reads and writes in one
+//! another's memory. Both go over UCX, and each rank has a device of its own.
+
+use crate::lab::{self, Folder, LIMIT, Running, has};
+use std::path::Path;
+use std::process::Command;
+
+/// An implementation: its compiler, and its launcher with options.
+struct Mpi {
+    compiler: &'static str,
+    launcher: &'static str,
+    options: &'static [&'static str],
+}
+
+const OPEN_MPI: Mpi = Mpi {
+    compiler: "mpicc.openmpi",
+    launcher: "mpirun.openmpi",
+    // It refuses to run as root, or more ranks than there are processors. Without a word about it, it may take other
+    // ways than UCX.
+    options: &["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx", "--mca", "osc", "ucx"],
+};
+
+const MPICH: Mpi = Mpi { compiler: "mpicc.mpich", launcher: "mpirun.mpich", options: &[] };
+
+const RANKS: usize = 4;
+
+/// Payload that the ranks of one round exchange at the least: each sends half of its longest message to the others in an
+/// allreduce and three quarters in an alltoall, and puts and gets the whole.
+const LEAST: u64 = RANKS as u64 * 3 * (1 << 20);
+
+/// Builds the program and runs its ranks over each of UCX's transports for verbs.
+fn ranks_agree(mpi: &Mpi) {
+    if !has(mpi.compiler) || !has(mpi.launcher) {
+        return;
+    }
+    let folder = Folder::new();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/c/ranks.c");
+    let program = folder.path().join("ranks");
+    let mut compile = Command::new(mpi.compiler);
+    compile.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&program).arg(source);
+    let built = compile.output().expect("a compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let _alone = lab::alone();
+    for transports in ["rc_v,self", "ud_v,self"] {
+        let folder = Folder::new();
+        let mut command = lab::run(&folder, &[], mpi.launcher);
+        // On one host UCX would take shared memory.
+        command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "rnic0:1");
+        command.args(mpi.options).args(["-n", &RANKS.to_string()]).arg(&program);
+        let ended = Running::start(&folder, &mut command).wait(LIMIT);
+        let says = format!("{RANKS} ranks, 0 failures");
+        let agree = ended.text.lines().any(|line| line == says);
+        assert!(ended.fault().is_none() && agree, "{transports}: {:?}\n{}", ended.fault(), ended.text);
+        let (sent, devices) = lab::counted(&folder, "tx_bytes");
+        assert!(sent > LEAST && devices >= RANKS, "{transports}: {devices} devices sent {sent} bytes");
+        println!("{} over {transports}: {devices} devices sent {sent} bytes", mpi.launcher);
+    }
+}
+
+#[test]
+fn four_ranks_of_open_mpi_agree() {
+    ranks_agree(&OPEN_MPI);
+}
+
+#[test]
+fn four_ranks_of_mpich_agree() {
+    ranks_agree(&MPICH);
+}

@@ -1,0 +1,133 @@
+//! Tools that look at devices from outside: those of infiniband-diags, and Prometheus' node_exporter.
+
+use crate::lab::{self, Folder, LIMIT, Running, built, has, rnic};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The value behind a name and a colon.
+fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':').map(str::trim))
+}
+
+#[test]
+fn ibstat_tells_of_the_port() {
+    if !has("ibstat") {
+        return;
+    }
+    let folder = Folder::new();
+    let options = ["--addr", "127.90.5.1", "--device-name", "mlx5_0"];
+    let ended = Running::start(&folder, &mut lab::run(&folder, &options, "ibstat")).wait(LIMIT);
+    assert_eq!(ended.fault(), None, "{}", ended.text);
+    assert!(ended.text.starts_with("CA 'mlx5_0'"), "{}", ended.text);
+    for (name, expected) in [
+        ("Number of ports", "1"),
+        ("Node GUID", "0x504e7ffffe5a0501"),
+        ("State", "Active"),
+        ("Physical state", "LinkUp"),
+        ("Rate", "100"),
+        ("Link layer", "Ethernet"),
+    ] {
+        assert_eq!(value(&ended.text, name), Some(expected), "{name} in:\n{}", ended.text);
+    }
+}
+
+/// Programs name a device; what they are told and where they look agree, and so does `rnic show`.
+#[test]
+fn devices_have_the_names_that_they_are_given() {
+    if !has("ibv_rc_pingpong") {
+        return;
+    }
+    let folder = Folder::new();
+    let options = ["--addr", "127.90.5.2,127.90.5.3", "--device-name", "mlx5_%d"];
+    let ends = lab::meet(&folder, [&(), &()], |port, ()| {
+        let mut command =
+            lab::run(&folder, &["--addr", "127.90.5.4,127.90.5.5", "--devices", "1"], "ibv_rc_pingpong");
+        command.env("RNIC_DEVICE_NAME", "mlx5_7").args(["-d", "mlx5_7", "-g", "3", "-p", port]);
+        command
+    });
+    assert_eq!(lab::faults(&ends, |_, _| None), None);
+    let listed =
+        Running::start(&folder, lab::run(&folder, &options, "ls").arg("/sys/class/infiniband")).wait(LIMIT);
+    assert_eq!((listed.fault(), &*listed.text), (None, "mlx5_0\nmlx5_1\n"));
+    let shown = rnic(&folder).args(["show", "gid", "--json"]).args(options).output().expect("rnic").stdout;
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown).expect("JSON");
+    let names: Vec<_> = rows.iter().map(|row| (&row["ifname"], &row["address"])).collect();
+    assert_eq!(names, [(&"mlx5_0".into(), &"127.90.5.2".into()), (&"mlx5_1".into(), &"127.90.5.3".into())]);
+}
+
+/// Without options the two agree as well: the device of a program has the first free address of loopback.
+#[test]
+fn show_names_the_device_that_a_program_would_get() {
+    if !has("ibv_devinfo") {
+        return;
+    }
+    // Another program may take the address in between.
+    let _alone = lab::alone();
+    let folder = Folder::new();
+    let shown = rnic(&folder).args(["show", "link", "--json"]).output().expect("rnic").stdout;
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown).expect("JSON");
+    let named: Vec<_> = rows.iter().filter(|row| !row["ifname"].is_null()).collect();
+    let [device] = named.as_slice() else { panic!("one device has a name, not {named:?}") };
+    assert_eq!((&device["ifname"], &device["port_state"]), (&"rnic0".into(), &"free".into()));
+    let address = device["address"].as_str().expect("an address");
+    let ended = Running::start(&folder, lab::run(&folder, &[], "ibv_devinfo").arg("-v")).wait(LIMIT);
+    assert!(ended.text.contains(&format!("::ffff:{address}, RoCE v2")), "{address} in {}", ended.text);
+}
+
+/// What a server of HTTP answers to a request for `/metrics`; `None` while nobody listens.
+fn metrics(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// node_exporter is a program in Go, whose system calls nobody sees: it is pointed to a folder.
+#[test]
+fn node_exporter_reads_the_counters_of_running_programs() {
+    if !has("prometheus-node-exporter") || !has("ib_write_bw") {
+        return;
+    }
+    let _alone = lab::alone();
+    let folder = Folder::new();
+    let sys = folder.path().join("sys");
+    let mut sysfs = Command::new(built().join("rnic"));
+    sysfs.env("RNIC_RUN_DIR", folder.path().join("run")).arg("sysfs").arg(&sys);
+    let sysfs = Running::start(&folder, &mut sysfs);
+    let port = lab::free_port();
+    let mut exporter = Command::new("prometheus-node-exporter");
+    exporter.args(["--collector.disable-defaults", "--collector.infiniband"]);
+    exporter.arg(format!("--path.sysfs={}", sys.display()));
+    exporter.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+    let mut exporter = Running::start(&folder, &mut exporter);
+    let meeting = lab::free_port().to_string();
+    let bandwidth = |address: &str, peer: &[&str]| {
+        let mut command = lab::run(&folder, &["--addr", address], "ib_write_bw");
+        command.args(["-F", "-D", "4", "-p", &meeting]).args(peer);
+        Running::start(&folder, &mut command)
+    };
+    let server = bandwidth("127.90.6.1", &[]);
+    std::thread::sleep(Duration::from_millis(500));
+    let mut client = bandwidth("127.90.6.2", &["127.0.0.1"]);
+    let name = "node_infiniband_port_data_transmitted_bytes_total{device=\"rnic0_127.90.6.2\",port=\"1\"} ";
+    let start = Instant::now();
+    let sent = loop {
+        let text = metrics(port).unwrap_or_default();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.parse::<f64>().ok());
+        if let Some(sent) = value.filter(|sent| *sent > 1e6) {
+            break sent;
+        }
+        assert!(!client.has_ended() && start.elapsed() < LIMIT, "never counted: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    println!("{sent} bytes by then");
+    let ends = [server.wait(LIMIT), client.wait(LIMIT)];
+    assert_eq!(lab::faults(&ends, |_, _| None), None);
+    exporter.kill();
+    sysfs.terminate();
+    let ended = sysfs.wait(LIMIT);
+    assert_eq!((ended.fault(), sys.exists()), (None, false), "{}", ended.text);
+}

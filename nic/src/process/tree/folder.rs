@@ -1,0 +1,120 @@
+//! The devices of all programs as real files, for programs that are not led to a tree of their own.
+
+use super::content;
+use super::view::View;
+use super::write;
+use crate::DeviceConfig;
+use crate::process::run_dir::make_locked;
+use crate::process::{GidLayout, HostAddress, NamedDevice, Published, node_guid, published};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// Tells a folder of ours from others. Its lock tells that somebody keeps the files up to date.
+const MARK: &str = ".rnic-sysfs";
+
+/// A folder that stands for `/sys`: below `class/infiniband` in it are the devices that programs have open at this moment,
+/// with the files and counters that the kernel would have there.
+///
+/// `rnic run` leads a program's calls of the C library to such files. A program that makes its system calls itself, as
+/// those in Go do, has to be pointed to this folder instead: `prometheus-node-exporter --path.sysfs=FOLDER`. It can
+/// also be mounted at `/sys/class/infiniband` of a container.
+///
+/// Devices of different programs may have the same name, but never the same address, so a device is called by both here:
+/// `rnic0_127.0.0.1`. That does not change while it is open, as labels of a time series must not.
+#[derive(Debug)]
+pub struct SysFolder {
+    root: PathBuf,
+    run_dir: PathBuf,
+    shown: BTreeSet<String>,
+    _mark: File,
+}
+
+impl SysFolder {
+    /// Takes a folder that does not exist, is empty, or was used for this before, for the devices of programs that
+    /// publish their counters in `run_dir`.
+    ///
+    /// # Errors
+    /// There is something else in it, another process keeps it, or it cannot be written.
+    pub fn new(root: &Path, run_dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        let mark = root.join(MARK);
+        if let Ok(file) = File::open(&mark) {
+            file.try_lock().map_err(|_| {
+                io::Error::new(ErrorKind::ResourceBusy, "another `rnic sysfs` keeps the files in it")
+            })?;
+            remove_class(root)?;
+            fs::remove_file(&mark)?;
+        }
+        if fs::read_dir(root)?.next().is_some() {
+            return Err(io::Error::new(ErrorKind::DirectoryNotEmpty, "it is not empty"));
+        }
+        let mark = make_locked(root, MARK)?;
+        // Programs that find no such folder take it that the host has no RDMA at all.
+        fs::create_dir_all(root.join("class/infiniband"))?;
+        let (root, run_dir) = (root.to_owned(), run_dir.to_owned());
+        Ok(Self { root, run_dir, shown: BTreeSet::new(), _mark: mark })
+    }
+
+    /// Brings the files up to date; returns the names of the devices.
+    ///
+    /// # Errors
+    /// The run folder cannot be read, or a file not be written.
+    pub fn update(&mut self) -> io::Result<&BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for (number, one) in published(&self.run_dir)?.iter().filter(|one| one.running).enumerate() {
+            let mut device = device(one, &self.run_dir);
+            if names.contains(&device.name) {
+                // Programs in different network namespaces that share a run folder.
+                device.name = format!("{}_{}", device.name, one.pid);
+            }
+            let view = View::new(&device, GidLayout::default());
+            for (file, text) in content::fixed(&view, number).into_iter().chain(content::live(&view)) {
+                if let Some(below) = file.strip_prefix("sys/").filter(|below| below.starts_with(DEVICES)) {
+                    write(&self.root.join(below), &text)?;
+                }
+            }
+            names.insert(device.name);
+        }
+        for gone in self.shown.difference(&names) {
+            fs::remove_dir_all(self.root.join(DEVICES).join(gone))?;
+        }
+        self.shown = names;
+        Ok(&self.shown)
+    }
+
+    /// Removes the files, and the folder if there is nothing else in it.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn remove(self) -> io::Result<()> {
+        remove_class(&self.root)?;
+        fs::remove_file(self.root.join(MARK))?;
+        match fs::remove_dir(&self.root) {
+            Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where devices are.
+const DEVICES: &str = "class/infiniband/";
+
+fn remove_class(root: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(root.join("class")) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A device that another program has open.
+fn device(one: &Published, run_dir: &Path) -> NamedDevice {
+    NamedDevice {
+        name: format!("{}_{}", one.device, one.address),
+        addresses: vec![HostAddress::from(one.address)],
+        config: DeviceConfig::at(one.address),
+        guid: node_guid(Some(one.address), one.pid, 0),
+        run_dir: Some(run_dir.to_owned()),
+    }
+}
