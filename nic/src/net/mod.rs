@@ -48,5 +48,6 @@ pub use socket::{
     Capabilities, DEFAULT_HOP_LIMIT, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket,
     SOURCE_PORTS, Sent, SocketConfig, Way,
 };
+pub(crate) use sys::namespace_cookie;
 pub use tally::SocketCounters;
 pub(crate) use watch::{HostState, HostWatch};

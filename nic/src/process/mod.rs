@@ -31,7 +31,7 @@ mod tree;
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
 pub(crate) use publish::Publication;
-pub use publish::{Published, published};
+pub use publish::{NetNamespace, Published, published};
 pub use run_dir::default_run_dir;
 pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
 pub use speed::{PortSpeed, speed};
