@@ -46,6 +46,10 @@ pub struct DeviceConfig {
     pub mtu: Option<Mtu>,
     /// Whether to send and receive several packets in one system call where the kernel can. `None` means yes.
     pub offload: Option<bool>,
+    /// Whether to send several packets in one system call (UDP GSO) where the kernel can. `None` means as
+    /// [`offload`](Self::offload) says. Without it a capture on the interface shows each packet by itself, at the price of
+    /// a system call for each.
+    pub gso: Option<bool>,
     /// How many UDP source ports to send from; more spread flows over equal-cost paths. `None` means 4.
     pub source_ports: Option<usize>,
     /// Bytes of receive buffer to ask the kernel for.
@@ -80,6 +84,7 @@ impl Default for DeviceConfig {
             scope_id: 0,
             mtu: None,
             offload: None,
+            gso: None,
             source_ports: None,
             recv_buffer: None,
             peer_window: None,
@@ -303,7 +308,7 @@ impl Device {
         let mut socket = SocketConfig::new(ip);
         socket.scope_id = config.scope_id;
         let offload = config.offload.unwrap_or(true);
-        (socket.gso, socket.gro) = (offload, offload);
+        (socket.gso, socket.gro) = (config.gso.unwrap_or(offload), offload);
         socket.source_ports = config.source_ports.unwrap_or(socket.source_ports);
         socket.recv_buffer = config.recv_buffer.unwrap_or(socket.recv_buffer);
         let socket = match config.address {

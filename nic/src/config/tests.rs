@@ -13,6 +13,7 @@ fn a_file_says_all_that_a_program_can() {
         scope_id = 3
         mtu = 2048
         offload = false
+        gso = true
         source_ports = 2
         recv_buffer = 1000000
         peer_window = 50000
@@ -31,6 +32,7 @@ fn a_file_says_all_that_a_program_can() {
     )
     .expect("in order");
     assert_eq!(config.address, Some(IpAddr::from([127, 0, 0, 9])));
+    assert_eq!(config.gso, Some(true));
     assert_eq!((config.scope_id, config.mtu, config.offload), (3, Some(Mtu::B2048), Some(false)));
     assert_eq!((config.source_ports, config.recv_buffer), (Some(2), Some(1_000_000)));
     assert_eq!((config.peer_window, config.unacked_rate), (Some(50_000), Some(7)));

@@ -5,6 +5,7 @@ use crate::config::ConfigError;
 use crate::link::LinkConfigError;
 use crate::link::faults::ParseError;
 use cc::SettingError;
+use std::net::IpAddr;
 
 /// A variable whose value cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,30 @@ pub enum EnvFault {
         value: String,
         /// What would do.
         wanted: String,
+    },
+    /// A name that stands for no address.
+    #[error(
+        "`{name}` is neither an IP address, nor an interface of this host, nor a known host name: {reason}"
+    )]
+    UnknownHost {
+        /// The name.
+        name: String,
+        /// What the resolver says.
+        reason: String,
+    },
+    /// The name of another host.
+    #[error("`{name}` is {}: not an address of this host", list(addresses))]
+    Elsewhere {
+        /// The name.
+        name: String,
+        /// Its addresses.
+        addresses: Vec<IpAddr>,
+    },
+    /// An interface that cannot be used yet.
+    #[error("the interface `{interface}` has no IP address")]
+    NoAddress {
+        /// The interface.
+        interface: String,
     },
     /// Not every device would have an address.
     #[error(
@@ -64,4 +89,8 @@ impl EnvFault {
     pub(super) fn malformed(value: &str, wanted: impl Into<String>) -> Self {
         Self::Malformed { value: value.to_owned(), wanted: wanted.into() }
     }
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
 }

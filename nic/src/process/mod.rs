@@ -6,7 +6,7 @@
 //! | variable | what it says |
 //! |---|---|
 //! | `RNIC_CONFIG` | a configuration file (TOML), as [`DeviceConfig::load`] reads it; the other variables come before it |
-//! | `RNIC_ADDR` | addresses of this host, with commas between; an IPv6 link-local one has its interface behind it, `fe80::1%eth0` |
+//! | `RNIC_ADDR` | addresses or interfaces of this host, with commas between (see [`HostAddress`]); an IPv6 link-local address has its interface behind it, `fe80::1%eth0` |
 //! | `RNIC_DEVICES` | how many devices there are, 1 to 16 |
 //! | `RNIC_MTU` | the largest path MTU, in bytes |
 //! | `RNIC_LINK` | the link, in the words of [`LinkConfig::apply`](crate::link::LinkConfig::apply) |
@@ -16,10 +16,12 @@
 //! | `RNIC_CAPTURE` | a pcapng file; `%p` in its name becomes the process ID, `%d` the device, `%%` a percent sign |
 //! | `RNIC_GID_TABLE` | `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
 //! | `RNIC_RUN_DIR` | a folder for what others may look at while the program runs: see [`published`] |
+//! | `RNIC_GSO` | `0` has every packet leave by itself, so that captures on an interface show packets, not segmentation-offloaded trains; `1` is the default |
 //!
 //! An empty variable counts as one that is not set. Without any there is one device, `rnic0`, as
 //! [`DeviceConfig::default`] has it: at the first free loopback address.
 
+mod address;
 mod error;
 mod gids;
 mod publish;
@@ -28,12 +30,13 @@ mod settings;
 mod speed;
 mod tree;
 
+pub use address::HostAddress;
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
 pub(crate) use publish::Publication;
 pub use publish::{NetNamespace, Published, published};
 pub use run_dir::default_run_dir;
-pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
+pub use settings::{MAX_DEVICES, Settings, Variable};
 pub use speed::{PortSpeed, speed};
 
 use crate::device::DeviceInner;
@@ -77,6 +80,7 @@ impl ProcessConfig {
     ///
     /// # Errors
     /// Names the variable whose value cannot be used, and says what it takes.
+    #[doc(alias = "ibv_get_device_list")]
     pub fn from_env() -> std::result::Result<Self, EnvError> {
         Settings::from_env()?.process()
     }

@@ -1,16 +1,13 @@
 //! The variables, and what they come to.
 
-use super::{EnvError, EnvFault, GidLayout, NamedDevice, ProcessConfig, node_guid};
+use super::{EnvError, EnvFault, GidLayout, HostAddress, NamedDevice, ProcessConfig, node_guid};
 use crate::DeviceConfig;
 use crate::link::LinkConfigError;
 use crate::link::faults::FaultRule;
 use cc::Algorithm;
 use qp::Mtu;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 /// The most devices of a process. Each takes a thread and five sockets.
 pub const MAX_DEVICES: usize = 16;
@@ -40,11 +37,13 @@ pub enum Variable {
     GidTable,
     /// `RNIC_RUN_DIR`: a folder for what others may look at.
     RunDir,
+    /// `RNIC_GSO`: whether packets may leave in segmentation-offloaded trains.
+    Gso,
 }
 
 impl Variable {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Config,
         Self::Addr,
         Self::Devices,
@@ -56,6 +55,7 @@ impl Variable {
         Self::Capture,
         Self::GidTable,
         Self::RunDir,
+        Self::Gso,
     ];
 
     /// Its name.
@@ -73,50 +73,8 @@ impl Variable {
             Self::Capture => "RNIC_CAPTURE",
             Self::GidTable => "RNIC_GID_TABLE",
             Self::RunDir => "RNIC_RUN_DIR",
+            Self::Gso => "RNIC_GSO",
         }
-    }
-}
-
-/// An address of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostAddress {
-    /// The address.
-    pub ip: IpAddr,
-    /// The number of the interface, for IPv6 link-local addresses; otherwise 0.
-    pub scope_id: u32,
-}
-
-impl From<IpAddr> for HostAddress {
-    fn from(ip: IpAddr) -> Self {
-        Self { ip, scope_id: 0 }
-    }
-}
-
-impl fmt::Display for HostAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.scope_id {
-            0 => self.ip.fmt(f),
-            scope => write!(f, "{}%{scope}", self.ip),
-        }
-    }
-}
-
-impl FromStr for HostAddress {
-    type Err = EnvFault;
-
-    fn from_str(text: &str) -> Result<Self, EnvFault> {
-        let wrong = |wanted: &str| EnvFault::malformed(text, wanted);
-        let Some((ip, interface)) = text.split_once('%') else {
-            let ip = text.parse().map_err(|_| wrong("an IPv4 or IPv6 address of this host"))?;
-            return Ok(Self { ip, scope_id: 0 });
-        };
-        let ip: Ipv6Addr = ip.parse().map_err(|_| wrong("an IPv6 address before the interface"))?;
-        let by_name = || nix::net::if_::if_nametoindex(interface).ok();
-        let scope_id = interface.parse().ok().or_else(by_name);
-        Ok(Self {
-            ip: ip.into(),
-            scope_id: scope_id.ok_or_else(|| wrong("an interface of this host behind the `%`"))?,
-        })
     }
 }
 
@@ -146,6 +104,8 @@ pub struct Settings {
     pub gid_table: Option<GidLayout>,
     /// The folder for what others may look at.
     pub run_dir: Option<PathBuf>,
+    /// Whether packets may leave in segmentation-offloaded trains: see [`DeviceConfig::gso`].
+    pub gso: Option<bool>,
 }
 
 impl Settings {
@@ -200,10 +160,7 @@ impl Settings {
         }
         let wrong = |wanted: String| EnvFault::malformed(text, wanted);
         match variable {
-            Variable::Addr => {
-                let all = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-                self.addresses = all.map(str::parse).collect::<Result<_, _>>()?;
-            }
+            Variable::Addr => self.addresses = addresses(text, str::parse)?,
             Variable::Devices => {
                 let count = text.parse().ok().filter(|count| (1..=MAX_DEVICES).contains(count));
                 let wanted = || wrong(format!("a number from 1 to {MAX_DEVICES}"));
@@ -233,8 +190,34 @@ impl Settings {
                 let wanted = || wrong("`compact`, `mlx5` or `rxe`".to_owned());
                 self.gid_table = Some(*layout.ok_or_else(wanted)?);
             }
+            Variable::Gso => {
+                let on = match text {
+                    "0" | "off" => false,
+                    "1" | "on" => true,
+                    _ => return Err(wrong("`1` or `on`, or `0` or `off`,".to_owned())),
+                };
+                self.gso = Some(on);
+            }
             // Paths need not be text.
             Variable::Config | Variable::Capture | Variable::RunDir => {}
+        }
+        Ok(())
+    }
+
+    /// Sets the addresses of the devices from a list with commas, in which host names may stand too
+    /// ([`HostAddress::look_up`]); an empty list leaves them as they are. The variable takes no host names, so that no
+    /// program waits for a name server when it lists its devices.
+    ///
+    /// # Errors
+    /// Names the entry that is not an address of this host.
+    pub fn look_up_addresses(&mut self, list: &OsStr) -> Result<(), EnvError> {
+        let found = match list.to_str() {
+            Some(text) => addresses(text, HostAddress::look_up),
+            None => Err(EnvFault::NotUtf8),
+        };
+        let found = found.map_err(|fault| EnvError { variable: Variable::Addr, fault })?;
+        if !found.is_empty() {
+            self.addresses = found;
         }
         Ok(())
     }
@@ -263,6 +246,7 @@ impl Settings {
             Variable::Capture => path(self.capture.as_ref()),
             Variable::GidTable => text(self.gid_table.as_ref()),
             Variable::RunDir => path(self.run_dir.as_ref()),
+            Variable::Gso => text(self.gso.map(u8::from).as_ref()),
         };
         let all = Variable::ALL.into_iter().map(|variable| (variable, value(variable)));
         all.filter(|(_, value)| !value.is_empty()).collect()
@@ -324,6 +308,7 @@ impl Settings {
         }
         config.fault_seed = self.seed.unwrap_or(config.fault_seed);
         config.capture = self.capture.clone().or(config.capture);
+        config.gso = self.gso.or(config.gso);
         let together = config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096));
         together.map_err(|error| EnvError { variable: self.at_fault(&error), fault: link(error) })?;
         Ok(config)
@@ -361,6 +346,14 @@ impl Settings {
             _ => Variable::Mtu,
         }
     }
+}
+
+/// The addresses of a list with commas.
+fn addresses(
+    text: &str,
+    read: impl Fn(&str) -> Result<HostAddress, EnvFault>,
+) -> Result<Vec<HostAddress>, EnvFault> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(read).collect()
 }
 
 /// The rules of a list, each of which must be one.

@@ -37,6 +37,7 @@ fn every_variable_says_its_part() {
         (Variable::Capture, "/x/%d-%%.pcapng"),
         (Variable::GidTable, "rxe"),
         (Variable::RunDir, "/run/here"),
+        (Variable::Gso, "off"),
     ])
     .expect("in order");
     let config = &process.devices[0].config;
@@ -44,6 +45,7 @@ fn every_variable_says_its_part() {
     assert_eq!(Ok(&config.link), "rate=5Gb/s".parse().as_ref());
     assert_eq!(Ok(&config.cc), "dcqcn:preset=laptop".parse().as_ref());
     assert_eq!(config.faults, ["tx data psn=#3 drop", "rx ack delay 1ms", "tx nak drop"]);
+    assert_eq!(config.gso, Some(false));
     assert_eq!((config.fault_seed, &config.capture), (77, &Some("/x/rnic0-%.pcapng".into())));
     assert_eq!((process.gid_table, process.run_dir), (GidLayout::Rxe, Some("/run/here".into())));
 }
@@ -62,6 +64,7 @@ fn what_is_set_for_a_process_is_what_it_reads() {
         (Variable::Capture, "/x/%p.pcapng"),
         (Variable::GidTable, "mlx5"),
         (Variable::RunDir, "/run/here"),
+        (Variable::Gso, "0"),
     ];
     let settings = settings(&all).expect("in order");
     let vars = settings.vars();
@@ -134,6 +137,7 @@ fn errors_name_the_variable_and_what_is_allowed() {
     for (variable, value, says) in [
         (Variable::Config, "/nowhere/at.toml", "/nowhere/at.toml"),
         (Variable::Addr, "127.0.0.1,host", "`host`: an IPv4 or IPv6 address"),
+        (Variable::Gso, "yes", "`0` or `off`"),
         (Variable::Addr, "127.0.0.1%lo", "IPv6"),
         (Variable::Addr, "fe80::1%no-such-0", "interface"),
         (Variable::Devices, "0", "1 to 16"),

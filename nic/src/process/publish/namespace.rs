@@ -24,7 +24,10 @@ impl NetNamespace {
     /// The namespace of the calling thread.
     #[must_use]
     pub fn current() -> Self {
-        Self { inode: stat(OWN).map_or(0, |stat| stat.st_ino), cookie: crate::net::namespace_cookie().unwrap_or(0) }
+        Self {
+            inode: stat(OWN).map_or(0, |stat| stat.st_ino),
+            cookie: crate::net::namespace_cookie().unwrap_or(0),
+        }
     }
 }
 

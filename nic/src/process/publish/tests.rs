@@ -145,7 +145,9 @@ fn only_whole_files_of_ours_are_read() {
     for cut in 0..text.len() - 1 {
         assert_eq!(Published::parse(&text[..cut]), None, "{cut}");
     }
-    for (from, to) in [("12", "x"), ("::1", "host"), ("pid 7", "pid -7"), ("counters 2", "counters 9"), ("40.3", "x")] {
+    for (from, to) in
+        [("12", "x"), ("::1", "host"), ("pid 7", "pid -7"), ("counters 2", "counters 9"), ("40.3", "x")]
+    {
         assert_eq!(Published::parse(&text.replace(from, to)), None, "{to}");
     }
 }

@@ -11,6 +11,7 @@ use super::stream::Sent;
 use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
 use crate::setup::Setup;
 use rnic::Device;
+use rnic::process::HostAddress;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -41,10 +42,10 @@ pub(super) struct Args {
     /// Address of the server.
     #[arg(value_name = "SERVER_IP")]
     server: IpAddr,
-    /// The address to measure from; without it, that of the configuration file, the one that routes to the server, or a free one of 127.0.0.1,
-    /// 127.0.0.2, ...
-    #[arg(long, value_name = "IP")]
-    bind: Option<IpAddr>,
+    /// The address to measure from, or an interface or name of this host; without it, that of the configuration file, the
+    /// one that routes to the server, or a free one of 127.0.0.1, 127.0.0.2, ...
+    #[arg(long, value_name = "ADDRESS", value_parser = HostAddress::look_up)]
+    bind: Option<HostAddress>,
     /// TCP port of the server.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     control_port: u16,
@@ -155,7 +156,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (mut control, local) = reach(SocketAddr::new(args.server, args.control_port))?;
     // On loopback, where every process has an address of its own, the route says nothing.
     let routed = (!args.server.is_loopback()).then_some(local);
-    config.address = args.bind.or(config.address).or(routed);
+    if let Some(HostAddress { ip, scope_id }) = args.bind {
+        (config.address, config.scope_id) = (Some(ip), scope_id);
+    }
+    config.address = config.address.or(routed);
     config.faults.extend(args.fault.iter().cloned());
     let device = Device::open(&config)?;
     let tracing = args.trace.start(&device, &config, params.title())?;
