@@ -22,13 +22,15 @@
 //! # Ok::<(), rnic::Error>(())
 //! ```
 //!
-//! It is drawn from what *one* port sees: a packet that is lost behind the port is an arrow that arrives, as it is for
-//! the sender. In virtual time the same program gives the same text, but for ICRCs of packets that carry addresses of
-//! registered memory ([`Style::icrc_values`]).
+//! A ladder shows what *one* port sees: a packet that is lost behind the port is an arrow that arrives, as it is for the
+//! sender. In virtual time the same program gives the same text.
+//!
+//! [`Ladder::of_capture`] draws the packets of a capture file in the same way.
 
 mod mad;
-mod psn;
+pub(crate) mod psn;
 mod render;
+mod replay;
 #[cfg(test)]
 mod tests;
 
@@ -191,7 +193,10 @@ impl Book {
     fn take(&mut self, at: Instant, frame: &FrameRef<'_>) {
         let packet = Packet::parse(frame.bytes);
         // Also of packets without a place: the sequences go on.
-        let relative_psn = packet.as_ref().ok().and_then(|p| self.streams.place(frame.flow, p));
+        let (src, dst) = (frame.flow.src, frame.flow.dst);
+        let headers = packet.as_ref().map(Headers::of).map_err(|error| *error);
+        let place = headers.as_ref().map(|headers| self.streams.place(src, dst, headers));
+        let relative_psn = place.unwrap_or_default().relative_psn;
         if self.records.len() >= self.capacity {
             self.missed += 1;
             return;
@@ -200,7 +205,7 @@ impl Book {
         self.records.push(Record {
             at,
             direction: frame.direction,
-            peer: if frame.direction == Direction::Tx { frame.flow.dst } else { frame.flow.src },
+            peer: if frame.direction == Direction::Tx { dst } else { src },
             relative_psn,
             payload_len: packet.as_ref().map_or(0, |p| p.payload().len()),
             mad: packet.as_ref().ok().and_then(Packet::mad).map(|mad| Box::new(*mad)),
@@ -210,7 +215,7 @@ impl Book {
             ce: frame.tos & CE == CE,
             fate: frame.fate.clone(),
             notes: frame.notes.to_vec(),
-            content: packet.map(|p| Headers::of(&p)),
+            content: headers,
         });
     }
 }

@@ -68,6 +68,8 @@ impl Serialize for DecodedPacket {
             }
             Content::Fragment => map.serialize_entry("status", "fragment")?,
         }
+        map.serialize_entry("relative_psn", &self.relative_psn)?;
+        map.serialize_entry("src_qpn", &self.src_qpn.map(qp::Qpn::value))?;
         map.serialize_entry("icrc", &self.icrc)?;
         map.serialize_entry("comments", &self.comments)?;
         map.end()

@@ -7,10 +7,11 @@
 //! A capture holds whole IP headers, so the ICRC is checked exactly: with the identification, the flags and the
 //! fragment offset that the packet had. (A socket does not see them, see [`qp::wire::icrc`].)
 //!
-//! A capture of a segmentation-offloaded train, taken before the kernel cuts it up (always so on a loopback
-//! interface), shows one datagram that holds many packets. Where a datagram is no packet with a good ICRC, the
-//! [`Decoder`] looks for a segment size with which it is a train of packets that all are good, and then gives
-//! those one by one.
+//! A sender that uses segmentation offload hands the kernel a train of packets in one datagram, and a capture that is
+//! taken before the kernel cuts it up (on loopback and veth interfaces, and on the sending host) shows that datagram.
+//! Where a datagram is not one packet with a good ICRC, the [`Decoder`] looks for the segment size that makes a good packet
+//! of its beginning, and then gives the packets of the train one by one, each with its own ICRC and, over IPv4, its own
+//! identification: segment *i* gets that of the datagram plus *i*.
 //!
 //! Datagrams of connection management (the payload of packets to queue pair 1) are kept and read: the line of such a
 //! packet is that of its message, and the JSON form has all fields of it. So are hellos, and what rnic ports say to one
@@ -28,8 +29,10 @@ mod train;
 pub use control::Control;
 pub use json::Report;
 
+use crate::ladder::psn::{Place, Streams};
 use dissect::{Datagram, dissect};
 use file::{Record, Records};
+use qp::Qpn;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::{Headers, ICRC_LEN, Packet, WireError, icrc};
 use serde::Serialize;
@@ -46,19 +49,24 @@ pub enum CaptureError {
     /// The reader failed.
     #[error("cannot read the capture: {0}")]
     Io(#[source] io::Error),
-    /// The file starts with no magic number of a capture.
+    /// The file has no bytes at all.
+    #[error("the file is empty, without even the header of a capture")]
+    Empty,
+    /// The file does not start with the magic number of a capture.
     #[error("not a capture file: it starts with the magic number of neither pcap nor pcapng")]
     NotACapture,
-    /// The file ends too early.
-    #[error("the capture is cut off behind frame {frames}")]
+    /// The file ends in the middle of a frame or of its header.
+    #[error("the capture is cut off behind frame {frames}: the file ends after {bytes} bytes, inside {}", inside(*frames, *bytes))]
     CutOff {
-        /// How many whole frames there were.
+        /// The number of whole frames.
         frames: u64,
+        /// The length of the file in bytes.
+        bytes: u64,
     },
     /// The file breaks a rule of its format.
     #[error("the capture is damaged behind frame {frames}: {reason}")]
     Damaged {
-        /// How many whole frames there were.
+        /// The number of whole frames.
         frames: u64,
         /// Which rule.
         reason: String,
@@ -66,6 +74,14 @@ pub enum CaptureError {
     /// Frames of a kind in which no RoCEv2 packets can be found.
     #[error("link type {0} is not supported (Ethernet, raw IP, Linux cooked and BSD loopback are)")]
     UnsupportedLink(u32),
+}
+
+/// What the end of a file cuts.
+fn inside(frames: u64, bytes: u64) -> String {
+    if frames == 0 && bytes < file::PCAP_HEADER_LEN {
+        return "the header of the file".to_owned();
+    }
+    format!("frame {}", frames + 1)
 }
 
 /// Congestion marking of the IP header (RFC 3168).
@@ -160,7 +176,7 @@ impl fmt::Display for Content {
 pub struct DecodedPacket {
     /// Number of the frame in the capture, from 1, as other tools count.
     pub frame: u64,
-    /// Place in the train, from 0, where the frame held several packets.
+    /// Place in the train, from 0, if the frame held a segmentation-offloaded train of packets.
     pub segment: Option<u16>,
     /// When it was captured, since 1970-01-01 UTC.
     pub time: Duration,
@@ -176,7 +192,7 @@ pub struct DecodedPacket {
     pub tos: u8,
     /// Time to live of IPv4, hop limit of IPv6.
     pub ttl: u8,
-    /// IPv4 identification.
+    /// IPv4 identification; that of a segment of a train is the one that the kernel gives it.
     pub ip_id: Option<u16>,
     /// Length from the BTH to the ICRC in bytes.
     pub len: usize,
@@ -186,6 +202,12 @@ pub struct DecodedPacket {
     pub icrc: Option<IcrcCheck>,
     /// Comments on the packet; pcapng only.
     pub comments: Vec<String>,
+    /// Its PSN, counted from the first one that the capture has of its sequence. An answer counts in the sequence of the
+    /// requests that it answers. `None` where that is not known.
+    pub relative_psn: Option<i32>,
+    /// The queue pair that sent it: from the headers of a datagram, otherwise inferred from the packets before it, as far as
+    /// these tell.
+    pub src_qpn: Option<Qpn>,
 }
 
 impl DecodedPacket {
@@ -209,11 +231,15 @@ pub struct Summary {
     pub truncated: u64,
     /// Frames with something else.
     pub other_frames: u64,
+    /// Frames that held a segmentation-offloaded train and were split into its packets.
+    pub trains: u64,
 }
 
 impl Summary {
-    fn count(&mut self, packet: &DecodedPacket) {
+    /// Counts a packet.
+    pub fn add(&mut self, packet: &DecodedPacket) {
         self.packets += 1;
+        self.trains += u64::from(packet.segment == Some(0));
         self.bad_icrc += u64::from(packet.icrc.is_some_and(|icrc| !icrc.is_ok()));
         match packet.content {
             Content::Packet { .. } => {}
@@ -230,6 +256,7 @@ impl fmt::Display for Summary {
             (self.malformed, "malformed"),
             (self.truncated, "truncated"),
             (self.other_frames, "other frames skipped"),
+            (self.trains, "segmentation-offloaded frames split"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;
@@ -249,6 +276,7 @@ pub struct Decoder<R: Read> {
     summary: Summary,
     /// Packets of the current frame.
     pending: VecDeque<DecodedPacket>,
+    streams: Streams,
     failed: bool,
 }
 
@@ -263,6 +291,7 @@ impl<R: Read> Decoder<R> {
             frames: 0,
             summary: Summary::default(),
             pending: VecDeque::new(),
+            streams: Streams::default(),
             failed: false,
         })
     }
@@ -279,8 +308,12 @@ impl<R: Read> Iterator for Decoder<R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(packet) = self.pending.pop_front() {
-                self.summary.count(&packet);
+            if let Some(mut packet) = self.pending.pop_front() {
+                self.summary.add(&packet);
+                if let Content::Packet { headers, .. } = &packet.content {
+                    let place = self.streams.place(packet.src, packet.dst, headers);
+                    Place { relative_psn: packet.relative_psn, sender: packet.src_qpn } = place;
+                }
                 return Some(Ok(packet));
             }
             if self.failed {
@@ -320,31 +353,32 @@ fn decode(frame: u64, record: &Record<'_>, datagram: &Datagram<'_>, out: &mut Ve
         content: Content::Fragment,
         icrc: None,
         comments: record.comments.clone(),
+        relative_psn: None,
+        src_qpn: None,
     };
     if datagram.more_fragments() {
         out.push_back(whole);
-    } else if datagram.payload.len() < datagram.length {
-        let content = Content::Truncated { captured: datagram.payload.len(), length: datagram.length };
-        out.push_back(DecodedPacket { content, ..whole });
-    } else {
-        let (content, icrc) = read(datagram, datagram.ip_id.unwrap_or(0), datagram.payload);
-        let good = icrc.is_some_and(IcrcCheck::is_ok);
-        match if good { None } else { train::segment_size(datagram) } {
-            None => out.push_back(DecodedPacket { content, icrc, ..whole }),
-            Some(size) => {
-                for (index, bytes) in (0..).zip(datagram.payload.chunks(size)) {
-                    let (content, icrc) = read(datagram, train::identification(datagram, index), bytes);
-                    let segment = Some(index);
-                    out.push_back(DecodedPacket {
-                        segment,
-                        len: bytes.len(),
-                        content,
-                        icrc,
-                        ..whole.clone()
-                    });
-                }
-            }
-        }
+        return;
+    }
+    let truncated = |captured, length| Content::Truncated { captured, length };
+    let (content, icrc) = match datagram.payload.len() {
+        captured if captured < datagram.length => (truncated(captured, datagram.length), None),
+        _ => read(datagram, datagram.ip_id.unwrap_or(0), datagram.payload),
+    };
+    let good = icrc.is_some_and(IcrcCheck::is_ok);
+    let Some(size) = (if good { None } else { train::segment_size(datagram) }) else {
+        out.push_back(DecodedPacket { content, icrc, ..whole });
+        return;
+    };
+    for (index, start) in (0..).zip((0..datagram.length).step_by(size)) {
+        let len = size.min(datagram.length - start);
+        let rest = datagram.payload.get(start..).unwrap_or_default();
+        let (content, icrc) = match rest.get(..len) {
+            Some(bytes) => read(datagram, train::identification(datagram, index), bytes),
+            None => (truncated(rest.len(), len), None),
+        };
+        let ip_id = datagram.ip_id.map(|_| train::identification(datagram, index));
+        out.push_back(DecodedPacket { segment: Some(index), len, ip_id, content, icrc, ..whole.clone() });
     }
 }
 

@@ -28,8 +28,8 @@ pub enum PsnForm {
 pub struct Style {
     /// How PSNs are shown.
     pub psn: PsnForm,
-    /// Whether to show the ICRC itself besides the verdict. It covers addresses of registered memory, so that some
-    /// values differ from run to run even in virtual time.
+    /// Whether to show the ICRC itself besides the verdict. It covers addresses and keys of registered memory, so on real
+    /// sockets most values differ from run to run.
     pub icrc_values: bool,
     /// Whether to use the colours of a terminal (ECMA-48).
     pub color: bool,
@@ -354,7 +354,7 @@ fn acknowledged(aeth: AethFields) -> Vec<String> {
 }
 
 /// How the fault layer ends its note on a packet that it took away.
-const DROPPED: &str = ": dropped";
+pub(super) const DROPPED: &str = ": dropped";
 
 /// The words for a packet that was taken away.
 fn loss(record: &Record) -> Option<String> {
