@@ -9,6 +9,7 @@ use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
 use crate::port::{Clock, Io, Lane, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
+use crate::sim::AddressSpace;
 use crate::trace::{self, Sample};
 use crate::xrc::XrcDomain;
 use cc::{Algorithm, Pace};
@@ -123,12 +124,19 @@ pub(crate) struct DeviceInner {
     opened: Instant,
     /// Address handles that exist.
     pub(crate) ahs: AtomicU32,
+    /// Where memory that the device allocates is, as packets name it; `None` for where it really is.
+    addresses: Option<AddressSpace>,
 }
 
 impl DeviceInner {
     /// The engine's port, if this process opened it.
     pub(crate) fn port(&self) -> Result<&Arc<Port>> {
         if self.port.is_ours() { Ok(&self.port) } else { Err(Error::Forked) }
+    }
+
+    /// The first address of `len` bytes of fresh memory, as work requests and peers name it; `None` for that of the memory.
+    pub(crate) fn place(&self, len: usize) -> Option<u64> {
+        self.addresses.as_ref().map(|space| space.place(len))
     }
 
     /// Starts the background thread if it does not run yet.
@@ -354,8 +362,12 @@ impl Device {
     }
 
     pub(crate) fn around(name: String, port: Arc<Port>, fault_seed: u64) -> Self {
-        let opened = port.now();
-        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs: AtomicU32::new(0) }) }
+        let (opened, ahs) = (port.now(), AtomicU32::new(0));
+        let addresses = match &port.clock {
+            Clock::Real => None,
+            Clock::Virtual(_) => Some(AddressSpace::of(port.address)),
+        };
+        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs, addresses }) }
     }
 
     /// The name of the device.

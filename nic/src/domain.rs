@@ -65,7 +65,8 @@ impl ProtectionDomain {
         destroy_last(self.inner, "protection domain", by, |inner| Self { inner })
     }
 
-    /// Registers `len` bytes of fresh memory, all zero.
+    /// Registers `len` bytes of fresh memory, all zero. In virtual time its address follows from the order of registrations,
+    /// so that it is the same in every run; see [`sim`](crate::sim).
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the length or the rights.

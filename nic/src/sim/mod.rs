@@ -4,14 +4,21 @@
 //! moves only while somebody waits, from one event to the next, so a run is the same every time and a timeout of a
 //! second costs nothing.
 //!
+//! Captures of two runs of a program are equal byte for byte, as long as one thread posts the work and the devices
+//! allocate the memory ([`ProtectionDomain::register`](crate::ProtectionDomain::register)): such memory has virtual
+//! addresses that follow from the order of its registrations. Memory that the program lends keeps its own addresses, unless
+//! the program names others, and these differ from run to run.
+//!
 //! What goes wrong on purpose does so here as on the network: packets by [fault rules](crate::link::faults), a port with
 //! [`Device::inject_port_state`] and [`Device::inject_gid_state`], a whole device with [`Device::inject_device_fatal`].
 
+mod addresses;
 mod agenda;
 #[cfg(test)]
 mod tests;
 mod world;
 
+pub(crate) use addresses::AddressSpace;
 pub(crate) use world::World;
 
 use crate::device::{Device, pace};
