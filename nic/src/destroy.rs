@@ -1,6 +1,7 @@
 //! Destroying objects on purpose, with an answer.
 //!
-//! Whatever is dropped is destroyed as soon as nothing uses it any more. Who wants to know destroys it by name.
+//! An object that is dropped is destroyed as soon as nothing uses it any more. A program that wants to know whether that
+//! succeeded calls its `destroy` method.
 
 use crate::engine::ResourceError;
 use crate::error::Error;
@@ -23,7 +24,7 @@ impl<T> NotDestroyed<T> {
         Self { object, error: error.into() }
     }
 
-    /// `what` is used by so many of those.
+    /// `what` is still in use, by `users` of these.
     pub(crate) fn busy(object: T, what: &'static str, users: usize, by: &'static str) -> Self {
         Self::new(object, ResourceError::Busy { what, users, by })
     }

@@ -178,7 +178,7 @@ pub struct PortSample {
 pub struct QpSample {
     /// Its number.
     pub qpn: u32,
-    /// Who it talks to, if it is connected.
+    /// The peer, if it is connected.
     #[serde(skip_serializing_if = "is_default")]
     pub label: Option<String>,
     /// What congestion control allows, in bits a second.

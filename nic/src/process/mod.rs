@@ -70,6 +70,7 @@ pub struct NamedDevice {
     pub config: DeviceConfig,
     /// Its GUID, in the order of the network: the same from the first look at the device to its end, and of no other device
     /// on this host.
+    #[doc(alias = "ibv_get_device_guid")]
     pub guid: [u8; 8],
     /// Where its counters are published; `None` for nowhere.
     pub run_dir: Option<PathBuf>,

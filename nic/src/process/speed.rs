@@ -39,6 +39,7 @@ const UNLIMITED: PortSpeed = PortSpeed { width: 2, speed: 32, text: "100 Gb/sec 
 /// The speed of a port with a link of this rate: the slowest that Ethernet has and that is not slower, as far as there is
 /// one.
 #[must_use]
+#[doc(alias = "ibv_query_port_speed")]
 pub fn speed(rate: Option<Rate>) -> PortSpeed {
     let Some(rate) = rate else { return UNLIMITED };
     let found = SPEEDS.iter().find(|(gbps, _)| rate <= Rate::from_gbps(*gbps)).or(SPEEDS.last());

@@ -78,6 +78,24 @@ impl Default for DeviceSetup {
 }
 
 /// A network in virtual time.
+///
+/// ```
+/// use rnic::{RcEnd, WcStatus, sim::Net};
+/// use std::time::Duration;
+///
+/// let net = Net::with_seed(7);
+/// let (a, b) = (net.named_device("a"), net.named_device("b"));
+/// net.set_latency(Duration::from_micros(10));
+/// a.add_fault("tx data psn=#0 drop")?; // the first packet is lost
+/// let (left, right) = RcEnd::pair(&a, &b)?;
+/// let (source, target) = (left.register(b"hello")?, right.register_remote(5)?);
+/// left.qp.write(1, source.all(), target.remote(0))?;
+/// assert_eq!(left.wait()?.status, WcStatus::Success);
+/// // The acknowledgement timeout passed, in virtual time.
+/// assert!(net.elapsed() > Duration::from_millis(60));
+/// assert_eq!(left.qp.counters().retransmitted_pkts, 1);
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Net {
     world: Arc<World>,
