@@ -60,8 +60,8 @@ pub struct GidEntry {
 }
 
 impl Device {
-    /// The entries of the GID table: the port's address. The table is empty while the host does not have it; in a forked child
-    /// neither.
+    /// The entries of the GID table: the address of the port. The table is empty while the host does not have that address,
+    /// and in a forked child.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self) -> Vec<GidEntry> {
