@@ -1,4 +1,4 @@
-//! The two file formats, read as one sequence of frames.
+//! The two file formats, read as a sequence of frames.
 
 use super::CaptureError;
 use super::dissect::Link;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(super) struct Record<'a> {
     /// Since 1970-01-01 UTC.
     pub(super) time: Duration,
-    /// `None` where no IP packet can be found behind this link layer.
+    /// `None` if no IP packet can be found in this link layer.
     pub(super) link: Option<Link>,
     pub(super) data: Cow<'a, [u8]>,
     pub(super) comments: Vec<String>,
@@ -139,7 +139,7 @@ fn next_of_pcapng<'r, R: Read>(
     frames: u64,
     failed: impl Fn(PcapError) -> CaptureError,
 ) -> Option<Result<Record<'r>, CaptureError>> {
-    // Blocks are copied out of the reader's buffer, because a loop cannot return what it borrowed.
+    // Blocks are copied out of the reader's buffer, because a loop cannot return what it has borrowed.
     loop {
         let block = match reader.next_block()? {
             Ok(block) => block,
@@ -157,7 +157,7 @@ fn next_of_pcapng<'r, R: Read>(
                 return Some(record);
             }
             Block::SimplePacket(packet) => {
-                // Belongs to the first interface, has no time, and says its length but not its captured length.
+                // It belongs to the first interface, has no time, and gives its length but not its captured length.
                 let length = packet.original_len as usize;
                 let record = interfaces.first().map(|interface| Record {
                     time: Duration::ZERO,
@@ -174,11 +174,11 @@ fn next_of_pcapng<'r, R: Read>(
     }
 }
 
-/// What a pcapng file says about an interface.
+/// The description of an interface in a pcapng file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interface {
     link: Option<Link>,
-    /// Unit of time: 10 to the power of minus this; with the top bit set 2 to the power of minus the rest.
+    /// The unit of time: 10 to the power of minus this number or, if the top bit is set, 2 to the power of minus the rest.
     resolution: u8,
     /// Seconds to add to each time.
     offset: i64,
@@ -186,7 +186,7 @@ pub(super) struct Interface {
 
 impl Interface {
     fn new(description: &InterfaceDescriptionBlock<'_>) -> Self {
-        // Microseconds unless said otherwise.
+        // The default is microseconds.
         let mut interface = Self { link: Link::new(description.linktype), resolution: 6, offset: 0 };
         for option in &description.options {
             match option {
@@ -210,7 +210,7 @@ impl Interface {
         Record { time: self.time(packet.timestamp), link: self.link, data: packet.data, comments }
     }
 
-    /// The time of a packet. The library hands on the number of units as if they were nanoseconds.
+    /// The time of a packet. The library returns the number of units as if they were nanoseconds.
     fn time(self, units: Duration) -> Duration {
         /// Nanoseconds per second.
         const NANOS: u128 = 1_000_000_000;

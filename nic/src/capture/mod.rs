@@ -1,11 +1,11 @@
 //! Reading RoCEv2 packets from capture files.
 //!
 //! pcap and pcapng, with the link types Ethernet (also with VLAN tags), raw IP, Linux cooked (versions 1 and 2) and
-//! BSD loopback. A packet is RoCEv2 if it is a UDP datagram to port 4791 over IPv4 or IPv6; everything else is
-//! counted and skipped.
+//! BSD loopback. A packet is RoCEv2 if it is a UDP datagram to port 4791 over IPv4 or IPv6. Everything else is counted
+//! and skipped.
 //!
-//! A capture holds whole IP headers, so the ICRC is checked exactly: with the identification, the flags and the
-//! fragment offset that the packet had. (A socket does not see them, see [`qp::wire::icrc`].)
+//! A capture contains whole IP headers, so the ICRC is checked exactly, with the identification, flags and fragment offset
+//! of the packet. (A socket does not see these: [`qp::wire::icrc`].)
 //!
 //! A sender that uses segmentation offload hands the kernel a train of packets in one datagram, and a capture that is
 //! taken before the kernel cuts it up (on loopback and veth interfaces, and on the sending host) shows that datagram.
@@ -13,11 +13,11 @@
 //! of its beginning, and then gives the packets of the train one by one, each with its own ICRC and, over IPv4, its own
 //! identification: segment *i* gets that of the datagram plus *i*.
 //!
-//! Datagrams of connection management (the payload of packets to queue pair 1) are kept and read: the line of such a
-//! packet is that of its message, and the JSON form has all fields of it. So are hellos, and what rnic ports say to one
-//! another about credits and pauses.
+//! Datagrams of connection management (the payload of packets to queue pair 1) are kept and decoded: the line of such a
+//! packet shows its message, and the JSON form has all of its fields. The same holds for hellos, and for the messages of
+//! rnic ports about credits and pauses.
 //!
-//! IPv6 extension headers and obsolete pcapng packet blocks (type 2) are not understood; such packets count as other
+//! IPv6 extension headers and obsolete pcapng packet blocks (type 2) are not supported; such packets count as other
 //! traffic.
 
 mod control;
@@ -71,12 +71,12 @@ pub enum CaptureError {
         /// Which rule.
         reason: String,
     },
-    /// Frames of a kind in which no RoCEv2 packets can be found.
+    /// A link type in which RoCEv2 packets cannot be found.
     #[error("link type {0} is not supported (Ethernet, raw IP, Linux cooked and BSD loopback are)")]
     UnsupportedLink(u32),
 }
 
-/// What the end of a file cuts.
+/// The part of the file that its end cuts.
 fn inside(frames: u64, bytes: u64) -> String {
     if frames == 0 && bytes < file::PCAP_HEADER_LEN {
         return "the header of the file".to_owned();
@@ -88,13 +88,13 @@ fn inside(frames: u64, bytes: u64) -> String {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ecn {
-    /// The sender does not take part: a congested router drops.
+    /// The sender does not support ECN: a congested router drops.
     NotEct,
-    /// The sender takes part, codepoint 1.
+    /// The sender supports ECN, codepoint 1.
     Ect1,
-    /// The sender takes part, codepoint 0.
+    /// The sender supports ECN, codepoint 0.
     Ect0,
-    /// A router on the way was congested.
+    /// A router on the path was congested.
     Ce,
 }
 
@@ -111,7 +111,7 @@ impl Ecn {
     }
 }
 
-/// The ICRC that a packet carries and the one that it should carry.
+/// The ICRC that a packet carries, and the one that it should carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcrcCheck {
     /// The right one.
@@ -121,14 +121,14 @@ pub struct IcrcCheck {
 }
 
 impl IcrcCheck {
-    /// Whether both are the same.
+    /// Whether they are equal.
     #[must_use]
     pub const fn is_ok(self) -> bool {
         self.computed == self.found
     }
 }
 
-/// What a datagram to port 4791 turned out to be.
+/// The content of a datagram to port 4791.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// A packet.
@@ -137,14 +137,14 @@ pub enum Content {
         headers: Headers,
         /// Length of its payload in bytes, without padding.
         payload_len: usize,
-        /// Its payload, if that is a management datagram; [`qp::wire::mad`] reads it.
+        /// Its payload, if that is a management datagram; [`qp::wire::mad`] decodes it.
         mad: Option<Box<[u8; MAD_LEN]>>,
-        /// What it says, if it is a message between rnic ports.
+        /// Its content, if it is a message between rnic ports.
         control: Option<Control>,
     },
-    /// No packet.
+    /// Not a packet.
     Malformed(WireError),
-    /// The capture does not hold all of it.
+    /// The capture does not contain all of it.
     Truncated {
         /// Bytes of UDP payload in the capture.
         captured: usize,
@@ -174,11 +174,11 @@ impl fmt::Display for Content {
 /// A RoCEv2 packet of a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DecodedPacket {
-    /// Number of the frame in the capture, from 1, as other tools count.
+    /// Number of the frame in the capture, from 1, as other tools count too.
     pub frame: u64,
     /// Place in the train, from 0, if the frame held a segmentation-offloaded train of packets.
     pub segment: Option<u16>,
-    /// When it was captured, since 1970-01-01 UTC.
+    /// The time of capture, since 1970-01-01 UTC.
     pub time: Duration,
     /// Source address.
     pub src: IpAddr,
@@ -188,17 +188,17 @@ pub struct DecodedPacket {
     pub dst: IpAddr,
     /// UDP destination port: 4791.
     pub dst_port: u16,
-    /// TOS byte of IPv4, traffic class of IPv6.
+    /// The TOS byte of IPv4, or the traffic class of IPv6.
     pub tos: u8,
-    /// Time to live of IPv4, hop limit of IPv6.
+    /// The time to live of IPv4, or the hop limit of IPv6.
     pub ttl: u8,
     /// IPv4 identification; that of a segment of a train is the one that the kernel gives it.
     pub ip_id: Option<u16>,
     /// Length from the BTH to the ICRC in bytes.
     pub len: usize,
-    /// The headers, or what is wrong.
+    /// The headers, or why there are none.
     pub content: Content,
-    /// The ICRC; `None` where the packet is not whole.
+    /// The ICRC; `None` if the packet is not complete.
     pub icrc: Option<IcrcCheck>,
     /// Comments on the packet; pcapng only.
     pub comments: Vec<String>,
@@ -218,18 +218,18 @@ impl DecodedPacket {
     }
 }
 
-/// What a capture held.
+/// The numbers of packets in a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Summary {
-    /// RoCEv2 packets, whole or not, good or not.
+    /// RoCEv2 packets, including damaged and incomplete ones.
     pub packets: u64,
     /// Packets whose ICRC is wrong.
     pub bad_icrc: u64,
-    /// Datagrams to port 4791 that are no packets, and fragments.
+    /// Datagrams to port 4791 that are not packets, and fragments.
     pub malformed: u64,
-    /// Packets that the capture cut off.
+    /// Packets that the capture does not contain in full.
     pub truncated: u64,
-    /// Frames with something else.
+    /// Frames with other traffic.
     pub other_frames: u64,
     /// Frames that held a segmentation-offloaded train and were split into its packets.
     pub trains: u64,
@@ -266,9 +266,9 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The RoCEv2 packets of a capture, in its order.
+/// The RoCEv2 packets of a capture, in the order of the file.
 ///
-/// Ends behind the first error: what follows damage cannot be trusted.
+/// It ends after the first error, because nothing behind damage can be trusted.
 #[derive(Debug)]
 pub struct Decoder<R: Read> {
     records: Records<R>,
@@ -284,7 +284,7 @@ impl<R: Read> Decoder<R> {
     /// Starts to read a capture. The reader needs no buffer of its own.
     ///
     /// # Errors
-    /// Where the file is no capture, its header is cut off, or none of its frames could be decoded.
+    /// The file is not a capture, its header is cut off, or its link type is not supported.
     pub fn new(reader: R) -> Result<Self, CaptureError> {
         Ok(Self {
             records: Records::new(reader)?,
@@ -296,7 +296,7 @@ impl<R: Read> Decoder<R> {
         })
     }
 
-    /// What there was up to now.
+    /// The numbers of packets so far.
     #[must_use]
     pub const fn summary(&self) -> Summary {
         self.summary
@@ -382,7 +382,7 @@ fn decode(frame: u64, record: &Record<'_>, datagram: &Datagram<'_>, out: &mut Ve
     }
 }
 
-/// The headers of a packet, and its ICRC with this identification.
+/// The headers of a packet, and its ICRC for this identification.
 fn read(datagram: &Datagram<'_>, ident: u16, bytes: &[u8]) -> (Content, Option<IcrcCheck>) {
     let content = match Packet::parse(bytes) {
         Ok(packet) => Content::Packet {
