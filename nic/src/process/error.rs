@@ -1,4 +1,4 @@
-//! What can be wrong with the environment.
+//! Errors in the environment variables.
 
 use super::Variable;
 use crate::config::ConfigError;
@@ -24,12 +24,12 @@ pub enum EnvFault {
     /// It is not UTF-8.
     #[error("it is not UTF-8")]
     NotUtf8,
-    /// It is not what the variable takes.
+    /// It is not valid for the variable.
     #[error("it cannot be `{value}`: {wanted} is wanted")]
     Malformed {
         /// The value, or the part of it that is at fault.
         value: String,
-        /// What would do.
+        /// What would be valid.
         wanted: String,
     },
     /// A name that stands for no address.
@@ -56,26 +56,26 @@ pub enum EnvFault {
         /// The interface.
         interface: String,
     },
-    /// Not every device would have an address.
+    /// There are more devices than addresses.
     #[error(
         "{devices} devices need as many addresses, and RNIC_ADDR or the configuration file has {addresses}"
     )]
     Addresses {
-        /// How many devices there would be.
+        /// The number of devices.
         devices: usize,
-        /// How many addresses were given.
+        /// The number of addresses given.
         addresses: usize,
     },
     /// The configuration file cannot be used.
     #[error(transparent)]
     File(Box<ConfigError>),
-    /// The link is none, or does not fit the rest.
+    /// The link is not valid, or contradicts the other settings.
     #[error(transparent)]
     Link(Box<LinkConfigError>),
-    /// The congestion control is none.
+    /// The congestion control is not valid.
     #[error(transparent)]
     Cc(Box<SettingError>),
-    /// A fault rule was not understood.
+    /// A fault rule is not valid.
     #[error("in `{rule}`: {error}")]
     Rule {
         /// The rule.

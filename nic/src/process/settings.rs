@@ -1,4 +1,4 @@
-//! The variables, and what they come to.
+//! The environment variables, and the configuration that follows from them.
 
 use super::{EnvError, EnvFault, GidLayout, HostAddress, NamedDevice, ProcessConfig, node_guid};
 use crate::DeviceConfig;
@@ -19,7 +19,7 @@ pub enum Variable {
     Config,
     /// `RNIC_ADDR`: addresses.
     Addr,
-    /// `RNIC_DEVICES`: how many devices.
+    /// `RNIC_DEVICES`: the number of devices.
     Devices,
     /// `RNIC_MTU`: the largest path MTU.
     Mtu,
@@ -29,13 +29,13 @@ pub enum Variable {
     Cc,
     /// `RNIC_FAULT`: fault rules.
     Fault,
-    /// `RNIC_SEED`: what randomness follows from.
+    /// `RNIC_SEED`: the seed of the fault rules.
     Seed,
     /// `RNIC_CAPTURE`: a capture file.
     Capture,
-    /// `RNIC_GID_TABLE`: how GID tables are laid out.
+    /// `RNIC_GID_TABLE`: the layout of GID tables.
     GidTable,
-    /// `RNIC_RUN_DIR`: a folder for what others may look at.
+    /// `RNIC_RUN_DIR`: a directory for data that other processes may read.
     RunDir,
     /// `RNIC_GSO`: whether packets may leave in segmentation-offloaded trains.
     Gso,
@@ -78,31 +78,31 @@ impl Variable {
     }
 }
 
-/// What the variables say, each for itself. What is `None` or empty is not set.
+/// The values of the variables, each on its own. `None` or an empty list means not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The configuration file.
     pub config: Option<PathBuf>,
-    /// Addresses, for the devices in turn: with as many as devices each has one, and of more each has several, of which it
-    /// takes the first that is free.
+    /// Addresses, assigned to the devices in turn. With more addresses than devices, a device has several and takes the
+    /// first that is free.
     pub addresses: Vec<HostAddress>,
-    /// How many devices; `None` for one, or one for each address.
+    /// The number of devices. `None` means one per address, or one.
     pub devices: Option<usize>,
     /// The largest path MTU.
     pub mtu: Option<Mtu>,
-    /// The link, in words.
+    /// The link, as text.
     pub link: Option<String>,
-    /// Congestion control, in words.
+    /// Congestion control, as text.
     pub cc: Option<String>,
     /// Fault rules.
     pub faults: Vec<String>,
-    /// What randomness follows from.
+    /// The seed of the fault rules.
     pub seed: Option<u64>,
     /// The capture file, with its `%` sequences.
     pub capture: Option<PathBuf>,
-    /// How GID tables are laid out.
+    /// The layout of GID tables.
     pub gid_table: Option<GidLayout>,
-    /// The folder for what others may look at.
+    /// The directory for data that other processes may read.
     pub run_dir: Option<PathBuf>,
     /// Whether packets may leave in segmentation-offloaded trains: see [`DeviceConfig::gso`].
     pub gso: Option<bool>,
@@ -117,7 +117,7 @@ impl Settings {
         Self::from_vars(|variable| std::env::var_os(variable.name()))
     }
 
-    /// Reads variables from wherever they are.
+    /// Reads the variables through a function.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -131,10 +131,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Sets what one variable says; an empty value leaves it as it is.
+    /// Sets the value of one variable. An empty value changes nothing.
     ///
     /// # Errors
-    /// The value is not of the variable's kind, or the link, congestion control or a fault rule was not understood.
+    /// The value is not valid for the variable.
     pub fn set(&mut self, variable: Variable, value: &OsStr) -> Result<(), EnvError> {
         self.read(variable, value).map_err(|fault| EnvError { variable, fault })
     }
@@ -154,7 +154,7 @@ impl Settings {
     }
 
     fn read_text(&mut self, variable: Variable, text: &str) -> Result<(), EnvFault> {
-        // Blanks alone say as little as nothing at all.
+        // Blanks count as empty.
         if text.is_empty() {
             return Ok(());
         }
@@ -198,7 +198,7 @@ impl Settings {
                 };
                 self.gso = Some(on);
             }
-            // Paths need not be text.
+            // Paths need not be UTF-8, and are read by `read`.
             Variable::Config | Variable::Capture | Variable::RunDir => {}
         }
         Ok(())
@@ -222,8 +222,8 @@ impl Settings {
         Ok(())
     }
 
-    /// What to set so that a process reads these settings: the names and values of those that are set. A program may
-    /// change its folder before it reads them, so give paths from the root on.
+    /// The variables to set for a process that is to have these settings, with their values. Paths should be absolute,
+    /// because a program may change its working directory before it reads them.
     #[must_use]
     pub fn vars(&self) -> Vec<(Variable, OsString)> {
         fn text(value: Option<&(impl ToString + ?Sized)>) -> OsString {
@@ -252,10 +252,11 @@ impl Settings {
         all.filter(|(_, value)| !value.is_empty()).collect()
     }
 
-    /// What a process with these settings has: the configuration file is read, and everything is held against each other.
+    /// The configuration of a process with these settings. Reads the configuration file, and checks that the settings fit
+    /// together.
     ///
     /// # Errors
-    /// Names a variable that is at fault.
+    /// Names the variable that is at fault.
     pub fn process(&self) -> Result<ProcessConfig, EnvError> {
         let config = self.device()?;
         let addresses = match (&*self.addresses, config.address) {
@@ -283,7 +284,7 @@ impl Settings {
         })
     }
 
-    /// What all devices have in common.
+    /// The configuration that all devices share.
     fn device(&self) -> Result<DeviceConfig, EnvError> {
         let mut config = match &self.config {
             Some(path) => DeviceConfig::load(path).map_err(|error| EnvError {
@@ -331,13 +332,13 @@ impl Settings {
             capture: common.capture.as_deref().map(|path| capture(path, &name, count > 1, pid)),
             ..common.clone()
         };
-        // With a choice of addresses it is the open that decides, and other processes may have the same choice.
+        // With several addresses, opening the device decides, and other processes may have the same list.
         let own = if let [only] = &*addresses { Some(only.ip) } else { None };
         let guid = node_guid(own, pid, u8::try_from(number).unwrap_or(u8::MAX));
         NamedDevice { name, addresses, config, guid, run_dir: self.run_dir.clone() }
     }
 
-    /// Which variable brought together what does not fit: the file was in order by itself.
+    /// The variable that contradicts the rest. The file alone was valid.
     fn at_fault(&self, error: &LinkConfigError) -> Variable {
         match error {
             LinkConfigError::Cc(_) if self.cc.is_some() => Variable::Cc,
@@ -366,8 +367,8 @@ fn rules(text: &str) -> Result<Vec<String>, EnvFault> {
     checked.collect()
 }
 
-/// The capture file of one device. Where there are several and the name does not say which, the name of the device comes
-/// before its extension.
+/// The capture file of one device. If there are several devices and the name does not contain `%d`, the name of the device
+/// is inserted before the extension.
 fn capture(path: &Path, device: &str, several: bool, pid: u32) -> PathBuf {
     let Some(text) = path.to_str() else { return path.to_owned() };
     let (mut done, mut named, mut rest) = (String::new(), false, text);
