@@ -59,7 +59,7 @@ fn at(start: Instant, passed: Duration) -> Instant {
 fn record(packet: &DecodedPacket, left: IpAddr, at: Instant) -> Option<Record> {
     let (content, payload_len, mad, control) = match &packet.content {
         Content::Packet { headers, payload_len, mad, control } => {
-            (Ok(headers.clone()), *payload_len, mad.clone(), control.clone())
+            (Ok(*headers), *payload_len, mad.clone(), control.clone())
         }
         Content::Malformed(error) => (Err(*error), 0, None, None),
         Content::Truncated { .. } | Content::Fragment => return None,
