@@ -55,7 +55,7 @@ pub(super) fn label(mad: &[u8; MAD_LEN]) -> Label {
     Label { main, more, tone }
 }
 
-/// Who a port says it is.
+/// How a port identifies itself.
 fn hello(hello: &Hello) -> Label {
     let mut more = vec![hello.features.to_string(), format!("instance {:016x}", hello.instance)];
     if hello.features.contains(Features::CREDITS) {
