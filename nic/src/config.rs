@@ -2,11 +2,11 @@
 
 use crate::device::DeviceConfig;
 use crate::link::{LinkConfig, LinkConfigError};
+use crate::process::{EnvFault, HostAddress};
 use cc::Algorithm;
 use qp::{Mtu, PKey};
 use serde::Deserialize;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
@@ -53,7 +53,7 @@ pub enum ConfigFault {
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
-    address: Option<IpAddr>,
+    address: Option<Address>,
     scope_id: u32,
     mtu: Option<Bytes>,
     offload: Option<bool>,
@@ -75,7 +75,7 @@ impl Default for File {
     fn default() -> Self {
         let of = DeviceConfig::default();
         Self {
-            address: of.address,
+            address: of.address.map(|ip| Address(ip.into())),
             scope_id: of.scope_id,
             mtu: of.mtu.map(Bytes),
             offload: of.offload,
@@ -92,6 +92,19 @@ impl Default for File {
             link: of.link,
             cc: of.cc,
         }
+    }
+}
+
+/// An address of the host, or an interface, as [`HostAddress`] reads it.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Address(HostAddress);
+
+impl TryFrom<String> for Address {
+    type Error = EnvFault;
+
+    fn try_from(text: String) -> Result<Self, EnvFault> {
+        text.parse().map(Self)
     }
 }
 
@@ -140,9 +153,12 @@ impl DeviceConfig {
         let File { link, cc, .. } = &file;
         let mtu = file.mtu.as_ref().map_or(Mtu::B4096, |mtu| mtu.0);
         link.at(cc, mtu).map_err(|error| at(find(text, error.word()), ConfigFault::Link(error)))?;
+        let address = file.address.map(|address| address.0);
+        // An address with its interface behind it needs no `scope_id`.
+        let scope_id = address.map_or(0, |address| address.scope_id);
         Ok(Self {
-            address: file.address,
-            scope_id: file.scope_id,
+            address: address.map(|address| address.ip),
+            scope_id: if scope_id == 0 { file.scope_id } else { scope_id },
             mtu: file.mtu.map(|mtu| mtu.0),
             offload: file.offload,
             gso: file.gso,

@@ -1,5 +1,6 @@
 use super::*;
 use cc::Rate;
+use std::net::IpAddr;
 
 fn wrong(text: &str) -> ConfigError {
     DeviceConfig::from_toml(text).expect_err(text)
@@ -92,4 +93,15 @@ fn a_file_is_named_in_its_errors() {
     std::fs::remove_file(&path).expect("the file");
     let error = DeviceConfig::load(&path).expect_err("no file");
     assert!(matches!(error.fault, ConfigFault::Read(_)), "{error}");
+}
+
+#[test]
+fn an_address_can_be_that_of_an_interface() {
+    let at = |text: &str| DeviceConfig::from_toml(&format!("address = \"{text}\""));
+    let loopback = at("lo").expect("an interface of every host");
+    assert_eq!((loopback.address, loopback.scope_id), (Some([127, 0, 0, 1].into()), 0));
+    let link_local = at("fe80::1%lo").expect("an address with its interface");
+    assert!(link_local.scope_id > 0, "{link_local:?}");
+    let error = at("no-such-0").expect_err("no interface").to_string();
+    assert!(error.contains("line 1") && error.contains("the name of one of its interfaces"), "{error}");
 }
