@@ -1,4 +1,4 @@
-//! Address handles: the way to a datagram's receiver.
+//! Address handles: the path to the receiver of a datagram.
 
 use crate::device::Device;
 use crate::domain::PdInner;
@@ -12,11 +12,35 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The way to a peer or to a multicast group, checked once: for the `ah_attr` of connected queue pairs, and for
+/// The path to a peer or to a multicast group, validated once: for the `ah_attr` of connected queue pairs, and for
 /// datagrams.
 ///
-/// Clones are the same handle; it keeps its protection domain.
+/// Clones are the same handle. It keeps its protection domain alive.
+///
+/// ```
+/// use rnic::{Access, AddressVector, QKey, QpInit};
+/// use std::time::Duration;
+///
+/// let net = rnic::sim::Net::new();
+/// let (a, b) = (net.device(), net.device());
+/// let (pd, peer_pd) = (a.alloc_pd()?, b.alloc_pd()?);
+/// let (cq, peer_cq) = (a.create_cq(16)?, b.create_cq(16)?);
+/// let (qp, peer) = (pd.create_qp(&QpInit::ud(&cq, &cq))?, peer_pd.create_qp(&QpInit::ud(&peer_cq, &peer_cq))?);
+/// let qkey = QKey(0x1234);
+/// qp.activate(qkey)?;
+/// peer.activate(qkey)?;
+///
+/// let ah = pd.create_ah(&AddressVector::new(b.gid(), 0))?;
+/// let inbox = peer_pd.register(40 + 64, Access::LOCAL_WRITE)?; // 40 bytes for the network header
+/// peer.recv(1, inbox.all())?;
+/// let message = pd.register_bytes(b"hello", Access::LOCAL_WRITE)?;
+/// qp.send_to(2, message.all(), &ah, peer.qpn(), qkey)?;
+/// let wc = peer_cq.wait(Duration::from_secs(1))?;
+/// assert_eq!((wc.byte_len, wc.src_qpn), (40 + 5, qp.qpn()));
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
+#[doc(alias("ibv_ah", "ibv_destroy_ah"))]
 pub struct AddressHandle {
     inner: Arc<AhInner>,
 }
@@ -45,18 +69,18 @@ impl AddressHandle {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// One for the way back to whoever sent the datagram of `wc`.
+    /// An address handle for the sender of the datagram that `wc` completed.
     pub(crate) fn back(pd: &Arc<PdInner>, wc: &WorkCompletion, grh: &[u8]) -> Result<Self> {
         Self::new(pd, &way_back(wc, grh, pd.device.port()?.address)?)
     }
 
-    /// What it was created with.
+    /// The attributes that it was created with.
     #[must_use]
     pub fn attr(&self) -> AddressVector {
         *self.inner.attr
     }
 
-    /// A datagram's receiver at this address: its queue pair and Q_Key. To a multicast group the queue pair is
+    /// A destination for datagrams: a queue pair at this address, and its Q_Key. For a multicast group the queue pair is
     /// [`Qpn::MULTICAST`].
     #[must_use]
     pub fn datagram(&self, qpn: Qpn, qkey: QKey) -> Destination {
@@ -67,7 +91,7 @@ impl AddressHandle {
         Arc::ptr_eq(&self.inner.pd, pd)
     }
 
-    /// The peer's address.
+    /// The address of the peer.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.inner.attr.dgid.ip()
@@ -81,17 +105,18 @@ impl std::fmt::Debug for AddressHandle {
 }
 
 impl Device {
-    /// The way to the sender of a datagram (`ibv_init_ah_from_wc`), which
-    /// [`create_ah_from_wc`](crate::ProtectionDomain::create_ah_from_wc) says more of.
+    /// The address vector of the sender of a datagram (`ibv_init_ah_from_wc`): see
+    /// [`create_ah_from_wc`](crate::ProtectionDomain::create_ah_from_wc).
     ///
     /// # Errors
-    /// As there.
+    /// Those of `create_ah_from_wc`.
+    #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn way_back(&self, wc: &WorkCompletion, grh: &[u8]) -> Result<AddressVector> {
         way_back(wc, grh, self.inner.port()?.address)
     }
 }
 
-/// The way from the port at `ours` to whoever sent the datagram of `wc`.
+/// The address vector from the port at `ours` to the sender of the datagram that `wc` completed.
 fn way_back(wc: &WorkCompletion, grh: &[u8], ours: IpAddr) -> Result<AddressVector> {
     let refused = |why| Err(ResourceError::Address { why }.into());
     if !wc.flags.contains(WcFlags::GRH) {
@@ -106,7 +131,7 @@ fn way_back(wc: &WorkCompletion, grh: &[u8], ours: IpAddr) -> Result<AddressVect
     }
 }
 
-/// What is wrong with an address vector for the port at `ours`.
+/// Why the port at `ours` cannot use an address vector, if it cannot.
 fn wrong_with(attr: &AddressVector, ours: IpAddr) -> Option<&'static str> {
     if !attr.is_global || attr.dgid.is_zero() {
         Some("it has no GID, and RoCE has no other addresses")
@@ -123,7 +148,7 @@ fn wrong_with(attr: &AddressVector, ours: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The way to the sender of a datagram, as the network header in front of it names it.
+/// The address vector of the sender of a datagram, from the network header in front of it.
 fn sender(grh: &[u8; GRH_LEN], v4: bool) -> Option<AddressVector> {
     /// Where the IPv4 header begins (IBTA A17.4.5.2), and the fields in it.
     const IPV4: usize = 20;

@@ -23,7 +23,26 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A completion queue. Clones are the same queue.
+///
+/// ```
+/// use rnic::{RcEnd, WorkCompletion};
+///
+/// let net = rnic::sim::Net::new();
+/// let (left, right) = RcEnd::pair(&net.device(), &net.device())?;
+/// let source = left.register(&[7; 100])?;
+/// let target = right.register_remote(100)?;
+/// for wr_id in 0..3 {
+///     left.qp.write(wr_id, source.all(), target.remote(0))?;
+/// }
+/// net.run_until_idle(std::time::Duration::from_secs(1));
+/// let mut completions = [WorkCompletion::default(); 8];
+/// let count = left.cq().poll(&mut completions);
+/// let ids: Vec<u64> = completions[..count].iter().map(|wc| wc.wr_id).collect();
+/// assert_eq!(ids, [0, 1, 2]);
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
+#[doc(alias("ibv_cq", "ibv_cq_ex"))]
 pub struct CompletionQueue {
     pub(crate) inner: Arc<CqInner>,
 }
@@ -62,44 +81,46 @@ impl CompletionQueue {
         }
     }
 
-    /// How many completions it holds.
+    /// The number of completions that it can hold.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.inner.shared.capacity()
     }
 
-    /// Its number in the port, as [`AsyncEvent::CompletionQueueError`](crate::engine::AsyncEvent) tells it.
+    /// Its number in the port, which [`AsyncEvent::CompletionQueueError`](crate::engine::AsyncEvent) names.
     #[must_use]
     pub fn number(&self) -> usize {
         self.inner.id.0
     }
 
-    /// From now on completions say when they were delivered, by [`Device::clock`](crate::Device::clock). There is no way
-    /// back: it costs each completion a look at the clock.
+    /// Records in each completion from now on when it was delivered, by [`Device::clock`](crate::Device::clock). This
+    /// costs one clock read per completion and cannot be switched off again.
     pub fn stamp_completions(&self) {
         let clock = self.inner.device.port.clock.clone();
-        // Asked for again, nothing changes.
+        // A second call changes nothing.
         let _ = self.inner.shared.stamp.set(Box::new(move || clock.nanos()));
     }
 
-    /// Whether queue pairs or shared receive queues complete to it; not in a forked child.
+    /// Whether queue pairs or shared receive queues complete to it. Always false in a forked child.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.inner.device.port.inspect(|e| e.cq_users(self.inner.id) > 0).unwrap_or(false)
     }
 
-    /// Gives it a number of the program's own, which its [events](CompletionEvent::context) carry (`cq_context`).
+    /// Sets a number of the program's choice, which its [events](CompletionEvent::context) carry (`cq_context`).
+    #[doc(alias = "cq_context")]
     pub fn set_context(&self, context: u64) {
         self.inner.shared.context.store(context, Ordering::Release);
     }
 
-    /// Events that were handed out and not acknowledged.
+    /// The number of events that were delivered and are not acknowledged yet.
     #[must_use]
     pub fn unacknowledged_events(&self) -> u32 {
         self.inner.shared.events().unacknowledged()
     }
 
-    /// Acknowledges so many events that were [kept](CompletionEvent::keep), or all that there are.
+    /// Acknowledges this many [kept](CompletionEvent::keep) events, or all of them if there are fewer.
+    #[doc(alias = "ibv_ack_cq_events")]
     pub fn acknowledge(&self, events: u32) {
         self.inner.shared.events().acknowledge(events);
     }
@@ -111,16 +132,17 @@ impl CompletionQueue {
         self.inner.shared.is_overrun()
     }
 
-    /// Makes it hold `cqe` completions from now on. What waits to be polled stays, in order, while others poll and
-    /// queue pairs complete.
+    /// Changes its size to `cqe` completions. Completions that wait to be polled stay, in order. Other threads may poll, and
+    /// queue pairs complete, meanwhile.
     ///
     /// # Errors
-    /// [`Error::Resource`]: the size is out of range, or more completions wait than it would hold; the queue is as it
-    /// was then.
+    /// [`Error::Resource`] if the size is out of range, or if more completions wait than would fit. The queue is unchanged
+    /// then.
+    #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, cqe: u32) -> Result<()> {
         let port = self.inner.device.port()?;
         let mut room = completion_room(cqe)?;
-        // What is not needed, old or new, is freed after the port's lock is let go.
+        // The buffer that is not needed, old or new, is freed after the port's lock is released.
         port.control(|e| e.resize_cq(self.inner.id, &mut room, cqe))?;
         Ok(())
     }
@@ -131,6 +153,7 @@ impl CompletionQueue {
     /// The queue as it was, with [`ResourceError::Busy`](crate::engine::ResourceError): queue pairs or shared receive
     /// queues complete to it (IBTA C11-17), events of it are not acknowledged, or there are other handles.
     /// [`Error::Forked`].
+    #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let unused = self.destroy_in_place();
         NotDestroyed::unless(self, unused)
@@ -149,8 +172,9 @@ impl CompletionQueue {
         only_handle(&self.inner, WHAT, "other handles")
     }
 
-    /// Takes up to `out.len()` completions, oldest first; returns how many. Makes progress when there are none. A
+    /// Takes up to `out.len()` completions, oldest first, and returns their number. Drives the device if there are none. A
     /// forked child gets none.
+    #[doc(alias("ibv_poll_cq", "ibv_start_poll"))]
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
         let Ok(port) = self.inner.device.port() else { return 0 };
         let taken = self.inner.shared.take(out);
@@ -170,7 +194,7 @@ impl CompletionQueue {
 
     /// The oldest completion; an error if there will never be one.
     fn poll_result(&self) -> Option<Result<WorkCompletion>> {
-        // Looked at first: what was taken in before the queue overran is polled before that is told.
+        // Read first: completions from before the overrun are polled before the overrun is reported.
         let overrun = self.is_overrun();
         match self.poll_one() {
             Some(completion) => Some(Ok(completion)),
@@ -178,10 +202,10 @@ impl CompletionQueue {
         }
     }
 
-    /// Waits for a completion, making progress meanwhile.
+    /// Waits for a completion, and drives the device meanwhile.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as nothing can come any more;
+    /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as no completion can come any more;
     /// [`Error::Overrun`] when the queue is in error and empty.
     pub fn wait(&self, timeout: Duration) -> Result<WorkCompletion> {
         let port = self.inner.device.port()?;
@@ -189,13 +213,14 @@ impl CompletionQueue {
         port.wait(timeout, || self.poll_result()).unwrap_or_else(|| Err(in_vain(port, before, timeout)))
     }
 
-    /// Asks for one event on the channel (`ibv_req_notify_cq`), when there is a completion to take, or one that is
-    /// solicited or failed. A queue that holds such a completion already delivers the event at once, as mlx5 does, so
-    /// a program may sleep right after arming. One that polls in between, as portable programs do, can find that an
-    /// event was delivered for a completion that it has taken meanwhile.
+    /// Requests an event on the channel when there is a completion to take, or only for a solicited or failed one. A queue
+    /// that already holds such a completion delivers the event at once, as mlx5 does, so a program may sleep right after
+    /// arming. A program that polls in between, as portable programs do, may find that the event was for a completion that
+    /// it has taken since.
     ///
     /// # Errors
     /// [`Error::Forked`].
+    #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         let port = self.inner.device.port()?;
         self.inner.shared.arm(solicited_only);
@@ -203,20 +228,20 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// How many completions wait to be taken at this moment; none in a forked child. Makes no progress.
+    /// The number of completions that wait to be polled; 0 in a forked child. Does not drive the device.
     #[must_use]
     pub fn len(&self) -> usize {
         if self.inner.device.port.is_ours() { self.inner.shared.len() } else { 0 }
     }
 
-    /// Whether there is nothing to take at this moment. Makes no progress.
+    /// Whether no completion waits to be polled. Does not drive the device.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a wait that began at `before` ended with nothing.
+/// Why a wait that began at `before` ended without a completion.
 fn in_vain(port: &Port, before: Instant, timeout: Duration) -> Error {
     if port.now().saturating_duration_since(before) >= timeout {
         Error::Timeout(timeout)

@@ -2,20 +2,20 @@
 
 use crate::device::DeviceConfig;
 use crate::link::{LinkConfig, LinkConfigError};
+use crate::process::{EnvFault, HostAddress};
 use cc::Algorithm;
 use qp::{Mtu, PKey};
 use serde::Deserialize;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigError {
-    /// The file, if it was one.
+    /// The file, if the configuration came from one.
     pub path: Option<PathBuf>,
-    /// The line at fault, from 1 on, if there is one.
+    /// The line at fault, counted from 1, if it is known.
     pub line: Option<usize>,
     /// What is wrong.
     #[source]
@@ -41,22 +41,23 @@ pub enum ConfigFault {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(std::io::Error),
-    /// It is no TOML, or a word or value in it is none of ours.
+    /// The text is not TOML, or has an unknown key or a value of the wrong kind.
     #[error("{0}")]
     Syntax(String),
-    /// What it says about the link, or the congestion control, does not fit together.
+    /// The settings of the link and of congestion control contradict each other.
     #[error(transparent)]
     Link(LinkConfigError),
 }
 
-/// A configuration file: the words are the fields of [`DeviceConfig`].
+/// A configuration file. Its keys are the fields of [`DeviceConfig`].
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
-    address: Option<IpAddr>,
+    address: Option<Address>,
     scope_id: u32,
     mtu: Option<Bytes>,
     offload: Option<bool>,
+    gso: Option<bool>,
     source_ports: Option<usize>,
     recv_buffer: Option<usize>,
     peer_window: Option<u32>,
@@ -74,10 +75,11 @@ impl Default for File {
     fn default() -> Self {
         let of = DeviceConfig::default();
         Self {
-            address: of.address,
+            address: of.address.map(|ip| Address(ip.into())),
             scope_id: of.scope_id,
             mtu: of.mtu.map(Bytes),
             offload: of.offload,
+            gso: of.gso,
             source_ports: of.source_ports,
             recv_buffer: of.recv_buffer,
             peer_window: of.peer_window,
@@ -90,6 +92,19 @@ impl Default for File {
             link: of.link,
             cc: of.cc,
         }
+    }
+}
+
+/// An address of the host, or an interface, as [`HostAddress`] reads it.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Address(HostAddress);
+
+impl TryFrom<String> for Address {
+    type Error = EnvFault;
+
+    fn try_from(text: String) -> Result<Self, EnvFault> {
+        text.parse().map(Self)
     }
 }
 
@@ -108,8 +123,8 @@ impl TryFrom<u32> for Bytes {
 }
 
 impl DeviceConfig {
-    /// Reads a configuration, as TOML. Its words are the names of the fields, with tables `[link]`
-    /// ([`LinkConfig`]) and `[cc]` ([`cc::Algorithm`]); what is missing keeps its default.
+    /// Reads a configuration in TOML. Its keys are the names of the fields, with the tables `[link]` ([`LinkConfig`]) and
+    /// `[cc]` ([`cc::Algorithm`]). A missing key keeps its default.
     ///
     /// ```
     /// let config = rnic::DeviceConfig::from_toml(
@@ -128,7 +143,7 @@ impl DeviceConfig {
     /// ```
     ///
     /// # Errors
-    /// It is no TOML, has a word that does not exist, or values that are not of their kind or do not fit together.
+    /// The text is not TOML, or has an unknown key, a value of the wrong kind, or values that contradict each other.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let at = |line, fault| ConfigError { path: None, line, fault };
         let file: File = toml::from_str(text).map_err(|error| {
@@ -138,11 +153,15 @@ impl DeviceConfig {
         let File { link, cc, .. } = &file;
         let mtu = file.mtu.as_ref().map_or(Mtu::B4096, |mtu| mtu.0);
         link.at(cc, mtu).map_err(|error| at(find(text, error.word()), ConfigFault::Link(error)))?;
+        let address = file.address.map(|address| address.0);
+        // An address with its interface behind it needs no `scope_id`.
+        let scope_id = address.map_or(0, |address| address.scope_id);
         Ok(Self {
-            address: file.address,
-            scope_id: file.scope_id,
+            address: address.map(|address| address.ip),
+            scope_id: if scope_id == 0 { file.scope_id } else { scope_id },
             mtu: file.mtu.map(|mtu| mtu.0),
             offload: file.offload,
+            gso: file.gso,
             source_ports: file.source_ports,
             recv_buffer: file.recv_buffer,
             peer_window: file.peer_window,
@@ -160,7 +179,7 @@ impl DeviceConfig {
     /// Reads a configuration file: see [`from_toml`](Self::from_toml).
     ///
     /// # Errors
-    /// As there, and if the file cannot be read.
+    /// Those of `from_toml`, and an error if the file cannot be read.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let named = |error: ConfigError| ConfigError { path: Some(path.to_owned()), ..error };
@@ -172,12 +191,12 @@ impl DeviceConfig {
     }
 }
 
-/// The line in which the byte `at` stands.
+/// The line of the byte `at`.
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// The line in which a table has `word`.
+/// The line of the key `word` in a table.
 fn find(text: &str, word: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let tables = table.get_ref().values().filter_map(|value| value.get_ref().as_table());

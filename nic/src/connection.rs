@@ -10,6 +10,19 @@ use qp::{Access, WorkCompletion};
 use std::time::Duration;
 
 /// One end of a reliable connection, with a protection domain and a completion queue of its own.
+///
+/// ```
+/// use rnic::{RcEnd, WcStatus};
+///
+/// let net = rnic::sim::Net::new();
+/// let (left, right) = RcEnd::pair(&net.device(), &net.device())?;
+/// let (message, inbox) = (left.register(b"hello")?, right.register(&[0; 5])?);
+/// right.qp.recv(1, inbox.all())?;
+/// left.qp.send(2, message.all())?;
+/// assert_eq!(right.wait()?.status, WcStatus::Success);
+/// assert_eq!(inbox.to_vec()?, b"hello");
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct RcEnd {
     /// The queue pair.

@@ -1,8 +1,9 @@
 //! Destroying objects on purpose, with an answer.
 //!
-//! Whatever is dropped is destroyed as soon as nothing uses it any more. A program that wants to know destroys it by name:
-//! `destroy` takes the object, and gives it back if that is refused. `destroy_in_place` is for objects that several threads
-//! share by reference, as those of C programs do: nobody misses the object while it is found to be in use.
+//! An object that is dropped is destroyed as soon as nothing uses it any more. A program that wants to know whether that
+//! succeeded calls its `destroy` method, which takes the object and gives it back if that is refused. `destroy_in_place` is
+//! for objects that several threads share by reference, as those of C programs do: the object stays usable while it is found
+//! to be in use.
 
 use crate::engine::ResourceError;
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! Devices: what a program opens first.
+//! Devices: the first thing that a program opens.
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
@@ -10,6 +10,7 @@ use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounte
 use crate::port::{Clock, Io, Lane, Port, UdpIo};
 use crate::priority::{self, PRIORITIES, PriorityCounters};
 use crate::queue_pair::{QpInit, QueuePair};
+use crate::sim::AddressSpace;
 use crate::trace::{self, Sample};
 use crate::xrc::XrcDomain;
 use cc::{Algorithm, Pace};
@@ -37,9 +38,23 @@ pub(crate) fn pace(unacked_rate: Option<u64>) -> Option<Pace> {
 }
 
 /// How to open a device on the network.
+///
+/// ```
+/// use rnic::{Device, DeviceConfig, Mtu};
+///
+/// let config = DeviceConfig {
+///     mtu: Some(Mtu::B1024),
+///     faults: vec!["tx data psn=#3 drop".to_owned()],
+///     ..DeviceConfig::default()
+/// };
+/// let device = Device::open(&config)?;
+/// assert_eq!(device.port_attr().active_mtu, Mtu::B1024);
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ...
+    /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ... In a file it may
+    /// also be the name of an interface: see [`HostAddress`](crate::process::HostAddress).
     pub address: Option<IpAddr>,
     /// The interface index, for IPv6 link-local addresses.
     pub scope_id: u32,
@@ -47,28 +62,32 @@ pub struct DeviceConfig {
     pub mtu: Option<Mtu>,
     /// Whether to send and receive several packets in one system call where the kernel can. `None` means yes.
     pub offload: Option<bool>,
+    /// Whether to send several packets in one system call (UDP GSO) where the kernel can. `None` means as
+    /// [`offload`](Self::offload) says. Without it a capture on the interface shows each packet by itself, at the price of
+    /// a system call for each.
+    pub gso: Option<bool>,
     /// How many UDP source ports to send from; more spread flows over equal-cost paths. `None` means 4.
     pub source_ports: Option<usize>,
     /// Bytes of receive buffer to ask the kernel for.
     pub recv_buffer: Option<usize>,
     /// How much may be on the way to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
     pub peer_window: Option<u32>,
-    /// How fast packets that nobody acknowledges (UC and UD) leave for one receiver once a burst has filled its socket
-    /// buffer: bytes a second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None` for
-    /// [`DEFAULT_UNACKED_RATE`]; 0 for as fast as they can.
+    /// How fast unacknowledged packets (UC and UD) leave for one receiver once a burst has filled its socket buffer: bytes
+    /// per second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None` means
+    /// [`DEFAULT_UNACKED_RATE`]; 0 means no limit.
     pub unacked_rate: Option<u64>,
-    /// The P_Key table: the partitions that the port is in. The default partition alone if nothing is said.
+    /// The P_Key table: the partitions that the port belongs to. By default only the default partition.
     pub pkeys: Vec<PKey>,
     /// Fault rules, in the language of [`crate::link::faults`].
     pub faults: Vec<String>,
-    /// What the randomness of the fault rules and of the marks of the link follows from.
+    /// The seed for the random numbers of the fault rules and of the marks of the link.
     pub fault_seed: u64,
     /// A file to capture all packets into, as pcapng.
     pub capture: Option<PathBuf>,
-    /// Whether peers that have not identified themselves as rnic are sent CNPs, and their packets are marked as
-    /// ECN-capable, as [`RateConfig::foreign_cnp`].
+    /// Whether to send CNPs to peers that have not identified themselves as rnic, and to mark packets for them as
+    /// ECN-capable: see [`RateConfig::foreign_cnp`].
     pub foreign_cnp: bool,
-    /// The link: the port that it behaves like.
+    /// The link: the port that the device emulates.
     pub link: LinkConfig,
     /// Congestion control.
     pub cc: Algorithm,
@@ -81,6 +100,7 @@ impl Default for DeviceConfig {
             scope_id: 0,
             mtu: None,
             offload: None,
+            gso: None,
             source_ports: None,
             recv_buffer: None,
             peer_window: None,
@@ -107,7 +127,20 @@ impl DeviceConfig {
 /// An open device: one port with one address.
 ///
 /// Everything made from it keeps it open. Clones are the same device.
+///
+/// ```
+/// use rnic::{Device, DeviceConfig};
+///
+/// let device = Device::open(&DeviceConfig::default())?; // the first free address of loopback
+/// assert!(device.address().is_loopback() && device.port_attr().active);
+/// let pd = device.alloc_pd()?;
+/// let cq = device.create_cq(16)?;
+/// assert_eq!(device.counters().qp.sent_pkts, 0);
+/// # let _ = (pd, cq);
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
+#[doc(alias("ibv_device", "ibv_context", "ibv_close_device"))]
 pub struct Device {
     pub(crate) inner: Arc<DeviceInner>,
 }
@@ -117,14 +150,21 @@ pub(crate) struct DeviceInner {
     pub(crate) port: Arc<Port>,
     pub(crate) fault_seed: u64,
     opened: Instant,
-    /// Address handles that exist.
+    /// The number of address handles.
     pub(crate) ahs: AtomicU32,
+    /// Where memory that the device allocates is, as packets name it; `None` for where it really is.
+    addresses: Option<AddressSpace>,
 }
 
 impl DeviceInner {
-    /// The engine's port, if this process opened it.
+    /// The port, if this process opened it.
     pub(crate) fn port(&self) -> Result<&Arc<Port>> {
         if self.port.is_ours() { Ok(&self.port) } else { Err(Error::Forked) }
+    }
+
+    /// The first address of `len` bytes of fresh memory, as work requests and peers name it; `None` for that of the memory.
+    pub(crate) fn place(&self, len: usize) -> Option<u64> {
+        self.addresses.as_ref().map(|space| space.place(len))
     }
 
     /// Starts the background thread if it does not run yet.
@@ -149,8 +189,9 @@ impl Drop for DeviceInner {
     }
 }
 
-/// What a device can do (`ibv_device_attr`). What is 0 does not work.
+/// The limits of a device (`ibv_device_attr`). A limit of 0 means that the device does not have the feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias("ibv_device_attr", "ibv_device_attr_ex"))]
 pub struct DeviceAttr {
     /// Queue pairs.
     pub max_qp: u32,
@@ -196,8 +237,9 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
 }
 
-/// What a port is (`ibv_port_attr`).
+/// The attributes of a port (`ibv_port_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
     /// Whether packets can flow: the link is up and the address on the host (`IBV_PORT_ACTIVE`). Asked of the host at
     /// this moment.
@@ -308,11 +350,12 @@ impl Device {
     /// # Errors
     /// [`Error::Open`] says what is in the way of the address and what to do about it; [`Error::PKeys`] what is wrong with
     /// the P_Key table, [`Error::Link`] with the link or the congestion control.
+    #[doc(alias = "ibv_open_device")]
     pub fn open(config: &DeviceConfig) -> Result<Self> {
         Self::open_as("rnic0", config)
     }
 
-    /// Opens a device that has a name of its own.
+    /// Opens a device under this name.
     pub(crate) fn open_as(name: &str, config: &DeviceConfig) -> Result<Self> {
         let pkeys = PKeyTable::new(&config.pkeys)?;
         // Before a socket is opened.
@@ -321,7 +364,7 @@ impl Device {
         let mut socket = SocketConfig::new(ip);
         socket.scope_id = config.scope_id;
         let offload = config.offload.unwrap_or(true);
-        (socket.gso, socket.gro) = (offload, offload);
+        (socket.gso, socket.gro) = (config.gso.unwrap_or(offload), offload);
         socket.source_ports = config.source_ports.unwrap_or(socket.source_ports);
         socket.recv_buffer = config.recv_buffer.unwrap_or(socket.recv_buffer);
         let socket = match config.address {
@@ -370,12 +413,17 @@ impl Device {
     }
 
     pub(crate) fn around(name: String, port: Arc<Port>, fault_seed: u64) -> Self {
-        let opened = port.now();
-        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs: AtomicU32::new(0) }) }
+        let (opened, ahs) = (port.now(), AtomicU32::new(0));
+        let addresses = match &port.clock {
+            Clock::Real => None,
+            Clock::Virtual(_) => Some(AddressSpace::of(port.address)),
+        };
+        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs, addresses }) }
     }
 
     /// The name of the device.
     #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -388,25 +436,29 @@ impl Device {
 
     /// The GID of its port.
     #[must_use]
+    #[doc(alias = "ibv_query_gid")]
     pub fn gid(&self) -> Gid {
         Gid::from(self.address())
     }
 
     /// The P_Key table, by index; empty in a forked child.
     #[must_use]
+    #[doc(alias("ibv_query_pkey", "ibv_get_pkey_index"))]
     pub fn pkeys(&self) -> Vec<PKey> {
         self.inner.port.inspect(|e| e.config().pkeys.as_slice().to_vec()).unwrap_or_default()
     }
 
-    /// What the device can do.
+    /// The limits of the device.
     #[must_use]
+    #[doc(alias("ibv_query_device", "ibv_query_device_ex"))]
     pub fn attr(&self) -> DeviceAttr {
         let max_pkeys = self.inner.port.inspect(|e| e.config().pkeys.entries()).unwrap_or(1);
         DeviceAttr { max_pkeys, ..crate::engine::device_attr() }
     }
 
-    /// What the port is.
+    /// The attributes of the port.
     #[must_use]
+    #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self) -> PortAttr {
         let port = &self.inner.port;
         if port.is_ours() {
@@ -431,7 +483,7 @@ impl Device {
         }
     }
 
-    /// What the kernel does for the sockets; `None` in a simulation, and in a forked child.
+    /// What the kernel offers to the sockets; `None` in a simulation, and in a forked child.
     #[must_use]
     pub fn socket_capabilities(&self) -> Option<Capabilities> {
         self.inner.port().ok()?.with_lane(|lane| match &lane.io {
@@ -440,29 +492,29 @@ impl Device {
         })
     }
 
-    /// Everything that was counted; nothing in a forked child.
+    /// All counters; zeroes in a forked child.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Ok(port) = self.inner.port() else { return Counters::default() };
         port.with_lane(|lane| lane.counters())
     }
 
-    /// How full the emulated link is and what it did; `None` without one, and in a forked child.
+    /// The queue and the counters of the emulated link; `None` without one, and in a forked child.
     #[must_use]
     pub fn link_stats(&self) -> Option<EmulationStats> {
         self.inner.port().ok()?.with_lane(Lane::link_stats)
     }
 
-    /// What one queue pair counted; `None` if there is no such queue pair.
+    /// The counters of one queue pair; `None` if there is no such queue pair.
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
         self.inner.port.inspect(|e| e.qp(qpn).map(|qp| *qp.counters())).flatten()
     }
 
-    /// What the port and its queue pairs have done so far, for a [trace](crate::trace); nothing in a forked child.
+    /// What the port and its queue pairs have done so far, for a [trace](crate::trace); empty in a forked child.
     ///
     /// Its time is that of the simulation, since that began; on the network it counts from the opening of the device. The
-    /// largest queue is that since the last sample, whoever took it.
+    /// largest queue is that since the last sample, from any thread.
     #[must_use]
     pub fn sample(&self) -> Sample {
         let Ok(port) = self.inner.port() else { return Sample::default() };
@@ -474,15 +526,16 @@ impl Device {
         port.with_lane(|lane| trace::sample::of(lane, now, at))
     }
 
-    /// What the device's clock shows, in nanoseconds: the one that completions are
-    /// [stamped](CompletionQueue::stamp_completions) with. It is the kernel's monotonic clock, or that of the simulation.
+    /// The time of the device's clock, in nanoseconds, with which completions are
+    /// [stamped](CompletionQueue::stamp_completions): the kernel's monotonic clock, or that of the simulation.
     #[must_use]
+    #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn clock(&self) -> u64 {
         self.inner.port.clock.nanos()
     }
 
-    /// Makes progress: takes in what arrived and sends what is due. Whoever polls a completion queue or waits does
-    /// so anyway; this is for programs that poll memory that a peer writes.
+    /// Drives the device: takes in packets that have arrived and sends packets that are due. Polling a completion queue and
+    /// waiting do so too; this is for programs that poll memory which a peer writes.
     pub fn progress(&self) {
         if self.inner.port.is_ours() {
             self.inner.port.progress();
@@ -492,7 +545,8 @@ impl Device {
     /// Allocates a protection domain.
     ///
     /// # Errors
-    /// [`Error::Resource`] when there is none left.
+    /// [`Error::Resource`] when the device has no room for another.
+    #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
         ProtectionDomain::new(&self.inner)
     }
@@ -500,7 +554,8 @@ impl Device {
     /// Creates a completion queue of `cqe` entries.
     ///
     /// # Errors
-    /// [`Error::Resource`] for a size that is out of range, and when there are none left.
+    /// [`Error::Resource`] for a size that is out of range, and when the device has no room for another.
+    #[doc(alias("ibv_create_cq", "ibv_create_cq_ex"))]
     pub fn create_cq(&self, cqe: u32) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.inner, cqe, None)
     }
@@ -509,6 +564,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`create_cq`](Self::create_cq), and [`Error::Resource`] for a channel of another device.
+    #[doc(alias = "ibv_create_cq")]
     pub fn create_cq_with_channel(&self, cqe: u32, channel: &CompletionChannel) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.inner, cqe, Some(channel))
     }
@@ -516,7 +572,8 @@ impl Device {
     /// Opens an XRC domain.
     ///
     /// # Errors
-    /// [`Error::Resource`] when there is none left.
+    /// [`Error::Resource`] when the device has no room for another.
+    #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Result<XrcDomain> {
         XrcDomain::new(&self.inner)
     }
@@ -526,6 +583,7 @@ impl Device {
     /// # Errors
     /// [`Error::Resource`] names the part that the type needs or does not have; other types need a
     /// [protection domain](ProtectionDomain::create_qp).
+    #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_qp(&self, init: &QpInit) -> Result<QueuePair> {
         QueuePair::new(&self.inner, None, init)
     }
@@ -534,6 +592,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Os`] when there is no descriptor left; [`Error::Forked`].
+    #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
         CompletionChannel::new(&self.inner)
     }
@@ -545,7 +604,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// The largest path MTU that the interface with `address` carries, where the kernel does not tell by itself.
+/// The largest path MTU that the interface with `address` carries, for kernels that do not report it by themselves.
 fn interface_mtu(address: IpAddr) -> Option<Mtu> {
     let owner = interfaces().ok()?.into_iter().find(|interface| interface.has(address.to_canonical()))?;
     Mtu::for_interface(owner.mtu)

@@ -1,4 +1,4 @@
-//! Protection domains and what is made in them.
+//! Protection domains, and how objects are created in them.
 
 use crate::address_handle::AddressHandle;
 use crate::completion::CompletionQueue;
@@ -15,13 +15,28 @@ use qp::attr::AddressVector;
 use qp::{Access, PdId, Sge, WorkCompletion};
 use std::sync::Arc;
 
-/// Bytes that are paged in before others may have the engine: some 50 us where the pages are fresh.
+/// The number of bytes that are paged in before other threads get the engine: some 50 us for fresh pages.
 const PREFETCH_BYTES: u32 = 1 << 20;
 
 /// A protection domain: keys of memory registered in it are valid for queue pairs made in it, and for no others.
 ///
 /// Clones are the same domain.
+///
+/// ```
+/// use rnic::{Access, QpInit};
+///
+/// let net = rnic::sim::Net::new();
+/// let device = net.device();
+/// let pd = device.alloc_pd()?;
+/// let region = pd.register(4096, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+/// let cq = device.create_cq(64)?;
+/// let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
+/// assert!(pd.destroy().is_err(), "the region and the queue pair are still in it");
+/// # let _ = (region, qp);
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
+#[doc(alias = "ibv_pd")]
 pub struct ProtectionDomain {
     pub(crate) inner: Arc<PdInner>,
 }
@@ -34,7 +49,7 @@ pub(crate) struct PdInner {
 impl Drop for PdInner {
     fn drop(&mut self) {
         if let Ok(port) = self.device.port() {
-            // What was made in it keeps it alive, so it is not in use.
+            // Objects in it keep it alive, so it is not in use.
             let _ = port.control(|e| e.dealloc_pd(self.id));
         }
     }
@@ -52,11 +67,12 @@ impl ProtectionDomain {
         Device { inner: Arc::clone(&self.inner.device) }
     }
 
-    /// Destroys it. Dropping the last handle does so too, once nothing that was made in it is left.
+    /// Destroys it. Dropping the last handle does so too, once no object is left in it.
     ///
     /// # Errors
-    /// The domain as it was, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): something made in it is left,
-    /// or there are other handles. [`Error::Forked`](crate::Error::Forked).
+    /// The domain, unchanged, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): objects are left in it, or
+    /// there are other handles. [`Error::Forked`].
+    #[doc(alias = "ibv_dealloc_pd")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let unused = self.destroy_in_place();
         NotDestroyed::unless(self, unused)
@@ -72,12 +88,17 @@ impl ProtectionDomain {
         only_handle(&self.inner, "protection domain", "what was made in it, and other handles")
     }
 
-    /// Registers `len` bytes of fresh memory, all zero.
+    /// Registers `len` bytes of fresh memory, all zero. In virtual time its address follows from the order of registrations,
+    /// so that it is the same in every run; see [`sim`](crate::sim).
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the length or the rights.
+    #[doc(alias = "ibv_reg_mr")]
     pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion> {
-        self.register_memory(MemoryBuffer::new(len)?, None, access)
+        let memory = MemoryBuffer::new(len)?;
+        let zero_based = access.contains(Access::ZERO_BASED);
+        let va = if zero_based { None } else { self.inner.device.place(len) };
+        self.register_memory(memory, va, access)
     }
 
     /// Registers memory of the program (`ibv_reg_mr_iova`): work requests and peers address it from `va` on; without `va`,
@@ -88,6 +109,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) names the rule that was broken.
+    #[doc(alias("ibv_reg_mr", "ibv_reg_mr_iova", "ibv_reg_mr_iova2"))]
     pub fn register_memory(
         &self,
         memory: impl Into<UserMemory>,
@@ -97,10 +119,11 @@ impl ProtectionDomain {
         MemoryRegion::new(&self.inner, memory.into(), va, access)
     }
 
-    /// Allocates a null region (`ibv_alloc_null_mr`), for parts of messages that nobody wants.
+    /// Allocates a null region (`ibv_alloc_null_mr`), for parts of messages that the program does not need.
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) when the device holds as many regions as it may.
+    #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&self) -> Result<NullRegion> {
         NullRegion::new(&self.inner)
     }
@@ -109,22 +132,24 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) when the device holds as many as it may.
+    #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow> {
         MemoryWindow::new(&self.inner, mw_type)
     }
 
-    /// Tells what will happen to parts of on-demand regions (`ibv_advise_mr`). No byte changes, and the work is done on
-    /// return. The first element that is wrong ends it.
+    /// Gives advice on the use of parts of on-demand regions (`ibv_advise_mr`). No byte changes, and the work is done when
+    /// the call returns. It stops at the first element that is wrong.
     ///
     /// # Errors
     /// [`Error::Access`](crate::Error::Access): a key that is unknown, of another protection domain, or of a window;
     /// a region without ON_DEMAND, or, for writing, without LOCAL_WRITE; a range that is not inside the region;
     /// memory that is not mapped, or protected.
+    #[doc(alias = "ibv_advise_mr")]
     pub fn advise(&self, advice: Advice, sges: &[Sge]) -> Result<()> {
         let port = self.inner.device.port()?;
         for sge in sges {
             let (id, lkey, mut done) = (self.inner.id, sge.lkey, 0);
-            // The element as a whole comes first: what is wrong with it is reported as such.
+            // The whole element is checked first, so that an error names the element.
             port.control(|e| e.advise(id, Advice::PrefetchNoFault, lkey, sge.addr, u64::from(sge.length)))?;
             while done < sge.length {
                 let (at, len) = (sge.addr + u64::from(done), PREFETCH_BYTES.min(sge.length - done));
@@ -151,20 +176,22 @@ impl ProtectionDomain {
     /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the address: no GID, a GID index or port that
     /// this device does not have, a flow label of more than 20 bits, or the other IP family than the port's; or says that
     /// the device has no more address handles.
+    #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, attr: &AddressVector) -> Result<AddressHandle> {
         AddressHandle::new(&self.inner, attr)
     }
 
-    /// Creates an address handle that leads back to the sender of a datagram (`ibv_create_ah_from_wc`). `grh` is what
-    /// stands in front of the datagram: the first 40 bytes of the receive buffer.
+    /// Creates an address handle for the sender of a datagram (`ibv_create_ah_from_wc`). `grh` is the network header in
+    /// front of the datagram: the first 40 bytes of the receive buffer.
     ///
-    /// The answer takes the DSCP and the flow label along. Of the ECN bits it says only whether the transport knows ECN:
-    /// congestion on the way here is none on the way back. Its hop limit is what was left of the datagram's, but 64 at
-    /// the least: of an exchange of many answers the last would not get home.
+    /// The handle takes over the DSCP and the flow label. Of the ECN bits it keeps only whether the transport supports ECN:
+    /// congestion on the path here says nothing about the path back. Its hop limit is what was left of the datagram's, but at
+    /// least 64, or the last of a long exchange of answers would not arrive.
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource): `wc` is not a datagram's, `grh` is too short, or holds no address that
     /// the port can reach.
+    #[doc(alias = "ibv_create_ah_from_wc")]
     pub fn create_ah_from_wc(&self, wc: &WorkCompletion, grh: &[u8]) -> Result<AddressHandle> {
         AddressHandle::back(&self.inner, wc, grh)
     }
@@ -174,6 +201,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) names the size that is out of range, the part that the type needs or
     /// does not have, or the type that this device does not have.
+    #[doc(alias("ibv_create_qp", "ibv_create_qp_ex"))]
     pub fn create_qp(&self, init: &QpInit) -> Result<QueuePair> {
         QueuePair::new(&self.inner.device, Some(&self.inner), init)
     }
@@ -181,16 +209,19 @@ impl ProtectionDomain {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource) names the size that is out of range, or says that there is none left.
+    /// [`Error::Resource`](crate::Error::Resource) names the size that is out of range, or says that the device has no room
+    /// for another.
+    #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
         SharedReceiveQueue::new(&self.inner, init, None)
     }
 
-    /// Creates a shared receive queue for XRC requests: any queue pair of the XRC domain reaches it by its number. What it
-    /// receives completes to `cq`; peers use memory of its protection domain.
+    /// Creates a shared receive queue for XRC requests: any queue pair of the XRC domain reaches it by its number. Its
+    /// receives complete to `cq`, and peers access memory of its protection domain.
     ///
     /// # Errors
     /// As [`create_srq`](Self::create_srq); or the XRC domain was closed.
+    #[doc(alias = "ibv_create_srq_ex")]
     pub fn create_xrc_srq(
         &self,
         init: &SrqInit,

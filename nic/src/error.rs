@@ -26,7 +26,7 @@ pub enum Error {
     /// A work request was not accepted.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// What was given as P_Key table is none.
+    /// The P_Key table is not valid.
     #[error(transparent)]
     PKeys(#[from] PKeyTableError),
     /// What was said about the link does not fit together.

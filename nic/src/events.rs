@@ -1,4 +1,4 @@
-//! Asynchronous events, as programs hear of them.
+//! How programs receive asynchronous events.
 
 use crate::completion::step;
 use crate::device::{Device, DeviceInner};
@@ -13,24 +13,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// The longest wait, where somebody asks for one without end: instants end somewhere.
+/// The longest wait: an `Instant` cannot hold any time in the future.
 const AGES: Duration = Duration::from_secs(u32::MAX as u64);
 
 impl Device {
-    /// The oldest asynchronous event that nobody read, if there is one. All clones of the device, and its
-    /// [`events`](Self::events), take from one queue; each event goes to one of them.
+    /// The oldest asynchronous event that has not been read, if there is one. All clones of the device, and its
+    /// [`events`](Self::events), take from one queue, and each event goes to one of them.
     ///
     /// # Errors
     /// [`Error::Forked`].
+    #[doc(alias = "ibv_get_async_event")]
     pub fn poll_event(&self) -> Result<Option<AsyncEvent>> {
         self.inner.poll_event()
     }
 
-    /// Sleeps until there is an asynchronous event, and takes it. `None` if none came in time; in virtual time, where
-    /// waiting is what moves the world on, also as soon as nothing is under way any more.
+    /// Sleeps until there is an asynchronous event, and takes it. `None` if none came in time; in virtual time, which only
+    /// waiting moves on, also as soon as nothing is under way any more.
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::Os`] as [`events`](Self::events).
+    #[doc(alias = "ibv_get_async_event")]
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         let timeout = timeout.min(AGES);
         let port = self.inner.port()?;
@@ -48,16 +50,16 @@ impl Device {
                 return Ok(None);
             }
             port.hand_over();
-            // To the end of the last millisecond that was begun.
+            // Rounded up, because poll counts in milliseconds.
             let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            // Whatever came of it, an interruption included: the next look tells.
+            // The result does not matter, nor does an interruption: the loop looks again.
             let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], left);
         }
     }
 
     /// The asynchronous events as an object with a descriptor, for programs that wait for several things.
     ///
-    /// From here on the device's background thread runs, so that events come whether the program polls or not.
+    /// From this call on the background thread of the device runs, so that events come whether the program polls or not.
     ///
     /// # Errors
     /// [`Error::Os`] when there is no descriptor left, or no thread; [`Error::Forked`].
@@ -90,6 +92,7 @@ impl Device {
     /// # Errors
     /// [`Error::Os`] when there is no thread left to serve the device; [`Error::Forked`]; in virtual time
     /// [`Error::Stalled`] when nothing is under way and no other task changes that.
+    #[doc(alias = "ibv_get_async_event")]
     pub async fn next_event(&self) -> Result<AsyncEvent> {
         let port = self.inner.port()?;
         self.inner.serve()?;
@@ -117,14 +120,14 @@ impl Waiting<'_> {
         }
         port.event_waiters().sleep(self.place, cx.waker());
         port.hand_over();
-        // What came before the waker was left wakes nobody.
+        // An event from before the waker was registered wakes nobody: look again.
         self.device.poll_event().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // In a forked child the list may be locked for ever.
+        // In a forked child the lock of the list may never be released.
         if self.device.port.is_ours() {
             self.device.port.event_waiters().leave(self.place);
         }
@@ -142,9 +145,19 @@ impl DeviceInner {
 
 /// The asynchronous events of a device.
 ///
-/// The descriptor is readable while there are events. It may be polled in any way, with epoll and its edges too (each
-/// event makes one), or with tokio's `AsyncFd`, but not read: [`poll`](Self::poll) does that. Clones, and all that is
-/// made of one device, share one queue and one descriptor.
+/// The descriptor is readable while there are events. It may be polled in any way, including edge-triggered epoll (each
+/// event makes an edge) and tokio's `AsyncFd`, but must not be read: call [`poll`](Self::poll) instead. All objects from one
+/// device share one queue and one descriptor.
+///
+/// ```
+/// use rnic::AsyncEvent;
+///
+/// let device = rnic::open()?;
+/// let events = device.events()?;
+/// device.inject_port_state(false)?;
+/// assert_eq!(events.poll()?, Some(AsyncEvent::PortError));
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct AsyncEvents {
     device: Arc<DeviceInner>,
@@ -152,7 +165,7 @@ pub struct AsyncEvents {
 }
 
 impl AsyncEvents {
-    /// The oldest event, if there is one. Never waits.
+    /// Takes the oldest event, if there is one. Never waits.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -168,7 +181,7 @@ impl AsFd for AsyncEvents {
 }
 
 impl AsRawFd for AsyncEvents {
-    /// For whoever watches descriptors by number, such as tokio's `AsyncFd`.
+    /// For code that watches descriptors by number, such as tokio's `AsyncFd`.
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }

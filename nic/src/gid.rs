@@ -8,6 +8,7 @@ use std::fmt;
 
 /// What kind of address a GID is (`ibv_gid_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[doc(alias = "ibv_gid_type")]
 pub enum GidType {
     /// An Ethernet frame without IP: listed where programs expect it ([`GidLayout::Mlx5`](crate::process::GidLayout)), and
     /// of no use, because no packet of ours is one.
@@ -44,6 +45,7 @@ pub struct NetInterface {
 
 /// An entry of the GID table (`ibv_gid_entry`).
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_gid_entry")]
 pub struct GidEntry {
     /// Where in the table: the `sgid_index` of address vectors.
     pub index: u32,
@@ -58,9 +60,10 @@ pub struct GidEntry {
 }
 
 impl Device {
-    /// The entries of the GID table: the port's address. While that is not on the host there is none; in a forked child
-    /// neither.
+    /// The entries of the GID table: the address of the port. The table is empty while the host does not have that address,
+    /// and in a forked child.
     #[must_use]
+    #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self) -> Vec<GidEntry> {
         let port = &self.inner.port;
         if port.is_ours() {
@@ -79,7 +82,8 @@ impl Device {
     /// The entry of the GID table at an index.
     ///
     /// # Errors
-    /// [`ResourceError::Index`] where there is none: behind the end, or while the address is not on the host.
+    /// [`ResourceError::Index`] if there is no such entry, or while the host does not have the address.
+    #[doc(alias = "ibv_query_gid_ex")]
     pub fn query_gid(&self, index: u32) -> Result<GidEntry> {
         self.inner.port()?;
         let table = self.gid_table();

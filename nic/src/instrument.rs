@@ -57,7 +57,7 @@ impl Device {
         })
     }
 
-    /// Takes a fault rule out; false if there is none of this name.
+    /// Removes the fault rule of this name; false if there is no such rule.
     pub fn remove_fault(&self, name: &str) -> bool {
         self.with_faults(|layer| layer.remove(name)).unwrap_or(false)
     }

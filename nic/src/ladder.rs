@@ -1,8 +1,8 @@
-//! Ladder diagrams: who sent which packet when, and what became of it, as text.
+//! Ladder diagrams as text: which side sent which packet when, and what became of it.
 //!
-//! A [`Ladder`] is attached to a device and records what passes its port, in both directions, up to a bound. It then
-//! draws one rung for each packet: the sender's side has the label, the arrow shows the direction, and behind the
-//! right rail stand the bytes of payload and the ICRC with its verdict.
+//! A [`Ladder`] is attached to a device and records the packets that pass its port, in both directions, up to a bound. It
+//! then draws one rung for each packet: the label is at the sender's side, the arrow shows the direction, and to the
+//! right are the bytes of payload and the ICRC with its verdict.
 //!
 //! ```
 //! use rnic::RcEnd;
@@ -22,13 +22,15 @@
 //! # Ok::<(), rnic::Error>(())
 //! ```
 //!
-//! It is drawn from what *one* port sees: a packet that is lost behind the port is an arrow that arrives, as it is for
-//! the sender. In virtual time the same program gives the same text, but for ICRCs of packets that carry addresses of
-//! registered memory ([`Style::icrc_values`]).
+//! A ladder shows what *one* port sees: a packet that is lost behind the port is an arrow that arrives, as it is for the
+//! sender. In virtual time the same program gives the same text.
+//!
+//! [`Ladder::of_capture`] draws the packets of a capture file in the same way.
 
 mod mad;
-mod psn;
+pub(crate) mod psn;
 mod render;
+mod replay;
 #[cfg(test)]
 mod tests;
 
@@ -46,16 +48,16 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// A packet as the ladder remembers it.
+/// A packet of a ladder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     /// When it passed the port.
     pub at: Instant,
-    /// Which way it went, as seen from the port.
+    /// Its direction, as seen from the port.
     pub direction: Direction,
     /// The address at the other end.
     pub peer: IpAddr,
-    /// Its headers, or why it is no packet.
+    /// Its headers, or why the datagram is not a packet.
     pub content: std::result::Result<Headers, WireError>,
     /// Its PSN, counted from the first one that was seen of its sequence. An answer counts in the sequence of the
     /// requests that it answers. `None` where that is not known.
@@ -64,21 +66,21 @@ pub struct Record {
     pub payload_len: usize,
     /// The payload, if it is a management datagram.
     pub mad: Option<Box<[u8; MAD_LEN]>>,
-    /// What it says, if it is a message between rnic ports.
+    /// Its content, if it is a message between rnic ports.
     pub control: Option<Control>,
     /// The ICRC that it carries.
     pub icrc: u32,
-    /// Whether that is right.
+    /// Whether that ICRC is right.
     pub icrc_ok: bool,
     /// Whether its ECN field says "congestion experienced".
     pub ce: bool,
     /// What became of it.
     pub fate: Fate,
-    /// What the layers of the link did to it.
+    /// The notes of the link's layers on it.
     pub notes: Vec<String>,
 }
 
-/// What was recorded.
+/// The recorded packets.
 struct Book {
     capacity: usize,
     records: Vec<Record>,
@@ -87,7 +89,7 @@ struct Book {
     solver: IdentSolver,
 }
 
-/// Records packets and draws them. Clones share one record.
+/// Records packets and draws them. Clones share one recording.
 #[derive(Clone)]
 pub struct Ladder {
     left: Arc<str>,
@@ -97,12 +99,12 @@ pub struct Ladder {
 
 impl Ladder {
     /// A ladder that keeps the first `capacity` packets and counts the rest. `left` is the name of the end that it
-    /// will watch, `right` that of its peer.
+    /// watches, `right` that of the peer.
     #[must_use]
     pub fn new(left: &str, right: &str, capacity: usize) -> Self {
         let book = Book {
             capacity,
-            // Without a pause for more memory where the bound is a sensible one.
+            // Allocated now for a bound of ordinary size, so that recording does not wait for memory.
             records: Vec::with_capacity(capacity.min(4096)),
             missed: 0,
             streams: Streams::default(),
@@ -111,7 +113,7 @@ impl Ladder {
         Self { left: left.into(), right: right.into(), book: Arc::new(Mutex::new(book)) }
     }
 
-    /// A ladder that watches `device`, as [`new`](Self::new) and [`observer`](Self::observer).
+    /// A ladder that watches `device`: [`new`](Self::new) and [`observer`](Self::observer) in one call.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -121,7 +123,7 @@ impl Ladder {
         Ok(ladder)
     }
 
-    /// Stops watching: takes the ladders of `device` away. What they recorded can still be drawn.
+    /// Detaches all ladders from `device`. Their recordings can still be drawn.
     pub fn detach(device: &Device) {
         device.remove_observers(NAME);
     }
@@ -132,27 +134,28 @@ impl Ladder {
         Recorder { book: Arc::clone(&self.book) }
     }
 
-    /// What was recorded, oldest first.
+    /// The recorded packets, oldest first.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         locked(&self.book).records.clone()
     }
 
-    /// Packets that came after the buffer was full.
+    /// The number of packets that were not recorded, because the bound was reached.
     #[must_use]
     pub fn missed(&self) -> u64 {
         locked(&self.book).missed
     }
 
-    /// Forgets the packets, to draw what comes next. Sequences go on: relative PSNs still count from their first.
+    /// Removes the recorded packets, to draw those that follow. Relative PSNs still count from the first packet of each
+    /// sequence.
     pub fn clear(&self) {
         let mut book = locked(&self.book);
         book.records.clear();
         book.missed = 0;
     }
 
-    /// Draws what was recorded, with a heading, no wider than [`Style::WIDTH`] columns. Times are microseconds since
-    /// the first packet.
+    /// Draws the recorded packets with a heading, at most [`Style::WIDTH`] columns wide. Times are in microseconds since the
+    /// first packet.
     #[must_use]
     pub fn render(&self, style: &Style) -> String {
         let book = locked(&self.book);
@@ -190,8 +193,11 @@ const CE: u8 = 3;
 impl Book {
     fn take(&mut self, at: Instant, frame: &FrameRef<'_>) {
         let packet = Packet::parse(frame.bytes);
-        // Also of packets without a place: the sequences go on.
-        let relative_psn = packet.as_ref().ok().and_then(|p| self.streams.place(frame.flow, p));
+        // Packets past the bound count too: they are part of their sequences.
+        let (src, dst) = (frame.flow.src, frame.flow.dst);
+        let headers = packet.as_ref().map(Headers::of).map_err(|error| *error);
+        let place = headers.as_ref().map(|headers| self.streams.place(src, dst, headers));
+        let relative_psn = place.unwrap_or_default().relative_psn;
         if self.records.len() >= self.capacity {
             self.missed += 1;
             return;
@@ -200,7 +206,7 @@ impl Book {
         self.records.push(Record {
             at,
             direction: frame.direction,
-            peer: if frame.direction == Direction::Tx { frame.flow.dst } else { frame.flow.src },
+            peer: if frame.direction == Direction::Tx { dst } else { src },
             relative_psn,
             payload_len: packet.as_ref().map_or(0, |p| p.payload().len()),
             mad: packet.as_ref().ok().and_then(Packet::mad).map(|mad| Box::new(*mad)),
@@ -210,7 +216,7 @@ impl Book {
             ce: frame.tos & CE == CE,
             fate: frame.fate.clone(),
             notes: frame.notes.to_vec(),
-            content: packet.map(|p| Headers::of(&p)),
+            content: headers,
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs, as programs hold them.
+//! The handles of queue pairs.
 
 use crate::address_handle::AddressHandle;
 use crate::completion::{CompletionQueue, CqInner};
@@ -20,25 +20,27 @@ use qp::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a queue pair is created with (`ibv_qp_init_attr`).
+/// The attributes with which a queue pair is created (`ibv_qp_init_attr`).
 #[derive(Clone)]
+#[doc(alias("ibv_qp_init_attr", "ibv_qp_init_attr_ex"))]
 pub struct QpInit {
-    /// The service.
+    /// The type of service.
     pub qp_type: QpType,
-    /// Where sends complete; not for XRC_RECV, which sends nothing.
+    /// The completion queue of sends. XRC_RECV has none, because it sends nothing.
     pub send_cq: Option<CompletionQueue>,
-    /// Where receives complete; not for XRC queue pairs: XRC_SEND receives nothing, and what XRC_RECV receives
-    /// completes where the shared receive queue says.
+    /// The completion queue of receives. XRC queue pairs have none: XRC_SEND receives nothing, and the receives of XRC_RECV
+    /// complete to the queue of the shared receive queue.
     pub recv_cq: Option<CompletionQueue>,
-    /// Where receives are taken from. With it there is no receive queue: `max_recv_wr` and `max_recv_sge` mean nothing.
+    /// The shared receive queue to take receives from. The queue pair then has no receive queue, and `max_recv_wr` and
+    /// `max_recv_sge` are ignored.
     pub srq: Option<SharedReceiveQueue>,
-    /// The XRC domain of an XRC_RECV queue pair; for no other.
+    /// The XRC domain; only for XRC_RECV.
     pub xrcd: Option<XrcDomain>,
-    /// Sizes of the queues; those that the type does not have count as 0.
+    /// The sizes of the queues. Those of queues that the type does not have count as 0.
     pub cap: QpCap,
     /// Whether every send makes a completion, signalled or not.
     pub sq_sig_all: bool,
-    /// Choices that the protocol leaves open.
+    /// Parameters that the protocol leaves to the implementation.
     pub tuning: Tuning,
 }
 
@@ -119,7 +121,7 @@ impl QpInit {
     }
 }
 
-/// What the two ends of a connection tell each other before they can talk.
+/// What the two ends of a connection exchange before they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct QpAddress {
     /// Address of the port.
@@ -132,10 +134,10 @@ pub struct QpAddress {
     pub mtu: u32,
 }
 
-/// How a connection behaves: the attributes of RTR and RTS that people choose.
+/// The attributes of RTR and RTS that a program usually chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
-    /// What the peer may do.
+    /// The operations that the peer is allowed.
     pub access: Access,
     /// Path MTU; `None` for the largest that both ports carry.
     pub mtu: Option<Mtu>,
@@ -143,21 +145,21 @@ pub struct ConnectOptions {
     pub timeout: u8,
     /// Retransmissions before RETRY_EXC_ERR, 0 to 7.
     pub retry_cnt: u8,
-    /// Receiver-not-ready retries, 0 to 6; 7 for ever.
+    /// Receiver-not-ready retries, 0 to 6; 7 means without limit.
     pub rnr_retry: u8,
-    /// The wait that a peer is told when no receive is posted, as a code of IBTA table 45.
+    /// How long a peer has to wait when no receive is posted, as a code of IBTA table 45.
     pub min_rnr_timer: u8,
     /// READs and atomics outstanding, both ways.
     pub rd_atomic: u8,
     /// TOS byte of the packets.
     pub traffic_class: u8,
-    /// Which entry of the port's P_Key table, on this side.
+    /// The index of the partition in the P_Key table of this side's port.
     pub pkey_index: u16,
 }
 
 impl Default for ConnectOptions {
-    /// What perftest uses: timeout 14 (67 ms), 7 retries, RNR for ever with 0.64 ms waits, 16 READs outstanding, all rights,
-    /// the first P_Key.
+    /// The values of perftest: timeout 14 (67 ms), 7 retries, unlimited RNR retries with waits of 0.64 ms, 16 READs
+    /// outstanding, all rights, the first P_Key.
     fn default() -> Self {
         Self {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::LOCAL_WRITE,
@@ -173,7 +175,33 @@ impl Default for ConnectOptions {
     }
 }
 
-/// A queue pair. Dropping it destroys it: what is outstanding then ends without a completion.
+/// A queue pair. Dropping it destroys it: outstanding work requests then end without a completion.
+///
+/// ```
+/// use rnic::{Access, ConnectOptions, Operation, QpInit, QpState, SendFlags, SendWr, WcStatus};
+/// use std::time::Duration;
+///
+/// let net = rnic::sim::Net::new();
+/// let (a, b) = (net.device(), net.device());
+/// let (pd, peer_pd) = (a.alloc_pd()?, b.alloc_pd()?);
+/// let (cq, peer_cq) = (a.create_cq(16)?, b.create_cq(16)?);
+/// let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
+/// let peer = peer_pd.create_qp(&QpInit::rc(&peer_cq, &peer_cq))?;
+///
+/// // Programs exchange these addresses over a connection of their own, such as TCP.
+/// qp.connect(&peer.address(), &ConnectOptions::default())?;
+/// peer.connect(&qp.address(), &ConnectOptions::default())?;
+/// assert_eq!(qp.state(), QpState::Rts);
+///
+/// let target = peer_pd.register(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
+/// let before = pd.register(8, Access::LOCAL_WRITE)?;
+/// let add = Operation::FetchAdd { remote: target.remote(0), add: 5 };
+/// qp.post_send(SendWr::new(1, add, before.all()).flags(SendFlags::SIGNALED))?;
+/// assert_eq!(cq.wait(Duration::from_secs(1))?.status, WcStatus::Success);
+/// assert_eq!((before.load_u64(0)?, target.load_u64(0)?), (0, 5));
+/// # Ok::<(), rnic::Error>(())
+/// ```
+#[doc(alias("ibv_qp", "ibv_qp_ex"))]
 pub struct QueuePair {
     device: Arc<DeviceInner>,
     shared: Arc<QpShared>,
@@ -183,7 +211,7 @@ pub struct QueuePair {
     parts: Parts,
 }
 
-/// What a queue pair is made in, completes to and receives through.
+/// The objects that a queue pair uses.
 struct Parts {
     pd: Option<Arc<PdInner>>,
     _cqs: [Option<Arc<CqInner>>; 2],
@@ -240,7 +268,7 @@ impl QueuePair {
         self.shared.state()
     }
 
-    /// What a peer has to know to connect to it.
+    /// What a peer needs to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
         let port = &self.device.port;
@@ -252,7 +280,7 @@ impl QueuePair {
         }
     }
 
-    /// Goes from RESET to RTS, connected to `peer`. Of the options, those that the service does not have mean nothing.
+    /// Goes from RESET to RTS, connected to `peer`. Options that the type of service does not have are ignored.
     ///
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
@@ -282,8 +310,8 @@ impl QueuePair {
         self.modify(&to_rts)
     }
 
-    /// Takes a datagram queue pair from RESET to RTS. `qkey` is the key that datagrams for it must carry; QP1 has one
-    /// of its own.
+    /// Takes a datagram queue pair from RESET to RTS. `qkey` is the key that datagrams to it must carry; QP1 has a fixed
+    /// one.
     ///
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
@@ -297,12 +325,13 @@ impl QueuePair {
         self.modify(&QpAttr::to_rts(self.psn))
     }
 
-    /// Attaches a UD queue pair to a multicast group: ::ffff:224.0.0.0/100 or ff00::/8. It takes a copy of every datagram
-    /// that is sent to the group and carries its Q_Key, its own included. Attaching it again changes nothing.
+    /// Attaches a UD queue pair to a multicast group: ::ffff:224.0.0.0/100 or ff00::/8. It receives a copy of
+    /// every datagram to the group with its Q_Key, including its own. Attaching it again changes nothing.
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource): no group, no UD queue pair, or the device has no room for more;
     /// [`Error::Join`](crate::Error::Join) says what keeps the port from joining the group.
+    #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, group: Gid) -> Result<()> {
         self.device.port()?.attach_mcast(self.qpn(), group)?;
         self.device.serve()
@@ -312,6 +341,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) if it is not attached to it.
+    #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&self, group: Gid) -> Result<()> {
         Ok(self.device.port()?.detach_mcast(self.qpn(), group)?)
     }
@@ -321,16 +351,17 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) while it is attached to multicast groups: verbs want it detached first
     /// (IBTA o10-2.2.3). [`Error::Forked`](crate::Error::Forked).
+    #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let destroyed = self.destroy_by(Engine::destroy_qp);
         NotDestroyed::unless(self, destroyed)
     }
 
-    /// Destroys the queue pair as [`destroy`](Self::destroy), and takes its completions that nobody has polled out of its
-    /// completion queues, as drivers for C programs do: nothing of it is seen from then on. Returns how many there were.
+    /// Destroys the queue pair as [`destroy`](Self::destroy) does, and removes its unpolled completions from its completion
+    /// queues, as drivers for C programs do. Returns the number of completions removed.
     ///
     /// # Errors
-    /// Those of [`destroy`](Self::destroy); all of its completions are there then.
+    /// Those of [`destroy`](Self::destroy); all of its completions are kept then.
     pub fn destroy_with_completions(self) -> std::result::Result<usize, NotDestroyed<Self>> {
         match self.destroy_with_completions_in_place() {
             Ok(taken) => Ok(taken),
@@ -359,6 +390,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify) names what is missing, what does not apply, or what is out of range.
+    #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<()> {
         let port = self.device.port()?;
         port.control(|e| e.modify_qp(self.qpn(), attr))?;
@@ -368,33 +400,34 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes its completions that nobody has polled out of its completion queues, as drivers do with those of a queue pair
-    /// that goes to RESET; returns how many there were. 0 in a forked child. One that is to be destroyed may complete more
-    /// before it is: [`destroy_with_completions`](Self::destroy_with_completions) does both at once.
+    /// Removes its unpolled completions from its completion queues, as drivers do for a queue pair that goes to RESET, and
+    /// returns their number; 0 in a forked child. Until the queue pair is destroyed, more may follow:
+    /// [`destroy_with_completions`](Self::destroy_with_completions) does both at once.
     pub fn discard_completions(&self) -> usize {
         let Ok(port) = self.device.port() else { return 0 };
         port.control(|e| e.discard_completions(self.qpn()))
     }
 
-    /// All attributes that were set, and the state; nothing in a forked child.
+    /// All attributes that were set, and the state; empty in a forked child.
     #[must_use]
+    #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> QpAttr {
         self.look(qp::QueuePair::query).unwrap_or_default()
     }
 
-    /// What it counted; zeroes in a forked child.
+    /// Its counters; zeroes in a forked child.
     #[must_use]
     pub fn counters(&self) -> QpCounters {
         self.look(|qp| *qp.counters()).unwrap_or_default()
     }
 
-    /// Send work requests outstanding that make no completion on success; 0 in a forked child.
+    /// The number of outstanding send work requests that make no completion on success; 0 in a forked child.
     #[must_use]
     pub fn unsignalled(&self) -> usize {
         self.look(qp::QueuePair::unsignalled).unwrap_or_default()
     }
 
-    /// Why it is in ERR, if it went there on its own; `None` in a forked child.
+    /// Why it is in ERR, if it went there by itself; `None` in a forked child.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.look(|qp| qp.failure().copied()).flatten()
@@ -408,7 +441,7 @@ impl QueuePair {
         port.inspect(|e| e.flow(self.qpn(), port.now()).map(|flow| flow.rate)).flatten()
     }
 
-    /// What congestion control makes of it; `None` as for [`rate`](Self::rate).
+    /// The state of its congestion control; `None` as for [`rate`](Self::rate).
     #[must_use]
     pub fn flow(&self) -> Option<FlowState> {
         let port = &self.device.port;
@@ -423,7 +456,8 @@ impl QueuePair {
     /// Posts a send work request.
     ///
     /// # Errors
-    /// [`Error::Post`](crate::Error::Post); nothing was queued then.
+    /// [`Error::Post`](crate::Error::Post). Nothing was queued then.
+    #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, wr: SendWr) -> Result<()> {
         let port = self.device.port()?;
         self.shared.reserve_send(&wr)?;
@@ -434,7 +468,8 @@ impl QueuePair {
     /// Posts a receive work request.
     ///
     /// # Errors
-    /// [`Error::Post`](crate::Error::Post); nothing was queued then.
+    /// [`Error::Post`](crate::Error::Post). Nothing was queued then.
+    #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
         let port = self.device.port()?;
         self.shared.reserve_recv(&wr)?;
@@ -445,7 +480,7 @@ impl QueuePair {
     /// Posts send work requests, in order, up to the first that is refused.
     ///
     /// # Errors
-    /// How many were posted before it, and as [`post_send`](Self::post_send).
+    /// The number of requests that were posted, and the error of [`post_send`](Self::post_send) for the next one.
     pub fn post_sends(
         &self,
         wrs: impl IntoIterator<Item = SendWr>,
@@ -462,7 +497,7 @@ impl QueuePair {
     /// Posts receive work requests, in order, up to the first that is refused.
     ///
     /// # Errors
-    /// How many were posted before it, and as [`post_recv`](Self::post_recv).
+    /// The number of requests that were posted, and the error of [`post_recv`](Self::post_recv) for the next one.
     pub fn post_recvs(
         &self,
         wrs: impl IntoIterator<Item = RecvWr>,
@@ -489,15 +524,15 @@ impl QueuePair {
         refused.map_or(Ok(()), |error| Err((taken, error.into())))
     }
 
-    /// Posts all of these send work requests, or none: then they are as they were. Otherwise the list is empty.
+    /// Posts all of these send work requests and empties the list, or posts none and leaves the list unchanged.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send), of the first that is refused.
+    /// As [`post_send`](Self::post_send), for the first request that is refused.
     pub fn post_sends_or_none(&self, wrs: &mut Vec<SendWr>) -> Result<()> {
         let port = self.device.port()?;
         for (taken, wr) in wrs.iter().enumerate() {
             self.shared.reserve_send(wr).inspect_err(|_| {
-                // No more than fit the queue, whose size is 32 bits.
+                // At most the size of the queue, which has 32 bits.
                 self.shared.finish(Direction::Send, u32::try_from(taken).unwrap_or(u32::MAX));
             })?;
         }
@@ -517,6 +552,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
+    #[doc(alias = "ibv_wr_send")]
     pub fn send(&self, wr_id: u64, data: impl Into<Gather>) -> Result<()> {
         self.post(wr_id, Operation::Send { imm: None, invalidate: None }, data)
     }
@@ -548,6 +584,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
+    #[doc(alias = "ibv_wr_rdma_write")]
     pub fn write(&self, wr_id: u64, data: impl Into<Gather>, remote: Remote) -> Result<()> {
         self.post(wr_id, Operation::Write { remote, imm: None }, data)
     }
@@ -556,6 +593,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
+    #[doc(alias = "ibv_wr_rdma_read")]
     pub fn read(&self, wr_id: u64, data: impl Into<Gather>, remote: Remote) -> Result<()> {
         self.post(wr_id, Operation::Read { remote }, data)
     }

@@ -1,4 +1,4 @@
-//! Memory regions, as programs hold them.
+//! The handles of memory regions.
 
 use crate::destroy::NotDestroyed;
 use crate::domain::{PdInner, ProtectionDomain};
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a region becomes when it is registered anew (`ibv_rereg_mr`): what is not named stays.
+/// The changes of a re-registration (`ibv_rereg_mr`). What it does not name stays.
 #[derive(Clone, Debug, Default)]
 pub struct Rereg {
     memory: Option<(UserMemory, Option<u64>)>,
@@ -19,7 +19,7 @@ pub struct Rereg {
 }
 
 impl Rereg {
-    /// No change at all, yet.
+    /// A change of nothing, to which the other methods add.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -28,18 +28,21 @@ impl Rereg {
     /// Other memory (`IBV_REREG_MR_CHANGE_TRANSLATION`); `va` as for
     /// [`register_memory`](ProtectionDomain::register_memory).
     #[must_use]
+    #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(self, memory: impl Into<UserMemory>, va: Option<u64>) -> Self {
         Self { memory: Some((memory.into(), va)), ..self }
     }
 
     /// Another protection domain (`IBV_REREG_MR_CHANGE_PD`).
     #[must_use]
+    #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
     pub fn pd(self, pd: &ProtectionDomain) -> Self {
         Self { pd: Some(pd.clone()), ..self }
     }
 
     /// Other rights (`IBV_REREG_MR_CHANGE_ACCESS`).
     #[must_use]
+    #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(self, access: Access) -> Self {
         Self { access: Some(access), ..self }
     }
@@ -47,9 +50,24 @@ impl Rereg {
 
 /// Registered memory.
 ///
-/// A peer may write it at any time, so it is never lent out as a slice: bytes are copied in and out. Dropping it
-/// takes the key away, and unbinds the memory windows that are bound to it: a work request that still names it ends with
-/// LOC_PROT_ERR, and a peer's request with a NAK.
+/// A peer may write it at any time, so it is never borrowed as a slice: bytes are copied in and out. Dropping it
+/// invalidates its keys and unbinds the memory windows that are bound to it. A work request that still names it ends with
+/// LOC_PROT_ERR, and a request of a peer with a NAK.
+///
+/// ```
+/// use rnic::Access;
+///
+/// let net = rnic::sim::Net::new();
+/// let pd = net.device().alloc_pd()?;
+/// let region = pd.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+/// region.write_at(8, b"hello")?;
+/// assert_eq!(&region.to_vec()?[8..13], b"hello");
+/// let part = region.slice(8..13)?;     // for work requests of this side
+/// let place = region.remote(8);        // for the peer: address and rkey
+/// assert_eq!((part.lkey, place.rkey), (region.lkey(), region.rkey()));
+/// # Ok::<(), rnic::Error>(())
+/// ```
+#[doc(alias = "ibv_mr")]
 pub struct MemoryRegion {
     pd: Arc<PdInner>,
     memory: UserMemory,
@@ -78,19 +96,19 @@ impl MemoryRegion {
         self.keys.lkey
     }
 
-    /// The key for the peer. What it may do with it is a matter of the rights.
+    /// The key for the peer. The access rights say what the peer may do with it.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.keys.rkey
     }
 
-    /// What the region allows.
+    /// The access rights.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// First address, as work requests name it: that of the memory, or what it was registered with, or 0 with
+    /// The first address, as work requests name it: that of the memory, or the one it was registered with, or 0 with
     /// `ZERO_BASED`.
     #[must_use]
     pub fn addr(&self) -> u64 {
@@ -103,7 +121,7 @@ impl MemoryRegion {
         usize::try_from(self.memory.len()).unwrap_or(usize::MAX)
     }
 
-    /// Whether it has no bytes; never so, registration refuses that.
+    /// Always false: a region of 0 bytes cannot be registered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -118,11 +136,12 @@ impl MemoryRegion {
     /// Registers the region anew, with other memory, in another protection domain, or with other rights.
     ///
     /// The keys change if the memory or its addresses do, and stay otherwise. A request under way that names the old key,
-    /// or now lacks a right, fails as one that names a wrong key does.
+    /// or that now lacks a right, fails in the same way as one with a wrong key.
     ///
     /// # Errors
-    /// [`Error::Resource`]: what is wrong with the new registration; Busy while memory windows are bound to the region.
-    /// The region is then what it was: all is checked before anything changes.
+    /// [`Error::Resource`] says what is wrong with the new registration; `Busy` means that memory windows are bound to the
+    /// region. The region is unchanged then: everything is checked before anything changes.
+    #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(&mut self, change: Rereg) -> Result<()> {
         let Rereg { memory, pd, access } = change;
         if pd.as_ref().is_some_and(|pd| !Arc::ptr_eq(&pd.inner.device, &self.pd.device)) {
@@ -145,17 +164,18 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Deregisters the region (`ibv_dereg_mr`). No access to it is under way when this returns, and none will be.
+    /// Deregisters the region (`ibv_dereg_mr`). When this returns, no access to it is under way, and none will start.
     ///
     /// # Errors
-    /// [`ResourceError::Busy`] while memory windows are bound to it: peers would lose what they were given. The region
-    /// comes back with the error; dropping it closes the windows.
+    /// [`ResourceError::Busy`] while memory windows are bound to it, because peers would lose their access. The error contains
+    /// the region; dropping it unbinds the windows.
+    #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let done = self.deregister_in_place();
         NotDestroyed::unless(self, done)
     }
 
-    /// As [`deregister`](Self::deregister), for a region that threads share. Its keys are good for nothing any more.
+    /// As [`deregister`](Self::deregister), for a region that threads share. Its keys are invalid from then on.
     ///
     /// # Errors
     /// Those of [`deregister`](Self::deregister).
@@ -191,22 +211,22 @@ impl MemoryRegion {
         Ok((self.addr() + range.start as u64, range.len() as u64))
     }
 
-    /// A place in the region, for a work request of the peer. Not checked: the peer may ask for anything, and is
-    /// answered with a NAK where it is wrong.
+    /// A place in the region, for a work request of the peer. It is not checked here: a request of the peer for a wrong place
+    /// is answered with a NAK.
     #[must_use]
     pub fn remote(&self, offset: u64) -> Remote {
         Remote { addr: self.addr().wrapping_add(offset), rkey: self.rkey() }
     }
 
-    /// The 8 bytes at `offset`, read as one: for memory that a peer's WRITEs and atomics change.
+    /// Reads the 8 bytes at `offset` in a single access: for memory that WRITEs and atomics of a peer change.
     ///
     /// # Errors
-    /// [`Error::Memory`]: outside the region, or not at a multiple of 8.
+    /// [`Error::Memory`] if they are outside the region, or `offset` is not a multiple of 8.
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         Ok(self.memory.load_u64(offset)?)
     }
 
-    /// Stores 8 bytes at `offset` as one.
+    /// Stores 8 bytes at `offset` in a single access.
     ///
     /// # Errors
     /// As [`load_u64`](Self::load_u64).
@@ -217,7 +237,7 @@ impl MemoryRegion {
     /// Copies bytes out of the region.
     ///
     /// # Errors
-    /// [`Error::Memory`]: outside the region, or no longer mapped.
+    /// [`Error::Memory`] if they are outside the region, or the memory is no longer mapped.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         Ok(self.memory.read_at(offset, out)?)
     }
@@ -258,15 +278,15 @@ impl std::fmt::Debug for MemoryRegion {
     }
 }
 
-/// The first address of a region, as the table gives it.
+/// The first address of a region, by the rule of the region table.
 fn address(memory: &UserMemory, va: Option<u64>, access: Access) -> u64 {
     va.unwrap_or(if access.contains(Access::ZERO_BASED) { 0 } else { memory.addr() as u64 })
 }
 
-/// A region without memory (`ibv_alloc_null_mr`): it reads as zeroes and swallows what is written, at any address. For
-/// work requests of this side only; peers get no right to it, and nothing can be bound to it.
+/// A region without memory (`ibv_alloc_null_mr`): at any address it reads as zeroes and discards what is written. It is
+/// for work requests of this side only: peers get no right to it, and no window can be bound to it.
 ///
-/// Dropping it takes the key away.
+/// Dropping it invalidates the key.
 pub struct NullRegion {
     pd: Arc<PdInner>,
     lkey: u32,
@@ -284,7 +304,7 @@ impl NullRegion {
         self.lkey
     }
 
-    /// So many bytes of nothing, for a work request of this side.
+    /// `length` bytes of the null region, for a work request of this side.
     #[must_use]
     pub fn bytes(&self, length: u32) -> Sge {
         Sge { addr: 0, length, lkey: self.lkey }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 /// What a shared receive queue is created with (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias("ibv_srq_init_attr", "ibv_srq_init_attr_ex"))]
 pub struct SrqInit {
     /// Work requests that it holds at most, from 1.
     pub max_wr: u32,
@@ -31,6 +32,7 @@ impl Default for SrqInit {
 
 /// What a shared receive queue is (`ibv_srq_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_srq_attr")]
 pub struct SrqAttr {
     /// Work requests that it holds at most.
     pub max_wr: u32,
@@ -42,6 +44,7 @@ pub struct SrqAttr {
 
 /// What to change of a shared receive queue; `None` leaves it as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(alias = "ibv_srq_attr_mask")]
 pub struct SrqModify {
     /// Work requests that it holds at most (`IBV_SRQ_MAX_WR`). What is in it stays, in order.
     pub max_wr: Option<u32>,
@@ -53,12 +56,14 @@ pub struct SrqModify {
 impl SrqModify {
     /// Sets the limit.
     #[must_use]
+    #[doc(alias = "IBV_SRQ_LIMIT")]
     pub fn limit(limit: u32) -> Self {
         Self { limit: Some(limit), ..Self::default() }
     }
 
     /// Sets the size.
     #[must_use]
+    #[doc(alias = "IBV_SRQ_MAX_WR")]
     pub fn max_wr(max_wr: u32) -> Self {
         Self { max_wr: Some(max_wr), ..Self::default() }
     }
@@ -69,7 +74,32 @@ impl SrqModify {
 /// Buffers are looked up in its own protection domain, whatever that of the queue pair is (IBTA 10.2.9.3). Posting to it
 /// waits for nobody and never touches the engine. Clones are the same queue; without [`destroy`](Self::destroy) it goes
 /// with the last of them and of the queue pairs that use it.
+///
+/// ```
+/// use rnic::{Access, ConnectOptions, QpInit, SrqInit};
+/// use std::time::Duration;
+///
+/// let net = rnic::sim::Net::new();
+/// let (a, b) = (net.device(), net.device());
+/// let (client, server) = (a.alloc_pd()?, b.alloc_pd()?);
+/// let srq = server.create_srq(&SrqInit::default())?;
+/// let inbox = server.register(64, Access::LOCAL_WRITE)?;
+/// srq.recv(1, inbox.all())?;
+///
+/// // Any number of queue pairs take their receives from it.
+/// let (sent, received) = (a.create_cq(16)?, b.create_cq(16)?);
+/// let to = server.create_qp(&QpInit::rc(&received, &received).with_srq(&srq))?;
+/// let from = client.create_qp(&QpInit::rc(&sent, &sent))?;
+/// from.connect(&to.address(), &ConnectOptions::default())?;
+/// to.connect(&from.address(), &ConnectOptions::default())?;
+/// let message = client.register_bytes(b"hello", Access::LOCAL_WRITE)?;
+/// from.send(2, message.all())?;
+/// let wc = received.wait(Duration::from_secs(1))?;
+/// assert_eq!((wc.wr_id, wc.byte_len), (1, 5));
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
+#[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue {
     pub(crate) inner: Arc<SrqInner>,
 }
@@ -141,6 +171,7 @@ impl SharedReceiveQueue {
 
     /// Its number: what XRC requests and [events](crate::engine::AsyncEvent) name it by.
     #[must_use]
+    #[doc(alias = "ibv_get_srq_num")]
     pub fn srqn(&self) -> u32 {
         self.inner.shared.number
     }
@@ -150,6 +181,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`Error::Post`](crate::Error::Post) if it is full, or the request has too many elements;
     /// [`Error::Resource`](crate::Error::Resource) if it was destroyed. Nothing was queued then.
+    #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
         self.inner.device.port()?;
         self.inner.check(&self.inner.device)?;
@@ -175,6 +207,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource): a size below the number of work requests in the queue, or beyond what
     /// the device has; a limit beyond the size.
+    #[doc(alias = "ibv_modify_srq")]
     pub fn modify(&self, change: SrqModify) -> Result<()> {
         self.inner.control(|e, id| e.modify_srq(id, &change))
     }
@@ -183,14 +216,16 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) if it was destroyed.
+    #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqAttr> {
         self.inner.control(|e, id| e.query_srq(id))
     }
 
-    /// Destroys it: what is in it ends without a completion, and other handles are good for nothing any more.
+    /// Destroys it. Work requests in it end without a completion, and other handles to it cannot be used any more.
     ///
     /// # Errors
     /// The queue as it was, with [`ResourceError::Busy`] while queue pairs use it.
+    #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let destroyed = self.destroy_in_place();
         NotDestroyed::unless(self, destroyed)

@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// A mutual exclusion lock whose holder inherits the priority of whoever waits (`PTHREAD_PRIO_INHERIT`).
+/// A mutex whose holder inherits the priority of the threads that wait for it (`PTHREAD_PRIO_INHERIT`).
 pub(crate) struct PiMutex<T> {
     /// Boxed: a pthread mutex must not move once it is initialised.
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
@@ -48,7 +48,7 @@ impl<T> PiMutex<T> {
         PiGuard { mutex: self, _not_send: PhantomData }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<PiGuard<'_, T>> {
         // SAFETY: as in `lock`.
         let result = unsafe { libc::pthread_mutex_trylock(self.raw.get()) };

@@ -1,8 +1,8 @@
-//! What a port does over time: samples of its counters, its queue pairs, and what holds them back.
+//! Traces of a port over time: samples of its counters and of its queue pairs, and what limits them.
 //!
-//! [`Device::sample`](crate::Device::sample) looks at a port once. A [`Recorder`] writes such samples to a file, in virtual time those
-//! that it is given, on the network one every interval from a thread of its own; a [`Reader`] reads the file again, and
-//! `rnic plot` draws it.
+//! [`Device::sample`](crate::Device::sample) takes one sample. A [`Recorder`] writes samples to a file: in virtual time those
+//! that it is given, on the network one per interval, from a thread of its own. A [`Reader`] reads the file, and `rnic plot`
+//! draws it.
 //!
 //! # The file
 //!
@@ -19,10 +19,9 @@
 //! {"t":1000000,"port":{"tx_bytes":4096,"tx_packets":1},"qps":[{"qpn":17,"label":"127.0.0.2","sent_bytes":4096}]}
 //! ```
 //!
-//! All counters are totals since the device was opened, so that a lost line loses nothing but resolution; who wants a
-//! rate takes the difference. What is 0, empty or not known is left out. Unknown keys are ignored, so that later versions can
-//! add some. A reader that wants tables finds them: `pandas.read_json(FILE, lines=True)`, then
-//! `pandas.json_normalize` of a column.
+//! All counters are totals since the device was opened, so a lost line costs only resolution, and a rate is the difference
+//! of two samples. Values that are 0, empty or unknown are left out. Unknown keys are ignored, so that later versions can add
+//! keys. For tables in Python: `pandas.read_json(FILE, lines=True)`, then `pandas.json_normalize` of a column.
 
 mod read;
 mod recorder;
@@ -40,13 +39,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The version of the format, the value of the key `rnic_trace`.
 pub const VERSION: u32 = 1;
 
-/// Lanes in a sample of a device at most.
+/// The most lanes in a sample.
 pub const MAX_LANES: usize = 64;
 
-/// Queue pairs in a sample of a device at most, the first ones by number of the table. The counters of the port cover all.
+/// The most queue pairs in a sample: the first ones of the table. The counters of the port cover all queue pairs.
 pub const MAX_QPS: usize = 256;
 
-/// What a trace is of: its first line.
+/// The first line of a trace, which says what the trace is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of the format; [`VERSION`] for what this library writes.
@@ -87,7 +86,7 @@ impl Header {
     }
 }
 
-/// What the header says of the link.
+/// The link, in the header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkHeader {
     /// In a few words, for people.
@@ -107,7 +106,7 @@ pub struct LinkHeader {
     pub kmax: Option<u64>,
 }
 
-/// What a port has done by some time, and how it is at that time.
+/// The counters and the state of a port at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Since the trace began; `t`, in nanoseconds, in the file.
@@ -137,7 +136,7 @@ pub struct PortSample {
     /// Packets sent.
     #[serde(skip_serializing_if = "is_default")]
     pub tx_packets: u64,
-    /// Packets received, whatever became of them.
+    /// Packets received, including those that were dropped later.
     #[serde(skip_serializing_if = "is_default")]
     pub rx_packets: u64,
     /// Packets that arrived marked "congestion experienced" (mlx5: `np_ecn_marked_roce_packets`).
@@ -155,7 +154,7 @@ pub struct PortSample {
     /// Packets sent again, of all queue pairs.
     #[serde(skip_serializing_if = "is_default")]
     pub retransmitted_packets: u64,
-    /// Packets received and dropped, for whatever reason, by the port or by the kernel before it.
+    /// Packets received and dropped for any reason, by the port or before it by the kernel.
     #[serde(skip_serializing_if = "is_default")]
     pub dropped_packets: u64,
     /// Bytes that wait in the emulated port now.
@@ -167,7 +166,7 @@ pub struct PortSample {
     /// Packets that the emulated port marked "congestion experienced".
     #[serde(skip_serializing_if = "is_default")]
     pub link_marked: u64,
-    /// Packets that the emulated port dropped for want of buffer.
+    /// Packets that the emulated port dropped because its buffer was full.
     #[serde(skip_serializing_if = "is_default")]
     pub link_dropped: u64,
 }
@@ -178,13 +177,13 @@ pub struct PortSample {
 pub struct QpSample {
     /// Its number.
     pub qpn: u32,
-    /// Who it talks to, if it is connected.
+    /// The peer, if it is connected.
     #[serde(skip_serializing_if = "is_default")]
     pub label: Option<String>,
-    /// What congestion control allows, in bits a second.
+    /// The rate that congestion control allows, in bits per second.
     #[serde(skip_serializing_if = "is_default")]
     pub rate: Option<u64>,
-    /// What congestion control goes back to, in bits a second.
+    /// The rate to which congestion control returns, in bits per second.
     #[serde(skip_serializing_if = "is_default")]
     pub target_rate: Option<u64>,
     /// The estimate of congestion, 0 to 1.
@@ -213,10 +212,10 @@ pub struct LaneSample {
     /// Times that something had to wait for credits.
     #[serde(skip_serializing_if = "is_default")]
     pub stalls: u64,
-    /// How long all in all, a stall that lasts included; `stalled`, in nanoseconds, in the file.
+    /// The total time of these waits, including one that still lasts; `stalled`, in nanoseconds, in the file.
     #[serde(with = "nanos", skip_serializing_if = "is_default")]
     pub stalled: Duration,
-    /// How long the peer had the lane paused all in all, a pause that lasts included; in nanoseconds in the file.
+    /// The total time for which the peer paused the lane, including a pause that still lasts; in nanoseconds in the file.
     #[serde(with = "nanos", skip_serializing_if = "is_default")]
     pub paused: Duration,
 }

@@ -37,6 +37,25 @@ use std::sync::{Arc, Mutex};
 /// assert_eq!(memory.to_vec()?[16..21], *b"hello");
 /// # Ok::<(), rnic::Error>(())
 /// ```
+///
+/// ```
+/// use rnic::{Access, MwType, RcEnd, WcStatus};
+///
+/// let net = rnic::sim::Net::new();
+/// let (left, right) = RcEnd::pair(&net.device(), &net.device())?;
+/// let access = Access::LOCAL_WRITE | Access::MW_BIND;
+/// let region = right.pd().register(4096, access)?;
+/// let window = right.pd().alloc_mw(MwType::Type1)?;
+/// right.qp.bind_mw(1, &window, &region, 0..64, Access::REMOTE_WRITE)?;
+/// assert_eq!(right.wait()?.status, WcStatus::Success);
+///
+/// // The peer may write these 64 bytes now, and no others.
+/// let source = left.register(b"through the window")?;
+/// left.qp.write(2, source.all(), window.remote(&region, 0))?;
+/// assert_eq!(left.wait()?.status, WcStatus::Success);
+/// # Ok::<(), rnic::Error>(())
+/// ```
+#[doc(alias = "ibv_mw")]
 pub struct MemoryWindow {
     pd: Arc<PdInner>,
     mw_type: MwType,
@@ -77,11 +96,12 @@ impl MemoryWindow {
         Ok(*rkey)
     }
 
-    /// The operands of a bind to `range` of `region`, with the next key: the low byte one up (`ibv_inc_rkey`). Whoever
-    /// posts it as [`Operation::BindWindow`] takes the key from it.
+    /// The operands of a bind to `range` of `region`, with the next key: the low byte one up (`ibv_inc_rkey`). A
+    /// program that posts it as [`Operation::BindWindow`] takes the new key from it.
     ///
     /// # Errors
     /// [`Error::Range`](crate::Error::Range).
+    #[doc(alias = "ibv_inc_rkey")]
     pub fn bind_to(&self, region: &MemoryRegion, range: Range<usize>, access: Access) -> Result<Bind> {
         operands(self.rkey(), region, &range, access)
     }
@@ -97,6 +117,7 @@ impl MemoryWindow {
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked); the window comes back with it.
+    #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let done = self.dealloc_in_place();
         NotDestroyed::unless(self, done)
@@ -147,6 +168,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`Error::Range`](crate::Error::Range), and as [`post_send`](Self::post_send): the key has not changed then.
+    #[doc(alias("ibv_bind_mw", "ibv_wr_bind_mw"))]
     pub fn bind_mw(
         &self,
         wr_id: u64,
@@ -165,6 +187,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
+    #[doc(alias = "ibv_wr_local_inv")]
     pub fn unbind_mw(&self, wr_id: u64, window: &MemoryWindow) -> Result<()> {
         match window.mw_type {
             MwType::Type1 => {

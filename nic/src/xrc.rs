@@ -11,7 +11,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// others (IBTA annex A14).
 ///
 /// Clones are the same domain; without [`close`](Self::close) it goes with the last of them and of what is in it.
+///
+/// ```
+/// use rnic::{QpInit, SrqInit};
+///
+/// let net = rnic::sim::Net::new();
+/// let device = net.device();
+/// let (pd, cq, xrcd) = (device.alloc_pd()?, device.create_cq(16)?, device.open_xrcd()?);
+/// let srq = pd.create_xrc_srq(&SrqInit::default(), &xrcd, &cq)?;
+/// let receiver = device.create_qp(&QpInit::xrc_recv(&xrcd))?;
+/// assert!(xrcd.close().is_err(), "the queue pair and the shared receive queue are in it");
+/// # let _ = (srq, receiver);
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
+#[doc(alias = "ibv_xrcd")]
 pub struct XrcDomain {
     pub(crate) inner: Arc<XrcdInner>,
 }
@@ -33,7 +47,7 @@ impl XrcdInner {
         Ok(())
     }
 
-    /// Whether it is an open domain of this device. To be asked under the lock of the engine: once it is closed another
+    /// Checks that it is an open domain of this device. Call it under the lock of the engine: once it is closed, another
     /// domain may get its number.
     pub(crate) fn check(&self, device: &Arc<DeviceInner>) -> std::result::Result<(), ResourceError> {
         if Arc::ptr_eq(&self.device, device) && !self.closed.load(Ordering::Acquire) {
@@ -46,7 +60,7 @@ impl XrcdInner {
 
 impl Drop for XrcdInner {
     fn drop(&mut self) {
-        // What is in it keeps it alive, so it is not in use; it may be closed already.
+        // Objects in it keep it alive, so it is not in use. It may be closed already.
         let _ = self.close();
     }
 }
@@ -58,10 +72,11 @@ impl XrcDomain {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Closes it; other handles are good for nothing any more.
+    /// Closes it. Other handles to it cannot be used any more.
     ///
     /// # Errors
     /// The domain as it was, with [`ResourceError::Busy`] while queue pairs or shared receive queues are in it.
+    #[doc(alias = "ibv_close_xrcd")]
     pub fn close(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let closed = self.close_in_place();
         NotDestroyed::unless(self, closed)

@@ -286,6 +286,23 @@ fn nobody_listens() {
     assert!(error.contains("rnic perf server"), "{error}");
 }
 
+#[test]
+fn hosts_are_given_by_name() {
+    let port = free_port();
+    let error = complaint(&client(&["localhost", "--control-port", &port]));
+    assert!(error.contains("no rnic perf server at 127.0.0.1:"), "{error}");
+    // Reserved never to exist (RFC 6761).
+    for (args, part) in [
+        (["client", "no-such-host.invalid"].as_slice(), "neither an IP address nor a known host name"),
+        (&["client", "127.0.0.1", "--bind", "no-such-host.invalid"], "nor an interface of this host"),
+        (&["server", "--bind", "fe80::1%no-such-0"], "an interface of this host behind the `%`"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_rnic")).arg("perf").args(args).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && error.contains(part), "{error}");
+    }
+}
+
 /// A port that was free a moment ago.
 fn free_port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()

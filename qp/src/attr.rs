@@ -19,21 +19,29 @@ pub use rules::{Limits, ModifyError, Rule, Transition, ValueError, check, rule};
 /// The state of a queue pair (IBTA 10.3.1). The values are the verbs' codes (`IBV_QPS_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
+#[doc(alias = "ibv_qp_state")]
 pub enum QpState {
     /// Just created: takes no work and no packets.
     #[default]
+    #[doc(alias = "IBV_QPS_RESET")]
     Reset = 0,
     /// Receives may be posted; nothing is processed yet.
+    #[doc(alias = "IBV_QPS_INIT")]
     Init = 1,
     /// Ready to receive: packets are answered, sends are not processed.
+    #[doc(alias = "IBV_QPS_RTR")]
     Rtr = 2,
     /// Ready to send: everything works.
+    #[doc(alias = "IBV_QPS_RTS")]
     Rts = 3,
     /// Send queue drained (or draining): what was sent is finished, no new send is started.
+    #[doc(alias = "IBV_QPS_SQD")]
     Sqd = 4,
     /// Send queue error: a send failed; receives go on. Unreliable queue pairs only.
+    #[doc(alias = "IBV_QPS_SQE")]
     Sqe = 5,
     /// Error: all work requests are flushed, packets are dropped.
+    #[doc(alias = "IBV_QPS_ERR")]
     Err = 6,
 }
 
@@ -73,18 +81,24 @@ impl fmt::Display for QpState {
 /// has the kernel's (`IB_QPT_GSI`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
+#[doc(alias = "ibv_qp_type")]
 pub enum QpType {
     /// QP1, the general services interface: datagrams between connection managers and the like.
     Gsi = 1,
     /// Reliable connection.
+    #[doc(alias = "IBV_QPT_RC")]
     Rc = 2,
     /// Unreliable connection.
+    #[doc(alias = "IBV_QPT_UC")]
     Uc = 3,
     /// Unreliable datagram.
+    #[doc(alias = "IBV_QPT_UD")]
     Ud = 4,
     /// The sending half of an extended reliable connection (XRC initiator).
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
     XrcSend = 9,
     /// The receiving half of an extended reliable connection (XRC target).
+    #[doc(alias = "IBV_QPT_XRC_RECV")]
     XrcRecv = 10,
 }
 
@@ -168,50 +182,73 @@ impl fmt::Display for QpType {
 bitflags! {
     /// Which attributes a modify sets. The bits are those of the verbs (`IBV_QP_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[doc(alias = "ibv_qp_attr_mask")]
     pub struct AttrMask: u32 {
         /// `qp_state`: the next state.
+        #[doc(alias = "IBV_QP_STATE")]
         const STATE = 1;
         /// `cur_qp_state`: the state that the program believes the queue pair is in.
+        #[doc(alias = "IBV_QP_CUR_STATE")]
         const CUR_STATE = 1 << 1;
         /// `en_sqd_async_notify`: whether to report that the send queue is drained.
+        #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// `qp_access_flags`: what the peer may do.
+        #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
         const ACCESS_FLAGS = 1 << 3;
         /// `pkey_index`: which partition.
+        #[doc(alias = "IBV_QP_PKEY_INDEX")]
         const PKEY_INDEX = 1 << 4;
         /// `port_num`: which port of the device.
+        #[doc(alias = "IBV_QP_PORT")]
         const PORT = 1 << 5;
         /// `qkey`: the key that datagrams must carry.
+        #[doc(alias = "IBV_QP_QKEY")]
         const QKEY = 1 << 6;
         /// `ah_attr`: the way to the peer.
+        #[doc(alias = "IBV_QP_AV")]
         const AV = 1 << 7;
         /// `path_mtu`: payload bytes a packet.
+        #[doc(alias = "IBV_QP_PATH_MTU")]
         const PATH_MTU = 1 << 8;
         /// `timeout`: how long to wait for an acknowledgement.
+        #[doc(alias = "IBV_QP_TIMEOUT")]
         const TIMEOUT = 1 << 9;
         /// `retry_cnt`: how often to send again.
+        #[doc(alias = "IBV_QP_RETRY_CNT")]
         const RETRY_CNT = 1 << 10;
         /// `rnr_retry`: how often to send again when the peer has no receive.
+        #[doc(alias = "IBV_QP_RNR_RETRY")]
         const RNR_RETRY = 1 << 11;
         /// `rq_psn`: first PSN to receive.
+        #[doc(alias = "IBV_QP_RQ_PSN")]
         const RQ_PSN = 1 << 12;
         /// `max_rd_atomic`: READs and atomics outstanding as requester.
+        #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// `alt_ah_attr`: a second way to the peer.
+        #[doc(alias = "IBV_QP_ALT_PATH")]
         const ALT_PATH = 1 << 14;
         /// `min_rnr_timer`: how long a peer waits when there is no receive.
+        #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
         const MIN_RNR_TIMER = 1 << 15;
         /// `sq_psn`: first PSN to send.
+        #[doc(alias = "IBV_QP_SQ_PSN")]
         const SQ_PSN = 1 << 16;
         /// `max_dest_rd_atomic`: READs and atomics outstanding as responder.
+        #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// `path_mig_state`: automatic path migration.
+        #[doc(alias = "IBV_QP_PATH_MIG_STATE")]
         const PATH_MIG_STATE = 1 << 18;
         /// `cap`: queue sizes.
+        #[doc(alias = "IBV_QP_CAP")]
         const CAP = 1 << 19;
         /// `dest_qp_num`: the peer's queue pair.
+        #[doc(alias = "IBV_QP_DEST_QPN")]
         const DEST_QPN = 1 << 20;
         /// `rate_limit`: kbit/s of a raw packet queue pair.
+        #[doc(alias = "IBV_QP_RATE_LIMIT")]
         const RATE_LIMIT = 1 << 25;
     }
 }
@@ -275,6 +312,7 @@ impl fmt::Display for AttrMask {
 
 /// The way to a peer (`ibv_ah_attr`). RoCE has no LIDs, so it always is a global one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(alias("ibv_ah_attr", "ibv_global_route"))]
 pub struct AddressVector {
     /// The peer's address.
     pub dgid: Gid,
@@ -305,18 +343,23 @@ impl AddressVector {
 /// Automatic path migration (IBTA 17.2.8). The values are the verbs' codes (`IBV_MIG_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
+#[doc(alias = "ibv_mig_state")]
 pub enum PathMigState {
     /// The only state without an alternate path.
     #[default]
+    #[doc(alias = "IBV_MIG_MIGRATED")]
     Migrated = 0,
     /// Both sides shall load the alternate path.
+    #[doc(alias = "IBV_MIG_REARM")]
     Rearm = 1,
     /// Ready to migrate.
+    #[doc(alias = "IBV_MIG_ARMED")]
     Armed = 2,
 }
 
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(alias = "ibv_qp_cap")]
 pub struct QpCap {
     /// Send work requests outstanding.
     pub max_send_wr: u32,
@@ -334,6 +377,7 @@ macro_rules! attributes {
     ($($(#[$doc:meta])* $field:ident : $type:ty = $bit:ident,)*) => {
         /// What a modify sets: one field for each bit of [`AttrMask`], under the name that verbs give it.
         #[derive(Clone, Debug, Default, PartialEq)]
+        #[doc(alias = "ibv_qp_attr")]
         pub struct QpAttr {
             $($(#[$doc])* pub $field: Option<$type>,)*
         }

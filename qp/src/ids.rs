@@ -144,6 +144,7 @@ pub struct PdId(pub u32);
 /// A global identifier. In RoCEv2 it is the IPv6 address of the port, or its IPv4 address in the IPv4-mapped
 /// form ::ffff:a.b.c.d (IBTA A17.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[doc(alias = "ibv_gid")]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
@@ -196,16 +197,22 @@ impl fmt::Debug for Gid {
 /// A path MTU: how many payload bytes a packet carries at most. The values are the verbs' codes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
+#[doc(alias = "ibv_mtu")]
 pub enum Mtu {
     /// 256 bytes.
+    #[doc(alias = "IBV_MTU_256")]
     B256 = 1,
     /// 512 bytes.
+    #[doc(alias = "IBV_MTU_512")]
     B512 = 2,
     /// 1024 bytes: the largest that fits an Ethernet MTU of 1500.
+    #[doc(alias = "IBV_MTU_1024")]
     B1024 = 3,
     /// 2048 bytes.
+    #[doc(alias = "IBV_MTU_2048")]
     B2048 = 4,
     /// 4096 bytes.
+    #[doc(alias = "IBV_MTU_4096")]
     B4096 = 5,
 }
 

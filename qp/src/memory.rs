@@ -10,28 +10,40 @@ use thiserror::Error;
 bitflags! {
     /// What a memory region or a queue pair allows. The bits are those of the verbs (`IBV_ACCESS_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[doc(alias = "ibv_access_flags")]
     pub struct Access: u32 {
         /// The device may write on behalf of its own program (receives, READ and atomic results).
+        #[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
         const LOCAL_WRITE = 1;
         /// A peer may write.
+        #[doc(alias = "IBV_ACCESS_REMOTE_WRITE")]
         const REMOTE_WRITE = 1 << 1;
         /// A peer may read.
+        #[doc(alias = "IBV_ACCESS_REMOTE_READ")]
         const REMOTE_READ = 1 << 2;
         /// A peer may run atomic operations.
+        #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows may be bound to the region.
+        #[doc(alias = "IBV_ACCESS_MW_BIND")]
         const MW_BIND = 1 << 4;
         /// Addresses are offsets from the start of the region.
+        #[doc(alias = "IBV_ACCESS_ZERO_BASED")]
         const ZERO_BASED = 1 << 5;
         /// Pages need not be pinned.
+        #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
         const ON_DEMAND = 1 << 6;
         /// Back the region with huge pages.
+        #[doc(alias = "IBV_ACCESS_HUGETLB")]
         const HUGETLB = 1 << 7;
         /// A peer may flush to global visibility.
+        #[doc(alias = "IBV_ACCESS_FLUSH_GLOBAL")]
         const FLUSH_GLOBAL = 1 << 8;
         /// A peer may flush to persistence.
+        #[doc(alias = "IBV_ACCESS_FLUSH_PERSISTENT")]
         const FLUSH_PERSISTENT = 1 << 9;
         /// The device may reorder its accesses.
+        #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
         const RELAXED_ORDERING = 1 << 20;
     }
 }
@@ -201,6 +213,7 @@ impl AtomicOp {
 
 /// A memory window and what it is to show: the operands of BIND_MW.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_mw_bind_info")]
 pub struct Bind {
     /// A key of the window: the one that it has, or had when the bind was posted.
     pub window: u32,
@@ -367,18 +380,25 @@ pub trait Memory {
 
 /// Something that happened to a queue pair and is not a completion (IBTA 11.6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_event_type")]
 pub enum QpEvent {
     /// The first packet arrived while the queue pair was in RTR.
+    #[doc(alias = "IBV_EVENT_COMM_EST")]
     CommunicationEstablished,
     /// The send queue is drained, in SQD.
+    #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained,
     /// The queue pair entered ERR and takes no more work from its shared receive queue.
+    #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
     LastWqeReached,
     /// The queue pair failed in a way that no completion reports.
+    #[doc(alias = "IBV_EVENT_QP_FATAL")]
     Fatal,
     /// A peer sent an invalid request while no receive was there to report it.
+    #[doc(alias = "IBV_EVENT_QP_REQ_ERR")]
     RequestError,
     /// A peer violated access rights while no receive was there to report it (IBTA C9-222.1.1).
+    #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
     AccessError,
 }
 

@@ -13,6 +13,7 @@ mod tests;
 
 /// A piece of local memory: `length` bytes at `addr` of the region with `lkey`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(alias = "ibv_sge")]
 pub struct Sge {
     /// First address.
     pub addr: u64,
@@ -92,8 +93,10 @@ pub struct Remote {
 
 /// What a send work request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_wr_opcode")]
 pub enum Operation {
     /// SEND; `imm` is handed to the receiver's completion, `invalidate` revokes one of its keys. Not both.
+    #[doc(alias("IBV_WR_SEND", "IBV_WR_SEND_WITH_IMM", "IBV_WR_SEND_WITH_INV"))]
     Send {
         /// Immediate data, a number; it travels in network order.
         imm: Option<u32>,
@@ -101,6 +104,7 @@ pub enum Operation {
         invalidate: Option<u32>,
     },
     /// RDMA WRITE; with `imm` it consumes a receive at the peer.
+    #[doc(alias("IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM"))]
     Write {
         /// Where to write.
         remote: Remote,
@@ -108,11 +112,13 @@ pub enum Operation {
         imm: Option<u32>,
     },
     /// RDMA READ.
+    #[doc(alias = "IBV_WR_RDMA_READ")]
     Read {
         /// Where to read.
         remote: Remote,
     },
     /// Atomic compare and swap of 8 bytes; the old value is written to the local buffer.
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     CompareSwap {
         /// Where.
         remote: Remote,
@@ -122,6 +128,7 @@ pub enum Operation {
         swap: u64,
     },
     /// Atomic addition to 8 bytes; the old value is written to the local buffer.
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     FetchAdd {
         /// Where.
         remote: Remote,
@@ -129,11 +136,13 @@ pub enum Operation {
         add: u64,
     },
     /// ATOMIC_WRITE: 8 local bytes are stored at once, after everything before (IBTA annex A19).
+    #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     AtomicWrite {
         /// Where, a multiple of 8.
         remote: Remote,
     },
     /// FLUSH: completes when earlier writes to a range of the peer's memory are placed (IBTA annex A19).
+    #[doc(alias = "IBV_WR_FLUSH")]
     Flush {
         /// First address and key.
         remote: Remote,
@@ -143,11 +152,13 @@ pub enum Operation {
         flush: FlushKind,
     },
     /// LOCAL_INV: revokes a key of this side, after everything before is done.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
     LocalInvalidate {
         /// The key of a type 2 memory window.
         key: u32,
     },
     /// BIND_MW: opens a memory window.
+    #[doc(alias = "IBV_WR_BIND_MW")]
     BindWindow(Bind),
 }
 
@@ -257,12 +268,16 @@ impl Operation {
 bitflags! {
     /// Flags of a send work request, with the verbs' bits (`IBV_SEND_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[doc(alias = "ibv_send_flags")]
     pub struct SendFlags: u32 {
         /// Start only when all READs and atomics before are done.
+        #[doc(alias = "IBV_SEND_FENCE")]
         const FENCE = 1;
         /// Make a completion even when it succeeds.
+        #[doc(alias = "IBV_SEND_SIGNALED")]
         const SIGNALED = 1 << 1;
         /// Ask for an event at the receiver.
+        #[doc(alias = "IBV_SEND_SOLICITED")]
         const SOLICITED = 1 << 2;
     }
 }
@@ -287,7 +302,17 @@ pub enum Destination {
 }
 
 /// A request posted to a send queue.
+///
+/// ```
+/// use qp::{Operation, Remote, SendFlags, SendWr, Sge};
+///
+/// let data = Sge { addr: 0x1000, length: 64, lkey: 0x11 };
+/// let write = Operation::Write { remote: Remote { addr: 0x2000, rkey: 0x22 }, imm: Some(7) };
+/// let wr = SendWr::new(1, write, data).flags(SendFlags::SIGNALED | SendFlags::FENCE);
+/// assert_eq!(wr.wr_id, 1);
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[doc(alias = "ibv_send_wr")]
 pub struct SendWr {
     /// Handed back in the completion.
     pub wr_id: u64,
@@ -322,7 +347,18 @@ impl SendWr {
 }
 
 /// A request posted to a receive queue.
+///
+/// ```
+/// use qp::{RecvWr, Sge};
+///
+/// // A message goes into the first element until it is full, then into the next.
+/// let header = Sge { addr: 0x1000, length: 16, lkey: 0x11 };
+/// let body = Sge { addr: 0x8000, length: 4096, lkey: 0x11 };
+/// let wr = RecvWr { wr_id: 1, data: [header, body].as_slice().into() };
+/// assert_eq!(wr.wr_id, 1);
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[doc(alias = "ibv_recv_wr")]
 pub struct RecvWr {
     /// Handed back in the completion.
     pub wr_id: u64,
@@ -333,57 +369,81 @@ pub struct RecvWr {
 /// How a work request ended. Codes and order are those of the verbs (`IBV_WC_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
+#[doc(alias = "ibv_wc_status")]
 pub enum WcStatus {
     /// Done.
     #[default]
+    #[doc(alias = "IBV_WC_SUCCESS")]
     Success = 0,
     /// The message does not fit the local buffer, or is longer than a message may be.
+    #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LocLenErr = 1,
     /// The queue pair could not process the request.
+    #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     LocQpOpErr = 2,
     /// End-to-end context error (reliable datagrams only; not used).
+    #[doc(alias = "IBV_WC_LOC_EEC_OP_ERR")]
     LocEecOpErr = 3,
     /// A local buffer is not registered, or without the right.
+    #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocProtErr = 4,
     /// Not executed: the queue pair was in the error state.
+    #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     WrFlushErr = 5,
     /// Memory window bind failed.
+    #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     MwBindErr = 6,
     /// The peer sent a response that makes no sense.
+    #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
     BadRespErr = 7,
     /// A local protection error while receiving RDMA data.
+    #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
     LocAccessErr = 8,
     /// The peer found the request invalid.
+    #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
     RemInvReqErr = 9,
     /// The peer's memory may not be used so.
+    #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     RemAccessErr = 10,
     /// The peer could not complete the operation.
+    #[doc(alias = "IBV_WC_REM_OP_ERR")]
     RemOpErr = 11,
     /// The peer did not answer, or kept losing packets, `retry_cnt` times.
+    #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
     RetryExcErr = 12,
     /// The peer had no receive posted, `rnr_retry` times.
+    #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
     RnrRetryExcErr = 13,
     /// Reliable datagrams only; not used.
+    #[doc(alias = "IBV_WC_LOC_RDD_VIOL_ERR")]
     LocRddViolErr = 14,
     /// Reliable datagrams only; not used.
+    #[doc(alias = "IBV_WC_REM_INV_RD_REQ_ERR")]
     RemInvRdReqErr = 15,
     /// The peer aborted the operation.
+    #[doc(alias = "IBV_WC_REM_ABORT_ERR")]
     RemAbortErr = 16,
     /// End-to-end context number (reliable datagrams only; not used).
+    #[doc(alias = "IBV_WC_INV_EECN_ERR")]
     InvEecnErr = 17,
     /// End-to-end context state (reliable datagrams only; not used).
+    #[doc(alias = "IBV_WC_INV_EEC_STATE_ERR")]
     InvEecStateErr = 18,
     /// The device failed.
+    #[doc(alias = "IBV_WC_FATAL_ERR")]
     FatalErr = 19,
     /// Response timeout.
+    #[doc(alias = "IBV_WC_RESP_TIMEOUT_ERR")]
     RespTimeoutErr = 20,
     /// Anything else.
+    #[doc(alias = "IBV_WC_GENERAL_ERR")]
     GeneralErr = 21,
 }
 
 impl WcStatus {
     /// The name that people search for, without the `IBV_WC_` prefix.
     #[must_use]
+    #[doc(alias = "ibv_wc_status_str")]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Success => "SUCCESS",
@@ -464,47 +524,64 @@ impl fmt::Display for WcStatus {
 /// What kind of work ended. Codes are those of the verbs (`IBV_WC_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
+#[doc(alias = "ibv_wc_opcode")]
 pub enum WcOpcode {
     /// SEND.
     #[default]
+    #[doc(alias = "IBV_WC_SEND")]
     Send = 0,
     /// RDMA WRITE.
+    #[doc(alias = "IBV_WC_RDMA_WRITE")]
     RdmaWrite = 1,
     /// RDMA READ.
+    #[doc(alias = "IBV_WC_RDMA_READ")]
     RdmaRead = 2,
     /// Compare and swap.
+    #[doc(alias = "IBV_WC_COMP_SWAP")]
     CompSwap = 3,
     /// Fetch and add.
+    #[doc(alias = "IBV_WC_FETCH_ADD")]
     FetchAdd = 4,
     /// Memory window bind.
+    #[doc(alias = "IBV_WC_BIND_MW")]
     BindMw = 5,
     /// Local invalidate.
+    #[doc(alias = "IBV_WC_LOCAL_INV")]
     LocalInv = 6,
     /// Flush.
+    #[doc(alias = "IBV_WC_FLUSH")]
     Flush = 8,
     /// Atomic write.
+    #[doc(alias = "IBV_WC_ATOMIC_WRITE")]
     AtomicWrite = 9,
     /// A message arrived.
+    #[doc(alias = "IBV_WC_RECV")]
     Recv = 128,
     /// An RDMA WRITE with immediate arrived.
+    #[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
     RecvRdmaWithImm = 129,
 }
 
 bitflags! {
     /// Flags of a work completion (`IBV_WC_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[doc(alias = "ibv_wc_flags")]
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the buffer hold a global routing header.
+        #[doc(alias = "IBV_WC_GRH")]
         const GRH = 1;
         /// `imm_or_rkey` is immediate data.
+        #[doc(alias = "IBV_WC_WITH_IMM")]
         const WITH_IMM = 1 << 1;
         /// `imm_or_rkey` is the key that the peer invalidated.
+        #[doc(alias = "IBV_WC_WITH_INV")]
         const WITH_INV = 1 << 3;
     }
 }
 
 /// The report that a work request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(alias = "ibv_wc")]
 pub struct WorkCompletion {
     /// As given in the work request.
     pub wr_id: u64,

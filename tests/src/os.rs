@@ -24,7 +24,7 @@ pub fn unmap(region: &MemoryRegion, pages: Range<usize>) -> nix::Result<()> {
     if pages.end > region.len() {
         return Err(Errno::EINVAL);
     }
-    let addr = usize::try_from(region.addr()).unwrap_or(0) + pages.start;
+    let addr = region.memory().addr() + pages.start;
     let addr = NonZeroUsize::new(addr).ok_or(Errno::EINVAL)?;
     let len = NonZeroUsize::new(pages.len()).ok_or(Errno::EINVAL)?;
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;

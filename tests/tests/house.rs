@@ -129,3 +129,70 @@ fn deliberate_bugs_fit_the_code() {
         assert!(names.insert(name), "two are called: {name}");
     }
 }
+
+/// The functions of libibverbs without a counterpart in the Rust API: what Rust does by dropping values, helpers of C
+/// programs, and what a NIC in software does not have.
+const WITHOUT_COUNTERPART: &[&str] = &[
+    "ibv_copy_ah_attr_from_kern",
+    "ibv_copy_path_rec_from_kern",
+    "ibv_copy_path_rec_to_kern",
+    "ibv_copy_qp_attr_from_kern",
+    "ibv_dofork_range",
+    "ibv_dontfork_range",
+    "ibv_fork_init",
+    "ibv_free_device_list",
+    "ibv_get_device_index",
+    "ibv_get_sysfs_path",
+    "ibv_import_device",
+    "ibv_import_dm",
+    "ibv_import_mr",
+    "ibv_import_pd",
+    "ibv_is_fork_initialized",
+    "ibv_node_type_str",
+    "ibv_port_state_str",
+    "ibv_qp_to_qp_ex",
+    "ibv_query_ece",
+    "ibv_query_gid_type",
+    "ibv_query_qp_data_in_order",
+    "ibv_rate_to_mbps",
+    "ibv_rate_to_mult",
+    "ibv_read_sysfs_file",
+    "ibv_reg_dmabuf_mr",
+    "ibv_resolve_eth_l2_from_gid",
+    "ibv_set_ece",
+    "ibv_unimport_dm",
+    "ibv_unimport_mr",
+    "ibv_unimport_pd",
+];
+
+/// The names in quotation marks that begin like a function of verbs.
+fn verbs_in(text: &str) -> HashSet<&str> {
+    text.split('"').filter(|word| word.starts_with("ibv_") && !word.contains(char::is_whitespace)).collect()
+}
+
+#[test]
+fn every_function_of_libibverbs_is_found_in_the_documentation_of_the_rust_api() {
+    let export =
+        fs::read_to_string(root().join("interop/dropin/src/export.rs")).expect("the exported functions");
+    let texts: Vec<String> = ["nic/src", "qp/src"]
+        .iter()
+        .flat_map(|folder| sources(&root().join(folder)))
+        .map(|path| fs::read_to_string(path).expect("a source"))
+        .collect();
+    let aliases: HashSet<&str> = texts
+        .iter()
+        .flat_map(|text| text.split("#[doc(alias").skip(1))
+        .filter_map(|rest| rest.split_once(")]"))
+        .flat_map(|(names, _)| verbs_in(names))
+        .collect();
+    let mut missing: Vec<_> = verbs_in(&export)
+        .into_iter()
+        .filter(|verb| aliases.contains(verb) == WITHOUT_COUNTERPART.contains(verb))
+        .collect();
+    missing.sort_unstable();
+    assert!(!verbs_in(&export).is_empty());
+    assert!(
+        missing.is_empty(),
+        "neither an alias in the documentation nor listed as without a counterpart, or both: {missing:?}"
+    );
+}

@@ -56,6 +56,16 @@ fn what_cannot_be_is_said_in_one_line() {
 }
 
 #[test]
+fn an_interface_or_a_host_name_stands_for_its_address() {
+    let folder = Folder::new();
+    for name in ["localhost", "lo"] {
+        let mut shell = lab::run(&folder, &["--addr", name, "--no-gso"], "sh");
+        let ended = end(&folder, shell.args(["-c", "echo \"$RNIC_ADDR $RNIC_GSO\""]));
+        assert_eq!((ended.fault(), &*ended.text), (None, "127.0.0.1 0\n"), "{name}");
+    }
+}
+
+#[test]
 fn a_program_without_its_libraries_says_where_it_looked() {
     let folder = Folder::new();
     let copy = folder.path().join("bin/rnic");

@@ -1,4 +1,4 @@
-//! What rnic ports say to one another about their link, for those who read it.
+//! The messages that rnic ports exchange about their link, in readable form.
 
 use cc::credits::{FlowControlPacket, MalformedUpdate, Op};
 use qp::wire::{Operation, Packet, PauseTimes};
@@ -11,12 +11,12 @@ pub enum Control {
     FlowControl(Vec<Result<FlowControlPacket, MalformedUpdate>>),
     /// A pause, by priority.
     Pause(PauseTimes),
-    /// A payload that has not the length of either.
+    /// A payload whose length fits neither.
     Malformed,
 }
 
 impl Control {
-    /// What a packet says, if it is a message between ports.
+    /// The content of a packet, if it is a message between ports.
     #[must_use]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
         let said = match packet.info().operation {
@@ -53,7 +53,7 @@ impl fmt::Display for Control {
     }
 }
 
-/// What an update is for, in one word.
+/// The name of the purpose of an update.
 pub(super) const fn op_name(op: Op) -> &'static str {
     match op {
         Op::Normal => "normal",

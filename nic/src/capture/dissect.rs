@@ -16,7 +16,7 @@ pub(super) struct Datagram<'a> {
     pub(super) flags_fragment: u16,
     /// Length of the UDP payload on the wire.
     pub(super) length: usize,
-    /// As much of it as was captured.
+    /// The part of it that was captured.
     pub(super) payload: &'a [u8],
 }
 
@@ -32,11 +32,11 @@ impl Datagram<'_> {
     }
 }
 
-/// Link layers behind which an IP packet can be found.
+/// Link layers in which an IP packet can be found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Link {
     Ethernet,
-    /// The IP packet and nothing else.
+    /// The IP packet alone.
     Raw,
     /// 4 bytes of protocol family.
     BsdLoopback,
@@ -78,10 +78,10 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 /// VLAN tags: IEEE 802.1Q, 802.1ad, and the older form of the latter.
 const VLAN_TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// More tags than anybody stacks.
+/// More tags than any network stacks.
 const MAX_VLAN_TAGS: usize = 4;
 
-/// What follows an ethertype that means IP, with VLAN tags before it.
+/// The data after an ethertype of IP, which may follow VLAN tags.
 fn behind_ethertype(mut rest: &[u8]) -> Option<&[u8]> {
     for _ in 0..=MAX_VLAN_TAGS {
         match u16_at(rest, 0)? {
@@ -101,7 +101,7 @@ fn chunk_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// Finds the RoCEv2 datagram in a frame; `None` where there is none, or too little was captured to tell.
+/// Finds the RoCEv2 datagram in a frame. `None` if there is none, or if too little was captured to tell.
 pub(super) fn dissect(link: Link, frame: &[u8]) -> Option<Datagram<'_>> {
     let ip = link.ip(frame)?;
     match ip.first()? >> 4 {
@@ -163,8 +163,8 @@ fn dissect_v6(ip: &[u8]) -> Option<Datagram<'_>> {
     dissect_udp(datagram, ip.get(IPV6_LEN..)?, usize::from(u16_at(ip, 4)?))
 }
 
-/// Adds what the UDP header says. `udp` may run on into the padding of the frame, or end early where the capture was
-/// cut; `available` bytes there were on the wire.
+/// Adds the fields of the UDP header. `udp` may extend into the padding of the frame, or end early if the capture was cut;
+/// `available` is its length on the wire.
 fn dissect_udp<'a>(mut datagram: Datagram<'a>, udp: &'a [u8], available: usize) -> Option<Datagram<'a>> {
     datagram.flow.src_port = u16_at(udp, 0)?;
     datagram.flow.dst_port = u16_at(udp, 2)?;

@@ -1,4 +1,4 @@
-//! The two file formats, read as one sequence of frames.
+//! The two file formats, read as a sequence of frames.
 
 use super::CaptureError;
 use super::dissect::Link;
@@ -10,7 +10,9 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{PcapError, TsResolution};
 use std::borrow::Cow;
-use std::io::{Chain, Cursor, ErrorKind, Read};
+use std::io::{self, Chain, Cursor, ErrorKind, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A captured frame.
@@ -18,26 +20,50 @@ use std::time::Duration;
 pub(super) struct Record<'a> {
     /// Since 1970-01-01 UTC.
     pub(super) time: Duration,
-    /// `None` where no IP packet can be found behind this link layer.
+    /// `None` if no IP packet can be found in this link layer.
     pub(super) link: Option<Link>,
     pub(super) data: Cow<'a, [u8]>,
     pub(super) comments: Vec<String>,
 }
 
-/// The reader, with the bytes that were looked at put back in front.
-type Rewound<R> = Chain<Cursor<[u8; 4]>, R>;
+/// The reader, with the magic number, which was read already, put back in front.
+type Rewound<R> = Chain<Cursor<[u8; 4]>, Counted<R>>;
+
+/// The length of the header of a pcap file; that of a pcapng file is longer.
+pub(super) const PCAP_HEADER_LEN: u64 = 24;
+
+/// A reader that counts its bytes, to tell where a file ends.
+pub(super) struct Counted<R> {
+    inner: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
 
 /// The frames of a capture.
-pub(super) enum Records<R: Read> {
+pub(super) struct Records<R: Read> {
+    format: Format<R>,
+    /// Bytes read so far, from the beginning of the file.
+    bytes: Arc<AtomicU64>,
+}
+
+/// The two formats.
+enum Format<R: Read> {
     Pcap { reader: PcapReader<Rewound<R>>, link: Link },
     PcapNg { reader: PcapNgReader<Rewound<R>>, interfaces: Vec<Interface> },
 }
 
 impl<R: Read> std::fmt::Debug for Records<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Pcap { .. } => "Records::Pcap",
-            Self::PcapNg { .. } => "Records::PcapNg",
+        f.write_str(match &self.format {
+            Format::Pcap { .. } => "Records(pcap)",
+            Format::PcapNg { .. } => "Records(pcapng)",
         })
     }
 }
@@ -48,9 +74,13 @@ const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 const PCAP_MAGICS: [[u8; 4]; 2] = [[0xd4, 0xc3, 0xb2, 0xa1], [0x4d, 0x3c, 0xb2, 0xa1]];
 
 impl<R: Read> Records<R> {
-    pub(super) fn new(mut reader: R) -> Result<Self, CaptureError> {
+    pub(super) fn new(reader: R) -> Result<Self, CaptureError> {
+        let bytes = Arc::<AtomicU64>::default();
+        let read = || bytes.load(Ordering::Relaxed);
+        let mut reader = Counted { inner: reader, bytes: Arc::clone(&bytes) };
         let mut magic = [0; 4];
         reader.read_exact(&mut magic).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof if read() == 0 => CaptureError::Empty,
             ErrorKind::UnexpectedEof => CaptureError::NotACapture,
             _ => CaptureError::Io(error),
         })?;
@@ -58,29 +88,32 @@ impl<R: Read> Records<R> {
         reversed.reverse();
         let is_pcap = PCAP_MAGICS.contains(&magic) || PCAP_MAGICS.contains(&reversed);
         let rewound = Cursor::new(magic).chain(reader);
-        if magic == PCAPNG_MAGIC {
-            let reader = PcapNgReader::new(rewound).map_err(|error| translate(error, 0))?;
-            Ok(Self::PcapNg { reader, interfaces: Vec::new() })
+        let format = if magic == PCAPNG_MAGIC {
+            let reader = PcapNgReader::new(rewound).map_err(|error| translate(error, 0, read()))?;
+            Format::PcapNg { reader, interfaces: Vec::new() }
         } else if is_pcap {
-            let reader = PcapReader::new(rewound).map_err(|error| translate(error, 0))?;
+            let reader = PcapReader::new(rewound).map_err(|error| translate(error, 0, read()))?;
             // Above the link type the field says whether frames end with a checksum.
             let number = u32::from(reader.header().datalink) & 0xffff;
             let link = Link::new(number.into()).ok_or(CaptureError::UnsupportedLink(number))?;
-            Ok(Self::Pcap { reader, link })
+            Format::Pcap { reader, link }
         } else {
-            Err(CaptureError::NotACapture)
-        }
+            return Err(CaptureError::NotACapture);
+        };
+        Ok(Self { format, bytes })
     }
 
-    /// The next frame; `frames` tells how many there were, for errors.
+    /// The next frame. `frames` is the number of frames before it, for errors.
     pub(super) fn next_record(&mut self, frames: u64) -> Option<Result<Record<'_>, CaptureError>> {
-        match self {
-            Self::Pcap { reader, link } => {
+        let bytes = &self.bytes;
+        let failed = |error| translate(error, frames, bytes.load(Ordering::Relaxed));
+        match &mut self.format {
+            Format::Pcap { reader, link } => {
                 let nanoseconds = reader.header().ts_resolution == TsResolution::NanoSecond;
-                // Not the checked form of the library: it takes frames longer than the snap length for errors.
+                // Not the checked form of the library: it rejects frames longer than the snap length.
                 let packet = match reader.next_raw_packet()? {
                     Ok(packet) => packet,
-                    Err(error) => return Some(Err(translate(error, frames))),
+                    Err(error) => return Some(Err(failed(error))),
                 };
                 let fraction = u64::from(packet.ts_frac);
                 let fraction = if nanoseconds {
@@ -95,7 +128,7 @@ impl<R: Read> Records<R> {
                     comments: Vec::new(),
                 }))
             }
-            Self::PcapNg { reader, interfaces } => next_of_pcapng(reader, interfaces, frames),
+            Format::PcapNg { reader, interfaces } => next_of_pcapng(reader, interfaces, frames, failed),
         }
     }
 }
@@ -104,12 +137,13 @@ fn next_of_pcapng<'r, R: Read>(
     reader: &'r mut PcapNgReader<R>,
     interfaces: &mut Vec<Interface>,
     frames: u64,
+    failed: impl Fn(PcapError) -> CaptureError,
 ) -> Option<Result<Record<'r>, CaptureError>> {
-    // Blocks are copied out of the reader's buffer, because a loop cannot return what it borrowed.
+    // Blocks are copied out of the reader's buffer, because a loop cannot return what it has borrowed.
     loop {
         let block = match reader.next_block()? {
             Ok(block) => block,
-            Err(error) => return Some(Err(translate(error, frames))),
+            Err(error) => return Some(Err(failed(error))),
         };
         match block {
             Block::SectionHeader(_) => interfaces.clear(),
@@ -123,7 +157,7 @@ fn next_of_pcapng<'r, R: Read>(
                 return Some(record);
             }
             Block::SimplePacket(packet) => {
-                // Belongs to the first interface, has no time, and says its length but not its captured length.
+                // It belongs to the first interface, has no time, and gives its length but not its captured length.
                 let length = packet.original_len as usize;
                 let record = interfaces.first().map(|interface| Record {
                     time: Duration::ZERO,
@@ -140,11 +174,11 @@ fn next_of_pcapng<'r, R: Read>(
     }
 }
 
-/// What a pcapng file says about an interface.
+/// The description of an interface in a pcapng file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interface {
     link: Option<Link>,
-    /// Unit of time: 10 to the power of minus this; with the top bit set 2 to the power of minus the rest.
+    /// The unit of time: 10 to the power of minus this number or, if the top bit is set, 2 to the power of minus the rest.
     resolution: u8,
     /// Seconds to add to each time.
     offset: i64,
@@ -152,7 +186,7 @@ pub(super) struct Interface {
 
 impl Interface {
     fn new(description: &InterfaceDescriptionBlock<'_>) -> Self {
-        // Microseconds unless said otherwise.
+        // The default is microseconds.
         let mut interface = Self { link: Link::new(description.linktype), resolution: 6, offset: 0 };
         for option in &description.options {
             match option {
@@ -176,7 +210,7 @@ impl Interface {
         Record { time: self.time(packet.timestamp), link: self.link, data: packet.data, comments }
     }
 
-    /// The time of a packet. The library hands on the number of units as if they were nanoseconds.
+    /// The time of a packet. The library returns the number of units as if they were nanoseconds.
     fn time(self, units: Duration) -> Duration {
         /// Nanoseconds per second.
         const NANOS: u128 = 1_000_000_000;
@@ -196,13 +230,14 @@ fn damaged(frames: u64, reason: &str) -> CaptureError {
     CaptureError::Damaged { frames, reason: reason.to_owned() }
 }
 
-fn translate(error: PcapError, frames: u64) -> CaptureError {
+/// Our error for one of the library, with the number of whole frames and of bytes read before it.
+fn translate(error: PcapError, frames: u64, bytes: u64) -> CaptureError {
     match error {
         PcapError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            CaptureError::CutOff { frames }
+            CaptureError::CutOff { frames, bytes }
         }
         PcapError::IoError(error) => CaptureError::Io(error),
-        PcapError::IncompleteBuffer => CaptureError::CutOff { frames },
+        PcapError::IncompleteBuffer => CaptureError::CutOff { frames, bytes },
         other => CaptureError::Damaged { frames, reason: other.to_string() },
     }
 }

@@ -1,7 +1,7 @@
 //! The JSON form of decoded packets.
 //!
-//! Numbers that programs calculate with (PSNs, queue pair numbers, lengths) are JSON numbers; addresses, keys and
-//! 64-bit operands are hexadecimal strings, because many readers of JSON keep 53 bits only.
+//! Numbers that programs calculate with (PSNs, queue pair numbers, lengths) are JSON numbers. Addresses, keys and 64-bit
+//! operands are hexadecimal strings, because many JSON readers keep 53 bits only.
 
 mod mad;
 
@@ -15,14 +15,14 @@ use serde_json::{Map, Value, json};
 /// A decoded capture as one document.
 #[derive(Debug, Serialize)]
 pub struct Report<'a> {
-    /// Version of the document's form; grows when a field changes its meaning or goes away.
+    /// Version of the format; it grows when a field changes its meaning or is removed.
     schema_version: u32,
     packets: &'a [DecodedPacket],
     summary: Summary,
 }
 
 impl<'a> Report<'a> {
-    /// A document of these packets.
+    /// The document for these packets.
     #[must_use]
     pub const fn new(packets: &'a [DecodedPacket], summary: Summary) -> Self {
         Self { schema_version: 1, packets, summary }
@@ -36,7 +36,7 @@ impl Serialize for DecodedPacket {
         if let Some(segment) = self.segment {
             map.serialize_entry("segment", &segment)?;
         }
-        // Seconds with all nine digits: more than the 53 bits of a double hold.
+        // A string: seconds with nine digits need more than the 53 bits of a double.
         let time = format!("{}.{:09}", self.time.as_secs(), self.time.subsec_nanos());
         map.serialize_entry("time", &time)?;
         map.serialize_entry("src", &self.src)?;
@@ -68,6 +68,8 @@ impl Serialize for DecodedPacket {
             }
             Content::Fragment => map.serialize_entry("status", "fragment")?,
         }
+        map.serialize_entry("relative_psn", &self.relative_psn)?;
+        map.serialize_entry("src_qpn", &self.src_qpn.map(qp::Qpn::value))?;
         map.serialize_entry("icrc", &self.icrc)?;
         map.serialize_entry("comments", &self.comments)?;
         map.end()

@@ -1,22 +1,23 @@
 //! Reading RoCEv2 packets from capture files.
 //!
 //! pcap and pcapng, with the link types Ethernet (also with VLAN tags), raw IP, Linux cooked (versions 1 and 2) and
-//! BSD loopback. A packet is RoCEv2 if it is a UDP datagram to port 4791 over IPv4 or IPv6; everything else is
-//! counted and skipped.
+//! BSD loopback. A packet is RoCEv2 if it is a UDP datagram to port 4791 over IPv4 or IPv6. Everything else is counted
+//! and skipped.
 //!
-//! A capture holds whole IP headers, so the ICRC is checked exactly: with the identification, the flags and the
-//! fragment offset that the packet had. (A socket does not see them, see [`qp::wire::icrc`].)
+//! A capture contains whole IP headers, so the ICRC is checked exactly, with the identification, flags and fragment offset
+//! of the packet. (A socket does not see these: [`qp::wire::icrc`].)
 //!
-//! A capture of a segmentation-offloaded train, taken before the kernel cuts it up (always so on a loopback
-//! interface), shows one datagram that holds many packets. Where a datagram is no packet with a good ICRC, the
-//! [`Decoder`] looks for a segment size with which it is a train of packets that all are good, and then gives
-//! those one by one.
+//! A sender that uses segmentation offload hands the kernel a train of packets in one datagram, and a capture that is
+//! taken before the kernel cuts it up (on loopback and veth interfaces, and on the sending host) shows that datagram.
+//! Where a datagram is not one packet with a good ICRC, the [`Decoder`] looks for the segment size that makes a good packet
+//! of its beginning, and then gives the packets of the train one by one, each with its own ICRC and, over IPv4, its own
+//! identification: segment *i* gets that of the datagram plus *i*.
 //!
-//! Datagrams of connection management (the payload of packets to queue pair 1) are kept and read: the line of such a
-//! packet is that of its message, and the JSON form has all fields of it. So are hellos, and what rnic ports say to one
-//! another about credits and pauses.
+//! Datagrams of connection management (the payload of packets to queue pair 1) are kept and decoded: the line of such a
+//! packet shows its message, and the JSON form has all of its fields. The same holds for hellos, and for the messages of
+//! rnic ports about credits and pauses.
 //!
-//! IPv6 extension headers and obsolete pcapng packet blocks (type 2) are not understood; such packets count as other
+//! IPv6 extension headers and obsolete pcapng packet blocks (type 2) are not supported; such packets count as other
 //! traffic.
 
 mod control;
@@ -28,8 +29,10 @@ mod train;
 pub use control::Control;
 pub use json::Report;
 
+use crate::ladder::psn::{Place, Streams};
 use dissect::{Datagram, dissect};
 use file::{Record, Records};
+use qp::Qpn;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::{Headers, ICRC_LEN, Packet, WireError, icrc};
 use serde::Serialize;
@@ -46,39 +49,52 @@ pub enum CaptureError {
     /// The reader failed.
     #[error("cannot read the capture: {0}")]
     Io(#[source] io::Error),
-    /// The file starts with no magic number of a capture.
+    /// The file has no bytes at all.
+    #[error("the file is empty, without even the header of a capture")]
+    Empty,
+    /// The file does not start with the magic number of a capture.
     #[error("not a capture file: it starts with the magic number of neither pcap nor pcapng")]
     NotACapture,
-    /// The file ends too early.
-    #[error("the capture is cut off behind frame {frames}")]
+    /// The file ends in the middle of a frame or of its header.
+    #[error("the capture is cut off behind frame {frames}: the file ends after {bytes} bytes, inside {}", inside(*frames, *bytes))]
     CutOff {
-        /// How many whole frames there were.
+        /// The number of whole frames.
         frames: u64,
+        /// The length of the file in bytes.
+        bytes: u64,
     },
     /// The file breaks a rule of its format.
     #[error("the capture is damaged behind frame {frames}: {reason}")]
     Damaged {
-        /// How many whole frames there were.
+        /// The number of whole frames.
         frames: u64,
         /// Which rule.
         reason: String,
     },
-    /// Frames of a kind in which no RoCEv2 packets can be found.
+    /// A link type in which RoCEv2 packets cannot be found.
     #[error("link type {0} is not supported (Ethernet, raw IP, Linux cooked and BSD loopback are)")]
     UnsupportedLink(u32),
+}
+
+/// The part of the file that its end cuts.
+fn inside(frames: u64, bytes: u64) -> String {
+    if frames == 0 && bytes < file::PCAP_HEADER_LEN {
+        return "the header of the file".to_owned();
+    }
+    format!("frame {}", frames + 1)
 }
 
 /// Congestion marking of the IP header (RFC 3168).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ecn {
-    /// The sender does not take part: a congested router drops.
+    /// The sender does not support ECN: a congested router drops.
     NotEct,
-    /// The sender takes part, codepoint 1.
+    /// The sender supports ECN, codepoint 1.
     Ect1,
-    /// The sender takes part, codepoint 0.
+    /// The sender supports ECN, codepoint 0.
     Ect0,
-    /// A router on the way was congested.
+    /// A router on the path was congested.
     Ce,
 }
 
@@ -95,7 +111,7 @@ impl Ecn {
     }
 }
 
-/// The ICRC that a packet carries and the one that it should carry.
+/// The ICRC that a packet carries, and the one that it should carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcrcCheck {
     /// The right one.
@@ -105,14 +121,14 @@ pub struct IcrcCheck {
 }
 
 impl IcrcCheck {
-    /// Whether both are the same.
+    /// Whether they are equal.
     #[must_use]
     pub const fn is_ok(self) -> bool {
         self.computed == self.found
     }
 }
 
-/// What a datagram to port 4791 turned out to be.
+/// The content of a datagram to port 4791.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// A packet.
@@ -121,14 +137,14 @@ pub enum Content {
         headers: Headers,
         /// Length of its payload in bytes, without padding.
         payload_len: usize,
-        /// Its payload, if that is a management datagram; [`qp::wire::mad`] reads it.
+        /// Its payload, if that is a management datagram; [`qp::wire::mad`] decodes it.
         mad: Option<Box<[u8; MAD_LEN]>>,
-        /// What it says, if it is a message between rnic ports.
+        /// Its content, if it is a message between rnic ports.
         control: Option<Control>,
     },
-    /// No packet.
+    /// Not a packet.
     Malformed(WireError),
-    /// The capture does not hold all of it.
+    /// The capture does not contain all of it.
     Truncated {
         /// Bytes of UDP payload in the capture.
         captured: usize,
@@ -158,11 +174,11 @@ impl fmt::Display for Content {
 /// A RoCEv2 packet of a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DecodedPacket {
-    /// Number of the frame in the capture, from 1, as other tools count.
+    /// Number of the frame in the capture, from 1, as other tools count too.
     pub frame: u64,
-    /// Place in the train, from 0, where the frame held several packets.
+    /// Place in the train, from 0, if the frame held a segmentation-offloaded train of packets.
     pub segment: Option<u16>,
-    /// When it was captured, since 1970-01-01 UTC.
+    /// The time of capture, since 1970-01-01 UTC.
     pub time: Duration,
     /// Source address.
     pub src: IpAddr,
@@ -172,20 +188,26 @@ pub struct DecodedPacket {
     pub dst: IpAddr,
     /// UDP destination port: 4791.
     pub dst_port: u16,
-    /// TOS byte of IPv4, traffic class of IPv6.
+    /// The TOS byte of IPv4, or the traffic class of IPv6.
     pub tos: u8,
-    /// Time to live of IPv4, hop limit of IPv6.
+    /// The time to live of IPv4, or the hop limit of IPv6.
     pub ttl: u8,
-    /// IPv4 identification.
+    /// IPv4 identification; that of a segment of a train is the one that the kernel gives it.
     pub ip_id: Option<u16>,
     /// Length from the BTH to the ICRC in bytes.
     pub len: usize,
-    /// The headers, or what is wrong.
+    /// The headers, or why there are none.
     pub content: Content,
-    /// The ICRC; `None` where the packet is not whole.
+    /// The ICRC; `None` if the packet is not complete.
     pub icrc: Option<IcrcCheck>,
     /// Comments on the packet; pcapng only.
     pub comments: Vec<String>,
+    /// Its PSN, counted from the first one that the capture has of its sequence. An answer counts in the sequence of the
+    /// requests that it answers. `None` where that is not known.
+    pub relative_psn: Option<i32>,
+    /// The queue pair that sent it: from the headers of a datagram, otherwise inferred from the packets before it, as far as
+    /// these tell.
+    pub src_qpn: Option<Qpn>,
 }
 
 impl DecodedPacket {
@@ -196,24 +218,28 @@ impl DecodedPacket {
     }
 }
 
-/// What a capture held.
+/// The numbers of packets in a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Summary {
-    /// RoCEv2 packets, whole or not, good or not.
+    /// RoCEv2 packets, including damaged and incomplete ones.
     pub packets: u64,
     /// Packets whose ICRC is wrong.
     pub bad_icrc: u64,
-    /// Datagrams to port 4791 that are no packets, and fragments.
+    /// Datagrams to port 4791 that are not packets, and fragments.
     pub malformed: u64,
-    /// Packets that the capture cut off.
+    /// Packets that the capture does not contain in full.
     pub truncated: u64,
-    /// Frames with something else.
+    /// Frames with other traffic.
     pub other_frames: u64,
+    /// Frames that held a segmentation-offloaded train and were split into its packets.
+    pub trains: u64,
 }
 
 impl Summary {
-    fn count(&mut self, packet: &DecodedPacket) {
+    /// Counts a packet.
+    pub fn add(&mut self, packet: &DecodedPacket) {
         self.packets += 1;
+        self.trains += u64::from(packet.segment == Some(0));
         self.bad_icrc += u64::from(packet.icrc.is_some_and(|icrc| !icrc.is_ok()));
         match packet.content {
             Content::Packet { .. } => {}
@@ -230,6 +256,7 @@ impl fmt::Display for Summary {
             (self.malformed, "malformed"),
             (self.truncated, "truncated"),
             (self.other_frames, "other frames skipped"),
+            (self.trains, "segmentation-offloaded frames split"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;
@@ -239,9 +266,9 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The RoCEv2 packets of a capture, in its order.
+/// The RoCEv2 packets of a capture, in the order of the file.
 ///
-/// Ends behind the first error: what follows damage cannot be trusted.
+/// It ends after the first error, because nothing behind damage can be trusted.
 #[derive(Debug)]
 pub struct Decoder<R: Read> {
     records: Records<R>,
@@ -249,6 +276,7 @@ pub struct Decoder<R: Read> {
     summary: Summary,
     /// Packets of the current frame.
     pending: VecDeque<DecodedPacket>,
+    streams: Streams,
     failed: bool,
 }
 
@@ -256,18 +284,19 @@ impl<R: Read> Decoder<R> {
     /// Starts to read a capture. The reader needs no buffer of its own.
     ///
     /// # Errors
-    /// Where the file is no capture, its header is cut off, or none of its frames could be decoded.
+    /// The file is not a capture, its header is cut off, or its link type is not supported.
     pub fn new(reader: R) -> Result<Self, CaptureError> {
         Ok(Self {
             records: Records::new(reader)?,
             frames: 0,
             summary: Summary::default(),
             pending: VecDeque::new(),
+            streams: Streams::default(),
             failed: false,
         })
     }
 
-    /// What there was up to now.
+    /// The numbers of packets so far.
     #[must_use]
     pub const fn summary(&self) -> Summary {
         self.summary
@@ -279,8 +308,12 @@ impl<R: Read> Iterator for Decoder<R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(packet) = self.pending.pop_front() {
-                self.summary.count(&packet);
+            if let Some(mut packet) = self.pending.pop_front() {
+                self.summary.add(&packet);
+                if let Content::Packet { headers, .. } = &packet.content {
+                    let place = self.streams.place(packet.src, packet.dst, headers);
+                    Place { relative_psn: packet.relative_psn, sender: packet.src_qpn } = place;
+                }
                 return Some(Ok(packet));
             }
             if self.failed {
@@ -320,35 +353,36 @@ fn decode(frame: u64, record: &Record<'_>, datagram: &Datagram<'_>, out: &mut Ve
         content: Content::Fragment,
         icrc: None,
         comments: record.comments.clone(),
+        relative_psn: None,
+        src_qpn: None,
     };
     if datagram.more_fragments() {
         out.push_back(whole);
-    } else if datagram.payload.len() < datagram.length {
-        let content = Content::Truncated { captured: datagram.payload.len(), length: datagram.length };
-        out.push_back(DecodedPacket { content, ..whole });
-    } else {
-        let (content, icrc) = read(datagram, datagram.ip_id.unwrap_or(0), datagram.payload);
-        let good = icrc.is_some_and(IcrcCheck::is_ok);
-        match if good { None } else { train::segment_size(datagram) } {
-            None => out.push_back(DecodedPacket { content, icrc, ..whole }),
-            Some(size) => {
-                for (index, bytes) in (0..).zip(datagram.payload.chunks(size)) {
-                    let (content, icrc) = read(datagram, train::identification(datagram, index), bytes);
-                    let segment = Some(index);
-                    out.push_back(DecodedPacket {
-                        segment,
-                        len: bytes.len(),
-                        content,
-                        icrc,
-                        ..whole.clone()
-                    });
-                }
-            }
-        }
+        return;
+    }
+    let truncated = |captured, length| Content::Truncated { captured, length };
+    let (content, icrc) = match datagram.payload.len() {
+        captured if captured < datagram.length => (truncated(captured, datagram.length), None),
+        _ => read(datagram, datagram.ip_id.unwrap_or(0), datagram.payload),
+    };
+    let good = icrc.is_some_and(IcrcCheck::is_ok);
+    let Some(size) = (if good { None } else { train::segment_size(datagram) }) else {
+        out.push_back(DecodedPacket { content, icrc, ..whole });
+        return;
+    };
+    for (index, start) in (0..).zip((0..datagram.length).step_by(size)) {
+        let len = size.min(datagram.length - start);
+        let rest = datagram.payload.get(start..).unwrap_or_default();
+        let (content, icrc) = match rest.get(..len) {
+            Some(bytes) => read(datagram, train::identification(datagram, index), bytes),
+            None => (truncated(rest.len(), len), None),
+        };
+        let ip_id = datagram.ip_id.map(|_| train::identification(datagram, index));
+        out.push_back(DecodedPacket { segment: Some(index), len, ip_id, content, icrc, ..whole.clone() });
     }
 }
 
-/// The headers of a packet, and its ICRC with this identification.
+/// The headers of a packet, and its ICRC for this identification.
 fn read(datagram: &Datagram<'_>, ident: u16, bytes: &[u8]) -> (Content, Option<IcrcCheck>) {
     let content = match Packet::parse(bytes) {
         Ok(packet) => Content::Packet {

@@ -182,7 +182,7 @@ fn damage_is_told_apart() {
     first_fragment[6] |= 0x20;
     let snapped = good[..40].to_vec();
     let (decoded, summary) = decode_all(&pcap(101, &[flipped, unknown, first_fragment, snapped]));
-    let expected = Summary { packets: 4, bad_icrc: 2, malformed: 2, truncated: 1, other_frames: 0 };
+    let expected = Summary { packets: 4, bad_icrc: 2, malformed: 2, truncated: 1, ..Summary::default() };
     assert_eq!(summary, expected);
     assert!(matches!(decoded[0].content, Content::Packet { payload_len: 8, .. }));
     assert_eq!(decoded[1].content, Content::Malformed(WireError::UnknownOpcode(0x15)));
@@ -199,14 +199,43 @@ fn a_train_is_taken_apart() {
         train.extend(send(&flow, ident(5), 3));
         let (decoded, summary) =
             decode_all(&pcap(101, &[ip(&flow, first, &train), ip(&flow, first, &train)]));
-        assert_eq!(summary, Summary { packets: 12, ..Summary::default() });
+        assert_eq!(summary, Summary { packets: 12, trains: 2, ..Summary::default() });
+        assert_eq!(summary.to_string(), "12 packets, 0 bad ICRC, 2 segmentation-offloaded frames split");
         let segments: Vec<_> = decoded.iter().map(|p| (p.frame, p.segment.unwrap(), p.len)).collect();
         assert_eq!(segments[4..7], [(1, 4, 1040), (1, 5, 20), (2, 0, 1040)]);
-        // One broken packet, and it is no longer known where packets end.
-        train[1500] ^= 4;
-        let (decoded, summary) = decode_all(&pcap(101, &[ip(&flow, first, &train)]));
-        assert_eq!((summary.packets, summary.bad_icrc, decoded[0].segment), (1, 1, None));
+        let last = decoded.last().unwrap();
+        assert_eq!(last.ip_id, flow.src.is_ipv4().then(|| first.wrapping_add(5)));
     }
+}
+
+#[test]
+fn a_damaged_packet_of_a_train_is_named_and_the_others_are_good() {
+    for damaged in 0..3u16 {
+        let mut train: Vec<u8> = (0..3).flat_map(|index| send(&V4, index, 1024)).collect();
+        train[usize::from(damaged) * 1040 + 500] ^= 4;
+        let (decoded, summary) = decode_all(&pcap(101, &[ip(&V4, 0, &train)]));
+        assert_eq!((summary.packets, summary.bad_icrc, summary.trains), (3, 1, 1));
+        let bad: Vec<_> = decoded.iter().filter(|p| !p.icrc.unwrap().is_ok()).map(|p| p.segment).collect();
+        assert_eq!(bad, [Some(damaged)]);
+    }
+    // Without a good packet at its beginning nothing tells where packets end.
+    let mut train: Vec<u8> = (0..3).flat_map(|index| send(&V4, index, 1024)).collect();
+    train[500] ^= 4;
+    train[1540] ^= 4;
+    let (decoded, summary) = decode_all(&pcap(101, &[ip(&V4, 0, &train)]));
+    assert_eq!((summary.packets, summary.bad_icrc, decoded[0].segment), (1, 1, None));
+}
+
+#[test]
+fn a_train_that_was_captured_in_part_shows_the_packets_that_are_whole() {
+    let train: Vec<u8> = (0..4).flat_map(|index| send(&V4, index, 256)).collect();
+    let frame = ip(&V4, 0, &train);
+    // Two whole packets of 272 bytes behind 28 bytes of headers, and 100 bytes of the third.
+    let (decoded, summary) = decode_all(&pcap(101, &[frame[..28 + 2 * 272 + 100].to_vec()]));
+    assert_eq!((summary.packets, summary.bad_icrc, summary.truncated), (4, 0, 2));
+    assert!(decoded[..2].iter().all(|p| p.icrc.unwrap().is_ok()));
+    assert_eq!(decoded[2].content, Content::Truncated { captured: 100, length: 272 });
+    assert_eq!(decoded[3].content, Content::Truncated { captured: 0, length: 272 });
 }
 
 fn pcapng(endianness: Endianness, resolution: u8) -> Vec<u8> {
@@ -273,17 +302,45 @@ fn a_packet_of_an_unknown_interface_is_damage() {
 
 #[test]
 fn errors_name_the_reason() {
-    for not in [&b""[..], b"abc", b"#!/bin/sh\necho", &[0; 64]] {
+    assert!(matches!(Decoder::new(&b""[..]).unwrap_err(), CaptureError::Empty));
+    for not in [&b"abc"[..], b"#!/bin/sh\necho", &[0; 64]] {
         assert!(matches!(Decoder::new(not).unwrap_err(), CaptureError::NotACapture));
     }
     let file = pcap(101, &[ip(&V4, 0, &send(&V4, 0, 0)), ip(&V4, 1, &send(&V4, 1, 0))]);
-    assert!(matches!(Decoder::new(&file[..20]).unwrap_err(), CaptureError::CutOff { frames: 0 }));
+    let error = Decoder::new(&file[..20]).unwrap_err();
+    assert!(matches!(error, CaptureError::CutOff { frames: 0, bytes: 20 }));
+    assert!(error.to_string().ends_with("ends after 20 bytes, inside the header of the file"), "{error}");
     let mut decoder = Decoder::new(&file[..file.len() - 1]).unwrap();
     assert!(decoder.next().unwrap().is_ok());
-    assert!(matches!(decoder.next().unwrap().unwrap_err(), CaptureError::CutOff { frames: 1 }));
+    let (error, len) = (decoder.next().unwrap().unwrap_err(), file.len() as u64 - 1);
+    assert!(matches!(error, CaptureError::CutOff { frames: 1, bytes } if bytes == len));
+    assert!(error.to_string().ends_with("inside frame 2"), "{error}");
     assert!(decoder.next().is_none());
     let error = Decoder::new(&pcap(189, &[])[..]).unwrap_err();
     assert!(matches!(error, CaptureError::UnsupportedLink(189)), "{error}");
+}
+
+#[test]
+fn a_cut_pcapng_file_says_where_it_ends() {
+    let file = pcapng(Endianness::Little, 6);
+    let mut decoder = Decoder::new(&file[..file.len() - 5]).unwrap();
+    let error = decoder.find_map(Result::err).unwrap();
+    let len = file.len() as u64 - 5;
+    assert!(matches!(error, CaptureError::CutOff { frames: 1, bytes } if bytes == len), "{error:?}");
+}
+
+#[test]
+fn the_sender_of_an_answer_is_inferred_and_psns_count_from_the_first() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/rg_nak_write_badrkey.pcap");
+    let (decoded, _) = decode_all(&std::fs::read(golden).unwrap());
+    let (request, answer) = (&decoded[2], &decoded[3]);
+    let to = |packet: &DecodedPacket| match &packet.content {
+        Content::Packet { headers, .. } => headers.dest_qpn,
+        other => panic!("{other}"),
+    };
+    assert_eq!(answer.src_qpn, Some(to(request)), "who was asked answers");
+    assert_eq!(answer.relative_psn, request.relative_psn);
+    assert_eq!(decoded[0].relative_psn, Some(0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Completion channels, as programs hold them.
+//! The handles of completion channels.
 
 use super::{CompletionQueue, in_vain};
 use crate::destroy::{NotDestroyed, only_handle, unused};
@@ -16,12 +16,35 @@ use std::time::{Duration, Instant};
 /// What the objects are called in errors.
 const WHAT: &str = "completion channel";
 
-/// A completion channel: tells of completions through a descriptor that can be polled.
+/// A completion channel: reports completions through a file descriptor that can be polled.
 ///
-/// The descriptor is readable while there are events. It may be polled in any way, with epoll and its edges too, but
-/// not read: [`next_event`](Self::next_event) does that. Whether it is a blocking one is the program's choice. Clones are
-/// the same channel.
+/// The descriptor is readable while there are events. It may be polled in any way, including edge-triggered epoll, but
+/// must not be read: call [`next_event`](Self::next_event) instead. The program may make it blocking or not. Clones are the
+/// same channel.
+///
+/// ```
+/// use rnic::QpInit;
+/// use std::time::Duration;
+///
+/// let net = rnic::sim::Net::new();
+/// let device = net.device();
+/// let channel = device.create_comp_channel()?;
+/// let cq = device.create_cq_with_channel(16, &channel)?;
+/// let pd = device.alloc_pd()?;
+/// let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
+/// qp.connect(&qp.address(), &Default::default())?; // to itself
+/// let data = pd.register_bytes(b"a message", rnic::Access::LOCAL_WRITE)?;
+/// qp.recv(1, data.all())?;
+///
+/// cq.arm(false)?;
+/// qp.send(2, data.all())?;
+/// let event = channel.wait(Duration::from_secs(1))?;
+/// assert!(event.is_for(&cq));
+/// assert!(cq.poll_one().is_some());
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
+#[doc(alias = "ibv_comp_channel")]
 pub struct CompletionChannel {
     inner: Arc<ChannelInner>,
 }
@@ -48,15 +71,16 @@ impl CompletionChannel {
         }
     }
 
-    /// The next event; `None` if there is none. Never waits: the descriptor is readable while there are events. A
-    /// forked child gets none: it would take them from its parent.
+    /// The next event, if there is one. Never waits: the descriptor is readable while there are events. A forked child gets
+    /// none, because it would take them from its parent.
     #[must_use]
+    #[doc(alias = "ibv_get_cq_event")]
     pub fn next_event(&self) -> Option<CompletionEvent> {
         self.inner.device.port().ok()?;
         self.inner.shared.next().map(|cq| CompletionEvent { cq })
     }
 
-    /// Sleeps until there is an event. Programs that wait for other things too poll the descriptor instead.
+    /// Sleeps until there is an event. Programs that also wait for other things poll the descriptor instead.
     ///
     /// # Errors
     /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as nothing can come any more;
@@ -77,9 +101,9 @@ impl CompletionChannel {
                 return Err(Error::Timeout(timeout));
             }
             port.hand_over();
-            // To the end of the last millisecond that was begun.
+            // Rounded up, because poll counts in milliseconds.
             let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            // Whatever came of it, an interruption included: the next look at the channel tells.
+            // The result does not matter, nor does an interruption: the loop looks at the channel again.
             let _ = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], left);
         }
     }
@@ -89,6 +113,7 @@ impl CompletionChannel {
     /// # Errors
     /// The channel as it was, with [`ResourceError::Busy`]: completion queues deliver to it, or there are other
     /// handles. [`Error::Forked`].
+    #[doc(alias = "ibv_destroy_comp_channel")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let unused = self.destroy_in_place();
         NotDestroyed::unless(self, unused)
@@ -113,7 +138,7 @@ impl AsFd for CompletionChannel {
 }
 
 impl AsRawFd for CompletionChannel {
-    /// For whoever watches descriptors by number, such as tokio's `AsyncFd`.
+    /// For code that watches descriptors by number, such as tokio's `AsyncFd`.
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
@@ -125,7 +150,7 @@ impl std::fmt::Debug for CompletionChannel {
     }
 }
 
-/// The news that a completion queue which was armed has a completion.
+/// The event that an armed completion queue has a completion.
 ///
 /// Dropping it acknowledges the event: until then the completion queue cannot be [destroyed](CompletionQueue::destroy).
 #[must_use = "an event that is dropped is acknowledged"]
@@ -134,22 +159,23 @@ pub struct CompletionEvent {
 }
 
 impl CompletionEvent {
-    /// Whether the event is of this completion queue.
+    /// Whether the event belongs to this completion queue.
     #[must_use]
     pub fn is_for(&self, cq: &CompletionQueue) -> bool {
         std::ptr::eq(self.cq.as_ptr(), Arc::as_ptr(&cq.inner.shared))
     }
 
-    /// What its completion queue was [called](CompletionQueue::set_context); `None` if the queue is gone.
+    /// The [context](CompletionQueue::set_context) of its completion queue; `None` if the queue is gone.
     #[must_use]
     pub fn context(&self) -> Option<u64> {
         self.cq.upgrade().map(|cq| cq.context.load(Ordering::Acquire))
     }
 
     /// Acknowledges the event (`ibv_ack_cq_events`).
+    #[doc(alias = "ibv_ack_cq_events")]
     pub fn acknowledge(self) {}
 
-    /// Leaves the event to be acknowledged by [`CompletionQueue::acknowledge`], for programs that count events.
+    /// Leaves the event to be acknowledged later by [`CompletionQueue::acknowledge`], for programs that count events.
     pub fn keep(mut self) {
         self.cq = Weak::new();
     }

@@ -14,25 +14,33 @@ pub const MAX_EVENTS: usize = 1024;
 /// to it. Here an event is a number, so there is nothing to acknowledge: events of an object that is destroyed are
 /// taken back, and one that was read before that names a number that nobody has any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(alias("ibv_async_event", "ibv_event_type", "ibv_ack_async_event"))]
 pub enum AsyncEvent {
     /// An event of a queue pair.
     QueuePair(Qpn, QpEvent),
     /// A completion queue overran: completions were lost (IBTA C9-218). Counted by its number in the port.
+    #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CompletionQueueError(usize),
     /// The shared receive queue of this number holds fewer work requests than its limit. The limit is 0 now: set it
     /// anew to hear of it again.
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     SrqLimitReached(u32),
     /// The shared receive queue of this number gives no more work requests: the completion queue that it has as one of
     /// an XRC domain overran.
+    #[doc(alias = "IBV_EVENT_SRQ_ERR")]
     SrqError(u32),
     /// Packets can flow again.
+    #[doc(alias = "IBV_EVENT_PORT_ACTIVE")]
     PortActive,
     /// Packets cannot flow: the link is down, or the address is not on the host. Queue pairs keep their states, and what
     /// they send counts as lost.
+    #[doc(alias = "IBV_EVENT_PORT_ERR")]
     PortError,
     /// The GID table changed: the address was taken off the host, or put back.
+    #[doc(alias = "IBV_EVENT_GID_CHANGE")]
     GidChange,
     /// The device is unusable for good. All its queue pairs are in ERR.
+    #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     DeviceFatal,
 }
 
@@ -71,6 +79,7 @@ impl AsyncEvent {
 
     /// The name, as verbs spell it without the `IBV_EVENT_` prefix.
     #[must_use]
+    #[doc(alias = "ibv_event_type_str")]
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueuePair(_, event) => match event {

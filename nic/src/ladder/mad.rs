@@ -6,7 +6,7 @@ use qp::wire::mad::hello::{Features, Hello, Kind};
 use qp::wire::mad::{MAD_LEN, Summary};
 use qp::{Psn, Qpn};
 
-/// What a datagram says, the most important first.
+/// The content of a datagram, the most important part first.
 pub(super) fn label(mad: &[u8; MAD_LEN]) -> Label {
     if let Ok(said) = Hello::parse(mad) {
         return hello(&said);
@@ -55,7 +55,7 @@ pub(super) fn label(mad: &[u8; MAD_LEN]) -> Label {
     Label { main, more, tone }
 }
 
-/// Who a port says it is.
+/// How a port identifies itself.
 fn hello(hello: &Hello) -> Label {
     let mut more = vec![hello.features.to_string(), format!("instance {:016x}", hello.instance)];
     if hello.features.contains(Features::CREDITS) {

@@ -28,12 +28,12 @@ pub enum PsnForm {
 pub struct Style {
     /// How PSNs are shown.
     pub psn: PsnForm,
-    /// Whether to show the ICRC itself besides the verdict. It covers addresses of registered memory, so that some
-    /// values differ from run to run even in virtual time.
+    /// Whether to show the ICRC itself besides the verdict. It covers addresses and keys of registered memory, so on real
+    /// sockets most values differ from run to run.
     pub icrc_values: bool,
-    /// Whether to use the colours of a terminal (ECMA-48).
+    /// Whether to use terminal colours (ECMA-48).
     pub color: bool,
-    /// Silences of at least this length are shown as a line of their own.
+    /// Pauses of at least this length get a line of their own.
     pub pause: Duration,
 }
 
@@ -53,9 +53,9 @@ impl Default for Style {
 const TIME: usize = 10;
 /// Columns left of the left rail.
 const MARGIN: usize = TIME + 2;
-/// Columns between the rails: the longest label that a packet can have fits.
+/// Columns between the rails: room for the longest label of a packet.
 const LANE: usize = 64;
-/// Columns of the payload's length.
+/// Columns of the payload length.
 const BYTES: usize = 5;
 /// Columns of the ICRC and its verdict.
 const ICRC: usize = "00000000 BAD".len();
@@ -63,10 +63,10 @@ const ICRC: usize = "00000000 BAD".len();
 const STUB: &str = "--";
 const BROKEN: &str = "------";
 
-/// How many records back a repetition is recognised.
+/// How many records back to look for a repetition.
 const MEMORY: usize = 256;
 
-/// What a line is, for its colour.
+/// The kind of a line, which decides its colour.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
@@ -91,7 +91,7 @@ impl Tone {
 
 struct Drawing<'a> {
     style: &'a Style,
-    /// Whether queue pairs have to be told apart, and peers.
+    /// Whether labels have to name the queue pair, and the peer.
     many_qps: bool,
     many_peers: bool,
     out: String,
@@ -100,7 +100,7 @@ struct Drawing<'a> {
 /// Draws records between two rails.
 pub(super) fn draw(names: [&str; 2], records: &[Record], missed: u64, style: &Style) -> String {
     let distinct = |direction| {
-        // Queue pair 1 is told apart by what it says, and so are messages between ports.
+        // Datagrams to queue pair 1 and messages between ports have labels of their own.
         let of =
             records.iter().filter(|r| r.direction == direction && r.mad.is_none() && r.control.is_none());
         of.filter_map(|r| r.content.as_ref().ok().map(|h| h.dest_qpn)).collect::<BTreeSet<_>>().len()
@@ -128,7 +128,7 @@ pub(super) fn draw(names: [&str; 2], records: &[Record], missed: u64, style: &St
     drawing.out
 }
 
-/// Whether a packet says again what an earlier one said.
+/// Whether a packet repeats an earlier one.
 fn repeats(record: &Record, earlier: &Record) -> bool {
     let (Ok(now), Ok(then)) = (&record.content, &earlier.content) else { return false };
     let operation = now.opcode.info().operation;
@@ -140,7 +140,7 @@ fn repeats(record: &Record, earlier: &Record) -> bool {
         && now.opcode.info().is_request == then.opcode.info().is_request
 }
 
-/// The label of a packet: what must be said, and what may go to the next line.
+/// The label of a packet: the part that must fit, and the parts that may go to the next line.
 pub(super) struct Label {
     pub(super) main: String,
     pub(super) more: Vec<String>,
@@ -149,7 +149,7 @@ pub(super) struct Label {
 
 impl Drawing<'_> {
     fn heading(&mut self, [left, right]: [&str; 2]) {
-        // One name leaves room for the other.
+        // Each name gets half of the width.
         let half = LANE / 2;
         let (left, right) = (cut(left, half), cut(right, half));
         let gap = (LANE + 2).saturating_sub(left.chars().count() + right.chars().count());
@@ -162,7 +162,7 @@ impl Drawing<'_> {
         self.out.push('\n');
     }
 
-    /// A silence, if it is long.
+    /// A pause, if it is long.
     fn pause(&mut self, length: Duration) {
         if length < self.style.pause {
             return;
@@ -214,7 +214,7 @@ impl Drawing<'_> {
             self.below(record.direction, &below.join(" "), tone);
         }
         for note in &record.notes {
-            // That it was dropped stands in the rung.
+            // The rung says already that it was dropped.
             if loss.is_none() || !note.ends_with(DROPPED) {
                 self.below(record.direction, note, Tone::Quiet);
             }
@@ -307,7 +307,7 @@ impl Drawing<'_> {
     }
 }
 
-/// What the extension headers say.
+/// The content of the extension headers.
 fn details(headers: &Headers) -> Vec<String> {
     let info = headers.opcode.info();
     let has = |header| info.headers.contains(header);
@@ -342,7 +342,7 @@ fn details(headers: &Headers) -> Vec<String> {
     more
 }
 
-/// What an AETH says besides being a NAK.
+/// The content of an AETH, except for the NAK code.
 fn acknowledged(aeth: AethFields) -> Vec<String> {
     let mut more = vec![format!("msn {}", aeth.msn)];
     match aeth.kind() {
@@ -353,10 +353,10 @@ fn acknowledged(aeth: AethFields) -> Vec<String> {
     more
 }
 
-/// How the fault layer ends its note on a packet that it took away.
-const DROPPED: &str = ": dropped";
+/// The end of the fault layer's note on a packet that it dropped.
+pub(super) const DROPPED: &str = ": dropped";
 
-/// The words for a packet that was taken away.
+/// The text for a packet that was dropped.
 fn loss(record: &Record) -> Option<String> {
     let Fate::Dropped { by } = &record.fate else { return None };
     let culprit = record.notes.iter().find_map(|note| note.strip_suffix(DROPPED)).unwrap_or(by);
@@ -374,7 +374,7 @@ fn lane(direction: Direction, label: &str, loss: Option<&str>) -> String {
     }
 }
 
-/// The start of a text that fits, without what would move a cursor.
+/// The beginning of a text that fits, without control characters.
 fn cut(text: &str, room: usize) -> String {
     let clean = text.chars().map(|c| if c.is_control() { '?' } else { c });
     if text.chars().count() <= room {
@@ -383,7 +383,7 @@ fn cut(text: &str, room: usize) -> String {
     clean.take(room.saturating_sub(2)).chain("..".chars().take(room)).collect()
 }
 
-/// A duration with three digits that count, rounded down.
+/// A duration with three significant digits, rounded down.
 fn human(length: Duration) -> String {
     let micros = length.as_micros();
     let (unit, name) = match micros {

@@ -13,11 +13,6 @@ fn ends(net: &Net) -> Result<(Device, RcEnd, RcEnd, Ladder)> {
     Ok((a, left, right, ladder))
 }
 
-/// WRITEs carry addresses, which differ from run to run, and so do their ICRCs.
-fn without_icrcs() -> Style {
-    Style { icrc_values: false, ..Style::default() }
-}
-
 fn write(left: &RcEnd, right: &RcEnd, bytes: &[u8]) -> Result<()> {
     let source = left.register(bytes)?;
     let target = right.register_remote(bytes.len())?;
@@ -31,7 +26,7 @@ fn write(left: &RcEnd, right: &RcEnd, bytes: &[u8]) -> Result<()> {
 fn a_write_of_three_packets() -> Result<()> {
     let (_a, left, right, ladder) = ends(&Net::new())?;
     write(&left, &right, &[7; 2500])?;
-    insta::assert_snapshot!(ladder.render(&without_icrcs()));
+    insta::assert_snapshot!(ladder.render(&Style::default()));
     Ok(())
 }
 
@@ -40,7 +35,7 @@ fn a_lost_packet_is_asked_for_again() -> Result<()> {
     let (a, left, right, ladder) = ends(&Net::new())?;
     a.add_fault("tx data psn=#1 drop")?;
     write(&left, &right, &[7; 2500])?;
-    insta::assert_snapshot!(ladder.render(&without_icrcs()));
+    insta::assert_snapshot!(ladder.render(&Style::default()));
     Ok(())
 }
 
@@ -49,11 +44,10 @@ fn a_lost_acknowledgement_is_waited_for() -> Result<()> {
     let (a, left, right, ladder) = ends(&Net::new())?;
     a.add_fault("rx ack drop once")?;
     write(&left, &right, &[7; 500])?;
-    insta::assert_snapshot!(ladder.render(&without_icrcs()));
+    insta::assert_snapshot!(ladder.render(&Style { icrc_values: false, ..Style::default() }));
     Ok(())
 }
 
-/// A SEND carries no address: its ICRCs are the same every time.
 #[test]
 fn a_receiver_that_is_not_ready() -> Result<()> {
     let net = Net::new();

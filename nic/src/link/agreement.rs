@@ -1,4 +1,4 @@
-//! The engine's settings that follow from a link configuration: the rate of the port, and what it does between rnic peers.
+//! How a link configuration sets up the engine: the rate of the port, and its protocols between rnic peers.
 
 use super::{LinkProfile, Model};
 use crate::engine::{CreditSetup, PartnerSetup, RateConfig};
@@ -35,7 +35,7 @@ const PAUSE_RATE: Rate = Rate::from_gbps(10);
 /// Where packets wait before they are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Buffer {
-    /// In a socket, with this many bytes of receive buffer.
+    /// In a socket buffer of this many bytes, as the kernel grants them.
     Socket(u32),
     /// In a simulation: at the end of a cable.
     Cable,
@@ -135,8 +135,8 @@ impl LinkProfile {
     }
 }
 
-/// Packets of the buffer that are kept for new partners. Our choice: a stock buffer has 40 or so, and a program
-/// that ended badly is seldom started again more often in the time that its credit takes to come back.
+/// The number of packets of the buffer that are reserved for new partners. A choice of this project: a stock buffer has about
+/// 40, and a program that crashed is seldom restarted more often within the time that its credit takes to come back.
 const NEWCOMERS: u16 = 4;
 
 /// While packets wait in a socket buffer of `bytes`, Linux goes on charging it for those that were read, until they are a

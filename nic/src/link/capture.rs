@@ -1,8 +1,8 @@
-//! Captures: what passed a link, as a pcapng file that Wireshark opens.
+//! Captures: the packets of a link, as a pcapng file that Wireshark opens.
 //!
-//! A program above a UDP socket sees no IP header, so the capture makes one: addresses, ports, TOS, time to live and
-//! identification are those that the packet has or will have, the rest follows from them. Packets are stored without
-//! a link layer (LINKTYPE_RAW), because the link layer is not known. Notes of the layers become comments.
+//! A program above a UDP socket sees no IP header, so the capture builds one: addresses, ports, TOS, time to live and
+//! identification are those that the packet has on the wire, and the other fields follow from them. Packets are stored
+//! without a link layer (LINKTYPE_RAW), because a socket does not know it. Notes of the layers become comments.
 
 mod headers;
 mod mapped;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the file says where a capture reached its limit.
+/// The note at the end of a capture that reached its limit.
 const LIMIT_NOTE: &str = "capture ended at its size limit";
 
 /// How to capture.
@@ -32,7 +32,7 @@ pub struct CaptureOptions {
     pub max_bytes: Option<u64>,
 }
 
-/// How a capture fares. It can be read while the capture belongs to a link.
+/// The state of a capture, which can be read while the capture belongs to a link.
 #[derive(Debug, Default)]
 pub struct CaptureStatus {
     packets: AtomicU64,
@@ -43,19 +43,20 @@ pub struct CaptureStatus {
 }
 
 impl CaptureStatus {
-    /// Packets in the file, with those that are still in the buffer.
+    /// The number of packets in the file, including those that are still in the buffer.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// Packets that are not in the file: they came after the limit or an error, or are longer than IP allows.
+    /// The number of packets that are not in the file, because they came after the limit or an error, or are longer than IP
+    /// allows.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// Size of the file in bytes, with what is still in the buffer.
+    /// The size of the file in bytes, including what is still in the buffer.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -74,25 +75,25 @@ impl CaptureStatus {
     }
 }
 
-/// An observer that writes all packets to a file, or whatever it is given.
+/// An observer that writes all packets to a file or another writer.
 ///
-/// What is written reaches the file when the buffer is full, on [`Capture::flush`], and when the capture is dropped.
+/// Packets reach the writer when the buffer is full, on [`Capture::flush`], and when the capture is dropped.
 pub struct Capture {
     writer: BufWriter<Box<dyn Write + Send>>,
     options: CaptureOptions,
     status: Arc<CaptureStatus>,
-    /// The comment of the packet at hand; kept for its memory.
+    /// The comment of the current packet; kept to reuse its memory.
     comment: String,
     /// Whether each packet is handed to the writer at once.
     prompt: bool,
 }
 
 impl Capture {
-    /// Starts a capture into a file. All packets up to the last one are in it however the process ends: a file of the disk is
-    /// whole at any moment, and into anything else, such as a FIFO, packets are written one by one.
+    /// Starts a capture into a file. All packets up to the last one are in it however the process ends: a regular file is
+    /// complete at any moment, and into anything else, such as a FIFO, packets are written one by one.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn create(path: &Path, options: CaptureOptions) -> io::Result<Self> {
         let writer: Box<dyn Write + Send> = match path.metadata() {
             Ok(there) if !there.is_file() => Box::new(File::create(path)?),
@@ -108,7 +109,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Starts a capture. An error of the writer is found in the status.
+    /// Starts a capture. An error of the writer appears in the status.
     #[must_use]
     pub fn new(writer: impl Write + Send + 'static, options: CaptureOptions) -> Self {
         let mut capture = Self {
@@ -131,7 +132,7 @@ impl Capture {
         self.status.clone()
     }
 
-    /// Hands all that was captured to the writer.
+    /// Writes everything captured so far to the writer.
     pub fn flush(&mut self) {
         if !self.status.is_stopped() {
             let result = self.writer.flush().map(|()| 0);
@@ -139,7 +140,7 @@ impl Capture {
         }
     }
 
-    /// Counts what was written; the first error ends the capture.
+    /// Counts the bytes written. The first error ends the capture.
     fn settle(&mut self, result: io::Result<u64>) {
         match result {
             Ok(bytes) => {
@@ -153,14 +154,14 @@ impl Capture {
         }
     }
 
-    /// Ends the file with a note, if a block of `next` bytes does not fit it any more.
+    /// Ends the file with a note if a block of `next` bytes does not fit any more.
     fn is_full(&mut self, now: Now, next: u64) -> bool {
         let Some(limit) = self.options.max_bytes else { return false };
         let note = pcapng::statistics_len(LIMIT_NOTE);
         if self.status.bytes().saturating_add(next).saturating_add(note) <= limit {
             return false;
         }
-        // A limit too small for the first blocks leaves no room for the note either.
+        // With a limit too small for the first blocks there is no room for the note either.
         if self.status.bytes().saturating_add(note) <= limit {
             let result = pcapng::write_statistics(&mut self.writer, now.wall, LIMIT_NOTE);
             self.settle(result);
@@ -170,7 +171,7 @@ impl Capture {
         true
     }
 
-    /// Writes one packet; `false` if it is not in the file.
+    /// Writes one packet. `false` if it is not in the file.
     fn record(&mut self, now: Now, frame: &FrameRef<'_>) -> bool {
         if self.status.is_stopped() {
             return false;
@@ -201,7 +202,7 @@ impl Capture {
     }
 }
 
-/// What the layers did to a packet, as a comment; empty for a packet that simply passed.
+/// The notes of the layers on a packet, as a comment; empty for a packet that simply passed.
 fn describe(frame: &FrameRef<'_>, comment: &mut String) {
     comment.clear();
     for note in frame.notes {

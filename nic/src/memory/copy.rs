@@ -37,13 +37,17 @@ pub struct Fault {
 /// What a program expects to happen to a part of an on-demand region (`IBV_ADVISE_MR_ADVICE_*`). It is done when the
 /// call returns, with or without `IBV_ADVISE_MR_FLAG_FLUSH`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[doc(alias = "ibv_advise_mr_advice")]
 pub enum Advice {
     /// It will be read: its pages are paged in.
+    #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH")]
     Prefetch,
     /// It will be written: its pages are paged in, and made writable where the memory is.
+    #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE")]
     PrefetchWrite,
     /// Pages that are in memory already should be known to the device: here they always are, so the key and the range are
     /// checked and no more.
+    #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT")]
     PrefetchNoFault,
 }
 

@@ -1,4 +1,4 @@
-//! Memory of our own that may be registered: page-aligned, zeroed, with safe access.
+//! Memory of the library that may be registered: page-aligned, zeroed, with safe access.
 #![expect(unsafe_code, reason = "owns a mapping")]
 
 use super::copy::{self, Fault};
@@ -38,7 +38,7 @@ pub enum BufferError {
         /// Offset of the access.
         offset: usize,
     },
-    /// Someone unmapped or protected the buffer behind our back.
+    /// Other code unmapped or protected the buffer.
     #[error(transparent)]
     Fault(#[from] Fault),
 }

@@ -1,4 +1,4 @@
-//! The handler for SIGSEGV and SIGBUS that lets a copy fail instead of the process, and what to do without it.
+//! The handler for SIGSEGV and SIGBUS, with which a copy fails instead of the process, and the fallback without it.
 //!
 //! The handler goes in front of the program's own when the first region is registered. A fault in a copy
 //! routine is ours. Everything else is passed on, so that crash reporters, language runtimes and core dumps
@@ -8,7 +8,7 @@
 //! The program may install a handler of its own afterwards, or block the signals in a thread (a fault in a
 //! thread that blocks them kills the process). Each thread therefore keeps note of the path that is safe, and
 //! [`refresh`] looks again. We do not put our handler in front a second time: the new handler may pass on to
-//! ours, and the two would call each other for ever.
+//! ours, and the two would call each other without end.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "signal handling"))]
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -80,7 +80,7 @@ mod recovering {
         static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// What handled a signal before us.
+    /// The action that was in place before ours.
     struct Previous {
         action: sigaction,
         /// A handler with SA_RESETHAND has run: from then on the default action holds.
@@ -115,7 +115,7 @@ mod recovering {
     /// Looks whether the handler is still in place and the signals are not blocked in this thread, at most
     /// once in a millisecond of the caller's clock.
     ///
-    /// Whoever drives an engine calls it once per turn. In between, memory that goes away within a
+    /// The thread that drives an engine calls it once per turn. In between, memory that goes away within a
     /// millisecond after the program replaced the handler raises the signal there.
     pub fn refresh(now: Instant) {
         let due = LOOKED.get().is_none_or(|last| {
@@ -201,13 +201,13 @@ mod recovering {
         pass_on(signal, info, context, faulted);
     }
 
-    /// Does what would have happened without us.
+    /// Does what would have happened without this handler.
     fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, faulted: bool) {
         let previous = PREVIOUS.get().and_then(|all| all.get(usize::from(signal == libc::SIGBUS)));
         let Some(Previous { action, spent }) = previous else { return take_default(signal, info, faulted) };
         let reset = action.sa_flags & libc::SA_RESETHAND != 0;
         match action.sa_sigaction {
-            // The kernel lets nobody ignore a fault.
+            // A fault cannot be ignored.
             libc::SIG_IGN if !faulted => {}
             libc::SIG_DFL | libc::SIG_IGN => take_default(signal, info, faulted),
             _ if reset && spent.swap(true, Ordering::Relaxed) => take_default(signal, info, faulted),

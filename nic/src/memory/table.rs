@@ -23,7 +23,7 @@ use slots::{Entry, MAX_LIVE, Slots};
 use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 
-/// Where the bytes of a null region are: no byte of any other region is there, because a region ends at an address.
+/// The address of the bytes of a null region. No byte of any other region has this address.
 const NOWHERE: usize = usize::MAX;
 
 /// The memory regions and memory windows of a device, by key.
@@ -31,15 +31,15 @@ const NOWHERE: usize = usize::MAX;
 /// A lookup is a few instructions and one access to memory, whether there are ten regions or a million. The table
 /// is the transport's [`Memory`].
 ///
-/// Whoever removes a region must do so where no access of the table is running: accesses borrow the table, so
-/// one owner (the engine's lock) is enough.
+/// A region must not be removed while an access to the table is running. Accesses borrow the table, so one owner (the
+/// engine's lock) is enough.
 #[derive(Debug)]
 pub struct RegionTable {
     slots: Slots,
     regions: u32,
     windows: u32,
     max: u32,
-    /// The first of the windows of type 2 that a queue pair bound; no entry if there are none.
+    /// The first of the windows of type 2 that a queue pair bound. No entry if it bound none.
     bound_by: HashMap<Qpn, u32>,
 }
 

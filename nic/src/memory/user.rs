@@ -24,7 +24,7 @@ impl UserMemory {
     /// # Safety
     ///
     /// As long as the bytes are registered with a device, it may read them at any time, and write them if the region
-    /// has LOCAL_WRITE; so may whoever holds the region. Rust code must not hold references to them that this would
+    /// has LOCAL_WRITE. So may any holder of the region. Rust code must not hold references to them that this would
     /// invalidate. The memory may be unmapped before, as long as nothing else that minds is put in its place.
     #[must_use]
     pub unsafe fn new(addr: usize, len: u64) -> Self {
@@ -102,7 +102,7 @@ impl UserMemory {
             return buffer.write_at(offset, data);
         }
         let addr = self.locate(offset, data.len())?;
-        // SAFETY: `new` was told that the bytes may be written by whoever holds the region.
+        // SAFETY: `new` was told that the bytes may be written by any holder of the region.
         Ok(with_recovery(|| unsafe { copy::copy_in(data, addr) })?)
     }
 

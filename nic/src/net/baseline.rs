@@ -1,8 +1,8 @@
-//! What plain UDP does on this machine: the yardstick for what RDMA over it reaches.
+//! The speed of plain UDP on this machine, as a baseline for RDMA over it.
 //!
-//! The loops use the same [`RoceSocket`] as the engine, but no queue pair, ICRC or memory copy. Speeds of
-//! shared machines wander, so a yardstick means something only when its runs alternate with the runs it is
-//! compared to. Each side is a function of its own, so that both can be threads or processes.
+//! The loops use the same [`RoceSocket`] as the engine, but no queue pair, ICRC or memory copy. The speed of a shared machine
+//! varies, so a baseline is meaningful only if its runs alternate with the runs that it is compared to. Each side is a function
+//! of its own, so that both can be threads or processes.
 
 use super::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, RecvBatch, RoceSocket, SendError, Sent, SocketConfig, Way};
 use hdrhistogram::Histogram;
@@ -13,13 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Trains underway at most: six full ones fill the receive buffer that a stock host grants.
+/// The largest number of trains under way. Six full ones fill the receive buffer that a stock host grants.
 const WINDOW: u64 = 5;
 
-/// Without an acknowledgement for so long, what is underway is taken for lost.
+/// After this time without an acknowledgement the trains under way count as lost.
 const LOSS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// What every packet begins with: the number of the train, ping or acknowledgement.
+/// The length of the number of the train, ping or acknowledgement with which every packet begins.
 const NUMBER_LEN: usize = 8;
 
 /// Latencies are recorded up to this many nanoseconds (10 s).
@@ -40,7 +40,7 @@ pub enum BaselineError {
     /// A packet too short to hold its number, or longer than UDP carries.
     #[error("packets of {0} bytes: 8 to 65507 are possible")]
     Size(usize),
-    /// Nothing came back.
+    /// No answer came.
     #[error("no answer from {0}: does its side of the run exist?")]
     NoAnswer(IpAddr),
     /// A thread could not be started.
@@ -48,14 +48,14 @@ pub enum BaselineError {
     Thread(#[from] io::Error),
 }
 
-/// What a receiver got.
+/// The data that a receiver got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Throughput {
     /// UDP payload.
     pub bytes: u64,
     /// Packets.
     pub packets: u64,
-    /// From the first to the last arrival.
+    /// The time from the first to the last arrival.
     pub elapsed: Duration,
 }
 
@@ -136,7 +136,7 @@ pub fn receive_stream(socket: &RoceSocket, stop: &AtomicBool) -> Result<Throughp
         let start = *first.get_or_insert(now);
         total.elapsed = now - start;
         for datagram in batch.datagrams() {
-            // What the first batch brings was sent before the clock started.
+            // The first batch was sent before the clock started.
             if start != now {
                 total.bytes += datagram.bytes.len() as u64;
                 total.packets += datagram.segments().len() as u64;

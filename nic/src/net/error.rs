@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Why an address cannot be served.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// Somebody else has the port on this address or on all addresses.
+    /// Another socket has the port on this address or on all addresses.
     #[error(
         "{0} is taken, by another rnic program or the kernel's rdma_rxe: `rnic doctor` says by whom; \
          use another address of this host"
@@ -35,7 +35,7 @@ pub enum BindError {
     /// All dynamic ports are taken.
     #[error("no free UDP port from 49152 to 65535 on {0} to send from: close some programs' sockets")]
     NoSourcePort(IpAddr),
-    /// The kernel lacks something without which no ICRC can be right.
+    /// The kernel lacks an option without which ICRCs would be wrong.
     #[error(
         "the kernel refuses {name}, which fixes the IPv4 identification under the ICRC: {source}; try IPv6"
     )]
@@ -77,9 +77,10 @@ pub enum SendError {
         /// Where it should have gone.
         dst: IpAddr,
     },
-    /// The kernel cannot send trains, at least not to there. From now on [`RoceSocket::gso_segments`](super::RoceSocket::gso_segments) is 1.
-    /// The packets cannot be sent one by one as they are: those behind the first have their index as IPv4
-    /// identification under the ICRC, and as single datagrams would carry 0. Their ICRCs have to be computed again.
+    /// The kernel cannot send trains, at least not to this destination. From now on
+    /// [`RoceSocket::gso_segments`](super::RoceSocket::gso_segments) is 1. The packets cannot be sent one by one as they are:
+    /// the ICRCs of all but the first cover their index as IPv4 identification, and as single datagrams they carry 0. Their
+    /// ICRCs have to be computed again.
     #[error("the kernel refuses trains (UDP_SEGMENT); sending packet by packet from now on")]
     GsoRefused,
     /// More packets or bytes than a train may have.

@@ -1,13 +1,12 @@
 //! The socket of a multicast group.
 //!
-//! A group has a socket of its own, bound to the group's address: so what arrives there was sent to this group and
-//! to no other, which the ICRC needs to know. Several programs of a host may have the same group, and the kernel gives
-//! each a copy. What a program sends to a group leaves by its ordinary sockets; it comes back to the members on the same
-//! host, the sender included.
+//! Each group has a socket of its own, bound to the address of the group. So its datagrams were sent to this group and to no
+//! other, which the ICRC depends on. Several programs on a host may join the same group, and the kernel gives each a copy. A
+//! program sends to a group from its ordinary sockets, and members on the same host get a copy, including the sender.
 //!
 //! On the loopback interface a packet to a group arrives once at each member, as on any other interface. Over IPv4 that
-//! takes no preparation; over IPv6 the loopback interface has no route for groups, and somebody has to add one
-//! ([`JoinError::NoRoute`] says how).
+//! takes no preparation; over IPv6 the loopback interface has no route for groups, and an administrator
+//! has to add one ([`JoinError::NoRoute`] says how).
 
 use super::error::BindError;
 use super::interfaces::interfaces;
@@ -131,7 +130,7 @@ impl GroupSocket {
         self.receiver.ask_drops();
     }
 
-    /// Its descriptor: what a forked child has to close, lest it stay a member.
+    /// Its descriptor, which a forked child must close: otherwise it stays a member.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.receiver.raw_fd()

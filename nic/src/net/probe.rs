@@ -1,4 +1,4 @@
-//! What the kernel's UDP can do, found out by trying on a pair of throw-away sockets.
+//! Finds out what the kernel's UDP supports, by a try on a pair of temporary sockets.
 
 use super::recv::RecvBatch;
 use super::sys::{self, Control, RawAddress};
@@ -8,8 +8,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-/// How long to wait for a datagram to oneself. Delivery happens inside the send call unless the machine is
-/// under load or a firewall drops it.
+/// How long to wait for a datagram to the own host. Delivery happens inside the send call, unless the machine is under load
+/// or a firewall drops the datagram.
 const PATIENCE_MS: u16 = 200;
 
 /// What segmentation offload does on this host.

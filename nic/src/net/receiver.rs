@@ -1,4 +1,4 @@
-//! A socket that receives: what is switched on, what it takes in, what the kernel dropped.
+//! A receiving socket: its options, its datagrams, and the drops that the kernel reports.
 
 use super::error::BindError;
 use super::probe::udp_socket;
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// How many errors left behind by earlier sends one receive call skips before it gives the engine a turn.
+/// How many errors of earlier sends one receive call skips before it returns to the engine.
 const MAX_PENDING_ERRORS: usize = 16;
 
 /// A receiving socket that is not bound yet, and what could be switched on.

@@ -1,4 +1,4 @@
-//! What one receive call brings.
+//! The datagrams of one receive call.
 
 use super::sys::{self, MAX_SLOTS, Slot};
 use std::fmt;
@@ -11,15 +11,15 @@ use thiserror::Error;
 /// A UDP datagram, merged or not, is no longer than this.
 const MAX_DATAGRAM: usize = 1 << 16;
 
-/// Why nothing can be received any more. Packets that are missing or broken are not errors.
+/// Why nothing can be received any more. Lost and damaged packets are not errors.
 #[derive(Debug, Error)]
 pub enum RecvError {
-    /// The kernel refused the call itself: the descriptor was closed behind our back, or a sandbox forbids it.
+    /// The kernel refused the call itself: the descriptor was closed by other code, or a sandbox forbids the call.
     #[error("the receiving socket failed: {0}; it was closed from outside or a sandbox forbids recvmsg")]
     Os(#[from] io::Error),
 }
 
-/// Reusable room for the datagrams of one receive call.
+/// Reusable buffers for the datagrams of one receive call.
 ///
 /// A datagram may be a whole GSO train or a row of packets that the kernel merged (UDP GRO): see
 /// [`Datagram::segments`]. One slot is filled again and again while the receiver keeps up, so that its 64 KiB
@@ -120,7 +120,7 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// Length of each packet but the last; at least 1.
     pub segment_size: usize,
-    /// Who sent it.
+    /// The sender.
     pub source: SocketAddr,
     /// IPv4 TOS or IPv6 traffic class: DSCP and ECN. Of merged packets, that of all (GRO merges only equal
     /// ones). 0 if the kernel does not tell.
@@ -132,7 +132,7 @@ pub struct Datagram<'a> {
     /// When the kernel received it, by the wall clock, since the UNIX epoch; `None` unless stamps are switched on. Of
     /// merged packets, that of the first.
     pub stamp: Option<Duration>,
-    /// Whether bytes, or what the kernel says about them, were lost for lack of room: drop it.
+    /// Whether bytes or control messages were lost for lack of room. Such a datagram must be dropped.
     pub truncated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The kernel's news about interfaces and addresses (rtnetlink).
+//! The kernel's notifications about interfaces and addresses (rtnetlink).
 //!
 //! A socket in the groups of links and addresses is readable only when something changed; no privilege is needed. The
 //! layouts are those of linux/netlink.h, linux/rtnetlink.h, linux/if_link.h and linux/if_addr.h.
@@ -20,21 +20,21 @@ const FAMILY_INET: u8 = libc::AF_INET as u8;
 const FAMILY_INET6: u8 = libc::AF_INET6 as u8;
 const FAMILY_UNSPEC: u8 = libc::AF_UNSPEC as u8;
 
-/// `IFA_F_DADFAILED` and `IFA_F_TENTATIVE`: duplicate address detection found another owner, or is not over. Nobody can
-/// send from such an address.
+/// `IFA_F_DADFAILED` and `IFA_F_TENTATIVE`: duplicate address detection found another owner, or is not over. Such an
+/// address cannot be sent from.
 const NOT_USABLE: u32 = libc::IFA_F_DADFAILED | libc::IFA_F_TENTATIVE;
 
 /// `IFA_F_OPTIMISTIC`: usable although duplicate address detection is not over.
 const OPTIMISTIC: u32 = libc::IFA_F_OPTIMISTIC;
 
-/// One piece of news.
+/// One notification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum News {
-    /// An interface is there, new or changed.
+    /// An interface exists; it is new or has changed.
     Link { index: u32, up: bool, loopback: bool, mtu: Option<u32> },
     /// An interface is gone.
     LinkGone { index: u32 },
-    /// An address is there, new or changed.
+    /// An address exists; it is new or has changed.
     Address { index: u32, prefix: u8, ip: IpAddr, usable: bool },
     /// An address is gone.
     AddressGone { index: u32, prefix: u8, ip: IpAddr },
@@ -42,18 +42,18 @@ pub(super) enum News {
     Done,
 }
 
-/// What there was to read.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Read {
-    /// A datagram of so many bytes.
+    /// A datagram of this many bytes.
     Datagram(usize),
     /// Nothing.
     Nothing,
-    /// News were lost: the kernel had no room for them.
+    /// Notifications were lost, because the kernel had no room for them.
     Lost,
 }
 
-/// A socket that hears of interfaces and addresses.
+/// A socket that is notified about interfaces and addresses.
 #[derive(Debug)]
 pub(super) struct RouteSocket {
     fd: OwnedFd,
@@ -61,7 +61,7 @@ pub(super) struct RouteSocket {
 }
 
 impl RouteSocket {
-    /// A socket that hears of every change in the network namespace of this thread.
+    /// A socket that is notified about every change in the network namespace of this thread.
     pub(super) fn new() -> nix::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
@@ -70,7 +70,7 @@ impl RouteSocket {
         Ok(Self { fd, buffer: vec![0; ROOM].into() })
     }
 
-    /// Asks for all interfaces, or all addresses. The answers come as news, [`News::Done`] last.
+    /// Requests all interfaces, or all addresses. The answers come as notifications, [`News::Done`] last.
     pub(super) fn ask(&self, what: u16) -> nix::Result<()> {
         // nlmsghdr and rtgenmsg, the family of which is 0: any.
         let mut request = [0; HEADER + 4];
@@ -86,7 +86,7 @@ impl RouteSocket {
     pub(super) fn read(&mut self) -> nix::Result<Read> {
         loop {
             match recvfrom::<NetlinkAddr>(self.fd.as_raw_fd(), &mut self.buffer) {
-                // Only the kernel, which has port 0, is believed.
+                // Only the kernel, which has port 0, is trusted.
                 Ok((_, Some(from))) if from.pid() != 0 => {}
                 // One that just fits may have been cut short.
                 Ok((len, _)) if len >= self.buffer.len() => return Ok(Read::Lost),
@@ -99,7 +99,7 @@ impl RouteSocket {
         }
     }
 
-    /// The news in the last datagram, which had `len` bytes.
+    /// The notifications in the last datagram, which had `len` bytes.
     pub(super) fn news(&self, len: usize) -> impl Iterator<Item = News> {
         parse(self.buffer.get(..len).unwrap_or_default())
     }
@@ -119,8 +119,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// Splits what is made of parts that each begin with their length, and are aligned to 4 bytes. Ends at the first that
-/// makes no sense.
+/// Splits a buffer of parts that each begin with their length and are aligned to 4 bytes. Ends at the first that is not
+/// valid.
 fn parts(
     mut bytes: &[u8],
     header: usize,
@@ -134,7 +134,7 @@ fn parts(
     })
 }
 
-/// The news in a datagram. What is of no interest, or damaged, is left out.
+/// The notifications in a datagram. Those of no interest, and damaged ones, are left out.
 fn parse(datagram: &[u8]) -> impl Iterator<Item = News> {
     parts(datagram, HEADER, |b| u32_at(b, 0).and_then(|len| usize::try_from(len).ok())).filter_map(message)
 }
@@ -145,7 +145,7 @@ fn message(message: &[u8]) -> Option<News> {
     match kind {
         libc::RTM_NEWLINK | libc::RTM_DELLINK => link(kind == libc::RTM_NEWLINK, body),
         libc::RTM_NEWADDR | libc::RTM_DELADDR => address(kind == libc::RTM_NEWADDR, body),
-        // A question that is refused is over as well.
+        // A refused request is complete as well.
         done if i32::from(done) == libc::NLMSG_DONE || i32::from(done) == libc::NLMSG_ERROR => {
             Some(News::Done)
         }
@@ -161,7 +161,7 @@ fn attributes(body: &[u8], header: usize) -> impl Iterator<Item = (u16, &[u8])> 
 
 /// `ifinfomsg`: family, type of device, index, flags, mask.
 fn link(there: bool, body: &[u8]) -> Option<News> {
-    // News of bridges about their ports have another family, and the same numbers.
+    // Notifications of bridges about their ports have another family and the same numbers.
     if *body.first()? != FAMILY_UNSPEC {
         return None;
     }

@@ -1,4 +1,4 @@
-//! A socket that sends: bound to a source port of its own, with everything fixed that the ICRC covers.
+//! A sending socket: bound to a source port of its own, with fixed values for everything that the ICRC covers.
 
 use super::error::BindError;
 use super::probe::udp_socket;
@@ -25,13 +25,13 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A socket bound to a free port of [`SOURCE_PORTS`], by preference one with the sign of our kind.
+    /// A socket bound to a free port of [`SOURCE_PORTS`], preferably one that marks it as rnic.
     pub(super) fn bind(config: &SocketConfig) -> Result<Self, BindError> {
         let os = |error| BindError::new(config.address(config.ip, 0), error);
         let socket = udp_socket(config.ip).map_err(os)?;
         fix_headers(socket.as_fd(), config)
             .map_err(|source| BindError::Option { name: "IP_PMTUDISC_DO", source })?;
-        // Nobody reads here; whatever is sent to this port by mistake should not occupy memory.
+        // This socket is never read. Datagrams sent to it by mistake should not occupy memory.
         socket.set_recv_buffer_size(0).map_err(os)?;
         let ports = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
         let start = rand::random_range(0..ports);
@@ -81,7 +81,7 @@ impl AsFd for Sender {
     }
 }
 
-/// Sets what packets say that carry no control message about it.
+/// Sets the header fields of packets that carry no control messages.
 fn fix_headers(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> {
     use libc::{IPPROTO_IP, IPPROTO_IPV6};
     let hops = i32::from(DEFAULT_HOP_LIMIT);
@@ -96,7 +96,7 @@ fn fix_headers(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> {
     let (level, options) =
         if config.ip.is_ipv4() { (IPPROTO_IP, v4.as_slice()) } else { (IPPROTO_IPV6, v6.as_slice()) };
     for (name, value) in options {
-        // Not under the ICRC: where one is refused packets leave with the host's own value.
+        // The ICRC does not cover these. If one is refused, packets leave with the host's own value.
         let _ = sys::set_option(fd, level, *name, *value);
     }
     match config.ip {

@@ -1,20 +1,19 @@
-//! How ports of ours know one another without a word.
+//! How rnic ports recognise one another by their UDP source ports.
 //!
-//! A peer that is not one of ours shall see nothing that it would not see otherwise, so nobody may be asked at a venture
-//! whether it is. But everybody sends from some UDP port of its choice: ours are chosen so that they leave a certain
-//! remainder. Whoever sends from another is not one of ours and is never asked. Whoever sends from such a port is one of
-//! ours, or a foreign one by an accident of 1 in 61; only then does a [`hello`](qp::wire::mad::hello) follow, which is an
-//! ordinary datagram to queue pair 1.
+//! A peer that is not rnic must not see packets that it would not see otherwise, so rnic cannot simply ask peers. But a sender
+//! chooses its UDP source port, and rnic chooses ports with a certain remainder. A peer that sends from any other port is not
+//! rnic, and is never asked. A peer that sends from such a port is rnic, or another implementation by a chance of 1 in 61.
+//! Only such a peer is sent a [`hello`](qp::wire::mad::hello), which is an ordinary datagram to queue pair 1.
 
 use super::SOURCE_PORTS;
 
 /// There are 268 such ports among the 16,384 of RoCEv2: one for each of the 256 processes that can share an address.
 const MODULUS: u16 = 61;
 
-/// Any number would do.
+/// An arbitrary number.
 const REMAINDER: u16 = 23;
 
-/// Whether one of ours may be sending from this port.
+/// Whether an rnic port may be sending from this UDP port.
 pub(crate) const fn has_sign(port: u16) -> bool {
     port % MODULUS == REMAINDER
 }

@@ -90,12 +90,12 @@ impl SocketConfig {
     }
 }
 
-/// How the packets of a train go.
+/// How the packets of a train are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Way {
-    /// Which of the source ports, taken modulo their number.
+    /// The index of the source port, taken modulo the number of ports.
     pub via: usize,
-    /// Where to: a host or a multicast group.
+    /// The destination: a host or a multicast group.
     pub dst: IpAddr,
     /// DSCP and ECN, for the TOS or traffic class.
     pub tos: u8,
@@ -106,7 +106,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// From the first source port, with nothing special.
+    /// From the first source port, with default header fields.
     #[must_use]
     pub const fn to(dst: IpAddr) -> Self {
         Self { via: 0, dst, tos: 0, hop_limit: DEFAULT_HOP_LIMIT, flow_label: 0 }
@@ -117,7 +117,7 @@ impl Way {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Sent {
-    /// The kernel has it.
+    /// The kernel has taken it.
     All,
     /// Nothing was sent: the send buffer or the device queue is full. Wait until the descriptor is writable or
     /// some microseconds passed, then send again.
@@ -130,13 +130,13 @@ pub enum Sent {
 pub enum Gso {
     /// Not tried with success yet.
     Unknown = 0,
-    /// It does.
+    /// It takes them.
     Works = 1,
-    /// It does not, or the configuration says not to.
+    /// It does not take them, or the configuration forbids them.
     Refused = 2,
 }
 
-/// What this socket can do, for reports.
+/// The capabilities of a socket, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Whether trains are sent in one call.
@@ -173,8 +173,8 @@ impl RoceSocket {
     /// Binds the receiving socket and the first sending one, and finds out what they can do.
     ///
     /// # Errors
-    /// Says what is in the way and what to do about it; [`BindError::AddressInUse`] if somebody else serves
-    /// the address.
+    /// The error says what is in the way and what to do about it; [`BindError::AddressInUse`] if another program serves the
+    /// address.
     pub fn bind(config: &SocketConfig) -> Result<Self, BindError> {
         let ip = config.ip.to_canonical();
         if ip.is_unspecified() || ip.is_multicast() {
@@ -255,8 +255,8 @@ impl RoceSocket {
     }
 
     /// The UDP source port of what is sent via `via` (taken modulo [`source_ports`](Self::source_ports)).
-    /// Binds it if this is the first use. Should that fail, for want of descriptors say, `via` is the same as 0
-    /// for good: less entropy, still right.
+    /// Binds it at the first use. If that fails, for lack of descriptors say, `via` means the same as 0 from then on: less
+    /// entropy, but still correct.
     #[must_use]
     pub fn source_port(&self, via: usize) -> u16 {
         self.sender(via).port
@@ -360,14 +360,14 @@ impl RoceSocket {
         }
     }
 
-    /// Falls back to single packets for good.
+    /// Falls back to single packets from now on.
     fn refuse_gso(&self) {
         if self.gso.swap(Gso::Refused as u8, Relaxed) != Gso::Refused as u8 {
             tracing::warn!(ip = %self.config.ip, "the kernel refuses UDP_SEGMENT: sending packet by packet, about 4 times slower");
         }
     }
 
-    /// Receives what is there into `batch`; returns how many datagrams, 0 if there is none. Never waits.
+    /// Receives waiting datagrams into `batch` and returns their number. Never waits.
     /// Errors that earlier packets caused in the network (ICMP) are counted and skipped.
     ///
     /// # Errors
@@ -412,7 +412,7 @@ impl RoceSocket {
         self.receiver.backlog()
     }
 
-    /// What works on this host.
+    /// What the kernel of this host supports.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         let gso = match self.gso.load(Relaxed) {
@@ -423,7 +423,7 @@ impl RoceSocket {
         Capabilities { gso, ..self.capabilities }
     }
 
-    /// What was sent, received and lost so far.
+    /// The counters so far.
     #[must_use]
     pub fn counters(&self) -> SocketCounters {
         SocketCounters { drops: self.drops(), ..self.tally.snapshot() }
@@ -435,7 +435,7 @@ impl RoceSocket {
         self.sender(via).as_fd()
     }
 
-    /// All descriptors, the receiving one first: what a forked child has to close, lest it keep the address.
+    /// All descriptors, the receiving one first. A forked child must close them: otherwise it keeps the address.
     pub fn raw_fds(&self) -> impl Iterator<Item = RawFd> {
         let bound = self.senders.iter().filter_map(|s| s.get()?.as_ref());
         let senders = std::iter::once(&self.first_sender).chain(bound);

@@ -320,6 +320,19 @@ pub(super) fn recv(
     Ok(received)
 }
 
+/// The cookie of the calling thread's network namespace, which no other namespace gets before the next boot (Linux 5.14).
+pub(crate) fn namespace_cookie() -> io::Result<u64> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None)?;
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    let to = (&raw mut cookie).cast();
+    // SAFETY: the kernel writes at most `len` bytes to the live integer.
+    let rc = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, to, &raw mut len)
+    };
+    if rc == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The MTU of a network interface in bytes, which the kernel tells to any socket (`SIOCGIFMTU`).
 pub(super) fn interface_mtu(name: &str) -> io::Result<u32> {
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.

@@ -1,4 +1,4 @@
-//! What sockets count.
+//! The counters of sockets.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,11 +21,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Send calls that the kernel accepted; each a packet or a train.
+    /// Send calls that the kernel accepted, each for a packet or a train.
     sends,
     /// UDP payload in them.
     sent_bytes,
-    /// Sends put off because the kernel had no room.
+    /// Sends that were postponed because the kernel had no room.
     send_would_block,
     /// Sends lost to the path MTU.
     send_too_big,

@@ -1,4 +1,4 @@
-//! Whether an address of this host works: it is there, and the link that it is on is up.
+//! Watches whether an address of this host is usable: it exists, and its link is up.
 
 use super::route::{News, Read, RouteSocket};
 use qp::Mtu;
@@ -13,12 +13,12 @@ const DATAGRAMS_PER_LOOK: usize = 64;
 /// Datagrams in the answer to one question at most: 1,000 interfaces with 10 addresses each take some 300.
 const DATAGRAMS_PER_ANSWER: usize = 4096;
 
-/// What the host does to an address.
+/// The state of an address on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HostState {
-    /// The address is there.
+    /// Whether the address exists.
     pub(crate) address: bool,
-    /// The link that it is on, or was on last, is up.
+    /// Whether its link, or the last link that it was on, is up.
     pub(crate) link: bool,
     /// The IP MTU of that link; `None` if it is not known.
     pub(crate) mtu: Option<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct HostState {
 impl HostState {
     /// The largest path MTU that the link carries.
     pub(crate) fn path_mtu(&self) -> Option<Mtu> {
-        // One that carries none at all is served with packets that it refuses.
+        // A link that carries not even the smallest gets packets that it refuses.
         self.mtu.map(|mtu| Mtu::for_interface(mtu).unwrap_or(Mtu::B256))
     }
 }
@@ -41,7 +41,7 @@ struct Link {
     mtu: Option<u32>,
 }
 
-/// All that bears on one address.
+/// Everything that concerns one address.
 #[derive(Debug)]
 struct View {
     address: IpAddr,
@@ -67,7 +67,7 @@ impl View {
         }
     }
 
-    /// Begins anew, with a full answer of the kernel's to follow.
+    /// Starts over, before a full answer of the kernel.
     fn forget(&mut self) {
         self.links.clear();
         self.holders.clear();
@@ -134,12 +134,12 @@ pub(crate) struct HostWatch {
     socket: RouteSocket,
     view: View,
     state: HostState,
-    /// News were lost, and the kernel was not asked anew yet.
+    /// Notifications were lost, and the kernel has not been asked again yet.
     stale: bool,
 }
 
 impl HostWatch {
-    /// Begins to watch `address` in the network namespace of this thread.
+    /// Starts to watch `address` in the network namespace of this thread.
     ///
     /// # Errors
     /// There are no descriptors left, or a sandbox forbids the socket.
@@ -152,7 +152,7 @@ impl HostWatch {
         Ok(watch)
     }
 
-    /// What was found at the last look.
+    /// The state at the last look.
     pub(crate) fn state(&self) -> HostState {
         self.state
     }
@@ -168,7 +168,7 @@ impl HostWatch {
                 Read::Nothing => break,
                 Read::Lost => self.stale = true,
                 Read::Datagram(len) => {
-                    // Collected, because the news borrow the buffer; there are few in one datagram, and few datagrams.
+                    // Collected, because the notifications borrow the buffer. There are few.
                     let news: Vec<_> = self.socket.news(len).collect();
                     for news in news {
                         self.view.take_in(news);
@@ -216,7 +216,7 @@ impl HostWatch {
                         return Ok(());
                     }
                 }
-                // News were lost next to the answer, which follows all the same.
+                // Notifications were lost, but the answer follows all the same.
                 Read::Lost => {}
                 // The kernel answers within the call that asks.
                 Read::Nothing => return Err(io::ErrorKind::WouldBlock.into()),

@@ -1,10 +1,11 @@
-//! What can be wrong with the environment.
+//! Errors in the environment variables.
 
 use super::Variable;
 use crate::config::ConfigError;
 use crate::link::LinkConfigError;
 use crate::link::faults::ParseError;
 use cc::SettingError;
+use std::net::IpAddr;
 
 /// A variable whose value cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,34 +24,58 @@ pub enum EnvFault {
     /// It is not UTF-8.
     #[error("it is not UTF-8")]
     NotUtf8,
-    /// It is not what the variable takes.
+    /// It is not valid for the variable.
     #[error("it cannot be `{value}`: {wanted} is wanted")]
     Malformed {
         /// The value, or the part of it that is at fault.
         value: String,
-        /// What would do.
+        /// What would be valid.
         wanted: String,
     },
-    /// Not every device would have an address.
+    /// A name that stands for no address.
+    #[error(
+        "`{name}` is neither an IP address, nor an interface of this host, nor a known host name: {reason}"
+    )]
+    UnknownHost {
+        /// The name.
+        name: String,
+        /// What the resolver says.
+        reason: String,
+    },
+    /// The name of another host.
+    #[error("`{name}` is {}: not an address of this host", list(addresses))]
+    Elsewhere {
+        /// The name.
+        name: String,
+        /// Its addresses.
+        addresses: Vec<IpAddr>,
+    },
+    /// An interface that cannot be used yet.
+    #[error("the interface `{interface}` has no IP address")]
+    NoAddress {
+        /// The interface.
+        interface: String,
+    },
+    /// There are more devices than addresses.
     #[error(
         "{devices} devices need as many addresses, and RNIC_ADDR or the configuration file has {addresses}"
     )]
     Addresses {
-        /// How many devices there would be.
+        /// The number of devices.
         devices: usize,
-        /// How many addresses were given.
+        /// The number of addresses given.
         addresses: usize,
     },
     /// The configuration file cannot be used.
     #[error(transparent)]
     File(Box<ConfigError>),
-    /// The link is none, or does not fit the rest.
+    /// The link is not valid, or contradicts the other settings.
     #[error(transparent)]
     Link(Box<LinkConfigError>),
-    /// The congestion control is none.
+    /// The congestion control is not valid.
     #[error(transparent)]
     Cc(Box<SettingError>),
-    /// A fault rule was not understood.
+    /// A fault rule is not valid.
     #[error("in `{rule}`: {error}")]
     Rule {
         /// The rule.
@@ -64,4 +89,8 @@ impl EnvFault {
     pub(super) fn malformed(value: &str, wanted: impl Into<String>) -> Self {
         Self::Malformed { value: value.to_owned(), wanted: wanted.into() }
     }
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
 }

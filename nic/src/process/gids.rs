@@ -1,13 +1,13 @@
-//! GID tables as programs expect them.
+//! GID tables in the layouts that programs expect.
 //!
 //! Programs name a GID by its index, and the index that works differs between drivers: scripts that were written for
-//! mlx5 say 3, those for rxe and the Rust crates `ibverbs` and `async-rdma` 1, and simple ones 0. By default all of
+//! mlx5 use 3, those for rxe and the Rust crates `ibverbs` and `async-rdma` use 1, and simple ones 0. By default all of
 //! these lead to the port's address. That disturbs no program that searches the table instead, as perftest, UCX and
 //! `ibv_create_ah_from_wc` do: they take the first entry that suits them, or the last, and all are the same.
 //!
-//! A table of ours can also be laid out like that of mlx5 or rxe. Both begin with a link-local GID that follows from the hardware address. A device of ours has no hardware address, so
-//! one is made up that holds its IPv4 address: `52:4e` and its four bytes. The link-local GID that follows is an alias:
-//! [`resolve`] gives the address back, and packets leave from and go to that.
+//! rnic can also lay out its table like that of mlx5 or rxe. Both layouts begin with a link-local GID that follows from the
+//! hardware address. An rnic device has no hardware address, so it makes one up from its IPv4 address: `52:4e` and the four
+//! bytes. The link-local GID is an alias: [`resolve`] returns the IPv4 address, which packets use.
 
 use crate::gid::{GidEntry, GidType};
 use qp::Gid;
@@ -22,10 +22,10 @@ pub enum GidLayout {
     Any,
     /// The address at index 0, RoCE v2, and nothing else.
     Compact,
-    /// As mlx5 has it, each GID twice: the link-local one at 0 (RoCE v1) and 1 (RoCE v2), the address at 2 (RoCE v1) and
-    /// 3 (RoCE v2). The entries of RoCE v1 are listed and cannot be used: rnic does not speak it.
+    /// The layout of mlx5, with each GID twice: the link-local one at 0 (RoCE v1) and 1 (RoCE v2), the address at 2 (RoCE v1)
+    /// and 3 (RoCE v2). The RoCE v1 entries are listed but cannot be used: rnic does not support RoCE v1.
     Mlx5,
-    /// As Linux rxe has it: the link-local GID at 0, the address at 1, both RoCE v2.
+    /// The layout of Linux rxe: the link-local GID at 0, the address at 1, both RoCE v2.
     Rxe,
 }
 
@@ -44,11 +44,11 @@ impl GidLayout {
         }
     }
 
-    /// How many entries a table has, most of them empty: as drivers have it, so that programs that look for an empty one
-    /// find one.
+    /// The number of entries of a table. Most are empty, as in the tables of drivers, so that programs that look for an empty
+    /// entry find one.
     pub const ENTRIES: u32 = 16;
 
-    /// The index of the entry that is the port's address itself, RoCE v2: what connections are best made with.
+    /// The index of the address of the port itself, for RoCE v2. Connections should use it.
     #[must_use]
     pub const fn address_index(self) -> u32 {
         match self {
@@ -89,13 +89,13 @@ impl fmt::Display for GidLayout {
     }
 }
 
-/// Whether packets can leave from an entry: not from those of RoCE v1.
+/// Whether packets can be sent from an entry. RoCE v1 entries cannot be used.
 #[must_use]
 pub fn is_usable(entry: &GidEntry) -> bool {
     entry.gid_type == GidType::RoceV2
 }
 
-/// The GID that packets to `gid` go to: the address that a link-local alias of ours stands for, and any other GID itself.
+/// The GID to which packets for `gid` go: the IPv4 address behind a link-local alias, and any other GID itself.
 #[must_use]
 pub fn resolve(gid: Gid) -> Gid {
     match gid.0 {
@@ -120,8 +120,8 @@ const fn eui64(vendor: [u8; 2], [a, b, c, d]: [u8; 4]) -> [u8; 8] {
     [vendor[0] ^ 2, vendor[1], a, 0xff, 0xfe, b, c, d]
 }
 
-/// The GUID of a device: it holds the IPv4 address, or a hash of the IPv6 address, or, where a device has no address of
-/// its own before it is opened, the process ID and the number of the device.
+/// The GUID of a device. It contains the IPv4 address, or a hash of the IPv6 address, or, for a device without an address
+/// before it is opened, the process ID and the number of the device.
 #[must_use]
 pub fn node_guid(address: Option<IpAddr>, pid: u32, number: u8) -> [u8; 8] {
     match address.map(|ip| ip.to_canonical()) {

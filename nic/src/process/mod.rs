@@ -1,27 +1,29 @@
-//! How a process that knows nothing of rnic is set up: by environment variables.
+//! Environment variables, which configure a process that does not know about rnic.
 //!
-//! A program that was written for verbs opens a device by its name and asks nobody for an address or a link. So what
-//! a [`DeviceConfig`] holds comes from the environment, which `rnic run` and `rnic env` set:
+//! A program that was written for verbs opens a device by its name and has no options for its address or link. So the
+//! contents of the [`DeviceConfig`] come from the environment, which `rnic run` and `rnic env` set:
 //!
-//! | variable | what it says |
+//! | variable | what it sets |
 //! |---|---|
-//! | `RNIC_CONFIG` | a configuration file (TOML), as [`DeviceConfig::load`] reads it; the other variables come before it |
-//! | `RNIC_ADDR` | addresses of this host, with commas between; an IPv6 link-local one has its interface behind it, `fe80::1%eth0` |
-//! | `RNIC_DEVICES` | how many devices there are, 1 to 16 |
-//! | `RNIC_DEVICE_NAME` | what the devices are called, instead of `rnic0` and so on: a name for each with commas between, or one in which `%d` becomes the number of the device |
+//! | `RNIC_CONFIG` | a configuration file (TOML), as [`DeviceConfig::load`] reads it; the other variables override it |
+//! | `RNIC_ADDR` | addresses or interfaces of this host, with commas between (see [`HostAddress`]); an IPv6 link-local address is followed by its interface, `fe80::1%eth0` |
+//! | `RNIC_DEVICES` | the number of devices, 1 to 16 |
+//! | `RNIC_DEVICE_NAME` | the names of the devices, instead of `rnic0` and so on: one for each with commas between, or one in which `%d` becomes the number of the device |
 //! | `RNIC_MTU` | the largest path MTU, in bytes |
-//! | `RNIC_LINK` | the link, in the words of [`LinkConfig::apply`](crate::link::LinkConfig::apply) |
+//! | `RNIC_LINK` | the link, in the syntax of [`LinkConfig::apply`](crate::link::LinkConfig::apply) |
 //! | `RNIC_CC` | congestion control, such as `dcqcn:preset=laptop` |
-//! | `RNIC_FAULT` | rules of [`link::faults`](crate::link::faults), with `;` or line ends between, instead of the file's |
-//! | `RNIC_SEED` | what their randomness follows from |
+//! | `RNIC_FAULT` | rules of [`link::faults`](crate::link::faults), separated by `;` or line ends, instead of those of the file |
+//! | `RNIC_SEED` | the seed of their random numbers |
 //! | `RNIC_CAPTURE` | a pcapng file; `%p` in its name becomes the process ID, `%d` the device, `%%` a percent sign |
 //! | `RNIC_GID_TABLE` | `any`, `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
 //! | `RNIC_EXPLAIN` | `1` for lines on standard error that say why something failed: see [`explain`](crate::explain) |
-//! | `RNIC_RUN_DIR` | a folder for what others may look at while the program runs: see [`published`] |
+//! | `RNIC_RUN_DIR` | a directory for data that other processes may read while the program runs: see [`published`] |
+//! | `RNIC_GSO` | `0` sends each packet by itself, so that captures on an interface show packets and not segmentation-offloaded trains; `1` is the default |
 //!
-//! An empty variable counts as one that is not set. Without any there is one device, `rnic0`, as
-//! [`DeviceConfig::default`] has it: at the first free loopback address.
+//! An empty variable counts as not set. With none set there is one device, `rnic0`, configured as
+//! [`DeviceConfig::default`]: at the first free loopback address.
 
+mod address;
 mod error;
 mod gids;
 mod names;
@@ -33,16 +35,17 @@ mod speed;
 mod tree;
 
 pub use crate::port::{ForksHeld, hold_forks};
+pub use address::HostAddress;
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
 pub(crate) use publish::Publication;
-pub use publish::{Published, published};
+pub use publish::{NetNamespace, Published, published};
 pub(crate) use queue_pairs::{
     MOST as MOST_QUEUE_PAIRS, QueuePairFile, ReasonFile, find_queue_pair, reason_files,
 };
 pub use queue_pairs::{PublishedQueuePairs, published_queue_pairs};
 pub use run_dir::default_run_dir;
-pub use settings::{HostAddress, MAX_DEVICES, Settings, Variable};
+pub use settings::{MAX_DEVICES, Settings, Variable};
 pub use speed::{PortSpeed, speed};
 pub use tree::SysFolder;
 
@@ -54,33 +57,33 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
-/// What a process has.
+/// The configuration of a process.
 #[derive(Clone, Debug)]
 pub struct ProcessConfig {
     /// Its devices: at least one, in the order of their names.
     pub devices: Vec<NamedDevice>,
-    /// How their GID tables are laid out.
+    /// The layout of their GID tables.
     pub gid_table: GidLayout,
     /// Whether it explains failures.
     pub explain: bool,
-    /// Where it leaves what others may look at; `None` for nowhere.
+    /// The directory for data that other processes may read, if there is one.
     pub run_dir: Option<PathBuf>,
 }
 
-/// A device of a process. It exists by name until it is opened.
+/// A device of a process, which may be open or not.
 #[derive(Clone, Debug)]
 pub struct NamedDevice {
     /// `rnic0`, `rnic1` and so on, unless the settings name it otherwise.
     pub name: String,
-    /// The addresses that it may take: the first one that is free. None means the first free one of 127.0.0.1, 127.0.0.2,
-    /// and so on.
+    /// The addresses to choose from: it takes the first that is free. An empty list stands for 127.0.0.1, 127.0.0.2, and so
+    /// on.
     pub addresses: Vec<HostAddress>,
-    /// All else. Its address is the first of [`addresses`](Self::addresses).
+    /// Everything else. Its address is the first of [`addresses`](Self::addresses).
     pub config: DeviceConfig,
-    /// Its GUID, in the order of the network: the same from the first look at the device to its end, and of no other device
-    /// on this host.
+    /// Its GUID, in network byte order. It does not change while the process runs, and no other device on this host has it.
+    #[doc(alias = "ibv_get_device_guid")]
     pub guid: [u8; 8],
-    /// Where its counters are published; `None` for nowhere.
+    /// The directory in which to publish its counters, if there is one.
     pub run_dir: Option<PathBuf>,
 }
 
@@ -96,17 +99,18 @@ impl ProcessConfig {
     ///
     /// # Errors
     /// Names the variable whose value cannot be used, and says what it takes.
+    #[doc(alias = "ibv_get_device_list")]
     pub fn from_env() -> std::result::Result<Self, EnvError> {
         Settings::from_env()?.process()
     }
 }
 
 impl NamedDevice {
-    /// Opens the device, at the first of its addresses that no other program has, and publishes its counters if the
-    /// process has a run folder. Where that cannot be, the device works without.
+    /// Opens the device at the first of its addresses that is free, and publishes its counters if the process has a run
+    /// directory. If its counters cannot be published, the device works without that.
     ///
     /// # Errors
-    /// As [`Device::open`]. Only an address that is taken makes it try the next.
+    /// Those of [`Device::open`]. Only if an address is taken is the next one tried.
     pub fn open(&self) -> Result<Device> {
         let _whole = hold_forks();
         let device = self.open_somewhere()?;
@@ -132,7 +136,7 @@ impl NamedDevice {
         Ok(device)
     }
 
-    /// Its address, if that does not depend on what is free.
+    /// Its address, if there is no choice.
     fn only_address(&self) -> Option<IpAddr> {
         if let [only] = &*self.addresses { Some(only.ip) } else { None }
     }

@@ -1,10 +1,18 @@
-//! Counters of running programs, for others to read.
+//! Counters of running programs, for other processes to read.
 //!
 //! A device lives in its program, and so do its counters. A program with `RNIC_RUN_DIR` writes them into a file there,
-//! ten times a second where they change and once at its end, and `rnic show counters` reads them. The file is text of
-//! a fixed length, overwritten by one `pwrite` each time: unlike a shared mapping it cannot kill a writer whose file is
-//! cut short, needs no agreement on a layout between versions, and can be read with `cat`. Nothing is written for each
-//! packet, and without the variable nothing at all.
+//! ten times a second while they change and once when the device closes, and `rnic show counters` reads them. The file
+//! is text of a fixed length, overwritten by one `pwrite` each time: unlike a shared mapping it cannot kill a writer
+//! whose file is cut short, needs no agreement on a layout between versions, and can be read with `cat`. Nothing is
+//! written per packet, and nothing at all without the variable.
+//!
+//! The publisher holds a lock on its file for as long as it lives, so a program that was killed counts as ended even if
+//! its process ID has been reused. Each file also names the network namespace of the device: the same address in two
+//! namespaces belongs to two devices.
+
+mod namespace;
+
+pub use namespace::NetNamespace;
 
 use super::run_dir::{changed, files, has_ended, make, make_locked, unique};
 use crate::device::Counters;
@@ -21,33 +29,35 @@ use std::time::{Duration, Instant, SystemTime};
 /// How often counters are written. People read them, and ten times a second is as fast as they can follow.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
-/// How long the counters of a program that has ended are kept.
+/// How long the counters of a program are kept after it has ended.
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// Of how many devices of programs that have ended counters are kept.
+/// The most devices of ended programs whose counters are kept.
 const KEPT_MOST: usize = 64;
 
-/// The longest file that is read: ours have 10 KB.
+/// The longest file that is read, in bytes. Ours have about 10,000.
 const LONGEST: u64 = 1 << 18;
 
 /// The first line of a file.
-const MAGIC: &str = "rnic counters 1";
+const MAGIC: &str = "rnic counters 2";
 
-/// How often a file is read again that was being written.
+/// How often a file is read again if it was being written at that moment.
 const TRIES: usize = 5;
 
-/// The counters of a device of some program.
+/// The counters of one device of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The device, as its program calls it.
     pub device: String,
-    /// Its address.
+    /// Its address, which is unique within its network namespace only.
     pub address: IpAddr,
-    /// The process.
+    /// The network namespace in which the program opened it.
+    pub namespace: NetNamespace,
+    /// The process ID.
     pub pid: u32,
-    /// The name of its program.
+    /// The name of the program, as the kernel keeps it (`/proc/PID/comm`).
     pub comm: String,
-    /// Whether it still runs. If not, the counters are the last ones.
+    /// Whether the program still has the device open. If not, the counters are final.
     pub running: bool,
     /// When the counters last changed.
     pub updated: SystemTime,
@@ -55,13 +65,16 @@ pub struct Published {
     pub counters: Vec<(String, u64)>,
 }
 
-/// The counters that programs have published in a run folder: the oldest first. There are none if the folder does not
-/// exist, and files that are not ours are passed over.
+/// The counters that programs have published in a run folder, in all network namespaces: the oldest first. The list is
+/// empty if the folder does not exist, and files in another format are skipped.
+///
+/// Files of programs that ended more than an hour ago, and all but the latest 64 of ended programs, are removed first.
 ///
 /// # Errors
 /// The folder cannot be read.
 pub fn published(run_dir: &Path) -> io::Result<Vec<Published>> {
-    let files = match files(&folder(run_dir)) {
+    let folder = folder(run_dir);
+    let files = match prune(&folder).and_then(|()| files(&folder)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         files => files?,
     };
@@ -87,7 +100,7 @@ impl Published {
         Some(Self { running, updated: changed(path), ..text })
     }
 
-    /// Reads what [`Publication::write`] wrote; `None` if it is something else, or was written to meanwhile.
+    /// Reads what [`Publication::write`] wrote; `None` if the text is something else, or changed during the read.
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next()? != MAGIC {
@@ -96,6 +109,7 @@ impl Published {
         let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
         let sequence = field("sequence")?;
         let (device, address) = (field("device")?.to_owned(), field("address")?.parse().ok()?);
+        let namespace = field("namespace")?.parse().ok()?;
         let (pid, comm) = (field("pid")?.parse().ok()?, field("comm")?.to_owned());
         let mut counters = Vec::new();
         for line in lines {
@@ -106,6 +120,7 @@ impl Published {
                 return whole.then_some(Self {
                     device,
                     address,
+                    namespace,
                     pid,
                     comm,
                     running: false,
@@ -122,21 +137,21 @@ impl Published {
 /// The file of a device, in the process that has it.
 pub(crate) struct Publication {
     file: File,
-    /// What does not change.
+    /// The lines that do not change.
     head: String,
     state: Mutex<State>,
 }
 
 struct State {
-    /// How often it was written.
+    /// The number of writes so far.
     sequence: u64,
-    /// The counters as they were written last.
+    /// The counters as last written.
     last: String,
     due: Instant,
 }
 
 impl Publication {
-    /// Makes the file of a device, and removes those of programs that have long ended.
+    /// Creates the file of a device, and removes those of programs that ended long ago.
     pub(super) fn new(run_dir: &Path, device: &str, address: IpAddr) -> io::Result<Self> {
         let folder = folder(run_dir);
         make(run_dir)?;
@@ -145,17 +160,19 @@ impl Publication {
         let file = make_locked(&folder, &unique(&format!("-{device}")))?;
         let comm = fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let pid = std::process::id();
-        let head = format!("device {device}\naddress {address}\npid {pid}\ncomm {}\n", comm.trim_end());
+        let (namespace, comm) = (NetNamespace::current(), comm.trim_end());
+        let head =
+            format!("device {device}\naddress {address}\nnamespace {namespace}\npid {pid}\ncomm {comm}\n");
         let state = State { sequence: 0, last: String::new(), due: Instant::now() };
         Ok(Self { file, head, state: Mutex::new(state) })
     }
 
-    /// The file, which a forked child has to close.
+    /// The file, which a forked child must close.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether the counters should be written again.
+    /// Whether it is time to write the counters again.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now >= locked(&self.state).due
     }
@@ -165,14 +182,14 @@ impl Publication {
         locked(&self.state).due
     }
 
-    /// Writes the counters, unless they are what was written last. What cannot be written is missing in the file, and
-    /// nothing else happens: nobody waits for it.
+    /// Writes the counters, unless they have not changed. A write that fails is tried again at the next change: nothing
+    /// depends on the file.
     pub(crate) fn write(&self, counters: &Counters, now: Instant) {
         let mut state = locked(&self.state);
         state.due = now + PERIOD;
         let mut lines = String::with_capacity(state.last.len());
         for (name, value) in counters.iter() {
-            // 20 digits are the largest value: the length of the file does not change.
+            // The largest value has 20 digits, so the length of the file never changes.
             let _ = writeln!(lines, "{name} {value:>20}");
         }
         if lines == state.last {
@@ -187,7 +204,7 @@ impl Publication {
     }
 }
 
-/// Removes the files of programs that ended long ago, and of all but the last of them.
+/// Removes the files of programs that ended more than [`KEPT`] ago, and all but the latest [`KEPT_MOST`] of ended ones.
 fn prune(folder: &Path) -> io::Result<()> {
     let ended = |path: &PathBuf| File::open(path).is_ok_and(|file| has_ended(&file));
     let mut old: Vec<_> =
@@ -195,7 +212,7 @@ fn prune(folder: &Path) -> io::Result<()> {
     old.sort_by(|a, b| b.cmp(a));
     for (at, (changed, path)) in old.iter().enumerate() {
         if at >= KEPT_MOST || changed.elapsed().is_ok_and(|age| age > KEPT) {
-            // Another process may be pruning as well.
+            // Another process may have removed it already.
             let _ = fs::remove_file(path);
         }
     }

@@ -1,7 +1,7 @@
-//! The folder in which processes leave what others may look at.
+//! The directory in which processes publish data for other processes.
 //!
-//! Whatever stands there belongs to a process, which holds a lock on a file (`flock`) until it ends, however it ends.
-//! That tells more than a process ID would: it holds across containers that share the folder, and IDs are used again.
+//! Each file belongs to a process, which holds a lock on it (`flock`) until the process ends in any way. A lock is more
+//! reliable than a process ID: it works across containers that share the directory, and IDs are reused.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -9,14 +9,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How long a file that is being made may stay so: its process has died meanwhile.
+/// The age at which an unfinished file is removed: its process must have died.
 const UNFINISHED: Duration = Duration::from_secs(60);
 
-/// The beginning of the names of files that are being made.
+/// The prefix of the names of unfinished files.
 const NEW: &str = ".new-";
 
-/// The folder that `rnic run` takes unless told otherwise, and `rnic show` looks into: `rnic` in `$XDG_RUNTIME_DIR`, or
-/// `/tmp/rnic-UID`.
+/// The directory that `rnic run` and `rnic show` use by default: `rnic` in `$XDG_RUNTIME_DIR`, or `/tmp/rnic-UID`.
 #[must_use]
 pub fn default_run_dir() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {
@@ -25,10 +24,10 @@ pub fn default_run_dir() -> PathBuf {
     }
 }
 
-/// Makes a folder for this user alone, unless it exists.
+/// Creates a directory that only this user can read, unless it exists.
 pub(super) fn make(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    // Anybody can make a folder in /tmp before us, and would then decide what stands in it.
+    // Another user could have created a directory of this name in /tmp, and would control its contents.
     if !is_ours(dir) {
         let text = format!("{} belongs to another user: set RNIC_RUN_DIR to another folder", dir.display());
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
@@ -36,17 +35,17 @@ pub(super) fn make(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a folder belongs to this user.
+/// Whether a directory belongs to this user.
 pub(super) fn is_ours(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw())
 }
 
-/// A name that nobody else has: the process ID for people, and a number that no other container has drawn.
+/// A unique name: the process ID, for people, and a random number, because containers can have the same process IDs.
 pub(super) fn unique(what: &str) -> String {
     format!("{}-{:08x}{what}", std::process::id(), rand::random::<u32>())
 }
 
-/// Makes a file that this process holds the lock of. Under its name it is never seen without.
+/// Creates a file and locks it. Under its final name it is never seen unlocked.
 pub(super) fn make_locked(dir: &Path, name: &str) -> io::Result<File> {
     let new = dir.join(format!("{NEW}{name}"));
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
@@ -55,17 +54,17 @@ pub(super) fn make_locked(dir: &Path, name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the process that made a file has ended. Looking disturbs nobody else who looks.
+/// Whether the process that created a file has ended. Several processes may ask at the same time.
 pub(super) fn has_ended(file: &File) -> bool {
     !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
-/// When a file was last changed.
+/// The time at which a file was last changed.
 pub(super) fn changed(path: &Path) -> SystemTime {
     fs::metadata(path).and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The finished files of a folder; those that were never finished are removed.
+/// The finished files of a directory. Old unfinished files are removed.
 pub(super) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)?.flatten() {
@@ -73,7 +72,7 @@ pub(super) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
         if !entry.file_name().to_string_lossy().starts_with(NEW) {
             found.push(path);
         } else if changed(&path).elapsed().is_ok_and(|age| age > UNFINISHED) {
-            // Somebody else may have been faster.
+            // Another process may have removed it already.
             let _ = fs::remove_file(&path);
         }
     }

@@ -1,17 +1,14 @@
-//! The variables, and what they come to.
+//! The environment variables, and the configuration that follows from them.
 
 use super::names;
-use super::{EnvError, EnvFault, GidLayout, NamedDevice, ProcessConfig, node_guid};
+use super::{EnvError, EnvFault, GidLayout, HostAddress, NamedDevice, ProcessConfig, node_guid};
 use crate::DeviceConfig;
 use crate::link::LinkConfigError;
 use crate::link::faults::FaultRule;
 use cc::Algorithm;
 use qp::Mtu;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 /// The most devices of a process. Each takes a thread and five sockets.
 pub const MAX_DEVICES: usize = 16;
@@ -23,7 +20,7 @@ pub enum Variable {
     Config,
     /// `RNIC_ADDR`: addresses.
     Addr,
-    /// `RNIC_DEVICES`: how many devices.
+    /// `RNIC_DEVICES`: the number of devices.
     Devices,
     /// `RNIC_DEVICE_NAME`: what the devices are called.
     DeviceName,
@@ -35,21 +32,23 @@ pub enum Variable {
     Cc,
     /// `RNIC_FAULT`: fault rules.
     Fault,
-    /// `RNIC_SEED`: what randomness follows from.
+    /// `RNIC_SEED`: the seed of the fault rules.
     Seed,
     /// `RNIC_CAPTURE`: a capture file.
     Capture,
-    /// `RNIC_GID_TABLE`: how GID tables are laid out.
+    /// `RNIC_GID_TABLE`: the layout of GID tables.
     GidTable,
     /// `RNIC_EXPLAIN`: whether failures are explained.
     Explain,
-    /// `RNIC_RUN_DIR`: a folder for what others may look at.
+    /// `RNIC_RUN_DIR`: a directory for data that other processes may read.
     RunDir,
+    /// `RNIC_GSO`: whether packets may leave in segmentation-offloaded trains.
+    Gso,
 }
 
 impl Variable {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Config,
         Self::Addr,
         Self::Devices,
@@ -63,6 +62,7 @@ impl Variable {
         Self::GidTable,
         Self::Explain,
         Self::RunDir,
+        Self::Gso,
     ];
 
     /// Its name.
@@ -82,84 +82,44 @@ impl Variable {
             Self::GidTable => "RNIC_GID_TABLE",
             Self::Explain => "RNIC_EXPLAIN",
             Self::RunDir => "RNIC_RUN_DIR",
+            Self::Gso => "RNIC_GSO",
         }
     }
 }
 
-/// An address of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostAddress {
-    /// The address.
-    pub ip: IpAddr,
-    /// The number of the interface, for IPv6 link-local addresses; otherwise 0.
-    pub scope_id: u32,
-}
-
-impl From<IpAddr> for HostAddress {
-    fn from(ip: IpAddr) -> Self {
-        Self { ip, scope_id: 0 }
-    }
-}
-
-impl fmt::Display for HostAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.scope_id {
-            0 => self.ip.fmt(f),
-            scope => write!(f, "{}%{scope}", self.ip),
-        }
-    }
-}
-
-impl FromStr for HostAddress {
-    type Err = EnvFault;
-
-    fn from_str(text: &str) -> Result<Self, EnvFault> {
-        let wrong = |wanted: &str| EnvFault::malformed(text, wanted);
-        let Some((ip, interface)) = text.split_once('%') else {
-            let ip = text.parse().map_err(|_| wrong("an IPv4 or IPv6 address of this host"))?;
-            return Ok(Self { ip, scope_id: 0 });
-        };
-        let ip: Ipv6Addr = ip.parse().map_err(|_| wrong("an IPv6 address before the interface"))?;
-        let by_name = || nix::net::if_::if_nametoindex(interface).ok();
-        let scope_id = interface.parse().ok().or_else(by_name);
-        Ok(Self {
-            ip: ip.into(),
-            scope_id: scope_id.ok_or_else(|| wrong("an interface of this host behind the `%`"))?,
-        })
-    }
-}
-
-/// What the variables say, each for itself. What is `None` or empty is not set.
+/// The values of the variables, each on its own. `None` or an empty list means not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The configuration file.
     pub config: Option<PathBuf>,
-    /// Addresses, for the devices in turn: with as many as devices each has one, and of more each has several, of which it
-    /// takes the first that is free.
+    /// Addresses, assigned to the devices in turn. With more addresses than devices, a device has several and takes the
+    /// first that is free.
     pub addresses: Vec<HostAddress>,
-    /// How many devices; `None` for one, or one for each address.
+    /// The number of devices. `None` means one per address, or one.
     pub devices: Option<usize>,
     /// What the devices are called: a name for each, or one in which `%d` becomes the number of the device; empty for
     /// `rnic%d`.
     pub device_names: Vec<String>,
     /// The largest path MTU.
     pub mtu: Option<Mtu>,
-    /// The link, in words.
+    /// The link, as text.
     pub link: Option<String>,
-    /// Congestion control, in words.
+    /// Congestion control, as text.
     pub cc: Option<String>,
     /// Fault rules.
     pub faults: Vec<String>,
-    /// What randomness follows from.
+    /// The seed of the fault rules.
     pub seed: Option<u64>,
     /// The capture file, with its `%` sequences.
     pub capture: Option<PathBuf>,
-    /// How GID tables are laid out.
+    /// The layout of GID tables.
     pub gid_table: Option<GidLayout>,
     /// Whether failures are explained.
     pub explain: Option<bool>,
-    /// The folder for what others may look at.
+    /// The directory for data that other processes may read.
     pub run_dir: Option<PathBuf>,
+    /// Whether packets may leave in segmentation-offloaded trains: see [`DeviceConfig::gso`].
+    pub gso: Option<bool>,
 }
 
 impl Settings {
@@ -171,7 +131,7 @@ impl Settings {
         Self::from_vars(|variable| std::env::var_os(variable.name()))
     }
 
-    /// Reads variables from wherever they are.
+    /// Reads the variables through a function.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -185,10 +145,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Sets what one variable says; an empty value leaves it as it is.
+    /// Sets the value of one variable. An empty value changes nothing.
     ///
     /// # Errors
-    /// The value is not of the variable's kind, or the link, congestion control or a fault rule was not understood.
+    /// The value is not valid for the variable.
     pub fn set(&mut self, variable: Variable, value: &OsStr) -> Result<(), EnvError> {
         self.read(variable, value).map_err(|fault| EnvError { variable, fault })
     }
@@ -208,16 +168,13 @@ impl Settings {
     }
 
     fn read_text(&mut self, variable: Variable, text: &str) -> Result<(), EnvFault> {
-        // Blanks alone say as little as nothing at all.
+        // Blanks count as empty.
         if text.is_empty() {
             return Ok(());
         }
         let wrong = |wanted: String| EnvFault::malformed(text, wanted);
         match variable {
-            Variable::Addr => {
-                let all = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-                self.addresses = all.map(str::parse).collect::<Result<_, _>>()?;
-            }
+            Variable::Addr => self.addresses = addresses(text, str::parse)?,
             Variable::Devices => {
                 let count = text.parse().ok().filter(|count| (1..=MAX_DEVICES).contains(count));
                 let wanted = || wrong(format!("a number from 1 to {MAX_DEVICES}"));
@@ -255,14 +212,40 @@ impl Settings {
                     _ => return Err(wrong("1 or 0".to_owned())),
                 });
             }
-            // Paths need not be text.
+            Variable::Gso => {
+                let on = match text {
+                    "0" | "off" => false,
+                    "1" | "on" => true,
+                    _ => return Err(wrong("`1` or `on`, or `0` or `off`,".to_owned())),
+                };
+                self.gso = Some(on);
+            }
+            // Paths need not be UTF-8, and are read by `read`.
             Variable::Config | Variable::Capture | Variable::RunDir => {}
         }
         Ok(())
     }
 
-    /// What to set so that a process reads these settings: the names and values of those that are set. A program may
-    /// change its folder before it reads them, so give paths from the root on.
+    /// Sets the addresses of the devices from a list with commas, in which host names may stand too
+    /// ([`HostAddress::look_up`]); an empty list leaves them as they are. The variable takes no host names, so that no
+    /// program waits for a name server when it lists its devices.
+    ///
+    /// # Errors
+    /// Names the entry that is not an address of this host.
+    pub fn look_up_addresses(&mut self, list: &OsStr) -> Result<(), EnvError> {
+        let found = match list.to_str() {
+            Some(text) => addresses(text, HostAddress::look_up),
+            None => Err(EnvFault::NotUtf8),
+        };
+        let found = found.map_err(|fault| EnvError { variable: Variable::Addr, fault })?;
+        if !found.is_empty() {
+            self.addresses = found;
+        }
+        Ok(())
+    }
+
+    /// The variables to set for a process that is to have these settings, with their values. Paths should be absolute,
+    /// because a program may change its working directory before it reads them.
     #[must_use]
     pub fn vars(&self) -> Vec<(Variable, OsString)> {
         fn text(value: Option<&(impl ToString + ?Sized)>) -> OsString {
@@ -287,15 +270,17 @@ impl Settings {
             Variable::GidTable => text(self.gid_table.as_ref()),
             Variable::Explain => text(self.explain.map(u8::from).as_ref()),
             Variable::RunDir => path(self.run_dir.as_ref()),
+            Variable::Gso => text(self.gso.map(u8::from).as_ref()),
         };
         let all = Variable::ALL.into_iter().map(|variable| (variable, value(variable)));
         all.filter(|(_, value)| !value.is_empty()).collect()
     }
 
-    /// What a process with these settings has: the configuration file is read, and everything is held against each other.
+    /// The configuration of a process with these settings. Reads the configuration file, and checks that the settings fit
+    /// together.
     ///
     /// # Errors
-    /// Names a variable that is at fault.
+    /// Names the variable that is at fault.
     pub fn process(&self) -> Result<ProcessConfig, EnvError> {
         let config = self.device()?;
         let addresses = match (&*self.addresses, config.address) {
@@ -326,7 +311,7 @@ impl Settings {
         })
     }
 
-    /// What all devices have in common.
+    /// The configuration that all devices share.
     fn device(&self) -> Result<DeviceConfig, EnvError> {
         let mut config = match &self.config {
             Some(path) => DeviceConfig::load(path).map_err(|error| EnvError {
@@ -351,6 +336,7 @@ impl Settings {
         }
         config.fault_seed = self.seed.unwrap_or(config.fault_seed);
         config.capture = self.capture.clone().or(config.capture);
+        config.gso = self.gso.or(config.gso);
         let together = config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096));
         together.map_err(|error| EnvError { variable: self.at_fault(&error), fault: link(error) })?;
         Ok(config)
@@ -372,13 +358,13 @@ impl Settings {
             capture: common.capture.as_deref().map(|path| capture(path, &name, count > 1, pid)),
             ..common.clone()
         };
-        // With a choice of addresses it is the open that decides, and other processes may have the same choice.
+        // With several addresses, opening the device decides, and other processes may have the same list.
         let own = if let [only] = &*addresses { Some(only.ip) } else { None };
         let guid = node_guid(own, pid, u8::try_from(number).unwrap_or(u8::MAX));
         NamedDevice { name, addresses, config, guid, run_dir: self.run_dir.clone() }
     }
 
-    /// Which variable brought together what does not fit: the file was in order by itself.
+    /// The variable that contradicts the rest. The file alone was valid.
     fn at_fault(&self, error: &LinkConfigError) -> Variable {
         match error {
             LinkConfigError::Cc(_) if self.cc.is_some() => Variable::Cc,
@@ -387,6 +373,14 @@ impl Settings {
             _ => Variable::Mtu,
         }
     }
+}
+
+/// The addresses of a list with commas.
+fn addresses(
+    text: &str,
+    read: impl Fn(&str) -> Result<HostAddress, EnvFault>,
+) -> Result<Vec<HostAddress>, EnvFault> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(read).collect()
 }
 
 /// The rules of a list, each of which must be one.
@@ -399,8 +393,8 @@ fn rules(text: &str) -> Result<Vec<String>, EnvFault> {
     checked.collect()
 }
 
-/// The capture file of one device. Where there are several and the name does not say which, the name of the device comes
-/// before its extension.
+/// The capture file of one device. If there are several devices and the name does not contain `%d`, the name of the device
+/// is inserted before the extension.
 fn capture(path: &Path, device: &str, several: bool, pid: u32) -> PathBuf {
     let Some(text) = path.to_str() else { return path.to_owned() };
     let (mut done, mut named, mut rest) = (String::new(), false, text);

@@ -2,7 +2,7 @@
 
 use cc::Rate;
 
-/// The rate of a port as verbs tell it.
+/// The rate of a port in the units of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortSpeed {
     /// `active_width` of `ibv_port_attr`.
@@ -20,7 +20,7 @@ impl PortSpeed {
     }
 }
 
-/// What Linux makes of rates of Ethernet (`ib_get_eth_speed` and mlx5), up to so many Gb/s.
+/// The speeds that Linux reports for rates of Ethernet (`ib_get_eth_speed` and mlx5), each up to a number of Gb/s.
 const SPEEDS: [(u64, PortSpeed); 9] = [
     (1, PortSpeed { width: 1, speed: 1, text: "2.5 Gb/sec (1X SDR)" }),
     (10, PortSpeed { width: 1, speed: 4, text: "10 Gb/sec (1X QDR)" }),
@@ -33,12 +33,12 @@ const SPEEDS: [(u64, PortSpeed); 9] = [
     (400, PortSpeed { width: 2, speed: 128, text: "400 Gb/sec (4X NDR)" }),
 ];
 
-/// What a port says that is as fast as the host: programs size their queues by it, and no host that runs this is faster.
+/// The speed of a port without a rate of its own. Programs size their queues by it, and no host that runs rnic is faster.
 const UNLIMITED: PortSpeed = PortSpeed { width: 2, speed: 32, text: "100 Gb/sec (4X EDR)" };
 
-/// The speed of a port with a link of this rate: the slowest that Ethernet has and that is not slower, as far as there is
-/// one.
+/// The speed of a port with a link of this rate: the slowest Ethernet speed that is not slower, if there is one.
 #[must_use]
+#[doc(alias = "ibv_query_port_speed")]
 pub fn speed(rate: Option<Rate>) -> PortSpeed {
     let Some(rate) = rate else { return UNLIMITED };
     let found = SPEEDS.iter().find(|(gbps, _)| rate <= Rate::from_gbps(*gbps)).or(SPEEDS.last());

@@ -38,6 +38,7 @@ fn every_variable_says_its_part() {
         (Variable::GidTable, "rxe"),
         (Variable::Explain, "1"),
         (Variable::RunDir, "/run/here"),
+        (Variable::Gso, "off"),
     ])
     .expect("in order");
     let config = &process.devices[0].config;
@@ -45,6 +46,7 @@ fn every_variable_says_its_part() {
     assert_eq!(Ok(&config.link), "rate=5Gb/s".parse().as_ref());
     assert_eq!(Ok(&config.cc), "dcqcn:preset=laptop".parse().as_ref());
     assert_eq!(config.faults, ["tx data psn=#3 drop", "rx ack delay 1ms", "tx nak drop"]);
+    assert_eq!(config.gso, Some(false));
     assert_eq!((config.fault_seed, &config.capture), (77, &Some("/x/rnic0-%.pcapng".into())));
     assert_eq!((process.gid_table, process.run_dir), (GidLayout::Rxe, Some("/run/here".into())));
     assert!(process.explain);
@@ -66,6 +68,7 @@ fn what_is_set_for_a_process_is_what_it_reads() {
         (Variable::GidTable, "mlx5"),
         (Variable::Explain, "0"),
         (Variable::RunDir, "/run/here"),
+        (Variable::Gso, "0"),
     ];
     let settings = settings(&all).expect("in order");
     let vars = settings.vars();
@@ -138,6 +141,7 @@ fn errors_name_the_variable_and_what_is_allowed() {
     for (variable, value, says) in [
         (Variable::Config, "/nowhere/at.toml", "/nowhere/at.toml"),
         (Variable::Addr, "127.0.0.1,host", "`host`: an IPv4 or IPv6 address"),
+        (Variable::Gso, "yes", "`0` or `off`"),
         (Variable::Addr, "127.0.0.1%lo", "IPv6"),
         (Variable::Addr, "fe80::1%no-such-0", "interface"),
         (Variable::Devices, "0", "1 to 16"),

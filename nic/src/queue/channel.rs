@@ -11,17 +11,17 @@ use std::sync::{Arc, Mutex, Weak};
 /// Events of one completion queue.
 #[derive(Default)]
 pub(crate) struct EventCounts {
-    /// On the channel. Changed under the channel's lock.
+    /// Those on the channel. Changed under the channel's lock.
     undelivered: AtomicU32,
-    /// Handed to the program, which has not acknowledged them yet.
+    /// Those that the program has taken and not acknowledged yet.
     unacknowledged: AtomicU32,
 }
 
 impl EventCounts {
-    /// The program is done with so many, or with all that there are.
+    /// Acknowledges this many, or all if there are fewer.
     pub(crate) fn acknowledge(&self, count: u32) {
         let fewer = |events: u32| Some(events.saturating_sub(count));
-        // Always some: the closure gives an answer for every number.
+        // This never fails: the closure returns a value for every number.
         let _ = self.unacknowledged.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer);
     }
 
@@ -30,10 +30,10 @@ impl EventCounts {
     }
 }
 
-/// A completion channel: events of completion queues, behind a descriptor that can be polled.
+/// A completion channel: events of completion queues, with a descriptor that can be polled.
 pub(crate) struct ChannelShared {
     event: EventFd,
-    /// Completion queues with events, each once: a program that never reads its events cannot fill the memory.
+    /// Completion queues with events, each once, so that a program that never reads its events cannot fill the memory.
     pending: Mutex<VecDeque<Weak<CqShared>>>,
     queues: AtomicUsize,
 }
@@ -44,12 +44,12 @@ impl ChannelShared {
         Ok(Self { event, pending: Mutex::default(), queues: AtomicUsize::new(0) })
     }
 
-    /// A completion queue delivers here from now on.
+    /// Adds a completion queue that delivers here.
     pub(super) fn attach(&self) {
         self.queues.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// `cq` is gone, and its events with it.
+    /// Removes `cq` and its events.
     pub(super) fn detach(&self, cq: &CqShared) {
         let mut pending = locked(&self.pending);
         pending.retain(|other| !std::ptr::eq(other.as_ptr(), cq));
@@ -58,7 +58,7 @@ impl ChannelShared {
         self.queues.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// How many completion queues deliver here.
+    /// The number of completion queues that deliver here.
     pub(crate) fn queues(&self) -> usize {
         self.queues.load(Ordering::Acquire)
     }
@@ -69,8 +69,8 @@ impl ChannelShared {
         if cq.events.undelivered.fetch_add(count, Ordering::Relaxed) == 0 {
             pending.push_back(Arc::downgrade(cq));
         }
-        // Each time, although the descriptor may be readable already: who polls for edges gets one. The one possible
-        // error is a counter at its maximum, which is readable as well.
+        // Each time, although the descriptor may be readable already: edge-triggered polling needs an edge. The only possible
+        // error is a counter at its maximum, and then the descriptor is readable too.
         let _ = self.event.write(1);
     }
 
@@ -79,7 +79,7 @@ impl ChannelShared {
         let mut pending = locked(&self.pending);
         let next = loop {
             let Some(first) = pending.pop_front() else { break None };
-            // One that is going away at this moment has no events any more.
+            // A queue that is being destroyed has no events any more.
             let Some(cq) = first.upgrade() else { continue };
             cq.events.unacknowledged.fetch_add(1, Ordering::AcqRel);
             if cq.events.undelivered.fetch_sub(1, Ordering::Relaxed) > 1 {
@@ -94,7 +94,7 @@ impl ChannelShared {
     /// The descriptor is readable while there are events: both change under the lock.
     fn settle(&self, pending: &VecDeque<Weak<CqShared>>) {
         if pending.is_empty() {
-            // Takes the whole count. Looked at first: a program may make the descriptor a blocking one.
+            // Takes the whole count. Polled first, because a program may make the descriptor blocking.
             let mut fds = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
             if matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1)) {
                 let _ = self.event.read();

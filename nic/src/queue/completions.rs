@@ -1,4 +1,4 @@
-//! Completion queues, as the engine and the program share them.
+//! The part of completion queues that the engine and the program share.
 
 use super::channel::{ChannelShared, EventCounts};
 use super::ring::{Apart, Consumer, Producer, ring};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
-/// Takes a lock whose holder cannot leave its data half changed.
+/// Takes a lock whose data is consistent even if a holder panicked.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -21,7 +21,7 @@ pub(crate) type Stamp = Box<dyn Fn() -> u64 + Send + Sync>;
 /// The program's side of a completion queue.
 pub(crate) struct CqShared {
     taking: Mutex<Taking>,
-    /// What the engine looks at with each completion, away from the lock that the program takes with each poll.
+    /// Fields that the engine reads for each completion, away from the lock that the program takes for each poll.
     wishes: Apart<Wishes>,
     /// The place of the last completion that was solicited, or an error, among all that were ever pushed, counted from
     /// 1; 0 if there was none yet. Written before the completion is published.
@@ -30,15 +30,15 @@ pub(crate) struct CqShared {
     capacity: AtomicU32,
     channel: Option<Arc<ChannelShared>>,
     pub(super) events: EventCounts,
-    /// What time it is, if completions are to say when they were delivered.
+    /// The clock, if completions are to be stamped with the time of delivery.
     pub(crate) stamp: OnceLock<Stamp>,
-    /// What the program calls it.
+    /// The number that the program gave it.
     pub(crate) context: AtomicU64,
     /// Tasks that await a completion.
     pub(crate) waiters: Waiters,
     /// Events that are due on the channel, until the engine's driver delivers them.
     due: AtomicU32,
-    /// Whether the tasks that wait are to be woken then.
+    /// Whether the waiting tasks are to be woken then.
     wakes: AtomicBool,
 }
 
@@ -58,18 +58,18 @@ pub(crate) struct CqProducer {
     pub(crate) shared: Arc<CqShared>,
 }
 
-/// What became of a completion that was pushed.
+/// The result of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
-    /// Nobody waits.
+    /// There are no waiters.
     Quiet,
-    /// Somebody wants to be told.
+    /// A waiter has to be notified.
     Notify,
-    /// No room: the completion is lost and the queue is in error.
+    /// There was no room: the completion is lost, and the queue is in error.
     Overrun,
 }
 
-/// Room for completions: what a queue is resized to. Allocated before any lock is taken, because it may be large.
+/// A buffer for completions, to which a queue is resized. Allocated before any lock is taken, because it may be large.
 pub(crate) struct CqRoom {
     producer: Producer<WorkCompletion>,
     consumer: Consumer<WorkCompletion>,
@@ -77,14 +77,14 @@ pub(crate) struct CqRoom {
 }
 
 impl CqRoom {
-    /// Room for `capacity` completions.
+    /// A buffer for `capacity` completions.
     pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
         let (producer, consumer) = ring(capacity as usize)?;
         Ok(Self { producer, consumer, capacity })
     }
 }
 
-/// A completion queue with this room.
+/// A completion queue with this buffer.
 pub(crate) fn completion_queue(
     room: CqRoom,
     channel: Option<Arc<ChannelShared>>,
@@ -130,7 +130,7 @@ impl CqProducer {
         Pushed::Notify
     }
 
-    /// A completion is lost. Whoever sleeps is told, because nothing else will come.
+    /// Notes that a completion was lost, and wakes all waiters, because no completion will follow.
     #[cold]
     fn fail(&mut self) -> Pushed {
         if !self.overrun {
@@ -142,10 +142,10 @@ impl CqProducer {
         Pushed::Overrun
     }
 
-    /// Moves to other room, with everything that waits to be polled; `room` is the old one then.
+    /// Moves to another buffer, with all completions that wait to be polled. `room` then holds the old one.
     ///
     /// # Errors
-    /// How many completions wait, if that is more than there is room for.
+    /// The number of completions that wait, if it is more than there is room for.
     pub(crate) fn resize(&mut self, room: &mut CqRoom) -> Result<(), usize> {
         let mut taking = locked(&self.shared.taking);
         let consumer = &mut taking.consumer;
@@ -159,7 +159,7 @@ impl CqProducer {
             if taken == 0 {
                 break;
             }
-            // There is room for all that wait, and none are added meanwhile: the one who adds them is here.
+            // There is room for all that wait, and none are added meanwhile, because this is the only producer.
             some.iter().take(taken).for_each(|completion| _ = room.producer.push(*completion));
         }
         std::mem::swap(consumer, &mut room.consumer);
@@ -170,14 +170,14 @@ impl CqProducer {
 }
 
 impl CqProducer {
-    /// Takes out the completions of a queue pair that nobody has polled; returns how many there were.
+    /// Removes the unpolled completions of a queue pair and returns their number.
     pub(crate) fn discard(&mut self, qpn: Qpn) -> usize {
         let mut taking = locked(&self.shared.taking);
         let mut waiting = vec![WorkCompletion::default(); taking.consumer.len()];
         let taken = taking.consumer.take(&mut waiting);
         waiting.truncate(taken);
         waiting.retain(|completion| completion.qpn != qpn);
-        // There is room for them: they were here, and none are added meanwhile.
+        // There is room: they were in this buffer, and none are added meanwhile.
         waiting.iter().for_each(|completion| _ = self.ring.push(*completion));
         let discarded = taken - waiting.len();
         // Those that stay have moved up. Which of them was solicited is not known any more, so the last one counts as
@@ -199,12 +199,12 @@ impl CqShared {
         count
     }
 
-    /// How many there are to take.
+    /// The number of completions to take.
     pub(crate) fn len(&self) -> usize {
         locked(&self.taking).consumer.len()
     }
 
-    /// Wishes to hear of the next completion that is not there yet.
+    /// Requests a notification for the next completion.
     pub(crate) fn wish(&self, wish: Wish) {
         self.wishes.0.make(wish);
     }
@@ -239,8 +239,8 @@ impl CqShared {
         }
     }
 
-    /// Tells of what was pushed with [`Pushed::Notify`]: events go to the channel, and `woken` gets the tasks that wait.
-    /// For the engine's driver, like pushing.
+    /// Notifies about completions for which the push returned [`Pushed::Notify`]: events go to the channel, and `woken` gets
+    /// the waiting tasks. Only the engine's driver calls this, as it does the push.
     pub(crate) fn deliver(self: &Arc<Self>, woken: &mut Vec<Waker>) {
         let due = self.due.swap(0, Ordering::Relaxed);
         if let Some(channel) = &self.channel
@@ -253,7 +253,7 @@ impl CqShared {
         }
     }
 
-    /// The queue is gone: its events go too.
+    /// Notes that the queue is gone, and removes its events.
     pub(crate) fn detach(&self) {
         if let Some(channel) = &self.channel {
             channel.detach(self);

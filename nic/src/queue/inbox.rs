@@ -23,7 +23,7 @@ pub(crate) enum Direction {
     Recv,
 }
 
-/// The places of a queue: how many there are, and how many are taken.
+/// The places of a queue: the bound, and how many are taken.
 #[derive(Debug)]
 pub(super) struct Places {
     /// The bound in the upper half, the work requests ever posted in the lower, wrapping around. In one word, so that
@@ -45,7 +45,7 @@ impl Places {
     /// Takes a place.
     ///
     /// # Errors
-    /// How many there are, if all are taken.
+    /// The bound, if all places are taken.
     pub(super) fn reserve(&self) -> Result<(), u32> {
         self.gate
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
@@ -56,10 +56,10 @@ impl Places {
             .map_or_else(|gate| Err((gate >> 32) as u32), |_| Ok(()))
     }
 
-    /// Changes how many places there are.
+    /// Changes the number of places.
     ///
     /// # Errors
-    /// How many are taken, if that is more.
+    /// The number of taken places, if it is larger.
     pub(super) fn resize(&self, max: u32) -> Result<(), u32> {
         self.gate
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
@@ -68,27 +68,27 @@ impl Places {
             .map_or_else(|gate| Err(self.taken(gate)), |_| Ok(()))
     }
 
-    /// Gives places back.
+    /// Frees places.
     pub(super) fn finish(&self, count: u32) {
         self.done.fetch_add(count, Ordering::AcqRel);
     }
 
-    /// How many places there are.
+    /// The number of places.
     pub(super) fn max(&self) -> u32 {
         (self.gate.load(Ordering::Acquire) >> 32) as u32
     }
 
-    /// How many places are taken.
+    /// The number of taken places.
     pub(super) fn outstanding(&self) -> u32 {
         self.taken(self.gate.load(Ordering::Acquire))
     }
 }
 
-/// Work that the program's threads leave for whoever drives the engine.
+/// Work that the program's threads leave for the thread that drives the engine.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     work: Mutex<VecDeque<T>>,
-    /// Whether there may be some: lets the engine look without taking the lock.
+    /// Whether there may be work, so that the engine can check without taking the lock.
     filled: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ impl<T> Inbox<T> {
         work
     }
 
-    /// Takes all, in exchange for a queue that is empty.
+    /// Takes all, in exchange for an empty queue.
     pub(super) fn collect_all(&self, empty: &mut VecDeque<T>) {
         if self.filled.load(Ordering::Acquire) {
             let mut inbox = locked(&self.work);
@@ -126,11 +126,11 @@ impl<T> Inbox<T> {
     }
 }
 
-/// What the program's threads and the engine share of a queue pair.
+/// The part of a queue pair that the program's threads and the engine share.
 ///
-/// A post goes straight to the engine when nobody drives it at that moment; otherwise it waits in the inbox, and
-/// whoever drives the engine takes it in before letting go. Either way the poster never waits for a turn of the
-/// engine.
+/// A post goes straight to the engine if no other thread drives it at that moment. Otherwise it waits in the inbox, and the
+/// thread that drives the engine takes it in before it releases the engine. Either way the posting thread never waits for
+/// the engine.
 #[derive(Debug)]
 pub(crate) struct QpShared {
     pub(crate) config: QpConfig,
@@ -188,7 +188,7 @@ impl QpShared {
         self.recvs.reserve().map_err(|max| PostError::QueueFull { queue: "receive", max })
     }
 
-    /// Books `count` work requests as finished.
+    /// Counts `count` work requests as finished.
     pub(crate) fn finish(&self, direction: Direction, count: u32) {
         match direction {
             Direction::Send => self.sends.finish(count),
@@ -196,7 +196,7 @@ impl QpShared {
         }
     }
 
-    /// Leaves a work request for whoever drives the engine.
+    /// Leaves a work request for the thread that drives the engine.
     pub(crate) fn leave(&self, work: Work) {
         self.inbox.leave(work);
     }

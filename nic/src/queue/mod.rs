@@ -1,4 +1,4 @@
-//! Queues between the engine, which runs in whatever thread drives the port, and the program's threads.
+//! Queues between the engine, which runs in the thread that drives the port, and the program's threads.
 
 mod channel;
 mod completions;

@@ -1,5 +1,5 @@
-//! What the ring and the wishes are built of: the standard library's atomics, and slots of memory. The model in
-//! `model.rs` puts its own in their place.
+//! The parts of the ring and the wishes: the standard library's atomics, and slots of memory. The model in `model.rs`
+//! replaces them by its own.
 
 #![expect(unsafe_code, reason = "slots are shared between two threads, which agree on who may touch which")]
 
@@ -32,8 +32,8 @@ impl<T: Copy> Slot<T> {
     }
 }
 
-/// Slots that nothing was written to. The kernel gives memory to a large queue as it fills, so one that never does
-/// costs next to nothing.
+/// Slots that have not been written. The kernel provides the memory of a large queue as it fills, so a queue that stays
+/// nearly empty costs little.
 pub(super) fn slots<T>(count: usize) -> Result<Box<[Slot<T>]>, TryReserveError> {
     let mut slots = Vec::new();
     slots.try_reserve_exact(count)?;

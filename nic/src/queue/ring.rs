@@ -1,7 +1,7 @@
 //! A bounded ring with one producer and one consumer.
 //!
-//! The producer is the engine, which holds the port's lock; the consumer is whoever holds the completion queue's.
-//! What the engine wrote to registered memory before it published an entry is visible to whoever took that entry:
+//! The producer is the engine, which holds the port's lock; the consumer is the holder of the completion queue's lock.
+//! Registered memory that the engine wrote before it published an entry is visible to the thread that takes that entry:
 //! entries are published with release order and taken with acquire order.
 
 #![expect(unsafe_code, reason = "slots are shared between two threads and guarded by the two indices")]
@@ -10,7 +10,7 @@ use super::primitives::{AtomicUsize, Ordering, Slot, slots};
 use std::collections::TryReserveError;
 use std::sync::Arc;
 
-/// Keeps what two threads write on lines of their own: 128 bytes, because x86 fetches lines in pairs.
+/// Puts fields that two threads write on separate cache lines: 128 bytes, because x86 fetches lines in pairs.
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
@@ -29,7 +29,7 @@ pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
     capacity: usize,
     tail: usize,
-    /// The consumer's index as last seen: most pushes need not look at what the other thread writes.
+    /// The consumer's index as last seen. Most pushes need not read what the other thread writes.
     head: usize,
 }
 
@@ -98,7 +98,7 @@ impl<T: Copy> Consumer<T> {
         count
     }
 
-    /// How many entries there are to take.
+    /// The number of entries to take.
     pub(crate) fn len(&mut self) -> usize {
         self.tail = self.shared.tail.0.load(Ordering::Acquire);
         self.tail.wrapping_sub(self.head)

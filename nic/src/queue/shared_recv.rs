@@ -1,4 +1,4 @@
-//! What the program's threads and the engine share of a shared receive queue.
+//! The part of a shared receive queue that the program's threads and the engine share.
 
 use super::inbox::{Inbox, Places};
 use qp::RecvWr;
@@ -6,10 +6,10 @@ use qp::queue_pair::PostError;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the program's threads and the engine share of a shared receive queue.
+/// The part of a shared receive queue that the program's threads and the engine share.
 ///
-/// A post never touches the engine, and rings no doorbell: a receive gives nothing to send, and a peer that was told
-/// that there was none asks again by itself. The engine looks here when it needs one.
+/// A post never touches the engine, and rings no doorbell: a receive causes no packet, and a peer that was told that there
+/// was no receive sends again by itself. The engine looks here when it needs a receive.
 #[derive(Debug)]
 pub(crate) struct SrqShared {
     pub(crate) number: u32,
@@ -41,7 +41,7 @@ impl SrqShared {
         Ok(())
     }
 
-    /// Takes all work requests that were left, in exchange for a queue that is empty. They keep their places.
+    /// Takes all work requests that were left, in exchange for an empty queue. They keep their places.
     pub(crate) fn collect_all(&self, empty: &mut VecDeque<RecvWr>) {
         self.inbox.collect_all(empty);
     }
@@ -56,15 +56,15 @@ impl SrqShared {
         self.places.outstanding()
     }
 
-    /// How many work requests it holds at most.
+    /// The most work requests that it can hold.
     pub(crate) fn max_wr(&self) -> u32 {
         self.places.max()
     }
 
-    /// Changes how many work requests it holds at most.
+    /// Changes the number of work requests that it can hold.
     ///
     /// # Errors
-    /// How many it holds, if that is more.
+    /// The number that it holds, if that is larger.
     pub(crate) fn resize(&self, max_wr: u32) -> Result<(), u32> {
         self.places.resize(max_wr)
     }

@@ -1,9 +1,9 @@
-//! What the program wishes to hear of a completion queue, and how the engine learns of it without a lock.
+//! The notifications that a program has requested from a completion queue, which the engine sees without a lock.
 
 use super::primitives::{AtomicU8, Ordering, fence};
 
 bitflags::bitflags! {
-    /// What wakes whoever sleeps.
+    /// The notifications that wake a sleeping program.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) struct Wish: u8 {
         /// An event on the channel for the next solicited completion, or error.
@@ -17,11 +17,11 @@ bitflags::bitflags! {
     }
 }
 
-/// The wishes that stand.
+/// The wishes that are pending.
 ///
-/// The program makes a wish and then looks at the queue once more; the engine publishes a completion and then looks at
-/// the wishes. A fence between the two steps of each makes sure that at least one of them sees what the other did, so
-/// no completion comes unnoticed.
+/// The program makes a wish and then looks at the queue once more; the engine publishes a completion and then looks at the
+/// wishes. A fence between the two steps of each ensures that at least one of them sees what the other did, so no completion
+/// goes unnoticed.
 pub(crate) struct Wishes(AtomicU8);
 
 impl Wishes {
@@ -29,15 +29,14 @@ impl Wishes {
         Self(AtomicU8::new(0))
     }
 
-    /// Makes a wish. Whoever sleeps afterwards has to look at the queue in between.
+    /// Makes a wish. A thread that wants to sleep has to look at the queue in between.
     pub(crate) fn make(&self, wish: Wish) {
         // A wish for any completion is not weakened by a later one for solicited ones (IBTA 11.4.2.2).
         self.0.fetch_or(wish.bits(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Which wishes a completion that was just published grants; they stand no more. `wakes`: it is solicited, or an
-    /// error.
+    /// Takes the wishes that a completion which was just published fulfils. `wakes`: it is solicited, or an error.
     pub(crate) fn grant(&self, wakes: bool) -> Wish {
         fence(Ordering::SeqCst);
         let standing = Wish::from_bits_truncate(self.0.load(Ordering::Relaxed));

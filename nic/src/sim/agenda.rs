@@ -1,35 +1,35 @@
-//! What is to come: packets in the air, and timers of devices.
+//! Future events: the arrival of packets, and the timers of devices.
 
 use crate::port::SimPacket;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Who a packet in the air is for.
+/// The receiver of a packet in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     /// The device with this number.
     Site(usize),
-    /// Whoever has the packet's address when it arrives.
+    /// The device that has the packet's address when it arrives.
     Address,
-    /// Those devices that are members of the packet's group when it arrives.
+    /// The devices that are members of the packet's group when it arrives.
     Members,
     /// The device with this number, if it is a member of the packet's group when it arrives.
     Member(usize),
 }
 
-/// A packet in the air.
+/// A packet in flight.
 #[derive(Debug)]
 pub(super) struct Flying {
     pub(super) to: Target,
     pub(super) packet: SimPacket,
 }
 
-/// Packets in the air, in the order of their arrival, and of departure where that is the same.
+/// Packets in flight, in the order of their arrival, and for equal arrivals in that of departure.
 #[derive(Default)]
 pub(super) struct Air {
-    /// When, the how manieth to depart, and where in the table.
+    /// The time of arrival, the number of the departure, and the index in the table.
     order: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    /// Apart from their order, which moves around a lot.
+    /// Kept apart from the order, whose entries move a lot.
     table: slab::Slab<Flying>,
     departed: u64,
 }
@@ -41,12 +41,12 @@ impl Air {
         self.order.push(Reverse((arrives, self.departed, slot)));
     }
 
-    /// When the next one arrives.
+    /// The time of the next arrival.
     pub(super) fn next(&self) -> Option<u64> {
         self.order.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// The next one that has arrived. It stays in the table until it is [taken](Self::take).
+    /// The next packet that has arrived. It stays in the table until it is [taken](Self::take).
     pub(super) fn arrived(&mut self, now: u64) -> Option<usize> {
         if self.next()? > now {
             return None;
@@ -65,22 +65,22 @@ impl Air {
     }
 }
 
-/// When one device's next timer is due, and what the agenda says of it.
+/// The next timer of a device, and its entry in the agenda.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alarm {
-    /// When it is due.
+    /// The time at which it is due.
     due: Option<u64>,
-    /// The earliest entry in the agenda. Timers are moved back far more often than they fire: the agenda learns of a later
-    /// one only when the entry comes up.
+    /// The earliest entry in the agenda. Timers are moved back far more often than they fire, so the agenda is updated with a
+    /// later time only when the entry comes up.
     entry: Option<u64>,
 }
 
-/// The timers of devices: of each, the one that is due next.
+/// The timers of devices, for each device the one that is due next.
 #[derive(Default)]
 pub(super) struct Timers {
     /// By device.
     alarms: Vec<Alarm>,
-    /// When, and of which device.
+    /// The time and the device.
     order: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
@@ -102,7 +102,7 @@ impl Timers {
         }
     }
 
-    /// The next timer: when, and of which device. Devices that are gone have none.
+    /// The time and the device of the next timer. Devices that are gone have no timers.
     pub(super) fn next(&mut self, is_there: impl Fn(usize) -> bool) -> Option<(u64, usize)> {
         while let Some(Reverse((at, site))) = self.order.peek().copied() {
             let alarm = self.alarms.get_mut(site).filter(|alarm| alarm.entry == Some(at) && is_there(site));
@@ -122,7 +122,7 @@ impl Timers {
         None
     }
 
-    /// Takes away the timer that [`next`](Self::next) found.
+    /// Removes the timer that [`next`](Self::next) found.
     pub(super) fn take(&mut self) {
         if let Some(Reverse((_, site))) = self.order.pop()
             && let Some(alarm) = self.alarms.get_mut(site)

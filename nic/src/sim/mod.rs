@@ -1,17 +1,25 @@
 //! Devices in virtual time.
 //!
-//! A [`Net`] joins devices that run the same engine as those on sockets, without sockets and without a clock: time
-//! moves only while somebody waits, from one event to the next, so a run is the same every time and a timeout of a
-//! second costs nothing.
+//! A [`Net`] connects devices that run the same engine as those on sockets, without sockets and without a clock. Time moves
+//! only while the program waits, from one event to the next. So every run is the same, and a timeout of a second costs
+//! nothing.
 //!
-//! What goes wrong on purpose does so here as on the network: packets by [fault rules](crate::link::faults), a port with
-//! [`Device::inject_port_state`] and [`Device::inject_gid_state`], a whole device with [`Device::inject_device_fatal`].
+//! Captures of two runs of a program are equal byte for byte, as long as one thread posts the work and the devices
+//! allocate the memory ([`ProtectionDomain::register`](crate::ProtectionDomain::register)): such memory has virtual
+//! addresses that follow from the order of its registrations. Memory that the program lends keeps its own addresses, unless
+//! the program names others, and these differ from run to run.
+//!
+//! Faults are injected as on the network: into packets by [fault rules](crate::link::faults), into a port with
+//! [`Device::inject_port_state`] and [`Device::inject_gid_state`], and into a whole device with
+//! [`Device::inject_device_fatal`].
 
+mod addresses;
 mod agenda;
 #[cfg(test)]
 mod tests;
 mod world;
 
+pub(crate) use addresses::AddressSpace;
 pub(crate) use world::World;
 
 use crate::device::{Device, pace};
@@ -30,25 +38,24 @@ use std::time::Duration;
 /// Time from one device to another by default: 1 us, a switch and a few metres of cable.
 const LATENCY: Duration = Duration::from_micros(1);
 
-/// How a device in virtual time is set up.
+/// The configuration of a device in virtual time.
 #[derive(Clone, Debug)]
 pub struct DeviceSetup {
-    /// Its name, which fault rules can use; `None` for sim0, sim1, ...
+    /// Its name, which fault rules can use. `None` means sim0, sim1, ...
     pub name: Option<String>,
     /// Its P_Key table.
     pub pkeys: Vec<PKey>,
     /// The largest path MTU of its port.
     pub mtu: Mtu,
-    /// What its keys, and the randomness of its fault rules, follow from; `None` for a seed that follows from the
-    /// network's.
+    /// The seed of its keys and of its fault rules. `None` means a seed that follows from that of the network.
     pub seed: Option<u64>,
-    /// As [`DeviceConfig::peer_window`](crate::DeviceConfig::peer_window).
+    /// See [`DeviceConfig::peer_window`](crate::DeviceConfig::peer_window).
     pub peer_window: Option<u32>,
-    /// What it says and does between rnic peers. A foreign one shows no sign of being rnic either.
+    /// Its behaviour towards rnic peers. A foreign one does not identify itself as rnic.
     pub partner: PartnerSetup,
     /// Congestion control, and the rate of the port.
     pub rate: RateConfig,
-    /// The link: the port that it behaves like.
+    /// The link: the port that it emulates.
     pub link: LinkConfig,
     /// Congestion control.
     pub cc: Algorithm,
@@ -71,6 +78,24 @@ impl Default for DeviceSetup {
 }
 
 /// A network in virtual time.
+///
+/// ```
+/// use rnic::{RcEnd, WcStatus, sim::Net};
+/// use std::time::Duration;
+///
+/// let net = Net::with_seed(7);
+/// let (a, b) = (net.named_device("a"), net.named_device("b"));
+/// net.set_latency(Duration::from_micros(10));
+/// a.add_fault("tx data psn=#0 drop")?; // the first packet is lost
+/// let (left, right) = RcEnd::pair(&a, &b)?;
+/// let (source, target) = (left.register(b"hello")?, right.register_remote(5)?);
+/// left.qp.write(1, source.all(), target.remote(0))?;
+/// assert_eq!(left.wait()?.status, WcStatus::Success);
+/// // The acknowledgement timeout passed, in virtual time.
+/// assert!(net.elapsed() > Duration::from_millis(60));
+/// assert_eq!(left.qp.counters().retransmitted_pkts, 1);
+/// # Ok::<(), rnic::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Net {
     world: Arc<World>,
@@ -90,31 +115,31 @@ impl Net {
         Self::with_seed(0)
     }
 
-    /// A network with a seed: keys and whatever else is drawn at random follow from it.
+    /// A network with a seed, from which keys and all other random numbers follow.
     #[must_use]
     pub fn with_seed(seed: u64) -> Self {
         Self { world: Arc::new(World::new(LATENCY)), seed }
     }
 
-    /// Sets the time that packets take, for those that leave from now on, to devices that have none of their own.
+    /// Sets the latency of packets that are sent from now on, to devices without a latency of their own.
     pub fn set_latency(&self, latency: Duration) {
         self.world.set_latency(latency);
     }
 
-    /// Sets the time that packets take to one device, from wherever, for those that leave from now on. The way back
-    /// takes as long as the other device's latency says. Nothing happens if the device is of another network.
+    /// Sets the latency of packets to one device, from any device, that are sent from now on. Packets in the other direction
+    /// have the latency of their receiver. Has no effect on a device of another network.
     pub fn set_latency_of(&self, device: &Device, latency: Duration) {
         self.world.set_latency_of(&device.inner.port, latency);
     }
 
-    /// Has the program of a device not run for `time`, as when the scheduler gives its core to another. Its kernel receives
-    /// meanwhile: the packets are taken in afterwards, and an emulated link knows when each arrived. Nothing happens if the
-    /// device is of another network.
+    /// Keeps the program of a device from running for `time`, as when the scheduler gives its core to another. Its kernel
+    /// receives meanwhile: the packets are taken in afterwards, and an emulated link knows when each arrived. Nothing happens
+    /// if the device is of another network.
     pub fn preempt(&self, device: &Device, time: Duration) {
         self.world.preempt(&device.inner.port, time);
     }
 
-    /// Sets how fast devices that are made from now on send what nobody acknowledges: see
+    /// Sets how fast devices that are created from now on send unacknowledged packets: see
     /// [`DeviceConfig::unacked_rate`](crate::DeviceConfig::unacked_rate).
     pub fn set_unacked_rate(&self, rate: Option<u64>) {
         self.world.set_unacked_rate(rate);
@@ -132,11 +157,11 @@ impl Net {
         self.add(&DeviceSetup { name: Some(name.to_owned()), ..DeviceSetup::default() }, PKeyTable::default())
     }
 
-    /// A new device that is set up so.
+    /// A new device with this configuration.
     ///
     /// # Errors
-    /// [`Error::PKeys`](crate::Error::PKeys): the P_Key table is none; [`Error::Link`](crate::Error::Link): the link or the
-    /// congestion control is not in order.
+    /// [`Error::PKeys`](crate::Error::PKeys) if the P_Key table is not valid; [`Error::Link`](crate::Error::Link) if the link or
+    /// the congestion control is not.
     pub fn device_with(&self, setup: &DeviceSetup) -> Result<Device> {
         let pkeys = PKeyTable::new(&setup.pkeys)?;
         let link = setup.link.at(&setup.cc, setup.mtu)?;
@@ -176,37 +201,37 @@ impl Net {
         Device::around(name, port, seed)
     }
 
-    /// Puts a packet, BTH to ICRC, into the air, as if the host that `arrival` names had sent it: for what no queue pair
-    /// says. That host need not be a device. It arrives when a packet would that a device sends now.
+    /// Sends a packet, from BTH to ICRC, as if from the host that `arrival` names: for packets that no queue pair sends. That
+    /// host need not be a device. The packet has the latency of one that a device sends now.
     pub fn inject(&self, arrival: &Arrival, packet: &[u8]) {
         self.world.inject(arrival, packet);
     }
 
-    /// Virtual time since the network was made.
+    /// The virtual time since the network was created.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.world.elapsed()
     }
 
-    /// Moves on to the next event; false if nothing will ever happen by itself.
+    /// Moves time on to the next event. False if no event is to come.
     pub fn step(&self) -> bool {
         self.world.step_until(self.world.now() + Duration::from_secs(u64::from(u32::MAX)))
     }
 
-    /// Moves on to the next event if it comes within `duration`, and by `duration` otherwise: for programs that look at
-    /// what happens event by event. False, and no time passes, if nothing will ever happen by itself.
+    /// Moves time on to the next event if that comes within `duration`, and by `duration` otherwise: for programs that look at
+    /// events one by one. False, and no time passes, if no event is to come.
     pub fn step_within(&self, duration: Duration) -> bool {
         self.world.step_until(self.world.now() + duration)
     }
 
-    /// Lets `duration` pass.
+    /// Moves time on by `duration`, and handles the events within it.
     pub fn run_for(&self, duration: Duration) {
         let end = self.world.now() + duration;
         while self.world.now() < end && self.world.step_until(end) {}
         self.world.move_to(end);
     }
 
-    /// Runs until nothing more happens by itself, for `bound` at the most. Returns whether that came to pass.
+    /// Runs until no event is to come, but for `bound` at most. Returns whether it became idle.
     pub fn run_until_idle(&self, bound: Duration) -> bool {
         let end = self.world.now() + bound;
         while self.world.now() < end {

@@ -1,13 +1,13 @@
-//! Virtual time, and what happens in it.
+//! Virtual time, and the events in it.
 //!
 //! A step looks only at devices at which something happened: a packet arrives, a timer is due, or the program did
 //! something since the last step, which it notes with [`World::stir`]. So its cost does not depend on how many devices
 //! there are. A step has two halves:
 //!
-//! 1. At the present, devices at which something happened send what is due, in the order of their numbers.
-//! 2. Time moves on to the next event. Packets that arrive then are taken in, in the order in which they departed; after
-//!    them timers act. What follows from that leaves with the next step: a program that waits sees what happened first, and
-//!    what it does at that instant leaves together with the answers of its device.
+//! 1. At the present time, devices at which something happened send the packets that are due, in the order of their numbers.
+//! 2. Time moves on to the next event. Packets that arrive then are received in the order of their departure, and after them
+//!    timers fire. Packets that result are sent in the next step: a program that waits first sees what happened, and its
+//!    own packets at that instant leave together with the answers of its device.
 
 use super::agenda::{Air, Flying, Target, Timers};
 use crate::engine::Engine;
@@ -20,17 +20,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// Buffers of packets that have arrived, kept for others: what is in the air at once in experiments with a dozen devices.
+/// The number of packet buffers that are kept for reuse: as many as are in flight at once in experiments with a dozen devices.
 const SPARE: usize = 4096;
 
-/// Virtual time and what is in the air.
+/// Virtual time and the packets in flight.
 pub(crate) struct World {
-    /// Instants need a beginning; only differences to it matter.
+    /// The origin of instants. Only differences from it matter.
     epoch: Instant,
     nanos: AtomicU64,
     state: Mutex<State>,
-    /// Devices at which a program did something. Apart, because a step holds the state while it looks at devices, and
-    /// programs hold a device while they say so.
+    /// Devices at which a program did something. Under a lock of its own, because a step holds the lock of the state while it
+    /// takes those of devices, and programs hold the lock of a device while they add to this list.
     stirred: Mutex<Vec<usize>>,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct World {
 struct Site {
     name: String,
     port: Weak<Port>,
-    /// How long packets take to it, in nanoseconds, if that is its own.
+    /// Its own latency for packets to it, in nanoseconds, if it has one.
     latency: Option<u64>,
-    /// Whether it is among those to look at in the next step.
+    /// Whether the next step looks at it.
     awake: bool,
     /// Until when its program does not get to run, in nanoseconds.
     preempted: u64,
@@ -56,9 +56,9 @@ pub(super) struct State {
     timers: Timers,
     /// Devices to look at in the next step.
     awake: Vec<usize>,
-    /// What happens at the instant at hand: at which device, and the place of its packet, if it is one.
+    /// The events at the present instant: the device, and the index of the packet if it is an arrival.
     due: Vec<(usize, Option<usize>)>,
-    /// The places of all packets that arrive at the instant at hand.
+    /// The indices of all packets that arrive at the present instant.
     arrived: Vec<usize>,
     /// Buffers for packets.
     spare: Vec<Vec<u8>>,
@@ -128,7 +128,7 @@ impl World {
         locked(&self.stirred).push(site);
     }
 
-    /// What there is, for changes of it.
+    /// The state, for changes.
     pub(super) fn sites(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
     }
@@ -166,7 +166,7 @@ impl World {
         self.sites().fly(self.present(), packet);
     }
 
-    /// Moves on to `at`, but never back. Returns what time it is then.
+    /// Moves time on to `at`, never back, and returns the resulting time.
     fn move_to_nanos(&self, at: u64) -> u64 {
         self.nanos.fetch_max(at, Ordering::AcqRel).max(at)
     }
@@ -175,7 +175,7 @@ impl World {
         self.move_to_nanos(self.since_epoch(at));
     }
 
-    /// Moves on to the next event, or to `end` if that comes first. False, and no time passes, if there is none.
+    /// Moves time on to the next event, or to `end` if that comes first. False, and no time passes, if no event is to come.
     pub(crate) fn step_until(&self, end: Instant) -> bool {
         let mut guard = locked(&self.state);
         let state = &mut *guard;
@@ -194,7 +194,7 @@ impl World {
         true
     }
 
-    /// Lets every device at which something happened send what is due.
+    /// Lets every device at which something happened send the packets that are due.
     fn depart(&self, state: &mut State) {
         let (nanos, now) = (self.present(), self.now());
         let mut awake = std::mem::take(&mut state.awake);
@@ -224,7 +224,7 @@ impl World {
         state.awake = awake;
     }
 
-    /// Hands over what has arrived, and lets timers that are due act.
+    /// Delivers packets that have arrived, and fires timers that are due.
     fn arrive(&self, state: &mut State, nanos: u64) {
         state.collect_due(nanos);
         let now = self.at(nanos);
@@ -279,7 +279,7 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 impl State {
-    /// The place of the next device.
+    /// The index of the next device.
     pub(super) fn next_site(&self) -> usize {
         self.sites.len()
     }
@@ -293,7 +293,7 @@ impl State {
         self.unacked_rate
     }
 
-    /// Adds the device of the next place.
+    /// Adds the next device.
     pub(super) fn add(&mut self, name: String, port: &Arc<Port>) {
         self.by_address.insert(port.address, self.sites.len());
         self.sites.push(Site {
@@ -305,7 +305,7 @@ impl State {
             backlog: Vec::new(),
         });
         self.timers.add();
-        // It may have timers from the beginning.
+        // It may have timers from the start.
         self.wake(self.sites.len() - 1);
     }
 
@@ -336,7 +336,7 @@ impl State {
         }
     }
 
-    /// The port of a device that was awake and is looked at now.
+    /// The port of a device that was awake. It is not awake any more.
     fn rest(&mut self, number: usize) -> Option<Arc<Port>> {
         #[cfg(test)]
         {
@@ -347,7 +347,7 @@ impl State {
         site.port.upgrade()
     }
 
-    /// Puts a packet into the air.
+    /// Sends a packet.
     fn fly(&mut self, now: u64, packet: SimPacket) {
         let dst = packet.arrival.dst;
         if dst.is_multicast() {
@@ -359,7 +359,7 @@ impl State {
         self.air.depart(now.saturating_add(own.unwrap_or(self.latency)), Flying { to, packet });
     }
 
-    /// Who is a member is seen when the packet arrives, which may be at a time of its own for each device.
+    /// The members are determined when the packet arrives, which may be at a different time for each device.
     fn fly_to_group(&mut self, now: u64, packet: SimPacket) {
         if !self.own_latencies {
             self.air.depart(now.saturating_add(self.latency), Flying { to: Target::Members, packet });

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Longest line that is read: a sample of [`MAX_QPS`](super::MAX_QPS) queue pairs and as many lanes takes a tenth of it.
 const MAX_LINE: u64 = 1 << 20;
 
-/// Why a file is not a trace, or ends to be one.
+/// Why a file is not a trace, or where it stops being one.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened.
@@ -28,7 +28,7 @@ pub enum TraceError {
         /// Why.
         source: io::Error,
     },
-    /// There is nothing in the file.
+    /// The file is empty.
     #[error("the file is empty: not even the header of a trace is there")]
     Empty,
     /// The first line is not the header.
@@ -55,7 +55,7 @@ pub enum TraceError {
         /// Which.
         line: u64,
     },
-    /// A line is no sample.
+    /// A line is not a sample.
     #[error("line {line} is not a sample: {why}")]
     Line {
         /// Which.
@@ -177,7 +177,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// What the parser says, without its own count of lines, which begins anew in each.
+/// The message of the parser, without its line number, which starts over in each line.
 fn in_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or_default();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Lines are collected up to this size before they are written, a page cache's worth of some hundred samples.
 const BUFFER: usize = 64 << 10;
 
-/// Lines are written after this time of the trace at the latest: what a process that is killed loses.
+/// Lines are written after this time of the trace at the latest. A process that is killed loses no more than that.
 const WRITE_AFTER: Duration = Duration::from_millis(100);
 
 /// Shortest interval of a thread's samples: a sleep of Linux is 50 us late by default (`PR_SET_TIMERSLACK`).
@@ -20,8 +20,8 @@ pub const MIN_INTERVAL: Duration = Duration::from_micros(100);
 /// How often a thread records that nothing has changed.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A pause is at least so many times as long as the sample before took: a sample holds the lock of the port, which
-/// shall be there for those who send for nine tenths of the time, however many queue pairs there are.
+/// A pause is at least this many times as long as the sample before it took. A sample holds the lock of the port, which
+/// must be free for traffic for nine tenths of the time, however many queue pairs there are.
 const IDLE: u32 = 9;
 
 /// Writes samples. What is collected is written when the recorder is dropped; [`finish`](Self::finish) says whether that
@@ -79,8 +79,8 @@ impl<W: Write> Recorder<W> {
         Ok(())
     }
 
-    /// Takes in a sample unless it only repeats the last one: a port that does nothing fills no disk. Of what repeats, a
-    /// sample every [`IDLE_INTERVAL`] is recorded, and the one before a change, so that the change has its time.
+    /// Takes in a sample unless it only repeats the last one, so that an idle port does not fill the disk. Of repeated samples,
+    /// one every [`IDLE_INTERVAL`] is recorded, and the one before a change, so that the change has the right time.
     pub(super) fn record_change(&mut self, sample: Sample) -> io::Result<()> {
         let (mut same, mut recent) = (false, false);
         if let Some(last) = &self.last {
@@ -123,7 +123,7 @@ impl<W: Write> Recorder<W> {
 
 impl<W: Write> Drop for Recorder<W> {
     fn drop(&mut self) {
-        // Who wants to know calls `finish`.
+        // A program that wants to see errors calls `finish`.
         let _ = self.write();
     }
 }
@@ -160,7 +160,7 @@ impl<W: Write + Send + 'static> Recorder<W> {
             let sample = Sample { at: now, ..take() };
             let took = self.began.elapsed().saturating_sub(now);
             self.record_change(sample)?;
-            // Missed intervals are not made up for.
+            // Missed intervals are skipped.
             due = (due + interval).max(self.began.elapsed() + IDLE * took);
             let end = stopped.recv_timeout(due.saturating_sub(self.began.elapsed()));
             if end != Err(RecvTimeoutError::Timeout) {
@@ -182,7 +182,7 @@ impl RecorderThread {
     /// Takes the last sample, ends the thread and says how many samples were written.
     ///
     /// # Errors
-    /// What the writer said, at whatever sample.
+    /// An error of the writer, at any sample.
     pub fn stop(mut self) -> io::Result<u64> {
         self.end()
     }
@@ -199,7 +199,7 @@ impl RecorderThread {
 
 impl Drop for RecorderThread {
     fn drop(&mut self) {
-        // Who wants to know calls `stop`.
+        // A program that wants to see errors calls `stop`.
         let _ = self.end();
     }
 }

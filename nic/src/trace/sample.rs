@@ -1,4 +1,4 @@
-//! What a sample is taken from: the one place that knows which counter goes where.
+//! How a sample is taken: the one place that knows which counter goes where.
 
 use super::{LaneSample, MAX_LANES, MAX_QPS, PortSample, QpSample, Sample};
 use crate::engine::FlowState;
@@ -61,7 +61,7 @@ fn qp(qp: &QueuePair, flow: Option<FlowState>) -> QpSample {
     }
 }
 
-/// Lanes with credits to partners, and priorities that a partner has had pause.
+/// Lanes with credits towards partners, and priorities that a partner has paused.
 fn lanes(lane: &Lane, now: Instant) -> Vec<LaneSample> {
     let credits = lane.engine.credit_lanes(now).map(|lane| LaneSample {
         peer: lane.peer.to_string(),

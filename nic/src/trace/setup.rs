@@ -1,4 +1,4 @@
-//! What a header says of how a port is set up.
+//! The configuration of a port, in the header of a trace.
 
 use super::{Header, LinkHeader};
 use crate::link::{LinkConfig, LinkProfile, Model};
@@ -6,7 +6,7 @@ use cc::{Algorithm, Rate};
 use qp::Mtu;
 
 impl Header {
-    /// The same, with the link and the congestion control of a port. What does nothing is left out.
+    /// The same header, with the link and the congestion control of a port. Settings without effect are left out.
     #[must_use]
     pub fn of_port(self, link: &LinkConfig, cc: &Algorithm) -> Self {
         // The MTU decides on nothing that stands here. Settings that do not fit together have no port.

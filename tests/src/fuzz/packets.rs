@@ -107,6 +107,8 @@ fn decode(packet: &Packet<'_>) {
         },
         icrc: Some(IcrcCheck { computed: 0, found: packet.icrc() }),
         comments: Vec::new(),
+        relative_psn: None,
+        src_qpn: None,
     };
     let line = decoded.content.to_string();
     assert!(!line.is_empty() && !line.contains('\n'), "{line:?}");

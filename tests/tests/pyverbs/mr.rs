@@ -151,7 +151,7 @@ fn test_rkey() -> Result<(), Error> {
 #[test]
 fn test_buffer() -> Result<(), Error> {
     let pd = domain()?;
-    let mr = pd.register(64, LOCAL)?;
+    let mr = pd.register_memory(MemoryBuffer::new(64)?, None, LOCAL)?;
     assert_eq!(mr.addr(), mr.memory().addr() as u64);
     let zero_based = pd.register(64, LOCAL | Access::ZERO_BASED)?;
     assert_eq!(zero_based.addr(), 0);

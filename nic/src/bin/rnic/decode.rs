@@ -1,19 +1,25 @@
 //! `rnic decode`: the packets of a capture file.
 
-use rnic::capture::{DecodedPacket, Decoder, Ecn, Report, Summary};
+mod filter;
+
+use filter::{Filter, Partners};
+use rnic::capture::{CaptureError, DecodedPacket, Decoder, Ecn, Report, Summary};
+use rnic::ladder::{Ladder, Style};
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Write};
-use std::path::PathBuf;
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Show the RoCEv2 packets of a capture file and check their ICRC.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "One line for each packet: frame number, seconds since the first packet, addresses, the packet, \
-                        and whether its ICRC is right.\n\
-                        Exit code: 0 if every ICRC is right, 1 if one is wrong, 2 if the file cannot be read."
+    after_help = "Prints one line per packet: frame number, seconds since the first packet, addresses, the packet, and whether \
+                        its ICRC is right. A frame that holds a segmentation-offloaded train is split: 7.0 and 7.1 are the \
+                        first two packets of frame 7.\n\
+                        Exit code: 0 if every ICRC is right, 1 if one is wrong, 2 if the file cannot be read to its end. \
+                        With filters, only packets that are shown count."
 )]
 pub(crate) struct Args {
     /// A pcap or pcapng file.
@@ -21,57 +27,108 @@ pub(crate) struct Args {
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
+    /// Draw a ladder diagram for each pair of hosts instead of lines.
+    #[arg(long, conflicts_with = "json")]
+    ladder: bool,
+    #[command(flatten)]
+    filter: Filter,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let name = args.file.display();
-    let file = File::open(&args.file).map_err(|error| format!("{name}: {error}"))?;
-    let decoder = Decoder::new(file).map_err(|error| format!("{name}: {error}"))?;
+    let mut shown = Shown::open(args).map_err(|error| format!("{name}: {error}"))?;
     let out = BufWriter::new(io::stdout().lock());
-    let outcome = if args.json { print_json(decoder, out) } else { print_lines(decoder, out) };
-    match outcome {
-        Ok(summary) => Ok(ExitCode::from(u8::from(summary.bad_icrc > 0))),
-        // Whoever reads our output has seen enough, as in `rnic decode FILE | head`.
-        Err(Failure::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Err(Failure::Output(error)) => Err(format!("cannot write: {error}").into()),
-        Err(Failure::Capture(error)) => Err(format!("{name}: {error}").into()),
+    let printed = match (args.json, args.ladder) {
+        (true, _) => print_json(&mut shown, out),
+        (_, true) => print_ladders(&mut shown, out),
+        _ => print_lines(&mut shown, out),
+    };
+    match printed {
+        // The reader of the output has seen enough, as in `rnic decode FILE | head`.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        printed => printed.map_err(|error| format!("cannot write: {error}"))?,
+    }
+    match shown.failure {
+        Some(error) => Err(format!("{name}: {error}").into()),
+        None => Ok(ExitCode::from(u8::from(shown.summary.bad_icrc > 0))),
     }
 }
 
-enum Failure {
-    Output(io::Error),
-    Capture(rnic::capture::CaptureError),
+/// A packet to show.
+struct Packet {
+    /// The time since the first packet of the capture.
+    time: Duration,
+    packet: DecodedPacket,
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
+/// The packets of a capture that pass the filter.
+struct Shown<'a> {
+    decoder: Decoder<File>,
+    filter: &'a Filter,
+    partners: Partners,
+    /// The time of the first packet.
+    start: Option<Duration>,
+    /// The packets shown so far.
+    summary: Summary,
+    /// The error that ended the capture.
+    failure: Option<CaptureError>,
+}
+
+impl<'a> Shown<'a> {
+    fn open(args: &'a Args) -> Result<Self, CaptureError> {
+        let filter = &args.filter;
+        let partners = if filter.needs_partners() {
+            // A damaged file says so when it is read to show it.
+            Partners::of(decoder(&args.file)?.flatten())
+        } else {
+            Partners::default()
+        };
+        let decoder = decoder(&args.file)?;
+        Ok(Self { decoder, filter, partners, start: None, summary: Summary::default(), failure: None })
+    }
+
+    /// The summary of what was shown, and of how much there was.
+    fn summary(&self) -> String {
+        let all = self.decoder.summary();
+        if self.filter.is_empty() { all.to_string() } else { format!("{} of {}", self.summary, all.packets) }
     }
 }
 
-fn print_lines(mut decoder: Decoder<File>, mut out: impl Write) -> Result<Summary, Failure> {
-    let mut first = None;
-    let mut failure = None;
-    for packet in decoder.by_ref() {
-        match packet {
-            Ok(packet) => {
-                let start = *first.get_or_insert(packet.time);
-                print_line(&mut out, &packet, packet.time.saturating_sub(start))?;
+fn decoder(path: &Path) -> Result<Decoder<File>, CaptureError> {
+    Decoder::new(File::open(path).map_err(CaptureError::Io)?)
+}
+
+impl Iterator for Shown<'_> {
+    type Item = Packet;
+
+    fn next(&mut self) -> Option<Packet> {
+        loop {
+            let packet = match self.decoder.next()? {
+                Ok(packet) => packet,
+                Err(error) => {
+                    self.failure = Some(error);
+                    return None;
+                }
+            };
+            let time = packet.time.saturating_sub(*self.start.get_or_insert(packet.time));
+            if self.filter.takes(&packet, time, &self.partners) {
+                self.summary.add(&packet);
+                return Some(Packet { time, packet });
             }
-            Err(error) => failure = Some(error),
         }
     }
-    writeln!(out, "{}", decoder.summary())?;
-    out.flush()?;
-    failure.map_or(Ok(decoder.summary()), |error| Err(Failure::Capture(error)))
 }
 
-fn print_line(out: &mut impl Write, packet: &DecodedPacket, time: Duration) -> io::Result<()> {
-    let number = match packet.segment {
-        Some(segment) => format!("{}.{segment}", packet.frame),
-        None => packet.frame.to_string(),
-    };
-    write!(out, "{number:>6} {:>4}.{:06}", time.as_secs(), time.subsec_micros())?;
+fn print_lines(shown: &mut Shown<'_>, mut out: impl Write) -> io::Result<()> {
+    for packet in shown.by_ref() {
+        print_line(&mut out, &packet)?;
+    }
+    writeln!(out, "{}", shown.summary())?;
+    out.flush()
+}
+
+fn print_line(out: &mut impl Write, Packet { time, packet }: &Packet) -> io::Result<()> {
+    write!(out, "{:>6} {:>4}.{:06}", number(packet), time.as_secs(), time.subsec_micros())?;
     write!(out, " {} > {}  {}", packet.src, packet.dst, packet.content)?;
     if packet.ecn() == Ecn::Ce {
         write!(out, " ce")?;
@@ -82,17 +139,41 @@ fn print_line(out: &mut impl Write, packet: &DecodedPacket, time: Duration) -> i
         None => write!(out, " icrc not checked")?,
     }
     for comment in &packet.comments {
-        // A comment may hold anything, also what would move a terminal's cursor.
+        // A comment may hold anything, even what would move the cursor of a terminal.
         write!(out, " # {}", comment.escape_debug())?;
     }
     writeln!(out)
 }
 
-fn print_json(mut decoder: Decoder<File>, mut out: impl Write) -> Result<Summary, Failure> {
-    let packets = decoder.by_ref().collect::<Result<Vec<_>, _>>().map_err(Failure::Capture)?;
-    let summary = decoder.summary();
-    serde_json::to_writer_pretty(&mut out, &Report::new(&packets, summary)).map_err(io::Error::from)?;
+/// The number of the frame, and of the segment in it.
+fn number(packet: &DecodedPacket) -> String {
+    match packet.segment {
+        Some(segment) => format!("{}.{segment}", packet.frame),
+        None => packet.frame.to_string(),
+    }
+}
+
+fn print_json(shown: &mut Shown<'_>, mut out: impl Write) -> io::Result<()> {
+    let packets: Vec<_> = shown.map(|packet| packet.packet).collect();
+    let summary = if shown.filter.is_empty() { shown.decoder.summary() } else { shown.summary };
+    serde_json::to_writer_pretty(&mut out, &Report::new(&packets, summary))?;
     writeln!(out)?;
-    out.flush()?;
-    Ok(summary)
+    out.flush()
+}
+
+fn print_ladders(shown: &mut Shown<'_>, mut out: impl Write) -> io::Result<()> {
+    let packets: Vec<_> = shown.collect();
+    // See https://no-color.org: set and not empty.
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let style = Style { color: !plain && io::stdout().is_terminal(), ..Style::default() };
+    if let Some(Packet { time, packet }) = packets.first() {
+        // The ladders count from there.
+        let (secs, micros) = (time.as_secs(), time.subsec_micros());
+        writeln!(out, "from frame {}, {secs}.{micros:06} s after the first packet\n", number(packet))?;
+    }
+    for ladder in Ladder::of_capture(packets.iter().map(|packet| &packet.packet)) {
+        writeln!(out, "{}", ladder.render(&style))?;
+    }
+    writeln!(out, "{}", shown.summary())?;
+    out.flush()
 }

@@ -49,7 +49,8 @@ pub(crate) struct EnvArgs {
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Devices")]
 struct Devices {
-    /// Addresses of this host, with commas between: one for each device, or more, of which each takes the first free one.
+    /// Addresses of this host, separated by commas: one for each device, or more, of which each device takes the first free
+    /// one. An interface (`eth0`) or a host name stands for its first IPv4 address, else its first IPv6 address.
     /// [default: the first free ones of 127.0.0.1, 127.0.0.2, ...]
     #[arg(long, value_name = "ADDRESS,...")]
     addr: Option<OsString>,
@@ -88,6 +89,10 @@ struct Devices {
     /// Print a line on standard error for each call that fails and for the first failure of each queue pair: it says why.
     #[arg(long)]
     explain: bool,
+    /// Send each packet by itself instead of many in one system call (UDP GSO), so that a capture on a network interface
+    /// shows packets. Slower.
+    #[arg(long)]
+    no_gso: bool,
 }
 
 impl Devices {
@@ -95,7 +100,11 @@ impl Devices {
     fn settings(&self) -> Result<Settings, Box<dyn Error>> {
         let mut settings = Settings::from_env()?;
         for (variable, value) in self.given() {
-            settings.set(variable, &value).map_err(|error| self.named(&error))?;
+            let set = match variable {
+                Variable::Addr => settings.look_up_addresses(&value),
+                _ => settings.set(variable, &value),
+            };
+            set.map_err(|error| self.named(&error))?;
         }
         // Something that is wrong is better told now, by us.
         settings.process().map_err(|error| self.named(&error))?;
@@ -123,6 +132,7 @@ impl Devices {
             (Variable::Capture, self.capture.clone()),
             (Variable::GidTable, self.gid_table.clone()),
             (Variable::Explain, self.explain.then(|| OsString::from("1"))),
+            (Variable::Gso, self.no_gso.then(|| "0".into())),
         ];
         all.into_iter().filter_map(|(variable, value)| Some((variable, value?))).collect()
     }
@@ -152,6 +162,7 @@ fn option(variable: Variable) -> &'static str {
         Variable::Capture => "--capture",
         Variable::GidTable => "--gid-table",
         Variable::Explain => "--explain",
+        Variable::Gso => "--no-gso",
         Variable::RunDir => variable.name(),
     }
 }

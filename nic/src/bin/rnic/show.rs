@@ -45,6 +45,8 @@ pub(crate) struct Args {
     /// With counters: those that are zero, too. JSON always has them.
     #[arg(short, long)]
     all: bool,
+    #[command(flatten)]
+    filter: counters::Filter,
 }
 
 /// The options of `rnic run` that decide which devices there are, and what they are called.
@@ -111,14 +113,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut text = Vec::new();
     let rows = match args.object {
         Object::Counters => {
-            let published = counters::read()?;
+            let published = counters::read(&args.filter)?;
             if !args.json {
-                counters::write(&published, args.all, &mut text)?;
+                counters::write(&published, &args.filter, args.all, &mut text)?;
             }
-            published.into_iter().map(counters::row).collect()
+            published.iter().map(|one| counters::row(one, &args.filter)).collect()
         }
         Object::CounterNames => counter_names(),
-        Object::Qp => qp::rows(&counters::run_dir())?,
+        Object::Qp => qp::rows(&run_dir())?,
         Object::VendorErrors => qp::vendor_errors(),
         object => devices(object, &args.devices.process()?)?,
     };

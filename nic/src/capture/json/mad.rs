@@ -5,7 +5,7 @@ use qp::wire::mad::hello::{Features, Hello, HelloError};
 use qp::wire::mad::{Fields, Header, MAD_LEN, Mad, Value as Field};
 use serde_json::{Map, Value, json};
 
-/// The header and, of connection management, the message; or the hello of an rnic port. Where it is none of these though
+/// The header and, of connection management, the message; or the hello of an rnic port. If it is none of these although
 /// its class says so, "error" says why.
 pub(super) fn fields(bytes: &[u8; MAD_LEN]) -> Value {
     let mad = match Mad::parse(bytes) {

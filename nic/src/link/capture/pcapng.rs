@@ -1,8 +1,8 @@
 //! The blocks of a pcapng file that a capture needs (draft-ietf-opsawg-pcapng), written in pieces.
 //!
-//! There are crates that write pcapng. They take a packet in one piece and its options in a `Vec`: a copy and an
-//! allocation for every packet, where a capture watches a link at full speed. Four kinds of blocks are little enough
-//! to write; the tests read them back with such a crate.
+//! The crates that write pcapng take a packet in one piece and its options in a `Vec`. That costs a copy and an allocation
+//! per packet, while a capture watches a link at full speed. The four kinds of blocks that are needed take little code; the
+//! tests read them back with such a crate.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -13,13 +13,13 @@ const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 
-/// Tells readers the byte order; we write little-endian.
+/// Tells readers the byte order, which is little-endian here.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 /// IPv4 and IPv6 packets without a link layer (tcpdump's list of link types).
 const LINKTYPE_RAW: u16 = 101;
 
-/// Option codes; each block type has its own but for the first two.
+/// Option codes. Each block type has its own, except for the first two.
 const OPT_COMMENT: u16 = 1;
 const OPT_END: u16 = 0;
 const SHB_USERAPPL: u16 = 4;
@@ -37,12 +37,12 @@ const fn padded(len: usize) -> u64 {
     (len as u64).next_multiple_of(4)
 }
 
-/// Length of an option with its header; an empty text is left out.
+/// Length of an option with its header. An empty text is left out.
 const fn text_option_len(text: &str) -> u64 {
     if text.is_empty() { 0 } else { 4 + padded(text.len()) }
 }
 
-/// Length of the option that ends a list.
+/// Length of the option that ends a list of options.
 const END_LEN: u64 = 4;
 
 /// Writes the start of a block and returns the length that its end repeats.
@@ -62,7 +62,7 @@ fn pad(out: &mut impl Write, len: usize) -> io::Result<()> {
     out.write_all(&[0; 3][..len.wrapping_neg() & 3])
 }
 
-/// Writes an option. Longer ones than an option can be are cut by the caller.
+/// Writes an option. The caller cuts values that are too long for one.
 fn option(out: &mut impl Write, code: u16, value: &[u8]) -> io::Result<()> {
     let len = u16::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     out.write_all(&code.to_le_bytes())?;
@@ -96,7 +96,7 @@ pub(super) fn write_section(out: &mut impl Write, application: &str) -> io::Resu
     // Version 1.0.
     out.write_all(&1_u16.to_le_bytes())?;
     out.write_all(&0_u16.to_le_bytes())?;
-    // The length of the section is not known.
+    // The length of the section is unknown.
     out.write_all(&u64::MAX.to_le_bytes())?;
     text_option(out, SHB_USERAPPL, application)?;
     option(out, OPT_END, &[])?;
@@ -122,8 +122,8 @@ pub(super) const fn statistics_len(comment: &str) -> u64 {
     FRAMING + 12 + text_option_len(comment) + END_LEN
 }
 
-/// Writes interface statistics that have no numbers but a comment, for a note that belongs to no packet; returns
-/// the length.
+/// Writes interface statistics with a comment and no numbers, for a note that belongs to no packet, and returns their
+/// length.
 pub(super) fn write_statistics(out: &mut impl Write, time: Duration, comment: &str) -> io::Result<u64> {
     let comment = clipped(comment);
     let total = begin(out, INTERFACE_STATISTICS, statistics_len(comment) - FRAMING)?;
@@ -134,7 +134,7 @@ pub(super) fn write_statistics(out: &mut impl Write, time: Duration, comment: &s
     end(out, total)
 }
 
-/// Which way a packet went; the values are those of the flags word.
+/// The direction of a packet. The values are those of the flags word.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(super) enum Way {
@@ -142,7 +142,7 @@ pub(super) enum Way {
     Outbound = 2,
 }
 
-/// A packet with its comments.
+/// A packet with everything that the block says about it.
 pub(super) struct PacketBlock<'a> {
     pub(super) time: Duration,
     pub(super) headers: &'a [u8],

@@ -1,9 +1,8 @@
 //! Keys: 24 bits of scrambled index above 8 bits of tag.
 //!
-//! A key must lead to its slot at once, and yet a peer that holds one key must not be able to compute the next.
-//! So the index goes through a keyed bijection. It makes guessing as good as blind, which with one region is one
-//! chance in 2^32 a try; it is no cipher, and needs none: whoever shall not reach a region gets another
-//! protection domain.
+//! A key must lead to its slot at once, but a peer that holds one key must not be able to compute the next. So the index
+//! goes through a keyed bijection. Guessing is then no better than chance, which with one region is one in 2^32 per try. The
+//! bijection is not a cipher and need not be: a peer that must not reach a region gets another protection domain.
 //!
 //! The tag changes with each use of a slot. It sits in the low byte, the part of a key that the verbs let a
 //! consumer change (`ibv_inc_rkey`).

@@ -1,4 +1,4 @@
-//! The slots behind the keys: who has one, which are free, and which tag is next.
+//! The slots behind the keys: which are in use, which are free, and which tag is next.
 
 use super::key::{KeyMaker, KeySource, MAX_SLOTS};
 use super::region::Region;

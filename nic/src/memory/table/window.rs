@@ -21,10 +21,13 @@ use qp::{Access, AccessError, Domain, PdId, Qpn};
 /// The kind of a memory window; the numbers are those of the verbs (`IBV_MW_TYPE_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
+#[doc(alias = "ibv_mw_type")]
 pub enum MwType {
     /// For all queue pairs of the protection domain; unbound by binding it to no bytes.
+    #[doc(alias = "IBV_MW_TYPE_1")]
     Type1 = 1,
     /// For the queue pair that bound it; unbound by invalidating it. Of subtype 2B.
+    #[doc(alias = "IBV_MW_TYPE_2")]
     Type2 = 2,
 }
 

@@ -80,26 +80,74 @@ fn files_of_programs_that_ended_are_kept_for_a_while_only() {
     for path in files(&super::folder(&folder.0)).expect("a folder") {
         File::options().append(true).open(&path).and_then(|f| f.set_modified(long_ago)).expect("a file");
     }
-    prune(&super::folder(&folder.0)).expect("a folder");
     let all = published(&folder.0).expect("a folder");
-    assert_eq!(all.len(), 1, "however old, the file of a running program stays");
+    assert_eq!(all.len(), 1, "a look removes them, and however old, the file of a running program stays");
+    assert_eq!(files(&super::folder(&folder.0)).expect("a folder").len(), 1);
+}
+
+#[test]
+fn a_program_whose_process_id_was_reused_counts_as_ended() {
+    let folder = Folder::new("reused");
+    let address = IpAddr::from([127, 0, 0, 1]);
+    let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
+    one.write(&Counters::default(), Instant::now());
+    let [only] = &*published(&folder.0).expect("a folder") else { panic!("one device") };
+    assert!(only.running);
+    // The process ID in the file is that of this process, which lives on.
+    drop(one);
+    let [only] = &*published(&folder.0).expect("a folder") else { panic!("one device") };
+    assert!(only.pid == std::process::id() && !only.running, "{only:?}");
+}
+
+#[test]
+fn devices_with_one_address_in_two_network_namespaces_are_told_apart() {
+    let folder = Folder::new("namespaces");
+    let address = IpAddr::from([127, 0, 0, 1]);
+    let publish = || {
+        let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
+        one.write(&Counters::default(), Instant::now());
+        one
+    };
+    let here = publish();
+    let there = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            Some((publish(), NetNamespace::current()))
+        });
+        other.join().expect("no panic")
+    });
+    let Some((there, other)) = there else {
+        eprintln!("SKIPPED: needs root for a network namespace");
+        return;
+    };
+    let own = NetNamespace::current();
+    assert_ne!(own, other);
+    assert!(own.inode > 0 && own.inode != other.inode, "{own:?} {other:?}");
+    let mut found: Vec<_> =
+        published(&folder.0).expect("a folder").into_iter().map(|one| one.namespace).collect();
+    found.sort_by_key(|namespace| *namespace != own);
+    assert_eq!(found, [own, other]);
+    drop((here, there));
 }
 
 #[test]
 fn only_whole_files_of_ours_are_read() {
-    let head = "device rnic0\naddress ::1\npid 7\ncomm a b\n";
+    let head = "device rnic0\naddress ::1\nnamespace 40.3\npid 7\ncomm a b\n";
     let text = format!("{MAGIC}\nsequence  3\n{head}sent_pkts   12\nnew 1\nend  3\n");
     let read = Published::parse(&text).expect("in order");
     assert_eq!(
         (read.pid, &*read.comm, read.address),
         (7, "a b", IpAddr::from(std::net::Ipv6Addr::LOCALHOST))
     );
+    assert_eq!(read.namespace, NetNamespace { inode: 40, cookie: 3 });
     assert_eq!(read.counters, [("sent_pkts".to_owned(), 12), ("new".to_owned(), 1)]);
     assert_eq!(Published::parse(&text.replace("end  3", "end  4")), None, "written to meanwhile");
     for cut in 0..text.len() - 1 {
         assert_eq!(Published::parse(&text[..cut]), None, "{cut}");
     }
-    for (from, to) in [("12", "x"), ("::1", "host"), ("pid 7", "pid -7"), ("counters 1", "counters 2")] {
+    for (from, to) in
+        [("12", "x"), ("::1", "host"), ("pid 7", "pid -7"), ("counters 2", "counters 9"), ("40.3", "x")]
+    {
         assert_eq!(Published::parse(&text.replace(from, to)), None, "{to}");
     }
 }

@@ -1,4 +1,4 @@
-//! The files and links of a tree, with what stands in them: names and formats are the kernel's (`drivers/infiniband/core`:
+//! The files and links of a tree, and their contents. Names and formats are those of the kernel (`drivers/infiniband/core`:
 //! `sysfs.c`, `device.c`, `uverbs_main.c`).
 
 use super::view::View;
@@ -7,24 +7,24 @@ use crate::process::{GidLayout, ProcessConfig, speed};
 use qp::Gid;
 use std::path::{Path, PathBuf};
 
-/// A file: its path below the root of the tree, and what stands in it.
+/// A file: its path below the root of the tree, and its content.
 type File = (String, String);
 
-/// Where a device is.
+/// The path of a device.
 fn of_device(view: &View<'_>) -> String {
     format!("sys/class/infiniband/{}", view.device.name)
 }
 
-/// What stands there once for all devices.
+/// The files that all devices share.
 pub(super) fn of_process(process: &ProcessConfig) -> Vec<File> {
     // The version of the interface between rdma-core and the kernel's uverbs: IB_USER_VERBS_ABI_VERSION.
     let mut files = vec![("sys/class/infiniband_verbs/abi_version".to_owned(), "6\n".to_owned())];
-    // What a program opens is /dev/null; these are there to be listed.
+    // A program that opens one gets /dev/null; these exist to be listed.
     files.extend((0..process.devices.len()).map(|n| (format!("dev/infiniband/uverbs{n}"), String::new())));
     files
 }
 
-/// What never changes about a device.
+/// The files of a device that never change.
 pub(super) fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
     let device = of_device(view);
     let port = format!("{device}/ports/1");
@@ -42,7 +42,7 @@ pub(super) fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
         at(&device, "hca_type", "rnic"),
         at(&device, "board_id", "rnic"),
         at(&device, "node_desc", &format!("{} {name}", host.trim_end())),
-        // There is no PCI device, and this is what reading one gives that is not there.
+        // There is no PCI device. Reading from a missing one gives all ones.
         at(&device, "device/vendor", "0xffff"),
         at(&device, "device/device", "0xffff"),
         at(&device, "device/numa_node", "-1"),
@@ -61,7 +61,7 @@ pub(super) fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
     ]
 }
 
-/// Links, with what they point to.
+/// Symbolic links and their targets.
 pub(super) fn links(view: &View<'_>, number: usize) -> Vec<(PathBuf, PathBuf)> {
     let (device, name, netdev) = (of_device(view), &view.device.name, &view.netdev);
     let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
@@ -77,7 +77,7 @@ pub(super) fn links(view: &View<'_>, number: usize) -> Vec<(PathBuf, PathBuf)> {
     ]
 }
 
-/// What may change while a program runs.
+/// The files that may change while a program runs.
 pub(super) fn live(view: &View<'_>) -> Vec<File> {
     let port = format!("{}/ports/1", of_device(view));
     let (state, phys_state) =
@@ -89,7 +89,7 @@ pub(super) fn live(view: &View<'_>) -> Vec<File> {
     for index in 0..GidLayout::ENTRIES {
         let entry = view.gids.iter().find(|entry| entry.index == index);
         let netdev = entry.and_then(|entry| entry.interface.as_ref()).map(|interface| &*interface.name);
-        // The kernel answers a read of type or interface of an empty entry with an error; here nothing is read.
+        // For an empty entry the kernel fails a read of type or interface; here the files are empty.
         let line = |text: Option<&str>| text.map(|text| format!("{text}\n")).unwrap_or_default();
         let gid_text = gid(entry.map(|entry| entry.gid).unwrap_or_default());
         files.push((format!("{port}/gids/{index}"), format!("{gid_text}\n")));
@@ -116,8 +116,8 @@ pub(super) fn is_counter(inside: &Path) -> bool {
         && folder.is_some_and(|name| name == "counters" || name == "hw_counters")
 }
 
-/// The counters of InfiniBand's PortCounters attribute (IBTA 16.1.3.5), as far as they mean something here. Data are
-/// counted in units of four bytes.
+/// The counters of InfiniBand's PortCounters attribute (IBTA 16.1.3.5) that have a meaning here. Data is counted in units of
+/// four bytes.
 fn port_counters(view: &View<'_>) -> impl Iterator<Item = (&'static str, u64)> {
     let dropped: u64 = DropReason::ALL.iter().map(|reason| view.counter(reason.name())).sum();
     [
@@ -137,7 +137,7 @@ fn guid(guid: [u8; 8]) -> String {
     groups(&guid)
 }
 
-/// A GID as the kernel writes it: nothing is left out.
+/// A GID as the kernel writes it, with all zeroes.
 fn gid(gid: Gid) -> String {
     groups(&gid.0)
 }

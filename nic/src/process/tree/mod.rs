@@ -1,13 +1,13 @@
-//! What programs find under `/sys/class/infiniband` and `/dev/infiniband`.
+//! The files that programs find under `/sys/class/infiniband` and `/dev/infiniband`.
 //!
-//! Some programs do not only ask verbs for a device but look for it in the file system. The kernel has nothing there of
-//! ours, so a process with a run folder gets a tree of its own in it, and a library that is loaded before the others
-//! (`rnic-shim`) leads the program's calls there: [`ProcessConfig::map_path`] says where to. The tree is made when
-//! the first such path is asked for, and removed with the process.
+//! Some programs look for a device in the file system as well as through verbs. The kernel has no files for rnic there, so a
+//! process with a run directory gets a tree of its own in it, and a library that is loaded before the others (`rnic-shim`)
+//! redirects the program's calls to it: [`ProcessConfig::map_path`] says where to. The tree is created when the first such
+//! path is used, and removed with the process.
 //!
-//! Each process has its own, because a device does: two processes with the same configuration have the same device at
-//! different addresses. Files whose content changes (GIDs, state, counters) are written anew when they are opened, so they are
-//! exact, and cost nothing while nobody reads them.
+//! Each process has its own tree, because devices belong to processes: two processes with the same configuration have the same
+//! device name at different addresses. Files whose content changes (GIDs, state, counters) are rewritten when they are
+//! opened, so they are exact and cost nothing while no program reads them.
 
 mod content;
 mod folder;
@@ -28,13 +28,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use view::View;
 
-/// What the lock of a tree is called, behind the name of the tree.
+/// The extension of the name of a tree's lock.
 const LOCK: &str = ".lock";
 
 /// The tree of this process.
 struct Tree {
     root: PathBuf,
-    /// Tells others that the process lives.
+    /// Tells other processes that this one is alive.
     _lock: File,
     generation: u32,
 }
@@ -42,12 +42,12 @@ struct Tree {
 static TREE: Mutex<Option<Tree>> = Mutex::new(None);
 
 impl ProcessConfig {
-    /// Where a program that asks for `path` should be led: into the tree of this process, for everything in
+    /// The path to which to redirect a program that asks for `path`: into the tree of this process, for everything in
     /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband`, whether it exists or not. Device nodes
-    /// become `/dev/null`: a character device that anybody may open. `None` for all other paths, without a run folder,
-    /// and where no tree can be made.
+    /// become `/dev/null`, a character device that everyone may open. `None` for all other paths, without a run directory,
+    /// and if the tree cannot be created.
     ///
-    /// What is there is as of now: files that change are written before this returns.
+    /// The files are up to date: those that change are written before this returns.
     #[must_use]
     pub fn map_path(&self, path: &Path) -> Option<PathBuf> {
         let inside = inside(path)?;
@@ -72,8 +72,8 @@ impl ProcessConfig {
 }
 
 impl ProcessConfig {
-    /// Writes the file behind a descriptor anew if it is one of the tree of this process that changes. Whether it is;
-    /// in the middle of a file nothing is written, so that it is read to its end as it was at its beginning.
+    /// Rewrites the file behind a descriptor if it is a file of this process's tree whose content changes, and returns whether
+    /// it is. In the middle of a file nothing is written, so that a reader sees one consistent content.
     #[must_use]
     pub fn refresh(&self, file: BorrowedFd<'_>) -> bool {
         let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
@@ -84,7 +84,7 @@ impl ProcessConfig {
         if !content::is_counter(inside) {
             return false;
         }
-        // At its end it is read again only after a seek.
+        // After its end it is read again only after a seek.
         if lseek(file, 0, Whence::SeekCur).is_ok_and(|at| at == 0) {
             tree.refresh(self, inside);
         }
@@ -92,7 +92,7 @@ impl ProcessConfig {
     }
 }
 
-/// The path below the root of a tree, if it belongs into one.
+/// The path below the root of a tree, if the path belongs to one.
 fn inside(path: &Path) -> Option<PathBuf> {
     let mut parts = path.components();
     if parts.next()? != Component::RootDir {
@@ -133,26 +133,27 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Writes the files anew that change and that `inside` is, or is a folder of.
+    /// Rewrites the files whose content changes and that are `inside`, or in the directory `inside`.
     fn refresh(&self, process: &ProcessConfig, inside: &Path) {
         let Ok(below) = inside.strip_prefix("sys/class/infiniband") else { return };
         let Some(name) = below.components().next() else { return };
         for device in process.devices.iter().filter(|device| name.as_os_str() == &*device.name) {
             for (file, text) in content::live(&View::new(device, process.gid_table)) {
                 if Path::new(&file).starts_with(inside) {
-                    // What cannot be written stays as it was.
+                    // A file that cannot be written keeps its content.
                     let _ = self.write(&file, &text);
                 }
             }
         }
     }
 
+    /// Writes a file if its content differs. In place, because it may be open.
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         write(&self.root.join(file), text)
     }
 
     fn remove(&self) {
-        // The folder first: one without a lock would be taken for one whose process has ended, which it then is.
+        // The directory first: one without a lock counts as one whose process has ended, which is then true.
         let _ = fs::remove_dir_all(&self.root);
         let _ = fs::remove_file(lock_of(&self.root));
     }
@@ -186,12 +187,12 @@ fn lock_of(root: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Removes the trees of processes that have ended without doing so.
+/// Removes the trees of processes that ended without removing them.
 fn prune(folder: &Path) -> io::Result<()> {
     for lock in files(folder)? {
         let Some(root) = lock.to_str().and_then(|path| path.strip_suffix(LOCK)) else { continue };
         if File::open(&lock).is_ok_and(|file| has_ended(&file)) {
-            // Another process may be pruning as well.
+            // Another process may have removed it already.
             let _ = fs::remove_dir_all(root);
             let _ = fs::remove_file(&lock);
         }
@@ -202,7 +203,7 @@ fn prune(folder: &Path) -> io::Result<()> {
 /// Has the tree removed when the program exits.
 fn at_exit() {
     crate::port::run_at_exit(|| {
-        // Whoever holds it may never run again.
+        // The thread that holds it may never run again.
         if let Ok(tree) = TREE.try_lock()
             && let Some(tree) = &*tree
             && tree.generation == generation()

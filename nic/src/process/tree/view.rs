@@ -1,4 +1,4 @@
-//! A device as programs see it in the file system.
+//! A device, as the file system shows it to programs.
 
 use crate::PKey;
 use crate::device::Counters;
@@ -35,7 +35,7 @@ impl<'a> View<'a> {
         }
         let address = device.only_address();
         let netdev = netdev(address);
-        // 0: an interface that has just gone.
+        // 0: an interface that has just been removed.
         let index = nix::net::if_::if_nametoindex(netdev.as_str()).unwrap_or(0);
         let own = address.map(|ip| GidEntry {
             index: 0,
@@ -60,7 +60,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The interface that has an address; of a device that is not open and may take several, that of the loopback addresses.
+/// The interface of an address. For a device that is not open and may take several addresses, the loopback interface.
 fn netdev(address: Option<IpAddr>) -> String {
     let address = address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
     let all = interfaces().unwrap_or_default();
@@ -68,8 +68,8 @@ fn netdev(address: Option<IpAddr>) -> String {
     owner.map_or_else(|| "lo".to_owned(), |interface| interface.name)
 }
 
-/// What a device has counted that this process does not have open: a tool that looks at a device which is open in
-/// another program, of which the address tells that it is the same, and a program that has closed its own.
+/// The counters of a device that this process does not have open. Either a tool looks at a device that is open in another
+/// program and has the same address, or the program has closed its own device.
 fn counters_elsewhere(device: &NamedDevice, address: Option<IpAddr>) -> Vec<(String, u64)> {
     let own = std::process::id();
     let same = |name: &str, at: IpAddr, pid: u32| {

@@ -11,7 +11,8 @@ use super::stream::Sent;
 use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
 use crate::setup::Setup;
 use rnic::Device;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use rnic::process::HostAddress;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ const DEPTH: u32 = 128;
 /// Without a wish, a quarter of the queue is freed at a time, but no more than this many messages.
 const CQ_MOD: u32 = 32;
 
-/// Measure with the server at SERVER_IP.
+/// Measure with the server at SERVER.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Over UC and UD messages may get lost. The bandwidth is then that of the messages that arrived, as the server \
@@ -38,13 +39,13 @@ const CQ_MOD: u32 = 32;
                         Exit code: 0 if all was measured, also when interrupted; 2 if it could not be."
 )]
 pub(super) struct Args {
-    /// Address of the server.
-    #[arg(value_name = "SERVER_IP")]
+    /// Address or host name of the server.
+    #[arg(value_name = "SERVER", value_parser = server_address)]
     server: IpAddr,
-    /// The address to measure from; without it, that of the configuration file, the one that routes to the server, or a free one of 127.0.0.1,
-    /// 127.0.0.2, ...
-    #[arg(long, value_name = "IP")]
-    bind: Option<IpAddr>,
+    /// The address to measure from, or an interface or name of this host; without it, that of the configuration file, the
+    /// one that routes to the server, or a free one of 127.0.0.1, 127.0.0.2, ...
+    #[arg(long, value_name = "ADDRESS", value_parser = HostAddress::look_up)]
+    bind: Option<HostAddress>,
     /// TCP port of the server.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     control_port: u16,
@@ -155,7 +156,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (mut control, local) = reach(SocketAddr::new(args.server, args.control_port))?;
     // On loopback, where every process has an address of its own, the route says nothing.
     let routed = (!args.server.is_loopback()).then_some(local);
-    config.address = args.bind.or(config.address).or(routed);
+    if let Some(HostAddress { ip, scope_id }) = args.bind {
+        (config.address, config.scope_id) = (Some(ip), scope_id);
+    }
+    config.address = config.address.or(routed);
     config.faults.extend(args.fault.iter().cloned());
     let device = Device::open(&config)?;
     let tracing = args.trace.start(&device, &config, params.title())?;
@@ -185,6 +189,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     report.finish(stop::requested())?;
     tracing.map_or(Ok(()), trace::Tracing::finish)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The address of a server: of several that a name has, the first IPv4 address, else the first one.
+fn server_address(text: &str) -> Result<IpAddr, String> {
+    if let Ok(ip) = text.parse() {
+        return Ok(ip);
+    }
+    let resolved = (text, 0).to_socket_addrs();
+    let resolved =
+        resolved.map_err(|error| format!("neither an IP address nor a known host name: {error}"))?;
+    let first = resolved.map(|address| address.ip()).min_by_key(IpAddr::is_ipv6);
+    first.ok_or_else(|| "the host name has no address".to_owned())
 }
 
 /// Connects to the server; also gives the address of this side.

@@ -9,8 +9,9 @@ use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
 use crate::setup::Setup;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::Device;
+use rnic::process::HostAddress;
 use std::io::{ErrorKind, Write, stdout};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,9 +22,10 @@ const TICK: u16 = 100;
 /// Serve clients, several at a time, until interrupted.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The address to serve; without it, that of the configuration file, or the first free one of 127.0.0.1, 127.0.0.2, ...
-    #[arg(long, value_name = "IP")]
-    bind: Option<IpAddr>,
+    /// The address to serve, or an interface or name of this host; without it, that of the configuration file, or the first
+    /// free one of 127.0.0.1, 127.0.0.2, ...
+    #[arg(long, value_name = "ADDRESS", value_parser = HostAddress::look_up)]
+    bind: Option<HostAddress>,
     /// TCP port, at the same address, where clients say what to measure. 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     control_port: u16,
@@ -38,7 +40,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut config = args.setup.device()?;
-    config.address = args.bind.or(config.address);
+    if let Some(HostAddress { ip, scope_id }) = args.bind {
+        (config.address, config.scope_id) = (Some(ip), scope_id);
+    }
     let device = Device::open(&config)?;
     let wanted = SocketAddr::new(device.address(), args.control_port);
     let listener = TcpListener::bind(wanted)
