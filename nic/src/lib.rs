@@ -82,8 +82,8 @@ pub use qp::counters::QpCounters;
 pub use qp::memory::{Bind, BindError, QpEvent};
 pub use qp::queue_pair::{Failure, FailureContext, PostError, Tuning};
 pub use qp::{
-    Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, Psn, QKey, QpAttr, QpCap,
-    QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
+    Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, ParseMtuError, Psn, QKey,
+    QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
     WorkCompletion,
 };
 

@@ -213,7 +213,7 @@ macro_rules! words {
             pub fn set(&mut self, word: &str, value: &str) -> Result<(), LinkConfigError> {
                 match word {
                     $(stringify!($field) => self.$field = read(word, value)?,)*
-                    _ => return Err(LinkConfigError::unknown(word)),
+                    _ => return Err(LinkConfigError::Unknown { word: word.to_owned(), known: Self::WORDS }),
                 }
                 Ok(())
             }
@@ -227,7 +227,12 @@ words! {
 }
 
 fn read<T: Word>(word: &str, value: &str) -> Result<T, LinkConfigError> {
-    T::parse(value.trim()).ok_or_else(|| LinkConfigError::malformed(word, value.trim(), &T::wanted()))
+    let value = value.trim();
+    T::parse(value).map_err(|why| LinkConfigError::Malformed {
+        word: word.to_owned(),
+        value: value.to_owned(),
+        why,
+    })
 }
 
 impl LinkConfig {
@@ -250,18 +255,26 @@ impl LinkConfig {
         let mut rest = settings.trim_matches([',', ' ']);
         while !rest.is_empty() {
             let Some((word, value)) = rest.split_once('=') else {
-                return Err(LinkConfigError::malformed(rest, "", "`word=value`"));
+                return Err(LinkConfigError::NoValue { word: rest.to_owned() });
             };
             // The value goes up to the comma before the next word.
             let end = match value.find('=') {
                 Some(next) => value[..next].rfind(',').unwrap_or(next),
                 None => value.len(),
             };
-            self.set(word.trim(), &value[..end])?;
+            self.set(word.trim(), &value[..end])
+                .map_err(|error| without_value(&value[..end]).unwrap_or(error))?;
             rest = value[end..].trim_matches([',', ' ']);
         }
         Ok(())
     }
+}
+
+/// The error for a value that ends in a setting's name, as in `rate=5Gb/s,pfc`: the name was to begin another setting.
+fn without_value(value: &str) -> Option<LinkConfigError> {
+    let (_, last) = value.rsplit_once(',')?;
+    let word = last.trim().to_owned();
+    LinkConfig::WORDS.contains(&word.as_str()).then_some(LinkConfigError::NoValue { word })
 }
 
 impl FromStr for LinkConfig {

@@ -5,6 +5,7 @@ use crate::config::ConfigError;
 use crate::link::LinkConfigError;
 use crate::link::faults::ParseError;
 use cc::SettingError;
+use qp::ParseMtuError;
 
 /// A variable whose value cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -21,19 +22,22 @@ pub struct EnvError {
 #[derive(Debug, thiserror::Error)]
 pub enum EnvFault {
     /// It is not UTF-8.
-    #[error("it is not UTF-8")]
+    #[error("the value is not UTF-8")]
     NotUtf8,
     /// It is not what the variable takes.
-    #[error("it cannot be `{value}`: {wanted} is wanted")]
+    #[error("invalid value `{value}`: {why}")]
     Malformed {
         /// The value, or the part of it that is at fault.
         value: String,
-        /// What would do.
-        wanted: String,
+        /// What to write instead.
+        why: String,
     },
+    /// It is not one of the path MTUs.
+    #[error(transparent)]
+    Mtu(ParseMtuError),
     /// Not every device would have an address.
     #[error(
-        "{devices} devices need as many addresses, and RNIC_ADDR or the configuration file has {addresses}"
+        "{devices} devices need {devices} addresses, but RNIC_ADDR or the configuration file has {addresses}"
     )]
     Addresses {
         /// How many devices there would be.
@@ -44,13 +48,13 @@ pub enum EnvFault {
     /// The configuration file cannot be used.
     #[error(transparent)]
     File(Box<ConfigError>),
-    /// The link is none, or does not fit the rest.
+    /// The link cannot exist, or does not fit the rest.
     #[error(transparent)]
     Link(Box<LinkConfigError>),
-    /// The congestion control is none.
+    /// The congestion control cannot exist.
     #[error(transparent)]
     Cc(Box<SettingError>),
-    /// A fault rule was not understood.
+    /// A fault rule cannot be parsed.
     #[error("in `{rule}`: {error}")]
     Rule {
         /// The rule.
@@ -61,7 +65,7 @@ pub enum EnvFault {
 }
 
 impl EnvFault {
-    pub(super) fn malformed(value: &str, wanted: impl Into<String>) -> Self {
-        Self::Malformed { value: value.to_owned(), wanted: wanted.into() }
+    pub(super) fn malformed(value: &str, why: impl Into<String>) -> Self {
+        Self::Malformed { value: value.to_owned(), why: why.into() }
     }
 }

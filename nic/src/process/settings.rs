@@ -107,15 +107,15 @@ impl FromStr for HostAddress {
     fn from_str(text: &str) -> Result<Self, EnvFault> {
         let wrong = |wanted: &str| EnvFault::malformed(text, wanted);
         let Some((ip, interface)) = text.split_once('%') else {
-            let ip = text.parse().map_err(|_| wrong("an IPv4 or IPv6 address of this host"))?;
+            let ip = text.parse().map_err(|_| wrong("write an IPv4 or IPv6 address of this host"))?;
             return Ok(Self { ip, scope_id: 0 });
         };
-        let ip: Ipv6Addr = ip.parse().map_err(|_| wrong("an IPv6 address before the interface"))?;
+        let ip: Ipv6Addr = ip.parse().map_err(|_| wrong("only IPv6 addresses take an interface"))?;
         let by_name = || nix::net::if_::if_nametoindex(interface).ok();
         let scope_id = interface.parse().ok().or_else(by_name);
         Ok(Self {
             ip: ip.into(),
-            scope_id: scope_id.ok_or_else(|| wrong("an interface of this host behind the `%`"))?,
+            scope_id: scope_id.ok_or_else(|| wrong("no interface of this host has the name after `%`"))?,
         })
     }
 }
@@ -206,13 +206,11 @@ impl Settings {
             }
             Variable::Devices => {
                 let count = text.parse().ok().filter(|count| (1..=MAX_DEVICES).contains(count));
-                let wanted = || wrong(format!("a number from 1 to {MAX_DEVICES}"));
+                let wanted = || wrong(format!("write a number from 1 to {MAX_DEVICES}"));
                 self.devices = Some(count.ok_or_else(wanted)?);
             }
             Variable::Mtu => {
-                let mtu = text.parse().ok().and_then(Mtu::from_bytes);
-                let wanted = || wrong("256, 512, 1024, 2048 or 4096".to_owned());
-                self.mtu = Some(mtu.ok_or_else(wanted)?);
+                self.mtu = Some(text.parse().map_err(EnvFault::Mtu)?);
             }
             Variable::Link => {
                 let link = DeviceConfig::default().link.apply(text);
@@ -225,12 +223,13 @@ impl Settings {
             }
             Variable::Fault => self.faults = rules(text)?,
             Variable::Seed => {
-                let wanted = || wrong("a whole number below 2^64".to_owned());
+                let wanted = || wrong("write a whole number below 2^64".to_owned());
                 self.seed = Some(text.parse().map_err(|_| wanted())?);
             }
             Variable::GidTable => {
                 let layout = GidLayout::ALL.iter().find(|layout| layout.name() == text);
-                let wanted = || wrong("`compact`, `mlx5` or `rxe`".to_owned());
+                let names: Vec<_> = GidLayout::ALL.iter().map(|layout| layout.name()).collect();
+                let wanted = || wrong(cc::unknown(text, &names));
                 self.gid_table = Some(*layout.ok_or_else(wanted)?);
             }
             // Paths need not be text.
@@ -268,7 +267,7 @@ impl Settings {
         all.filter(|(_, value)| !value.is_empty()).collect()
     }
 
-    /// What a process with these settings has: the configuration file is read, and everything is held against each other.
+    /// What a process with these settings has: the configuration file is read, and the combination is validated.
     ///
     /// # Errors
     /// Names a variable that is at fault.
@@ -284,7 +283,7 @@ impl Settings {
             return Err(EnvError { variable: Variable::Devices, fault });
         }
         if count > MAX_DEVICES {
-            let wanted = format!("at most {MAX_DEVICES} addresses, or RNIC_DEVICES for fewer devices,");
+            let wanted = format!("list at most {MAX_DEVICES}, or set RNIC_DEVICES to fewer");
             let fault = EnvFault::malformed(&format!("{count} addresses"), wanted);
             return Err(EnvError { variable: Variable::Addr, fault });
         }

@@ -3,7 +3,6 @@
 mod decode;
 mod demo;
 mod doctor;
-mod duration;
 mod perf;
 #[cfg(feature = "plot")]
 mod plot;

@@ -14,12 +14,12 @@ mod series;
 mod tests;
 mod ticks;
 
-use crate::duration::parse_duration;
 use canvas::{BITMAP, Canvas, VECTOR};
 use figure::Figure;
 use gather::Survey;
 use panels::Source;
 use plotters::backend::{BitMapBackend, SVGBackend};
+use rnic::cc::quantity::parse_seconds;
 use rnic::trace::Header;
 use series::Span;
 use std::fs::File;
@@ -65,13 +65,13 @@ pub(crate) struct Args {
     #[arg(long)]
     title: Option<String>,
     /// Where the picture begins, as in 0.5s or 20ms. [default: where something begins to change]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     from: Option<Duration>,
     /// Where the picture ends. [default: where nothing changes any more]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     to: Option<Duration>,
     /// Over which time rates are averaged. [default: a round part of the picture, at least two samples]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     window: Option<Duration>,
     /// Pixels from left to right.
     #[arg(long, value_name = "PIXELS", default_value_t = WIDTH, value_parser = clap::value_parser!(u32).range(SIZES))]
