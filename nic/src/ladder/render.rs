@@ -35,7 +35,7 @@ pub struct Style {
     pub color: bool,
     /// Silences of at least this length are shown as a line of their own.
     pub pause: Duration,
-    /// Columns between the two rails, at least [`Style::NARROWEST`]. A line has 34 more, or 25 without ICRC values.
+    /// Columns between the two rails, at least [`Style::NARROWEST`]. A line has 35 more, or 27 without ICRC values.
     pub lane: usize,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Longest line that is read: a sample of [`MAX_QPS`](super::MAX_QPS) queue pairs and as many lanes takes a tenth of it.
 const MAX_LINE: u64 = 1 << 20;
 
-/// Why a file is not a trace, or ends to be one.
+/// Why a file cannot be read as a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be opened.
@@ -29,10 +29,10 @@ pub enum TraceError {
         source: io::Error,
     },
     /// There is nothing in the file.
-    #[error("the file is empty: not even the header of a trace is there")]
+    #[error("the file is empty")]
     Empty,
     /// The first line is not the header.
-    #[error("line 1 is not the header of a trace, {{\"rnic_trace\":{VERSION},...}}: {why}")]
+    #[error("not a trace of `rnic perf --trace`: line 1 is not the header of one ({why})")]
     NotATrace {
         /// What the parser says.
         why: String,

@@ -1,5 +1,6 @@
 //! Options that configure a device. `rnic perf server` and `rnic perf client` share them.
 
+use crate::number::whole;
 use rnic::cc::Algorithm;
 use rnic::link::faults::FaultRule;
 use rnic::{DeviceConfig, Mtu};
@@ -24,7 +25,7 @@ pub(crate) struct Setup {
     #[arg(long, value_name = "RULE", value_parser = fault_rule)]
     fault: Vec<String>,
     /// Seed the randomness of fault rules. [default: the file's seed, or 0]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole::<u64>)]
     seed: Option<u64>,
     /// Write all packets of this device to a pcapng file.
     #[arg(long, value_name = "FILE")]

@@ -18,6 +18,7 @@ mod services;
 mod speed;
 mod trouble;
 
+use crate::FAILED;
 use client::Client;
 use page::Page;
 use std::path::PathBuf;
@@ -34,7 +35,8 @@ Examples:
   rnic demo --link ib-credits
   rnic demo --link ethernet --cc dcqcn
 
-Exit code: 0 if all data arrived and every check passed, 1 if a check failed.")]
+Exit code: 0 if all data arrived and every check passed, 1 if a check failed, 2 if \
+the options are not valid.")]
 pub(crate) struct Args {
     /// Keep the measurements short.
     #[arg(long)]
@@ -99,9 +101,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if args.server {
         return server::run(args.seed);
     }
+    let story = match link::Story::of(args) {
+        Ok(story) => story,
+        Err(Failure(what)) => {
+            eprintln!("rnic: {what}");
+            return ExitCode::from(FAILED);
+        }
+    };
     let page = Page::to_stdout();
     let mut part = "the start";
-    match tell(args, &page, &mut part) {
+    match tell(args, story.as_ref(), &page, &mut part) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(what)) => {
             page.flush();
@@ -112,8 +121,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// The whole demo. `part` names the current part, for errors.
-fn tell(args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
-    if let Some(story) = link::Story::of(args)? {
+fn tell(args: &Args, story: Option<&link::Story>, page: &Page, part: &mut &'static str) -> Outcome {
+    if let Some(story) = story {
         return story.tell(args, page, part);
     }
     page.title("rnic demo: two RoCEv2 NICs in software, in two processes on this host");
@@ -133,7 +142,8 @@ fn tell(args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
     *part = "'Performance'";
     speed::measure(&mut client, args.quick)?;
     page.title("\nAll checks passed.");
-    page.line(&format!("Next: `{0} doctor` examines this host, `{0} show` lists its devices.", program()));
+    page.line(&format!("Next: `{} doctor` examines this host,", program()));
+    page.line(&format!("      `{} show` lists its devices.", program()));
     page.flush();
     Ok(())
 }

@@ -30,7 +30,7 @@ impl Page {
             color: self.color,
             pause: Duration::from_millis(5),
             icrc_values: false,
-            lane: WIDTH - INDENT - 25,
+            lane: WIDTH - INDENT - 27,
             ..Style::default()
         }
     }

@@ -9,6 +9,7 @@ use super::server::{Side, verifiable};
 use super::service::Service;
 use super::stream::Sent;
 use super::{Failure, counters, difference, pingpong, stop, stream, trace};
+use crate::number::whole;
 use crate::setup::Setup;
 use rnic::cc::quantity::parse_seconds;
 use rnic::{Device, Mtu};
@@ -84,17 +85,17 @@ pub(super) struct Args {
     #[arg(long, short = 'a', conflicts_with = "sizes")]
     all: bool,
     /// Keep this number of messages outstanding on each queue pair (bandwidth).
-    #[arg(long, value_name = "N", default_value_t = DEPTH)]
+    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = whole::<u32>)]
     depth: u32,
     /// Signal one send in every N. [default: a quarter of the depth, at most 32]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>)]
     cq_mod: Option<u32>,
     /// Use this number of queue pairs.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>)]
     qps: u32,
     /// Send this number of messages of each size on each queue pair. [default: 5000 for the bandwidth of WRITE, 1000
     /// otherwise]
-    #[arg(long, short = 'n', value_name = "N", conflicts_with = "duration")]
+    #[arg(long, short = 'n', value_name = "N", value_parser = whole::<u64>, conflicts_with = "duration")]
     iterations: Option<u64>,
     /// Send for this time per size instead, such as 10s or 500ms.
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
@@ -311,5 +312,21 @@ fn refuse_corruption(side: &str, corruption: Option<String>) -> Result<(), Failu
     match corruption {
         Some(what) => Err(format!("wrong data at the {side}: {what}").into()),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreachable_server_is_told_from_one_that_is_not_running() {
+        let server = SocketAddr::from(([10, 0, 0, 2], PORT));
+        let text = |kind: ErrorKind| unreachable(server, &kind.into());
+        assert!(text(ErrorKind::ConnectionRefused).contains("`rnic perf server --bind 10.0.0.2`"));
+        for kind in [ErrorKind::NetworkUnreachable, ErrorKind::HostUnreachable, ErrorKind::TimedOut] {
+            let text = text(kind);
+            assert!(!text.contains("start one") && text.contains("check the address"), "{text}");
+        }
     }
 }

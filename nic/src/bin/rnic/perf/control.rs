@@ -145,14 +145,14 @@ impl Control {
 
     /// The error for a message that is out of order.
     pub(super) fn unexpected(&self, message: &Message) -> Failure {
-        format!("{} sent an unexpected message: {message:?}", self.peer).into()
+        format!("{} sent an unexpected message: {message:?}", self.other()).into()
     }
 
     fn understand(&self, line: &[u8]) -> Result<Message, Failure> {
         match serde_json::from_slice(line) {
             Ok(Message::Failed { reason }) => Err(format!("{} reports: {reason}", self.peer.ip()).into()),
             Ok(message) => Ok(message),
-            Err(error) => Err(format!("{} sent an invalid message: {error}", self.peer).into()),
+            Err(error) => Err(format!("{} sent an invalid message: {error}", self.other()).into()),
         }
     }
 
@@ -203,7 +203,7 @@ impl Control {
                 return Ok(Some(std::mem::replace(&mut self.buffer, rest)));
             }
             if self.buffer.len() > MAX_LINE {
-                return Err(format!("{} sent a line that is too long", self.peer).into());
+                return Err(format!("{} sent a line that is too long", self.other()).into());
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(self.gone()),
@@ -221,13 +221,18 @@ impl Control {
         let _ = poll(&mut fds, PollTimeout::from(TICK));
     }
 
+    /// What the other side is.
+    fn other(&self) -> &'static str {
+        if self.heeds_stop { "the client" } else { "the server" }
+    }
+
     fn gone(&self) -> Failure {
-        format!("{} closed the control connection", self.peer).into()
+        format!("{} closed the control connection", self.other()).into()
     }
 
     fn silent(&self, patience: Duration) -> Failure {
-        format!("{} did not answer within {} s on the control connection", self.peer, patience.as_secs())
-            .into()
+        let seconds = patience.as_secs();
+        format!("{} did not answer within {seconds} s on the control connection", self.other()).into()
     }
 }
 

@@ -5,14 +5,21 @@ use super::report::Run;
 use serde::Serialize;
 use std::fmt;
 
-/// Counters that move only if a packet did not arrive, apart from those of drops.
-const LOST: [&str; 6] = [
+/// Counters that increase only if a packet of a measurement did not arrive. Drops for other reasons may be of earlier
+/// clients, or of messages between ports.
+const LOST: [&str; 12] = [
     "out_of_seq_request",
     "rcvd_seq_err",
     "implied_nak_seq_err",
     "socket_rx_overrun",
     "link_rx_dropped",
     "link_rx_overrun",
+    "dropped_bad_icrc",
+    "dropped_bad_len",
+    "dropped_out_of_sequence",
+    "dropped_no_receive",
+    "dropped_unreliable",
+    "dropped_truncated",
 ];
 
 /// Counters of repetitions, which follow a loss or an answer that is late.
@@ -42,7 +49,7 @@ pub(super) enum Delivery {
 }
 
 impl Delivery {
-    /// A sentence for people, unless all is well.
+    /// A sentence for the report; `None` if all is well.
     pub(super) fn explain(self) -> Option<&'static str> {
         match self {
             Self::Clean => None,
@@ -60,14 +67,12 @@ impl Delivery {
 pub(super) struct Tally {
     pub(super) client: Counters,
     pub(super) server: Counters,
-}
-
-fn is_drop(name: &str) -> bool {
-    name.starts_with("dropped_") && !REPEATED.contains(&name)
+    /// Messages of an unreliable service that did not arrive.
+    pub(super) lost_messages: u64,
 }
 
 fn matters(name: &str) -> bool {
-    is_drop(name) || [&LOST[..], &REPEATED, &NOT_READY].iter().any(|group| group.contains(&name))
+    [&LOST[..], &REPEATED, &NOT_READY].iter().any(|group| group.contains(&name))
 }
 
 fn add(sums: &mut Counters, name: &str, value: u64) {
@@ -80,6 +85,7 @@ impl Tally {
     /// Adds the counters of a run. Of the server's, those of this client's queue pairs count; where packets are dropped
     /// before they reach a queue pair, only the device knows.
     pub(super) fn add(&mut self, run: &Run) {
+        self.lost_messages += run.loss.map_or(0, |loss| loss.lost);
         for (name, value) in &run.client {
             add(&mut self.client, name, *value);
         }
@@ -98,6 +104,11 @@ impl Tally {
         sums
     }
 
+    /// Whether no counter moved.
+    pub(super) fn is_empty(&self) -> bool {
+        self.client.is_empty() && self.server.is_empty()
+    }
+
     fn sum(&self, names: &[&str]) -> u64 {
         let of = |counters: &Counters| names.iter().filter_map(|name| counters.get(*name)).sum::<u64>();
         of(&self.client) + of(&self.server)
@@ -105,8 +116,7 @@ impl Tally {
 
     /// The conclusion. Of a reliable service, a repeated packet that was not a duplicate to its receiver had been lost.
     pub(super) fn delivery(&self, is_reliable: bool) -> Delivery {
-        let mut names = self.client.keys().chain(self.server.keys());
-        if self.sum(&LOST) > 0 || names.any(|name| is_drop(name)) {
+        if self.sum(&LOST) + self.lost_messages > 0 {
             return Delivery::Lost;
         }
         if self.sum(&NOT_READY) > 0 {
@@ -140,7 +150,7 @@ mod tests {
     }
 
     fn tally(client: &[(&str, u64)], server: &[(&str, u64)]) -> Tally {
-        Tally { client: counters(client), server: counters(server) }
+        Tally { client: counters(client), server: counters(server), lost_messages: 0 }
     }
 
     #[test]
@@ -159,6 +169,8 @@ mod tests {
         let rnr = tally(&[("rcvd_rnr_err", 2), ("retransmitted_pkts", 2)], &[]);
         assert_eq!(rnr.delivery(true), Delivery::NotReady);
         assert_eq!(tally(&[], &[]).delivery(true), Delivery::Clean);
+        let messages = Tally { lost_messages: 1, ..Tally::default() };
+        assert_eq!(messages.delivery(false), Delivery::Lost);
     }
 
     #[test]
@@ -167,7 +179,7 @@ mod tests {
         for (name, value) in [("sent_pkts", 9), ("retransmitted_pkts", 2), ("duplicate_request", 0)] {
             add(&mut sums, name, value);
         }
-        let all = Tally { client: sums, server: Counters::new() };
+        let all = Tally { client: sums, ..Tally::default() };
         assert_eq!(all.to_string(), "  client: retransmitted_pkts 2\n");
     }
 }

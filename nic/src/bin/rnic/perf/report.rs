@@ -259,7 +259,8 @@ impl Report {
         let delivery = tally.delivery(self.params.service.is_reliable());
         if !self.json {
             self.print_lost_messages()?;
-            return delivery.explain().map_or(Ok(()), |text| print(&format!("{text}\n{tally}")));
+            let explained = delivery.explain().filter(|_| !tally.is_empty());
+            return explained.map_or(Ok(()), |text| print(&format!("{text}\n{tally}")));
         }
         let document = Document {
             schema_version: SCHEMA_VERSION,

@@ -101,7 +101,7 @@ fn accept(listener: &TcpListener) -> Option<Result<Control, Failure>> {
 fn serve(device: &Device, mut control: Control) -> Result<String, Failure> {
     let outcome = session(device, &mut control);
     if let Err(error) = &outcome {
-        let reason = if stop::requested() { "the server was stopped".into() } else { error.to_string() };
+        let reason = if stop::requested() { "the server was stopped".to_owned() } else { error.to_string() };
         // If the connection failed, this fails as well.
         let _ = control.send(&Message::Failed { reason });
     }

@@ -350,13 +350,16 @@ fn what_is_missing_is_said_in_one_line() {
     let outside = refusal(&[&good, "--from", "3s", "--to", "4s"]);
     assert!(outside.contains("nothing between 3 s and 4 s: samples are from 0 s to 1 s"), "{outside}");
     assert!(
-        refusal(&[&good, "--from", "0.5s", "--to", "0.4s"]).contains("--from 0.5 s is not before --to 0.4 s")
+        refusal(&[&good, "--from", "0.5s", "--to", "0.4s"]).contains("--from 0.5s must be before --to 0.4s")
     );
     assert!(refusal(&[&good, "--window", "0s"]).contains("--window"));
-    assert!(refusal(&[&good, "-o", &folder.path("picture.jpg")]).contains("pictures end in .svg or .png"));
+    assert!(
+        refusal(&[&good, "-o", &folder.path("picture.jpg")])
+            .contains("use a file name that ends in .svg or .png")
+    );
     assert!(refusal(&[&good, "-o", &folder.path("no/folder/a.svg")]).contains("cannot write"));
     let svg = folder.write("trace.svg", &whole);
-    assert!(refusal(&[&svg]).contains("the picture would replace the trace"));
+    assert!(refusal(&[&svg]).contains("the picture would overwrite the trace"));
     let garbage = folder.path("garbage.trace");
     std::fs::write(&garbage, "{\"rnic_trace\":1}\n{\"t\":1}\nwhat?\n").expect("a writable folder");
     let garbage = refusal(&[&garbage]);
