@@ -78,11 +78,17 @@ impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The largest unit of which it is at least one.
         let (unit, size) = UNITS.iter().find(|(_, size)| self.0 >= *size).copied().unwrap_or(("b/s", 1));
-        let value = self.0 as f64 / size as f64;
-        match f.precision() {
-            Some(digits) => write!(f, "{value:.digits$} {unit}"),
-            None => write!(f, "{value} {unit}"),
+        if let Some(digits) = f.precision() {
+            return write!(f, "{:.digits$} {unit}", self.0 as f64 / size as f64);
         }
+        // Exact, so that the text is read as the same rate.
+        let (whole, part) = (self.0 / size, self.0 % size);
+        if part == 0 {
+            return write!(f, "{whole} {unit}");
+        }
+        let width = size.ilog10() as usize;
+        let digits = format!("{part:0width$}");
+        write!(f, "{whole}.{} {unit}", digits.trim_end_matches('0'))
     }
 }
 
@@ -125,6 +131,11 @@ mod tests {
             assert_eq!(rate.to_string(), text);
         }
         assert_eq!("1Tb/s".parse(), Ok(Rate::from_gbps(1000)));
+        for bits in [0, 1, 1001, 1_000_001, 5_000_000_050, (1 << 53) + 1, u64::MAX] {
+            let rate = Rate::from_bits_per_second(bits);
+            assert_eq!(rate.to_string().parse(), Ok(rate), "{rate}");
+        }
+        assert_eq!(Rate::from_bits_per_second(5_000_000_050).to_string(), "5.00000005 Gb/s");
         for wrong in ["", "40", "Gb/s", "-1 Gb/s", "NaN b/s", "inf Gb/s", "1e30 Tb/s", "40 GB/s"] {
             assert!(wrong.parse::<Rate>().is_err(), "{wrong}");
         }

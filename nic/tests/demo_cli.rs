@@ -11,12 +11,12 @@ fn rnic(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_rnic")).args(args).output().unwrap()
 }
 
-/// A file of this test's own.
+/// A file in the directory of this test.
 fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// What `show` says depends on who holds which address, so the two tests of it run alone.
+/// The output of `show` depends on the addresses in use, so its tests run alone.
 static ADDRESSES: RwLock<()> = RwLock::new(());
 
 fn demo(capture: &Path, more: &[&str]) -> Output {
@@ -93,7 +93,7 @@ fn fits_80_columns(story: &str, files: &[&str]) {
 /// reports no error.
 fn wireshark_agrees(capture: &Path, packets: usize) {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: tshark is not installed, so nobody checked that Wireshark reads the capture");
+        eprintln!("SKIPPED: tshark is not installed, so the capture was not checked with Wireshark");
         return;
     }
     let matching = |filter: &str| {
@@ -116,7 +116,7 @@ fn wireshark_agrees(capture: &Path, packets: usize) {
     assert!(complaints.is_empty(), "{complaints:?}");
 }
 
-/// Credits, and what a ladder shows of them.
+/// The ladder shows credits, and nothing is lost with them.
 #[test]
 fn the_demo_of_link_credits() {
     let output = quick_demo(&["--link", "ib-credits"]);
@@ -129,7 +129,7 @@ fn the_demo_of_link_credits() {
     fits_80_columns(story, &[]);
 }
 
-/// DCQCN, its charts, and traces that can be read.
+/// DCQCN works, its charts are drawn, and its traces can be read.
 #[test]
 fn the_demo_of_congestion_control() {
     let stem = scratch("congestion");
@@ -138,7 +138,7 @@ fn the_demo_of_congestion_control() {
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
     assert!(story.contains("CNPs were obeyed"), "{story}");
-    // The rates of both senders, and the queue with and without: a chart need not touch its upper edge.
+    // Charts of the rates of both senders, and of the queue with and without DCQCN. None need reach its top.
     let charts = story.lines().filter(|line| line.contains(|c| ('▁'..='█').contains(&c))).count();
     assert_eq!(charts, 4, "{story}");
     fits_80_columns(story, &["congestion-"]);
@@ -152,7 +152,7 @@ fn the_demo_of_congestion_control() {
 }
 
 #[test]
-fn links_that_the_demo_does_not_show_are_refused() {
+fn invalid_links_are_refused() {
     for (words, part) in [
         (["--link", "token-ring"].as_slice(), "--link"),
         (&["--link", "ib-credits", "--cc", "dcqcn"], "--cc"),
@@ -181,7 +181,7 @@ fn attributes_fit_80_columns(text: &str, rows: &[Value]) {
     }
 }
 
-/// Whether a demo failed with one line that says what was wrong.
+/// Checks that a demo failed with one line that contains these parts.
 fn fails_with(output: &Output, parts: &[&str]) {
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
@@ -193,7 +193,7 @@ fn fails_with(output: &Output, parts: &[&str]) {
 }
 
 #[test]
-fn data_that_differ_are_found() {
+fn wrong_data_fails_the_demo() {
     let output = demo(&scratch("differ.pcapng"), &["--server-seed", "2"]);
     fails_with(
         &output,
@@ -201,21 +201,21 @@ fn data_that_differ_are_found() {
     );
 }
 
-/// Retransmission hides a damaged packet from the programs, but not from who reads the capture.
+/// Retransmission hides a damaged packet from the programs, but not from the reader of the capture.
 #[test]
-fn a_bad_icrc_is_found() {
+fn a_bad_icrc_fails_the_demo() {
     let output = demo(&scratch("bad.pcapng"), &["--fault", "tx data nth=3 corrupt icrc"]);
     fails_with(&output, &["FAILED in 'The capture'", "1 bad ICRC"]);
 }
 
 #[test]
-fn a_network_that_loses_everything_is_found() {
+fn a_network_that_loses_everything_fails_the_demo() {
     let output = demo(&scratch("lost.pcapng"), &["--fault", "tx drop always"]);
     fails_with(&output, &["FAILED in 'Every operation'", "RETRY_EXC_ERR"]);
 }
 
 #[test]
-fn a_capture_that_cannot_be_written_is_found() {
+fn a_capture_that_cannot_be_written_fails_the_demo() {
     let output = demo(Path::new("/nonexistent/demo.pcapng"), &[]);
     fails_with(&output, &["/nonexistent/demo.pcapng", "--capture"]);
 }
@@ -250,13 +250,13 @@ fn show_prints_json_and_lines() {
     }
     let output = rnic(&["show"]);
     let first = text(&output.stdout).lines().next().unwrap_or_default();
-    // Whether it is ACTIVE depends on whether another program of this host holds the address.
+    // Whether it is ACTIVE depends on other programs that use the address.
     assert!(first.starts_with("link rnic0/1 state "), "{first}");
     assert!(first.contains(" netdev lo address 127.0.0.1 "), "{first}");
 }
 
 #[test]
-fn show_says_who_has_an_address() {
+fn show_names_the_program_that_uses_an_address() {
     let _alone = ADDRESSES.write().unwrap_or_else(PoisonError::into_inner);
     let device = rnic::open().unwrap();
     let address = device.address().to_string();

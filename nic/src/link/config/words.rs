@@ -1,4 +1,4 @@
-//! Values as words: one way to read them, from a file and from a command line.
+//! The values of settings, read from a file or a command line.
 
 use super::Model;
 use cc::Rate;
@@ -20,14 +20,14 @@ pub(super) trait Word: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
-/// A value as a file has it. Written out, it is what a command line has.
+/// A value in a file. Its text is the form on a command line.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum InFile {
     Whole(u64),
     Number(f64),
     Text(String),
-    // Before entries, which could be lists as well.
+    // Before entries, which can be read as lists as well.
     List(Vec<Self>),
     Entry(Entry),
 }
@@ -57,12 +57,12 @@ pub(super) fn from_file<'de, D: Deserializer<'de>, T: Word>(deserializer: D) -> 
     T::parse(value.trim()).map_err(|why| D::Error::custom(format_args!("invalid value `{value}`: {why}")))
 }
 
-/// Writes a time as it is read.
-pub(super) fn in_words<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a time in the form in which it is read.
+pub(super) fn as_text<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&Time(*time))
 }
 
-/// A time as it is read: a whole number of the longest unit that fits.
+/// A time as text: a whole number of the longest possible unit.
 pub(super) struct Time(pub(super) Duration);
 
 /// Units of time in nanoseconds, longest first.
