@@ -157,8 +157,7 @@ fn read(text: &str, kind: Quantity, bare: Option<u64>) -> Result<u64, QuantityEr
     let (number, rest) = text.split_at(end);
     let unit = rest.trim_start();
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let is_number = !(whole.is_empty() && fraction.is_empty()) && !fraction.contains('.');
-    if !is_number {
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err(QuantityError::Number { kind });
     }
     let factor = if unit.is_empty() {

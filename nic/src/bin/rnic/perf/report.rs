@@ -221,7 +221,9 @@ impl Report {
             Test::Lat => String::new(),
         };
         format!(
-            "rnic (a NIC in software, over UDP sockets): {} from {} to {}, MTU {}{queues}, {how}",
+            "rnic, a NIC in software over UDP sockets (not a measurement of hardware)\n\
+             {}\n\
+             {} to {}, MTU {}{queues}, {how}",
             self.params.title(),
             self.client,
             self.server,

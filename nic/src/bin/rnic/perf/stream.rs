@@ -274,10 +274,10 @@ mod tests {
     fn a_peak_is_a_rate_that_was_reached_from_post_to_completion() {
         let at = Duration::from_millis;
         let mut meter = Meter::new();
-        // 100 messages in flight throughout, 1000 completed per second; a second passes without a look.
-        meter.note(at(1000), 1100, 1000);
-        meter.note(at(2000), 1100, 1000);
-        meter.note(at(2010), 2110, 2010);
+        // 1000 messages in flight throughout, 1000 complete per second. Those of the second second are found late.
+        meter.note(at(1000), 2000, 1000);
+        meter.note(at(2000), 2000, 1000);
+        meter.note(at(2010), 3000, 2000);
         let average = 3000.0 / 3.0;
         let peak = meter.peak(at(3000), 3000);
         assert!((average..1.1 * average).contains(&peak), "{peak}");

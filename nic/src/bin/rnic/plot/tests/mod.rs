@@ -348,7 +348,7 @@ fn errors_are_one_line_each() {
     let idle = refusal(&[&idle]);
     assert!(idle.contains("nothing to draw") && idle.contains("no goodput, no queue"), "{idle}");
     let outside = refusal(&[&good, "--from", "3s", "--to", "4s"]);
-    assert!(outside.contains("nothing between 3 s and 4 s: samples are from 0 s to 1 s"), "{outside}");
+    assert!(outside.contains("nothing between 3 s and 4 s; the samples are from 0 s to 1 s"), "{outside}");
     assert!(
         refusal(&[&good, "--from", "0.5s", "--to", "0.4s"]).contains("--from 0.5s must be before --to 0.4s")
     );
@@ -364,6 +364,12 @@ fn errors_are_one_line_each() {
     std::fs::write(&garbage, "{\"rnic_trace\":1}\n{\"t\":1}\nwhat?\n").expect("a writable folder");
     let garbage = refusal(&[&garbage]);
     assert!(garbage.contains("garbage.trace: line 3 is not a sample"), "{garbage}");
+    let empty = folder.path("empty.trace");
+    std::fs::write(&empty, "").expect("a writable folder");
+    assert!(refusal(&[&empty]).ends_with("empty.trace: the file is empty"));
+    let foreign = folder.path("foreign.trace");
+    std::fs::write(&foreign, "root:x:0:0\n").expect("a writable folder");
+    assert!(refusal(&[&foreign]).contains("not a trace of `rnic perf --trace`"));
     assert!(refusal(&[&folder.path("nothing")]).contains("cannot open"));
     let many = vec![good.as_str(); MAX_FILES + 1];
     assert!(refusal(&many).contains("at most"));
