@@ -175,13 +175,14 @@ fn the_tables_are_those_of_perftest() {
     assert!(lines[0].contains("a NIC in software"), "{text}");
     assert_eq!(lines[1], "RC RDMA WRITE bandwidth");
     assert!(lines[2].contains(" to ") && lines[2].contains(", MTU "), "{text}");
-    assert!(lines[..3].iter().all(|line| line.len() <= 80), "{text}");
+    assert_eq!(lines[3], "1 QP x 128 outstanding, 1 of 32 signalled, polling");
+    assert!(lines[..4].iter().all(|line| line.len() <= 80), "{text}");
     assert_eq!(
-        lines[3].split_whitespace().collect::<Vec<_>>().join(" "),
+        lines[4].split_whitespace().collect::<Vec<_>>().join(" "),
         "#bytes #iterations BW peak[MiB/sec] BW average[MiB/sec] MsgRate[Mpps]"
     );
-    assert!(lines[4].starts_with(" 4096       10 "), "{text}");
-    assert_eq!(lines[4].split_whitespace().count(), 5);
+    assert!(lines[5].starts_with(" 4096       10 "), "{text}");
+    assert_eq!(lines[5].split_whitespace().count(), 5);
     assert!(server.child.wait().unwrap().success(), "--once");
 }
 

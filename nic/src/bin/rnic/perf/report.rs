@@ -217,13 +217,14 @@ impl Report {
         let Params { qps, depth, cq_mod, events, test, .. } = &self.params;
         let how = if *events { "events" } else { "polling" };
         let queues = match test {
-            Test::Bw => format!(", {qps} QP x {depth} outstanding, 1 of {cq_mod} signalled"),
+            Test::Bw => format!("{qps} QP x {depth} outstanding, 1 of {cq_mod} signalled, "),
             Test::Lat => String::new(),
         };
         format!(
             "rnic, a NIC in software over UDP sockets (not a measurement of hardware)\n\
              {}\n\
-             {} to {}, MTU {}{queues}, {how}",
+             {} to {}, MTU {}\n\
+             {queues}{how}",
             self.params.title(),
             self.client,
             self.server,
