@@ -44,14 +44,18 @@ impl FromStr for Algorithm {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         match (name.trim(), settings) {
             ("off", "") => Ok(Self::Off),
+            ("off", settings) => Err(SettingError::Malformed {
+                word: "algorithm".to_owned(),
+                value: text.to_owned(),
+                why: format!("`off` takes no settings; leave out `:{settings}`"),
+            }),
             ("dcqcn", settings) => settings.parse().map(Self::Dcqcn),
             ("dctcp", settings) => settings.parse().map(Self::Dctcp),
             ("timely", settings) => settings.parse().map(Self::Timely),
-            _ => Err(SettingError::Malformed {
+            (unknown, _) => Err(SettingError::Malformed {
                 word: "algorithm".to_owned(),
-                value: text.to_owned(),
-                wanted: "`off`, `dcqcn`, `dctcp` or `timely`, the latter three with settings after a colon"
-                    .to_owned(),
+                value: unknown.to_owned(),
+                why: crate::unknown(unknown, &["off", "dcqcn", "dctcp", "timely"]),
             }),
         }
     }

@@ -10,6 +10,7 @@
 //! * Whether the receiver has room: [`credits`] as on InfiniBand, [`pfc`] as on lossless Ethernet, [`PeerWindow`] and
 //!   [`Drain`] without either.
 //! * Which queue of a port sends next: [`vl`] as on InfiniBand, [`ets`] as on Ethernet.
+//! * How sizes, rates and times are written: [`quantity`].
 //!
 //! What can be set has the words of vendors and standards, the same in configuration files, on command lines and in
 //! Rust. Numbers say where they come from.
@@ -25,17 +26,20 @@ pub mod ets;
 pub mod inflight;
 pub mod pacer;
 pub mod pfc;
+pub mod quantity;
 mod random;
 mod rate;
 mod setting;
 pub mod timely;
 pub mod vl;
 pub mod wheel;
+mod words;
 
 pub use control::{Ack, Algorithm, Controller, Policy};
 pub use drain::{Drain, Pace};
 pub use inflight::{Charge, PeerWindow};
 pub use pacer::{Pacer, train_bytes};
-pub use rate::{ParseRateError, Rate};
-pub use setting::{SettingError, Value};
+pub use rate::Rate;
+pub use setting::{SettingError, Value, known_settings};
 pub use wheel::Wheel;
+pub use words::{choice, nearest, unknown};

@@ -1,5 +1,6 @@
 //! Rates of data.
 
+use crate::quantity::{QuantityError, parse_rate};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +9,8 @@ use std::time::Duration;
 /// Nanoseconds in a second, in which the arithmetic here is done.
 const NANOS: u128 = 1_000_000_000;
 
-/// A rate of data, in bits per second. As text it is a number with its unit: `40 Gb/s`, `2.5 Gb/s`, `615 Mb/s`.
+/// A rate of data, in bits per second. As text it is a number with its unit: `40 Gb/s`, `2.5 Gb/s`, `615 Mb/s`;
+/// [`quantity`](crate::quantity) lists other spellings that are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate(u64);
@@ -69,46 +71,37 @@ impl Rate {
     }
 }
 
-/// The units of rates, by their sizes.
-const UNITS: [(&str, u64); 5] =
-    [("Tb/s", 1_000_000_000_000), ("Gb/s", 1_000_000_000), ("Mb/s", 1_000_000), ("kb/s", 1000), ("b/s", 1)];
+/// The units in which rates are printed. Ports are named in Gb/s, also beyond 1000.
+const UNITS: [(&str, u64); 4] = [("Gb/s", 1_000_000_000), ("Mb/s", 1_000_000), ("kb/s", 1000), ("b/s", 1)];
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The largest unit of which it is at least one; up to 999 Gb/s and beyond stay in Gb/s, as ports do.
-        let (unit, size) = UNITS[1..].iter().find(|(_, size)| self.0 >= *size).copied().unwrap_or(("b/s", 1));
-        let value = self.0 as f64 / size as f64;
-        match f.precision() {
-            Some(digits) => write!(f, "{value:.digits$} {unit}"),
-            None => write!(f, "{value} {unit}"),
+        // The largest unit of which it is at least one.
+        let (unit, size) = UNITS.iter().find(|(_, size)| self.0 >= *size).copied().unwrap_or(("b/s", 1));
+        if let Some(digits) = f.precision() {
+            return write!(f, "{:.digits$} {unit}", self.0 as f64 / size as f64);
         }
+        // Exact, so that the text is read as the same rate.
+        let (whole, part) = (self.0 / size, self.0 % size);
+        if part == 0 {
+            return write!(f, "{whole} {unit}");
+        }
+        let width = size.ilog10() as usize;
+        let digits = format!("{part:0width$}");
+        write!(f, "{whole}.{} {unit}", digits.trim_end_matches('0'))
     }
 }
 
-/// A text that is no rate.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no rate: a number and its unit are wanted, such as `40 Gb/s` or `500 Mb/s`")]
-pub struct ParseRateError(String);
-
 impl FromStr for Rate {
-    type Err = ParseRateError;
+    type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseRateError(text.to_owned());
-        let trimmed = text.trim();
-        let (unit, size) = UNITS.iter().find(|(unit, _)| trimmed.ends_with(unit)).ok_or_else(wrong)?;
-        let number = trimmed.strip_suffix(unit).unwrap_or("").trim_end();
-        let value: f64 = number.parse().map_err(|_| wrong())?;
-        let bits = value * *size as f64;
-        if !(0.0..=u64::MAX as f64).contains(&bits) {
-            return Err(wrong());
-        }
-        Ok(Self(bits.round() as u64))
+        parse_rate(text).map(Self)
     }
 }
 
 impl TryFrom<String> for Rate {
-    type Error = ParseRateError;
+    type Error = QuantityError;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
@@ -138,8 +131,13 @@ mod tests {
             assert_eq!(rate.to_string(), text);
         }
         assert_eq!("1Tb/s".parse(), Ok(Rate::from_gbps(1000)));
+        for bits in [0, 1, 1001, 1_000_001, 5_000_000_050, (1 << 53) + 1, u64::MAX] {
+            let rate = Rate::from_bits_per_second(bits);
+            assert_eq!(rate.to_string().parse(), Ok(rate), "{rate}");
+        }
+        assert_eq!(Rate::from_bits_per_second(5_000_000_050).to_string(), "5.00000005 Gb/s");
         for wrong in ["", "40", "Gb/s", "-1 Gb/s", "NaN b/s", "inf Gb/s", "1e30 Tb/s", "40 GB/s"] {
-            assert_eq!(wrong.parse::<Rate>(), Err(ParseRateError(wrong.to_owned())));
+            assert!(wrong.parse::<Rate>().is_err(), "{wrong}");
         }
     }
 

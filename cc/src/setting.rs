@@ -1,47 +1,50 @@
 //! Settings as words and values, the same in configuration files, on command lines and in Rust.
 
+use crate::quantity::parse_size;
+use crate::words::nearest;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::str::FromStr;
 
 /// A setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// There is no such word.
-    #[error("there is no setting `{word}`; the settings are {known}")]
+    /// The setting does not exist.
+    #[error("unknown setting `{word}`; {}", known_settings(word, known))]
     Unknown {
-        /// The word.
+        /// The name as given.
         word: String,
-        /// The words that exist.
-        known: String,
+        /// The settings that exist.
+        known: &'static [&'static str],
+    },
+    /// A setting has a name only.
+    #[error("`{word}` has no value; write `{word}=VALUE`")]
+    NoValue {
+        /// The setting.
+        word: String,
     },
     /// The value is not of the kind that the setting takes.
-    #[error("`{word}` cannot be `{value}`: {wanted} is wanted")]
+    #[error("invalid value `{value}` for `{word}`: {why}")]
     Malformed {
         /// The setting.
         word: String,
         /// The value.
         value: String,
-        /// What would do.
-        wanted: String,
+        /// What to write instead.
+        why: String,
     },
-    /// The value is out of the setting's range.
-    #[error("`{word}` cannot be {value}: it must be {wanted}")]
+    /// The value is outside of the setting's range.
+    #[error("invalid value {value} for `{word}`: {why}")]
     OutOfRange {
         /// The setting.
         word: &'static str,
         /// The value.
         value: String,
         /// The range.
-        wanted: String,
+        why: String,
     },
 }
 
 impl SettingError {
-    pub(crate) fn unknown(word: &str, known: &[&str]) -> Self {
-        Self::Unknown { word: word.to_owned(), known: known.join(", ") }
-    }
-
     /// Refuses a `value` outside of `least..=most`.
     pub(crate) fn unless_between<T: PartialOrd + fmt::Display>(
         word: &'static str,
@@ -52,45 +55,64 @@ impl SettingError {
         if value >= least && value <= most {
             return Ok(());
         }
-        Err(Self::OutOfRange { word, value: value.to_string(), wanted: format!("{least} to {most}") })
+        let why = format!("the range is {least} to {most}");
+        Err(Self::OutOfRange { word, value: value.to_string(), why })
     }
 }
 
-/// What a kind of value says of itself in errors.
-pub(crate) trait Kind: FromStr {
-    fn wanted() -> String;
+/// What an error about an unknown setting adds: the one that was probably meant, or all of them.
+#[must_use]
+pub fn known_settings(word: &str, known: &[&str]) -> String {
+    match nearest(word, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("the settings are {}", known.join(", ")),
+    }
+}
+
+/// A kind of value.
+pub(crate) trait Kind: Sized {
+    /// Reads a value.
+    ///
+    /// # Errors
+    ///
+    /// Says what to write instead.
+    fn read(text: &str) -> Result<Self, String>;
 }
 
 impl Kind for bool {
-    fn wanted() -> String {
-        "true or false".to_owned()
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "write `true` or `false`".to_owned())
     }
 }
 
 macro_rules! whole_numbers {
     ($($type:ty)*) => {$(
         impl Kind for $type {
-            fn wanted() -> String {
-                format!("a whole number up to {}", Self::MAX)
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("write a whole number up to {}", Self::MAX))
             }
         }
     )*};
 }
 
-whole_numbers!(u8 u16 u32 u64);
+whole_numbers!(u8 u16 u32);
+
+/// A size in bytes.
+impl Kind for u64 {
+    fn read(text: &str) -> Result<Self, String> {
+        parse_size(text).map_err(|error| error.to_string())
+    }
+}
 
 impl Kind for f64 {
-    fn wanted() -> String {
-        "a number".to_owned()
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "write a number".to_owned())
     }
 }
 
 pub(crate) fn parse<T: Kind>(word: &str, value: &str) -> Result<T, SettingError> {
-    value.trim().parse().map_err(|_| SettingError::Malformed {
-        word: word.to_owned(),
-        value: value.to_owned(),
-        wanted: T::wanted(),
-    })
+    let malformed = |why| SettingError::Malformed { word: word.to_owned(), value: value.to_owned(), why };
+    T::read(value.trim()).map_err(malformed)
 }
 
 /// A value as it stands in a configuration file.
@@ -162,20 +184,20 @@ macro_rules! names {
             type Err = $crate::setting::SettingError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                Self::ALL.iter().copied().find(|v| v.name() == text).ok_or_else(|| {
-                    $crate::setting::SettingError::Malformed {
-                        word: stringify!($name).to_owned(),
-                        value: text.to_owned(),
-                        wanted: <Self as $crate::setting::Kind>::wanted(),
-                    }
-                })
+                let malformed = |why| $crate::setting::SettingError::Malformed {
+                    word: stringify!($name).to_lowercase(),
+                    value: text.to_owned(),
+                    why,
+                };
+                <Self as $crate::setting::Kind>::read(text).map_err(malformed)
             }
         }
 
         impl $crate::setting::Kind for $name {
-            fn wanted() -> String {
-                let names: Vec<_> = Self::ALL.iter().map(|v| format!("`{v}`")).collect();
-                names.join(" or ")
+            fn read(text: &str) -> Result<Self, String> {
+                let known: Vec<_> = Self::ALL.iter().map(|v| v.name()).collect();
+                let found = Self::ALL.iter().copied().find(|v| v.name() == text);
+                found.ok_or_else(|| $crate::words::unknown(text, &known))
             }
         }
     };
@@ -196,7 +218,10 @@ macro_rules! settable {
             pub fn set(&mut self, word: &str, value: &str) -> Result<(), $crate::setting::SettingError> {
                 match word {
                     $(stringify!($field) => self.$field = $crate::setting::parse(word, value)?,)*
-                    _ => return Err($crate::setting::SettingError::unknown(word, Self::WORDS)),
+                    _ => {
+                        let (word, known) = (word.to_owned(), Self::WORDS);
+                        return Err($crate::setting::SettingError::Unknown { word, known });
+                    }
                 }
                 Ok(())
             }
@@ -219,13 +244,10 @@ macro_rules! settable {
 
 /// The words and values of `word=value,word=value`.
 pub(crate) fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, &str), SettingError>> {
-    text.split(',').map(str::trim).filter(|p| !p.is_empty()).map(|part| {
-        part.split_once('=').ok_or_else(|| SettingError::Malformed {
-            word: part.to_owned(),
-            value: String::new(),
-            wanted: "`word=value`".to_owned(),
-        })
-    })
+    text.split(',')
+        .map(str::trim)
+        .filter(|p| !p.is_empty())
+        .map(|part| part.split_once('=').ok_or_else(|| SettingError::NoValue { word: part.to_owned() }))
 }
 
 pub(crate) use {names, settable};

@@ -3,8 +3,8 @@
 use crate::device::DeviceConfig;
 use crate::link::{LinkConfig, LinkConfigError};
 use crate::process::{EnvFault, HostAddress};
-use cc::Algorithm;
-use qp::{Mtu, PKey};
+use cc::{Algorithm, known_settings};
+use qp::{Mtu, PKey, ParseMtuError};
 use serde::Deserialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,18 @@ pub enum ConfigFault {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(std::io::Error),
-    /// The text is not TOML, or has an unknown key or a value of the wrong kind.
+    /// The file has no content.
+    #[error("the file is empty")]
+    Empty,
+    /// A setting does not exist.
+    #[error("unknown setting `{word}`; {}", known_settings(word, known))]
+    Unknown {
+        /// The name as given.
+        word: String,
+        /// The settings that exist at this place.
+        known: &'static [&'static str],
+    },
+    /// It is not TOML, or a value is not of its setting's kind.
     #[error("{0}")]
     Syntax(String),
     /// The settings of the link and of congestion control contradict each other.
@@ -114,12 +125,42 @@ impl TryFrom<String> for Address {
 struct Bytes(Mtu);
 
 impl TryFrom<u32> for Bytes {
-    type Error = String;
+    type Error = ParseMtuError;
 
-    fn try_from(bytes: u32) -> Result<Self, String> {
-        let wrong = || format!("a path MTU of 256, 512, 1024, 2048 or 4096 is wanted, not {bytes}");
-        Mtu::from_bytes(bytes).map(Self).ok_or_else(wrong)
+    fn try_from(bytes: u32) -> Result<Self, ParseMtuError> {
+        Mtu::from_bytes(bytes).map(Self).ok_or_else(|| ParseMtuError(bytes.to_string()))
     }
+}
+
+/// The settings at the top of a file: the fields of [`File`].
+const WORDS: &[&str] = &[
+    "address",
+    "scope_id",
+    "mtu",
+    "offload",
+    "source_ports",
+    "recv_buffer",
+    "peer_window",
+    "unacked_rate",
+    "pkeys",
+    "faults",
+    "fault_seed",
+    "capture",
+    "foreign_cnp",
+    "link",
+    "cc",
+];
+
+/// The first setting of a file that does not exist, with its line. Those of `[cc]` depend on the algorithm.
+fn unknown_setting(text: &str) -> Option<(usize, ConfigFault)> {
+    let table = DeTable::parse(text).ok()?;
+    let top = table.get_ref();
+    let link = top.get("link").and_then(|value| value.get_ref().as_table());
+    let all = top.keys().map(|key| (key, WORDS));
+    let mut all = all.chain(link.into_iter().flat_map(|t| t.keys()).map(|key| (key, LinkConfig::WORDS)));
+    let (key, known) = all.find(|(key, known)| !known.contains(&key.get_ref().as_ref()))?;
+    let word = key.get_ref().to_string();
+    Some((line_of(text, key.span().start), ConfigFault::Unknown { word, known }))
 }
 
 impl DeviceConfig {
@@ -146,6 +187,9 @@ impl DeviceConfig {
     /// The text is not TOML, or has an unknown key, a value of the wrong kind, or values that contradict each other.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let at = |line, fault| ConfigError { path: None, line, fault };
+        if let Some((line, fault)) = unknown_setting(text) {
+            return Err(at(Some(line), fault));
+        }
         let file: File = toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| line_of(text, span.start));
             at(line, ConfigFault::Syntax(error.message().to_owned()))
@@ -179,7 +223,7 @@ impl DeviceConfig {
     /// Reads a configuration file: see [`from_toml`](Self::from_toml).
     ///
     /// # Errors
-    /// Those of `from_toml`, and an error if the file cannot be read.
+    /// Those of `from_toml`, and an error if the file cannot be read or is empty.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let named = |error: ConfigError| ConfigError { path: Some(path.to_owned()), ..error };
@@ -187,6 +231,9 @@ impl DeviceConfig {
         let text = read.map_err(|error| {
             named(ConfigError { path: None, line: None, fault: ConfigFault::Read(error) })
         })?;
+        if text.trim().is_empty() {
+            return Err(named(ConfigError { path: None, line: None, fault: ConfigFault::Empty }));
+        }
         Self::from_toml(&text).map_err(named)
     }
 }

@@ -78,7 +78,7 @@ pub fn examine() -> Vec<Finding> {
     findings.extend(port::examine(has_module(&modules, "rdma_rxe")));
     match RoceSocket::bind_first_free_loopback(&SocketConfig::new(Ipv4Addr::LOCALHOST.into())) {
         Ok(socket) => {
-            findings.push(Finding::ok(format!("programs get {} when they name no address", socket.ip())));
+            findings.push(Finding::ok(format!("the default address of programs is {}", socket.ip())));
             findings.extend(offloads(&socket.capabilities()));
             let charge = receive_charge(socket.ip(), 0, MAX_PACKET).ok();
             findings.push(receive_buffer(
@@ -132,7 +132,7 @@ fn has_module(modules: &str, name: &str) -> bool {
 fn rdma_stack(modules: &str, devices: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (module, what) in
-        [("rdma_rxe", "the kernel's own software RoCEv2"), ("siw", "the kernel's software iWARP")]
+        [("rdma_rxe", "the kernel's software RoCEv2"), ("siw", "the kernel's software iWARP")]
     {
         if has_module(modules, module) {
             let what = format!("the module {module} is loaded ({what})");
@@ -140,42 +140,41 @@ fn rdma_stack(modules: &str, devices: &[String]) -> Vec<Finding> {
         }
     }
     if devices.is_empty() {
-        findings.push(Finding::ok("the kernel has no RDMA devices of its own"));
+        findings.push(Finding::ok("the kernel has no RDMA devices"));
     } else {
         findings.push(Finding::note(
-            format!("the kernel has RDMA devices of its own: {}", devices.join(", ")),
-            "name the device you mean where a program lets you choose (ib_write_bw -d, UCX_NET_DEVICES)",
+            format!("the kernel has RDMA devices: {}", devices.join(", ")),
+            "choose the device in programs that have an option (ib_write_bw -d, UCX_NET_DEVICES)",
         ));
     }
     findings
 }
 
 fn no_socket(error: &BindError) -> Finding {
-    let remedy =
-        "free port 4791, or run in a network namespace of your own (unshare -Urn, then ip link set lo up)";
+    let remedy = "free port 4791, or use a network namespace (unshare -Urn, then ip link set lo up)";
     match error {
         BindError::NoFreeLoopback { port } => {
-            Finding::problem(format!("UDP port {port} is taken on all loopback addresses"), remedy)
+            Finding::problem(format!("UDP port {port} is in use on all loopback addresses"), remedy)
         }
-        other => Finding::problem(format!("no loopback address can be served: {other}"), remedy),
+        other => Finding::problem(format!("no loopback address can be used: {other}"), remedy),
     }
 }
 
 /// What the kernel's UDP can do.
 fn offloads(capabilities: &Capabilities) -> Vec<Finding> {
     let mut findings = vec![match capabilities.gso {
-        Gso::Works => Finding::ok("UDP segmentation offload (GSO) works: trains go out in one call"),
+        Gso::Works => Finding::ok("UDP segmentation offload (GSO) works"),
         Gso::Unknown => Finding::note(
-            "UDP segmentation offload (GSO) could not be tried",
+            "UDP segmentation offload (GSO) could not be tested",
             "look for a firewall rule that drops UDP from this host to itself",
         ),
         Gso::Refused => Finding::warning(
             "no UDP segmentation offload (GSO): sending is about 4 times slower",
-            "use Linux 4.18 or later; in gVisor and similar sandboxes there is none",
+            "use Linux 4.18 or later; gVisor and similar sandboxes do not support it",
         ),
     }];
     findings.push(if capabilities.gro {
-        Finding::ok("UDP receive offload (GRO) works: trains arrive in one piece")
+        Finding::ok("UDP receive offload (GRO) works")
     } else {
         Finding::warning(
             "no UDP receive offload (GRO): receiving is about 3 times slower",
@@ -184,8 +183,8 @@ fn offloads(capabilities: &Capabilities) -> Vec<Finding> {
     });
     if !capabilities.tos {
         findings.push(Finding::warning(
-            "the kernel does not show the TOS of received packets: no ECN, so no congestion control (DCQCN)",
-            "use a kernel that has IP_RECVTOS",
+            "the kernel does not report the TOS of received packets: ECN and congestion control (DCQCN) do not work",
+            "use a kernel with IP_RECVTOS",
         ));
     }
     findings
@@ -200,8 +199,8 @@ fn receive_buffer(effective: usize, charge: Option<u32>, rmem_max: Option<u64>) 
         _ => format!("at most {} full trains", effective / MAX_TRAIN_BYTES),
     };
     let limit = rmem_max.map_or_else(String::new, |max| format!(" (net.core.rmem_max is {max})"));
-    let what = format!("receive buffers of {effective} bytes hold {fits}{limit}");
-    let remedy = "for bursts from many peers: sysctl -w net.core.rmem_max=8388608 on the host";
+    let what = format!("receive buffers have {effective} bytes and hold {fits}{limit}");
+    let remedy = "for bursts from many peers, run sysctl -w net.core.rmem_max=8388608 on the host";
     match effective {
         ..STOCK => Finding::warning(what, remedy),
         STOCK => Finding::note(what, remedy),
@@ -214,11 +213,11 @@ fn send_buffer(wmem_default: Option<u64>) -> Option<Finding> {
     let bytes = wmem_default?;
     Some(if bytes < 2 * MAX_TRAIN_BYTES as u64 {
         Finding::warning(
-            format!("send buffers of {bytes} bytes (net.core.wmem_default) hold less than two full trains"),
-            "sysctl -w net.core.wmem_default=212992, the kernel's own default",
+            format!("send buffers have {bytes} bytes (net.core.wmem_default), less than two full trains"),
+            "run sysctl -w net.core.wmem_default=212992 (the kernel's default)",
         )
     } else {
-        Finding::ok(format!("send buffers of {bytes} bytes (net.core.wmem_default)"))
+        Finding::ok(format!("send buffers have {bytes} bytes (net.core.wmem_default)"))
     })
 }
 
@@ -230,8 +229,8 @@ fn overruns(snmp: &str) -> Option<Finding> {
     let lost: u64 = value.parse().ok()?;
     (lost > 0).then(|| {
         Finding::note(
-            format!("{lost} UDP datagrams of any program were lost to full receive buffers since the start of the host"),
-            "if the number grows while RDMA runs (nstat UdpRcvbufErrors): a larger net.core.rmem_max",
+            format!("full receive buffers have dropped {lost} UDP datagrams of all programs since the host started"),
+            "if the number grows while RDMA runs (nstat UdpRcvbufErrors), increase net.core.rmem_max",
         )
     })
 }
@@ -242,7 +241,7 @@ fn interface_list(all: &[Interface]) -> Vec<Finding> {
     if !all.iter().any(|i| i.loopback && i.up) {
         findings.push(Finding::problem(
             "the loopback interface is down: programs on this host cannot reach each other",
-            "ip link set lo up",
+            "run ip link set lo up",
         ));
     }
     findings
@@ -251,14 +250,14 @@ fn interface_list(all: &[Interface]) -> Vec<Finding> {
 /// What an interface's MTU means for RDMA.
 fn path_mtu(name: &str, mtu: u32) -> Finding {
     match qp::Mtu::for_interface(mtu) {
-        Some(qp::Mtu::B4096) => Finding::ok(format!("{name}: MTU {mtu} carries path MTU 4096")),
+        Some(qp::Mtu::B4096) => Finding::ok(format!("{name}: MTU {mtu} supports path MTU 4096")),
         Some(path) => Finding::note(
-            format!("{name}: MTU {mtu} carries path MTU {} at most", path.bytes()),
-            "jumbo frames are faster, if switches and peers take them too: 4200 bytes carry path MTU 4096",
+            format!("{name}: MTU {mtu} supports path MTU {} at most", path.bytes()),
+            "use jumbo frames if switches and peers support them; an MTU of 4200 supports path MTU 4096",
         ),
         None => Finding::warning(
             format!("{name}: MTU {mtu} is too small for RoCEv2"),
-            "at least 356 bytes are needed for path MTU 256",
+            "use an MTU of at least 356, for path MTU 256",
         ),
     }
 }
@@ -267,39 +266,36 @@ fn path_mtu(name: &str, mtu: u32) -> Finding {
 fn ipv6_loopback(if_inet6: Option<&str>) -> Finding {
     /// ::1 as the file writes it.
     const LOOPBACK: &str = "00000000000000000000000000000001";
-    let remedy =
-        "IPv4 works without; else: sysctl -w net.ipv6.conf.all.disable_ipv6=0, and the loopback interface up";
+    let remedy = "only IPv6 needs this: run sysctl -w net.ipv6.conf.all.disable_ipv6=0 and ip link set lo up";
     match if_inet6 {
         None => Finding::note("this host has no IPv6", remedy),
         Some(text) if text.lines().any(|l| l.split_whitespace().next() == Some(LOOPBACK)) => {
-            Finding::ok("IPv6 loopback (::1) is there; it serves one process at a time")
+            Finding::ok("IPv6 loopback (::1) is available, for one process at a time")
         }
-        Some(_) => Finding::note("IPv6 is there, but not its loopback address ::1", remedy),
+        Some(_) => Finding::note("this host has IPv6, but not its loopback address ::1", remedy),
     }
 }
 
 /// Whether users may make network namespaces, as far as the settings say.
 fn user_namespaces(max: Option<&str>, debian_clone: Option<&str>, apparmor: Option<&str>) -> Finding {
-    let what = "unprivileged users cannot make network namespaces";
+    let what = "unprivileged users cannot create network namespaces";
     let why = "two IPv6 programs on one host then need two addresses other than ::1";
     if number(max) == Some(0) || max.is_none() {
         return Finding::note(
             format!("{what}: {why}"),
-            "sysctl -w user.max_user_namespaces=15000, on a kernel with CONFIG_USER_NS",
+            "run sysctl -w user.max_user_namespaces=15000 on a kernel with CONFIG_USER_NS",
         );
     }
     if number(debian_clone) == Some(0) {
-        return Finding::note(format!("{what}: {why}"), "sysctl -w kernel.unprivileged_userns_clone=1");
+        return Finding::note(format!("{what}: {why}"), "run sysctl -w kernel.unprivileged_userns_clone=1");
     }
     if number(apparmor) == Some(1) {
         return Finding::note(
             format!("{what} where AppArmor confines them: {why}"),
-            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with userns",
+            "run sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or use an AppArmor profile with userns",
         );
     }
-    Finding::ok(
-        "the settings let unprivileged users make network namespaces (a container may still forbid it)",
-    )
+    Finding::ok("unprivileged users may create network namespaces (unless a container forbids it)")
 }
 
 /// Writes a byte of our own memory by `process_vm_writev`.
@@ -313,7 +309,7 @@ fn write_own_memory() -> io::Result<()> {
 /// What it means that [`write_own_memory`] failed.
 fn own_memory(outcome: io::Result<()>) -> Finding {
     match outcome {
-        Ok(()) => Finding::ok("process_vm_writev works on one's own memory"),
+        Ok(()) => Finding::ok("process_vm_writev works"),
         Err(error) => Finding::warning(
             format!("process_vm_writev fails ({error}): a program that unmaps registered memory may crash"),
             "allow process_vm_writev in the container's seccomp profile",

@@ -88,8 +88,8 @@ pub use qp::queue_pair::{
     VendorError,
 };
 pub use qp::{
-    Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, Psn, QKey, QpAttr, QpCap,
-    QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
+    Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, ParseMtuError, Psn, QKey,
+    QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
     WorkCompletion,
 };
 

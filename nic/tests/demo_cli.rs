@@ -11,12 +11,12 @@ fn rnic(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_rnic")).args(args).output().unwrap()
 }
 
-/// A file of this test's own.
+/// A file in the directory of this test.
 fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// What `show` says depends on who holds which address, so the two tests of it run alone.
+/// The output of `show` depends on the addresses in use, so its tests run alone.
 static ADDRESSES: RwLock<()> = RwLock::new(());
 
 fn demo(capture: &Path, more: &[&str]) -> Output {
@@ -40,10 +40,10 @@ fn the_demo_and_its_capture() {
     let output = demo(&capture, &[]);
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
-    assert!(story.contains("Everything was as it should be."), "{story}");
+    assert!(story.contains("All checks passed."), "{story}");
     assert!(!story.contains('\x1b'), "no colours into a pipe");
+    fits_80_columns(story, &["demo.pcapng", env!("CARGO_BIN_EXE_rnic")]);
     let ladders: Vec<_> = story.lines().filter(|line| line.contains('|')).collect();
-    assert!(ladders.iter().all(|line| line.chars().count() <= 110), "{story}");
     for part in ["x dropped by fault f1", "NAK psn-sequence-error", "NAK remote-access-error", "RNR NAK wait"]
     {
         assert!(ladders.iter().any(|line| line.contains(part)), "{part}: {story}");
@@ -82,26 +82,41 @@ fn the_demo_and_its_capture() {
     wireshark_agrees(&capture, packets.len());
 }
 
-/// Wireshark recognises every packet, and complains about none.
+/// No line is wider than a terminal, apart from those with a file name.
+fn fits_80_columns(story: &str, files: &[&str]) {
+    let wide = |line: &&str| line.chars().count() > 80 && !files.iter().any(|file| line.contains(file));
+    let lines: Vec<_> = story.lines().filter(wide).collect();
+    assert!(lines.is_empty(), "{lines:#?}");
+}
+
+/// Wireshark with its default settings dissects every packet as InfiniBand, takes no payload for another protocol, and
+/// reports no error.
 fn wireshark_agrees(capture: &Path, packets: usize) {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: tshark is not installed, so nobody checked that Wireshark reads the capture");
+        eprintln!("SKIPPED: tshark is not installed, so the capture was not checked with Wireshark");
         return;
     }
     let matching = |filter: &str| {
-        // It guesses at what a payload holds, and ours holds nothing.
         let mut tshark = Command::new("tshark");
-        tshark.args(["--disable-protocol", "rpcordma", "-Y", filter, "-r"]).arg(capture);
+        // A configuration of this user must not matter.
+        tshark.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME");
+        tshark.args(["-Y", filter, "-T", "fields", "-e", "frame.protocols", "-r"]).arg(capture);
         let output = tshark.output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(matching("infiniband").len(), packets);
+    let dissected = matching("infiniband");
+    assert_eq!(dissected.len(), packets);
+    let strange: Vec<_> = dissected
+        .iter()
+        .filter(|layers| !layers.ends_with(":infiniband") && !layers.ends_with(":infiniband:data"))
+        .collect();
+    assert!(strange.is_empty(), "{strange:?}");
     let complaints = matching("_ws.malformed || _ws.expert.severity==error");
     assert!(complaints.is_empty(), "{complaints:?}");
 }
 
-/// Credits, and what a ladder shows of them.
+/// The ladder shows credits, and nothing is lost with them.
 #[test]
 fn the_demo_of_link_credits() {
     let output = quick_demo(&["--link", "ib-credits"]);
@@ -111,9 +126,10 @@ fn the_demo_of_link_credits() {
         assert!(story.contains(part), "{part}: {story}");
     }
     assert!(story.contains("none of 800 messages was lost"), "{story}");
+    fits_80_columns(story, &[]);
 }
 
-/// DCQCN, its charts, and traces that can be read.
+/// DCQCN works, its charts are drawn, and its traces can be read.
 #[test]
 fn the_demo_of_congestion_control() {
     let stem = scratch("congestion");
@@ -122,9 +138,10 @@ fn the_demo_of_congestion_control() {
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
     assert!(story.contains("CNPs were obeyed"), "{story}");
-    // The rates of both senders, and the queue with and without: a chart need not touch its upper edge.
+    // Charts of the rates of both senders, and of the queue with and without DCQCN. None need reach its top.
     let charts = story.lines().filter(|line| line.contains(|c| ('▁'..='█').contains(&c))).count();
     assert_eq!(charts, 4, "{story}");
+    fits_80_columns(story, &["congestion-"]);
     for name in ["off-receiver", "dcqcn-receiver", "dcqcn-sender-1", "dcqcn-sender-2"] {
         let trace = rnic::trace::Trace::open(scratch(&format!("congestion-{name}.jsonl"))).unwrap();
         let last = trace.samples.last().unwrap();
@@ -135,7 +152,7 @@ fn the_demo_of_congestion_control() {
 }
 
 #[test]
-fn links_that_the_demo_does_not_show_are_refused() {
+fn invalid_links_are_refused() {
     for (words, part) in [
         (["--link", "token-ring"].as_slice(), "--link"),
         (&["--link", "ib-credits", "--cc", "dcqcn"], "--cc"),
@@ -143,11 +160,28 @@ fn links_that_the_demo_does_not_show_are_refused() {
         (&["--cc", "dcqcn:preset=none"], "--cc"),
     ] {
         let output = quick_demo(words);
-        fails_with(&output, &["FAILED in the start", part]);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(
+            errors.lines().count() == 1 && errors.starts_with("rnic: ") && errors.contains(part),
+            "{errors}"
+        );
     }
 }
 
-/// Whether a demo failed with one line that says what was wrong.
+/// A block for each device: its name, then its attributes, one on each line and indented.
+fn attributes_fit_80_columns(text: &str, rows: &[Value]) {
+    let heads = text.lines().filter(|line| !line.starts_with(' '));
+    assert!(heads.clone().all(|line| line.starts_with("attr rnic")), "{text}");
+    assert_eq!(heads.count(), rows.len(), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    for name in ["max_qp_wr", "async_events"] {
+        let lines = text.lines().filter(|line| line.starts_with(&format!("    {name} ")));
+        assert_eq!(lines.count(), rows.len(), "{name}: {text}");
+    }
+}
+
+/// Checks that a demo failed with one line that contains these parts.
 fn fails_with(output: &Output, parts: &[&str]) {
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
@@ -155,33 +189,33 @@ fn fails_with(output: &Output, parts: &[&str]) {
     for part in parts {
         assert!(errors.contains(part), "{errors}");
     }
-    assert!(!text(&output.stdout).contains("Everything was as it should be."));
+    assert!(!text(&output.stdout).contains("All checks passed."));
 }
 
 #[test]
-fn data_that_differ_are_found() {
+fn wrong_data_fails_the_demo() {
     let output = demo(&scratch("differ.pcapng"), &["--server-seed", "2"]);
     fails_with(
         &output,
-        &["FAILED in 'Every operation'", "byte 0 of 2500 at the server is not what was sent"],
+        &["FAILED in 'Every operation'", "byte 0 of 2500 at the server differs from what was sent"],
     );
 }
 
-/// Retransmission hides a damaged packet from the programs, but not from who reads the capture.
+/// Retransmission hides a damaged packet from the programs, but not from the reader of the capture.
 #[test]
-fn a_bad_icrc_is_found() {
+fn a_bad_icrc_fails_the_demo() {
     let output = demo(&scratch("bad.pcapng"), &["--fault", "tx data nth=3 corrupt icrc"]);
     fails_with(&output, &["FAILED in 'The capture'", "1 bad ICRC"]);
 }
 
 #[test]
-fn a_network_that_loses_everything_is_found() {
+fn a_network_that_loses_everything_fails_the_demo() {
     let output = demo(&scratch("lost.pcapng"), &["--fault", "tx drop always"]);
     fails_with(&output, &["FAILED in 'Every operation'", "RETRY_EXC_ERR"]);
 }
 
 #[test]
-fn a_capture_that_cannot_be_written_is_found() {
+fn a_capture_that_cannot_be_written_fails_the_demo() {
     let output = demo(Path::new("/nonexistent/demo.pcapng"), &[]);
     fails_with(&output, &["/nonexistent/demo.pcapng", "--capture"]);
 }
@@ -208,17 +242,21 @@ fn show_prints_json_and_lines() {
         assert!(rows.iter().all(|row| !row[key].is_null()), "{object}: {rows:?}");
         let output = rnic(&["show", object]);
         assert_eq!(output.status.code(), Some(0));
-        assert_eq!(text(&output.stdout).lines().count(), rows.len(), "{object}: one line for each");
+        if object == "attr" {
+            attributes_fit_80_columns(text(&output.stdout), &rows);
+        } else {
+            assert_eq!(text(&output.stdout).lines().count(), rows.len(), "{object}: one line for each");
+        }
     }
     let output = rnic(&["show"]);
     let first = text(&output.stdout).lines().next().unwrap_or_default();
-    // Whether it is ACTIVE depends on whether another program of this host holds the address.
+    // Whether it is ACTIVE depends on other programs that use the address.
     assert!(first.starts_with("link rnic0/1 state "), "{first}");
     assert!(first.contains(" netdev lo address 127.0.0.1 "), "{first}");
 }
 
 #[test]
-fn show_says_who_has_an_address() {
+fn show_names_the_program_that_uses_an_address() {
     let _alone = ADDRESSES.write().unwrap_or_else(PoisonError::into_inner);
     let device = rnic::open().unwrap();
     let address = device.address().to_string();

@@ -1,4 +1,4 @@
-//! A program that exits without closing anything has acknowledged what it received.
+//! A program that exits without closing anything has acknowledged all messages that it received.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 
 const PEER: &str = "RNIC_TEST_PEER";
 
-/// Enough rounds for the program to be known as one that polls and answers, so that acknowledgements are held for its
+/// Enough rounds for the device to learn that the program polls and answers, and to hold acknowledgements back for its
 /// answers.
 const ROUNDS: u64 = 3000;
 
 fn connected(end: &RcEnd, peer: &str) {
     let peer: QpAddress = serde_json::from_str(peer).unwrap();
-    // 8 ms between tries: a held acknowledgement is not brought by a retransmission that comes after the exit.
+    // 8 ms between retries: a retransmission would come after the exit, too late to recover a held acknowledgement.
     end.qp.connect(&peer, &ConnectOptions { timeout: 11, ..ConnectOptions::default() }).unwrap();
 }
 

@@ -51,7 +51,7 @@ fn large_transfers_both_ways() -> Result<(), Error> {
     Ok(())
 }
 
-/// A place is free again before the completion that tells of it: a program that counts completions posts as soon as
+/// A slot of the send queue is free before its completion appears: a program that counts completions posts as soon as
 /// it sees one, while another thread drives the engine.
 #[test]
 fn a_completion_seen_is_a_place_free() -> Result<(), Error> {

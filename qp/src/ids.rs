@@ -216,6 +216,20 @@ pub enum Mtu {
     B4096 = 5,
 }
 
+/// A text or number that is not one of the path MTUs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid MTU {0}; choose 256, 512, 1024, 2048 or 4096")]
+pub struct ParseMtuError(pub String);
+
+impl std::str::FromStr for Mtu {
+    type Err = ParseMtuError;
+
+    /// Reads the number of bytes.
+    fn from_str(text: &str) -> Result<Self, ParseMtuError> {
+        text.parse().ok().and_then(Self::from_bytes).ok_or_else(|| ParseMtuError(text.to_owned()))
+    }
+}
+
 impl Mtu {
     /// All path MTUs, smallest first.
     pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];

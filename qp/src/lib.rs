@@ -26,7 +26,7 @@ pub mod wire;
 pub mod work;
 
 pub use attr::{AttrMask, ModifyError, QpAttr, QpCap, QpState, QpType};
-pub use ids::{Gid, Mtu, PKey, PdId, Psn, QKey, Qpn};
+pub use ids::{Gid, Mtu, PKey, ParseMtuError, PdId, Psn, QKey, Qpn};
 pub use memory::{Access, AccessError, AtomicOp, Domain, Host, Memory};
 pub use queue_pair::QueuePair;
 pub use train::Train;

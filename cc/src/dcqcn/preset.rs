@@ -286,7 +286,7 @@ impl FromStr for Options {
             } else if Settings::WORDS.contains(&word) {
                 options = options.with(word, value);
             } else {
-                return Err(SettingError::unknown(word, Settings::WORDS));
+                return Err(SettingError::Unknown { word: word.to_owned(), known: Settings::WORDS });
             }
         }
         Ok(options)

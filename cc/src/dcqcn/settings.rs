@@ -207,7 +207,7 @@ macro_rules! words {
             pub fn set(&mut self, word: &str, value: &str) -> Result<(), SettingError> {
                 match word {
                     $($(stringify!($field) => self.$part.$field = parse(word, value)?,)*)*
-                    _ => return Err(SettingError::unknown(word, Self::WORDS)),
+                    _ => return Err(SettingError::Unknown { word: word.to_owned(), known: Self::WORDS }),
                 }
                 Ok(())
             }
@@ -257,15 +257,15 @@ impl Settings {
         for (word, value, least, most) in ranges {
             SettingError::unless_between(word, value, least, most)?;
         }
-        let fits = |word: &'static str, ok: bool, wanted: &'static str, value: String| {
-            if ok { Ok(()) } else { Err(SettingError::OutOfRange { word, value, wanted: wanted.to_owned() }) }
+        let fits = |word: &'static str, ok: bool, why: &'static str, value: String| {
+            if ok { Ok(()) } else { Err(SettingError::OutOfRange { word, value, why: why.to_owned() }) }
         };
-        fits("pmax", (0.0..=1.0).contains(&red.pmax), "0 to 1", red.pmax.to_string())?;
-        fits("kmin", red.kmin <= red.kmax, "at most kmax", red.kmin.to_string())?;
+        fits("pmax", (0.0..=1.0).contains(&red.pmax), "the range is 0 to 1", red.pmax.to_string())?;
+        fits("kmin", red.kmin <= red.kmax, "it must not exceed `kmax`", red.kmin.to_string())?;
         fits(
             "rpg_time_reset",
             rp.rpg_time_reset > 0 || rp.rpg_byte_reset > 0,
-            "more than 0, or else rpg_byte_reset is: a rate that was cut would never recover",
+            "with `rpg_byte_reset` 0 as well, a rate that was cut would never recover",
             rp.rpg_time_reset.to_string(),
         )
     }

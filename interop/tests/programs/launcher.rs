@@ -34,7 +34,7 @@ fn exit_status_signals_and_arguments_are_those_of_the_program() {
 fn what_cannot_be_is_said_in_one_line() {
     let folder = Folder::new();
     let cases: [(&[&str], &str, i32, &str); 10] = [
-        (&[], "no-such-program", 127, "no program no-such-program"),
+        (&[], "no-such-program", 127, "no-such-program: program not found"),
         (&[], "/etc/passwd", 126, "/etc/passwd cannot be run"),
         (&["--mtu", "1500"], "true", 125, "--mtu: "),
         (&["--addr", "here"], "true", 125, "--addr: "),

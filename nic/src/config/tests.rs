@@ -53,7 +53,7 @@ fn as_in_a_file(algorithm: Algorithm) -> Algorithm {
 }
 
 #[test]
-fn an_empty_file_says_nothing() {
+fn an_empty_text_leaves_all_defaults() {
     let config = DeviceConfig::from_toml("").expect("in order");
     assert_eq!(format!("{config:?}"), format!("{:?}", DeviceConfig::default()));
 }
@@ -104,4 +104,41 @@ fn an_address_can_be_that_of_an_interface() {
     assert!(link_local.scope_id > 0, "{link_local:?}");
     let error = at("no-such-0").expect_err("no interface").to_string();
     assert!(error.contains("line 1") && error.contains("the name of one of its interfaces"), "{error}");
+}
+
+#[test]
+fn a_misspelt_setting_is_suggested() {
+    for (text, says) in [
+        ("adress = \"10.0.0.1\"", "unknown setting `adress`; did you mean `address`?"),
+        ("[link]\nbufer = \"1 MB\"", "unknown setting `bufer`; did you mean `buffer`?"),
+        (
+            "[cc]\nalgorithm = \"dcqcn\"\nrpg_ai_rat = 1",
+            "unknown setting `rpg_ai_rat`; did you mean `rpg_ai_rate`?",
+        ),
+        ("[link]\nmodel = \"etherent\"", "invalid value `etherent`: did you mean `ethernet`?"),
+        ("[link]\nrate = 5", "invalid value `5`: the unit is missing; write `5 Gb/s` or `5 Mb/s`"),
+        ("mtu = 9000", "invalid MTU 9000; choose 256, 512, 1024, 2048 or 4096"),
+    ] {
+        let error = wrong(text).to_string();
+        assert!(error.ends_with(says), "{error}");
+    }
+    let error = wrong("colour = 1").to_string();
+    assert!(error.contains("the settings are address, "), "{error}");
+}
+
+/// The list of settings that errors draw on is that of the fields.
+#[test]
+fn every_field_of_a_file_is_a_known_setting() {
+    let error = toml::from_str::<File>("xyzzy = 1").err().expect("no such field").to_string();
+    let fields: Vec<_> = error.split('`').skip(3).step_by(2).collect();
+    assert_eq!(fields, WORDS, "{error}");
+}
+
+#[test]
+fn an_empty_file_is_called_empty() {
+    let path = std::env::temp_dir().join(format!("rnic-config-empty-{}.toml", std::process::id()));
+    std::fs::write(&path, " \n").expect("a file");
+    let error = DeviceConfig::load(&path).expect_err("nothing in it");
+    std::fs::remove_file(&path).expect("the file");
+    assert_eq!(error.to_string(), format!("{}: the file is empty", path.display()));
 }

@@ -62,7 +62,7 @@ pub(super) fn judge(ip_tables_names: Option<&str>, conntrack: Option<&str>, nft_
             "exempt UDP port 4791 from NAT (iptables -t nat -I POSTROUTING -p udp --dport 4791 -j ACCEPT), or route",
         )];
     }
-    let remedy = "RoCEv2 must not pass it: use host networking, or a routed or bridged network, for RDMA between hosts";
+    let remedy = "RoCEv2 must not pass NAT: use host networking, or a routed or bridged network, for RDMA between hosts";
     if !translated.is_empty() {
         return vec![Finding::warning(
             format!("this host translates addresses (NAT): {} connections now", translated.len()),
@@ -70,17 +70,14 @@ pub(super) fn judge(ip_tables_names: Option<&str>, conntrack: Option<&str>, nft_
         )];
     }
     if ip_tables_names.is_some_and(|names| names.lines().any(|name| name.trim() == "nat")) || nft_nat {
-        return vec![Finding::note(
-            "there are NAT tables on this host; whether they concern RoCEv2 is not known",
-            remedy,
-        )];
+        return vec![Finding::note("this host has NAT tables, which may affect RoCEv2", remedy)];
     }
     let unseen = match (ip_tables_names, conntrack) {
-        (Some(_), Some(_)) => "nftables rules cannot be read here, nor can NAT on the way be seen",
-        _ => "without root the tables cannot be read, nor can NAT on the way be seen",
+        (Some(_), Some(_)) => "nftables rules and NAT elsewhere on the path cannot be checked",
+        _ => "tables (without root) and NAT elsewhere on the path cannot be checked",
     };
     vec![Finding::note(
         format!("no sign of NAT on this host; {unseen}"),
-        "if peers see nothing but ICRC errors, look for NAT between them (nft list ruleset, container networks)",
+        "if peers count ICRC errors only, look for NAT between them (nft list ruleset, container networks)",
     )]
 }

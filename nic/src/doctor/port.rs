@@ -123,16 +123,16 @@ pub(super) fn judge(bound: &Bound, owner: &Owner, rxe_loaded: bool) -> Finding {
         Owner::Kernel if rxe_loaded => "the kernel, for rdma_rxe".to_owned(),
         // Processes of other PID namespaces are invisible even to root.
         Owner::Kernel => "the kernel (rdma_rxe?) or another container".to_owned(),
-        Owner::Hidden => format!("the kernel or a process of user {} that we may not look at", bound.uid),
+        Owner::Hidden => format!("the kernel or a process of user {} that is not visible", bound.uid),
     };
-    let what = |extra: &str| format!("UDP {} is held by {by}{extra}", bound.address);
+    let what = |extra: &str| format!("UDP {} is in use by {by}{extra}", bound.address);
     let free = match owner {
-        Owner::Process { .. } => "stop that process, or run in a network namespace of your own",
+        Owner::Process { .. } => "stop that process, or use a network namespace",
         Owner::Kernel if rxe_loaded => {
-            "delete the rxe links (rdma link show, rdma link delete NAME), or run in a network namespace of your own"
+            "delete the rxe links (rdma link show, rdma link delete NAME), or use a network namespace"
         }
         Owner::Kernel | Owner::Hidden => {
-            "run `rnic doctor` as root on the host to learn more, or use a network namespace of your own"
+            "run `rnic doctor` as root on the host to learn more, or use a network namespace"
         }
     };
     match bound.address.ip() {
@@ -142,11 +142,7 @@ pub(super) fn judge(bound: &Bound, owner: &Owner, rxe_loaded: bool) -> Finding {
             free,
         ),
         ip if ip.is_multicast() => Finding::ok(what(": a multicast group, which programs share")),
-        _ => Finding::new(
-            Severity::Note,
-            what(""),
-            Some("that address serves that program; take another one of this host"),
-        ),
+        _ => Finding::new(Severity::Note, what(""), Some("use another address of this host")),
     }
 }
 
@@ -155,7 +151,7 @@ pub(super) fn examine(rxe_loaded: bool) -> Vec<Finding> {
     let tables = ["/proc/net/udp", "/proc/net/udp6"].map(|path| fs::read_to_string(path).ok());
     if tables.iter().all(Option::is_none) {
         return vec![Finding::note(
-            format!("cannot tell who holds UDP port {ROCE_PORT}: /proc/net/udp is not readable"),
+            format!("cannot find out which programs use UDP port {ROCE_PORT}: /proc/net/udp is not readable"),
             "mount /proc",
         )];
     }

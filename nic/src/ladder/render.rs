@@ -35,17 +35,28 @@ pub struct Style {
     pub color: bool,
     /// Pauses of at least this length get a line of their own.
     pub pause: Duration,
+    /// Columns between the two rails, at least [`Style::NARROWEST`]. A line has 35 more, or 27 without ICRC values.
+    pub lane: usize,
 }
 
 impl Style {
-    /// The widest line, without colours.
+    /// The widest line with the default lane, without colours.
     pub const WIDTH: usize = MARGIN + 1 + LANE + 1 + 2 + BYTES + 2 + ICRC;
+
+    /// The narrowest lane: it has room for a packet's name and PSN.
+    pub const NARROWEST: usize = 40;
 }
 
 impl Default for Style {
     fn default() -> Self {
         // Half a millisecond: longer than any exchange takes, shorter than any timer that retransmits.
-        Self { psn: PsnForm::Relative, icrc_values: true, color: false, pause: Duration::from_micros(500) }
+        Self {
+            psn: PsnForm::Relative,
+            icrc_values: true,
+            color: false,
+            pause: Duration::from_micros(500),
+            lane: LANE,
+        }
     }
 }
 
@@ -53,7 +64,7 @@ impl Default for Style {
 const TIME: usize = 10;
 /// Columns left of the left rail.
 const MARGIN: usize = TIME + 2;
-/// Columns between the rails: room for the longest label of a packet.
+/// The default number of columns between the rails: the longest label of a packet fits.
 const LANE: usize = 64;
 /// Columns of the payload length.
 const BYTES: usize = 5;
@@ -91,6 +102,8 @@ impl Tone {
 
 struct Drawing<'a> {
     style: &'a Style,
+    /// Columns between the rails.
+    lane: usize,
     /// Whether labels have to name the queue pair, and the peer.
     many_qps: bool,
     many_peers: bool,
@@ -108,6 +121,7 @@ pub(super) fn draw(names: [&str; 2], records: &[Record], missed: u64, style: &St
     let peers: BTreeSet<_> = records.iter().map(|r| r.peer).collect();
     let mut drawing = Drawing {
         style,
+        lane: style.lane.max(Style::NARROWEST),
         many_qps: distinct(Direction::Tx) > 1 || distinct(Direction::Rx) > 1,
         many_peers: peers.len() > 1,
         out: String::new(),
@@ -149,10 +163,10 @@ pub(super) struct Label {
 
 impl Drawing<'_> {
     fn heading(&mut self, [left, right]: [&str; 2]) {
-        // Each name gets half of the width.
-        let half = LANE / 2;
+        // One name leaves room for the other.
+        let half = self.lane / 2;
         let (left, right) = (cut(left, half), cut(right, half));
-        let gap = (LANE + 2).saturating_sub(left.chars().count() + right.chars().count());
+        let gap = (self.lane + 2).saturating_sub(left.chars().count() + right.chars().count());
         let time = format!("{:>TIME$}  ", "time/us");
         let names = format!("{left}{:gap$}{right}", "");
         let rest = format!("  {:>BYTES$}  icrc", "bytes");
@@ -168,14 +182,14 @@ impl Drawing<'_> {
             return;
         }
         let words = format!("~ {} later ~", human(length));
-        let line = format!("{:MARGIN$}:{words:^LANE$}:", "");
+        let line = format!("{:MARGIN$}:{words:^width$}:", "", width = self.lane);
         self.paint(Tone::Quiet, &line);
         self.out.push('\n');
     }
 
     fn rung(&mut self, record: &Record, passed: Duration, again: bool) {
         let Label { mut main, more, mut tone } = self.label(record, again);
-        let loss = loss(record);
+        let loss = loss(record, self.lane);
         if loss.is_some() || !record.icrc_ok {
             tone = Tone::Loss;
         }
@@ -184,7 +198,7 @@ impl Drawing<'_> {
             None => STUB.len() + 2 + STUB.len() + 1,
             Some(words) => STUB.len() + 2 + BROKEN.len() + "x ".len() + words.chars().count(),
         };
-        let room = LANE.saturating_sub(around);
+        let room = self.lane.saturating_sub(around);
         let mut below = Vec::new();
         for part in more {
             if main.chars().count() + 1 + part.chars().count() <= room && below.is_empty() {
@@ -193,7 +207,7 @@ impl Drawing<'_> {
                 below.push(part);
             }
         }
-        let lane = lane(record.direction, &cut(&main, room), loss.as_deref());
+        let lane = lane(record.direction, &cut(&main, room), loss.as_deref(), self.lane);
         let nanos = passed.as_nanos();
         let time = format!("{:>TIME$}  ", format!("{}.{}", nanos / 1000, nanos % 1000 / 100));
         self.paint(Tone::Quiet, &time);
@@ -223,7 +237,7 @@ impl Drawing<'_> {
 
     /// A line under a rung, at the sender's side.
     fn below(&mut self, direction: Direction, text: &str, tone: Tone) {
-        let room = LANE - 2 * (STUB.len() + 1);
+        let room = self.lane - 2 * (STUB.len() + 1);
         let text = cut(text, room);
         let line = match direction {
             Direction::Tx => format!("{:w$}{text:<room$}{:w$}", "", "", w = STUB.len() + 1),
@@ -356,21 +370,21 @@ fn acknowledged(aeth: AethFields) -> Vec<String> {
 /// The end of the fault layer's note on a packet that it dropped.
 pub(super) const DROPPED: &str = ": dropped";
 
-/// The text for a packet that was dropped.
-fn loss(record: &Record) -> Option<String> {
+/// The words for a packet that was taken away.
+fn loss(record: &Record, lane: usize) -> Option<String> {
     let Fate::Dropped { by } = &record.fate else { return None };
     let culprit = record.notes.iter().find_map(|note| note.strip_suffix(DROPPED)).unwrap_or(by);
-    Some(cut(&format!("dropped by {culprit}"), LANE / 2))
+    Some(cut(&format!("dropped by {culprit}"), lane / 2))
 }
 
 /// The arrow between the rails, its label at the sender's side.
-fn lane(direction: Direction, label: &str, loss: Option<&str>) -> String {
-    let tail = LANE.saturating_sub(STUB.len() + 3 + label.chars().count());
+fn lane(direction: Direction, label: &str, loss: Option<&str>, width: usize) -> String {
+    let tail = width.saturating_sub(STUB.len() + 3 + label.chars().count());
     match (direction, loss) {
         (Direction::Tx, None) => format!("{STUB} {label} {}>", "-".repeat(tail)),
         (Direction::Rx, None) => format!("<{} {label} {STUB}", "-".repeat(tail)),
-        (Direction::Tx, Some(words)) => format!("{:<LANE$}", format!("{STUB} {label} {BROKEN}x {words}")),
-        (Direction::Rx, Some(words)) => format!("{:>LANE$}", format!("{words} x{BROKEN} {label} {STUB}")),
+        (Direction::Tx, Some(words)) => format!("{:<width$}", format!("{STUB} {label} {BROKEN}x {words}")),
+        (Direction::Rx, Some(words)) => format!("{:>width$}", format!("{words} x{BROKEN} {label} {STUB}")),
     }
 }
 

@@ -111,6 +111,9 @@ fn no_line_is_too_wide() -> Result<()> {
     let style = Style { psn: PsnForm::Absolute, ..Style::default() };
     let text = ladder.render(&style);
     assert!(text.lines().all(|line| line.chars().count() <= Style::WIDTH), "{text}");
+    let narrow = ladder.render(&Style { lane: 0, icrc_values: false, ..style.clone() });
+    let widest = Style::NARROWEST + 27;
+    assert!(narrow.lines().all(|line| line.chars().count() <= widest), "{narrow}");
     const { assert!(Style::WIDTH <= 110) };
     assert!(ladder.missed() > 3);
     assert!(text.ends_with(&format!("({} more packets were not recorded)\n", ladder.missed())), "{text}");

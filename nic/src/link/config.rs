@@ -1,6 +1,6 @@
-//! What can be set about a link.
+//! The settings of a link.
 //!
-//! [`LinkConfig`] has the same words in three places. In a configuration file, as a table:
+//! [`LinkConfig`] has the same settings in three places. In a configuration file, as a table:
 //!
 //! ```toml
 //! [link]
@@ -9,9 +9,9 @@
 //! pfc = [3]
 //! ```
 //!
-//! On a command line, behind the model and a colon, either of which may be missing:
-//! `--link ethernet:rate=5Gb/s,buffer=1MB,pfc=3`. A piece without `=` continues the list before it, as in
-//! `pfc=3,4,rate=5Gb/s`. In Rust, as fields:
+//! On a command line, after the model and a colon, both of which are optional:
+//! `--link ethernet:rate=5Gb/s,buffer=1MB,pfc=3`. An item without `=` continues the list before it, as in
+//! `pfc=3,4,rate=5Gb/s`. [`cc::quantity`] lists the spellings of sizes, rates and times. In Rust, as fields:
 //!
 //! ```
 //! use rnic::cc::Rate;
@@ -37,16 +37,16 @@ use cc::vl;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
-use words::{Word, from_file, in_words};
+use words::{Word, as_text, from_file};
 
-/// What kind of link it is.
+/// The kind of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Model {
-    /// A port that drops what its buffer has no room for, or, for the priorities in `pfc`, stops its peers before.
+    /// A port that drops packets when its buffer is full. For the priorities in `pfc` it pauses its peers before.
     #[default]
     #[serde(rename = "ethernet")]
     Ethernet,
-    /// A port that takes only what it gave credit for, for each of its virtual lanes: InfiniBand's.
+    /// A port as on InfiniBand, which receives only what it has granted credits for on each virtual lane.
     #[serde(rename = "ib-credits")]
     IbCredits,
 }
@@ -71,18 +71,18 @@ impl std::fmt::Display for Model {
     }
 }
 
-/// The link of a port. Without any word it does nothing: packets come and go as fast as the host is.
+/// The link of a port. By default it emulates nothing: packets pass as fast as the host can process them.
 ///
-/// Sizes are bytes, as text with a unit or without (`262144`, `200 KB`, `256 KiB`). What is counted is what a packet takes
-/// on Ethernet: see [`wire_bytes`](super::wire_bytes).
+/// Sizes count bytes, and as text have a unit or none (`262144`, `200 KB`, `256 KiB`). A packet counts with its size on
+/// Ethernet: see [`wire_bytes`](super::wire_bytes).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkConfig {
-    /// What kind of link it is.
+    /// The kind of link.
     #[serde(deserialize_with = "from_file")]
     pub model: Model,
-    /// The rate of the port, as in `5 Gb/s`: what arrives has passed a switch port of that rate, with its queue. `None`
-    /// for a link as fast as the host, where nothing waits.
+    /// The rate of the port, such as `5 Gb/s`. Packets pass the queue of a switch port of that rate before they arrive.
+    /// `None` for a link as fast as the host, without a queue.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// Bytes of the queue in front of the port, of all priorities together; lossless priorities have their own
@@ -90,24 +90,24 @@ pub struct LinkConfig {
     /// packets are marked, 1 MB with congestion control, and two of the largest packets.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub buffer: Option<u64>,
-    /// How long a packet is on the cable to this port, as in `10 us`, beyond the time that it takes anyway.
-    #[serde(deserialize_with = "from_file", serialize_with = "in_words")]
+    /// The additional delay of packets to this port, such as `10 us`.
+    #[serde(deserialize_with = "from_file", serialize_with = "as_text")]
     pub delay: Duration,
-    /// How fast the receiver takes packets out of its socket: a slow one, as in `1 Gb/s`. They wait in the kernel's socket
-    /// buffer and, where that is full, are lost (`socket_rx_overrun`). `None` for as fast as it can.
+    /// The rate at which a slow receiver reads its socket, such as `1 Gb/s`. Packets wait in the kernel's socket buffer and
+    /// are lost when that is full (`socket_rx_overrun`). `None` for no limit.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub receiver_rate: Option<Rate>,
-    /// Up to this length of its queue, in bytes, no packet is marked as having met congestion. This, `kmax` and `pmax`
-    /// take the place of what the congestion control says; without either nothing is marked.
+    /// The length of the queue, in bytes, up to which no packet is marked as having met congestion. This, `kmax` and `pmax`
+    /// override the values of the congestion control; without either nothing is marked.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub kmin: Option<u64>,
-    /// Up to this length, in bytes, the probability of a mark grows linearly; above it every packet is marked.
+    /// The length, in bytes, up to which the probability of a mark grows linearly. Above it every packet is marked.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub kmax: Option<u64>,
     /// The probability of a mark at `kmax`, 0 to 1.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub pmax: Option<f64>,
-    /// The lossless priorities, 0 to 7: peers are told to pause before packets of these would be lost.
+    /// The lossless priorities, 0 to 7. Peers must pause before packets of these would be lost.
     #[serde(deserialize_with = "from_file")]
     pub pfc: Vec<u8>,
     /// Bytes from one peer in the queue, of one priority, above which it is told to pause. `None` for half of the buffer, but
@@ -115,8 +115,8 @@ pub struct LinkConfig {
     /// paused.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xoff: Option<u64>,
-    /// Bytes at which a peer that pauses may go on. `None` for a packet of the largest size less than `xoff`, as Linux'
-    /// mlx5 driver sets it.
+    /// The number of bytes at which a paused peer may resume. `None` for `xoff` minus one packet of the largest size, as in
+    /// Linux' mlx5 driver.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xon: Option<u64>,
     /// Bytes beyond `xoff`, for each peer, for what arrives before the pause takes effect.
@@ -130,27 +130,27 @@ pub struct LinkConfig {
     /// ([`cc::pfc::Span`], [`cc::train_bytes`]), and two windows that a peer may send at once.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub headroom: Option<u64>,
-    /// The length of the cable in metres, for `headroom` only. The default of 200 m is 1 us, the time that a packet is on
-    /// its way in a simulation.
+    /// The length of the cable in metres, for `headroom` only. The default of 200 m is 1 us, the transit time of a packet in
+    /// a simulation.
     #[serde(deserialize_with = "from_file")]
     pub cable_m: u32,
-    /// After how long a pause without a break, while packets wait, is a storm, in milliseconds: 100 to 5000.
+    /// The time in milliseconds after which an uninterrupted pause with packets waiting is a storm: 100 to 5000.
     #[serde(deserialize_with = "from_file")]
     pub detection_time: u32,
-    /// After how long without a pause the storm is over, in milliseconds: 100 to 60,000.
+    /// The time in milliseconds without a pause after which a storm is over: 100 to 60,000.
     #[serde(deserialize_with = "from_file")]
     pub restoration_time: u32,
-    /// What happens to packets in a storm: `drop`, `forward` or `alert`.
+    /// The treatment of packets in a storm: `drop`, `forward` or `alert`.
     #[serde(deserialize_with = "from_file")]
     pub action: Action,
-    /// How the port selects each priority, `strict` or `ets`, from priority 0 on; those that are not named are strict.
+    /// The selection of each priority, `strict` or `ets`, from priority 0 on. The default is `strict`.
     #[serde(deserialize_with = "from_file")]
     pub tsa: [Tsa; ets::CLASSES],
-    /// The share of each priority in percent, from priority 0 on; 0 for those that are strict or not named.
+    /// The share of each priority in percent, from priority 0 on. It is 0 for strict priorities.
     #[serde(deserialize_with = "from_file")]
     pub tc_bw: [u8; ets::CLASSES],
-    /// The virtual lane of each service level, from 0 on; those that are not named keep OpenSM's default. A service level
-    /// on RoCE is the upper three bits of the DSCP. 15 drops; others are counted modulo `vls`.
+    /// The virtual lane of each service level, from 0 on. Service levels that are not named keep OpenSM's default. On RoCE
+    /// the service level is the upper three bits of the DSCP. Lane 15 drops packets; other lanes are modulo `vls`.
     #[serde(deserialize_with = "from_file")]
     pub sl2vl: [u8; 16],
     /// The arbitration table of low priority. On a command line as OpenSM writes it: `0:64,1:32`.
@@ -159,16 +159,16 @@ pub struct LinkConfig {
     /// The arbitration table of high priority.
     #[serde(deserialize_with = "from_file")]
     pub vlarb_high: Vec<vl::Entry>,
-    /// What high priority may send before low priority gets its turn, in units of 4096 bytes; 255 for no limit.
+    /// The amount that high priority may send before low priority has its turn, in units of 4096 bytes; 255 for no limit.
     #[serde(deserialize_with = "from_file")]
     pub high_limit: u8,
-    /// Data lanes, 1 to 15.
+    /// The number of data lanes, 1 to 15.
     #[serde(deserialize_with = "from_file")]
     pub vls: u8,
-    /// After how many microseconds a port tells its credits again, if nothing changes. The default is our choice, and the most that
-    /// is possible: 100 ms, a quarter of the time for which a limit holds, because a slow reader with many peers has to read all that,
-    /// and because peers that wait for credit say so. InfiniBand, whose ports do not, has 262 us, which is what 65,536 symbols
-    /// take on its slowest link, 2.5 Gb/s with ten bits to a symbol.
+    /// The time in microseconds after which a port repeats its credits. The default of 100 ms is the maximum, a quarter of the
+    /// time for which a limit is valid: a slow reader with many peers has to read all of these, and peers that wait for
+    /// credits ask for them. InfiniBand ports do not ask; they repeat after 262 us, the time of 65,536 symbols of ten
+    /// bits on the slowest link of 2.5 Gb/s.
     #[serde(deserialize_with = "from_file")]
     pub fcp_period: u32,
 }
@@ -205,22 +205,22 @@ impl Default for LinkConfig {
     }
 }
 
-/// Writes `WORDS` and `set` from the names of the fields, so that they cannot differ.
+/// Derives `WORDS` and `set` from the names of the fields, so that they agree.
 macro_rules! words {
     ($($field:ident)*) => {
         impl LinkConfig {
-            /// The words: the names of the fields.
+            /// The names of the settings, which are those of the fields.
             pub const WORDS: &[&str] = &[$(stringify!($field),)*];
 
-            /// Sets what `word` names to `value`, as they stand on a command line.
+            /// Sets the setting `word` to `value`, both as on a command line.
             ///
             /// # Errors
-            /// The word is not one of [`Self::WORDS`], or the value is not of its kind. What is out of range, or does not
-            /// fit the others, [`check`](Self::check) says.
+            /// The setting does not exist, or the value is not of its kind. [`check`](Self::check) validates ranges and the
+            /// combination of settings.
             pub fn set(&mut self, word: &str, value: &str) -> Result<(), LinkConfigError> {
                 match word {
                     $(stringify!($field) => self.$field = read(word, value)?,)*
-                    _ => return Err(LinkConfigError::unknown(word)),
+                    _ => return Err(LinkConfigError::Unknown { word: word.to_owned(), known: Self::WORDS }),
                 }
                 Ok(())
             }
@@ -234,15 +234,20 @@ words! {
 }
 
 fn read<T: Word>(word: &str, value: &str) -> Result<T, LinkConfigError> {
-    T::parse(value.trim()).ok_or_else(|| LinkConfigError::malformed(word, value.trim(), &T::wanted()))
+    let value = value.trim();
+    T::parse(value).map_err(|why| LinkConfigError::Malformed {
+        word: word.to_owned(),
+        value: value.to_owned(),
+        why,
+    })
 }
 
 impl LinkConfig {
-    /// Sets what `text` says, as it stands on a command line: `ib-credits`, `ethernet:rate=5Gb/s,pfc=3`, or words alone,
-    /// `rate=5Gb/s`. What it does not name stays as it is.
+    /// Applies settings as on a command line: `ib-credits`, `ethernet:rate=5Gb/s,pfc=3`, or without a model,
+    /// `rate=5Gb/s`. Settings that are not named keep their values.
     ///
     /// # Errors
-    /// As [`set`](Self::set). Words before the one at fault are set.
+    /// As [`set`](Self::set). Settings before the one at fault are applied.
     pub fn apply(&mut self, text: &str) -> Result<(), LinkConfigError> {
         let (model, settings) = match text.split_once(':') {
             Some((model, settings)) if !model.contains('=') => (model.trim(), settings),
@@ -257,18 +262,26 @@ impl LinkConfig {
         let mut rest = settings.trim_matches([',', ' ']);
         while !rest.is_empty() {
             let Some((word, value)) = rest.split_once('=') else {
-                return Err(LinkConfigError::malformed(rest, "", "`word=value`"));
+                return Err(LinkConfigError::NoValue { word: rest.to_owned() });
             };
             // The value goes up to the comma before the next word.
             let end = match value.find('=') {
                 Some(next) => value[..next].rfind(',').unwrap_or(next),
                 None => value.len(),
             };
-            self.set(word.trim(), &value[..end])?;
+            self.set(word.trim(), &value[..end])
+                .map_err(|error| without_value(&value[..end]).unwrap_or(error))?;
             rest = value[end..].trim_matches([',', ' ']);
         }
         Ok(())
     }
+}
+
+/// The error for a value that ends in a setting's name, as in `rate=5Gb/s,pfc`: the name was to begin another setting.
+fn without_value(value: &str) -> Option<LinkConfigError> {
+    let (_, last) = value.rsplit_once(',')?;
+    let word = last.trim().to_owned();
+    LinkConfig::WORDS.contains(&word.as_str()).then_some(LinkConfigError::NoValue { word })
 }
 
 impl FromStr for LinkConfig {

@@ -89,9 +89,10 @@ impl FromStr for HostAddress {
     fn from_str(text: &str) -> Result<Self, EnvFault> {
         let wrong = |wanted: &str| EnvFault::malformed(text, wanted);
         if let Some((ip, interface)) = text.split_once('%') {
-            let ip: Ipv6Addr = ip.parse().map_err(|_| wrong("an IPv6 address before the interface"))?;
+            let ip: Ipv6Addr = ip.parse().map_err(|_| wrong("only IPv6 addresses take an interface"))?;
             let scope_id = interface.parse().ok().or_else(|| index_of(interface));
-            let scope_id = scope_id.ok_or_else(|| wrong("an interface of this host behind the `%`"))?;
+            let scope_id =
+                scope_id.ok_or_else(|| wrong("no interface of this host has the name behind the `%`"))?;
             return Ok(Self { ip: ip.into(), scope_id });
         }
         if let Ok(ip) = text.parse::<IpAddr>() {
@@ -100,7 +101,9 @@ impl FromStr for HostAddress {
         let all = interfaces().unwrap_or_default();
         match all.iter().find(|interface| interface.name == text) {
             Some(interface) => Self::of_interface(interface),
-            None => Err(wrong("an IPv4 or IPv6 address of this host, or the name of one of its interfaces,")),
+            None => {
+                Err(wrong("write an IPv4 or IPv6 address of this host, or the name of one of its interfaces"))
+            }
         }
     }
 }

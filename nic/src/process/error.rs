@@ -5,6 +5,7 @@ use crate::config::ConfigError;
 use crate::link::LinkConfigError;
 use crate::link::faults::ParseError;
 use cc::SettingError;
+use qp::ParseMtuError;
 use std::net::IpAddr;
 
 /// A variable whose value cannot be used.
@@ -22,16 +23,19 @@ pub struct EnvError {
 #[derive(Debug, thiserror::Error)]
 pub enum EnvFault {
     /// It is not UTF-8.
-    #[error("it is not UTF-8")]
+    #[error("the value is not UTF-8")]
     NotUtf8,
     /// It is not valid for the variable.
-    #[error("it cannot be `{value}`: {wanted} is wanted")]
+    #[error("invalid value `{value}`: {why}")]
     Malformed {
         /// The value, or the part of it that is at fault.
         value: String,
-        /// What would be valid.
-        wanted: String,
+        /// What to write instead.
+        why: String,
     },
+    /// It is not one of the path MTUs.
+    #[error(transparent)]
+    Mtu(ParseMtuError),
     /// A name that stands for no address.
     #[error(
         "`{name}` is neither an IP address, nor an interface of this host, nor a known host name: {reason}"
@@ -58,7 +62,7 @@ pub enum EnvFault {
     },
     /// There are more devices than addresses.
     #[error(
-        "{devices} devices need as many addresses, and RNIC_ADDR or the configuration file has {addresses}"
+        "{devices} devices need {devices} addresses, but RNIC_ADDR or the configuration file has {addresses}"
     )]
     Addresses {
         /// The number of devices.
@@ -69,13 +73,13 @@ pub enum EnvFault {
     /// The configuration file cannot be used.
     #[error(transparent)]
     File(Box<ConfigError>),
-    /// The link is not valid, or contradicts the other settings.
+    /// The link cannot exist, or does not fit the rest.
     #[error(transparent)]
     Link(Box<LinkConfigError>),
-    /// The congestion control is not valid.
+    /// The congestion control cannot exist.
     #[error(transparent)]
     Cc(Box<SettingError>),
-    /// A fault rule is not valid.
+    /// A fault rule cannot be parsed.
     #[error("in `{rule}`: {error}")]
     Rule {
         /// The rule.
@@ -86,8 +90,8 @@ pub enum EnvFault {
 }
 
 impl EnvFault {
-    pub(super) fn malformed(value: &str, wanted: impl Into<String>) -> Self {
-        Self::Malformed { value: value.to_owned(), wanted: wanted.into() }
+    pub(super) fn malformed(value: &str, why: impl Into<String>) -> Self {
+        Self::Malformed { value: value.to_owned(), why: why.into() }
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn read(text: &str) -> Result<Vec<String>, EnvFault> {
 
 fn wrong(name: &str) -> EnvFault {
     let wanted = format!(
-        "a name of up to {LONGEST} letters, digits, `_`, `-` and `.`, in which `{NUMBER}` stands for the number of the device,"
+        "write up to {LONGEST} letters, digits, `_`, `-` and `.`; `{NUMBER}` stands for the number of the device"
     );
     EnvFault::malformed(name, wanted)
 }
@@ -46,7 +46,7 @@ pub(super) fn of_devices(names: &[String], count: usize) -> Result<Vec<String>, 
     let twice = own.iter().enumerate().any(|(at, name)| own[..at].contains(name));
     if own.len() != count || twice {
         let wanted =
-            format!("a different name for each of the {count} devices, or one with `{NUMBER}` for all,");
+            format!("write a different name for each of the {count} devices, or one with `{NUMBER}` for all");
         return Err(EnvFault::malformed(&names.join(","), wanted));
     }
     Ok(own)

@@ -177,14 +177,12 @@ impl Settings {
             Variable::Addr => self.addresses = addresses(text, str::parse)?,
             Variable::Devices => {
                 let count = text.parse().ok().filter(|count| (1..=MAX_DEVICES).contains(count));
-                let wanted = || wrong(format!("a number from 1 to {MAX_DEVICES}"));
+                let wanted = || wrong(format!("write a number from 1 to {MAX_DEVICES}"));
                 self.devices = Some(count.ok_or_else(wanted)?);
             }
             Variable::DeviceName => self.device_names = names::read(text)?,
             Variable::Mtu => {
-                let mtu = text.parse().ok().and_then(Mtu::from_bytes);
-                let wanted = || wrong("256, 512, 1024, 2048 or 4096".to_owned());
-                self.mtu = Some(mtu.ok_or_else(wanted)?);
+                self.mtu = Some(text.parse().map_err(EnvFault::Mtu)?);
             }
             Variable::Link => {
                 let link = DeviceConfig::default().link.apply(text);
@@ -197,26 +195,27 @@ impl Settings {
             }
             Variable::Fault => self.faults = rules(text)?,
             Variable::Seed => {
-                let wanted = || wrong("a whole number below 2^64".to_owned());
+                let wanted = || wrong("write a whole number below 2^64".to_owned());
                 self.seed = Some(text.parse().map_err(|_| wanted())?);
             }
             Variable::GidTable => {
                 let layout = GidLayout::ALL.iter().find(|layout| layout.name() == text);
-                let wanted = || wrong("`any`, `compact`, `mlx5` or `rxe`".to_owned());
+                let names: Vec<_> = GidLayout::ALL.iter().map(|layout| layout.name()).collect();
+                let wanted = || wrong(cc::unknown(text, &names));
                 self.gid_table = Some(*layout.ok_or_else(wanted)?);
             }
             Variable::Explain => {
                 self.explain = Some(match text {
                     "1" => true,
                     "0" => false,
-                    _ => return Err(wrong("1 or 0".to_owned())),
+                    _ => return Err(wrong("write 1 or 0".to_owned())),
                 });
             }
             Variable::Gso => {
                 let on = match text {
                     "0" | "off" => false,
                     "1" | "on" => true,
-                    _ => return Err(wrong("`1` or `on`, or `0` or `off`,".to_owned())),
+                    _ => return Err(wrong("write `1` or `on`, `0` or `off`".to_owned())),
                 };
                 self.gso = Some(on);
             }
@@ -276,8 +275,7 @@ impl Settings {
         all.filter(|(_, value)| !value.is_empty()).collect()
     }
 
-    /// The configuration of a process with these settings. Reads the configuration file, and checks that the settings fit
-    /// together.
+    /// The configuration of a process with these settings. Reads the configuration file, and validates the combination.
     ///
     /// # Errors
     /// Names the variable that is at fault.
@@ -293,7 +291,7 @@ impl Settings {
             return Err(EnvError { variable: Variable::Devices, fault });
         }
         if count > MAX_DEVICES {
-            let wanted = format!("at most {MAX_DEVICES} addresses, or RNIC_DEVICES for fewer devices,");
+            let wanted = format!("list at most {MAX_DEVICES}, or set RNIC_DEVICES to fewer");
             let fault = EnvFault::malformed(&format!("{count} addresses"), wanted);
             return Err(EnvError { variable: Variable::Addr, fault });
         }

@@ -140,14 +140,17 @@ fn addresses_go_to_devices_in_turn() {
 fn errors_name_the_variable_and_what_is_allowed() {
     for (variable, value, says) in [
         (Variable::Config, "/nowhere/at.toml", "/nowhere/at.toml"),
-        (Variable::Addr, "127.0.0.1,host", "`host`: an IPv4 or IPv6 address"),
+        (Variable::Addr, "127.0.0.1,host", "`host`: write an IPv4 or IPv6 address"),
         (Variable::Gso, "yes", "`0` or `off`"),
         (Variable::Addr, "127.0.0.1%lo", "IPv6"),
         (Variable::Addr, "fe80::1%no-such-0", "interface"),
         (Variable::Devices, "0", "1 to 16"),
         (Variable::Devices, "17", "1 to 16"),
-        (Variable::Mtu, "1500", "256, 512, 1024, 2048 or 4096"),
+        (Variable::Mtu, "1500", "invalid MTU 1500; choose 256, 512, 1024, 2048 or 4096"),
         (Variable::Link, "ethernet:speed=1", "rate"),
+        (Variable::Link, "ethernet:bufer=1", "unknown setting `bufer`; did you mean `buffer`?"),
+        (Variable::Cc, "dqcn", "did you mean `dcqcn`?"),
+        (Variable::Cc, "dcqcn:rpg_ai_rat=1", "unknown setting `rpg_ai_rat`; did you mean `rpg_ai_rate`?"),
         (Variable::Link, "pfc=3", "`rate`"),
         (Variable::Link, "rate=1Mb/s,buffer=1", "buffer"),
         (Variable::Cc, "bbr", "dcqcn"),
@@ -155,7 +158,8 @@ fn errors_name_the_variable_and_what_is_allowed() {
         (Variable::Fault, "tx nak drop; tx data dorp", "drop"),
         (Variable::Seed, "-1", "2^64"),
         (Variable::Seed, "18446744073709551616", "2^64"),
-        (Variable::GidTable, "mlx4", "`any`, `compact`, `mlx5` or `rxe`"),
+        (Variable::GidTable, "mlx4", "did you mean `mlx5`?"),
+        (Variable::GidTable, "irdma", "`compact`, `mlx5` or `rxe`"),
     ] {
         let with_rate = [(variable, value), (Variable::Link, "rate=1Gb/s")];
         let error = process(&with_rate).expect_err(value);
@@ -168,7 +172,7 @@ fn errors_name_the_variable_and_what_is_allowed() {
     let mut settings = Settings::default();
     settings.set(Variable::RunDir, &odd).expect("paths are bytes");
     let error = settings.set(Variable::Addr, &odd).expect_err("no text");
-    assert_eq!(error.to_string(), "RNIC_ADDR: it is not UTF-8");
+    assert_eq!(error.to_string(), "RNIC_ADDR: the value is not UTF-8");
 }
 
 #[test]

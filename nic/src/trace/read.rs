@@ -29,10 +29,10 @@ pub enum TraceError {
         source: io::Error,
     },
     /// The file is empty.
-    #[error("the file is empty: not even the header of a trace is there")]
+    #[error("the file is empty")]
     Empty,
     /// The first line is not the header.
-    #[error("line 1 is not the header of a trace, {{\"rnic_trace\":{VERSION},...}}: {why}")]
+    #[error("not a trace of `rnic perf --trace`: line 1 is not the header of one ({why})")]
     NotATrace {
         /// What the parser says.
         why: String,

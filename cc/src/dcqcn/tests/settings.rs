@@ -80,7 +80,7 @@ fn every_word_can_be_set_and_no_other() {
         panic!("no such word")
     };
     assert_eq!(word, "rpg_ai");
-    assert!(known.contains("rpg_ai_rate"));
+    assert!(known.contains(&"rpg_ai_rate"));
     assert!("rpg_ai=1".parse::<Options>().is_err() && "rpg_ai_rate".parse::<Options>().is_err());
     let unknown: Options = toml::from_str("rpg_ai = 1").expect("any words");
     assert!(matches!(unknown.settings(AT), Err(SettingError::Unknown { .. })));
@@ -119,6 +119,6 @@ fn ranges_are_checked_at_their_bounds() {
     assert!(stuck.settings(AT).is_err(), "a rate that never recovers");
     assert_eq!(
         check("rpg_gd", "9").expect_err("out of range").to_string(),
-        "`rpg_gd` cannot be 9: it must be 10 to 20"
+        "invalid value 9 for `rpg_gd`: the range is 10 to 20"
     );
 }

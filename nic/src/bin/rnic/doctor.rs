@@ -1,16 +1,17 @@
-//! `rnic doctor`: is this host fit for RoCEv2?
+//! `rnic doctor`: checks whether RoCEv2 works on this host.
 
 use clap::Parser;
 use rnic::doctor::{Finding, Severity, examine};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Examine this host: what stands in the way of RoCEv2, and what to do about it.
+/// Check this host for problems with RoCEv2 and suggest remedies.
 ///
-/// Changes nothing and needs no privileges, though root sees more. Ends with 1 if something has to be remedied before anything works.
+/// Changes nothing and needs no privileges, but root sees more.
 #[derive(Parser, Debug)]
+#[command(after_help = "Exit code: 0 if rnic works on this host, 1 if a problem must be solved first.")]
 pub(crate) struct Args {
-    /// Print the findings as JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -19,7 +20,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let findings = examine();
     match write_report(&mut io::stdout().lock(), &findings, args.json) {
-        // Who reads no further has seen enough.
+        // A reader that closed the pipe has seen enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
         _ => Ok(exit_code(&findings)),
     }
@@ -61,10 +62,10 @@ mod tests {
     #[test]
     fn each_finding_is_a_line_and_its_remedy_another() {
         let findings =
-            [finding(Severity::Ok, "fine", None), finding(Severity::Problem, "broken", Some("mend it"))];
+            [finding(Severity::Ok, "fine", None), finding(Severity::Problem, "broken", Some("repair it"))];
         let mut out = Vec::new();
         write_report(&mut out, &findings, false).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "ok    fine\nFAIL  broken\n      -> mend it\n");
+        assert_eq!(String::from_utf8(out).unwrap(), "ok    fine\nFAIL  broken\n      -> repair it\n");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod decode;
 mod demo;
 mod doctor;
-mod duration;
+mod number;
 mod perf;
 #[cfg(feature = "plot")]
 mod plot;
@@ -16,7 +16,9 @@ use clap::{Parser, Subcommand};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// A RoCEv2 NIC in software.
+/// A RoCEv2 NIC in software, over UDP sockets.
+///
+/// Start with `rnic demo`, or run a verbs program with `rnic run -- PROGRAM`.
 #[derive(Debug, Parser)]
 #[command(name = "rnic", version, about)]
 struct Cli {
@@ -28,20 +30,20 @@ struct Cli {
 enum Command {
     /// Show the RoCEv2 packets of a capture file and check their ICRC.
     Decode(decode::Args),
-    /// See two NICs do everything they can, in a few seconds.
+    /// Show two NICs performing every operation, in a few seconds.
     Demo(demo::Args),
-    /// Print what `rnic run` sets in the environment, for a shell: `eval "$(rnic env)"`.
+    /// Print the environment of `rnic run` for a shell: `eval "$(rnic env)"`.
     Env(run::EnvArgs),
-    /// Say what on this host would get in the way, and what to do about it.
+    /// Check this host for problems and suggest remedies.
     Doctor(doctor::Args),
     /// Measure bandwidth and latency between two rnic devices.
     Perf(perf::Args),
-    /// Draw what `rnic perf --trace` recorded.
+    /// Draw the traces of `rnic perf --trace` as SVG or PNG.
     #[cfg(feature = "plot")]
     Plot(plot::Args),
-    /// Run a program that was written for verbs on devices of rnic.
+    /// Run a program that uses libibverbs on devices of rnic.
     Run(run::RunArgs),
-    /// List what devices this host has: links, GIDs, attributes, counters.
+    /// List devices, links, GIDs, attributes and counters of this host.
     Show(show::Args),
     /// Keep the devices of running programs as files, as the kernel has them in /sys.
     Sysfs(sysfs::Args),
@@ -64,11 +66,11 @@ impl Command {
     }
 }
 
-/// Exit code for "the command could not do its work", as clap has it for wrong command lines: 1 is left to commands
-/// that did their work and found something.
+/// The exit code of a command that failed, and of clap for a wrong command line. 1 means that the command worked and found
+/// a problem.
 const FAILED: u8 = 2;
 
-/// Warnings go to stderr: what the kernel refused, once each. RNIC_LOG sets another level, as in `RNIC_LOG=debug`.
+/// Logs warnings to standard error. The variable RNIC_LOG sets another level, such as `debug`.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("RNIC_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
@@ -81,4 +83,48 @@ fn main() -> ExitCode {
         eprintln!("rnic: {error}");
         ExitCode::from(FAILED)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Calls `each` with every subcommand and its full name.
+    fn commands(command: &clap::Command, name: &str, each: &mut dyn FnMut(&str, &clap::Command)) {
+        each(name, command);
+        for sub in command.get_subcommands() {
+            commands(sub, &format!("{name} {}", sub.get_name()), each);
+        }
+    }
+
+    #[test]
+    fn every_help_fits_a_terminal_of_80_columns() {
+        let mut seen = 0;
+        commands(&Cli::command(), "rnic", &mut |name, command| {
+            let mut command = command.clone().term_width(80);
+            for help in [command.render_help(), command.render_long_help()] {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= 80, "{name} --help: {line}");
+                }
+            }
+            seen += 1;
+        });
+        assert!(seen > 10, "{seen}");
+    }
+
+    #[test]
+    fn every_option_is_described() {
+        commands(&Cli::command(), "rnic", &mut |name, command| {
+            assert!(command.get_about().is_some(), "{name}");
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                assert!(arg.get_help().is_some(), "{name} {}", arg.get_id());
+            }
+        });
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
 }

@@ -1,7 +1,7 @@
-//! `rnic run` and `rnic env`: programs that were written for verbs, as they are, on devices of rnic.
+//! `rnic run` and `rnic env`: unmodified verbs programs on devices of rnic.
 //!
-//! The dynamic loader does the work: it is told to take the drop-in libraries for those of rdma-core. What the devices are
-//! goes along in the environment ([`rnic::process`]), and so to the program's children.
+//! The environment makes the dynamic loader use the drop-in libraries instead of those of rdma-core. It also configures the
+//! devices ([`rnic::process`]), for the program and its children.
 
 use rnic::process::{EnvError, Settings, Variable, default_run_dir};
 use std::error::Error;
@@ -12,23 +12,24 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Exit codes as env(1) has them, so that they are not taken for the program's: rnic failed, the program cannot be run, there
-/// is none.
+/// Exit codes as in env(1), unlikely to be the program's: rnic failed, the program cannot be executed, it was not found.
 const FAILED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// What rdma-core's library is called; the drop-in library stands in for it.
+/// The library of rdma-core that the drop-in library replaces.
 const VERBS: &str = "libibverbs.so.1";
 
-/// What leads programs to the devices in the file system.
+/// The library that redirects programs to the files of the devices.
 const SHIM: &str = "librnic_shim.so";
 
-/// Run a program that was written for verbs on devices of rnic.
+/// Run a program that uses libibverbs on devices of rnic. The program needs no changes.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The exit status is the program's; 125 if it could not be set up, 126 if it cannot be run, 127 if \
-                        it was not found. What is not said here comes from the environment, as `rnic env` prints it."
+    after_help = "Options that are not given are taken from the environment; `rnic env` prints the variables.\n\n\
+                        Examples:\n  rnic run -- ibv_devinfo\n  rnic run --link ethernet:rate=5Gb/s -- ib_write_bw\n\n\
+                        Exit code: that of the program; 125 if rnic failed, 126 if the program cannot be executed, 127 \
+                        if it was not found."
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -38,14 +39,14 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Print what `rnic run` sets in the environment, for a shell: `eval "$(rnic env)"`.
+/// Print the environment of `rnic run` for a shell: `eval "$(rnic env)"`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EnvArgs {
     #[command(flatten)]
     devices: Devices,
 }
 
-/// What the devices of the program are.
+/// The devices of the program.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Devices")]
 struct Devices {
@@ -54,36 +55,36 @@ struct Devices {
     /// [default: the first free ones of 127.0.0.1, 127.0.0.2, ...]
     #[arg(long, value_name = "ADDRESS,...")]
     addr: Option<OsString>,
-    /// How many devices, rnic0, rnic1 and so on. [default: one, or one for each address]
+    /// Create this number of devices: rnic0, rnic1 and so on. [default: 1, or one for each address]
     #[arg(long, value_name = "NUMBER")]
     devices: Option<OsString>,
-    /// What the devices are called: a name for each with commas between, or one with `%d` for the number of the device,
-    /// such as `mlx5_%d`. [default: rnic%d]
+    /// Name the devices: a list with commas between, or a pattern with `%d` for the number of the device, such as `mlx5_%d`.
+    /// [default: rnic%d]
     #[arg(long, value_name = "NAME,...")]
     device_name: Option<OsString>,
-    /// The largest path MTU. [default: what the interface carries]
+    /// Limit the path MTU: 256, 512, 1024, 2048 or 4096. [default: the largest that the interface supports]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<OsString>,
-    /// The link: the port that each device behaves like, such as `ethernet:rate=5Gb/s,buffer=1MB` or `ib-credits`.
+    /// Emulate a link, such as `ethernet:rate=5Gb/s,buffer=1MB` or `ib-credits`.
     #[arg(long, value_name = "LINK")]
     link: Option<OsString>,
-    /// Congestion control, such as `dcqcn:preset=laptop`.
+    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely].
     #[arg(long, value_name = "CC")]
     cc: Option<OsString>,
-    /// A configuration file (TOML); the other options come before it.
+    /// Read a configuration file (TOML). Other options override its settings.
     #[arg(long, value_name = "FILE")]
     config: Option<OsString>,
-    /// A fault rule, such as `tx data psn=#3 drop`. Repeat for several.
+    /// Inject a fault, such as `tx data psn=#3 drop`. Repeat for several.
     #[arg(long, value_name = "RULE")]
     fault: Vec<OsString>,
-    /// What the randomness of the fault rules follows from.
+    /// Seed the randomness of fault rules.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<OsString>,
-    /// A pcapng file for all packets. `%p` in its name becomes the process ID, `%d` the device.
+    /// Write all packets to a pcapng file. `%p` in its name becomes the process ID, `%d` the device.
     #[arg(long, value_name = "FILE")]
     capture: Option<OsString>,
-    /// How GID tables are laid out: `any` (the address at indices 0 to 3), `compact` (at 0 alone), `mlx5` (at 3) or `rxe`
-    /// (at 1). [default: any]
+    /// Lay out GID tables as `any` (the address at indices 0 to 3), `compact` (at 0 only), `mlx5` (at 3) or `rxe` (at 1).
+    /// [default: any]
     #[arg(long, value_name = "LAYOUT")]
     gid_table: Option<OsString>,
     /// Print a line on standard error for each call that fails and for the first failure of each queue pair: it says why.
@@ -96,7 +97,8 @@ struct Devices {
 }
 
 impl Devices {
-    /// What the environment and, before it, the options say. Paths are made such that the program can change its folder.
+    /// The settings of the environment, overridden by the options. Paths become absolute, because the program may change its
+    /// directory.
     fn settings(&self) -> Result<Settings, Box<dyn Error>> {
         let mut settings = Settings::from_env()?;
         for (variable, value) in self.given() {
@@ -106,7 +108,7 @@ impl Devices {
             };
             set.map_err(|error| self.named(&error))?;
         }
-        // Something that is wrong is better told now, by us.
+        // Report errors before the program starts.
         settings.process().map_err(|error| self.named(&error))?;
         settings.run_dir.get_or_insert_with(default_run_dir);
         for path in [&mut settings.config, &mut settings.capture, &mut settings.run_dir].into_iter().flatten()
@@ -116,7 +118,7 @@ impl Devices {
         Ok(settings)
     }
 
-    /// The options that are given, as the variables that they stand for.
+    /// The given options, as the variables that they set.
     fn given(&self) -> Vec<(Variable, OsString)> {
         let faults = (!self.fault.is_empty()).then(|| self.fault.join(OsStr::new("\n")));
         let all = [
@@ -137,7 +139,7 @@ impl Devices {
         all.into_iter().filter_map(|(variable, value)| Some((variable, value?))).collect()
     }
 
-    /// An error under the name of the option that it is of, if the value came from one.
+    /// An error with the name of the option if the value came from one, and of the variable otherwise.
     fn named(&self, error: &EnvError) -> String {
         if self.given().iter().any(|(variable, _)| *variable == error.variable) {
             format!("{}: {}", option(error.variable), error.fault)
@@ -147,7 +149,7 @@ impl Devices {
     }
 }
 
-/// The option that a variable can be set by.
+/// The option that sets a variable.
 fn option(variable: Variable) -> &'static str {
     match variable {
         Variable::Config => "--config",
@@ -167,14 +169,14 @@ fn option(variable: Variable) -> &'static str {
     }
 }
 
-/// What is set in the environment of the program: names and values.
+/// The environment of the program: names and values.
 fn environment(devices: &Devices) -> Result<Vec<(&'static str, OsString)>, Box<dyn Error>> {
     let settings = devices.settings()?;
     let folder = library_folder(&std::env::current_exe()?)?;
     let before = |name: &str, own: OsString, separators: &[u8]| {
         let mut value = own.clone();
         if let Some(old) = std::env::var_os(name).filter(|old| !old.is_empty()) {
-            // Run by a program that was run this way, there is nothing to add.
+            // Nested in another `rnic run`, there is nothing to add.
             let mut parts = old.as_bytes().split(|byte| separators.contains(byte));
             if old == own
                 || parts.any(|part| part == folder.as_os_str().as_bytes())
@@ -208,12 +210,12 @@ fn starts_with(list: &OsStr, beginning: &OsStr) -> bool {
 /// The folder of the drop-in libraries: `dropin` beside this program, as cargo builds it, or `../lib/rnic`, as it is
 /// installed.
 fn library_folder(program: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    // A link to the program is not beside the libraries.
+    // A symbolic link to the program is elsewhere.
     let program = program.canonicalize()?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     let installed = beside.parent().unwrap_or(Path::new("/")).join("lib/rnic");
     let folders = [beside.join("dropin"), installed];
-    // A link whose file was not built leads nowhere, and counts as none.
+    // A dangling link counts as missing.
     let missing = |folder: &&PathBuf| [VERBS, SHIM].into_iter().find(|name| !folder.join(name).exists());
     let Some(folder) = folders.iter().find(|folder| missing(folder).is_none()) else {
         let name = folders.iter().find(|folder| folder.is_dir()).and_then(|folder| missing(&folder));
@@ -240,12 +242,12 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    // The command line parser wants one.
+    // The command line parser requires one.
     let Some((program, arguments)) = args.command.split_first() else { return ExitCode::from(FAILED) };
     let error = Command::new(program).args(arguments).envs(environment).exec();
     let program = program.display();
     if error.kind() == ErrorKind::NotFound {
-        eprintln!("rnic: there is no program {program}");
+        eprintln!("rnic: {program}: program not found");
         ExitCode::from(NOT_FOUND)
     } else {
         eprintln!("rnic: {program} cannot be run: {error}");

@@ -1,28 +1,44 @@
-//! Options that say how a device is set up: the same for every command that opens one.
+//! Options that configure a device. `rnic perf server` and `rnic perf client` share them.
 
+use crate::number::whole;
 use rnic::cc::Algorithm;
+use rnic::link::faults::FaultRule;
 use rnic::{DeviceConfig, Mtu};
 use std::error::Error;
 use std::path::PathBuf;
 
-/// A configuration file, and the link and congestion control of the command line, which come before those of the file.
+/// A configuration file, and options that override what it says.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Device")]
 pub(crate) struct Setup {
-    /// A configuration file (TOML): mtu, faults and so on, and tables [link] and [cc].
+    /// Read a configuration file (TOML). Options override its settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The link: the port that the device behaves like, such as `ethernet:rate=5Gb/s,buffer=1MB,pfc=3` or `ib-credits`.
-    /// What it does not name stays as the file has it.
+    /// Emulate a link, such as `ethernet:rate=5Gb/s,buffer=1MB,pfc=3` or `ib-credits`. Settings that are not named keep
+    /// the value from the file.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
-    /// Congestion control, such as `dcqcn:preset=laptop`; instead of the file's.
+    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely].
     #[arg(long, value_name = "CC")]
     cc: Option<Algorithm>,
+    /// Inject a fault, such as `tx data psn=#3 drop`. Repeat for several. Replaces the rules of the file.
+    #[arg(long, value_name = "RULE", value_parser = fault_rule)]
+    fault: Vec<String>,
+    /// Seed the randomness of fault rules. [default: the file's seed, or 0]
+    #[arg(long, value_name = "NUMBER", value_parser = whole::<u64>)]
+    seed: Option<u64>,
+    /// Write all packets of this device to a pcapng file.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+}
+
+/// A rule as it was written, if it can be parsed.
+fn fault_rule(text: &str) -> Result<String, rnic::link::faults::ParseError> {
+    text.parse::<FaultRule>().map(|_| text.to_owned())
 }
 
 impl Setup {
-    /// What the file and the command line say.
+    /// The device configuration: the file, overridden by the options.
     pub(crate) fn device(&self) -> Result<DeviceConfig, Box<dyn Error>> {
         let mut config = match &self.config {
             Some(path) => DeviceConfig::load(path)?,
@@ -34,6 +50,11 @@ impl Setup {
         if let Some(cc) = &self.cc {
             config.cc = cc.clone();
         }
+        if !self.fault.is_empty() {
+            config.faults.clone_from(&self.fault);
+        }
+        config.fault_seed = self.seed.unwrap_or(config.fault_seed);
+        config.capture = self.capture.clone().or(config.capture);
         let mtu = config.mtu.unwrap_or(Mtu::B4096);
         config.link.at(&config.cc, mtu).map_err(|error| format!("--link, --cc or --config: {error}"))?;
         Ok(config)
@@ -60,19 +81,31 @@ mod tests {
     }
 
     #[test]
-    fn without_options_a_device_is_as_it_always_is() {
+    fn without_options_a_device_has_the_default_configuration() {
         let config = device(&[]).expect("in order");
         assert_eq!(format!("{config:?}"), format!("{:?}", DeviceConfig::default()));
     }
 
     #[test]
-    fn the_command_line_comes_before_the_file() {
+    fn the_command_line_overrides_the_file() {
         let path = std::env::temp_dir().join(format!("rnic-setup-{}.toml", std::process::id()));
-        let text =
-            "fault_seed = 7\n[link]\nrate = \"5 Gb/s\"\nbuffer = \"1 MB\"\n[cc]\nalgorithm = \"dctcp\"\n";
+        let text = "faults = [\"rx nak drop\"]\nfault_seed = 7\n[link]\nrate = \"5 Gb/s\"\nbuffer = \"1 MB\"\n[cc]\nalgorithm = \"dctcp\"\n";
         std::fs::write(&path, text).expect("a file");
         let file = path.to_str().expect("a path in UTF-8");
-        let config = device(&["--config", file, "--link", "rate=2Gb/s", "--cc", "dcqcn:preset=laptop"]);
+        let config = device(&[
+            "--config",
+            file,
+            "--link",
+            "rate=2Gb/s",
+            "--cc",
+            "dcqcn:preset=laptop",
+            "--fault",
+            "tx ack drop",
+            "--seed",
+            "9",
+            "--capture",
+            "x.pcapng",
+        ]);
         let alone = device(&["--config", file]);
         std::fs::remove_file(&path).expect("the file");
         let config = config.expect("in order");
@@ -81,19 +114,25 @@ mod tests {
             buffer: Some(1_000_000),
             ..LinkConfig::default()
         };
-        assert_eq!((config.link, config.fault_seed), (link(2), 7));
+        assert_eq!((config.link, config.fault_seed), (link(2), 9));
+        assert_eq!(
+            (config.faults, config.capture),
+            (vec!["tx ack drop".to_owned()], Some("x.pcapng".into()))
+        );
         assert_eq!(config.cc, Algorithm::Dcqcn(Options::new(Preset::Laptop)));
         let alone = alone.expect("in order");
-        assert_eq!(alone.link, link(5));
+        assert_eq!((alone.link, alone.fault_seed), (link(5), 7));
+        assert_eq!(alone.faults, ["rx nak drop"]);
         assert!(matches!(alone.cc, Algorithm::Dctcp(_)));
     }
 
     #[test]
-    fn errors_say_which_option_they_are_of() {
+    fn errors_name_the_option() {
         for (args, says) in [
             (["--link", "ethernet:speed=1"], "--link"),
             (["--link", "pfc=3"], "`rate`"),
             (["--cc", "bbr"], "--cc"),
+            (["--fault", "tx data dorp"], "did you mean 'drop'?"),
             (["--config", "/nowhere/at.toml"], "/nowhere/at.toml"),
         ] {
             let error = device(&args).expect_err("not in order");

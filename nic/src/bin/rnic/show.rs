@@ -1,7 +1,7 @@
 //! `rnic show`: the devices of this host, in the manner of iproute2's `rdma`.
 //!
-//! A device lives in the program that opens it, so what is shown is what a program that opened one now would get:
-//! this command opens each for a moment and looks.
+//! A device exists in the program that opens it. This command opens each possible device for a moment and shows its
+//! properties.
 
 mod counters;
 mod qp;
@@ -22,13 +22,13 @@ use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-/// List the devices of this host: one for each address on which UDP port 4791 can be served.
+/// List the devices that this host can have: one for each IP address.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A device lives in the program that opens it. Shown is what a program would get that opened it \
-                        now; `port_state busy` means that another program has the address. A device has the name \
-                        that it has under `rnic run` with the same options, or the same environment. An address \
-                        of this host that would be no device then is listed by itself: `rnic run --addr` takes it."
+    after_help = "A device exists in the program that opens it. This command shows the devices that a program could \
+                        open now, under the names that `rnic run` with the same options would give them. `port_state \
+                        busy` means that another program uses the address. Other addresses of this host are listed by \
+                        themselves: choose one with `rnic run --addr`."
 )]
 pub(crate) struct Args {
     /// What to show.
@@ -37,12 +37,12 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
-    /// With --json: indented.
+    /// Indent the JSON.
     #[arg(short, long)]
     pretty: bool,
     #[command(flatten)]
     devices: Devices,
-    /// With counters: those that are zero, too. JSON always has them.
+    /// Include counters that are zero (always included in JSON).
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
@@ -90,11 +90,11 @@ enum Object {
     Gid,
     /// P_Key tables.
     Pkey,
-    /// What devices can do.
+    /// The limits and capabilities of devices.
     Attr,
-    /// What running programs have counted so far, and those that ended in the last hour.
+    /// The counters of running programs, and of those that ended within the last hour.
     Counters,
-    /// The names of all counters, with what they count.
+    /// The names of all counters, with their meanings.
     CounterNames,
     /// The queue pairs of running programs: type, state, peer, PSNs, what is outstanding, and why they failed.
     Qp,
@@ -102,7 +102,7 @@ enum Object {
     VendorErrors,
 }
 
-/// A line: what it is of, as words and as JSON has it, and its keys and values in order.
+/// A device or another object: its head as text, its keys in JSON, and its properties in order.
 struct Row {
     head: String,
     keys: Vec<(&'static str, Value)>,
@@ -131,11 +131,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         text.push(b'\n');
     } else if args.object != Object::Counters {
         for row in &rows {
-            writeln!(text, "{}", row.line())?;
+            let lines = if args.object == Object::Attr { row.block() } else { row.line() };
+            writeln!(text, "{lines}")?;
         }
     }
     match io::stdout().write_all(&text) {
-        // Who reads no further has seen enough.
+        // A reader that closed the pipe has seen enough.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::SUCCESS),
     }
@@ -143,15 +144,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 
 impl Row {
     fn line(&self) -> String {
-        let mut line = self.head.clone();
+        let pairs = self.pairs.iter().map(|(key, value)| format!(" {key} {}", plain(value)));
+        format!("{}{}", self.head, pairs.collect::<String>())
+    }
+
+    /// The head and a line for each property, with long lists continued on further lines.
+    fn block(&self) -> String {
+        /// Columns of a property's name, and of the text that follows.
+        const NAME: usize = 26;
+        const TEXT: usize = 80 - 4 - NAME - 1;
+        let mut block = self.head.clone();
         for (key, value) in &self.pairs {
-            let value = match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            line.push_str(&format!(" {key} {value}"));
+            let text = plain(value);
+            let (mut name, mut line) = (*key, String::new());
+            for item in text.split_inclusive(',') {
+                if !line.is_empty() && line.len() + item.len() > TEXT {
+                    block.push_str(&format!("\n    {name:<NAME$} {line}"));
+                    name = "";
+                    line.clear();
+                }
+                line.push_str(item);
+            }
+            block.push_str(&format!("\n    {name:<NAME$} {line}"));
         }
-        line
+        block
     }
 
     fn json(&self) -> Value {
@@ -164,6 +180,14 @@ impl Row {
     }
 }
 
+/// A value without the quotes of JSON.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// An address that a device can have.
 struct Candidate {
     /// What the device is called under `rnic run`; `None` if it would be none there.
@@ -172,7 +196,7 @@ struct Candidate {
     netdev: String,
     up: bool,
     mtu: u32,
-    /// The device, if it can be opened now, or why it cannot.
+    /// The device, or why it cannot be opened now.
     device: Result<Device, String>,
     holder: Option<PortHolder>,
 }
@@ -181,7 +205,7 @@ impl Candidate {
     fn new(address: IpAddr, interface: &Interface, holders: &[PortHolder]) -> Self {
         let scope_id = match address {
             IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-                // An interface that has just gone has no address to open.
+                // The interface may just have disappeared.
                 nix::net::if_::if_nametoindex(interface.name.as_str()).unwrap_or(0)
             }
             _ => 0,
@@ -198,7 +222,7 @@ impl Candidate {
         }
     }
 
-    /// `free`, `busy` if somebody else has it, or `unusable`.
+    /// `free`, `busy` if another program uses the address, or `unusable`.
     fn port_state(&self) -> &'static str {
         match (&self.device, &self.holder) {
             (Ok(_), _) => "free",
@@ -207,7 +231,7 @@ impl Candidate {
         }
     }
 
-    /// Whether packets could flow: for us, or for who has it.
+    /// Whether packets can flow, for this program or the one that uses the address.
     fn active(&self) -> bool {
         match &self.device {
             Ok(device) => device.port_attr().active,
@@ -221,12 +245,11 @@ impl Candidate {
     }
 }
 
-/// The addresses of this host, those of loopback first: of 127.0.0.0/8 those in use and the first free one.
+/// The addresses of this host, loopback first. Of 127.0.0.0/8, those in use and the first free one.
 fn candidates(process: &ProcessConfig) -> Result<Vec<Candidate>, Box<dyn Error>> {
-    // Who cannot be told who holds what can still be told what is free.
+    // Free addresses can be listed even if the holders of others are unknown.
     let holders = port_holders().unwrap_or_default();
-    let mut all =
-        interfaces().map_err(|error| format!("the kernel does not list its interfaces: {error}"))?;
+    let mut all = interfaces().map_err(|error| format!("cannot list the network interfaces: {error}"))?;
     all.sort_by_key(|interface| !interface.loopback);
     let mut found = Vec::new();
     for interface in &all {
@@ -278,7 +301,7 @@ fn devices(object: Object, process: &ProcessConfig) -> Result<Vec<Row>, Box<dyn 
     Ok(all.iter().enumerate().filter_map(|(index, candidate)| row(object, index, candidate)).collect())
 }
 
-/// The line of one device; `None` for attributes and keys of one that cannot be opened.
+/// The row of a device; `None` for attributes and P_Keys of a device that cannot be opened.
 fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
     let name = candidate.name.clone().unwrap_or_else(|| candidate.address.to_string());
     let gid = Gid::from(candidate.address);
@@ -302,7 +325,7 @@ fn row(object: Object, index: usize, candidate: &Candidate) -> Option<Row> {
             format!("gid {name}/1")
         }
         Object::Pkey => {
-            // Of a device as it is opened here: programs may give theirs other tables.
+            // The default table; programs can configure another.
             let keys = candidate.device.as_ref().ok()?.pkeys();
             let keys: Vec<_> = keys.iter().map(|key| format!("{:#06x}", key.0)).collect();
             pairs.push(("pkeys", json!(keys.join(","))));
@@ -350,7 +373,7 @@ fn port(candidate: &Candidate) -> Vec<(&'static str, Value)> {
     pairs
 }
 
-/// What a device can do, under the verbs' names.
+/// The attributes of a device, by the names of the verbs.
 fn attributes(device: &Device) -> Vec<(&'static str, Value)> {
     let DeviceAttr {
         max_qp,
@@ -408,7 +431,7 @@ fn attributes(device: &Device) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The names of all counters, with what they count.
+/// The names of all counters, with their meanings.
 fn counter_names() -> Vec<Row> {
     let row = |(name, meaning): (&str, &str)| Row {
         head: format!("counter {name:<26} {meaning}"),

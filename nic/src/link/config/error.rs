@@ -1,38 +1,51 @@
-//! What can be wrong with the words of a link.
+//! What can be wrong with the settings of a link.
 
-use super::LinkConfig;
-use cc::SettingError;
+use cc::{SettingError, known_settings};
 
-/// A link that cannot be.
+/// A link that cannot exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkConfigError {
-    /// There is no such word.
-    #[error("there is no setting `{word}` of a link; the settings are {known}")]
+    /// The setting does not exist.
+    #[error("unknown setting `{word}`; {}", known_settings(word, known))]
     Unknown {
-        /// The word.
+        /// The name as given.
         word: String,
-        /// The words that exist.
-        known: String,
+        /// The settings that exist.
+        known: &'static [&'static str],
     },
-    /// The value is not of the kind that the word takes.
-    #[error("`{word}` cannot be `{value}`: {wanted} is wanted")]
+    /// A setting has a name only.
+    #[error("`{word}` has no value; write `{word}=VALUE`")]
+    NoValue {
+        /// The setting.
+        word: String,
+    },
+    /// The value is not of the kind that the setting takes.
+    #[error("invalid value `{value}` for `{word}`: {why}")]
     Malformed {
-        /// The word.
+        /// The setting.
         word: String,
         /// The value.
         value: String,
-        /// What would do.
-        wanted: String,
+        /// What to write instead.
+        why: String,
     },
-    /// The value is out of range, or does not fit the other words.
-    #[error("`{word}` cannot be {value}: {wanted}")]
+    /// The value is out of range, or does not fit the other settings.
+    #[error("invalid value {value} for `{word}`: {why}")]
     Unfit {
-        /// The word.
+        /// The setting.
         word: String,
         /// The value.
         value: String,
-        /// What is wanted.
-        wanted: String,
+        /// The range, or the setting that it contradicts.
+        why: String,
+    },
+    /// A setting that others require is not set.
+    #[error("`{word}` is missing: {why}")]
+    Missing {
+        /// The setting.
+        word: String,
+        /// Why it is required.
+        why: String,
     },
     /// A setting of the congestion control cannot be used.
     #[error("congestion control: {0}")]
@@ -40,24 +53,24 @@ pub enum LinkConfigError {
 }
 
 impl LinkConfigError {
-    pub(super) fn unknown(word: &str) -> Self {
-        Self::Unknown { word: word.to_owned(), known: LinkConfig::WORDS.join(", ") }
+    pub(super) fn unfit(word: &str, value: impl ToString, why: impl Into<String>) -> Self {
+        Self::Unfit { word: word.to_owned(), value: value.to_string(), why: why.into() }
     }
 
-    pub(super) fn malformed(word: &str, value: &str, wanted: &str) -> Self {
-        Self::Malformed { word: word.to_owned(), value: value.to_owned(), wanted: wanted.to_owned() }
-    }
-
-    pub(super) fn unfit(word: &str, value: impl ToString, wanted: impl Into<String>) -> Self {
-        Self::Unfit { word: word.to_owned(), value: value.to_string(), wanted: wanted.into() }
-    }
-
-    /// The word that is at fault.
+    /// The setting that is at fault.
     #[must_use]
     pub fn word(&self) -> &str {
         match self {
-            Self::Unknown { word, .. } | Self::Malformed { word, .. } | Self::Unfit { word, .. } => word,
-            Self::Cc(SettingError::Unknown { word, .. } | SettingError::Malformed { word, .. }) => word,
+            Self::Unknown { word, .. }
+            | Self::NoValue { word }
+            | Self::Malformed { word, .. }
+            | Self::Unfit { word, .. }
+            | Self::Missing { word, .. } => word,
+            Self::Cc(
+                SettingError::Unknown { word, .. }
+                | SettingError::NoValue { word }
+                | SettingError::Malformed { word, .. },
+            ) => word,
             Self::Cc(SettingError::OutOfRange { word, .. }) => word,
         }
     }

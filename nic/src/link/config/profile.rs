@@ -115,22 +115,22 @@ impl LinkConfig {
     /// Checks that every value is within its range and that they fit together.
     ///
     /// # Errors
-    /// Names the word, its value and what is wanted.
+    /// Names the setting, its value and the range.
     pub fn check(&self) -> Result<(), LinkConfigError> {
         for (word, rate) in [("rate", self.rate), ("receiver_rate", self.receiver_rate)] {
             if rate == Some(Rate::default()) {
-                return Err(LinkConfigError::unfit(word, Rate::default(), "more than nothing is wanted"));
+                return Err(LinkConfigError::unfit(word, Rate::default(), "it must be above 0"));
             }
         }
         if self.delay > LONGEST_DELAY {
-            return Err(LinkConfigError::unfit("delay", Time(self.delay), "at most 1 s is possible"));
+            return Err(LinkConfigError::unfit("delay", Time(self.delay), "the maximum is 1 s"));
         }
         for (word, size) in
             [("buffer", self.buffer), ("xoff", self.xoff), ("headroom", self.headroom), ("kmax", self.kmax)]
         {
             if let Some(size) = size.filter(|size| *size > LARGEST_BUFFER) {
-                let wanted = format!("at most {LARGEST_BUFFER} bytes are possible");
-                return Err(LinkConfigError::unfit(word, size, wanted));
+                let why = format!("the maximum is {LARGEST_BUFFER} bytes");
+                return Err(LinkConfigError::unfit(word, size, why));
             }
         }
         self.check_marking()?;
@@ -142,11 +142,11 @@ impl LinkConfig {
 
     fn check_marking(&self) -> Result<(), LinkConfigError> {
         if let Some(pmax) = self.pmax.filter(|p| !(0.0..=1.0).contains(p)) {
-            return Err(LinkConfigError::unfit("pmax", pmax, "0 to 1 is wanted"));
+            return Err(LinkConfigError::unfit("pmax", pmax, "the range is 0 to 1"));
         }
         match (self.kmin, self.kmax) {
             (Some(kmin), Some(kmax)) if kmin > kmax => {
-                Err(LinkConfigError::unfit("kmin", kmin, format!("at most kmax, {kmax}, is wanted")))
+                Err(LinkConfigError::unfit("kmin", kmin, format!("it must not exceed `kmax`, {kmax}")))
             }
             _ => Ok(()),
         }
@@ -154,28 +154,26 @@ impl LinkConfig {
 
     fn check_pfc(&self) -> Result<(), LinkConfigError> {
         if let Some(wrong) = self.pfc.iter().find(|p| usize::from(**p) >= PRIORITIES) {
-            return Err(LinkConfigError::unfit("pfc", wrong, "priorities are 0 to 7"));
+            return Err(LinkConfigError::unfit("pfc", wrong, "priorities range from 0 to 7"));
         }
         if !self.pfc.is_empty() && self.model == Model::IbCredits {
-            let wanted = "priorities are paused on `ethernet`; with `ib-credits` nothing is lost anyway";
-            return Err(LinkConfigError::unfit("pfc", list(&self.pfc), wanted));
+            let why = "only `ethernet` pauses priorities; `ib-credits` is lossless without";
+            return Err(LinkConfigError::unfit("pfc", list(&self.pfc), why));
         }
         for (word, size) in [("xoff", self.xoff), ("xon", self.xon), ("headroom", self.headroom)] {
             if let Some(size) = size.filter(|_| self.pfc.is_empty()) {
-                let wanted = "it is for lossless priorities, which `pfc` has to name";
-                return Err(LinkConfigError::unfit(word, size, wanted));
+                let why = "it applies to lossless priorities; name them with `pfc`";
+                return Err(LinkConfigError::unfit(word, size, why));
             }
         }
         if let (Some(xon), Some(xoff)) = (self.xon, self.xoff)
             && xon > xoff
         {
-            return Err(LinkConfigError::unfit("xon", xon, format!("at most xoff, {xoff}, is wanted")));
+            return Err(LinkConfigError::unfit("xon", xon, format!("it must not exceed `xoff`, {xoff}")));
         }
         let watchdog = self.watchdog();
         watchdog.check().map_err(|error| match error {
-            cc::SettingError::OutOfRange { word, value, wanted } => {
-                LinkConfigError::unfit(word, value, format!("{wanted} is wanted"))
-            }
+            cc::SettingError::OutOfRange { word, value, why } => LinkConfigError::unfit(word, value, why),
             other => LinkConfigError::Cc(other),
         })
     }
@@ -197,8 +195,8 @@ impl LinkConfig {
         ];
         match given.into_iter().find_map(|(word, value)| Some((word, value?))) {
             Some((word, value)) => {
-                let wanted = "without `rate` the port has no queue: a rate such as `5 Gb/s` is wanted, too";
-                Err(LinkConfigError::unfit(word, value, wanted))
+                let why = "a port without `rate` has no queue; set a rate too, such as `5 Gb/s`";
+                Err(LinkConfigError::unfit(word, value, why))
             }
             None => Ok(()),
         }
@@ -209,12 +207,12 @@ impl LinkConfig {
         let (ets, vl) = (self.ets(), self.vl());
         let is_ethernet = self.model == Model::Ethernet;
         if !is_ethernet && ets != ets::Config::default() {
-            let wanted = "traffic classes are those of `ethernet`; `ib-credits` has virtual lanes";
-            return Err(LinkConfigError::unfit("tsa", list(&self.tsa), wanted));
+            let why = "only `ethernet` has traffic classes; `ib-credits` has virtual lanes";
+            return Err(LinkConfigError::unfit("tsa", list(&self.tsa), why));
         }
         if is_ethernet && (self.vls != 1 || vl != vl::Config::default()) {
-            let wanted = "virtual lanes, and how they share a port, are those of `ib-credits`";
-            return Err(LinkConfigError::unfit("vls", self.vls, wanted));
+            let why = "only `ib-credits` has virtual lanes";
+            return Err(LinkConfigError::unfit("vls", self.vls, why));
         }
         ets::Scheduler::new(&ets, 1)
             .map_err(|error| LinkConfigError::unfit("tc_bw", list(&self.tc_bw), error.to_string()))?;
@@ -253,8 +251,9 @@ impl LinkConfig {
             (None, None) => 0,
         };
         if self.rate.is_some() && buffer < u64::from(largest_packet) {
-            let wanted = format!("a packet of path MTU {} takes {largest_packet} bytes", mtu.bytes());
-            return Err(LinkConfigError::unfit("buffer", buffer, wanted));
+            let why =
+                format!("it is less than one packet: {largest_packet} bytes at path MTU {}", mtu.bytes());
+            return Err(LinkConfigError::unfit("buffer", buffer, why));
         }
         Ok(LinkProfile {
             model: self.model,
@@ -278,9 +277,10 @@ impl LinkConfig {
         let Some(_) = self.rate else { return Ok(None) };
         let base = policy.red();
         let of = |word: &str, own: Option<u64>, base: Option<u64>| {
-            let wanted =
-                "`kmin`, `kmax` and `pmax` are wanted together where no congestion control says the others";
-            own.or(base).ok_or_else(|| LinkConfigError::unfit(word, "missing", wanted))
+            own.or(base).ok_or_else(|| LinkConfigError::Missing {
+                word: word.to_owned(),
+                why: "without congestion control, marking requires `kmin`, `kmax` and `pmax`".to_owned(),
+            })
         };
         if base.is_none() && self.kmin.is_none() && self.kmax.is_none() && self.pmax.is_none() {
             return Ok(None);
@@ -291,7 +291,7 @@ impl LinkConfig {
             return of("pmax", None, None).map(|_| None);
         };
         if kmin > kmax {
-            return Err(LinkConfigError::unfit("kmin", kmin, format!("at most kmax, {kmax}, is wanted")));
+            return Err(LinkConfigError::unfit("kmin", kmin, format!("it must not exceed `kmax`, {kmax}")));
         }
         Ok(Some(Red { kmin, kmax, pmax }))
     }
@@ -306,7 +306,7 @@ impl LinkConfig {
         let xoff = self.xoff.unwrap_or((buffer / 2).min(PEER_WINDOW / 2));
         let xon = self.xon.unwrap_or(xoff.saturating_sub(u64::from(largest_packet)));
         if xon > xoff {
-            return Err(LinkConfigError::unfit("xon", xon, format!("at most xoff, {xoff}, is wanted")));
+            return Err(LinkConfigError::unfit("xon", xon, format!("it must not exceed `xoff`, {xoff}")));
         }
         let headroom = self.headroom.unwrap_or_else(|| self.headroom(largest_packet, mtu));
         let lossless = Thresholds { xoff, xon, headroom };
@@ -372,7 +372,7 @@ fn between(word: &str, value: u32, least: u32, most: u32) -> Result<(), LinkConf
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(LinkConfigError::unfit(word, value, format!("{least} to {most} is wanted")))
+    Err(LinkConfigError::unfit(word, value, format!("the range is {least} to {most}")))
 }
 
 /// A list as it stands on a command line.

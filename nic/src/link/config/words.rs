@@ -1,9 +1,10 @@
-//! Values as words: one way to read them, from a file and from a command line.
+//! The values of settings, read from a file or a command line.
 
 use super::Model;
 use cc::Rate;
 use cc::ets::Tsa;
 use cc::pfc::Action;
+use cc::quantity::{QuantityError, parse_duration, parse_size};
 use cc::vl::{self, Entry};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
@@ -13,20 +14,20 @@ use std::time::Duration;
 /// A kind of value.
 pub(super) trait Word: Sized {
     /// Reads a value as it stands on a command line.
-    fn parse(text: &str) -> Option<Self>;
-
-    /// What would do, for errors.
-    fn wanted() -> String;
+    ///
+    /// # Errors
+    /// Says what to write instead.
+    fn parse(text: &str) -> Result<Self, String>;
 }
 
-/// A value as a file has it. Written out, it is what a command line has.
+/// A value in a file. Its text is the form on a command line.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum InFile {
     Whole(u64),
     Number(f64),
     Text(String),
-    // Before entries, which could be lists as well.
+    // Before entries, which can be read as lists as well.
     List(Vec<Self>),
     Entry(Entry),
 }
@@ -50,34 +51,22 @@ impl fmt::Display for InFile {
 
 /// Reads a value from a file.
 pub(super) fn from_file<'de, D: Deserializer<'de>, T: Word>(deserializer: D) -> Result<T, D::Error> {
-    let wrong = |value: &str| D::Error::custom(format_args!("{} is wanted, not {value}", T::wanted()));
-    let value = InFile::deserialize(deserializer).map_err(|_| wrong("this"))?.to_string();
-    T::parse(value.trim()).ok_or_else(|| wrong(&format!("`{value}`")))
+    let value = InFile::deserialize(deserializer)
+        .map_err(|_| D::Error::custom("write text, a number or a list"))?
+        .to_string();
+    T::parse(value.trim()).map_err(|why| D::Error::custom(format_args!("invalid value `{value}`: {why}")))
 }
 
-/// Writes a time as it is read.
-pub(super) fn in_words<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a time in the form in which it is read.
+pub(super) fn as_text<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&Time(*time))
 }
 
-/// A time as it is read: a whole number of the longest unit that fits.
+/// A time as text: a whole number of the longest possible unit.
 pub(super) struct Time(pub(super) Duration);
 
 /// Units of time in nanoseconds, longest first.
 const TIMES: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
-
-/// Units of sizes in bytes, decimal and binary.
-const SIZES: [(&str, u64); 9] = [
-    ("B", 1),
-    ("KB", 1_000),
-    ("kB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("", 1),
-];
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,79 +77,42 @@ impl fmt::Display for Time {
     }
 }
 
-/// Reads a number with one of `units`, to the nearest whole number of the smallest.
-fn measure(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
-    let number = number.trim_end();
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(*size);
-    }
-    let value = number.parse::<f64>().ok()? * *size as f64;
-    (0.0..u64::MAX as f64).contains(&value).then(|| value.round() as u64)
-}
-
 impl<T: Word> Word for Option<T> {
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Result<Self, String> {
         T::parse(text).map(Some)
-    }
-
-    fn wanted() -> String {
-        T::wanted()
     }
 }
 
 /// A size in bytes.
 impl Word for u64 {
-    fn parse(text: &str) -> Option<Self> {
-        measure(text, &SIZES)
-    }
-
-    fn wanted() -> String {
-        "a number of bytes, such as `262144`, `200 KB` or `1 MiB`,".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_size(text).map_err(|error| error.to_string())
     }
 }
 
 impl Word for Duration {
-    fn parse(text: &str) -> Option<Self> {
-        measure(text, &TIMES).map(Self::from_nanos)
-    }
-
-    fn wanted() -> String {
-        "a time with its unit, such as `10 us` or `1.5 ms`,".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_duration(text).map_err(|error| error.to_string())
     }
 }
 
 impl Word for Rate {
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-
-    fn wanted() -> String {
-        "a rate with its unit, such as `5 Gb/s` or `500 Mb/s`,".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: QuantityError| error.to_string())
     }
 }
 
 impl Word for f64 {
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-
-    fn wanted() -> String {
-        "a number".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "write a number".to_owned())
     }
 }
 
 macro_rules! whole_numbers {
     ($($type:ty)*) => {$(
         impl Word for $type {
-            fn parse(text: &str) -> Option<Self> {
-                text.parse().ok()
-            }
-
-            fn wanted() -> String {
-                format!("a whole number up to {}", Self::MAX)
+            fn parse(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("write a whole number up to {}", Self::MAX))
             }
         }
     )*};
@@ -171,13 +123,10 @@ whole_numbers!(u8 u32);
 macro_rules! named {
     ($($type:ty)*) => {$(
         impl Word for $type {
-            fn parse(text: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|v| v.name() == text)
-            }
-
-            fn wanted() -> String {
-                let names: Vec<_> = Self::ALL.iter().map(|v| format!("`{v}`")).collect();
-                names.join(" or ")
+            fn parse(text: &str) -> Result<Self, String> {
+                let names: Vec<_> = Self::ALL.iter().map(|v| v.name()).collect();
+                let found = Self::ALL.iter().copied().find(|v| v.name() == text);
+                found.ok_or_else(|| cc::unknown(text, &names))
             }
         }
     )*};
@@ -190,69 +139,51 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Reads what a list names into the first places of `row`.
-fn fill<T: Word, const N: usize>(text: &str, mut row: [T; N]) -> Option<[T; N]> {
+/// Reads the items of a list into the first places of `row`. `what` names them in errors.
+fn fill<T: Word, const N: usize>(text: &str, mut row: [T; N], what: &str) -> Result<[T; N], String> {
     let mut places = row.iter_mut();
     for item in items(text) {
-        *places.next()? = T::parse(item)?;
+        let place = places.next().ok_or_else(|| format!("list up to {N} {what}"))?;
+        *place = T::parse(item)?;
     }
-    Some(row)
+    Ok(row)
 }
 
 /// Priorities.
 impl Word for Vec<u8> {
-    fn parse(text: &str) -> Option<Self> {
-        items(text).map(u8::parse).collect()
-    }
-
-    fn wanted() -> String {
-        "a list of priorities, such as `3,4`,".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        let all: Result<_, _> = items(text).map(u8::parse).collect();
+        all.map_err(|_| "list priorities from 0 to 7, such as `3,4`".to_owned())
     }
 }
 
 impl Word for [Tsa; 8] {
-    fn parse(text: &str) -> Option<Self> {
-        fill(text, [Tsa::Strict; 8])
-    }
-
-    fn wanted() -> String {
-        "a list of up to eight of `strict` and `ets`".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        fill(text, [Tsa::Strict; 8], "of `strict` and `ets`")
     }
 }
 
 /// Shares.
 impl Word for [u8; 8] {
-    fn parse(text: &str) -> Option<Self> {
-        fill(text, [0; 8])
-    }
-
-    fn wanted() -> String {
-        "a list of up to eight shares in percent, such as `60,40`,".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        fill(text, [0; 8], "shares in percent, such as `60,40`")
     }
 }
 
 /// Virtual lanes of service levels.
 impl Word for [u8; 16] {
-    fn parse(text: &str) -> Option<Self> {
-        fill(text, vl::Config::default().sl2vl)
-    }
-
-    fn wanted() -> String {
-        "a list of up to 16 virtual lanes".to_owned()
+    fn parse(text: &str) -> Result<Self, String> {
+        fill(text, vl::Config::default().sl2vl, "virtual lanes, such as `0,1,1`")
     }
 }
 
 impl Word for Vec<Entry> {
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Result<Self, String> {
         let entry = |item: &str| {
             let (vl, weight) = item.split_once(':')?;
-            Some(Entry { vl: u8::parse(vl.trim())?, weight: u8::parse(weight.trim())? })
+            Some(Entry { vl: u8::parse(vl.trim()).ok()?, weight: u8::parse(weight.trim()).ok()? })
         };
-        items(text).map(entry).collect()
-    }
-
-    fn wanted() -> String {
-        "a list of virtual lanes and their weights, such as `0:64,1:32`, or in a file `{ vl = 0, weight = 64 }`,"
-            .to_owned()
+        let list: Option<_> = items(text).map(entry).collect();
+        list.ok_or_else(|| "list virtual lanes with their weights, such as `0:64,1:32`".to_owned())
     }
 }

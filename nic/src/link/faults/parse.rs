@@ -2,8 +2,9 @@
 
 use super::rule::{Action, Budget, Corruption, FaultRule, Match, RuleError, Where};
 use super::words::{
-    CLASSES, CORRUPTIONS, ECNS, KEYWORDS, OPCODES, RARE_OPCODES, UNITS, is_name, lookup, opcode_pattern,
+    CLASSES, CORRUPTIONS, ECNS, KEYWORDS, OPCODES, RARE_OPCODES, is_name, lookup, opcode_pattern,
 };
+use cc::quantity::parse_duration;
 use qp::{Psn, Qpn};
 use std::fmt;
 use std::net::IpAddr;
@@ -143,14 +144,14 @@ impl<'t> Parser<'t> {
                 return Err(self.no_such_word(word));
             }
         }
-        let missing = "an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)";
+        let missing = "add an action: drop, dup, delay, reorder, corrupt, mark ce or pause=";
         rule.action = action.ok_or_else(|| self.error(None, missing))?;
         Ok(rule)
     }
 
     fn only_one<T>(&self, word: Word<'t>, before: Option<T>, what: &str) -> Result<(), ParseError> {
         match before {
-            Some(_) => Err(self.error(Some(word), format!("a rule has one {what} only"))),
+            Some(_) => Err(self.error(Some(word), format!("a rule has only one {what}"))),
             None => Ok(()),
         }
     }
@@ -158,7 +159,11 @@ impl<'t> Parser<'t> {
     fn no_such_word(&self, word: Word<'t>) -> ParseError {
         let tables = CLASSES.iter().map(|(w, _)| *w).chain(OPCODES.iter().map(|(w, _)| *w));
         let candidates = KEYWORDS.into_iter().chain(tables).chain(RARE_OPCODES.iter().map(|(w, _)| *w));
-        self.unknown(word, "not a match, an action, a budget or a window", candidates)
+        let error = self.unknown(word, "unknown word", candidates);
+        if error.suggestion.is_some() {
+            return error;
+        }
+        self.error(Some(word), "unknown word; a rule reads like 'tx data psn=#3 drop once'")
     }
 
     /// `name:`
@@ -234,7 +239,11 @@ impl<'t> Parser<'t> {
             "ecn=" => match lookup(&ECNS, value) {
                 Some(ecn) => Match::Ecn(ecn),
                 None => {
-                    return Err(self.unknown(value, "ce, ect0, ect1 or not", ECNS.iter().map(|(w, _)| *w)));
+                    return Err(self.unknown(
+                        value,
+                        "choose ce, ect0, ect1 or not",
+                        ECNS.iter().map(|(w, _)| *w),
+                    ));
                 }
             },
             _ => return Ok(None),
@@ -250,12 +259,12 @@ impl<'t> Parser<'t> {
                 Action::Delay { by, jitter }
             }
             "reorder" => {
-                let word = self.expect("how many packets shall overtake")?;
+                let word = self.expect("the number of packets that overtake")?;
                 Action::Reorder(self.number(word, u64::from(u32::MAX))? as u32)
             }
             "corrupt" => {
-                let what = "icrc, payload, header or bit=N";
-                let word = self.expect(what)?;
+                let what = "choose icrc, payload, header or bit=N";
+                let word = self.expect("icrc, payload, header or bit=N")?;
                 Action::Corrupt(match word.strip_prefix("bit=") {
                     Some(n) => Corruption::Bit(self.number(n, u64::from(u32::MAX))? as u32),
                     None => lookup(&CORRUPTIONS, word)
@@ -265,7 +274,7 @@ impl<'t> Parser<'t> {
             "mark" => {
                 let word = self.expect("'ce'")?;
                 if word != "ce" {
-                    return Err(self.unknown(word, "packets can be marked 'ce'", std::iter::once("ce")));
+                    return Err(self.unknown(word, "the only mark is 'ce'", std::iter::once("ce")));
                 }
                 Action::MarkCe
             }
@@ -325,7 +334,7 @@ impl<'t> Parser<'t> {
             if self.accept("times") {
                 return Ok(Some(Budget::Times(n)));
             }
-            return Err(self.error(Some(word), "a number here is a budget: 'N times'"));
+            return Err(self.error(Some(word), "write 'N times' for a number of times"));
         }
         Ok(None)
     }
@@ -342,7 +351,7 @@ impl<'t> Parser<'t> {
         };
         match parsed {
             Ok(n) if n <= max => Ok(n),
-            Ok(_) => Err(self.error(Some(word), format!("{max} at most"))),
+            Ok(_) => Err(self.error(Some(word), format!("the maximum is {max}"))),
             Err(_) => Err(self.error(Some(word), "expected a number")),
         }
     }
@@ -355,54 +364,12 @@ impl<'t> Parser<'t> {
     /// A decimal number with a unit, exact to the nanosecond.
     fn duration(&self, word: Word<'t>) -> Result<Duration, ParseError> {
         let problem = "expected a time such as 80us, 1.5ms or 2s";
-        duration_nanos(word).map(Duration::from_nanos).ok_or_else(|| self.error(Some(word), problem))
+        parse_duration(word).map_err(|_| self.error(Some(word), problem))
     }
 }
 
-fn duration_nanos(word: &str) -> Option<u64> {
-    let digits = word.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(word.len());
-    let (number, unit) = word.split_at(digits);
-    let unit = UNITS.into_iter().find(|(name, _)| *name == unit)?.1;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let mut nanos = whole.parse::<u64>().ok()?.checked_mul(unit)?;
-    let mut place = unit;
-    for digit in fraction.chars() {
-        place /= 10;
-        nanos = nanos.checked_add(u64::from(digit.to_digit(10)?) * place)?;
-    }
-    Some(nanos)
-}
-
-/// The candidate that takes the fewest changes of a letter, unless they are more than half of the word.
+/// The candidate that is most like the word, or like its key if it has one.
 fn nearest(word: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let key_end = word.find(['=', '>', '<']).map_or(word.len(), |at| at + 1);
-    let word = word.get(..key_end).unwrap_or(word);
-    candidates
-        .map(|candidate| (edit_distance(word, candidate), candidate))
-        .min()
-        .filter(|(distance, _)| *distance * 2 <= word.chars().count())
-        .map(|(_, candidate)| candidate)
-}
-
-/// How many letters to insert, delete, replace or swap with their neighbour turn one word into the other (the optimal
-/// string alignment distance).
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    // Distances between the first letters of `a`, one less, and one less again, and all beginnings of `b`.
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    let mut above = row.clone();
-    let mut before = None;
-    for (i, x) in a.chars().enumerate() {
-        let two_above = std::mem::replace(&mut above, row.clone());
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = above[j] + usize::from(x != *y);
-            row[j + 1] = replaced.min(row[j] + 1).min(above[j + 1] + 1);
-            if j > 0 && before == Some(*y) && b[j - 1] == x {
-                row[j + 1] = row[j + 1].min(two_above[j - 1] + 1);
-            }
-        }
-        before = Some(x);
-    }
-    row[b.len()]
+    cc::nearest(word.get(..key_end).unwrap_or(word), candidates)
 }

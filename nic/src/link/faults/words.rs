@@ -107,8 +107,7 @@ pub(super) fn is_name(name: &str) -> bool {
 }
 
 /// Units of time in nanoseconds, longest first.
-pub(super) const UNITS: [(&str, u64); 4] =
-    [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
 /// A time in the grammar: a whole number of the longest unit that fits.
 pub(super) struct Time(pub(super) Duration);

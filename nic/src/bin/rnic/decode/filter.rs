@@ -1,8 +1,8 @@
 //! Which packets of a capture to show.
 
-use crate::duration::parse_duration;
 use rnic::Psn;
 use rnic::capture::{Content, DecodedPacket};
+use rnic::cc::quantity::parse_seconds;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -23,10 +23,10 @@ pub(super) struct Filter {
     #[arg(long, value_name = "FIRST-LAST")]
     psn: Option<PsnRange>,
     /// Only packets from this time on, counted from the first packet, such as 1.5 (seconds) or 20ms.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     from: Option<Duration>,
     /// Only packets up to this time, counted likewise.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     to: Option<Duration>,
 }
 

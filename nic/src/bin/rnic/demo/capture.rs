@@ -1,4 +1,4 @@
-//! The capture that the demo leaves behind.
+//! The capture file of the demo.
 
 use super::client::Client;
 use super::{Failure, Outcome, expect, program};
@@ -6,12 +6,12 @@ use rnic::capture::Decoder;
 use std::fs::File;
 use std::path::Path;
 
-/// Ends the capture, reads it back and says how to open it.
+/// Ends the capture, reads it back and shows how to open it.
 pub(super) fn finish(client: &mut Client<'_>, path: &Path) -> Outcome {
     client.page.section(
         "5. The capture",
-        "All packets so far, both ways, as the client's port saw them: also those that were lost, with a comment on \
-         what happened to them.",
+        "All packets so far in both directions, as the client's port saw them. Dropped packets are included, with a comment \
+         that names the rule.",
     );
     client.stop_drawing();
     client.device.stop_captures();
@@ -31,7 +31,7 @@ pub(super) fn finish(client: &mut Client<'_>, path: &Path) -> Outcome {
     expect(summary.packets == client.capture.packets() && client.capture.missed() == 0, || {
         format!("{name} holds {} packets of {}", summary.packets, client.capture.packets())
     })?;
-    client.page.line(&format!("It is in {name}. To look at it:"));
+    client.page.line("To open it:");
     for command in [format!("{} decode", program()), "tshark -r".to_owned(), "wireshark".to_owned()] {
         client.page.line(&format!("  {command} {name}"));
     }

@@ -1,9 +1,9 @@
-//! The client: the process that tells the story, with the server on a leash.
+//! The client: it controls the server and prints the demo.
 
 use super::messages::{Ask, Opened, Piece, Reply, Service, Setup, difference, pattern};
 use super::page::Page;
 use super::{Args, Failure, Outcome, expect};
-use rnic::ladder::{Ladder, Style};
+use rnic::ladder::Ladder;
 use rnic::link::capture::CaptureStatus;
 use rnic::{Device, DeviceConfig, MemoryRegion, QpAddress, RcEnd, Remote, WcStatus};
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long the server may take to answer: its own waits end after 10 s.
+/// How long to wait for an answer of the server, whose own waits end after 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Packets that a ladder of the demo has room for; the longest has 20.
+/// The most packets of a ladder; the longest of the demo has 20.
 const RUNGS: usize = 200;
 
 /// The server process.
@@ -28,7 +28,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has nothing to save, and may have ended by itself.
+        // It may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -36,7 +36,7 @@ impl Drop for Server {
 
 impl Server {
     fn start(seed: u64) -> Outcome<Self> {
-        let cannot = |error: std::io::Error| Failure::new(format!("the server cannot be started: {error}"));
+        let cannot = |error: std::io::Error| Failure::new(format!("cannot start the server: {error}"));
         let program = std::env::current_exe().map_err(cannot)?;
         let mut command = Command::new(program);
         command.args(["demo", "--server", "--seed", &seed.to_string()]);
@@ -59,21 +59,19 @@ impl Server {
     fn reply(&self) -> Outcome<Reply> {
         let line = self.replies.recv_timeout(PATIENCE).map_err(|error| {
             Failure::new(match error {
-                RecvTimeoutError::Timeout => "the server does not answer",
-                RecvTimeoutError::Disconnected => "the server ended",
+                RecvTimeoutError::Timeout => "the server did not answer in time",
+                RecvTimeoutError::Disconnected => "the server exited",
             })
         })?;
         match serde_json::from_str(&line) {
             Ok(Reply::Failed { what }) => Err(Failure::new(format!("at the server: {what}"))),
             Ok(reply) => Ok(reply),
-            Err(error) => {
-                Err(Failure::new(format!("the server said something that makes no sense: {error}")))
-            }
+            Err(error) => Err(Failure::new(format!("the server sent an invalid answer: {error}"))),
         }
     }
 }
 
-/// A connection from the client to the server, with a buffer at each end.
+/// A connection between client and server, with a buffer at each end.
 pub(super) struct Connection {
     number: usize,
     pub(super) end: RcEnd,
@@ -102,9 +100,9 @@ impl<'a> Client<'a> {
         let config = DeviceConfig { fault_seed: args.seed, ..DeviceConfig::default() };
         let device = Device::open(&config)?;
         let path = args.capture.display();
-        let capture = device
-            .capture(&args.capture)
-            .map_err(|error| Failure::new(format!("{path}: {error}; --capture FILE takes another file")))?;
+        let capture = device.capture(&args.capture).map_err(|error| {
+            Failure::new(format!("{path}: {error}; choose another file with --capture FILE"))
+        })?;
         let ladder = Ladder::attach(&device, "client", "server", RUNGS)?;
         let server = Server::start(args.server_seed.unwrap_or(args.seed))?;
         let Reply::Ready { process } = server.reply()? else { return Err(unexpected()) };
@@ -117,7 +115,7 @@ impl<'a> Client<'a> {
 
     fn ask(&mut self, ask: &Ask) -> Outcome<Reply> {
         let line = serde_json::to_string(ask).map_err(|error| Failure::new(error.to_string()))?;
-        writeln!(self.server.asks, "{line}").map_err(|_| Failure::new("the server ended"))?;
+        writeln!(self.server.asks, "{line}").map_err(|_| Failure::new("the server exited"))?;
         self.server.reply()
     }
 
@@ -128,7 +126,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A connection to the server.
+    /// Makes a connection to the server.
     pub(super) fn connect(&mut self, setup: Setup) -> Outcome<Connection> {
         let end = RcEnd::new(&self.device)?;
         let buffer = end.register(&vec![0; setup.buffer])?;
@@ -140,20 +138,20 @@ impl<'a> Client<'a> {
         Ok(Connection { number, end, buffer, remote: Remote { addr, rkey }, server: address })
     }
 
-    /// A pattern that was not used before: its number and its bytes.
+    /// A new pattern: its number and its bytes.
     pub(super) fn fresh(&mut self, len: usize) -> (u64, Vec<u8>) {
         self.patterns += 1;
         (self.patterns, pattern(self.seed, self.patterns, len))
     }
 
-    /// Puts fresh bytes at the start of the client's buffer; returns their number.
+    /// Puts a new pattern at the start of the client's buffer; returns its number.
     pub(super) fn load(&mut self, connection: &Connection, len: usize) -> Outcome<u64> {
         let (number, bytes) = self.fresh(len);
         connection.buffer.write_at(0, &bytes)?;
         Ok(number)
     }
 
-    /// Puts fresh bytes at the start of the server's buffer; returns their number and them.
+    /// Puts a new pattern at the start of the server's buffer; returns its number and its bytes.
     pub(super) fn fill(&mut self, connection: &Connection, len: usize) -> Outcome<(u64, Vec<u8>)> {
         let (pattern, bytes) = self.fresh(len);
         let ask = Ask::Fill { connection: connection.number, piece: Piece { at: 0, len }, pattern };
@@ -166,19 +164,21 @@ impl<'a> Client<'a> {
         self.command(&Ask::Receive { connection: connection.number, pieces: pieces.to_vec() })
     }
 
-    /// Has the server wait for a message and look at what its completion says.
+    /// Has the server wait for a message and check its completion.
     pub(super) fn received(&mut self, connection: &Connection, len: usize, imm: Option<u32>) -> Outcome {
         let (found, _) = self.message(connection, len)?;
-        expect(found == imm, || format!("the server received the immediate {found:?} instead of {imm:?}"))
+        expect(found == imm, || {
+            format!("the server received the immediate data {found:?} instead of {imm:?}")
+        })
     }
 
-    /// The same for a message that closes the window of `rkey`.
+    /// The same for a message that invalidates `rkey`.
     pub(super) fn received_and_closed(&mut self, connection: &Connection, len: usize, rkey: u32) -> Outcome {
         let (_, found) = self.message(connection, len)?;
-        expect(found == Some(rkey), || format!("the key {found:x?} was closed instead of {rkey:#x}"))
+        expect(found == Some(rkey), || format!("the message invalidated {found:x?} instead of {rkey:#x}"))
     }
 
-    /// Has the server open a part of its buffer by a memory window; returns the key.
+    /// Has the server bind a memory window to a part of its buffer; returns the key.
     pub(super) fn open_window(&mut self, connection: &Connection, piece: Piece) -> Outcome<u32> {
         match self.ask(&Ask::Bind { connection: connection.number, piece })? {
             Reply::Key { rkey } => Ok(rkey),
@@ -186,7 +186,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Has the server wait for a message of this length; returns the immediate and the key that it closed.
+    /// Has the server wait for a message of this length; returns its immediate data and the key that it invalidated.
     fn message(&mut self, connection: &Connection, len: usize) -> Outcome<(Option<u32>, Option<u32>)> {
         let Reply::Received { bytes, imm, invalidated } =
             self.ask(&Ask::Await { connection: connection.number })?
@@ -215,13 +215,13 @@ impl<'a> Client<'a> {
         match self.ask(ask)? {
             Reply::Compared { difference: None } => Ok(()),
             Reply::Compared { difference: Some(at) } => {
-                Err(Failure::new(format!("byte {at} of {len} at the server is not what was sent")))
+                Err(Failure::new(format!("byte {at} of {len} at the server differs from what was sent")))
             }
             _ => Err(unexpected()),
         }
     }
 
-    /// Has the server open its end of a service.
+    /// Has the server open its side of a service.
     pub(super) fn open(&mut self, service: Service, peer: QpAddress) -> Outcome<Opened> {
         match self.ask(&Ask::Open { service, peer })? {
             Reply::Opened { opened } => Ok(opened),
@@ -229,7 +229,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Has the server wait for the message to that end and compare it.
+    /// Has the server wait for the message of that service and compare it.
     pub(super) fn heard(&mut self, opened: &Opened, len: usize, pattern: u64) -> Outcome {
         self.compared(&Ask::Hear { number: opened.number, len, pattern }, len)
     }
@@ -240,9 +240,10 @@ impl<'a> Client<'a> {
         connection.buffer.read_at(0, &mut found)?;
         match difference(&found, wanted) {
             None => Ok(()),
-            Some(at) => {
-                Err(Failure::new(format!("byte {at} of {} at the client is not what was read", found.len())))
-            }
+            Some(at) => Err(Failure::new(format!(
+                "byte {at} of {} at the client differs from what was read",
+                found.len()
+            ))),
         }
     }
 
@@ -259,7 +260,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What the server's queue pair counted.
+    /// The counters of the server's queue pair.
     pub(super) fn server_counters(&mut self, connection: &Connection) -> Outcome<BTreeMap<String, u64>> {
         match self.ask(&Ask::Counters { connection: connection.number })? {
             Reply::Counters { counters } => Ok(counters),
@@ -267,27 +268,25 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Draws what went over the wire since the last time.
+    /// Draws the packets since the last call.
     pub(super) fn draw(&self) {
-        // On a busy host half a millisecond is nothing; the timers that the demo shows are of 10 ms and more.
-        let style = Style { color: self.page.color(), pause: Duration::from_millis(5), ..Style::default() };
-        self.page.line(&self.ladder.render(&style));
+        self.page.line(&self.ladder.render(&self.page.ladder_style()));
         self.ladder.clear();
     }
 
-    /// Waits for the completion of `wr_id`, which must be a success.
+    /// Waits for the completion of `wr_id`, which must be successful.
     pub(super) fn succeed(&self, connection: &Connection, wr_id: u64) -> Outcome {
         let wc = connection.end.wait()?;
         expect(wc.status == WcStatus::Success, || format!("{}: {}", wc.status, wc.status.explain()))?;
         expect(wc.wr_id == wr_id, || format!("work request {} completed instead of {wr_id}", wc.wr_id))
     }
 
-    /// Ends the ladders: what follows is not drawn.
+    /// Ends the ladders.
     pub(super) fn stop_drawing(&self) {
         Ladder::detach(&self.device);
     }
 }
 
 fn unexpected() -> Failure {
-    Failure::new("the server answered something else than it was asked")
+    Failure::new("the server sent an unexpected answer")
 }

@@ -1,4 +1,4 @@
-//! Two senders into one receiver's port: without congestion control, and with DCQCN.
+//! Two senders share the port of one receiver: without congestion control, and with DCQCN.
 
 use super::flows::{Plan, Run, chart};
 use super::link::{counter, show_counters};
@@ -10,24 +10,23 @@ use rnic::link::LinkConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The rate of the ports unless the command line says it. A program that was built without optimisation would never fill
-/// the first.
+/// The default rate of the ports. An unoptimised build cannot fill 5 Gb/s.
 const RATE: Rate = if cfg!(debug_assertions) { Rate::from_mbps(500) } else { Rate::from_gbps(5) };
 
-/// How long the senders send, and in a quick demo: with DCQCN at least four times as long as the laptop
-/// preset takes at most until the shares are fair, 0.4 s.
+/// How long the senders send, and in a quick demo. With DCQCN this is at least four times the 0.4 s that the laptop preset
+/// needs until the shares are fair.
 const TIME_OFF: [Duration; 2] = [Duration::from_millis(1000), Duration::from_millis(600)];
 const TIME_ON: [Duration; 2] = [Duration::from_millis(3000), Duration::from_millis(1600)];
 
-/// The time for which the port sends what waits when every packet is marked, with the preset for laptops
-/// ([`rnic::cc::dcqcn::Preset::Laptop`]).
+/// The length of the queue at which the laptop preset ([`rnic::cc::dcqcn::Preset::Laptop`]) marks every packet, as time at
+/// the rate of the port.
 const ALL_MARKED: Duration = Duration::from_micros(2500);
 
-/// The least that Jain's index may be with DCQCN: where one sender has 2.6 times as much as the other. A host without a
-/// core to spare shares out processor time, not only the port.
+/// The lowest acceptable Jain's index with DCQCN: one sender gets 2.6 times as much as the other. On a busy host the senders
+/// compete for processor time as well.
 const FAIR: f64 = 0.8;
 
-/// What is shown, and of what.
+/// The parameters of the demo.
 pub(super) struct Scene<'a> {
     pub(super) link: &'a LinkConfig,
     pub(super) cc: &'a Algorithm,
@@ -36,19 +35,18 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Tells the story.
+    /// Runs the demo.
     pub(super) fn tell(&self, page: &Page, part: &mut &'static str) -> Outcome {
         let link = LinkConfig { rate: self.link.rate.or(Some(RATE)), ..self.link.clone() };
         let rate = link.line();
-        page.title("rnic demo: congestion control, between three RoCEv2 NICs in software, on this host");
+        page.title("rnic demo: congestion control between three RoCEv2 NICs in software");
 
         *part = "'Without congestion control'";
         page.section(
             "1. Without congestion control",
             &format!(
-                "Two senders WRITE to one receiver as fast as they can. Each of the three has a port of {rate}, which is \
-                 emulated: what arrives has passed a switch port of that rate, with its queue. Nobody tells the senders \
-                 that there is one of the two too many."
+                "Two senders WRITE to one receiver as fast as they can. Each NIC has an emulated port of {rate}: packets pass \
+                 the queue of a switch port of that rate. Nothing tells the senders that together they exceed it."
             ),
         );
         let off = self.run(&link, &Algorithm::Off, "off")?;
@@ -58,8 +56,8 @@ impl Scene<'_> {
         page.section(
             "2. With DCQCN",
             &format!(
-                "The same with `{}`. The port marks packets when its queue grows (CE), the receiver answers marks with \
-                 CNPs, and a sender that gets one slows down, then tries to be faster again.",
+                "The same with `{}`. The port marks packets (CE) when its queue grows. The receiver answers marks with \
+                 congestion notifications (CNPs). A sender that receives a CNP slows down, then speeds up again.",
                 self.cc_words
             ),
         );
@@ -82,18 +80,21 @@ impl Scene<'_> {
     }
 }
 
-/// What the senders got, and the queue.
+/// Prints the shares of the senders, and the queue.
 fn shares(page: &Page, run: &Run, top: f64) {
     let [one, two] = run.goodput().map(|bits| bits / 1e9);
-    page.line(&format!(
-        "sender 1 {one:.2} Gb/s, sender 2 {two:.2} Gb/s of messages, in the second half of the time; Jain's index {:.3}",
-        run.jain()
-    ));
+    page.row(
+        "goodput   ",
+        &format!(
+            "sender 1 {one:.2} Gb/s, sender 2 {two:.2} Gb/s in the second half; Jain's index {:.3}",
+            run.jain()
+        ),
+    );
     let stats = run.receiver.link_stats().unwrap_or_default();
     let kib = |bytes: f64| bytes / 1024.0;
+    page.line(&format!("queue     {}", chart(&run.queue(), top)));
     page.line(&format!(
-        "queue    {}  0 to {:.0} KiB; mean {:.0} KiB, longest {:.0} KiB",
-        chart(&run.queue(), top),
+        "          scale 0 to {:.0} KiB; mean {:.0} KiB, longest {:.0} KiB",
         kib(top),
         kib(run.mean_queue()),
         kib(stats.queue_bytes_max as f64),
@@ -109,20 +110,20 @@ fn without(page: &Page, run: &Run, rate: Rate) -> Outcome {
     let (dropped, waits) = (counter(&run.receiver, "link_rx_dropped"), run.of_senders("window_stalls"));
     let longest = run.receiver.link_stats().map_or(0, |stats| stats.queue_bytes_max);
     expect(counter(&run.receiver, "np_cnp_sent") == 0, || "a CNP was sent without DCQCN".to_owned())?;
-    expect(dropped + waits > 0, || "the port was never full: this host is slower than it".to_owned())?;
+    expect(dropped + waits > 0, || "the port was never full: this host is slower than the port".to_owned())?;
     page.proved(&format!(
-        "only {}: the queue grew to {longest} bytes, which take {:.0} us at {rate}",
+        "{}: the queue grew to {longest} bytes, which take {:.0} us at {rate}",
         match (dropped, waits) {
-            (0, _) => "the windows of the senders held them back",
-            (_, 0) => "losses held the senders back",
-            _ => "losses and the windows held the senders back",
+            (0, _) => "only their windows limited the senders",
+            (_, 0) => "only losses limited the senders",
+            _ => "only losses and their windows limited the senders",
         },
         rate.time_for(longest).as_secs_f64() * 1e6
     ));
     Ok(())
 }
 
-/// The longest queue, for the scale of charts.
+/// The longest queue, which sets the scale of charts.
 fn peak(run: &Run) -> f64 {
     run.queue().iter().map(|(_, bytes)| *bytes).fold(1.0, f64::max)
 }
@@ -138,11 +139,8 @@ fn with(page: &Page, run: &Run, off: &Run, rate: Rate) -> Outcome {
     for (who, sender) in [("sender 1", 0), ("sender 2", 1)] {
         let allowed = run.allowed(sender);
         let last = allowed.last().map_or(0.0, |(_, bits)| *bits);
-        page.line(&format!(
-            "{who} {}  0 to {rate}; at last {:.2} Gb/s allowed",
-            chart(&allowed, rate.as_f64()),
-            last / 1e9
-        ));
+        page.line(&format!("{who}  {}", chart(&allowed, rate.as_f64())));
+        page.line(&format!("          allowed rate, scale 0 to {rate}; finally {:.2} Gb/s", last / 1e9));
     }
     shares(page, run, peak(off));
     for (what, count) in [
@@ -158,25 +156,25 @@ fn with(page: &Page, run: &Run, off: &Run, rate: Rate) -> Outcome {
         expect(slowest < rate.as_f64(), || format!("sender {} never slowed down", sender + 1))?;
     }
     let (before, after) = (off.mean_queue(), run.mean_queue());
-    // A busy host may be too slow to fill the port without it; then the length at which every packet is marked counts.
+    // Without DCQCN a busy host may be too slow to fill the port; then the length at which every packet is marked counts.
     let all_marked = rate.bytes_in(ALL_MARKED) as f64;
     expect(after < before.max(all_marked), || {
-        format!("the queue is {after:.0} bytes on average, and was {before:.0} without")
+        format!("the mean queue is {after:.0} bytes, and {before:.0} without DCQCN")
     })?;
-    expect(run.jain() > FAIR, || format!("Jain's index of the two is {:.3}", run.jain()))?;
+    expect(run.jain() > FAIR, || format!("Jain's index of the senders is only {:.3}", run.jain()))?;
     page.proved(&format!(
-        "{} CNPs were obeyed; the queue is {:.0} % of what it was without, and both get their share",
+        "{} CNPs were obeyed; the mean queue is {:.0} % of that without DCQCN, and both senders get a fair share",
         run.of_senders("rp_cnp_handled"),
         after / before * 100.0
     ));
     Ok(())
 }
 
-/// Says where the traces are.
+/// Shows how to draw the traces.
 fn traces(page: &Page, on: &Run, off: &Run) {
     page.section(
         "3. The traces",
-        "Rates, queue, marks and CNPs were recorded each millisecond. The charts above come from there; to draw them:",
+        "Rates, queue, marks and CNPs were recorded every millisecond. To draw them:",
     );
     for run in [off, on] {
         let files: Vec<_> = run.files.iter().map(|file| file.display().to_string()).collect();

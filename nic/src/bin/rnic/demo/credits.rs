@@ -1,11 +1,11 @@
-//! Link credits: a slow receiver that loses messages, and one that does not.
+//! Link credits: a slow receiver without them and with them.
 
 use super::link::{counter, show_counters};
 use super::messages::pattern;
 use super::page::Page;
 use super::{Args, Failure, Outcome, expect};
 use rnic::cc::Rate;
-use rnic::ladder::{Ladder, Style};
+use rnic::ladder::Ladder;
 use rnic::link::{LinkConfig, Model};
 use rnic::{
     Access, CompletionQueue, Device, DeviceConfig, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
@@ -14,30 +14,29 @@ use rnic::{
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How fast the slow receiver reads, unless the command line says it: a message each 160 us, so that any host, however
-/// busy, sends faster.
+/// The default rate of the slow receiver: a message every 160 us, slower than any host sends.
 const RECEIVER_RATE: Rate = Rate::from_mbps(200);
 
-/// Bytes of a message: one packet of the largest path MTU.
+/// The size of a message in bytes: one packet of the largest path MTU.
 const LEN: usize = 4096;
 
-/// Messages, and those of a quick demo: many times what the socket buffer holds, which is some fifty.
+/// The number of messages, and that of a quick demo: many times the fifty that the socket buffer holds.
 const MESSAGES: (u64, u64) = (3000, 800);
 
-/// Bytes of socket buffer to ask for: what a stock Linux has (`net.core.rmem_default`).
+/// The size of the socket buffer in bytes: the default of Linux (`net.core.rmem_default`).
 const RECV_BUFFER: usize = 212_992;
 
-/// Longer than anything here takes, however busy the host.
+/// Longer than any step takes on a busy host.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Packets that the ladder shows.
+/// The most packets of the ladder.
 const RUNGS: usize = 14;
 
-/// Tells the story.
+/// Runs the demo.
 pub(super) fn tell(link: &LinkConfig, args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
     let receiver = LinkConfig { receiver_rate: link.receiver_rate.or(Some(RECEIVER_RATE)), ..link.clone() };
     let sender = LinkConfig { receiver_rate: None, ..link.clone() };
-    // The same port without credits: what only a port with credits has is left out.
+    // The same port without credits, and without the settings that only those have.
     let without = LinkConfig {
         model: Model::Ethernet,
         rate: receiver.rate,
@@ -48,32 +47,32 @@ pub(super) fn tell(link: &LinkConfig, args: &Args, page: &Page, part: &mut &'sta
     };
     let messages = if args.quick { MESSAGES.1 } else { MESSAGES.0 };
     let rate = receiver.receiver_rate.unwrap_or(RECEIVER_RATE);
-    page.title("rnic demo: link credits, between two RoCEv2 NICs in software, on this host");
+    page.title("rnic demo: link credits between two RoCEv2 NICs in software on this host");
 
     *part = "'Without credits'";
     page.section(
         "1. Without credits",
         &format!(
-            "A sender has {messages} messages of {LEN} bytes for a receiver that reads its socket at {rate} only. Over UC \
-             nobody acknowledges and nobody repeats. What the socket buffer has no room for, the kernel drops."
+            "A sender has {messages} messages of {LEN} bytes for a receiver that reads its socket at only {rate}. UC has no \
+             acknowledgements and repeats nothing. The kernel drops packets that do not fit into the socket buffer."
         ),
     );
     lossy(page, &Ends::open(args.seed, &LinkConfig::default(), &without, messages)?)?;
 
-    *part = "'Two ports get to know each other'";
+    *part = "'Two ports exchange credits'";
     let ends = Ends::open(args.seed, &sender, &receiver, messages)?;
     let first = introduce(page, &ends)?;
 
     *part = "'With credits'";
     page.section(
         "3. With credits",
-        "The rest of the same messages, to a receiver just as slow. A limit (FCCL) says up to where the sender may send, in \
-         blocks; without credit it waits, as a port of InfiniBand does, and nothing is lost.",
+        "The remaining messages go to an equally slow receiver. It grants credits: a limit (FCCL), in blocks, up to which \
+         the sender may send. Without credits the sender waits, as an InfiniBand port does, and nothing is lost.",
     );
     lossless(page, &ends, first..messages)
 }
 
-/// The messages to a receiver that gives no credit.
+/// Sends to a receiver that grants no credits.
 fn lossy(page: &Page, ends: &Ends) -> Outcome {
     let flood = ends.flood(0..ends.messages)?;
     show_counters(page, "receiver", &ends.receiver, &["rx_packets", "socket_rx_overrun"]);
@@ -81,22 +80,23 @@ fn lossy(page: &Page, ends: &Ends) -> Outcome {
     expect(flood.lost > 0, || "nothing was lost: the sender was slower than the receiver".to_owned())?;
     ends.compare(0..flood.received)?;
     page.proved(&format!(
-        "{} of {} messages were lost, and the counters say so; the {} that arrived are what was sent",
+        "{} of {} messages were lost, and the counters agree; the {} that arrived are intact",
         flood.lost, ends.messages, flood.received
     ));
     Ok(())
 }
 
-/// The first messages of two ports with credits, and what the ports say to each other; how many messages.
+/// Sends the first messages between two ports with credits and shows their packets; returns the number of messages.
 fn introduce(page: &Page, ends: &Ends) -> Outcome<u64> {
     page.section(
-        "2. Two ports get to know each other",
-        "Now both have `ib-credits`. The first packet comes from a UDP port that only rnic uses, so the receiver asks who it \
-         is (hello). Then each says how much it has sent so far (init), and from there on sends nothing without credit.",
+        "2. Two ports exchange credits",
+        "Now both ports use `ib-credits`. The first packet comes from a UDP source port that only rnic uses, so the receiver \
+         asks the sender to identify itself (HELLO). Then each port tells the other how much it has sent (init). From \
+         then on neither sends without credits.",
     );
     let ladder = Ladder::attach(&ends.sender, "sender", "receiver", RUNGS)?;
     ends.flood(0..1)?;
-    until("the ports did not get to know each other", || {
+    until("the ports did not exchange credits", || {
         ends.progress();
         let lanes = ends.sender.sample().lanes;
         counter(&ends.receiver, "partners_met") > 0
@@ -104,20 +104,19 @@ fn introduce(page: &Page, ends: &Ends) -> Outcome<u64> {
     })?;
     ends.flood(1..2)?;
     Ladder::detach(&ends.sender);
-    let style = Style { color: page.color(), pause: Duration::from_millis(5), ..Style::default() };
-    page.line(&ladder.render(&style));
+    page.line(&ladder.render(&page.ladder_style()));
     for lane in ends.sender.sample().lanes {
         let credits = lane.credits.unwrap_or_default();
-        page.line(&format!("sender     lane {} to {}: {credits} blocks may be sent", lane.vl, lane.peer));
+        page.line(&format!("sender    lane {} to {}: credits for {credits} blocks", lane.vl, lane.peer));
     }
     for (who, device) in [("sender", &ends.sender), ("receiver", &ends.receiver)] {
-        expect(counter(device, "rx_flow_control") > 0, || format!("the {who} heard nothing of credits"))?;
+        expect(counter(device, "rx_flow_control") > 0, || format!("the {who} received no credits"))?;
     }
-    page.proved("each port knows the other, and the sender has credit");
+    page.proved("the ports have identified each other, and the sender has credits");
     Ok(2)
 }
 
-/// The messages to a receiver that gives credit.
+/// Sends to a receiver that grants credits.
 fn lossless(page: &Page, ends: &Ends, messages: Range<u64>) -> Outcome {
     let flood = ends.flood(messages)?;
     let names = ["rx_packets", "socket_rx_overrun", "tx_flow_control", "excessive_buffer_overrun_errors"];
@@ -126,23 +125,26 @@ fn lossless(page: &Page, ends: &Ends, messages: Range<u64>) -> Outcome {
     let lanes = ends.sender.sample().lanes;
     for lane in &lanes {
         let (stalls, stalled) = (lane.stalls, lane.stalled.as_secs_f64() * 1e3);
-        page.line(&format!(
-            "sender     lane {} to {}: {stalls} stalls; waited for credit {stalled:.0} ms in all (PortXmitWait)",
-            lane.vl, lane.peer
-        ));
+        page.row(
+            "sender    ",
+            &format!(
+                "lane {} to {}: {stalls} stalls; waited {stalled:.0} ms for credits (PortXmitWait)",
+                lane.vl, lane.peer
+            ),
+        );
     }
     flood.show(page);
     let lost = flood.lost;
-    expect(lost == 0, || format!("{lost} messages were lost in spite of the credits"))?;
+    expect(lost == 0, || format!("{lost} messages were lost despite the credits"))?;
     expect(lanes.iter().any(|lane| lane.stalls > 0 && !lane.stalled.is_zero()), || {
-        "the sender never waited for credit".to_owned()
+        "the sender never waited for credits".to_owned()
     })?;
     ends.compare(0..ends.messages)?;
-    page.proved(&format!("none of {} messages was lost; all are what was sent", ends.messages));
+    page.proved(&format!("none of {} messages was lost, and all are intact", ends.messages));
     Ok(())
 }
 
-/// Looks until something holds.
+/// Waits until a condition holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -151,7 +153,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
     Ok(())
 }
 
-/// What became of messages.
+/// The result of sending messages.
 struct Flood {
     received: u64,
     lost: u64,
@@ -163,7 +165,7 @@ impl Flood {
         let seconds = self.took.as_secs_f64();
         let rate = self.received as f64 * LEN as f64 * 8.0 / seconds / 1e6;
         page.line(&format!(
-            "{} messages arrived and {} were lost, in {:.0} ms: {rate:.0} Mb/s of messages arrived",
+            "{} messages arrived and {} were lost in {:.0} ms; goodput {rate:.0} Mb/s",
             self.received,
             self.lost,
             seconds * 1e3
@@ -181,16 +183,16 @@ struct Ends {
     source: MemoryRegion,
     sink: MemoryRegion,
     messages: u64,
-    /// Takes what arrives.
+    /// The receiving queue pair.
     _in: QueuePair,
     _pds: [ProtectionDomain; 2],
 }
 
 impl Ends {
-    /// Opens them, with room for so many messages and a receive for each.
+    /// Opens both, with memory and a receive for each of `messages`.
     fn open(seed: u64, sender: &LinkConfig, receiver: &LinkConfig, messages: u64) -> Outcome<Self> {
         let config = |link: &LinkConfig| DeviceConfig {
-            // Without credits packets go one by one: of a train that it drops, the kernel counts one packet only.
+            // Without credits packets leave one by one, because the kernel counts a dropped train as one packet.
             offload: Some(link.model == Model::IbCredits),
             recv_buffer: Some(RECV_BUFFER),
             fault_seed: seed,
@@ -228,12 +230,12 @@ impl Ends {
         self.receiver.progress();
     }
 
-    /// Messages that the receiver's kernel or port had no room for.
+    /// Messages that the receiver's kernel or port dropped.
     fn lost(&self) -> u64 {
         counter(&self.receiver, "socket_rx_overrun") + counter(&self.receiver, "link_rx_dropped")
     }
 
-    /// Sends messages, and waits until each has arrived or is lost.
+    /// Sends messages and waits until each has arrived or is lost.
     fn flood(&self, messages: Range<u64>) -> Outcome<Flood> {
         let (start, before, count) = (Instant::now(), self.lost(), messages.end - messages.start);
         for number in messages {
@@ -246,13 +248,13 @@ impl Ends {
             received += succeeded(&self.in_cq, &mut done)?;
             lost = self.lost() - before;
             expect(start.elapsed() < PATIENCE, || {
-                format!("of {count} messages {sent} were sent, {received} arrived and {lost} were lost")
+                format!("of {count} messages, {sent} were sent, {received} arrived and {lost} were lost")
             })?;
         }
         Ok(Flood { received, lost, took: start.elapsed() })
     }
 
-    /// Compares what lies in these places of the receiver with what was sent.
+    /// Compares the messages in these slots of the receiver with those that were sent.
     fn compare(&self, places: Range<u64>) -> Outcome {
         let (mut found, mut wanted) = (vec![0; LEN], vec![0; LEN]);
         let mut next = 0;
@@ -260,23 +262,23 @@ impl Ends {
             self.sink.read_at(place(slot).start, &mut found)?;
             let number = found.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
             expect((next..self.messages).contains(&number), || {
-                format!("receive {slot} holds message {number}, and {next} or a later one was due")
+                format!("receive {slot} holds message {number} instead of {next} or a later one")
             })?;
             self.source.read_at(place(number).start, &mut wanted)?;
-            expect(found == wanted, || format!("message {number} is not what was sent"))?;
+            expect(found == wanted, || format!("message {number} differs from what was sent"))?;
             next = number + 1;
         }
         Ok(())
     }
 }
 
-/// Where a message lies.
+/// The bytes of a message in the buffers.
 fn place(number: u64) -> Range<usize> {
     let start = LEN * usize::try_from(number).unwrap_or(usize::MAX / LEN - 1);
     start..start + LEN
 }
 
-/// Completions that there are by now, successes all of them.
+/// The number of new completions, all of which must be successful.
 fn succeeded(cq: &CompletionQueue, done: &mut [WorkCompletion]) -> Outcome<u64> {
     let n = cq.poll(done);
     match done[..n].iter().find(|wc| wc.status != WcStatus::Success) {

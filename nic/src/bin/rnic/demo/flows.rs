@@ -1,4 +1,4 @@
-//! Two senders into one receiver, for a while, with everything recorded.
+//! Runs two senders into one receiver and records a trace of each.
 
 use super::link::counter;
 use super::messages::pattern;
@@ -10,36 +10,36 @@ use rnic::{Device, DeviceConfig, MemoryRegion, Mtu, RcEnd, WcStatus, WorkComplet
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Bytes of a message, and how many are under way from each sender at the most.
+/// The size of a message in bytes, and the most outstanding messages of a sender.
 const LEN: usize = 64 << 10;
 const DEPTH: u64 = 16;
 
-/// How often a sample is taken: about as often as the laptop preset lets a receiver send two CNPs to a queue pair.
+/// The time between samples: about the time in which the laptop preset lets a receiver send two CNPs to a queue pair.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long what is under way at the end may take.
+/// How long to wait for outstanding WRITEs at the end.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// What is done.
+/// The parameters of a run.
 pub(super) struct Plan<'a> {
     pub(super) link: &'a LinkConfig,
     pub(super) cc: &'a Algorithm,
-    /// As on a command line.
+    /// As text.
     pub(super) cc_words: &'a str,
     pub(super) time: Duration,
     pub(super) seed: u64,
-    /// What the names of the traces begin with.
+    /// The start of the file names of the traces.
     pub(super) stem: &'a Path,
 }
 
-/// What came of it.
+/// The result of a run.
 pub(super) struct Run {
     pub(super) receiver: Device,
     pub(super) senders: [Device; 2],
-    /// Of the receiver, and of the senders.
+    /// The traces of the receiver and of the senders.
     pub(super) port: Trace,
     pub(super) flows: [Trace; 2],
-    /// Bytes of messages of each sender that completed in the second half of the time, and how long that was.
+    /// The bytes that each sender completed in the second half, and its length.
     pub(super) bytes: [u64; 2],
     pub(super) half: Duration,
     /// The files.
@@ -64,7 +64,7 @@ impl Sender {
         Ok(Self { end, source, target, _peer: peer, posted: 0, completed: 0 })
     }
 
-    /// Posts what there is room for, if any more is wanted, and takes what has completed.
+    /// Posts messages while there is room, if `more`, and takes completions.
     fn turn(&mut self, more: bool) -> Outcome {
         while more && self.posted - self.completed < DEPTH {
             self.end.qp.write(self.posted, self.source.all(), self.target.remote(0))?;
@@ -110,7 +110,7 @@ impl Plan<'_> {
         }
         for (sender, name) in senders.iter().zip(["1", "2"]) {
             expect(sender.target.to_vec()? == sender.source.to_vec()?, || {
-                format!("the receiver's memory is not what sender {name} sent")
+                format!("the receiver's memory differs from what sender {name} sent")
             })?;
         }
         let read = |file: &Path| {
@@ -145,7 +145,7 @@ impl Plan<'_> {
         })
     }
 
-    /// Both send as much as they can for the time. Bytes of each that completed in the second half, and how long it was.
+    /// Lets both send as much as they can. Returns the bytes that each completed in the second half, and its length.
     fn send(&self, senders: &mut [Sender; 2]) -> Outcome<([u64; 2], Duration)> {
         let start = Instant::now();
         let mut at_half = None;
@@ -171,36 +171,36 @@ impl Plan<'_> {
 }
 
 impl Run {
-    /// Bits a second of messages of each sender, in the second half.
+    /// The goodput of each sender in the second half, in bits per second.
     pub(super) fn goodput(&self) -> [f64; 2] {
         self.bytes.map(|bytes| bytes as f64 * 8.0 / self.half.as_secs_f64())
     }
 
-    /// Jain's index of the two in the second half: 1 if both got the same, 0.5 if one got everything.
+    /// Jain's index in the second half: 1 for equal shares, 0.5 if one sender got everything.
     pub(super) fn jain(&self) -> f64 {
         jain(self.goodput())
     }
 
-    /// The queue of the receiver's port: bytes at each time.
+    /// The queue of the receiver's port over time, in bytes.
     pub(super) fn queue(&self) -> Vec<(Duration, f64)> {
         let samples = self.port.samples.iter();
         samples.map(|s| (s.at, s.port.queue_bytes.unwrap_or_default() as f64)).collect()
     }
 
-    /// The queue on average.
+    /// The mean queue in bytes.
     pub(super) fn mean_queue(&self) -> f64 {
         let queue = self.queue();
         queue.iter().map(|(_, bytes)| bytes).sum::<f64>() / (queue.len() as f64).max(1.0)
     }
 
-    /// What congestion control allows a sender at each time, in bits a second.
+    /// The rate that congestion control allows a sender over time, in bits per second.
     pub(super) fn allowed(&self, sender: usize) -> Vec<(Duration, f64)> {
         let rate = |s: &rnic::trace::Sample| s.qps.iter().find_map(|qp| qp.rate);
         let samples = self.flows[sender].samples.iter();
         samples.filter_map(|s| Some((s.at, rate(s)? as f64))).collect()
     }
 
-    /// A counter of both senders together.
+    /// The sum of a counter over both senders.
     pub(super) fn of_senders(&self, name: &str) -> u64 {
         self.senders.iter().map(|sender| counter(sender, name)).sum()
     }
@@ -211,7 +211,7 @@ fn jain(shares: [f64; 2]) -> f64 {
     if squares > 0.0 { sum * sum / (2.0 * squares) } else { 0.0 }
 }
 
-/// A chart of one line: averages over equal parts of the time, the full block for `top` and more.
+/// A chart of one line: averages over equal parts of the time; `top` and more is a full block.
 pub(super) fn chart(series: &[(Duration, f64)], top: f64) -> String {
     const COLUMNS: usize = 60;
     const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -226,7 +226,7 @@ pub(super) fn chart(series: &[(Duration, f64)], top: f64) -> String {
     let mut last = *first;
     let mut line = String::new();
     for (sum, count) in bins {
-        // Nothing was recorded where nothing changed.
+        // Samples that repeat the last one are not recorded.
         last = if count > 0 { sum / f64::from(count) } else { last };
         let height = (last / top * 8.0).ceil() as usize;
         line.push(BLOCKS[height.min(BLOCKS.len() - 1)]);

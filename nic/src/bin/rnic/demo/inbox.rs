@@ -1,4 +1,4 @@
-//! The server's ends of services other than RC: a place for one message each.
+//! The server's side of services other than RC. Each receives one message.
 
 use super::messages::{Opened, Service, difference};
 use super::services::{QKEY, options};
@@ -10,15 +10,15 @@ use rnic::{
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Bytes of the network header in front of a datagram (IBTA 11.4.1.2).
+/// The size of the network header in front of a datagram (IBTA 11.4.1.2).
 const GRH: usize = 40;
 
-/// Bytes of the buffer.
+/// The size of the buffer in bytes.
 const ROOM: usize = 4096;
 
-/// One that takes one message.
+/// A queue pair with a receive for one message.
 pub(super) struct Inbox {
-    /// Before what it uses, so that it goes first.
+    /// Before what it uses, so that it is dropped first.
     _qp: QueuePair,
     _srq: Option<SharedReceiveQueue>,
     _xrcd: Option<XrcDomain>,
@@ -28,7 +28,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// The end of a service, with a receive posted, ready for what `peer` sends.
+    /// Opens the server's side of a service, with a receive posted, for messages of `peer`.
     pub(super) fn open(device: &Device, service: Service, peer: &QpAddress) -> Outcome<(Self, Opened)> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
         let buffer = pd.register(ROOM, Access::LOCAL_WRITE)?;
@@ -47,7 +47,7 @@ impl Inbox {
                 device.create_qp(&QpInit::xrc_recv(domain))?
             }
         };
-        // A group that no other demo uses at the same time, out of those for use inside a site (RFC 2365).
+        // A group of the site-local scope (RFC 2365) that no other demo uses at the same time.
         let [.., high, low] = std::process::id().to_be_bytes();
         let group = Gid::from(Ipv4Addr::new(239, 255, high, low));
         let datagrams = matches!(service, Service::Ud | Service::Multicast);
@@ -69,7 +69,7 @@ impl Inbox {
         Ok((Self { _qp: qp, _srq: srq, _xrcd: xrcd, cq, buffer, header }, opened))
     }
 
-    /// Waits for the message; returns the first byte at which it differs from what it should be.
+    /// Waits for the message; returns the first byte at which it differs from `wanted`.
     pub(super) fn heard(&self, wanted: &[u8]) -> Outcome<Option<usize>> {
         let wc = self.cq.wait(Duration::from_secs(10))?;
         if wc.status != WcStatus::Success {

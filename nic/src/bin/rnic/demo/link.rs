@@ -1,4 +1,4 @@
-//! What links do against loss: which of the two stories is told, and what both need.
+//! The demos of links: which of the two runs, and what both need.
 
 use super::page::Page;
 use super::{Args, Failure, Outcome, congestion, credits};
@@ -6,25 +6,25 @@ use rnic::Device;
 use rnic::cc::Algorithm;
 use rnic::link::{LinkConfig, Model};
 
-/// How DCQCN is chosen where the command line does not name a preset: the only one that is made for such links.
+/// The preset of DCQCN unless the command line names another: the only one designed for links of a few Gb/s.
 const PRESET: &str = "preset=laptop";
 
-/// A story of a link.
+/// A demo of a link.
 pub(super) enum Story {
     /// Credits between two ports.
     Credits(LinkConfig),
     /// Congestion control between two senders.
     Congestion {
-        /// The port of each.
+        /// The port of each device.
         link: LinkConfig,
-        /// DCQCN, and as it stands on a command line.
+        /// DCQCN, parsed and as text.
         cc: Algorithm,
         cc_words: String,
     },
 }
 
 impl Story {
-    /// The story that the command line asks for, if it asks for one.
+    /// The demo that the command line requests, if any.
     pub(super) fn of(args: &Args) -> Outcome<Option<Self>> {
         if args.link.is_none() && args.cc.is_none() {
             return Ok(None);
@@ -36,18 +36,20 @@ impl Story {
         if link.model == Model::IbCredits {
             return match &args.cc {
                 None => Ok(Some(Self::Credits(link))),
-                Some(_) => Err(Failure::new("--cc: congestion control is shown with `--link ethernet`")),
+                Some(_) => Err(Failure::new("--cc: this demo requires `--link ethernet`")),
             };
         }
         let cc_words = words_of(args.cc.as_deref().unwrap_or("dcqcn"));
         let cc: Algorithm = cc_words.parse().map_err(|error| Failure::new(format!("--cc: {error}")))?;
         if !matches!(cc, Algorithm::Dcqcn(_)) {
-            return Err(Failure::new("--cc: the demo shows `dcqcn`; `rnic perf` measures the others, too"));
+            return Err(Failure::new(
+                "--cc: the demo shows `dcqcn` only; use `rnic perf` for other algorithms",
+            ));
         }
         Ok(Some(Self::Congestion { link, cc, cc_words }))
     }
 
-    /// Tells it. `part` follows where it is.
+    /// Runs it. `part` names the current part, for errors.
     pub(super) fn tell(&self, args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
         match self {
             Self::Credits(link) => credits::tell(link, args, page, part)?,
@@ -55,13 +57,13 @@ impl Story {
                 congestion::Scene { link, cc, cc_words, args }.tell(page, part)?;
             }
         }
-        page.title("\nEverything was as it should be.");
+        page.title("\nAll checks passed.");
         page.flush();
         Ok(())
     }
 }
 
-/// DCQCN with a preset, whatever else is asked for.
+/// Adds the preset to DCQCN unless one is named.
 fn words_of(cc: &str) -> String {
     match cc.split_once(':') {
         None if cc == "dcqcn" => format!("dcqcn:{PRESET}"),
@@ -70,18 +72,18 @@ fn words_of(cc: &str) -> String {
     }
 }
 
-/// A counter of a device by its name.
+/// A counter of a device.
 pub(super) fn counter(device: &Device, name: &str) -> u64 {
     device.counters().iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| value)
 }
 
-/// Counters with their meaning, one line each, under the name of whose they are.
+/// Prints counters of the device `who` with their meanings.
 pub(super) fn show_counters(page: &Page, who: &str, device: &Device, names: &[&str]) {
     for name in names {
         let meaning = rnic::Counters::describe().find(|(n, _)| n == name).map_or("", |(_, meaning)| meaning);
-        // The first sentence is enough here.
+        // The first clause fits.
         let meaning = meaning.split(['.', ',', ':']).next().unwrap_or_default();
-        page.line(&format!("{who:<10} {name:<31} {:>9}  {meaning}", counter(device, name)));
+        page.row(&format!("{who:<8}  {name:<26} {:>7}  ", counter(device, name)), meaning);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What client and server say to each other besides RDMA, and the data that they move.
+//! The messages between client and server outside RDMA, and the data of the demo.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 /// How both ends of a connection are set up.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Setup {
-    /// Path MTU in bytes; `None` for the largest that both ports carry.
+    /// Path MTU in bytes; `None` for the largest that both ports support.
     pub(super) mtu: Option<u32>,
-    /// The wait that a sender is told when no receive is posted, as a code of IBTA table 45.
+    /// The RNR wait, as a code of IBTA table 45.
     pub(super) min_rnr_timer: u8,
-    /// Bytes of the buffer of each end.
+    /// The size of the buffer of each side, in bytes.
     pub(super) buffer: usize,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Piece {
     pub(super) len: usize,
 }
 
-/// Services, and ways to receive, that get one message each.
+/// Services, and ways to receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Service {
@@ -37,10 +37,10 @@ pub(super) enum Service {
     Multicast,
 }
 
-/// The server's end of one of them.
+/// The server's side of a service.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Opened {
-    /// Counts them, from 0.
+    /// Its number, from 0.
     pub(super) number: usize,
     pub(super) address: QpAddress,
     /// XRC: the shared receive queue.
@@ -49,15 +49,15 @@ pub(super) struct Opened {
     pub(super) group: [u8; 16],
 }
 
-/// What the client asks of the server. `connection` counts those made, from 0.
+/// A request of the client. `connection` is the number of a connection, from 0.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub(super) enum Ask {
-    /// A queue pair with a buffer, connected to this one.
+    /// Make a queue pair with a buffer and connect it to this one.
     Connect { peer: QpAddress, setup: Setup },
-    /// Put this pattern into the buffer.
+    /// Write this pattern to the buffer.
     Fill { connection: usize, piece: Piece, pattern: u64 },
-    /// Compare a part of the buffer with a pattern, which starts with its byte `from`.
+    /// Compare a part of the buffer with a pattern, from its byte `from` on.
     Compare { connection: usize, piece: Piece, pattern: u64, from: usize },
     /// Store 8 bytes.
     Store { connection: usize, at: usize, value: u64 },
@@ -65,19 +65,19 @@ pub(super) enum Ask {
     Load { connection: usize, at: usize },
     /// Post a receive.
     Receive { connection: usize, pieces: Vec<Piece> },
-    /// Open a part of the buffer to the peer by a memory window.
+    /// Bind a memory window to a part of the buffer.
     Bind { connection: usize, piece: Piece },
-    /// The end of a service, for this queue pair.
+    /// Open a service for this queue pair.
     Open { service: Service, peer: QpAddress },
     /// Wait for its message and compare it with a pattern.
     Hear { number: usize, len: usize, pattern: u64 },
     /// Wait for a receive to complete.
     Await { connection: usize },
-    /// What the queue pair counted.
+    /// Return the counters of the queue pair.
     Counters { connection: usize },
 }
 
-/// The server's answer; the first one comes unasked.
+/// An answer of the server. It sends the first one without a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(super) enum Reply {
@@ -100,7 +100,7 @@ pub(super) enum Reply {
     Received {
         bytes: u32,
         imm: Option<u32>,
-        /// The key that the message closed.
+        /// The key that the message invalidated.
         invalidated: Option<u32>,
     },
     Opened {
@@ -117,7 +117,7 @@ pub(super) enum Reply {
     },
 }
 
-/// Random bytes that follow from a seed and a number.
+/// Random bytes that depend on a seed and a number.
 pub(super) fn pattern(seed: u64, number: u64, len: usize) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(number);
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_differ_and_come_again() {
+    fn patterns_differ_and_can_be_reproduced() {
         let one = pattern(1, 1, 1000);
         assert_eq!(one, pattern(1, 1, 1000));
         assert_eq!(one[..500], pattern(1, 1, 500));

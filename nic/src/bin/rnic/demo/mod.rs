@@ -1,7 +1,7 @@
-//! `rnic demo`: two NICs in two processes, and everything that they can do.
+//! `rnic demo`: two NICs in two processes perform every operation.
 //!
-//! The program starts itself once more as the server. The two talk JSON lines over the server's standard input and
-//! output ([`messages`]): addresses, who posts what, whether bytes arrived. Everything else goes over UDP.
+//! The program starts itself a second time as the server. The two exchange JSON over the server's standard input and
+//! output ([`messages`]): addresses, work to post, comparisons. Everything else goes over UDP.
 
 mod capture;
 mod client;
@@ -18,49 +18,57 @@ mod services;
 mod speed;
 mod trouble;
 
+use crate::FAILED;
 use client::Client;
 use page::Page;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Two NICs in two processes on this host: every operation once, errors, a lost packet, and how fast it is. With --link or
-/// --cc, what links do against loss instead.
+/// Show two NICs in two processes performing every operation.
 ///
-/// Ends with 0 if every byte arrived and everything else was as it should be, and with 1 and a line that says what
-/// was not.
+/// The demo shows the packets of each operation, error handling, the recovery of lost packets, and a short measurement.
+/// With --link or --cc it shows link credits or congestion control instead. All data is verified.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rnic demo
+  rnic demo --link ib-credits
+  rnic demo --link ethernet --cc dcqcn
+
+Exit code: 0 if all data arrived and every check passed, 1 if a check failed, 2 if \
+the options are not valid.")]
 pub(crate) struct Args {
-    /// Measure for a moment only.
+    /// Keep the measurements short.
     #[arg(long)]
     quick: bool,
-    /// The file to capture the packets into.
+    /// Write all packets to this pcapng file.
     #[arg(long, value_name = "FILE", default_value = "rnic-demo.pcapng")]
     capture: PathBuf,
-    /// What the data and the fault rules' randomness follow from.
+    /// Seed the data and the randomness of fault rules.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Show what a link does against loss: `ib-credits`, or `ethernet` with congestion control. More words as for `rnic
-    /// perf`, such as `ethernet:rate=2Gb/s`.
+    /// Show a lossless or congested link instead: `ib-credits`, or `ethernet` with congestion control. Takes the settings
+    /// of `rnic perf --link`, such as `ethernet:rate=2Gb/s`.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
-    /// Show this congestion control at work: `dcqcn`, with the preset `laptop` unless another is named.
+    /// Show congestion control instead: `dcqcn`, with the preset `laptop` unless you name another.
     #[arg(long, value_name = "CC")]
     cc: Option<String>,
-    /// What the names of the traces begin with, which congestion control leaves for `rnic plot`.
+    /// Begin the file names of the traces for `rnic plot` with this (congestion control only).
     #[arg(long, value_name = "STEM", default_value = "rnic-demo")]
     traces: PathBuf,
-    /// Be the server of a demo.
+    /// Run as the server of a demo.
     #[arg(long, hide = true)]
     server: bool,
-    /// The server's seed: one that differs makes every comparison fail, which is how tests see that it can.
+    /// The seed of the server. With another than the client's every comparison fails, which tests rely on.
     #[arg(long, hide = true)]
     server_seed: Option<u64>,
-    /// A fault rule that is in force all the time, for tests.
+    /// A fault rule that is active throughout, for tests.
     #[arg(long, hide = true)]
     fault: Vec<String>,
 }
 
-/// What went wrong, in one line.
+/// An error, in one line.
 #[derive(Debug)]
 struct Failure(String);
 
@@ -78,12 +86,12 @@ impl From<rnic::Error> for Failure {
     }
 }
 
-/// Fails with this text unless `holds`.
+/// Fails with the text of `what` unless `holds`.
 fn expect(holds: bool, what: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(Failure(what())) }
 }
 
-/// This program, as it was called.
+/// The name by which this program was called.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "rnic".to_owned())
 }
@@ -93,24 +101,31 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if args.server {
         return server::run(args.seed);
     }
+    let story = match link::Story::of(args) {
+        Ok(story) => story,
+        Err(Failure(what)) => {
+            eprintln!("rnic: {what}");
+            return ExitCode::from(FAILED);
+        }
+    };
     let page = Page::to_stdout();
-    let mut where_it_was = "the start";
-    match tell(args, &page, &mut where_it_was) {
+    let mut part = "the start";
+    match tell(args, story.as_ref(), &page, &mut part) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(what)) => {
             page.flush();
-            eprintln!("rnic demo: FAILED in {where_it_was}: {what}");
+            eprintln!("rnic demo: FAILED in {part}: {what}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// The whole demo. `part` follows where it is.
-fn tell(args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
-    if let Some(story) = link::Story::of(args)? {
+/// The whole demo. `part` names the current part, for errors.
+fn tell(args: &Args, story: Option<&link::Story>, page: &Page, part: &mut &'static str) -> Outcome {
+    if let Some(story) = story {
         return story.tell(args, page, part);
     }
-    page.title("rnic demo: two RoCEv2 NICs in two processes, in software, on this host");
+    page.title("rnic demo: two RoCEv2 NICs in software, in two processes on this host");
     let mut client = Client::start(args, page)?;
     *part = "'Every operation'";
     let mut main = operations::introduce(&mut client)?;
@@ -124,13 +139,11 @@ fn tell(args: &Args, page: &Page, part: &mut &'static str) -> Outcome {
     trouble::lost_acknowledgement(&mut client)?;
     *part = "'The capture'";
     capture::finish(&mut client, &args.capture)?;
-    *part = "'How fast'";
+    *part = "'Performance'";
     speed::measure(&mut client, args.quick)?;
-    page.title("\nEverything was as it should be.");
-    page.line(&format!(
-        "Next: `{0} doctor` looks at this host, `{0} show` at what devices it has.",
-        program()
-    ));
+    page.title("\nAll checks passed.");
+    page.line(&format!("Next: `{} doctor` examines this host,", program()));
+    page.line(&format!("      `{} show` lists its devices.", program()));
     page.flush();
     Ok(())
 }

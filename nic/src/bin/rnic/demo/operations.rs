@@ -1,47 +1,50 @@
-//! Every operation, once.
+//! Every operation of a reliable connection.
 
 use super::client::{Client, Connection};
 use super::messages::{Piece, Setup};
 use super::{Outcome, expect};
 use rnic::{FlushKind, Gather, Gid, Operation, Remote, Sge};
 
-/// What a message of the demo holds: three packets of the path MTU, the last one not full.
+/// The size of a message in bytes: three packets, the last of them not full.
 const LEN: usize = 2500;
 
-/// The setup of connections whose packets are drawn: the path MTU of a 1500-byte Ethernet, and 10.24 ms (code 20) for
-/// receivers that are not ready: longer than the server takes to post a receive.
+/// The setup of connections with ladders: the path MTU of an Ethernet with 1500-byte frames, and an RNR wait of 10.24 ms
+/// (code 20), which is longer than the server takes to post a receive.
 pub(super) const DRAWN: Setup = Setup { mtu: Some(1024), min_rnr_timer: 20, buffer: 8192 };
 
-/// The first connection.
+/// Makes the first connection.
 pub(super) fn introduce(client: &mut Client<'_>) -> Outcome<Connection> {
     client.page.section(
-        "1. Two queue pairs meet",
-        "Before they can talk, two queue pairs (QPs) need each other's address (GID), number and first packet sequence \
-         number (PSN). These travel outside RDMA: here, as JSON over a pipe between the two processes.",
+        "1. Connecting two queue pairs",
+        "To communicate, two queue pairs (QPs) need each other's address (GID), QP number and initial packet sequence \
+         number (PSN). These are exchanged outside RDMA: here as JSON over a pipe between the two processes.",
     );
     let connection = client.connect(DRAWN)?;
     let here = connection.end.qp.address();
     for (name, process, end) in
         [("client", std::process::id(), here), ("server", client.server_process, connection.server)]
     {
-        client.page.line(&format!(
-            "{name}  process {process:<7} gid {:<18} qp {:#08x}  first psn {:<8}  path MTU up to {}",
-            Gid(end.gid).to_string(),
-            end.qpn,
-            end.psn,
-            end.mtu
-        ));
+        client.page.row(
+            &format!("{name}  "),
+            &format!(
+                "process {process}, GID {}, QP {:#08x}, initial PSN {}, path MTU up to {}",
+                Gid(end.gid),
+                end.qpn,
+                end.psn,
+                end.mtu
+            ),
+        );
     }
     Ok(connection)
 }
 
-/// All operations, each with its data compared at the end that receives it.
+/// Performs all operations. The side that receives the data verifies it.
 pub(super) fn all(client: &mut Client<'_>, connection: &mut Connection) -> Outcome {
     client.page.section(
         "2. Every operation",
-        "Each ladder shows the packets between the two NICs, as the client's port sees them; #0 is the first PSN of its \
-         queue pair. The path MTU is 1024 bytes, so that longer messages take several packets. The ICRC at the end \
-         of each packet covers all that no router changes.",
+        "Each ladder shows the packets between the two NICs as the client's port sees them. #0 is the initial PSN of the \
+         queue pair. The path MTU is 1024 bytes, so longer messages take several packets. The ICRC at the end of each \
+         packet protects every field that routers do not change.",
     );
     write(client, connection)?;
     write_with_immediate(client, connection)?;
@@ -58,7 +61,7 @@ pub(super) fn all(client: &mut Client<'_>, connection: &mut Connection) -> Outco
     scatter_gather(client, connection)
 }
 
-/// The whole of a message at the start of the server's buffer.
+/// A message at the start of the server's buffer.
 const fn whole(len: usize) -> Piece {
     Piece { at: 0, len }
 }
@@ -66,21 +69,21 @@ const fn whole(len: usize) -> Piece {
 fn write(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
         "RDMA WRITE, 2500 bytes",
-        "The client names the place in the server's memory (address and rkey). No program runs at the server for it.",
+        "The client names the target in the server's memory by address and rkey. The server's program takes no part.",
     );
     let pattern = client.load(c, LEN)?;
     c.end.qp.write(1, c.buffer.slice(0..LEN)?, c.remote)?;
     client.succeed(c, 1)?;
     client.compare(c, whole(LEN), pattern, 0)?;
     client.draw();
-    client.page.proved("the server compared 2500 bytes");
+    client.page.proved("the server verified 2500 bytes");
     Ok(())
 }
 
 fn write_with_immediate(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
         "RDMA WRITE WITH IMMEDIATE, 300 bytes",
-        "As before, and the server's program hears of it: 4 bytes of immediate data arrive with a receive completion.",
+        "The same, but the server's program is notified: 4 bytes of immediate data arrive with a receive completion.",
     );
     let pattern = client.load(c, 300)?;
     client.post_receive(c, &[])?;
@@ -90,28 +93,28 @@ fn write_with_immediate(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.received(c, 300, imm)?;
     client.compare(c, whole(300), pattern, 0)?;
     client.draw();
-    client.page.proved("the server compared 300 bytes and got the immediate 0x2a");
+    client.page.proved("the server verified 300 bytes and received the immediate data 0x2a");
     Ok(())
 }
 
 fn read(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
         "RDMA READ, 2500 bytes",
-        "One packet asks, three bring the data. They take the next three PSNs of the client's sequence.",
+        "One request packet, three response packets. The responses use the next three PSNs of the client's sequence.",
     );
     let (_, wanted) = client.fill(c, LEN)?;
     c.end.qp.read(3, c.buffer.slice(0..LEN)?, c.remote)?;
     client.succeed(c, 3)?;
     client.compare_here(c, &wanted)?;
     client.draw();
-    client.page.proved("the client compared 2500 bytes");
+    client.page.proved("the client verified 2500 bytes");
     Ok(())
 }
 
 fn send(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
         "SEND, 2500 bytes",
-        "The message goes into the buffer that the server posted to receive it: the receiver chooses the place.",
+        "The message goes into a buffer that the server posted beforehand: the receiver chooses the target.",
     );
     let pattern = client.load(c, LEN)?;
     client.post_receive(c, &[whole(4096)])?;
@@ -120,12 +123,15 @@ fn send(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.received(c, LEN, None)?;
     client.compare(c, whole(LEN), pattern, 0)?;
     client.draw();
-    client.page.proved("the server received and compared 2500 bytes");
+    client.page.proved("the server received and verified 2500 bytes");
     Ok(())
 }
 
 fn send_with_immediate(client: &mut Client<'_>, c: &Connection) -> Outcome {
-    client.page.operation("SEND WITH IMMEDIATE, 100 bytes", "A SEND with 4 bytes more, for the completion.");
+    client.page.operation(
+        "SEND WITH IMMEDIATE, 100 bytes",
+        "A SEND whose completion at the server also carries 4 bytes of immediate data.",
+    );
     let pattern = client.load(c, 100)?;
     client.post_receive(c, &[whole(4096)])?;
     let imm = Some(7);
@@ -134,18 +140,18 @@ fn send_with_immediate(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.received(c, 100, imm)?;
     client.compare(c, whole(100), pattern, 0)?;
     client.draw();
-    client.page.proved("the server received and compared 100 bytes and got the immediate 7");
+    client.page.proved("the server received and verified 100 bytes and the immediate data 7");
     Ok(())
 }
 
-/// What the server's word is at first, and what it becomes.
+/// The server's word: initially, after the swap, and after the addition.
 const WORD: [u64; 3] = [1000, 2000, 2042];
 
 fn compare_and_swap(client: &mut Client<'_>, c: &Connection) -> Outcome {
     let [before, after, _] = WORD;
     client.page.operation(
         "CMP_AND_SWP, 8 bytes",
-        "If the server's word is 1000 (0x3e8), it becomes 2000 (0x7d0). Nobody gets in between; the old value comes back.",
+        "If the server's word is 1000 (0x3e8), it becomes 2000 (0x7d0), atomically. The response returns the old value.",
     );
     client.store(c, before)?;
     let operation = Operation::CompareSwap { remote: c.remote, compare: before, swap: after };
@@ -158,7 +164,7 @@ fn fetch_and_add(client: &mut Client<'_>, c: &Connection) -> Outcome {
     let [_, before, after] = WORD;
     client.page.operation(
         "FETCH_ADD, 8 bytes",
-        "42 (0x2a) is added to the server's word; the old value comes back.",
+        "Adds 42 (0x2a) to the server's word. The response returns the old value.",
     );
     c.end.qp.post(7, Operation::FetchAdd { remote: c.remote, add: after - before }, c.buffer.slice(0..8)?)?;
     client.succeed(c, 7)?;
@@ -167,19 +173,19 @@ fn fetch_and_add(client: &mut Client<'_>, c: &Connection) -> Outcome {
 
 fn atomic_result(client: &mut Client<'_>, c: &Connection, before: u64, after: u64) -> Outcome {
     let old = c.buffer.load_u64(0)?;
-    expect(old == before, || format!("the old value came back as {old} instead of {before}"))?;
+    expect(old == before, || format!("the response returned {old} instead of {before}"))?;
     let new = client.stored(c)?;
     expect(new == after, || format!("the server's word is {new} instead of {after}"))?;
     client.draw();
-    client.page.proved(&format!("the client got {before}, the server's word is {after}"));
+    client.page.proved(&format!("the client received {before}, and the server's word is {after}"));
     Ok(())
 }
 
 fn atomic_write(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
         "ATOMIC_WRITE, 8 bytes",
-        "The server's word becomes 4711 (0x1267) at once: whoever reads it sees the old value or the new one. It takes \
-         effect after everything before it, and the server answers.",
+        "Stores 4711 (0x1267) in the server's word. A reader sees either the old value or the new one. The store takes \
+         effect after all earlier operations.",
     );
     c.buffer.store_u64(0, 4711)?;
     c.end.qp.post(11, Operation::AtomicWrite { remote: c.remote }, c.buffer.slice(0..8)?)?;
@@ -193,9 +199,9 @@ fn atomic_write(client: &mut Client<'_>, c: &Connection) -> Outcome {
 
 fn flush(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
-        "RDMA WRITE of 300 bytes, and FLUSH",
-        "That a WRITE is acknowledged says that it arrived. FLUSH asks whether it is in memory, where everybody at the \
-         server sees it.",
+        "RDMA WRITE of 300 bytes, then FLUSH",
+        "The acknowledgement of a WRITE means that it arrived. The response to FLUSH means that it is visible in memory \
+         to everything at the server.",
     );
     let pattern = client.load(c, 300)?;
     let kind = FlushKind { global: true, ..FlushKind::default() };
@@ -205,17 +211,20 @@ fn flush(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.succeed(c, 13)?;
     client.compare(c, whole(300), pattern, 0)?;
     client.draw();
-    client.page.proved("both completed, and the server compared 300 bytes");
+    client.page.proved("both completed, and the server verified 300 bytes");
     Ok(())
 }
 
 fn window(client: &mut Client<'_>, c: &Connection) -> Outcome {
-    /// The part of the server's buffer that the window shows.
+    /// The client's last message. Wireshark looks for RPC over RDMA in each SEND with invalidate and calls those of less
+    /// than eight bytes malformed.
+    const DONE: &[u8] = b"done: the window can be closed";
+    /// The part of the server's buffer that the window covers.
     const SHOWN: Piece = Piece { at: 1000, len: 200 };
     client.page.operation(
-        "A memory window: WRITE through it, then SEND WITH INVALIDATE",
-        "The server opened 200 bytes of its buffer by a window of type 2 (BIND_MW: local work, no packet) and gave the \
-         client its rkey. When the client is done, its message closes the window.",
+        "Memory window: WRITE, then SEND WITH INVALIDATE",
+        "The server bound a type 2 window to 200 bytes of its buffer (BIND_MW is local and sends no packet) and gave the \
+         client the rkey. The client's last message invalidates it.",
     );
     let rkey = client.open_window(c, SHOWN)?;
     let pattern = client.load(c, SHOWN.len)?;
@@ -223,20 +232,20 @@ fn window(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.post_receive(c, &[whole(64)])?;
     c.end.qp.write(14, c.buffer.slice(0..SHOWN.len)?, shown)?;
     let send = Operation::Send { imm: None, invalidate: Some(rkey) };
-    c.end.qp.post(15, send, Gather::Inline(b"done"[..].into()))?;
+    c.end.qp.post(15, send, Gather::Inline(DONE.into()))?;
     client.succeed(c, 14)?;
     client.succeed(c, 15)?;
-    client.received_and_closed(c, 4, rkey)?;
+    client.received_and_closed(c, DONE.len(), rkey)?;
     client.compare(c, SHOWN, pattern, 0)?;
     client.draw();
-    client.page.proved("the server compared 200 bytes, and its receive says which key was closed");
+    client.page.proved("the server verified 200 bytes, and its receive completion names the key");
     Ok(())
 }
 
 fn nothing(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
-        "RDMA WRITE of 0 bytes",
-        "One packet without payload, acknowledged like any other. It touches no memory, so its rkey need not be valid.",
+        "RDMA WRITE, 0 bytes",
+        "One packet without payload, acknowledged like any other. It accesses no memory, so its rkey need not be valid.",
     );
     let before = client.stored(c)?;
     let nowhere = Remote { addr: 0, rkey: 0 };
@@ -245,14 +254,14 @@ fn nothing(client: &mut Client<'_>, c: &Connection) -> Outcome {
     let after = client.stored(c)?;
     expect(before == after, || "a WRITE of 0 bytes changed the server's memory".to_owned())?;
     client.draw();
-    client.page.proved("completed, and the server's memory is as it was");
+    client.page.proved("it completed, and the server's memory is unchanged");
     Ok(())
 }
 
 fn inline(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
         "SEND, 64 bytes inline",
-        "The bytes were copied into the work request: no registered memory, and the program may reuse its own at once.",
+        "The data is copied into the work request. It needs no registered memory, and the buffer can be reused at once.",
     );
     let (pattern, bytes) = client.fresh(64);
     client.post_receive(c, &[whole(64)])?;
@@ -261,14 +270,14 @@ fn inline(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.received(c, 64, None)?;
     client.compare(c, whole(64), pattern, 0)?;
     client.draw();
-    client.page.proved("the server received and compared 64 bytes");
+    client.page.proved("the server received and verified 64 bytes");
     Ok(())
 }
 
 fn scatter_gather(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.page.operation(
-        "SEND, gathered from 3 places and scattered to 2",
-        "The wire does not show it: one message, taken from three places here and laid down in two there.",
+        "SEND, gathered from 3 buffers and scattered to 2",
+        "One message on the wire: the client gathers it from three buffers, the server scatters it to two.",
     );
     let (pattern, bytes) = client.fresh(1500);
     let mut list: Vec<Sge> = Vec::new();
@@ -286,6 +295,6 @@ fn scatter_gather(client: &mut Client<'_>, c: &Connection) -> Outcome {
     client.compare(c, first, pattern, 0)?;
     client.compare(c, second, pattern, first.len)?;
     client.draw();
-    client.page.proved("the server compared 1000 bytes in one place and 500 in the other");
+    client.page.proved("the server verified 1000 bytes in one buffer and 500 in the other");
     Ok(())
 }

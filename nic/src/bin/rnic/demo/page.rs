@@ -1,9 +1,17 @@
-//! What the reader sees.
+//! The output of the demo, 80 columns wide.
 
+use rnic::ladder::Style;
 use std::cell::RefCell;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::time::Duration;
 
-/// The output. Who reads no further than the start has seen enough: errors are nobody's concern.
+/// The widest line.
+pub(super) const WIDTH: usize = 80;
+
+/// The indentation of everything below a heading.
+const INDENT: usize = 2;
+
+/// The output. Errors are ignored: a reader that closed the pipe has seen enough.
 pub(super) struct Page {
     out: RefCell<BufWriter<Stdout>>,
     color: bool,
@@ -16,9 +24,15 @@ impl Page {
         Self { out: RefCell::new(BufWriter::new(io::stdout())), color: wanted && io::stdout().is_terminal() }
     }
 
-    /// Whether to use colours.
-    pub(super) fn color(&self) -> bool {
-        self.color
+    /// The style of ladders. On a busy host half a millisecond is no pause; the timers of the demo are 10 ms and longer.
+    pub(super) fn ladder_style(&self) -> Style {
+        Style {
+            color: self.color,
+            pause: Duration::from_millis(5),
+            icrc_values: false,
+            lane: WIDTH - INDENT - 27,
+            ..Style::default()
+        }
     }
 
     pub(super) fn flush(&self) {
@@ -29,7 +43,7 @@ impl Page {
         let _ = writeln!(self.out.borrow_mut(), "{text}");
     }
 
-    /// Text with an SGR parameter of ECMA-48, where colours are wanted.
+    /// Text with an SGR parameter of ECMA-48, if the output has colours.
     fn toned(&self, code: &str, text: &str) -> String {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
@@ -39,7 +53,7 @@ impl Page {
         self.flush();
     }
 
-    /// A section begins.
+    /// Begins a section.
     pub(super) fn section(&self, heading: &str, lesson: &str) {
         self.write("");
         self.write(&self.toned("1;34", heading));
@@ -47,43 +61,61 @@ impl Page {
         self.flush();
     }
 
-    /// One operation of a section.
+    /// Begins an operation within a section.
     pub(super) fn operation(&self, name: &str, lesson: &str) {
         self.write("");
         self.write(&format!("  {}", self.toned("1", name)));
         self.paragraph(lesson);
     }
 
-    /// A text of some sentences, two columns in.
+    /// Prints sentences, wrapped and indented.
     pub(super) fn paragraph(&self, text: &str) {
-        /// As wide as a ladder.
-        const WIDTH: usize = 98;
-        let mut line = String::new();
-        for word in text.split_whitespace() {
-            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
-                self.line(&line);
-                line.clear();
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        if !line.is_empty() {
+        for line in wrapped(text, WIDTH - INDENT) {
             self.line(&line);
         }
     }
 
-    /// Lines as they are, two columns in.
+    /// Prints a name and a text, wrapped in a column of its own.
+    pub(super) fn row(&self, name: &str, text: &str) {
+        let column = name.chars().count();
+        for (index, line) in wrapped(text, WIDTH - INDENT - column).iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            self.line(&format!("{name:<column$}{line}"));
+        }
+    }
+
+    /// Prints lines as they are, indented.
     pub(super) fn line(&self, text: &str) {
         for line in text.lines() {
             self.write(&format!("  {line}"));
         }
     }
 
-    /// Something was checked.
+    /// Reports a check that passed.
     pub(super) fn proved(&self, what: &str) {
-        self.line(&format!("{} {what}", self.toned("32", "ok")));
+        for (index, line) in wrapped(what, WIDTH - INDENT - "ok ".len()).iter().enumerate() {
+            let ok = if index == 0 { self.toned("32", "ok") } else { "  ".to_owned() };
+            self.line(&format!("{ok} {line}"));
+        }
         self.flush();
     }
+}
+
+/// Breaks a text into lines of at most `width` columns.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
 }

@@ -1,4 +1,4 @@
-//! The server: does what the client asks, and is otherwise the passive end of everything.
+//! The server: it executes the requests of the client.
 
 use super::inbox::Inbox;
 use super::messages::{Ask, Opened, Piece, Reply, Setup, difference, pattern};
@@ -23,7 +23,7 @@ struct Server {
     inboxes: Vec<Inbox>,
 }
 
-/// Serves until the client closes its end.
+/// Serves until the client closes the pipe.
 pub(super) fn run(seed: u64) -> ExitCode {
     match serve(seed) {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,7 +43,7 @@ fn serve(seed: u64) -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let reply = match serde_json::from_str(&line?) {
             Ok(ask) => server.act(ask).unwrap_or_else(|Failure(what)| Reply::Failed { what }),
-            Err(error) => Reply::Failed { what: format!("a request that makes no sense: {error}") },
+            Err(error) => Reply::Failed { what: format!("invalid request: {error}") },
         };
         answer(&reply)?;
     }
@@ -57,14 +57,14 @@ fn answer(reply: &Reply) -> io::Result<()> {
     out.flush()
 }
 
-/// What the peer may do.
+/// The access rights of the peer.
 const RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::FLUSH_GLOBAL);
 
-/// A success, of a receive or of what else was waited for.
+/// Checks that a completion is successful.
 fn succeeded(what: &str, wc: WorkCompletion) -> Outcome<WorkCompletion> {
     if wc.status == WcStatus::Success {
         return Ok(wc);
@@ -73,7 +73,7 @@ fn succeeded(what: &str, wc: WorkCompletion) -> Outcome<WorkCompletion> {
 }
 
 impl Setup {
-    /// As the API has it.
+    /// The options for the API.
     pub(super) fn options(self) -> ConnectOptions {
         ConnectOptions {
             access: RIGHTS,

@@ -1,4 +1,4 @@
-//! Services other than RC, one message each.
+//! Services other than RC, and a shared receive queue: one message each.
 
 use super::client::Client;
 use super::messages::{Opened, Service};
@@ -12,36 +12,36 @@ use std::time::Duration;
 /// The Q_Key of the demo's datagrams.
 pub(super) const QKEY: QKey = QKey(0x0de3_0de3);
 
-/// Bytes of each message: one packet.
+/// The size of each message in bytes: one packet.
 const LEN: usize = 100;
 
-/// All of them.
+/// Sends a message over each.
 pub(super) fn all(client: &mut Client<'_>) -> Outcome {
     for (service, name, lesson) in [
         (
             Service::Srq,
             "RC into a shared receive queue: SEND, 100 bytes",
-            "Many connections of a server can take their receives from one queue. The wire does not show it.",
+            "Many connections of a server can share one receive queue. The packets are the same as without.",
         ),
         (
             Service::Xrc,
             "XRC: SEND, 100 bytes",
-            "The packet names a shared receive queue of the server, whatever queue pair it comes through.",
+            "The packet names a shared receive queue of the server, independent of the queue pair.",
         ),
         (
             Service::Uc,
             "UC: SEND, 100 bytes",
-            "An unreliable connection: nobody acknowledges, and a lost message is lost.",
+            "An unreliable connection: there are no acknowledgements, and lost messages are not repeated.",
         ),
         (
             Service::Ud,
             "UD: SEND, 100 bytes",
-            "A datagram: no connection. The packet names its sender and a key (Q_Key) that the receiver must know.",
+            "A datagram needs no connection. The packet carries its sender's QP number and a key (Q_Key) that the receiver checks.",
         ),
         (
             Service::Multicast,
             "UD multicast: SEND to a group, 100 bytes",
-            "The server joined a multicast group. Whoever sends to the group need not know who is in it.",
+            "The server has joined a multicast group. The sender does not need to know the members.",
         ),
     ] {
         client.page.operation(name, lesson);
@@ -67,11 +67,11 @@ fn one(client: &mut Client<'_>, service: Service) -> Outcome {
     succeed(&cq)?;
     client.heard(&opened, LEN, pattern)?;
     client.draw();
-    client.page.proved("the server received and compared 100 bytes");
+    client.page.proved("the server received and verified 100 bytes");
     Ok(())
 }
 
-/// Makes the queue pair ready; returns where it sends to.
+/// Makes the queue pair ready to send; returns the destination.
 fn way(qp: &QueuePair, pd: &ProtectionDomain, service: Service, opened: &Opened) -> Outcome<Destination> {
     let datagram = |gid: Gid, qpn: Qpn| -> Outcome<Destination> {
         qp.activate(QKEY)?;
@@ -91,7 +91,7 @@ fn way(qp: &QueuePair, pd: &ProtectionDomain, service: Service, opened: &Opened)
     }
 }
 
-/// How connections are made.
+/// The options of connections.
 pub(super) fn options() -> ConnectOptions {
     ConnectOptions { mtu: Some(Mtu::B1024), ..ConnectOptions::default() }
 }

@@ -2,100 +2,121 @@
 
 use super::control::{Control, Message, PATIENCE, PORT, SideReport};
 use super::endpoint::Endpoint;
-use super::params::{Limit, Op, Params, Test, parse_size};
+use super::params::{Limit, MAX_SL, Op, Params, Test, parse_size, parse_tclass, tclass_of};
 use super::progress::Progress;
 use super::report::{Figures, Loss, Report, Run};
 use super::server::{Side, verifiable};
 use super::service::Service;
 use super::stream::Sent;
-use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
+use super::{Failure, counters, difference, pingpong, stop, stream, trace};
+use crate::number::whole;
 use crate::setup::Setup;
-use rnic::Device;
+use rnic::cc::quantity::parse_seconds;
 use rnic::process::HostAddress;
+use rnic::{Device, Mtu};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Sizes of `--all`: powers of two, 2 bytes to 8 MiB, as by perftest.
+/// The sizes of `--all`: powers of two from 2 bytes to 8 MiB, as in perftest.
 const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
 
-/// A datagram that every port carries, also that of a 1500-byte Ethernet.
+/// The size of a datagram that fits into an Ethernet frame of 1500 bytes.
 const UD_SIZE: u32 = 1024;
 
-/// Messages that perftest keeps outstanding for each queue pair.
+/// perftest's default number of outstanding messages per queue pair.
 const DEPTH: u32 = 128;
 
-/// Without a wish, a quarter of the queue is freed at a time, but no more than this many messages.
+/// The default of `--cq-mod` is a quarter of the depth, but at most this.
 const CQ_MOD: u32 = 32;
 
-/// Measure with the server at SERVER.
+/// How long to wait for the control connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Measure the path to SERVER.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Over UC and UD messages may get lost. The bandwidth is then that of the messages that arrived, as the server \
-                        counts them, and the report says how many did not; latency is measured with those that were answered.\n\
-                        READ and atomics are of RC and XRC, WRITE is not of UD, and a datagram is one packet.\n\n\
-                        Figures are those of perftest: MiB are 2^20 bytes, message rates are in millions, and the latency \
-                        of WRITE and SEND is half of a round trip. The peak is the best 10 ms of a run.\n\
-                        Exit code: 0 if all was measured, also when interrupted; 2 if it could not be."
-)]
+#[command(after_help = "\
+Definitions are those of perftest. MiB are 2^20 bytes, and Mpps are millions of messages per second. BW peak is the \
+highest rate over any part of the run, from posting its first message to completing its last. The latency of WRITE and \
+SEND is half of a round trip; that of READ and atomics is the time from post to completion.
+
+UC and UD can lose messages. Their bandwidth counts the messages that arrived, as seen by the server, and the report \
+states how many were lost; there is no peak (0). Latency covers the messages that were answered.
+
+RC and XRC support all operations, UC supports WRITE and SEND, UD supports SEND of one packet.
+
+Examples:
+  rnic perf client 10.0.0.2
+  rnic perf client 10.0.0.2 --op read --test lat --size 4K
+  rnic perf client 10.0.0.2 --duration 10s --sl 3 --link ethernet:rate=5Gb/s
+
+Exit code: 0 if the measurement completed or was interrupted, 2 if it failed.")]
 pub(super) struct Args {
-    /// Address or host name of the server.
+    /// The address or host name of the server.
     #[arg(value_name = "SERVER", value_parser = server_address)]
     server: IpAddr,
-    /// The address to measure from, or an interface or name of this host; without it, that of the configuration file, the
-    /// one that routes to the server, or a free one of 127.0.0.1, 127.0.0.2, ...
+    /// Measure from this address, interface or name of this host. [default: the file's, or the address that routes to the
+    /// server; on loopback the first free one of 127.0.0.1, 127.0.0.2, ...]
     #[arg(long, value_name = "ADDRESS", value_parser = HostAddress::look_up)]
     bind: Option<HostAddress>,
-    /// TCP port of the server.
+    /// The TCP port on which the server accepts clients.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     control_port: u16,
-    /// The service.
+    /// Use this service.
     #[arg(long, short = 'c', value_enum, default_value = "rc")]
     service: Service,
-    /// The operation to measure.
+    /// Measure this operation.
     #[arg(long, value_enum, default_value = "write")]
     op: Op,
-    /// Bandwidth or latency.
+    /// Measure bandwidth or latency.
     #[arg(long, value_enum, default_value = "bw")]
     test: Test,
-    /// Let SEND or WRITE carry immediate data.
+    /// Send immediate data with SEND or WRITE.
     #[arg(long)]
     imm: bool,
-    /// Receive through one shared receive queue for all queue pairs. [SEND over RC and UD]
+    /// Receive on all queue pairs through one shared receive queue (SEND over RC or UD).
     #[arg(long)]
     srq: bool,
-    /// Message size in bytes, or KiB or MiB with K or M. Repeat for several. [default: 64K for bandwidth, 1K over UD, 2 for
-    /// latency, 8 for atomics, which have no other]
+    /// Send messages of this size, such as 4096, 64K or 1MB. Repeat for several. [default: 64K for bandwidth, 1K over UD, 2
+    /// for latency; atomics always use 8]
     #[arg(long = "size", short = 's', value_name = "BYTES", value_parser = parse_size)]
     sizes: Vec<u32>,
-    /// All powers of two from 2 bytes to 8 MiB, over UD to 1 KiB.
+    /// Use all powers of two from 2 bytes to 8 MiB (1 KiB over UD) as sizes.
     #[arg(long, short = 'a', conflicts_with = "sizes")]
     all: bool,
-    /// Messages outstanding for each queue pair. [bandwidth only]
-    #[arg(long, default_value_t = DEPTH)]
+    /// Keep this number of messages outstanding on each queue pair (bandwidth).
+    #[arg(long, value_name = "N", default_value_t = DEPTH, value_parser = whole::<u32>)]
     depth: u32,
-    /// Every so many sends one is signalled. [default: a quarter of the depth, 32 at most]
-    #[arg(long, value_name = "N")]
+    /// Signal one send in every N. [default: a quarter of the depth, at most 32]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>)]
     cq_mod: Option<u32>,
-    /// Queue pairs.
-    #[arg(long, default_value_t = 1)]
+    /// Use this number of queue pairs.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>)]
     qps: u32,
-    /// Messages of each size and queue pair. [default: 5000 for bandwidth, 1000 for latency]
-    #[arg(long, short = 'n', value_name = "N", conflicts_with = "duration")]
+    /// Send this number of messages of each size on each queue pair. [default: 5000 for the bandwidth of WRITE, 1000
+    /// otherwise]
+    #[arg(long, short = 'n', value_name = "N", value_parser = whole::<u64>, conflicts_with = "duration")]
     iterations: Option<u64>,
-    /// Seconds for each size, instead of a number of messages.
-    #[arg(long, value_name = "SECS")]
-    duration: Option<f64>,
-    /// Path MTU; without it, the largest that both ports carry.
+    /// Send for this time per size instead, such as 10s or 500ms.
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    duration: Option<Duration>,
+    /// Use this path MTU: 256, 512, 1024, 2048 or 4096. [default: the largest that both ports support]
     #[arg(long, value_name = "BYTES")]
-    mtu: Option<u32>,
-    /// Sleep on a completion channel instead of polling.
+    mtu: Option<Mtu>,
+    /// Use this service level, 0 to 7. On RoCE it is the priority: the upper three bits of the DSCP.
+    #[arg(long, value_name = "SL", value_parser = clap::value_parser!(u8).range(0..=MAX_SL), conflicts_with = "tclass")]
+    sl: Option<u8>,
+    /// Use this traffic class (IPv4 TOS byte), such as 96 or 0x60. The DSCP is its upper six bits.
+    #[arg(long, value_name = "TCLASS", value_parser = parse_tclass)]
+    tclass: Option<u8>,
+    /// Wait for completion events instead of polling.
     #[arg(long)]
     events: bool,
-    /// Let both sides send at the same time, and add up.
+    /// Send in both directions at the same time and report the sum.
     #[arg(long)]
     bidirectional: bool,
-    /// Do not compare what arrived with what was sent.
+    /// Do not compare the received data with the data sent.
     #[arg(long)]
     no_verify: bool,
     /// Print one JSON document.
@@ -103,16 +124,13 @@ pub(super) struct Args {
     json: bool,
     #[command(flatten)]
     trace: trace::TraceArgs,
-    /// A fault rule of this side's device, for tests.
-    #[arg(long, hide = true)]
-    fault: Vec<String>,
     #[command(flatten)]
     setup: Setup,
 }
 
 impl Args {
     fn params(&self) -> Params {
-        // The defaults of perftest, as far as it has any.
+        // The defaults of perftest.
         let iterations = if (self.test, self.op) == (Test::Bw, Op::Write) { 5000 } else { 1000 };
         let size = match (self.test, self.service) {
             _ if self.op.is_atomic() => 8,
@@ -138,10 +156,12 @@ impl Args {
             depth: self.depth,
             cq_mod: self.cq_mod.unwrap_or_else(|| (self.depth / 4).clamp(1, CQ_MOD)),
             qps: self.qps,
-            limit: self
-                .duration
-                .map_or(Limit::Iterations(self.iterations.unwrap_or(iterations)), Limit::Seconds),
-            mtu: self.mtu,
+            limit: match self.duration {
+                Some(duration) => Limit::Seconds(duration.as_secs_f64()),
+                None => Limit::Iterations(self.iterations.unwrap_or(iterations)),
+            },
+            mtu: self.mtu.map(Mtu::bytes),
+            tclass: self.tclass.or(self.sl.map(tclass_of)).unwrap_or(0),
             events: self.events,
             bidirectional: self.bidirectional,
             verify: !self.no_verify,
@@ -154,13 +174,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     params.check()?;
     let mut config = args.setup.device()?;
     let (mut control, local) = reach(SocketAddr::new(args.server, args.control_port))?;
-    // On loopback, where every process has an address of its own, the route says nothing.
+    // On loopback every process has an address of its own, whatever the route.
     let routed = (!args.server.is_loopback()).then_some(local);
     if let Some(HostAddress { ip, scope_id }) = args.bind {
         (config.address, config.scope_id) = (Some(ip), scope_id);
     }
     config.address = config.address.or(routed);
-    config.faults.extend(args.fault.iter().cloned());
     let device = Device::open(&config)?;
     let tracing = args.trace.start(&device, &config, params.title())?;
     control.send(&Message::Request { params: params.clone() })?;
@@ -177,7 +196,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let mut report = Report::new(&params, device.address(), args.server, end.mtu(), args.json)?;
     for (index, size) in params.sizes.iter().copied().enumerate() {
-        // Who interrupts gets a figure of the first size all the same, if of few messages.
+        // An interrupt during the first size still yields a result, of fewer messages.
         if index > 0 && stop::requested() {
             break;
         }
@@ -203,19 +222,35 @@ fn server_address(text: &str) -> Result<IpAddr, String> {
     first.ok_or_else(|| "the host name has no address".to_owned())
 }
 
-/// Connects to the server; also gives the address of this side.
+/// Connects to the server; also returns the local address.
 fn reach(server: SocketAddr) -> Result<(Control, IpAddr), Failure> {
-    let stream = TcpStream::connect_timeout(&server, Duration::from_secs(5)).map_err(|error| {
-        format!(
-            "no rnic perf server at {server}: {error}; start one there with `rnic perf server --bind {}`",
-            server.ip()
-        )
-    })?;
+    let stream =
+        TcpStream::connect_timeout(&server, CONNECT_TIMEOUT).map_err(|error| unreachable(server, &error))?;
     let local = stream.local_addr().map_err(|error| format!("the control connection failed: {error}"))?;
     Ok((Control::new(stream, false)?, local.ip()))
 }
 
-/// The client's part in the run of one size, and what came of both.
+/// Why there is no control connection, and what to do about it.
+fn unreachable(server: SocketAddr, error: &io::Error) -> String {
+    let ip = server.ip();
+    match error.kind() {
+        ErrorKind::ConnectionRefused => format!(
+            "no rnic perf server is listening on TCP {server}; start one with `rnic perf server --bind {ip}`"
+        ),
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => {
+            format!(
+                "{ip} is unreachable: this host has no route to it; check the address with `ip route get {ip}`"
+            )
+        }
+        ErrorKind::TimedOut => format!(
+            "{ip} does not answer on TCP port {}; check the address and the firewalls on the way",
+            server.port()
+        ),
+        _ => format!("cannot connect to TCP {server}: {error}"),
+    }
+}
+
+/// Runs one size; returns the results of both sides.
 fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Failure> {
     let params = &end.params;
     end.prepare(size)?;
@@ -225,7 +260,7 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Fail
         other => return Err(control.unexpected(&other)),
     }
     let before = counters(&end.device);
-    let mut progress = Progress::new(size, false);
+    let mut progress = Progress::new(params, size);
     let (figures, sent, lost) = match params.test {
         Test::Lat => {
             let (latencies, lost) = pingpong::initiate(end, size, control, &mut progress)?;
@@ -250,8 +285,9 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Fail
         size,
         figures,
         loss: (!params.service.is_reliable()).then_some(Loss { sent: sent.messages, lost }),
-        client: counted_since(&before, &end.device),
+        client: difference(&before, counters(&end.device)),
         server: server.counters.clone(),
+        server_qps: server.qp_counters.clone(),
     };
     if params.counts_arrivals() {
         run.count_arrivals(&sent, &server);
@@ -268,7 +304,7 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Fail
     Ok(run)
 }
 
-/// Whether each addition took effect once.
+/// Checks that each FETCH_ADD took effect exactly once.
 fn check_sums(end: &Endpoint, sent: &Sent, server: &SideReport) -> Result<(), Failure> {
     if end.params.op != Op::FetchAdd || !end.params.verify {
         return Ok(());
@@ -277,14 +313,14 @@ fn check_sums(end: &Endpoint, sent: &Sent, server: &SideReport) -> Result<(), Fa
         [("server", server.added, sent.messages), ("client", end.added()?, server.messages)]
     {
         if added != asked {
-            return Err(format!("{asked} additions made {added} at the {side}").into());
+            return Err(format!("{asked} FETCH_ADDs added {added} at the {side}").into());
         }
     }
     Ok(())
 }
 
 fn wait_for_report(end: &Endpoint, control: &mut Control) -> Result<Message, Failure> {
-    // The server of a bidirectional run may have as much to send still as it wants.
+    // In a bidirectional run the server may still be sending.
     if end.params.server_is_active() { stream::serve(end, control) } else { control.receive(PATIENCE) }
 }
 
@@ -292,5 +328,21 @@ fn refuse_corruption(side: &str, corruption: Option<String>) -> Result<(), Failu
     match corruption {
         Some(what) => Err(format!("wrong data at the {side}: {what}").into()),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreachable_server_is_told_from_one_that_is_not_running() {
+        let server = SocketAddr::from(([10, 0, 0, 2], PORT));
+        let text = |kind: ErrorKind| unreachable(server, &kind.into());
+        assert!(text(ErrorKind::ConnectionRefused).contains("`rnic perf server --bind 10.0.0.2`"));
+        for kind in [ErrorKind::NetworkUnreachable, ErrorKind::HostUnreachable, ErrorKind::TimedOut] {
+            let text = text(kind);
+            assert!(!text.contains("start one") && text.contains("check the address"), "{text}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What client and server say to each other beside the measurement: JSON, one message a line, over TCP.
+//! The control connection between client and server: JSON over TCP, one message per line.
 
 use super::endpoint::PeerEnd;
 use super::params::Params;
@@ -10,53 +10,53 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// The TCP port of perftest, which people have open in their firewalls.
+/// The TCP port: that of perftest, which firewalls of RDMA hosts often have open.
 pub(super) const PORT: u16 = 18515;
 
-/// Says what kind of server this is.
+/// Identifies the protocol.
 const PROTOCOL: &str = "rnic-perf";
 
-/// Moves whenever messages, or their order, change.
-const VERSION: u32 = 2;
+/// Changes whenever the messages or their order change.
+const VERSION: u32 = 3;
 
-/// How long a peer may take to answer what it answers at once.
+/// How long to wait for an immediate answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long to wait before looking whether the user wants to stop, in milliseconds.
+/// How often to check for an interrupt while waiting, in milliseconds.
 const TICK: u16 = 100;
 
-/// Longest line: the addresses of all queue pairs that there may be.
+/// The longest line, in bytes: it holds the addresses of the most queue pairs.
 const MAX_LINE: usize = 1 << 20;
 
-/// How a run of one size went on one side.
+/// The result of a run of one size on one side.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SideReport {
-    /// Messages sent and completed, of all queue pairs.
+    /// Messages sent and completed on all queue pairs.
     pub(super) messages: u64,
-    /// From the first post to the last completion.
+    /// The time from the first post to the last completion.
     pub(super) seconds: f64,
-    /// The best messages a second over a part of the run.
+    /// The highest rate over a part of the run, in messages per second.
     pub(super) peak: f64,
-    /// What the device counted meanwhile.
+    /// What the device counted during the run. Other clients of a server are included.
     pub(super) counters: Counters,
-    /// Messages that arrived here, over services that lose some; the time between the first and the last, and the best
-    /// messages a second.
+    /// What the queue pairs of this client counted during the run.
+    pub(super) qp_counters: Counters,
+    /// Messages that arrived over an unreliable service, and the time between the first and the last.
     pub(super) arrived: u64,
     pub(super) arrival_seconds: f64,
-    pub(super) arrival_peak: f64,
-    /// What was added to this side's memory by FETCH_ADD.
+    /// The sum that FETCH_ADD added to the memory of this side.
     pub(super) added: u64,
-    /// What the data that arrived here had wrong, if anything.
+    /// The first difference between the data that arrived and the data sent.
     pub(super) corruption: Option<String>,
 }
 
-/// What is said.
+/// A message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum Message {
-    /// Client: what it wants to measure.
+    /// Client: the measurement that it requests.
     Request { params: Params },
-    /// Both: their end of the connections.
+    /// Both: the addresses of their queue pairs.
     End { end: PeerEnd },
     /// Server: its queue pairs are connected.
     Connected,
@@ -64,15 +64,15 @@ pub(super) enum Message {
     Begin { size: u32 },
     /// Server: its memory is prepared.
     Ready,
-    /// Client: it has sent all, or seen all answers. Where it was interrupted, nobody has to finish anything.
+    /// Client: all its messages are complete, or the user interrupted it.
     Finish { interrupted: bool },
-    /// Server: how it went there. Nothing is sent any more.
+    /// Server: its result, the last message of a run.
     Report { report: SideReport },
-    /// Either: why it goes no further.
+    /// Either: the measurement failed.
     Failed { reason: String },
 }
 
-/// The first line in both directions: readable by all versions.
+/// The first line in both directions, common to all versions.
 #[derive(Debug, Serialize, Deserialize)]
 struct Greeting {
     protocol: String,
@@ -84,12 +84,12 @@ pub(super) struct Control {
     stream: TcpStream,
     peer: SocketAddr,
     buffer: Vec<u8>,
-    /// Whether waiting ends when the user wants to stop: that of a server, which has nothing to report.
+    /// Whether an interrupt ends waiting. A server has nothing to report; a client still wants the result.
     heeds_stop: bool,
 }
 
 impl Control {
-    /// A connection on which the greetings are exchanged.
+    /// Exchanges greetings on a new connection.
     pub(super) fn new(stream: TcpStream, heeds_stop: bool) -> Result<Self, Failure> {
         let peer = stream.peer_addr().map_err(|error| format!("the control connection failed: {error}"))?;
         let broken = |error| format!("the control connection to {peer} failed: {error}");
@@ -101,20 +101,20 @@ impl Control {
         let Some(greeting) =
             serde_json::from_slice::<Greeting>(&line).ok().filter(|greeting| greeting.protocol == PROTOCOL)
         else {
-            return Err(format!("what answers at {peer} is not rnic perf").into());
+            return Err(format!("the service at {peer} is not rnic perf").into());
         };
         if greeting.version != VERSION {
             let theirs = greeting.version;
             return Err(format!(
-                "rnic perf at {peer} speaks version {theirs} of its control protocol, this one version \
-                 {VERSION}: use the same rnic on both sides"
+                "rnic perf at {peer} uses version {theirs} of the control protocol, this side uses {VERSION}; \
+                 run the same version of rnic on both sides"
             )
             .into());
         }
         Ok(control)
     }
 
-    /// Who is at the other end.
+    /// The TCP address of the other side.
     pub(super) fn peer(&self) -> SocketAddr {
         self.peer
     }
@@ -123,36 +123,36 @@ impl Control {
         self.send_line(message)
     }
 
-    /// The next message, if it comes within `patience`.
+    /// Waits up to `patience` for the next message.
     pub(super) fn receive(&mut self, patience: Duration) -> Result<Message, Failure> {
         let line = self.receive_line(patience)?;
         self.understand(&line)
     }
 
-    /// The next message, if it is there.
+    /// The next message, if it has arrived.
     pub(super) fn try_receive(&mut self) -> Result<Option<Message>, Failure> {
         self.try_line()?.map(|line| self.understand(&line)).transpose()
     }
 
-    /// Why the peer gave up, if it says so within a moment: it knows better than what its silence looks like here.
+    /// The reason that the peer reports for giving up, if it does so at once: it knows more than this side.
     pub(super) fn last_words(&mut self) -> Option<Failure> {
-        /// Longer than a server takes to clear up.
+        /// Longer than a server takes to clean up.
         const MOMENT: Duration = Duration::from_millis(500);
         let line = self.receive_line(MOMENT).ok()?;
         matches!(serde_json::from_slice(&line), Ok(Message::Failed { .. }))
             .then(|| self.understand(&line).err())?
     }
 
-    /// What a message that does not fit the order of things means.
+    /// The error for a message that is out of order.
     pub(super) fn unexpected(&self, message: &Message) -> Failure {
-        format!("{} says something unexpected: {message:?}", self.peer).into()
+        format!("{} sent an unexpected message: {message:?}", self.other()).into()
     }
 
     fn understand(&self, line: &[u8]) -> Result<Message, Failure> {
         match serde_json::from_slice(line) {
             Ok(Message::Failed { reason }) => Err(format!("{} reports: {reason}", self.peer.ip()).into()),
             Ok(message) => Ok(message),
-            Err(error) => Err(format!("{} sent a message that is none: {error}", self.peer).into()),
+            Err(error) => Err(format!("{} sent an invalid message: {error}", self.other()).into()),
         }
     }
 
@@ -203,7 +203,7 @@ impl Control {
                 return Ok(Some(std::mem::replace(&mut self.buffer, rest)));
             }
             if self.buffer.len() > MAX_LINE {
-                return Err(format!("{} sends a line without end", self.peer).into());
+                return Err(format!("{} sent a line that is too long", self.other()).into());
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(self.gone()),
@@ -217,16 +217,22 @@ impl Control {
 
     fn wait(&self, events: PollFlags) {
         let mut fds = [PollFd::new(self.stream.as_fd(), events)];
-        // Whatever comes of it, the caller looks again.
+        // The caller looks again in any case.
         let _ = poll(&mut fds, PollTimeout::from(TICK));
     }
 
+    /// What the other side is.
+    fn other(&self) -> &'static str {
+        if self.heeds_stop { "the client" } else { "the server" }
+    }
+
     fn gone(&self) -> Failure {
-        format!("{} closed the control connection", self.peer).into()
+        format!("{} closed the control connection", self.other()).into()
     }
 
     fn silent(&self, patience: Duration) -> Failure {
-        format!("{} keeps silent for {} s on the control connection", self.peer, patience.as_secs()).into()
+        let seconds = patience.as_secs();
+        format!("{} did not answer within {seconds} s on the control connection", self.other()).into()
     }
 }
 
@@ -243,7 +249,7 @@ mod tests {
         (client, listener.accept().unwrap().0)
     }
 
-    /// What a client makes of a server whose first line is this.
+    /// The error of a client whose server begins with this line.
     fn met_by(line: &str) -> String {
         let (client, mut server) = pair();
         server.write_all(line.as_bytes()).unwrap();
@@ -273,7 +279,7 @@ mod tests {
         assert!(met_by("SSH-2.0-OpenSSH_9.2p1\r\n").contains("is not rnic perf"));
         assert!(met_by("{\"protocol\":\"other\",\"version\":1}\n").contains("is not rnic perf"));
         let error = met_by("{\"protocol\":\"rnic-perf\",\"version\":99,\"news\":[]}\n");
-        assert!(error.contains("speaks version 99"), "{error}");
+        assert!(error.contains("uses version 99"), "{error}");
     }
 
     #[test]
@@ -283,9 +289,9 @@ mod tests {
         let mut client = Control::new(client, false).unwrap();
         let mut server = server.join().unwrap();
         let flood = thread::spawn(move || client.send_line(&"x".repeat(2 * MAX_LINE)).is_ok());
-        assert!(server.receive(PATIENCE).unwrap_err().to_string().contains("without end"));
+        assert!(server.receive(PATIENCE).unwrap_err().to_string().contains("too long"));
         drop(server);
-        // Whether the flood was taken in or cut off does not matter here.
+        // Whether all of it was sent does not matter here.
         let _ = flood.join().unwrap();
     }
 }

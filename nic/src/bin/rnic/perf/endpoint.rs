@@ -1,8 +1,8 @@
-//! One side's queue pairs, memory and completion queue.
+//! The queue pairs, memory and completion queue of one side.
 
-use super::Failure;
 use super::params::{HEADROOM, Op, Params};
 use super::service::Service;
+use super::{Counters, Failure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{
     Access, AddressVector, CompletionChannel, CompletionQueue, ConnectOptions, Destination, Device, Gid,
@@ -10,64 +10,70 @@ use rnic::{
     SendFlags, SendWr, SharedReceiveQueue, SrqInit, WcStatus, WorkCompletion,
 };
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 /// Completions taken at once.
 const BATCH: usize = 32;
 
-/// How long to sleep on the channel before looking whether the user wants to stop, in milliseconds.
+/// How often to check for an interrupt while asleep on the channel, in milliseconds.
 const TICK: u16 = 100;
 
-/// Marks the `wr_id` of receives: the opcode of a completion says nothing when it failed.
+/// Marks the `wr_id` of a receive: the opcode of a failed completion is undefined.
 const RECV: u64 = 1 << 63;
 
-/// Where the index of the queue pair stands in a `wr_id`; below it, the number of the message.
+/// The position of the queue pair index in a `wr_id`. The bits below hold the message number.
 const QP_SHIFT: u32 = 40;
 
 /// The Q_Key of all datagrams: that of perftest.
 const QKEY: QKey = QKey(0x1111_1111);
 
-/// Bytes of the network header in front of a datagram (IBTA 11.4.1.2).
+/// The size of the network header in front of a datagram, in bytes (IBTA 11.4.1.2).
 const GRH: usize = 40;
 
-/// What the other side has to know.
+/// What the other side needs to connect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PeerEnd {
     qps: Vec<QpAddress>,
-    /// XRC: the receiving half that belongs to each of them, and the number of the shared receive queue behind it.
+    /// XRC only: the receive queue pair that belongs to each, and the number of its shared receive queue.
     targets: Vec<(QpAddress, u32)>,
-    /// Where its region begins, and the key.
+    /// The start of its region, and the key.
     addr: u64,
     rkey: u32,
 }
 
 impl PeerEnd {
-    /// Bytes of the largest path MTU that its port carries.
+    /// The largest path MTU of its port, in bytes.
     pub(super) fn mtu(&self) -> u32 {
         self.qps.iter().map(|qp| qp.mtu).min().unwrap_or(0)
     }
+
+    /// The address of its device.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.qps.first().map(|qp| Gid(qp.gid).ip())
+    }
 }
 
-/// What completed.
+/// A completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completed {
     pub(super) qp: usize,
     /// Whether it was a receive.
     pub(super) recv: bool,
-    /// Number of the message, as posted.
+    /// The number of the message, in posting order.
     pub(super) number: u64,
 }
 
 /// One side of a measurement.
 pub(super) struct Endpoint {
-    /// First, because fields are dropped in order: a peer that still sends shall meet no queue pair rather than one whose
-    /// memory is gone.
+    /// The first field, because fields are dropped in order: a peer that still sends must find no queue pair rather than
+    /// one whose memory is gone.
     qps: Vec<QueuePair>,
-    /// XRC: the receiving half of each.
+    /// XRC only: the receive queue pair of each.
     targets: Vec<QueuePair>,
-    /// One for each of them; one for all queue pairs with `--srq`.
+    /// With XRC one for each target, with `--srq` one for all queue pairs.
     srqs: Vec<SharedReceiveQueue>,
-    /// Where each queue pair sends to.
+    /// The destination of each queue pair.
     ways: Vec<Destination>,
     pd: ProtectionDomain,
     pub(super) device: Device,
@@ -96,7 +102,7 @@ impl Endpoint {
         if params.service == Service::Xrc {
             let xrcd = device.open_xrcd()?;
             for _ in 0..params.qps {
-                // WRITEs need one, too: its protection domain is that of the memory.
+                // WRITE needs one as well: it determines the protection domain of the memory.
                 srqs.push(pd.create_xrc_srq(&of(recv_depth.max(1)), &xrcd, &cq)?);
                 targets.push(device.create_qp(&QpInit::xrc_recv(&xrcd))?);
             }
@@ -115,8 +121,8 @@ impl Endpoint {
         let qps = (0..params.qps).map(|_| pd.create_qp(&init)).collect::<rnic::Result<_>>()?;
         let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let access = Access::LOCAL_WRITE | remote;
-        let len =
-            usize::try_from(params.region_len()).map_err(|_| "more memory than this machine can address")?;
+        let len = usize::try_from(params.region_len())
+            .map_err(|_| "the memory region is too large for this machine")?;
         let region = pd.register(len, access)?;
         let (device, params, ways, peer) = (device.clone(), params.clone(), Vec::new(), None);
         Ok(Self { qps, targets, srqs, ways, pd, device, params, region, cq, channel, peer })
@@ -136,11 +142,11 @@ impl Endpoint {
         }
     }
 
-    /// Connects every queue pair to that of the peer, and posts the receives.
+    /// Connects every queue pair to its counterpart and posts the receives.
     pub(super) fn connect(&mut self, peer: PeerEnd) -> Result<(), Failure> {
         let (ours, theirs) = (self.qps.len(), peer.qps.len());
         if ours != theirs {
-            return Err(format!("the peer made {theirs} queue pairs, this side {ours}").into());
+            return Err(format!("the peer has {theirs} queue pairs, this side {ours}").into());
         }
         let mtu = self.params.path_mtu()?;
         for (port, carried) in [
@@ -150,17 +156,13 @@ impl Endpoint {
             if let Some(mtu) = mtu
                 && mtu.bytes() > carried
             {
-                return Err(format!(
-                    "--mtu {}: {port} carries a path MTU of {carried} bytes at most",
-                    mtu.bytes()
-                )
-                .into());
+                return Err(format!("--mtu {}: {port} supports at most {carried} bytes", mtu.bytes()).into());
             }
         }
         if self.params.service == Service::Ud {
             self.params.check_datagrams(peer.mtu().min(self.device.port_attr().active_mtu.bytes()))?;
         }
-        let options = ConnectOptions { mtu, ..ConnectOptions::default() };
+        let options = ConnectOptions { mtu, traffic_class: self.params.tclass, ..ConnectOptions::default() };
         self.ways = (0..ours).map(|qp| self.connect_one(qp, &peer, &options)).collect::<Result<_, _>>()?;
         self.peer = Some(peer);
         if self.params.takes_receives() {
@@ -173,7 +175,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Connects queue pair `number`; gives where it sends to.
+    /// Connects queue pair `number` and returns its destination.
     fn connect_one(
         &self,
         number: usize,
@@ -188,12 +190,14 @@ impl Endpoint {
             }
             Service::Ud => {
                 qp.activate(QKEY)?;
-                let ah = self.pd.create_ah(&AddressVector::new(Gid(address.gid), 0))?;
+                let traffic_class = self.params.tclass;
+                let way = AddressVector { traffic_class, ..AddressVector::new(Gid(address.gid), 0) };
+                let ah = self.pd.create_ah(&way)?;
                 ah.datagram(Qpn::new(address.qpn), QKEY)
             }
             Service::Xrc => {
                 let Some((target, srqn)) = peer.targets.get(number) else {
-                    return Err("the peer made no receiving halves".into());
+                    return Err("the peer has no XRC receive queue pairs".into());
                 };
                 qp.connect(target, options)?;
                 self.targets[number].connect(address, options)?;
@@ -202,7 +206,7 @@ impl Endpoint {
         })
     }
 
-    /// Bytes of the path MTU in use; of the longest datagram, where there are no paths.
+    /// The path MTU in use, in bytes; over UD, the longest datagram.
     pub(super) fn mtu(&self) -> u32 {
         let longest = || {
             let theirs = self.peer.as_ref().map_or(0, PeerEnd::mtu);
@@ -215,12 +219,12 @@ impl Endpoint {
         self.qps.len()
     }
 
-    /// Offset of what queue pair `qp` sends in the region; what it receives follows.
+    /// The offset in the region from which queue pair `qp` sends.
     pub(super) fn source(&self, qp: usize) -> usize {
         2 * qp * self.params.slot() + HEADROOM
     }
 
-    /// Offset of what queue pair `qp` receives in the region.
+    /// The offset in the region at which queue pair `qp` receives.
     pub(super) fn target(&self, qp: usize) -> usize {
         self.source(qp) + self.params.slot()
     }
@@ -232,7 +236,7 @@ impl Endpoint {
     /// Posts message `number` of `size` bytes.
     pub(super) fn post(&self, qp: usize, number: u64, size: u32, signalled: bool) -> Result<(), Failure> {
         let Some(peer) = &self.peer else { return Err("the queue pairs are not connected".into()) };
-        // Both sides lay out their regions in the same way.
+        // Both sides lay out their regions alike.
         let remote = |offset: usize| Remote { addr: peer.addr.wrapping_add(offset as u64), rkey: peer.rkey };
         let imm = self.params.imm.then_some(number as u32);
         let (source, target) = (self.source(qp), self.target(qp));
@@ -242,7 +246,7 @@ impl Endpoint {
             Op::Send => (Operation::Send { imm, invalidate: None }, source),
             Op::FetchAdd => (Operation::FetchAdd { remote: remote(source), add: 1 }, target),
             Op::CmpSwap => {
-                // The word for itself, so that each one finds what it expects, however many there are.
+                // Swap the word with itself, so that every operation finds the expected value.
                 let word = self.word(qp);
                 (Operation::CompareSwap { remote: remote(source), compare: word, swap: word }, target)
             }
@@ -254,7 +258,8 @@ impl Endpoint {
         Ok(self.qps[qp].post_send(wr.to(self.ways[qp].clone()))?)
     }
 
-    /// Which part of the region queue pair `qp` receives into: who takes a shared receive is not known beforehand.
+    /// The slot into which queue pair `qp` receives. With a shared receive queue all use slot 0, because any of them may
+    /// take a receive.
     fn inbox(&self, qp: usize) -> usize {
         if self.params.srq { 0 } else { qp }
     }
@@ -270,7 +275,7 @@ impl Endpoint {
         }
     }
 
-    /// Messages that arrived since the queue pairs are there, over services that lose some.
+    /// Messages that have arrived since the queue pairs were created, for unreliable services.
     pub(super) fn arrived(&self) -> u64 {
         let count = |qp: &QueuePair| {
             let counters = qp.counters();
@@ -279,14 +284,25 @@ impl Endpoint {
         self.qps.iter().map(count).sum()
     }
 
-    /// What the word that atomics of queue pair `qp` work on holds at first.
+    /// The counters of all queue pairs of this measurement, summed. Those of the device include other clients.
+    pub(super) fn counters(&self) -> Counters {
+        let mut sums = Counters::new();
+        for qp in self.qps.iter().chain(&self.targets) {
+            for (name, value) in qp.counters().iter() {
+                *sums.entry(name.to_owned()).or_default() += value;
+            }
+        }
+        sums
+    }
+
+    /// The initial value of the word that the atomics of queue pair `qp` operate on.
     fn word(&self, qp: usize) -> u64 {
         let mut bytes = [0; 8];
         fill_pattern(&mut bytes, 8, self.inbox(qp));
         u64::from_ne_bytes(bytes)
     }
 
-    /// What was added to the words of this side.
+    /// The sum that FETCH_ADD has added to the words of this side.
     pub(super) fn added(&self) -> Result<u64, Failure> {
         let mut sum = 0u64;
         if self.params.op == Op::FetchAdd {
@@ -298,8 +314,7 @@ impl Endpoint {
         Ok(sum)
     }
 
-    /// Takes completions; with `--events`, sleeps until there are some, but not for long. Any that failed is an
-    /// error.
+    /// Takes completions. With `--events`, sleeps up to a tick until there are some. A failed completion is an error.
     pub(super) fn poll(&self, each: impl FnMut(Completed) -> Result<(), Failure>) -> Result<usize, Failure> {
         self.take(self.channel.as_ref(), each)
     }
@@ -326,7 +341,7 @@ impl Endpoint {
             taken = self.cq.poll(&mut completions);
             if taken == 0 {
                 let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
-                // Whatever comes of it, the caller polls again.
+                // The caller polls again in any case.
                 let _ = poll(&mut fds, PollTimeout::from(TICK));
                 while channel.next_event().is_some() {}
                 taken = self.cq.poll(&mut completions);
@@ -341,7 +356,7 @@ impl Endpoint {
         Ok(taken)
     }
 
-    /// What completed; an error that says all that is known if it failed.
+    /// Decodes a completion; an error with the status and its cause if it failed.
     fn judge(&self, completion: &WorkCompletion) -> Result<Completed, Failure> {
         let recv = completion.wr_id & RECV != 0;
         let qp = ((completion.wr_id & !RECV) >> QP_SHIFT) as usize;
@@ -356,7 +371,7 @@ impl Endpoint {
         Err(format!("{what} ended with {status}: {}{detail}", status.explain()).into())
     }
 
-    /// Fills the parts that are sent from with a pattern, and clears those that are received into.
+    /// Fills the sources with a pattern and clears the targets.
     pub(super) fn prepare(&self, size: u32) -> Result<(), Failure> {
         let len = size as usize;
         let mut pattern = vec![0; len];
@@ -369,8 +384,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Compares the first `len` bytes that every queue pair received with the pattern of messages of `size`; says
-    /// what is wrong. Over services that lose messages, cleared memory says that nothing came.
+    /// Compares the first `len` bytes that each queue pair received with the pattern of messages of `size`, and describes
+    /// the first difference. Over unreliable services, cleared memory means that a message was lost.
     pub(super) fn verify(&self, size: u32, len: usize) -> Result<Option<String>, Failure> {
         let (mut wanted, mut found) = (vec![0; size as usize], vec![0; size as usize]);
         let may_be_cleared = !self.params.service.is_reliable();
@@ -390,12 +405,12 @@ impl Endpoint {
     }
 }
 
-/// Bytes that depend on their place, on the message size and on the queue pair, so that neither a shift by a packet
-/// nor what an earlier run left passes for right. None of the first bytes is 0, which cleared memory has.
+/// Fills `bytes` with a pattern that depends on position, message size and queue pair, so that neither data shifted by a
+/// packet nor leftovers of an earlier run look correct. No byte is 0, the value of cleared memory.
 fn fill_pattern(bytes: &mut [u8], size: u32, qp: usize) {
     let seed = (size as usize).wrapping_mul(31).wrapping_add(qp.wrapping_mul(131));
     for (at, byte) in bytes.iter_mut().enumerate() {
-        // 251 is prime, so the period fits no packet size.
+        // 251 is prime, so that no packet size is a multiple of the period.
         *byte = ((at + at / 4096 * 7 + seed) % 251 + 1) as u8;
     }
 }

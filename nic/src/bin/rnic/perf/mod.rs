@@ -1,11 +1,13 @@
 //! `rnic perf`: bandwidth and latency of RDMA WRITE, READ, SEND and atomics between two of these NICs.
 //!
-//! Definitions, options and tables are those of perftest (`ib_write_bw` and its siblings), so that figures can be laid
-//! side by side. A client says what to measure; a server serves client after client. They agree over a TCP connection
-//! (`control`), prepare their ends (`endpoint`) and stream (`stream`) or play ping-pong (`pingpong`).
+//! Definitions, options and tables are those of perftest (`ib_write_bw` and its siblings), so that figures can be
+//! compared. A client chooses what to measure; a server serves many clients. They agree over a TCP connection (`control`),
+//! prepare their queue pairs (`endpoint`) and stream (`stream`) or play ping-pong (`pingpong`). `delivery` tells lost
+//! packets from late answers.
 
 mod client;
 mod control;
+mod delivery;
 mod endpoint;
 mod params;
 mod pingpong;
@@ -22,10 +24,10 @@ use rnic::Device;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// What went wrong, in one line.
+/// An error, in one line.
 type Failure = Box<dyn std::error::Error>;
 
-/// Counters of a device by name.
+/// Counters by name.
 type Counters = BTreeMap<String, u64>;
 
 /// Measure bandwidth and latency between two rnic devices.
@@ -37,9 +39,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Side {
-    /// Wait for clients and measure with them.
+    /// Wait for clients.
     Server(server::Args),
-    /// Measure with a server.
+    /// Measure the path to a server.
     Client(client::Args),
 }
 
@@ -56,9 +58,8 @@ fn counters(device: &Device) -> Counters {
     device.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// What was counted since `before`.
-fn counted_since(before: &Counters, device: &Device) -> Counters {
-    let mut now = counters(device);
+/// The difference of two samples of counters.
+fn difference(before: &Counters, mut now: Counters) -> Counters {
     for (name, value) in &mut now {
         *value = value.saturating_sub(before.get(name).copied().unwrap_or(0));
     }

@@ -1,30 +1,51 @@
-//! What is measured, and how.
+//! The parameters of a measurement.
 
 use super::Failure;
 use super::service::Service;
 use clap::ValueEnum;
-use rnic::Mtu;
+use rnic::cc::quantity;
+use rnic::{Mtu, ParseMtuError};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Largest message: what one region of this tool, with a part to send from and one to receive into, holds.
+/// The largest message, in bytes. A region holds it twice for each queue pair: to send from and to receive into.
 pub(super) const MAX_SIZE: u32 = 1 << 30;
 
-/// Largest region, whatever the peer asks for.
+/// The largest region, in bytes. A peer that requests more is refused.
 const MAX_REGION: u64 = 4 << 30;
 
-/// Send work requests outstanding at most: half of what a queue of the device takes.
+/// The most outstanding send work requests: half of a send queue's limit.
 const MAX_DEPTH: u32 = 1 << 13;
 
-/// Queue pairs at most.
+/// The most queue pairs.
 const MAX_QPS: u32 = 1 << 10;
 
-/// Receives posted at least, as by perftest (`--rx-depth`).
+/// The fewest receives to post, perftest's default of `--rx-depth`.
 const MIN_RECV_DEPTH: u32 = 512;
 
-/// Where a message begins in its part of the region: a cache line, so that queue pairs share none, and enough for the
+/// The offset of a message in its slot of the region: a cache line, so that queue pairs share none, and room for the
 /// network header in front of a datagram.
 pub(super) const HEADROOM: usize = 64;
+
+/// Where the upper three bits of the DSCP, the priority, begin in a traffic class.
+const PRIORITY_SHIFT: u32 = 5;
+
+/// The highest service level. On RoCE a service level is a priority, which has three bits.
+pub(super) const MAX_SL: i64 = 7;
+
+/// The traffic class of service level `sl`, for `--sl`.
+pub(super) fn tclass_of(sl: u8) -> u8 {
+    sl << PRIORITY_SHIFT
+}
+
+/// A traffic class for `--tclass`, decimal or with `0x`.
+pub(super) fn parse_tclass(text: &str) -> Result<u8, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u8::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "write a number from 0 to 255, such as 96 or 0x60".to_owned())
+}
 
 /// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
@@ -34,16 +55,16 @@ pub(super) enum Op {
     Write,
     /// RDMA READ.
     Read,
-    /// SEND and receive.
+    /// SEND, consumed by a receive.
     Send,
-    /// Atomic addition to 8 bytes.
+    /// Atomic fetch and add on 8 bytes.
     FetchAdd,
-    /// Atomic compare and swap of 8 bytes.
+    /// Atomic compare and swap on 8 bytes.
     CmpSwap,
 }
 
 impl Op {
-    /// As the field spells it.
+    /// The name in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write => "RDMA WRITE",
@@ -54,7 +75,7 @@ impl Op {
         }
     }
 
-    /// Whether the peer answers each request with data.
+    /// Whether the responder returns data.
     pub(super) fn is_answered(self) -> bool {
         self == Self::Read || self.is_atomic()
     }
@@ -64,7 +85,7 @@ impl Op {
     }
 }
 
-/// What is measured of it.
+/// The quantity that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Test {
@@ -78,14 +99,14 @@ pub(super) enum Test {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Limit {
-    /// After so many messages of each queue pair.
+    /// After this number of messages on each queue pair.
     Iterations(u64),
-    /// After so many seconds.
+    /// After this number of seconds.
     Seconds(f64),
 }
 
 impl Limit {
-    /// Whether another message may be started, `started` after `elapsed`.
+    /// Whether another message may start when `started` have been sent and `elapsed` has passed.
     pub(super) fn allows(self, started: u64, elapsed: Duration) -> bool {
         match self {
             Self::Iterations(iterations) => started < iterations,
@@ -94,45 +115,47 @@ impl Limit {
     }
 }
 
-/// All parameters. The client sends them to the server; they stand in the JSON report as they are.
+/// All parameters. The client sends them to the server and includes them in the JSON report.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Params {
     pub(super) service: Service,
     pub(super) op: Op,
-    /// SENDs and WRITEs carry immediate data.
+    /// SEND and WRITE carry immediate data.
     pub(super) imm: bool,
-    /// One shared receive queue for all queue pairs.
+    /// All queue pairs receive through one shared receive queue.
     pub(super) srq: bool,
     pub(super) test: Test,
-    /// Bytes of the messages, one run for each.
+    /// Message sizes in bytes; each is a run of its own.
     pub(super) sizes: Vec<u32>,
-    /// Messages outstanding for each queue pair.
+    /// The most outstanding messages per queue pair.
     pub(super) depth: u32,
-    /// Every so many sends one is signalled.
+    /// One send in every `cq_mod` is signalled.
     pub(super) cq_mod: u32,
     pub(super) qps: u32,
     pub(super) limit: Limit,
-    /// Bytes of the path MTU, if one was asked for.
+    /// The path MTU in bytes; `None` for the largest that both ports support.
     pub(super) mtu: Option<u32>,
+    /// The traffic class (IPv4 TOS, IPv6 traffic class) of all packets, in both directions.
+    pub(super) tclass: u8,
     /// Sleep on a completion channel instead of polling.
     pub(super) events: bool,
     pub(super) bidirectional: bool,
-    /// Compare what arrived with what was sent.
+    /// Compare the received data with the data sent.
     pub(super) verify: bool,
 }
 
 impl Params {
-    /// Whether these parameters make sense together, on either side.
+    /// Checks that every parameter is in range and that the combination is possible. Both sides do.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let in_range = |what: &str, given: u32, max: u32| {
             if (1..=max).contains(&given) {
                 Ok(())
             } else {
-                Err(Failure::from(format!("{what} {given} is out of range: 1 to {max}")))
+                Err(Failure::from(format!("{what} {given} is out of range; the range is 1 to {max}")))
             }
         };
         if self.sizes.is_empty() {
-            return Err("no message size was given".into());
+            return Err("no message size was given; use --size".into());
         }
         for size in &self.sizes {
             in_range("--size", *size, MAX_SIZE)?;
@@ -140,15 +163,18 @@ impl Params {
         in_range("--depth", self.depth, MAX_DEPTH)?;
         in_range("--qps", self.qps, MAX_QPS)?;
         in_range("--cq-mod", self.cq_mod, self.depth)
-            .map_err(|error| format!("{error}, the depth; completions are what makes room for more"))?;
+            .map_err(|error| format!("{error}: it must not exceed --depth"))?;
         if self.region_len() > MAX_REGION {
             let region = self.region_len();
-            return Err(format!("{region} bytes of memory for all queue pairs: at most {MAX_REGION}").into());
+            return Err(format!(
+                "the queue pairs need {region} bytes of memory, more than the maximum of {MAX_REGION}; lower --size or --qps"
+            )
+            .into());
         }
         match self.limit {
-            Limit::Iterations(0) => return Err("--iterations 0: at least 1".into()),
+            Limit::Iterations(0) => return Err("--iterations must be at least 1".into()),
             Limit::Seconds(s) if !(s > 0.0 && s.is_finite()) => {
-                return Err(format!("--duration {s}: a number of seconds above 0").into());
+                return Err("--duration must be longer than 0".into());
             }
             _ => {}
         }
@@ -162,59 +188,58 @@ impl Params {
 
     fn check_latency(&self) -> Result<(), Failure> {
         if self.qps != 1 {
-            return Err("--qps: latency is measured on one queue pair".into());
+            return Err("--qps: a latency test uses one queue pair".into());
         }
         if self.bidirectional {
-            return Err("--bidirectional: latency is measured with one message at a time".into());
+            return Err("--bidirectional: a latency test has one message at a time in flight".into());
         }
         if self.events && self.polls_memory() {
-            return Err("--events: the latency of WRITE is measured by polling memory; a WRITE completes \
-                        nothing at its target that one could wait for"
+            return Err("--events: a WRITE without immediate data completes nothing at its target, so its latency is \
+                        measured by polling memory; add --imm or leave out --events"
                 .into());
         }
         Ok(())
     }
 
-    /// The path MTU that was asked for.
+    /// The path MTU that the user chose.
     pub(super) fn path_mtu(&self) -> Result<Option<Mtu>, Failure> {
         let Some(bytes) = self.mtu else { return Ok(None) };
-        match Mtu::from_bytes(bytes) {
-            Some(mtu) => Ok(Some(mtu)),
-            None => {
-                Err(format!("--mtu {bytes}: there are path MTUs of 256, 512, 1024, 2048 and 4096 bytes")
-                    .into())
-            }
-        }
+        let invalid = || ParseMtuError(bytes.to_string());
+        Ok(Some(Mtu::from_bytes(bytes).ok_or_else(invalid)?))
     }
 
-    /// Receives posted for each queue pair: twice what may be outstanding, so that a receiver that is a little
-    /// late makes no sender wait.
+    /// The priority of the packets on an emulated link: the upper three bits of their DSCP.
+    pub(super) fn priority(&self) -> u8 {
+        self.tclass >> PRIORITY_SHIFT
+    }
+
+    /// Receives posted per queue pair: twice the depth, so that a receiver that is slightly late delays no sender.
     pub(super) fn recv_depth(&self) -> u32 {
         (2 * self.depth).max(MIN_RECV_DEPTH)
     }
 
-    /// Bytes of the longest message.
+    /// The size of the largest message, in bytes.
     pub(super) fn largest(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(1) as usize
     }
 
-    /// Bytes of a part of the region, from which, or into which, one queue pair sends or receives. In front of the message
-    /// there is room for a network header.
+    /// The size of a slot of the region, in bytes: one queue pair's source or target, with room for a network header in
+    /// front of the message.
     pub(super) fn slot(&self) -> usize {
         HEADROOM + self.largest().next_multiple_of(HEADROOM)
     }
 
-    /// Bytes of the region: a part to send from and a part to receive into for each queue pair.
+    /// The size of the region, in bytes: a source slot and a target slot for each queue pair.
     pub(super) fn region_len(&self) -> u64 {
         2 * u64::from(self.qps) * self.slot() as u64
     }
 
-    /// Whether the server sends, too.
+    /// Whether the server sends as well.
     pub(super) fn server_is_active(&self) -> bool {
         self.test == Test::Bw && self.bidirectional
     }
 
-    /// In a few words, for titles and logs.
+    /// A short description for titles and logs.
     pub(super) fn title(&self) -> String {
         let test = match (self.test, self.bidirectional) {
             (Test::Bw, false) => "bandwidth",
@@ -223,23 +248,19 @@ impl Params {
         };
         let imm = if self.imm { " with immediate" } else { "" };
         let srq = if self.srq { ", shared receive queue" } else { "" };
-        format!("{} {}{imm} {test}{srq}", self.service.name(), self.op.name())
+        let class = match self.tclass {
+            0 => String::new(),
+            tclass => format!(", traffic class {tclass:#04x} (priority {})", self.priority()),
+        };
+        format!("{} {}{imm} {test}{srq}{class}", self.service.name(), self.op.name())
     }
 }
 
-/// A size on the command line: bytes, or KiB or MiB with the letter K or M.
+/// A message size for `--size`.
 pub(super) fn parse_size(text: &str) -> Result<u32, String> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        _ => (text, 0),
-    };
-    let number: u32 =
-        digits.parse().map_err(|_| "a number of bytes, or one with K or M behind it".to_owned())?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|size| (1..=MAX_SIZE).contains(size))
-        .ok_or_else(|| format!("1 to {MAX_SIZE} bytes are possible"))
+    let size = quantity::parse_size(text).map_err(|error| error.to_string())?;
+    let size = u32::try_from(size).ok().filter(|size| (1..=MAX_SIZE).contains(size));
+    size.ok_or_else(|| format!("the range is 1 to {MAX_SIZE} bytes"))
 }
 
 #[cfg(test)]
@@ -259,6 +280,7 @@ mod tests {
             qps: 1,
             limit: Limit::Iterations(10),
             mtu: None,
+            tclass: 0,
             events: false,
             bidirectional: false,
             verify: true,
@@ -274,6 +296,8 @@ mod tests {
         assert_eq!(parse_size("64"), Ok(64));
         assert_eq!(parse_size("64K"), Ok(65_536));
         assert_eq!(parse_size("8m"), Ok(8 << 20));
+        assert_eq!(parse_size("1 MB"), Ok(1_000_000));
+        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
         assert_eq!(parse_size("1024M"), Ok(MAX_SIZE));
         for wrong in ["", "K", "x", "-1", "0", "1025M", "5000M", "64é"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
@@ -291,7 +315,20 @@ mod tests {
         assert!(refusal(&Params { qps: 8, sizes: vec![MAX_SIZE], ..params() }).contains("memory"));
         assert!(refusal(&Params { limit: Limit::Iterations(0), ..params() }).contains("--iterations"));
         assert!(refusal(&Params { limit: Limit::Seconds(f64::NAN), ..params() }).contains("--duration"));
-        assert!(refusal(&Params { mtu: Some(1500), ..params() }).contains("--mtu 1500"));
+        assert!(refusal(&Params { mtu: Some(1500), ..params() }).contains("invalid MTU 1500"));
+    }
+
+    #[test]
+    fn a_service_level_is_the_upper_three_bits_of_the_traffic_class() {
+        for sl in 0..=7 {
+            let params = Params { tclass: tclass_of(sl), ..params() };
+            assert_eq!(params.priority(), sl);
+        }
+        assert_eq!([parse_tclass("96"), parse_tclass("0x60")], [Ok(96), Ok(96)]);
+        assert_eq!(Params { tclass: 0x6a, ..params() }.priority(), 3);
+        for wrong in ["", "256", "-1", "0x100", "high"] {
+            assert!(parse_tclass(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

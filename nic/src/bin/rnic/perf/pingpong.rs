@@ -4,7 +4,7 @@
 //! changes; with SEND and immediate data, each side sends as soon as it has received; half of a round trip counts. With
 //! READ and atomics, the whole time from post to completion counts.
 //!
-//! Over services that lose messages, what is not answered in time counts as lost, and the next message is sent.
+//! Over unreliable services a message without a timely answer counts as lost, and the next one is sent.
 
 use super::Failure;
 use super::control::{Control, Message};
@@ -14,29 +14,29 @@ use super::stop;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
-/// Polls between two looks at completions of sends, at the control connection and at the user's wishes: 0.5 ms, at
-/// the 400 ns that an empty poll takes.
+/// The number of polls between two checks of the send completions, the control connection and the interrupt flag: 0.5 ms
+/// at 400 ns per empty poll.
 const LOOK: u32 = 1024;
 
-/// Longest latency that is recorded as it is: 60 s, in nanoseconds.
+/// The longest latency that is recorded exactly, in nanoseconds: 60 s.
 const LONGEST: u64 = 60_000_000_000;
 
-/// How long to wait for what may have been lost: much longer than it takes.
+/// How long to wait for an answer that may have been lost.
 const LOST_AFTER: Duration = Duration::from_millis(500);
 
-/// After so many losses without an answer between them there is no use in going on.
+/// The number of consecutive losses after which the test fails.
 const LOST_IN_A_ROW: u32 = 4;
 
 /// The queue pair in use.
 const QP: usize = 0;
 
-/// What a wait came to.
+/// The outcome of a wait.
 enum Waited {
-    /// What was waited for.
+    /// The message arrived.
     There,
-    /// The user, or the peer, wants to end it.
+    /// The user or the peer ends the test.
     Ended,
-    /// It does not come.
+    /// The message is lost.
     Lost,
 }
 
@@ -46,7 +46,7 @@ struct PingPong<'a> {
     posted: u64,
     received: u64,
     read: u64,
-    /// WRITE: the last byte that was found to have changed.
+    /// WRITE: the last byte of the target when it last changed.
     seen: u8,
 }
 
@@ -55,13 +55,12 @@ impl<'a> PingPong<'a> {
         Self { end, size, posted: 0, received: 0, read: 0, seen: 0 }
     }
 
-    /// The value of the last byte of message `number`. The first differs from the 0 of cleared memory, and neighbours
-    /// from each other.
+    /// The last byte of message `number`. It is never 0, the value of cleared memory, and neighbours differ.
     fn mark(number: u64) -> u8 {
         (number % 255 + 1) as u8
     }
 
-    /// Sends the next message, or an answer to that of `mark`.
+    /// Sends the next message; `mark` becomes its last byte.
     fn send(&mut self, mark: u8) -> Result<(), Failure> {
         let number = self.posted;
         let params = &self.end.params;
@@ -69,14 +68,14 @@ impl<'a> PingPong<'a> {
             let last = self.end.source(QP) + self.size as usize - 1;
             self.end.region().write_at(last, &[mark])?;
         }
-        // What is answered is known to be done by its completion only.
+        // Only the completion shows that a response has arrived.
         let signalled = params.op.is_answered() || (number + 1).is_multiple_of(u64::from(params.cq_mod));
         self.end.post(QP, number, self.size, signalled)?;
         self.posted += 1;
         Ok(())
     }
 
-    /// Takes what completed.
+    /// Takes completions.
     fn drain(&mut self) -> Result<(), Failure> {
         let end = self.end;
         let (received, read) = (&mut self.received, &mut self.read);
@@ -92,8 +91,8 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Whether something new is there: a message, or the answer of a READ. Over memory, a byte that is not the last one
-    /// seen, and `wanted` if a certain one is waited for.
+    /// Whether a message or a response has arrived. When polling memory, whether the last byte is `wanted` or, without
+    /// that, whether it has changed.
     fn arrived(&mut self, before: u64, wanted: Option<u8>) -> Result<bool, Failure> {
         if !self.end.params.polls_memory() {
             if self.received + self.read <= before {
@@ -113,12 +112,12 @@ impl<'a> PingPong<'a> {
         Ok(there)
     }
 
-    /// What came so far.
+    /// The number of messages and responses so far.
     fn so_far(&self) -> u64 {
         self.received + self.read
     }
 
-    /// Waits for more than what came `before`; `ended` is asked now and then.
+    /// Waits for more than `before` messages and responses. Calls `ended` now and then.
     fn wait(
         &mut self,
         before: u64,
@@ -130,7 +129,7 @@ impl<'a> PingPong<'a> {
         let start = Instant::now();
         while !self.arrived(before, wanted)? {
             polls += 1;
-            // With events a poll may take long.
+            // With events, a poll may sleep.
             if polls.is_multiple_of(LOOK) || self.end.params.events {
                 if self.end.params.polls_memory() {
                     self.drain()?;
@@ -147,7 +146,7 @@ impl<'a> PingPong<'a> {
     }
 }
 
-/// Plays until the limit; returns the latencies in nanoseconds, and how many messages were not answered.
+/// Plays until the limit; returns the latencies in nanoseconds and the number of messages without an answer.
 pub(super) fn initiate(
     end: &Endpoint,
     size: u32,
@@ -185,14 +184,14 @@ pub(super) fn initiate(
                 if in_a_row == LOST_IN_A_ROW {
                     return Err(format!("{in_a_row} messages in a row were not answered").into());
                 }
-                // An answer that is merely late is not the next one's.
+                // A late answer must not count for the next message.
                 game.drain()?;
                 continue;
             }
         }
         let latency = now.saturating_duration_since(sent).as_nanos() / divisor;
         latencies.saturating_record(u64::try_from(latency).unwrap_or(LONGEST));
-        // Outside of the measured time.
+        // Not within the measured time.
         if params.polls_memory() && (number + 1).is_multiple_of(drain_every) {
             game.drain()?;
         }
@@ -201,7 +200,7 @@ pub(super) fn initiate(
     Ok((latencies, lost))
 }
 
-/// Answers until the client says something on the control connection, and returns that.
+/// Answers until a message arrives on the control connection, and returns that.
 pub(super) fn answer(end: &Endpoint, size: u32, control: &mut Control) -> Result<Message, Failure> {
     if end.params.op.is_answered() {
         return control.receive(Duration::MAX);

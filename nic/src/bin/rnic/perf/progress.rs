@@ -1,45 +1,68 @@
-//! A line that shows that a long run is alive.
+//! The progress bar of a run.
 
-use std::io::{IsTerminal, Write, stderr};
+use super::params::{Limit, Params};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// How often the line changes; runs shorter than this have none.
-const PERIOD: Duration = Duration::from_secs(1);
+/// How often the bar changes. Shorter runs show none.
+const PERIOD: Duration = Duration::from_millis(250);
 
-/// The progress line of one run, on standard error, and only if that is a terminal.
+/// A progress bar on standard error. There is none if that is not a terminal.
 pub(super) struct Progress {
-    shown: bool,
-    wanted: bool,
+    bar: ProgressBar,
+    limit: Limit,
     start: Instant,
     next: Instant,
-    size: u32,
 }
 
 impl Progress {
-    /// For a run with messages of `size` bytes; `quiet` for the side that reports nothing.
-    pub(super) fn new(size: u32, quiet: bool) -> Self {
+    /// For the run with messages of `size` bytes.
+    pub(super) fn new(params: &Params, size: u32) -> Self {
+        let (length, template) = match params.limit {
+            Limit::Iterations(iterations) => (
+                iterations.saturating_mul(params.qps.into()),
+                "{msg} [{bar:30}] {human_pos}/{human_len} messages, {eta} left",
+            ),
+            Limit::Seconds(seconds) => ((seconds * 1e3) as u64, "{msg} [{bar:30}] {eta} left"),
+        };
+        let bar = ProgressBar::new(length);
+        // Without a style that can be parsed, the default one does.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        let run = params.sizes.iter().position(|other| *other == size).unwrap_or(0) + 1;
+        bar.set_message(match params.sizes.len() {
+            1 => format!("{size} bytes"),
+            runs => format!("{size} bytes (run {run} of {runs})"),
+        });
         let start = Instant::now();
-        Self { shown: false, wanted: !quiet && stderr().is_terminal(), start, next: start + PERIOD, size }
+        Self { bar, limit: params.limit, start, next: start + PERIOD }
     }
 
-    /// Shows that `messages` are done, if it is time to.
+    /// For the side that shows nothing.
+    pub(super) fn hidden() -> Self {
+        let start = Instant::now();
+        Self { bar: ProgressBar::hidden(), limit: Limit::Iterations(0), start, next: start + PERIOD }
+    }
+
+    /// Shows that `messages` have completed, unless the bar changed a moment ago.
     pub(super) fn show(&mut self, now: Instant, messages: u64) {
-        if !self.wanted || now < self.next {
+        if now < self.next {
             return;
         }
         self.next = now + PERIOD;
-        self.shown = true;
-        let seconds = now.saturating_duration_since(self.start).as_secs();
-        // A terminal that is gone is no reason to stop.
-        let _ = write!(stderr(), "\r{} bytes: {messages} messages in {seconds} s", self.size);
+        self.bar.set_position(match self.limit {
+            Limit::Iterations(_) => messages,
+            Limit::Seconds(_) => {
+                let elapsed = now.saturating_duration_since(self.start).as_millis();
+                u64::try_from(elapsed).unwrap_or(u64::MAX)
+            }
+        });
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            // Carriage return and "erase to the end of the line" (ECMA-48).
-            let _ = write!(stderr(), "\r\x1b[K");
-        }
+        self.bar.finish_and_clear();
     }
 }

@@ -1,6 +1,7 @@
-//! What was measured, as perftest's table or as JSON.
+//! The results, as perftest's table or as JSON.
 
 use super::control::SideReport;
+use super::delivery::{Delivery, Tally};
 use super::params::{Params, Test};
 use super::stream::Sent;
 use super::{Counters, Failure};
@@ -9,8 +10,8 @@ use serde::Serialize;
 use std::io::{ErrorKind, Write, stdout};
 use std::net::IpAddr;
 
-/// Moves whenever a field of the JSON document changes its meaning or goes away.
-const SCHEMA_VERSION: u32 = 1;
+/// Changes whenever a field of the JSON document is removed or changes its meaning.
+const SCHEMA_VERSION: u32 = 2;
 
 /// 2^20.
 const MIB: f64 = 1_048_576.0;
@@ -21,23 +22,12 @@ const BANDWIDTH_HEADER: &str =
 const LATENCY_HEADER: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
                               t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] ";
 
-/// Counters that stay 0 as long as nothing is lost, apart from those of drops.
-const LOSSES: [&str; 7] = [
-    "retransmitted_pkts",
-    "out_of_seq_request",
-    "duplicate_request",
-    "local_ack_timeout_err",
-    "rcvd_rnr_err",
-    "rcvd_seq_err",
-    "implied_nak_seq_err",
-];
-
-/// What one size came to.
+/// The figures of one size.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Figures {
     Bandwidth {
-        /// Messages of all queue pairs, and of both sides if both sent.
+        /// Messages of all queue pairs; of both sides if both sent.
         iterations: u64,
         seconds: f64,
         bw_peak_mib_per_s: f64,
@@ -85,7 +75,7 @@ impl Figures {
         }
     }
 
-    /// Adds what the server sent, if it sent anything.
+    /// Adds the messages that the server sent.
     pub(super) fn add_server(&mut self, size: u32, server: &SideReport) {
         let sent = Sent { messages: server.messages, seconds: server.seconds, peak: server.peak };
         let Self::Bandwidth {
@@ -134,8 +124,7 @@ impl Figures {
     }
 }
 
-/// How many messages were sent, and of how many nothing was seen: those that did not arrive; in a latency test, those that
-/// were not answered.
+/// The number of messages sent, and of those lost: they did not arrive or, in a latency test, were not answered.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Loss {
     pub(super) sent: u64,
@@ -148,23 +137,26 @@ pub(super) struct Run {
     pub(super) size: u32,
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Over services that lose messages.
+    /// For unreliable services.
     #[serde(flatten)]
     pub(super) loss: Option<Loss>,
     /// What the client's device counted during the run.
     #[serde(rename = "client_counters")]
     pub(super) client: Counters,
-    /// What the server's device counted during the run.
+    /// What the server's device counted during the run. Other clients are included.
     #[serde(rename = "server_counters")]
     pub(super) server: Counters,
+    /// What the server's queue pairs of this client counted during the run.
+    #[serde(rename = "server_qp_counters")]
+    pub(super) server_qps: Counters,
 }
 
 impl Run {
-    /// The figures are those of what arrived at the server. They took as long as sending did at the least.
+    /// Replaces the figures by those of the messages that arrived at the server. Receiving takes at least as long as
+    /// sending.
     pub(super) fn count_arrivals(&mut self, sent: &Sent, server: &SideReport) {
         let seconds = server.arrival_seconds.max(sent.seconds);
-        let average = if seconds > 0.0 { server.arrived as f64 / seconds } else { 0.0 };
-        let arrived = Sent { messages: server.arrived, seconds, peak: server.arrival_peak.max(average) };
+        let arrived = Sent { messages: server.arrived, seconds, peak: 0.0 };
         self.figures = Figures::bandwidth(self.size, &arrived);
         self.loss = Some(Loss { sent: sent.messages, lost: sent.messages.saturating_sub(server.arrived) });
     }
@@ -182,7 +174,9 @@ struct Document<'a> {
     parameters: &'a Params,
     interrupted: bool,
     results: &'a [Run],
-    /// Sums over all runs of what tells of lost packets; empty if none were lost.
+    /// What the counters say about lost and repeated packets.
+    delivery: Delivery,
+    /// The counters that say so, over all runs.
     losses: Losses,
 }
 
@@ -192,7 +186,7 @@ struct Losses {
     server: Counters,
 }
 
-/// Reports as it goes, or at the end.
+/// A table that is printed row by row, or a JSON document that is printed at the end.
 pub(super) struct Report {
     params: Params,
     client: IpAddr,
@@ -203,7 +197,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Starts a report; a table gets its head at once.
+    /// Starts a report; prints the head of a table.
     pub(super) fn new(
         params: &Params,
         client: IpAddr,
@@ -223,11 +217,14 @@ impl Report {
         let Params { qps, depth, cq_mod, events, test, .. } = &self.params;
         let how = if *events { "events" } else { "polling" };
         let queues = match test {
-            Test::Bw => format!(", {qps} QP x {depth} outstanding, 1 of {cq_mod} signalled"),
+            Test::Bw => format!("{qps} QP x {depth} outstanding, 1 of {cq_mod} signalled, "),
             Test::Lat => String::new(),
         };
         format!(
-            "rnic (a NIC in software, over UDP sockets): {} from {} to {}, MTU {}{queues}, {how}",
+            "rnic, a NIC in software over UDP sockets (not a measurement of hardware)\n\
+             {}\n\
+             {} to {}, MTU {}\n\
+             {queues}{how}",
             self.params.title(),
             self.client,
             self.server,
@@ -244,7 +241,7 @@ impl Report {
         Ok(())
     }
 
-    /// What the service did not deliver, if it is one that may.
+    /// The messages that an unreliable service lost.
     fn print_lost_messages(&self) -> Result<(), Failure> {
         let mut lossless = !self.params.service.is_reliable();
         for run in &self.runs {
@@ -258,19 +255,15 @@ impl Report {
 
     /// Ends the report.
     pub(super) fn finish(self, interrupted: bool) -> Result<(), Failure> {
-        let losses = Losses {
-            client: losses(self.runs.iter().map(|run| &run.client)),
-            server: losses(self.runs.iter().map(|run| &run.server)),
-        };
+        let mut tally = Tally::default();
+        for run in &self.runs {
+            tally.add(run);
+        }
+        let delivery = tally.delivery(self.params.service.is_reliable());
         if !self.json {
             self.print_lost_messages()?;
-            for (side, losses) in [("client", &losses.client), ("server", &losses.server)] {
-                if !losses.is_empty() {
-                    let list: Vec<_> = losses.iter().map(|(name, value)| format!("{name} {value}")).collect();
-                    print(&format!("Packets were lost; the {side} counted: {}\n", list.join(", ")))?;
-                }
-            }
-            return Ok(());
+            let explained = delivery.explain().filter(|_| !tally.is_empty());
+            return explained.map_or(Ok(()), |text| print(&format!("{text}\n{tally}")));
         }
         let document = Document {
             schema_version: SCHEMA_VERSION,
@@ -282,29 +275,17 @@ impl Report {
             parameters: &self.params,
             interrupted,
             results: &self.runs,
-            losses,
+            delivery,
+            losses: Losses { client: tally.client, server: tally.server },
         };
         print(&format!("{}\n", serde_json::to_string_pretty(&document)?))
     }
 }
 
-/// Sums of the counters that tell of lost packets, as far as they are not 0.
-fn losses<'a>(runs: impl Iterator<Item = &'a Counters>) -> Counters {
-    let mut sums = Counters::new();
-    for (name, value) in runs.flatten() {
-        let tells =
-            LOSSES.contains(&name.as_str()) || name.starts_with("dropped_") || name == "socket_rx_overrun";
-        if tells && *value > 0 {
-            *sums.entry(name.clone()).or_default() += value;
-        }
-    }
-    sums
-}
-
-/// Prints at once: a table grows line by line, also into a pipe.
+/// Prints and flushes, so that a table grows line by line in a pipe as well.
 fn print(text: &str) -> Result<(), Failure> {
     match stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
-        // Who reads no further has seen enough.
+        // A reader that closed the pipe has seen enough.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot print: {error}").into()),
         _ => Ok(()),
     }
@@ -343,17 +324,5 @@ mod tests {
         let columns: Vec<_> = row.split_whitespace().collect();
         assert_eq!(columns[..6], ["2", "3", "1.00", "3.00", "2.00", "2.00"]);
         assert_eq!(columns.len(), 9);
-    }
-
-    #[test]
-    fn only_losses_count_as_losses() {
-        let counters = |list: &[(&str, u64)]| -> Counters {
-            list.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
-        };
-        let runs = [
-            counters(&[("sent_pkts", 9), ("retransmitted_pkts", 2), ("dropped_bad_icrc", 1)]),
-            counters(&[("sent_pkts", 9), ("retransmitted_pkts", 3), ("socket_rx_overrun", 0)]),
-        ];
-        assert_eq!(losses(runs.iter()), counters(&[("dropped_bad_icrc", 1), ("retransmitted_pkts", 5)]));
     }
 }

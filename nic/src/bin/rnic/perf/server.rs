@@ -1,11 +1,12 @@
 //! `rnic perf server`.
 
 use super::control::{Control, Message, PATIENCE, PORT, SideReport};
+use super::delivery::Tally;
 use super::endpoint::Endpoint;
 use super::params::{Op, Params, Test};
 use super::progress::Progress;
 use super::stream::Arrivals;
-use super::{Failure, counted_since, counters, pingpong, stop, stream, trace};
+use super::{Counters, Failure, counters, difference, pingpong, stop, stream, trace};
 use crate::setup::Setup;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::Device;
@@ -16,20 +17,20 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a client before looking whether the user wants to stop, in milliseconds.
+/// How often to check for an interrupt while waiting for a client, in milliseconds.
 const TICK: u16 = 100;
 
-/// Serve clients, several at a time, until interrupted.
+/// Wait for clients and measure with them until interrupted. Several clients can measure at the same time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The address to serve, or an interface or name of this host; without it, that of the configuration file, or the first
-    /// free one of 127.0.0.1, 127.0.0.2, ...
+    /// Serve this address, interface or name of this host. [default: the file's address, or the first free one of 127.0.0.1,
+    /// 127.0.0.2, ...]
     #[arg(long, value_name = "ADDRESS", value_parser = HostAddress::look_up)]
     bind: Option<HostAddress>,
-    /// TCP port, at the same address, where clients say what to measure. 0 takes a free one.
+    /// Accept clients on this TCP port. 0 chooses a free one.
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     control_port: u16,
-    /// End after one client.
+    /// Exit after one client.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -45,8 +46,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let device = Device::open(&config)?;
     let wanted = SocketAddr::new(device.address(), args.control_port);
-    let listener = TcpListener::bind(wanted)
-        .map_err(|error| format!("cannot listen for clients at {wanted}: {error}; see --control-port"))?;
+    let listener = TcpListener::bind(wanted).map_err(|error| {
+        format!("cannot listen on TCP {wanted}: {error}; choose another port with --control-port")
+    })?;
     listener.set_nonblocking(true)?;
     let tracing = args.trace.start(&device, &config, "rnic perf server")?;
     let port = listener.local_addr()?.port();
@@ -56,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves clients as they come, each in a thread of its own, or one and no more.
+/// Serves each client in a thread of its own, or only one client.
 fn serve_all(device: &Device, listener: &TcpListener, once: bool) -> Result<(), Failure> {
     std::thread::scope(|scope| {
         while !stop::requested() {
@@ -77,34 +79,34 @@ fn serve_all(device: &Device, listener: &TcpListener, once: bool) -> Result<(), 
     })
 }
 
-/// Prints a line at once, also into a pipe: whoever starts a server waits for the first.
+/// Prints a line and flushes it: scripts that start a server wait for the first line.
 fn say(line: &str) {
-    // A reader that went away does not keep clients from being served.
+    // Clients are served even if nobody reads the output.
     let _ = writeln!(stdout(), "{line}").and_then(|()| stdout().flush());
 }
 
-/// The next client, if one comes soon.
+/// Waits a tick for the next client.
 fn accept(listener: &TcpListener) -> Option<Result<Control, Failure>> {
     let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    // Whatever comes of it, accept knows better.
+    // The result of `accept` decides.
     let _ = poll(&mut fds, PollTimeout::from(TICK));
     match listener.accept() {
         Ok((stream, _)) => Some(Control::new(stream, true)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => None,
         Err(error) => {
-            // Such as a lack of descriptors, which may pass.
+            // A lack of descriptors, for example, may be temporary.
             std::thread::sleep(Duration::from_millis(u64::from(TICK)));
             Some(Err(format!("cannot accept a client: {error}").into()))
         }
     }
 }
 
-/// Measures with one client; gives a line for the log.
+/// Measures with one client; returns a line for the log.
 fn serve(device: &Device, mut control: Control) -> Result<String, Failure> {
     let outcome = session(device, &mut control);
     if let Err(error) = &outcome {
-        let reason = if stop::requested() { "the server was stopped".into() } else { error.to_string() };
-        // If the connection is the reason, this goes nowhere.
+        let reason = if stop::requested() { "the server was stopped".to_owned() } else { error.to_string() };
+        // If the connection failed, this fails as well.
         let _ = control.send(&Message::Failed { reason });
     }
     let peer = control.peer();
@@ -119,14 +121,19 @@ fn session(device: &Device, control: &mut Control) -> Result<String, Failure> {
     };
     params.check()?;
     let mut end = Endpoint::new(device, &params)?;
+    let mut address = control.peer().ip();
     control.send(&Message::End { end: end.describe() })?;
     match control.receive(PATIENCE)? {
-        Message::End { end: peer } => end.connect(peer)?,
+        Message::End { end: peer } => {
+            address = peer.address().unwrap_or(address);
+            end.connect(peer)?;
+        }
         other => return Err(control.unexpected(&other)),
     }
     control.send(&Message::Connected)?;
+    let before = end.counters();
     for index in 0.. {
-        // The client closes the connection when it is done, or has had enough.
+        // The client closes the connection after the last size, or when it is interrupted.
         let size = match control.receive(Duration::MAX) {
             Ok(Message::Begin { size }) if params.sizes.get(index) == Some(&size) => size,
             Ok(other) => return Err(control.unexpected(&other)),
@@ -137,20 +144,29 @@ fn session(device: &Device, control: &mut Control) -> Result<String, Failure> {
         control.send(&Message::Report { report })?;
     }
     let seconds = start.elapsed().as_secs_f64();
-    Ok(format!("client {}: {}, {seconds:.1} s", control.peer(), params.title()))
+    let counted = difference(&before, end.counters());
+    let repeated = summary(&counted);
+    Ok(format!("client {address}: {}, {seconds:.1} s{repeated}", params.title()))
 }
 
-/// The server's part in the run of one size.
+/// The counters of losses and repetitions that moved, to follow the rest of a line.
+fn summary(counted: &Counters) -> String {
+    let list: Vec<_> =
+        Tally::of_server(counted).iter().map(|(name, value)| format!("{name} {value}")).collect();
+    if list.is_empty() { String::new() } else { format!("; {}", list.join(", ")) }
+}
+
+/// The server's part of a run.
 fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<SideReport, Failure> {
     let params = &end.params;
     end.prepare(size)?;
-    let before = counters(&end.device);
+    let (before, qps_before) = (counters(&end.device), end.counters());
     let mut arrivals = Arrivals::new(end);
     control.send(&Message::Ready)?;
     let mut report = SideReport::default();
     let mut finish = None;
     if params.server_is_active() {
-        let mut progress = Progress::new(size, true);
+        let mut progress = Progress::hidden();
         let sent = stream::send(end, size, &mut progress, &mut || match control.try_receive()? {
             None => Ok(stop::requested()),
             Some(message @ Message::Finish { interrupted }) => {
@@ -169,27 +185,28 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<SideRepor
     };
     let Message::Finish { .. } = message else { return Err(control.unexpected(&message)) };
     let sum = arrivals.sum();
-    (report.arrived, report.arrival_seconds, report.arrival_peak) = (sum.messages, sum.seconds, sum.peak);
+    (report.arrived, report.arrival_seconds) = (sum.messages, sum.seconds);
     report.added = end.added()?;
     if params.verify {
         report.corruption = end.verify(size, verifiable(params, size, Side::Server))?;
     }
-    report.counters = counted_since(&before, &end.device);
+    report.counters = difference(&before, counters(&end.device));
+    report.qp_counters = difference(&qps_before, end.counters());
     Ok(report)
 }
 
-/// Which side's memory is looked at.
+/// The side whose memory is verified.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Server,
     Client,
 }
 
-/// How many of the first bytes of a message arrive at `side` as the pattern has them.
+/// The number of bytes at the start of a message that must match the pattern at `side`.
 pub(super) fn verifiable(params: &Params, size: u32, side: Side) -> usize {
     let size = size as usize;
     let arrives = match (params.op, params.test) {
-        // What was added up is another check.
+        // The sum is checked instead.
         (Op::FetchAdd, _) => false,
         (Op::Read | Op::CmpSwap, Test::Bw) => side == Side::Client || params.bidirectional,
         (Op::Read | Op::CmpSwap, Test::Lat) => side == Side::Client,

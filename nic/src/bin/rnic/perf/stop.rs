@@ -1,4 +1,4 @@
-//! Ctrl-C: what was measured so far is still reported.
+//! Ctrl-C ends a measurement; results so far are still reported.
 
 use super::Failure;
 use nix::sys::signal::{SigSet, Signal};
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Exit code of a program that a second SIGINT ends: 128 + 2, as shells report it.
+/// The exit code after a second SIGINT: 128 + 2, as in shells.
 const INTERRUPTED: i32 = 130;
 
-/// Whether the user wants to stop.
+/// Whether the user has interrupted the program.
 pub(super) fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
 
-/// From now on SIGINT and SIGTERM end the run in order; a second one ends the program at once.
+/// Handles SIGINT and SIGTERM: the first ends the run in order, the second ends the program at once.
 pub(super) fn install() -> Result<(), Failure> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);
-    // Threads inherit this, so that only the one below gets the signals.
+    // Threads inherit the mask, so that only the one below receives the signals.
     signals.thread_block().map_err(|error| format!("cannot block signals: {error}"))?;
     let watch = move || {
         if signals.wait().is_ok() {

@@ -1,4 +1,4 @@
-//! Bandwidth: as many messages as the queues take.
+//! Bandwidth: as many messages in flight as the queues hold.
 
 use super::Failure;
 use super::control::{Control, Message};
@@ -6,14 +6,16 @@ use super::endpoint::{Completed, Endpoint};
 use super::progress::Progress;
 use std::time::{Duration, Instant};
 
-/// How often to look at what is not the data: the control connection, the user's wishes.
+/// How often to check the control connection and for an interrupt.
 const HOUSEKEEPING: Duration = Duration::from_millis(1);
 
-/// Length of the parts of a run, of which the best gives the peak: long enough for the clock and for a full queue.
-const SLICE: Duration = Duration::from_millis(10);
+/// The shortest interval between two marks of a run.
+const INTERVAL: Duration = Duration::from_millis(10);
 
-/// After the sender is done, how long nothing may come before nothing is expected any more: longer than what stands in
-/// a socket takes.
+/// The most marks of a run. When there are as many, every other one is removed and the interval doubles.
+const MAX_MARKS: usize = 512;
+
+/// How long a receiver waits for more messages after the sender has finished: longer than it takes to drain a socket.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// What one side sent.
@@ -21,7 +23,7 @@ const QUIET: Duration = Duration::from_millis(50);
 pub(super) struct Sent {
     pub(super) messages: u64,
     pub(super) seconds: f64,
-    /// Messages a second in the best part of the run.
+    /// The peak rate in messages per second; 0 if it was not measured.
     pub(super) peak: f64,
 }
 
@@ -30,24 +32,63 @@ pub(super) struct Sent {
 struct Lane {
     posted: u64,
     completed: u64,
-    /// Behind the last message that was signalled.
+    /// The number of messages up to the last that was signalled.
     signalled: u64,
 }
 
-/// The best rate over the slices of a run.
+/// How far a run had come at some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    seconds: f64,
+    posted: u64,
+    completed: u64,
+}
+
+/// Marks over a run, from which the peak rate is computed as perftest does: the highest rate over any part of the run, from
+/// posting the first message of the part to completing its last. Completions alone would show rates that never were,
+/// because a thread that was not scheduled for a while then finds many of them at once.
 struct Meter {
-    since: Instant,
-    counted: u64,
-    best: f64,
+    marks: Vec<Mark>,
+    interval: Duration,
+    next: Duration,
 }
 
 impl Meter {
-    fn note(&mut self, now: Instant, messages: u64) {
-        let slice = now.saturating_duration_since(self.since);
-        if slice >= SLICE {
-            self.best = self.best.max((messages - self.counted) as f64 / slice.as_secs_f64());
-            (self.since, self.counted) = (now, messages);
+    fn new() -> Self {
+        Self { marks: vec![Mark::default()], interval: INTERVAL, next: INTERVAL }
+    }
+
+    fn note(&mut self, elapsed: Duration, posted: u64, completed: u64) {
+        if elapsed < self.next {
+            return;
         }
+        self.marks.push(Mark { seconds: elapsed.as_secs_f64(), posted, completed });
+        if self.marks.len() == MAX_MARKS {
+            let mut keep = false;
+            self.marks.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.interval *= 2;
+        }
+        self.next = elapsed + self.interval;
+    }
+
+    /// The peak rate in messages per second of a run that ends now.
+    fn peak(mut self, elapsed: Duration, completed: u64) -> f64 {
+        self.marks.push(Mark { seconds: elapsed.as_secs_f64(), posted: completed, completed });
+        let mut peak = 0.0_f64;
+        for (index, end) in self.marks.iter().enumerate() {
+            for start in &self.marks[..index] {
+                // What was posted before the part began is not counted.
+                let messages = end.completed.saturating_sub(start.posted);
+                let seconds = end.seconds - start.seconds;
+                if seconds > 0.0 {
+                    peak = peak.max(messages as f64 / seconds);
+                }
+            }
+        }
+        peak
     }
 }
 
@@ -58,16 +99,16 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Posts what there is room for. Returns whether there will be no more.
+    /// Posts messages while there is room. Returns whether all are posted.
     fn fill(&mut self, elapsed: Duration, stop: bool) -> Result<bool, Failure> {
         let params = &self.end.params;
         let depth = u64::from(params.depth);
         let mut all_posted = true;
         for (qp, lane) in self.lanes.iter_mut().enumerate() {
             loop {
-                // At least one, so that there is something to verify.
+                // Post at least one, so that there is data to verify.
                 let more = lane.posted == 0 || (!stop && params.limit.allows(lane.posted, elapsed));
-                // Where the end came unforeseen, one more tells when those before it are done.
+                // After an unforeseen end, one more signalled message shows when those before it are complete.
                 if !more && lane.signalled == lane.posted {
                     break;
                 }
@@ -103,7 +144,7 @@ impl Stream<'_> {
     }
 }
 
-/// Sends messages of `size` bytes until the limit, or until `stop` says so, and sees them completed.
+/// Sends messages of `size` bytes until the limit is reached or `stop` returns true, and waits for their completions.
 pub(super) fn send(
     end: &Endpoint,
     size: u32,
@@ -113,19 +154,23 @@ pub(super) fn send(
     let mut stream = Stream { end, size, lanes: vec![Lane::default(); end.qp_count()] };
     let start = Instant::now();
     let mut now = start;
-    let mut meter = Meter { since: start, counted: 0, best: 0.0 };
+    let mut meter = Meter::new();
     let mut looked = start;
     let mut stopped = false;
     loop {
         let all_posted = stream.fill(now.saturating_duration_since(start), stopped)?;
         stream.drain()?;
         let messages = stream.lanes.iter().map(|lane| lane.completed).sum();
+        let posted = stream.lanes.iter().map(|lane| lane.posted).sum();
         now = Instant::now();
-        meter.note(now, messages);
-        if all_posted && stream.lanes.iter().all(|lane| lane.completed == lane.posted) {
-            let seconds = now.saturating_duration_since(start).as_secs_f64();
-            let average = messages as f64 / seconds;
-            return Ok(Sent { messages, seconds, peak: meter.best.max(average) });
+        let elapsed = now.saturating_duration_since(start);
+        meter.note(elapsed, posted, messages);
+        if all_posted && messages == posted {
+            return Ok(Sent {
+                messages,
+                seconds: elapsed.as_secs_f64(),
+                peak: meter.peak(elapsed, messages),
+            });
         }
         if now.saturating_duration_since(looked) >= HOUSEKEEPING {
             looked = now;
@@ -135,10 +180,10 @@ pub(super) fn send(
     }
 }
 
-/// Serves the peer until it says something on the control connection, and returns that.
+/// Serves the peer until a message arrives on the control connection, and returns that.
 pub(super) fn serve(end: &Endpoint, control: &mut Control) -> Result<Message, Failure> {
     if !end.params.takes_receives() {
-        // What needs no receive needs nobody here; a device serves it by itself.
+        // Without receives there is nothing to do: the device serves requests by itself.
         return control.receive(Duration::MAX);
     }
     let repost = |done: Completed| if done.recv { end.post_recv(done.qp) } else { Ok(()) };
@@ -151,30 +196,27 @@ pub(super) fn serve(end: &Endpoint, control: &mut Control) -> Result<Message, Fa
         }
         looked = now;
         if let Some(message) = control.try_receive()? {
-            // What the peer saw acknowledged has completed here.
+            // Whatever the peer has seen acknowledged has completed here.
             while end.poll_now(repost)? > 0 {}
             return Ok(message);
         }
     }
 }
 
-/// The messages of a service that loses some, as they arrive.
+/// Counts the messages that arrive over an unreliable service.
 pub(super) struct Arrivals<'a> {
     end: &'a Endpoint,
     before: u64,
     messages: u64,
-    /// When the first was about to come, and when the last was there.
+    /// When the last look before the first message was, and when the last message was seen.
     span: Option<(Instant, Instant)>,
     looked: Instant,
-    meter: Meter,
 }
 
 impl<'a> Arrivals<'a> {
-    /// From now on.
+    /// Starts to count.
     pub(super) fn new(end: &'a Endpoint) -> Self {
-        let now = Instant::now();
-        let meter = Meter { since: now, counted: 0, best: 0.0 };
-        Self { end, before: end.arrived(), messages: 0, span: None, looked: now, meter }
+        Self { end, before: end.arrived(), messages: 0, span: None, looked: Instant::now() }
     }
 
     fn look(&mut self, now: Instant) {
@@ -183,11 +225,10 @@ impl<'a> Arrivals<'a> {
             let first = self.span.map_or(self.looked, |(first, _)| first);
             (self.messages, self.span) = (messages, Some((first, now)));
         }
-        self.meter.note(now, messages);
         self.looked = now;
     }
 
-    /// As [`serve`]; goes on until nothing more comes.
+    /// As [`serve`], but continues until no more messages arrive.
     pub(super) fn serve(&mut self, control: &mut Control) -> Result<Message, Failure> {
         let end = self.end;
         let repost = |done: Completed| if done.recv { end.post_recv(done.qp) } else { Ok(()) };
@@ -216,9 +257,50 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// How many came, in which time, and how fast in the best part of it.
+    /// The number of messages, and the time between the first and the last. When they were posted is not known here, so
+    /// there is no peak.
     pub(super) fn sum(&self) -> Sent {
         let seconds = self.span.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
-        Sent { messages: self.messages, seconds, peak: self.meter.best }
+        Sent { messages: self.messages, seconds, peak: 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Completions that are found late, all at once, do not make a peak.
+    #[test]
+    fn a_peak_is_a_rate_that_was_reached_from_post_to_completion() {
+        let at = Duration::from_millis;
+        let mut meter = Meter::new();
+        // 1000 messages in flight throughout, 1000 complete per second. Those of the second second are found late.
+        meter.note(at(1000), 2000, 1000);
+        meter.note(at(2000), 2000, 1000);
+        meter.note(at(2010), 3000, 2000);
+        let average = 3000.0 / 3.0;
+        let peak = meter.peak(at(3000), 3000);
+        assert!((average..1.1 * average).contains(&peak), "{peak}");
+    }
+
+    #[test]
+    fn a_burst_that_lasts_is_a_peak() {
+        let at = Duration::from_millis;
+        let mut meter = Meter::new();
+        meter.note(at(1000), 110, 100);
+        meter.note(at(2000), 5010, 5000);
+        let peak = meter.peak(at(10_000), 5100);
+        assert!((4800.0..5000.0).contains(&peak), "{peak}");
+    }
+
+    #[test]
+    fn the_marks_of_a_long_run_are_bounded() {
+        let mut meter = Meter::new();
+        for tick in 1..100_000u64 {
+            meter.note(Duration::from_millis(10 * tick), tick, tick);
+        }
+        assert!(meter.marks.len() < MAX_MARKS);
+        let peak = meter.peak(Duration::from_secs(1000), 100_000);
+        assert!((99.0..101.0).contains(&peak), "{peak}");
     }
 }

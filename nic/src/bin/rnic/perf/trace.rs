@@ -1,36 +1,36 @@
-//! `--trace`: what the device does meanwhile, into a file that `rnic plot` draws.
+//! `--trace`: records the activity of the device for `rnic plot`.
 
 use super::Failure;
-use crate::duration::parse_duration;
+use rnic::cc::quantity::parse_seconds;
 use rnic::trace::{Header, MIN_INTERVAL, Recorder, RecorderThread};
 use rnic::{Device, DeviceConfig};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What both sides take.
+/// The options of both sides.
 #[derive(Debug, clap::Args)]
 pub(super) struct TraceArgs {
-    /// Record what the device does meanwhile, for `rnic plot`.
+    /// Record rates, queues and congestion control over time, for `rnic plot`.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// How often a sample is taken for --trace.
+    /// The time between two samples of --trace.
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = interval, requires = "trace")]
     trace_interval: Duration,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = parse_duration(text)?;
-    if interval < MIN_INTERVAL { Err(format!("at least {MIN_INTERVAL:?}")) } else { Ok(interval) }
+    let interval = parse_seconds(text).map_err(|error| error.to_string())?;
+    if interval < MIN_INTERVAL { Err(format!("the minimum is {MIN_INTERVAL:?}")) } else { Ok(interval) }
 }
 
-/// A trace that is being recorded, if one was asked for.
+/// A trace that is being recorded.
 pub(super) struct Tracing {
     path: PathBuf,
     thread: RecorderThread,
 }
 
 impl TraceArgs {
-    /// Begins the trace of a device that was opened with `config`. `title` says what is done.
+    /// Starts the trace of a device that was opened with `config`, if the user asked for one.
     pub(super) fn start(
         &self,
         device: &Device,
@@ -54,7 +54,7 @@ impl TraceArgs {
 }
 
 impl Tracing {
-    /// Ends the trace; says whether all of it was written.
+    /// Ends the trace. Fails if not all of it could be written.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let Self { path, thread } = self;
         let cannot = |error| format!("cannot write the trace {}: {error}", path.display());

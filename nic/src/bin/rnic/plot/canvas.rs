@@ -1,4 +1,4 @@
-//! Lines, surfaces and text in pixels, on a backend of plotters that has finer ones.
+//! Draws lines, areas and text on a backend of plotters, with fractions of pixels.
 
 use super::Failure;
 use super::figure::{Color, Marker};
@@ -10,7 +10,7 @@ use plotters::style::{
 };
 use std::sync::Once;
 
-/// Where a text has its anchor.
+/// The anchor of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Left,
@@ -18,49 +18,49 @@ pub(super) enum Anchor {
     Right,
 }
 
-/// What a backend does its own way.
+/// The properties of a backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner {
-    /// Pixels of the backend, which knows whole ones only, for one of ours.
+    /// The number of the backend's (whole) pixels per pixel of the picture.
     pub(super) scale: f64,
-    /// What plotters calls the size of a font, in units of the em.
+    /// The font size of plotters in em.
     pub(super) font_size: f64,
-    /// From the anchor of text down to its base line, in units of that size.
+    /// The distance from the anchor of a text to its baseline, in font sizes.
     pub(super) baseline: f64,
-    /// Thick lines are drawn segment by segment: as one polygon they get holes where they turn back on themselves.
+    /// Whether thick lines are drawn segment by segment. As one polygon they have holes at sharp turns.
     pub(super) by_segment: bool,
 }
 
-/// How plotters draws SVG: ten times finer; the text sizes are those of its `draw_text`.
+/// SVG, at ten times the resolution. The text sizes are those of `draw_text` in plotters.
 pub(super) const VECTOR: Manner =
     Manner { scale: 10.0, font_size: 1.24, baseline: 0.76 / 1.24, by_segment: false };
 
-/// How plotters draws bitmaps, with its font engine `ab_glyph`: three times finer, for pixels that are mixed afterwards.
-/// The size of a font is its ascent and descent there, 1.362 em for Noto Sans (table `hhea`).
+/// Bitmaps with the font engine `ab_glyph`, at three times the resolution; pixels are averaged afterwards.
+/// There, the size of a font is its ascent plus descent: 1.362 em for Noto Sans (table `hhea`).
 pub(super) const BITMAP: Manner = Manner { scale: 3.0, font_size: 1.362, baseline: 0.5, by_segment: true };
 
-/// The font of bitmaps, and the one that text is measured with: Noto Sans (SIL Open Font License 1.1). Whoever shows an
-/// SVG takes a font of their own.
+/// The font of bitmaps and of text measurement: Noto Sans (SIL Open Font License 1.1). An SVG is shown in a font of the
+/// viewer.
 fn font(size: f64) -> FontDesc<'static> {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| {
         if register_font("sans-serif", FontStyle::Normal, notosans::REGULAR_TTF).is_err() {
-            tracing::warn!("the built-in font cannot be read");
+            tracing::warn!("cannot read the built-in font");
         }
     });
     (FontFamily::SansSerif, size).into_font()
 }
 
-/// The width of a text of one em, in em; with something to spare, for the fonts of others are wider.
+/// The width of a text in em, with a margin for viewers with a wider font.
 pub(super) fn text_width(text: &str) -> f64 {
     const SIZE: f64 = 1000.0;
     const SPARE: f64 = 1.1;
     let measured = font(SIZE * BITMAP.font_size).box_size(text).map(|(width, _)| f64::from(width) / SIZE);
-    // Half an em for each letter is about right, should there be no font.
+    // Without a font, assume half an em per letter.
     SPARE * measured.unwrap_or(0.5 * text.chars().count() as f64)
 }
 
-/// A text that is no wider than `width` em: what is too much is left out at its end.
+/// A text cut to at most `width` em.
 pub(super) fn fitted(text: &str, width: f64) -> String {
     if text_width(text) <= width {
         return text.to_owned();
@@ -70,7 +70,7 @@ pub(super) fn fitted(text: &str, width: f64) -> String {
     short + "…"
 }
 
-/// A backend, drawn on in pixels that have fractions.
+/// A backend with fractional pixels.
 pub(super) struct Canvas<'a, B> {
     backend: &'a mut B,
     manner: Manner,
@@ -102,7 +102,7 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
         for pair in points.windows(2) {
             self.segment(pair[0], pair[1], color, width)?;
         }
-        // Round joints, which nobody sees on thin lines.
+        // Round joints; thin lines do not need them.
         if width >= 1.5 && points.len() > 2 {
             for point in &points[1..points.len() - 1] {
                 self.disc(*point, 0.5 * width, color)?;
@@ -111,7 +111,7 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
         Ok(())
     }
 
-    /// A straight line as a surface.
+    /// A straight line as a polygon.
     fn segment(&mut self, from: (f64, f64), to: (f64, f64), color: Color, width: f64) -> Result<(), Failure> {
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
         let length = dx.hypot(dy);
@@ -130,7 +130,7 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
         )
     }
 
-    /// A straight line of dashes.
+    /// A dashed straight line.
     pub(super) fn dashes(
         &mut self,
         from: (f64, f64),
@@ -175,7 +175,7 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
         self.backend.draw_circle(center, radius, &self.style(color, 1.0), true).map_err(failure)
     }
 
-    /// A marker of `size` around a point, with a rim of white so that it stands out from lines.
+    /// A marker of `size` around a point, with a white rim that separates it from lines.
     pub(super) fn marker(
         &mut self,
         marker: Marker,
@@ -221,7 +221,7 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
         }
     }
 
-    /// Text whose base line is at `y`, `em` high.
+    /// A text with its baseline at `y` and the size `em`.
     pub(super) fn text(
         &mut self,
         text: &str,
@@ -234,7 +234,7 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
         self.write(text, (x, y - down), em, color, anchor, FontTransform::None)
     }
 
-    /// Text that is read from below, with the middle of its base line at a point.
+    /// A text rotated by 90 degrees, with the middle of its baseline at a point.
     pub(super) fn text_upward(
         &mut self,
         text: &str,
@@ -260,7 +260,7 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
             Anchor::Middle => HPos::Center,
             Anchor::Right => HPos::Right,
         };
-        // Titles come from files: no character that XML has no place for.
+        // Titles come from files, which may contain characters that XML forbids.
         let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let font = font(em * self.manner.font_size * self.manner.scale).transform(turn);
         let color = RGBColor(color.0, color.1, color.2).to_backend_color();
@@ -269,12 +269,12 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
         self.backend.draw_text(&text, &style, at).map_err(failure)
     }
 
-    /// Everything is drawn.
+    /// Finishes the drawing.
     pub(super) fn present(&mut self) -> Result<(), Failure> {
         self.backend.present().map_err(failure)
     }
 }
 
 fn failure(error: impl std::fmt::Display) -> Failure {
-    format!("the picture cannot be drawn: {error}").into()
+    format!("cannot draw the picture: {error}").into()
 }

@@ -1,4 +1,4 @@
-//! A figure on a canvas: panels below each other, axes, legends at their right.
+//! Draws a figure on a canvas: stacked panels with axes, and legends on the right.
 
 use super::Failure;
 use super::canvas::{Anchor, Canvas, fitted, text_width};
@@ -12,7 +12,7 @@ const SOFT: Color = Color(0x59, 0x59, 0x59);
 const GRID: Color = Color(0xe3, 0xe3, 0xe3);
 const FRAME: Color = Color(0x99, 0x99, 0x99);
 
-/// The width for which the sizes of type below are meant: a slide of 1280 by 720.
+/// The width of the picture for which the sizes below are designed: 1280 by 720.
 const SLIDE: f64 = 1280.0;
 
 /// Sizes in pixels.
@@ -25,9 +25,9 @@ struct Sizes {
     gap: f64,
     swatch: f64,
     marker: f64,
-    /// From marker to marker on a line.
+    /// The distance between markers on a line.
     spacing: f64,
-    /// Of lines.
+    /// The width of lines.
     stroke: f64,
 }
 
@@ -48,7 +48,7 @@ impl Sizes {
     }
 }
 
-/// The unit of the time axis: what seconds are multiplied by, and its name.
+/// The unit of the time axis: its number per second, and its name.
 pub(super) fn time_unit(length: f64) -> (f64, &'static str) {
     match length {
         length if length > 1.0 => (1.0, "s"),
@@ -57,7 +57,7 @@ pub(super) fn time_unit(length: f64) -> (f64, &'static str) {
     }
 }
 
-/// Where a panel is.
+/// The position of a panel.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     left: f64,
@@ -100,7 +100,7 @@ pub(super) fn draw<B: DrawingBackend>(
     let gaps = sizes.gap * figure.panels.len().saturating_sub(1) as f64;
     let weights: f64 = figure.panels.iter().map(|panel| panel.weight).sum();
     let unit = (bottom - top - gaps) / weights;
-    // A tick for every two lines of text, no more than 6.
+    // One tick per two lines of text, at most 6.
     let most = |panel: &Panel| ((panel.weight * unit / (2.2 * sizes.text)) as usize).clamp(1, 6);
     let axes: Vec<_> = figure.panels.iter().map(|panel| Axis::upward(panel.top(), most(panel))).collect();
     let labels = axes.iter().flat_map(|axis| axis.ticks.iter().map(|tick| axis.label(*tick)));
@@ -128,7 +128,7 @@ pub(super) fn draw<B: DrawingBackend>(
     canvas.present()
 }
 
-/// Width of all legends: that of the widest, up to a share of the figure.
+/// The width of the legends: that of the widest, up to a share of the figure.
 fn legend_width(figure: &Figure, sizes: &Sizes, width: f64) -> f64 {
     const MOST: f64 = 0.27;
     let legends = figure.panels.iter().flat_map(|panel| &panel.items).filter_map(|item| item.legend.as_ref());
@@ -143,9 +143,9 @@ struct Painter<'a, 'b, B> {
     sizes: Sizes,
     time: &'a Axis,
     axis: &'a Axis,
-    /// Seconds in units of the time axis.
+    /// The number of units of the time axis per second.
     factor: f64,
-    /// Where legends end.
+    /// The right edge of the legends.
     edge: f64,
 }
 
@@ -204,7 +204,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
                 for run in runs(points) {
                     let places: Vec<_> = run.iter().map(|point| self.place(*point)).collect();
                     match places[..] {
-                        // A value that was there for one sample only.
+                        // A value of a single sample.
                         [(x, y)] => self.canvas.line(&[(x - width, y), (x + width, y)], color, width)?,
                         _ => self.canvas.line(&places, color, width)?,
                     }
@@ -238,7 +238,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
             Shape::Shade(steps) => {
                 for (from, to, share) in steps.iter().filter(|step| step.2 > 0.0) {
                     let (left, right) = (self.place((*from, 0.0)).0, self.place((*to, 0.0)).0);
-                    // So pale that it can just be seen, at least.
+                    // At least visible.
                     let color = color.lighter(0.75 * (1.0 - share));
                     self.canvas.rectangle((left, self.frame.top), (right, self.frame.bottom), color)?;
                 }
@@ -248,7 +248,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         Ok(())
     }
 
-    /// Markers at the same distance on each line, and not above each other; on steps at the highest of each stretch.
+    /// Markers at equal distances on each line, offset from those of other lines; for steps, at the highest of each part.
     fn markers(&mut self, index: usize, count: usize, item: &Item) -> Result<(), Failure> {
         let Some(marker) = item.look.marker else { return Ok(()) };
         let places = match &item.shape {
@@ -262,7 +262,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         Ok(())
     }
 
-    /// Places on a line at the same distance, the first `phase` of that from the left.
+    /// Points on a line at equal distances, starting at `phase` of the distance.
     fn along(&self, points: &[Point], phase: f64) -> Vec<(f64, f64)> {
         let spacing = self.sizes.spacing;
         let mut next = self.frame.left + spacing * phase;
@@ -281,7 +281,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         places
     }
 
-    /// The highest steps of stretches of the same length, if there is any that is not 0.
+    /// The highest step of each part of equal length, unless all are 0.
     fn peaks(&self, steps: &[(f64, f64, f64)]) -> Vec<(f64, f64)> {
         let mut peaks: Vec<(usize, Point)> = Vec::new();
         for (from, to, value) in steps.iter().filter(|step| step.2 > 0.0) {
@@ -299,7 +299,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         peaks.into_iter().map(|(_, place)| place).collect()
     }
 
-    /// The legend, as many lines as there is room for.
+    /// The legend, cut to the lines that fit.
     fn legend(&mut self, panel: &Panel) -> Result<(), Failure> {
         let (frame, sizes) = (self.frame, self.sizes);
         let named: Vec<_> =
@@ -326,7 +326,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         Ok(())
     }
 
-    /// A sample of how a quantity looks, `y` being its middle.
+    /// A sample of a quantity's look, centred at `y`.
     fn swatch(&mut self, item: &Item, (x, y): (f64, f64)) -> Result<(), Failure> {
         let Look { color, width, marker } = item.look;
         let (width, length) = (width * self.sizes.stroke, self.sizes.swatch);
@@ -347,7 +347,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 }
 
-/// The parts of a line between its gaps.
+/// The parts of a line between gaps.
 fn runs(points: &[Point]) -> impl Iterator<Item = &[Point]> {
     points.split(|(_, value)| value.is_nan()).filter(|run| !run.is_empty())
 }

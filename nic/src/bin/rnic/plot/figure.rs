@@ -1,8 +1,8 @@
-//! What is drawn, before it is drawn: panels over a common time, with the quantities in them.
+//! A figure, independent of how it is drawn: panels with quantities over a common time axis.
 
 use super::series::{Point, Span};
 
-/// A colour, as red, green and blue.
+/// An RGB colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Color(pub(super) u8, pub(super) u8, pub(super) u8);
 
@@ -10,14 +10,14 @@ impl Color {
     pub(super) const BLACK: Self = Self(0, 0, 0);
     pub(super) const GREY: Self = Self(0x76, 0x76, 0x76);
 
-    /// The colour with `share` of white in it: of 1, white.
+    /// The colour mixed with a `share` of white, from 0 to 1.
     pub(super) fn lighter(self, share: f64) -> Self {
         let mix = |part: u8| (f64::from(part) + (255.0 - f64::from(part)) * share).round() as u8;
         Self(mix(self.0), mix(self.1), mix(self.2))
     }
 }
 
-/// Colours that people with any kind of colour vision tell apart (Okabe and Ito, "Color Universal Design"), without the
+/// Colours that can be told apart with any kind of colour vision (Okabe and Ito, "Color Universal Design"), without the
 /// yellow, which is too pale for lines on white.
 pub(super) const PALETTE: [Color; 7] = [
     Color(0x00, 0x72, 0xb2),
@@ -29,7 +29,7 @@ pub(super) const PALETTE: [Color; 7] = [
     Color::BLACK,
 ];
 
-/// What is drawn on a line here and there, so that lines can be told apart in print.
+/// Markers on lines, which tell them apart in print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marker {
     Circle,
@@ -51,7 +51,7 @@ const MARKERS: [Marker; PALETTE.len()] = [
     Marker::Plus,
 ];
 
-/// How one of several lines looks.
+/// The look of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Look {
     pub(super) color: Color,
@@ -60,7 +60,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Number `index` of `count` lines that are to be told apart; grey where there are more than colours.
+    /// The look of line number `index`. It is grey if there are more lines than colours.
     pub(super) fn of(index: usize, count: usize) -> Self {
         match (PALETTE.get(index), MARKERS.get(index)) {
             (Some(color), Some(marker)) => {
@@ -74,28 +74,28 @@ impl Look {
         Self { color, width, marker: None }
     }
 
-    /// The thin companion of a line.
+    /// A thin line of the same colour.
     pub(super) fn thin(self) -> Self {
         Self { color: self.color.lighter(0.3), width: 1.0, marker: None }
     }
 }
 
-/// How a quantity is drawn.
+/// The way in which a quantity is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
     /// A line through points.
     Line(Vec<Point>),
-    /// The surface between a line and 0.
+    /// The area between a line and 0.
     Area(Vec<Point>),
-    /// A value for each stretch of time, as an outline.
+    /// A value for each time span, as an outline.
     Steps(Vec<(f64, f64, f64)>),
-    /// The same, filled.
+    /// The same as an area.
     Bars(Vec<(f64, f64, f64)>),
-    /// A value that stays, dashed.
+    /// A constant value, as a dashed line.
     Level(f64),
-    /// The whole height, the darker the higher the value, which is 0 to 1.
+    /// The full height of the panel, darker for higher values from 0 to 1.
     Shade(Vec<(f64, f64, f64)>),
-    /// Nothing but a line of the legend.
+    /// A line of the legend only.
     Note,
 }
 
@@ -104,7 +104,7 @@ pub(super) enum Shape {
 pub(super) struct Item {
     pub(super) shape: Shape,
     pub(super) look: Look,
-    /// What the legend says; without it, nothing.
+    /// The text of the legend, if any.
     pub(super) legend: Option<String>,
 }
 
@@ -128,23 +128,23 @@ impl Item {
     }
 }
 
-/// One of the diagrams of a figure.
+/// A diagram of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Panel {
-    /// For messages.
+    /// The name in messages.
     pub(super) name: &'static str,
-    /// What the axis says, with the unit.
+    /// The label of the axis, with the unit.
     pub(super) label: String,
-    /// How high it is, compared with others.
+    /// Its height relative to other panels.
     pub(super) weight: f64,
-    /// In the order in which they are drawn.
+    /// The quantities, in drawing order.
     pub(super) items: Vec<Item>,
 }
 
 impl Panel {
-    /// The highest value that the axis has to reach. A level takes part unless it would make a dwarf of what was measured.
+    /// The highest value of the axis. A constant level counts unless it is far above the data.
     pub(super) fn top(&self) -> f64 {
-        /// A level up to so many times what was measured is worth the room.
+        /// A level counts up to this multiple of the data.
         const WORTH: f64 = 2.0;
         let measured = self.items.iter().map(Item::top).fold(0.0, f64::max);
         let levels = self.items.iter().filter_map(|item| match item.shape {
@@ -155,7 +155,7 @@ impl Panel {
     }
 }
 
-/// All of it.
+/// A whole figure.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
     pub(super) title: String,

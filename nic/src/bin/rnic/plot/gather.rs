@@ -1,4 +1,4 @@
-//! From samples to quantities over time, of one file.
+//! Turns the samples of a file into quantities over time.
 
 use super::Failure;
 use super::series::{Counter, Gauge, Span};
@@ -6,27 +6,27 @@ use rnic::trace::{Header, LaneSample, QpSample, Reader, Sample};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Queue pairs of a file that are looked at, as many as a sample has at most.
+/// The most queue pairs of a file, which is the most of a sample.
 const MAX_FLOWS: usize = rnic::trace::MAX_QPS;
 
-/// Lanes of a file that are looked at, likewise.
+/// The most lanes of a file, likewise.
 const MAX_LANES: usize = rnic::trace::MAX_LANES;
 
-/// A trace that was looked through once.
+/// The result of reading a trace for the first time.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) path: PathBuf,
     pub(super) header: Header,
-    /// Times of the first and the last sample, since the trace began, in seconds.
+    /// The times of the first and the last sample since the start of the trace, in seconds.
     pub(super) first: f64,
     pub(super) last: f64,
-    /// From when on, and until when, anything changed from sample to sample.
+    /// The time span in which samples differ from each other.
     pub(super) busy: Option<(f64, f64)>,
     samples: u64,
 }
 
 impl Survey {
-    /// Reads a whole file once.
+    /// Reads a whole file.
     pub(super) fn of(path: &Path) -> Result<Self, Failure> {
         let named = |error: rnic::trace::TraceError| match error {
             rnic::trace::TraceError::Open { .. } => Failure::from(error),
@@ -50,22 +50,22 @@ impl Survey {
             return Err(format!("{}: the trace has a header but no samples", path.display()).into());
         };
         if samples < 2 {
-            return Err(format!("{}: the trace has one sample; a line needs two", path.display()).into());
+            return Err(format!("{}: the trace has only one sample; a line needs two", path.display()).into());
         }
         Ok(Self { path: path.to_owned(), header, first, last, busy, samples })
     }
 
-    /// Seconds from sample to sample, on average.
+    /// The mean time between samples in seconds.
     pub(super) fn interval(&self) -> f64 {
         (self.last - self.first) / (self.samples - 1) as f64
     }
 
-    /// Reads the file again: what is to be drawn of it, if time 0 of the figure is `zero` seconds after the trace began
-    /// (before, if negative).
+    /// Reads the file again, for the data that is drawn. Time 0 of the figure is `zero` seconds after the start of the trace;
+    /// a negative value is before it.
     pub(super) fn gather(&self, span: &Span, zero: f64) -> Result<Gathered, Failure> {
         let mut gathered = Gathered::default();
         for sample in Reader::open(&self.path)? {
-            // It was read a moment ago; a file that is still written to has grown, which is as well.
+            // A file that is still being written may have grown since.
             let sample = sample.map_err(|error| format!("{}: {error}", self.path.display()))?;
             gathered.take(span, sample.at.as_secs_f64() - zero, &sample);
         }
@@ -83,10 +83,10 @@ pub(super) struct Flow {
     pub(super) label: Option<String>,
     pub(super) sent: Counter,
     pub(super) received: Counter,
-    /// Bits a second.
+    /// Bits per second.
     pub(super) allowed: Gauge,
     pub(super) alpha: Gauge,
-    /// The number of the last sample that it was in.
+    /// The number of the last sample that contained it.
     seen: u64,
 }
 
@@ -122,12 +122,12 @@ impl Lane {
     }
 }
 
-/// What is drawn of one file.
+/// The data of a file.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// By number.
+    /// By QP number.
     pub(super) flows: BTreeMap<u32, Flow>,
-    /// By peer and number.
+    /// By peer and lane number.
     pub(super) lanes: BTreeMap<(String, u8), Lane>,
     /// Bytes.
     pub(super) queue: Gauge,
@@ -140,7 +140,7 @@ pub(super) struct Gathered {
     pub(super) dropped: Counter,
     pub(super) retransmitted: Counter,
     samples: u64,
-    /// The time of the sample before.
+    /// The time of the previous sample.
     before: Option<f64>,
 }
 
@@ -160,7 +160,7 @@ impl Gathered {
         ] {
             counter.add(span, at, total);
         }
-        // What appears later than the first sample was made since the one before, and counted from 0.
+        // An object that appears after the first sample was created since the previous one, and counted from 0.
         let born = || self.before.map(Counter::born).unwrap_or_default();
         for qp in &sample.qps {
             if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&qp.qpn) {

@@ -1,7 +1,7 @@
-//! `rnic plot`: draws traces that `rnic perf --trace` wrote.
+//! `rnic plot`: draws the traces of `rnic perf --trace`.
 //!
-//! Each file is read twice: once for its time span (`gather::Survey`), once for what is drawn of it (`gather::Gathered`), which
-//! is bounded, however long the trace (`series`). That becomes panels (`panels`, `figure`), which are drawn (`draw`,
+//! Each file is read twice: for its time span (`gather::Survey`), then for its data (`gather::Gathered`), whose size does
+//! not depend on the length of the trace (`series`). The data becomes panels (`panels`, `figure`), which are drawn (`draw`,
 //! `ticks`) on a backend of plotters (`canvas`).
 
 mod canvas;
@@ -14,12 +14,12 @@ mod series;
 mod tests;
 mod ticks;
 
-use crate::duration::parse_duration;
 use canvas::{BITMAP, Canvas, VECTOR};
 use figure::Figure;
 use gather::Survey;
 use panels::Source;
 use plotters::backend::{BitMapBackend, SVGBackend};
+use rnic::cc::quantity::parse_seconds;
 use rnic::trace::Header;
 use series::Span;
 use std::fs::File;
@@ -28,60 +28,60 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What went wrong, in one line.
+/// An error, in one line.
 type Failure = Box<dyn std::error::Error>;
 
-/// Pixels of a slide.
+/// The default width in pixels.
 const WIDTH: u32 = 1280;
 
-/// Pixels of a slide, for up to so many panels; each further one adds a part.
+/// The default height in pixels, the number of panels that it suits, and the pixels that each further panel adds.
 const HEIGHT: (u32, usize, u32) = (720, 4, 140);
 
-/// Sizes of pictures: smaller ones have no room for text, larger ones take more than a gigabyte while they are mixed.
+/// The range of sizes in pixels: less has no room for text, more takes over a gigabyte of memory.
 const SIZES: std::ops::RangeInclusive<i64> = 320..=6000;
 
-/// Traces that can be told apart in one picture.
+/// The most traces that can be told apart in one picture.
 const MAX_FILES: usize = 16;
 
-/// Draw traces, those of one run together.
+/// Draw traces of `rnic perf --trace` as SVG or PNG.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A trace is what `rnic perf ... --trace FILE` writes. Traces of one run, such as two clients and their server, \
-                        are aligned by the time at which they began.\n\n\
-                        There is a panel for each quantity that the traces know something of: goodput and the rate that \
-                        congestion control allows, the queue of an emulated port, alpha, congestion notifications, credits \
-                        and pauses, losses. Goodput and events are averages over windows, whose length the picture says; of everything \
-                        else no peak is lost, however long the trace.\n\n\
-                        Exit code: 0 if the picture was drawn; 2 if not."
+    after_help = "Several traces of one run, such as those of two clients and their server, share one time axis.\n\n\
+                        Each quantity in the traces has a panel: goodput and the rate that congestion control allows, \
+                        the queue of an emulated port, alpha, congestion notifications, credits and pauses, losses. \
+                        Goodput and event rates are averages over windows, whose length the subtitle states. All other \
+                        quantities keep their peaks.\n\n\
+                        Example:\n  rnic plot server.trace client.trace --output run.png\n\n\
+                        Exit code: 0 if the picture was drawn, 2 if not."
 )]
 pub(crate) struct Args {
-    /// Traces.
+    /// The traces.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The picture: SVG or PNG, by its ending. [default: the first FILE, ending in .svg]
+    /// Write the picture to this file, which ends in .svg or .png. [default: the first FILE with the ending .svg]
     #[arg(long, short = 'o', value_name = "OUT")]
     output: Option<PathBuf>,
-    /// The title. [default: that of the first trace]
+    /// Use this title. [default: that of the first trace]
     #[arg(long)]
     title: Option<String>,
-    /// Where the picture begins, as in 0.5s or 20ms. [default: where something begins to change]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    /// Start at this time, such as 0.5s or 20ms. [default: when the first value changes]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     from: Option<Duration>,
-    /// Where the picture ends. [default: where nothing changes any more]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    /// End at this time. [default: when the last value changes]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     to: Option<Duration>,
-    /// Over which time rates are averaged. [default: a round part of the picture, at least two samples]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    /// Average rates over this time. [default: a fraction of the picture, at least two samples]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     window: Option<Duration>,
-    /// Pixels from left to right.
+    /// The width of the picture.
     #[arg(long, value_name = "PIXELS", default_value_t = WIDTH, value_parser = clap::value_parser!(u32).range(SIZES))]
     width: u32,
-    /// Pixels from top to bottom. [default: 720, more for more than 4 panels]
+    /// The height of the picture. [default: 720, and more for more than 4 panels]
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(SIZES))]
     height: Option<u32>,
 }
 
-/// How the picture is stored.
+/// The file format of the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Svg,
@@ -94,7 +94,7 @@ impl Format {
         match ending.to_ascii_lowercase().as_str() {
             "svg" => Ok(Self::Svg),
             "png" => Ok(Self::Png),
-            _ => Err(format!("{}: pictures end in .svg or .png", path.display()).into()),
+            _ => Err(format!("{}: use a file name that ends in .svg or .png", path.display()).into()),
         }
     }
 }
@@ -104,7 +104,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let output = args.output.clone().unwrap_or_else(|| first.with_extension("svg"));
     let format = Format::of(&output)?;
     if args.files.contains(&output) {
-        return Err(format!("{}: the picture would replace the trace", output.display()).into());
+        return Err(format!(
+            "{}: the picture would overwrite the trace; choose another file with --output",
+            output.display()
+        )
+        .into());
     }
     let figure = figure(args)?;
     let size = (args.width, args.height.unwrap_or_else(|| height(figure.panels.len())));
@@ -131,11 +135,13 @@ fn height(panels: usize) -> u32 {
 /// Reads the traces.
 fn figure(args: &Args) -> Result<Figure, Failure> {
     if args.files.len() > MAX_FILES {
-        return Err(format!("{} traces: {MAX_FILES} at most fit into one picture", args.files.len()).into());
+        return Err(
+            format!("{} traces are too many; a picture shows at most {MAX_FILES}", args.files.len()).into()
+        );
     }
     let surveys = args.files.iter().map(|path| Survey::of(path)).collect::<Result<Vec<_>, _>>()?;
     let zero = surveys.iter().map(|survey| survey.header.started).min().unwrap_or_default();
-    // When each trace began, in seconds of the picture.
+    // The start of each trace, in seconds of the time axis.
     let begin = |survey: &Survey| (survey.header.started - zero).as_secs_f64();
     let span = span(args, &surveys, begin)?;
     let names = names(&surveys);
@@ -149,19 +155,21 @@ fn figure(args: &Args) -> Result<Figure, Failure> {
     if panels.is_empty() {
         let last = panels::NAMES.len() - 1;
         let missing = panels::NAMES[..last].join(", no ");
-        return Err(
-            format!("nothing to draw in this time: no {missing} and no {}", panels::NAMES[last]).into()
-        );
+        return Err(format!(
+            "nothing to draw in this time span: no {missing} and no {}",
+            panels::NAMES[last]
+        )
+        .into());
     }
     let title = args.title.clone().unwrap_or_else(|| title(&surveys));
     Ok(Figure { title, subtitle, span, panels })
 }
 
-/// What part of the time is drawn.
+/// The time span that is drawn.
 fn span(args: &Args, surveys: &[Survey], begin: impl Fn(&Survey) -> f64) -> Result<Span, Failure> {
     let first = surveys.iter().map(|s| begin(s) + s.first).fold(f64::INFINITY, f64::min);
     let last = surveys.iter().map(|s| begin(s) + s.last).fold(0.0, f64::max);
-    // A server that waits for its clients has nothing to show.
+    // Leave out the time in which a server waits for clients.
     let busy = |survey: &Survey| survey.busy.map(|(from, to)| (begin(survey) + from, begin(survey) + to));
     let all = surveys.iter().filter_map(busy).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     let (busy_first, busy_last) = all.map_or((first, last), |(from, to)| rounded(from, to));
@@ -169,33 +177,34 @@ fn span(args: &Args, surveys: &[Survey], begin: impl Fn(&Survey) -> f64) -> Resu
     let to = args.to.map_or(if from < busy_last { busy_last } else { last }, |to| to.as_secs_f64());
     let from = if args.from.is_none() && from >= to { first } else { from };
     if from >= to && (args.from.is_some() || args.to.is_some()) && from < last {
-        return Err(format!("--from {from} s is not before --to {to} s").into());
+        return Err(format!("--from {from}s must be before --to {to}s").into());
     }
     if from >= last || to <= first {
-        return Err(
-            format!("nothing between {from} s and {to} s: samples are from {first} s to {last} s").into()
-        );
+        return Err(format!(
+            "there is nothing between {from} s and {to} s; the samples are from {first} s to {last} s"
+        )
+        .into());
     }
     let length = to - from;
     let interval = surveys.iter().map(Survey::interval).fold(0.0, f64::max);
     let window = match args.window {
         None => series::window(length, interval),
-        Some(window) if window.is_zero() => return Err("--window 0: more than that".into()),
-        // More than one for each pixel cannot be seen.
+        Some(window) if window.is_zero() => return Err("--window must be longer than 0".into()),
+        // Windows narrower than a pixel cannot be seen.
         Some(window) => window.as_secs_f64().clamp(length / f64::from(args.width), length),
     };
     Ok(Span { from, to, columns: args.width as usize, window })
 }
 
-/// A span of time that ends at round numbers, and is hardly longer.
+/// Rounds a time span outwards to round numbers.
 fn rounded(first: f64, last: f64) -> (f64, f64) {
     let grain = 10_f64.powf((last - first).log10().floor()) / 50.0;
-    // Times have nanoseconds: without the tolerance 2.000000001 would become 2.02.
+    // Without the tolerance, 2.000000001 would become 2.02.
     let (from, to) = ((first / grain + 1e-6).floor() * grain, (last / grain - 1e-6).ceil() * grain);
     if from < to { (from.max(0.0), to) } else { (first, last) }
 }
 
-/// What quantities of each file go by: the device, and the file where several traces are of one device.
+/// The name of each file in legends: the device, with the file if several traces have the same device.
 fn names(surveys: &[Survey]) -> Vec<String> {
     let file = |survey: &Survey| {
         survey.path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
@@ -212,10 +221,10 @@ fn names(surveys: &[Survey]) -> Vec<String> {
 fn title(surveys: &[Survey]) -> String {
     let mut titles =
         surveys.iter().map(|survey| survey.header.title.as_str()).filter(|title| !title.is_empty());
-    titles.next().unwrap_or("What the ports did").to_owned()
+    titles.next().unwrap_or("Port activity").to_owned()
 }
 
-/// What headers say of one thing: once if they agree, and otherwise of whom.
+/// A property of the headers: once if they agree, otherwise with the names of the traces.
 fn described(
     what: &str,
     surveys: &[Survey],
@@ -238,7 +247,7 @@ fn described(
     values.into_iter().map(describe).collect()
 }
 
-/// The configuration, as far as headers tell, and what rates are averages of.
+/// The configuration in the headers, and the window of averages.
 fn subtitle(surveys: &[Survey], names: &[String], span: &Span) -> String {
     let link =
         |header: &Header| header.link.as_ref().map(|link| link.name.clone()).filter(|name| !name.is_empty());
@@ -246,24 +255,24 @@ fn subtitle(surveys: &[Survey], names: &[String], span: &Span) -> String {
     let window = (span.window * factor * 100.0).round() / 100.0;
     let mut parts = described("congestion control", surveys, names, |header| header.cc.clone());
     parts.push(format!("averages over {window} {unit}"));
-    // The longest at the end, where it may be cut.
+    // The longest part comes last, because it may be cut.
     parts.extend(described("link", surveys, names, link));
     parts.join("  ·  ")
 }
 
-/// The picture as text.
+/// The picture as SVG.
 fn svg(figure: &Figure, (width, height): (u32, u32)) -> Result<String, Failure> {
     let fine = |pixels: u32| (f64::from(pixels) * VECTOR.scale) as u32;
     let mut text = String::new();
     let mut backend = SVGBackend::with_string(&mut text, (fine(width), fine(height)));
     draw::draw(figure, (width.into(), height.into()), &mut Canvas::new(&mut backend, VECTOR))?;
     drop(backend);
-    // Drawn finer than it is shown: the size in the first tag is the one to be shown.
+    // The picture is drawn at a higher resolution than the size in its first tag.
     let drawn = format!("width=\"{}\" height=\"{}\"", fine(width), fine(height));
     Ok(text.replacen(&drawn, &format!("width=\"{width}\" height=\"{height}\""), 1))
 }
 
-/// The picture as pixels of red, green and blue.
+/// The picture as RGB pixels.
 fn bitmap(figure: &Figure, (width, height): (u32, u32)) -> Result<Vec<u8>, Failure> {
     let times = BITMAP.scale as u32;
     let (fine_width, fine_height) = (width * times, height * times);
@@ -274,7 +283,7 @@ fn bitmap(figure: &Figure, (width, height): (u32, u32)) -> Result<Vec<u8>, Failu
     Ok(mixed(&fine, fine_width as usize, times as usize))
 }
 
-/// Makes one pixel of each square of `times` by `times`: plotters draws edges without steps in thin lines only.
+/// Averages each square of `times` by `times` pixels: plotters smooths the edges of thin lines only.
 fn mixed(fine: &[u8], width: usize, times: usize) -> Vec<u8> {
     let row = 3 * width;
     let mut pixels = Vec::with_capacity(fine.len() / (times * times));

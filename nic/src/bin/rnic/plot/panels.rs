@@ -1,4 +1,4 @@
-//! Which panels a figure has, and what is in them.
+//! The panels of a figure.
 
 use super::figure::{Color, Item, Look, PALETTE, Panel, Shape};
 use super::gather::{Flow, Gathered, Lane};
@@ -6,20 +6,20 @@ use super::series::{Counter, Point, Span};
 use rnic::trace::{Header, LinkHeader};
 use std::collections::BTreeMap;
 
-/// A file, with the name that its quantities go by.
+/// A file, and its name in legends.
 pub(super) struct Source {
     pub(super) name: String,
     pub(super) header: Header,
     pub(super) data: Gathered,
 }
 
-/// What a queue pair moves in one direction.
+/// The data of a queue pair in one direction.
 struct Stream {
     name: String,
     qpn: u32,
-    /// At the other end.
+    /// The other side.
     peer: Option<String>,
-    /// Index of the file.
+    /// The index of the file.
     source: usize,
     sends: bool,
     bytes: Counter,
@@ -27,15 +27,14 @@ struct Stream {
     alpha: Vec<Point>,
 }
 
-/// A direction of a queue pair counts if it moves at least this share of what the other does: the rest is requests and
-/// short answers.
+/// A direction of a queue pair is drawn if it moves at least this share of the other: less are requests and short answers.
 const WORTH_A_LINE: f64 = 0.05;
 
-/// Names of panels, in their order.
+/// The names of the panels, in order.
 pub(super) const NAMES: [&str; 6] =
     ["goodput", "queue", "alpha", "congestion notifications", "credits and pauses", "losses"];
 
-/// All panels that there is something to show in.
+/// All panels that have data.
 pub(super) fn all(mut sources: Vec<Source>, span: &Span) -> Vec<Panel> {
     let mut streams = Vec::new();
     for (index, source) in sources.iter_mut().enumerate() {
@@ -47,7 +46,7 @@ pub(super) fn all(mut sources: Vec<Source>, span: &Span) -> Vec<Panel> {
     tell_apart(&mut streams);
     let looks = looks(&streams);
     let queues = queues(&mut sources);
-    // The link that matters is the one where packets wait.
+    // The link of interest is the one with a queue.
     let fullest =
         queues.first().filter(|queue| queue.top() > 0.0).and_then(|queue| sources.get(queue.source));
     let first = || sources.iter().find(|source| source.header.link.is_some());
@@ -87,8 +86,8 @@ fn directions(source: usize, name: &str, qpn: u32, flow: Flow) -> Vec<Stream> {
     streams
 }
 
-/// What is received from a device whose trace is there, too, is the same as what that sends: of a file that has several of
-/// these only the sum remains. Returns the sums.
+/// Data received from a device that also has a trace is the same as what that device sends. A file with several such
+/// streams keeps only their sum. Returns the sums.
 fn fold_receivers(streams: &mut Vec<Stream>, sources: &[Source]) -> Vec<(String, Counter)> {
     let senders: Vec<&str> = {
         let sending = streams.iter().filter(|stream| stream.sends);
@@ -110,7 +109,7 @@ fn fold_receivers(streams: &mut Vec<Stream>, sources: &[Source]) -> Vec<(String,
     several.map(|(source, (_, sum))| (sources[source].name.clone(), sum)).collect()
 }
 
-/// Queue pairs between the same two ends get their numbers into their names.
+/// Adds the QP number to the names of queue pairs between the same two devices.
 fn tell_apart(streams: &mut [Stream]) {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for stream in streams.iter() {
@@ -123,7 +122,7 @@ fn tell_apart(streams: &mut [Stream]) {
     }
 }
 
-/// How each stream looks: colours go to those that move most, in their order.
+/// The look of each stream. The streams that move most get colours.
 fn looks(streams: &[Stream]) -> Vec<Look> {
     let mut ranks: Vec<usize> = (0..streams.len()).collect();
     ranks.sort_by(|a, b| streams[*b].bytes.total().total_cmp(&streams[*a].bytes.total()));
@@ -136,14 +135,14 @@ fn looks(streams: &[Stream]) -> Vec<Look> {
     (0..streams.len()).map(look).collect()
 }
 
-/// Whether a stream has a colour, and so a line in the legend.
+/// Whether a stream has a colour, and therefore a legend.
 fn is_named(look: &Look) -> bool {
     look.width > 1.0
 }
 
-/// A unit in which values up to `top` are short: what to divide by, and its name.
+/// A unit for values up to `top`: the divisor, and its name.
 fn unit(top: f64, units: [(f64, &'static str); 3]) -> (f64, &'static str) {
-    // Below 2 of the larger unit the smaller one has the better numbers.
+    // Up to 2 of the larger unit, the smaller one is easier to read.
     let fitting = units.into_iter().find(|(factor, _)| top >= 2.0 * factor);
     fitting.unwrap_or(units[2])
 }
@@ -188,7 +187,7 @@ fn goodput(
         items.push(Item::new(
             Shape::Line(scaled(points, 1.0 / factor)),
             look,
-            format!("{device} receives in all"),
+            format!("{device} receives in total"),
         ));
     }
     let limited = allowed.iter().any(|points| !points.is_empty());
@@ -204,7 +203,7 @@ fn goodput(
             items.push(Item::new(shape, *look, stream.name.clone()));
         } else {
             unnamed += 1;
-            // Behind those that have a colour.
+            // After those with a colour.
             items.insert(0, Item::silent(shape, *look));
         }
     }
@@ -222,7 +221,7 @@ struct Queue {
     source: usize,
     name: String,
     now: Vec<Point>,
-    /// The most since the sample before.
+    /// The maximum since the previous sample.
     most: Vec<Point>,
 }
 
@@ -232,8 +231,8 @@ impl Queue {
     }
 }
 
-/// The queues that there are, the fullest first. Those that hardly anything was in next to it, such as acknowledgements at
-/// the senders, are left out.
+/// The queues, longest first. Queues that are short in comparison, such as those of acknowledgements at senders, are left
+/// out.
 fn queues(sources: &mut [Source]) -> Vec<Queue> {
     let mut queues = Vec::new();
     for (index, source) in sources.iter_mut().enumerate() {
@@ -259,7 +258,7 @@ fn queue(queues: &[Queue], link: &LinkHeader) -> Option<Panel> {
         let look = if alone { dark } else { Look { width: 1.5, ..Look::of(index, queues.len()) } };
         if !queue.most.is_empty() {
             let pale = Look::plain(look.color.lighter(0.7), 1.0);
-            let legend = alone.then(|| "largest since the last sample".to_owned());
+            let legend = alone.then(|| "maximum between samples".to_owned());
             items.insert(
                 0,
                 Item { shape: Shape::Area(scaled(&queue.most, 1.0 / factor)), look: pale, legend },
@@ -295,7 +294,7 @@ fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
     (!items.is_empty()).then(|| Panel { name: NAMES[2], label: "alpha".into(), weight: 1.2, items })
 }
 
-/// Events a millisecond in each window.
+/// Events per millisecond in each window.
 fn events(counter: &Counter, span: &Span) -> Vec<(f64, f64, f64)> {
     let steps = counter.steps(span).into_iter();
     steps.map(|(from, to, a_second)| (from, to, a_second / 1e3)).collect()
@@ -310,7 +309,7 @@ fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
     let marked = counted("packets marked by", |data| &data.marked);
     let mut cnps = counted("CNPs that slow down", |data| &data.cnps_handled);
     if cnps.is_empty() {
-        // Who sent them is seen only where those that they were for have no trace: it would be the sum.
+        // CNPs sent are drawn only if their receivers have no trace; otherwise they would repeat the sum.
         cnps = counted("CNPs sent by", |data| &data.cnps_sent);
     }
     let mut items = Vec::new();
@@ -326,7 +325,7 @@ fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
     (!items.is_empty()).then(|| Panel { name: NAMES[3], label: "packets / ms".into(), weight: 1.3, items })
 }
 
-/// Which share of each window a clock of nanoseconds ran.
+/// The share of each window in which a clock of nanoseconds ran.
 fn share(counter: &Counter, span: &Span) -> Vec<(f64, f64, f64)> {
     let steps = counter.steps(span).into_iter();
     steps.map(|(from, to, nanos)| (from, to, (nanos / 1e9).clamp(0.0, 1.0))).collect()
@@ -354,7 +353,7 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
         items.push(Item::new(Shape::Shade(share(counter, span)), look, *legend));
     }
     if lines.is_empty() {
-        // Nothing but pauses: how much of the time.
+        // With pauses only, draw their share of the time.
         for (_, color, counter) in &shades {
             let steps = share(counter, span).into_iter().map(|(from, to, share)| (from, to, 100.0 * share));
             items.push(Item::silent(Shape::Steps(steps.collect()), Look::plain(*color, 1.5)));
@@ -382,7 +381,7 @@ fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
     let sums = [
         ("dropped by the link", sum(|data| &data.link_dropped)),
         ("dropped on arrival", sum(|data| &data.dropped)),
-        ("sent again", sum(|data| &data.retransmitted)),
+        ("retransmitted", sum(|data| &data.retransmitted)),
     ];
     let mut items = Vec::new();
     for (index, (legend, counter)) in
@@ -394,7 +393,7 @@ fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
             1 => (Shape::Bars(steps), Look::plain(Color::GREY, 1.0)),
             _ => (Shape::Steps(steps), Look::plain(PALETTE[0], 1.5)),
         };
-        items.push(Item::new(shape, look, format!("{legend}, {:.0} in all", counter.total())));
+        items.push(Item::new(shape, look, format!("{legend}, {:.0} in total", counter.total())));
     }
     (!items.is_empty()).then(|| Panel { name: NAMES[5], label: "lost / ms".into(), weight: 1.2, items })
 }

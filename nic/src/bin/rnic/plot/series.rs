@@ -1,16 +1,16 @@
-//! What becomes of a quantity on its way from samples to a line: bounded, whatever the length of the trace.
+//! The way of a quantity from samples to a line. Memory does not depend on the length of the trace.
 
-/// A point of a line: seconds, and a value. A value that is not a number is a gap.
+/// A point of a line: a time in seconds, and a value. NaN is a gap.
 pub(super) type Point = (f64, f64);
 
-/// The time that is drawn, in seconds, and how finely.
+/// The time span that is drawn, in seconds, and its resolution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) from: f64,
     pub(super) to: f64,
-    /// Columns in which a gauge is drawn exactly.
+    /// The number of pixel columns.
     pub(super) columns: usize,
-    /// Seconds over which a rate is taken; the last window may be cut.
+    /// The window of averages in seconds. The last one may be cut.
     pub(super) window: f64,
 }
 
@@ -23,7 +23,7 @@ impl Span {
         ((self.length() / self.window - 1e-6).ceil() as usize).max(1)
     }
 
-    /// Beginning and end of a window.
+    /// The start and the end of a window.
     fn window_at(&self, index: usize) -> (f64, f64) {
         let begin = self.from + index as f64 * self.window;
         (begin, (begin + self.window).min(self.to))
@@ -37,24 +37,24 @@ impl Span {
         (self.from..=self.to).contains(&at)
     }
 
-    /// Which column a time is in; the end is in the last.
+    /// The column of a time. The end of the span belongs to the last column.
     fn column(&self, at: f64) -> usize {
         let column = ((at - self.from) / self.length() * self.columns as f64) as usize;
         column.min(self.columns.saturating_sub(1))
     }
 }
 
-/// A quantity that goes up and down. Of each column the first, the last, the lowest and the highest value are kept: the
-/// line through them has the same pixels as one through all of them, so no peak is lost (Jugel et al., "M4", VLDB 2014).
+/// A quantity that goes up and down. Each column keeps its first, last, lowest and highest value. A line through these has
+/// the same pixels as a line through all values, so no peak is lost (Jugel et al., "M4", VLDB 2014).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gauge {
     points: Vec<Point>,
-    /// The column that is filled now, and its first, lowest, highest and last point.
+    /// The current column, and its first, lowest, highest and last point.
     column: Option<(usize, [Point; 4])>,
 }
 
 impl Gauge {
-    /// Takes in a value; times do not go back.
+    /// Adds a value. Times must not decrease.
     pub(super) fn add(&mut self, span: &Span, at: f64, value: Option<f64>) {
         if !span.contains(at) {
             return;
@@ -104,23 +104,23 @@ impl Gauge {
     }
 }
 
-/// A counter, of which the rate is wanted: what it grew by between two samples is spread over the windows between them, so
-/// that all of it is in the picture somewhere.
+/// A counter whose rate is drawn. The increase between two samples is spread over the windows between them, so that none of
+/// it is missing in the picture.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counter {
-    /// The sample before.
+    /// The previous sample.
     before: Option<(f64, u64)>,
-    /// For each window, by how much the counter grew in it, and how long it was looked at.
+    /// The increase of the counter in each window, and the time that samples cover.
     windows: Vec<(f64, f64)>,
 }
 
 impl Counter {
-    /// Begins at `at` with 0: for what was made since the last sample.
+    /// Starts at 0 at the time `at`, for objects created since the last sample.
     pub(super) fn born(at: f64) -> Self {
         Self { before: Some((at, 0)), windows: Vec::new() }
     }
 
-    /// Takes in a total; times do not go back.
+    /// Adds a total. Times must not decrease.
     pub(super) fn add(&mut self, span: &Span, at: f64, total: u64) {
         let Some((since, before)) = self.before.replace((at, total)) else { return };
         let (from, to) = (since.max(span.from), at.min(span.to));
@@ -142,12 +142,12 @@ impl Counter {
         }
     }
 
-    /// By how much the counter grew in the time that is drawn.
+    /// The increase of the counter in the time span that is drawn.
     pub(super) fn total(&self) -> f64 {
         self.windows.iter().map(|(grown, _)| grown).sum()
     }
 
-    /// Growth a second, at the middle of each window that was looked at for half of its length or more.
+    /// The increase per second, at the middle of each window of which samples cover at least half.
     pub(super) fn rate(&self, span: &Span) -> Vec<Point> {
         let windows = self.windows.iter().enumerate();
         let seen = windows.filter(|(_, (_, looked))| *looked >= 0.5 * span.window);
@@ -158,7 +158,7 @@ impl Counter {
         .collect()
     }
 
-    /// Growth a second in each window, whatever part of it was looked at, from its beginning to its end.
+    /// The increase per second in each window, from its start to its end, however much of it samples cover.
     pub(super) fn steps(&self, span: &Span) -> Vec<(f64, f64, f64)> {
         let windows = self.windows.iter().enumerate();
         windows
@@ -169,7 +169,7 @@ impl Counter {
             .collect()
     }
 
-    /// Adds what another counter counted in the same windows; what is looked at by either is looked at.
+    /// Adds another counter with the same windows. A time is covered if either counter has samples of it.
     pub(super) fn absorb(&mut self, other: &Self) {
         if self.windows.is_empty() {
             self.windows = vec![(0.0, 0.0); other.windows.len()];
@@ -180,9 +180,9 @@ impl Counter {
     }
 }
 
-/// The length of a window: one that people like to read, so that there are a few hundred, and not shorter than two samples.
+/// The default length of a window: a round number, at least two samples, such that there are a few hundred windows.
 pub(super) fn window(length: f64, interval: f64) -> f64 {
-    /// More than these are noise on a slide.
+    /// The most windows: more look like noise.
     const MOST: f64 = 250.0;
     let least = (length / MOST).max(2.0 * interval).max(1e-9);
     let power = 10_f64.powf(least.log10().floor());
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn all_that_was_counted_is_in_some_window() {
         let mut counter = Counter::default();
-        // Samples that are late, and a first one that counted before.
+        // Samples that are late, and a counter that did not start at 0.
         for (at, total) in [(0.0, 1000), (0.4, 1400), (3.7, 1400), (3.9, 2000), (10.0, 8100)] {
             counter.add(&SPAN, at, total);
         }

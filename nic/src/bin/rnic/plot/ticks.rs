@@ -1,4 +1,4 @@
-//! Axes: where ticks are, and what stands at them.
+//! Axes: the positions of ticks, and their labels.
 
 /// An axis from `low` to `high`, with ticks.
 #[derive(Clone, Debug, PartialEq)]
@@ -6,28 +6,28 @@ pub(super) struct Axis {
     pub(super) low: f64,
     pub(super) high: f64,
     pub(super) ticks: Vec<f64>,
-    /// Digits behind the point.
+    /// Digits after the decimal point.
     decimals: usize,
 }
 
-/// The step from tick to tick: 1, 2 or 5 times a power of ten, so that there are at most `most` steps.
+/// The distance between ticks: 1, 2 or 5 times a power of ten, such that there are at most `most` steps.
 fn step(length: f64, most: usize) -> f64 {
     let least = length / most.max(1) as f64;
     let power = 10_f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
-    // Without the tolerance 0.1 + 0.2 would not be 0.3.
+    // The tolerance is for rounding errors: 0.1 + 0.2 is not 0.3.
     steps.into_iter().find(|step| *step >= least * (1.0 - 1e-9)).unwrap_or(10.0 * power)
 }
 
 impl Axis {
-    /// An axis that begins at 0 and ends a little above `high`, so that a line up there is seen whole.
+    /// An axis from 0 to a little above `high`, so that a line at the top is not cut.
     pub(super) fn upward(high: f64, most: usize) -> Self {
         const HEADROOM: f64 = 1.06;
         let high = if high > 0.0 && high.is_finite() { high } else { 1.0 };
         Self::with(0.0, HEADROOM * high, step(high, most))
     }
 
-    /// An axis of exactly this span, with ticks inside.
+    /// An axis of exactly this span, with ticks within it.
     pub(super) fn between(low: f64, high: f64, most: usize) -> Self {
         Self::with(low, high, step(high - low, most))
     }
@@ -36,22 +36,22 @@ impl Axis {
         let tolerance = step * 1e-6;
         let first = ((low - tolerance) / step).ceil();
         let last = ((high + tolerance) / step).floor();
-        // As many as `most` and one, whatever the numbers.
+        // A bound of `most` + 1 ticks, for any numbers.
         let count = (last - first).clamp(0.0, 1000.0) as usize;
         let ticks = (0..=count).map(|index| (first + index as f64) * step).collect();
         let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
         Self { low, high, ticks, decimals }
     }
 
-    /// How far along the axis a value is, from 0 to 1.
+    /// The position of a value on the axis, from 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
         (value - self.low) / (self.high - self.low)
     }
 
-    /// What stands at a tick.
+    /// The label of a tick.
     pub(super) fn label(&self, tick: f64) -> String {
         let text = format!("{tick:.*}", self.decimals);
-        // Of small negative numbers that are 0.
+        // Small negative numbers round to -0.
         if text.trim_start_matches(['-', '0', '.']).is_empty() {
             text.trim_start_matches('-').to_owned()
         } else {

@@ -74,42 +74,30 @@ fn cnp() -> OpcodePattern {
 #[test]
 fn errors_say_where_and_what_was_meant() {
     for (text, message) in [
-        (
-            "tx data drp",
-            "column 9, 'drp': not a match, an action, a budget or a window; did you mean 'drop'?",
-        ),
-        (
-            "tx writ.first drop",
-            "column 4, 'writ.first': not a match, an action, a budget or a window; did you mean 'write.first'?",
-        ),
-        (
-            "tx pns=3 drop",
-            "column 4, 'pns=3': not a match, an action, a budget or a window; did you mean 'psn='?",
-        ),
-        ("xyzzy drop", "column 1, 'xyzzy': not a match, an action, a budget or a window"),
+        ("tx data drp", "column 9, 'drp': unknown word; did you mean 'drop'?"),
+        ("tx writ.first drop", "column 4, 'writ.first': unknown word; did you mean 'write.first'?"),
+        ("tx pns=3 drop", "column 4, 'pns=3': unknown word; did you mean 'psn='?"),
+        ("xyzzy drop", "column 1, 'xyzzy': unknown word; a rule reads like 'tx data psn=#3 drop once'"),
         (
             "tx data",
-            "column 8, at the end: an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)",
+            "column 8, at the end: add an action: drop, dup, delay, reorder, corrupt, mark ce or pause=",
         ),
-        (
-            "",
-            "column 1, at the end: an action is missing (drop, dup, delay, reorder, corrupt, mark ce or pause=)",
-        ),
-        ("drop dup", "column 6, 'dup': a rule has one action only"),
-        ("drop once always", "column 11, 'always': a rule has one budget only"),
-        ("drop for 1s for 2s", "column 13, 'for': a rule has one 'for' only"),
+        ("", "column 1, at the end: add an action: drop, dup, delay, reorder, corrupt, mark ce or pause="),
+        ("drop dup", "column 6, 'dup': a rule has only one action"),
+        ("drop once always", "column 11, 'always': a rule has only one budget"),
+        ("drop for 1s for 2s", "column 13, 'for': a rule has only one 'for'"),
         ("a>b drop", "column 1, 'a': neither an IP address nor the name of a host"),
         ("10.0.0.1>bob drop", "column 10, 'bob': neither an IP address nor the name of a host"),
         ("drop psn=#x", "column 11, 'x': expected a number"),
-        ("drop psn=16777216", "column 10, '16777216': 16777215 at most"),
-        ("drop ecn=cd", "column 10, 'cd': ce, ect0, ect1 or not; did you mean 'ce'?"),
+        ("drop psn=16777216", "column 10, '16777216': the maximum is 16777215"),
+        ("drop ecn=cd", "column 10, 'cd': choose ce, ect0, ect1 or not; did you mean 'ce'?"),
         ("delay", "column 6, at the end: expected a time"),
         ("delay 5", "column 7, '5': expected a time such as 80us, 1.5ms or 2s"),
         ("delay 1.5.1us", "column 7, '1.5.1us': expected a time such as 80us, 1.5ms or 2s"),
-        ("corrupt icr", "column 9, 'icr': icrc, payload, header or bit=N; did you mean 'icrc'?"),
-        ("mark ec", "column 6, 'ec': packets can be marked 'ce'; did you mean 'ce'?"),
-        ("reorder", "column 8, at the end: expected how many packets shall overtake"),
-        ("drop 3", "column 6, '3': a number here is a budget: 'N times'"),
+        ("corrupt icr", "column 9, 'icr': choose icrc, payload, header or bit=N; did you mean 'icrc'?"),
+        ("mark ec", "column 6, 'ec': the only mark is 'ce'; did you mean 'ce'?"),
+        ("reorder", "column 8, at the end: expected the number of packets that overtake"),
+        ("drop 3", "column 6, '3': write 'N times' for a number of times"),
         ("drop p=lots", "column 6, 'p=lots': p is a number from 0 to 1"),
         ("drop p=2", "column 1, 'drop p=2': p can be 0 to 1, not 2"),
         ("drop p=NaN", "column 1, 'drop p=NaN': p can be 0 to 1, not NaN"),
@@ -122,7 +110,10 @@ fn errors_say_where_and_what_was_meant() {
             "n\u{e4}me: drop",
             "column 1, 'n\u{e4}me:': a name has letters, digits, '_', '-' and '.', not \"n\u{e4}me\"",
         ),
-        ("n: n\u{e4}me drop", "column 4, 'n\u{e4}me': not a match, an action, a budget or a window"),
+        (
+            "n: n\u{e4}me drop",
+            "column 4, 'n\u{e4}me': unknown word; a rule reads like 'tx data psn=#3 drop once'",
+        ),
     ] {
         assert_eq!(error(text), message);
     }

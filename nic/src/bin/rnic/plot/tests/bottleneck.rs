@@ -1,5 +1,5 @@
-//! Traces to draw: computed, not recorded. Two senders with the reaction points of `cc` share the queue of one port, packet
-//! by packet; and a receiver whose buffer fills now and then makes a sender wait for credits.
+//! Computed traces. Two senders with the reaction points of `cc` share the queue of one port, packet by packet. A receiver
+//! whose buffer is full at times makes a sender wait for credits.
 
 use cc::dcqcn::{CongestionPoint, NotificationPoint};
 use cc::{Algorithm, Controller, Pacer, Policy, Rate};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PACKET: u64 = 4096;
 
-/// How long a mark takes from the queue to the sender.
+/// The time that a mark takes from the queue to the sender.
 const LOOP: Duration = Duration::from_micros(100);
 
 const SERVER: &str = "10.0.0.9";
@@ -20,7 +20,7 @@ pub(super) struct Bottleneck {
     /// Bytes.
     pub(super) buffer: u64,
     pub(super) length: Duration,
-    /// When the second sender begins.
+    /// When the second sender starts.
     pub(super) late: Duration,
     pub(super) algorithm: &'static str,
 }
@@ -65,7 +65,7 @@ impl Run {
         let epoch = Instant::now();
         let sender = |index: u32| Sender {
             begins: of.late * index,
-            // A packet may be late: it leaves with the next on the link.
+            // A late packet leaves with the next one.
             pacer: Pacer::new(epoch, of.rate, PACKET as u32),
             controller: policy.controller(),
             receiver: NotificationPoint::default(),
@@ -196,9 +196,9 @@ impl Bottleneck {
     }
 }
 
-/// A sender on a link with credits, whose receiver takes nothing for 15 of every 100 ms.
+/// A sender on a link with credits, whose receiver reads nothing for 15 of every 100 ms.
 pub(super) fn credits() -> Trace {
-    /// Blocks that the receiver has room for, and that it and the link take in a tenth of a millisecond at most.
+    /// The receiver's buffer in blocks, and the blocks that it and the link take per tenth of a millisecond.
     const ROOM: u64 = 2048;
     const DRAIN: u64 = 190;
     const LINE: u64 = 160;

@@ -1,4 +1,4 @@
-//! Pictures of known traces: what stands in the SVG, where, and whether a bitmap is more than paper.
+//! Pictures of known traces: the content of the SVG, and whether a bitmap is drawn at all.
 
 mod bottleneck;
 mod svg;
@@ -16,7 +16,7 @@ struct Cli {
     args: Args,
 }
 
-/// A folder that goes with the test.
+/// A directory that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -45,7 +45,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left over is in a folder for temporary files.
+        // Leftovers are in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -67,14 +67,14 @@ fn refusal(words: &[&str]) -> String {
     text
 }
 
-/// A sender whose queue pairs have the rates, in Mb/s, that `rate` gives for a millisecond: one sample for each.
+/// A sender with one sample per millisecond, in which its queue pairs have the rates of `rate` in Mb/s.
 fn sender(qps: u32, millis: u64, rate: impl Fn(u32, u64) -> u64) -> Trace {
     let mut totals = vec![0; qps as usize];
     let sample = |milli: u64| {
         let qp = |(index, total): (u32, &mut u64)| {
             let label = Some("10.0.0.9".to_owned());
             let qp = QpSample { qpn: 17 + index, label, sent_bytes: *total, ..Default::default() };
-            // Mb/s are 125 bytes a millisecond.
+            // 1 Mb/s is 125 bytes per millisecond.
             *total += 125 * rate(index, milli);
             qp
         };
@@ -89,7 +89,7 @@ fn sender(qps: u32, millis: u64, rate: impl Fn(u32, u64) -> u64) -> Trace {
 #[test]
 fn values_are_where_the_axes_say() {
     let folder = Folder::new();
-    // 2 Gb/s for half a second, then 5.
+    // 2 Gb/s for half a second, then 5 Gb/s.
     let file = folder.write("a.trace", &sender(1, 1000, |_, milli| if milli < 500 { 2000 } else { 5000 }));
     let picture = picture(&[&file]);
     let panel = picture.panel("goodput (Gb/s)");
@@ -126,7 +126,7 @@ fn each_queue_pair_has_a_line_of_its_own_colour() {
 }
 
 #[test]
-fn more_queue_pairs_than_colours_are_grey_behind_those_that_move_most() {
+fn queue_pairs_beyond_the_colours_are_grey_and_move_least() {
     let folder = Folder::new();
     let file = folder.write("a.trace", &sender(20, 100, |index, _| 100 * u64::from(index + 1)));
     let picture = picture(&[&file]);
@@ -139,7 +139,7 @@ fn more_queue_pairs_than_colours_are_grey_behind_those_that_move_most() {
 }
 
 #[test]
-fn a_queue_pair_that_is_made_later_has_a_line_from_then_on() {
+fn a_queue_pair_that_is_created_later_has_a_line_from_then_on() {
     let folder = Folder::new();
     let mut trace = sender(2, 1000, |_, _| 1000);
     for sample in &mut trace.samples[..500] {
@@ -174,7 +174,7 @@ fn traces_are_aligned_by_the_time_at_which_they_began() {
 }
 
 #[test]
-fn a_part_of_the_time_is_drawn_larger() {
+fn a_part_of_the_time_can_be_drawn() {
     let folder = Folder::new();
     let file = folder.write("a.trace", &sender(1, 1000, |_, milli| 1000 + milli));
     let picture =
@@ -188,7 +188,7 @@ fn a_part_of_the_time_is_drawn_larger() {
 }
 
 #[test]
-fn time_in_which_nothing_happens_is_left_out_unless_it_is_asked_for() {
+fn idle_time_is_left_out_by_default() {
     let folder = Folder::new();
     let busy = |_, milli: u64| if (2000..3000).contains(&milli) { 1000 } else { 0 };
     let file = folder.write("a.trace", &sender(1, 9000, busy));
@@ -204,7 +204,7 @@ fn time_in_which_nothing_happens_is_left_out_unless_it_is_asked_for() {
 }
 
 #[test]
-fn one_sample_that_stands_out_of_a_hundred_thousand_is_seen() {
+fn a_single_outlier_among_a_hundred_thousand_samples_is_visible() {
     let folder = Folder::new();
     let sample = |index: u64| {
         let queue = if index == 77_777 { 900_000 } else { 1000 + index % 100 };
@@ -240,7 +240,7 @@ fn two_senders_and_their_receiver_make_all_panels() {
     for label in ["goodput (Gb/s)", "queue (KB)", "alpha", "packets / ms", "lost / ms"] {
         let panel = picture.panel(label);
         assert!(panel.right < picture.width && panel.top < panel.bottom, "{label}");
-        // Nothing of a legend lies in a panel.
+        // No legend overlaps a panel.
         for text in picture.texts.iter().filter(|text| text.anchor == "start" && text.y > panel.top) {
             assert!(text.x > panel.right, "{text:?}");
         }
@@ -248,7 +248,7 @@ fn two_senders_and_their_receiver_make_all_panels() {
     for legend in [
         "10.0.0.1 → 10.0.0.9",
         "10.0.0.2 → 10.0.0.9",
-        "10.0.0.9 receives in all",
+        "10.0.0.9 receives in total",
         "link, 10 Gb/s",
         "thin: rate allowed",
         "queue of 10.0.0.9",
@@ -269,7 +269,7 @@ fn two_senders_and_their_receiver_make_all_panels() {
 }
 
 #[test]
-fn the_link_that_counts_is_the_one_where_packets_wait() {
+fn the_link_rate_is_that_of_the_port_with_the_queue() {
     let folder = Folder::new();
     let link = |gbps: u64| {
         let (name, kmin) = (format!("{gbps} Gb/s"), Some(1000 * gbps));
@@ -313,7 +313,7 @@ fn credits_have_a_panel_with_the_time_of_stalls_shaded() {
 }
 
 #[test]
-fn what_a_header_says_cannot_break_the_picture() {
+fn the_text_of_a_header_cannot_break_the_picture() {
     let folder = Folder::new();
     let mut trace = sender(1, 10, |_, _| 1000);
     trace.header.title = "<script>&\"'\u{1}\u{0} ]]>".into();
@@ -336,7 +336,7 @@ fn what_a_header_says_cannot_break_the_picture() {
 }
 
 #[test]
-fn what_is_missing_is_said_in_one_line() {
+fn errors_are_one_line_each() {
     let folder = Folder::new();
     let whole = sender(1, 1000, |_, _| 1000);
     let good = folder.write("good.trace", &whole);
@@ -348,26 +348,35 @@ fn what_is_missing_is_said_in_one_line() {
     let idle = refusal(&[&idle]);
     assert!(idle.contains("nothing to draw") && idle.contains("no goodput, no queue"), "{idle}");
     let outside = refusal(&[&good, "--from", "3s", "--to", "4s"]);
-    assert!(outside.contains("nothing between 3 s and 4 s: samples are from 0 s to 1 s"), "{outside}");
+    assert!(outside.contains("nothing between 3 s and 4 s; the samples are from 0 s to 1 s"), "{outside}");
     assert!(
-        refusal(&[&good, "--from", "0.5s", "--to", "0.4s"]).contains("--from 0.5 s is not before --to 0.4 s")
+        refusal(&[&good, "--from", "0.5s", "--to", "0.4s"]).contains("--from 0.5s must be before --to 0.4s")
     );
     assert!(refusal(&[&good, "--window", "0s"]).contains("--window"));
-    assert!(refusal(&[&good, "-o", &folder.path("picture.jpg")]).contains("pictures end in .svg or .png"));
+    assert!(
+        refusal(&[&good, "-o", &folder.path("picture.jpg")])
+            .contains("use a file name that ends in .svg or .png")
+    );
     assert!(refusal(&[&good, "-o", &folder.path("no/folder/a.svg")]).contains("cannot write"));
     let svg = folder.write("trace.svg", &whole);
-    assert!(refusal(&[&svg]).contains("the picture would replace the trace"));
+    assert!(refusal(&[&svg]).contains("the picture would overwrite the trace"));
     let garbage = folder.path("garbage.trace");
     std::fs::write(&garbage, "{\"rnic_trace\":1}\n{\"t\":1}\nwhat?\n").expect("a writable folder");
     let garbage = refusal(&[&garbage]);
     assert!(garbage.contains("garbage.trace: line 3 is not a sample"), "{garbage}");
+    let empty = folder.path("empty.trace");
+    std::fs::write(&empty, "").expect("a writable folder");
+    assert!(refusal(&[&empty]).ends_with("empty.trace: the file is empty"));
+    let foreign = folder.path("foreign.trace");
+    std::fs::write(&foreign, "root:x:0:0\n").expect("a writable folder");
+    assert!(refusal(&[&foreign]).contains("not a trace of `rnic perf --trace`"));
     assert!(refusal(&[&folder.path("nothing")]).contains("cannot open"));
     let many = vec![good.as_str(); MAX_FILES + 1];
     assert!(refusal(&many).contains("at most"));
 }
 
 #[test]
-fn a_bitmap_has_its_size_and_is_more_than_paper() {
+fn a_bitmap_has_the_requested_size_and_is_not_blank() {
     let folder = Folder::new();
     let file = folder.write("a.trace", &sender(2, 100, |index, _| 1000 + 500 * u64::from(index)));
     let output = folder.path("a.png");

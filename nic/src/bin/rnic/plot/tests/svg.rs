@@ -1,4 +1,4 @@
-//! As much of SVG as plotters writes, read again: lines, rectangles and text, in the pixels that are shown.
+//! Reads the subset of SVG that plotters writes: lines, rectangles and text, in pixels of the picture.
 
 use crate::plot::canvas::VECTOR;
 use crate::plot::figure::Color;
@@ -36,13 +36,13 @@ pub(super) struct Picture {
     lines: Vec<Line>,
 }
 
-/// A diagram, and what its axes say.
+/// A diagram with its axes.
 #[derive(Debug)]
 pub(super) struct Panel {
     pub(super) right: f64,
     pub(super) top: f64,
     pub(super) bottom: f64,
-    /// Pixels and the numbers that stand there.
+    /// Pixels and the numbers at them.
     across: Vec<(f64, f64)>,
     up: Vec<(f64, f64)>,
 }
@@ -110,10 +110,10 @@ impl Picture {
         self.texts.iter().any(|text| text.content.contains(content))
     }
 
-    /// The panel whose axis has this label. Its grid lines are in the order of the numbers that stand at them.
+    /// The panel whose axis has this label. Its grid lines are in the order of their numbers.
     pub(super) fn panel(&self, label: &str) -> Panel {
         let label = self.texts.iter().find(|text| text.content == label).expect("a panel with this label");
-        // The frame is a corner of three points, the only line of its colour that has so many.
+        // The frame is the only line of its colour with three points.
         let frames = self.lines.iter().filter(|line| line.color == "#999999" && line.points.len() == 3);
         let frame = frames
             .map(|line| &line.points)
@@ -154,7 +154,7 @@ impl Picture {
     }
 }
 
-/// What stands at a pixel of an axis, by its first and its last number.
+/// The value at a pixel of an axis, from its first and its last number.
 fn read(axis: &[(f64, f64)], pixel: f64) -> f64 {
     let ((from, low), (to, high)) = (axis[0], axis[axis.len() - 1]);
     low + (pixel - from) / (to - from) * (high - low)
@@ -165,7 +165,7 @@ impl Panel {
         read(&self.across, x)
     }
 
-    /// The points of a line, as the axes tell them.
+    /// The points of a line in units of the axes.
     pub(super) fn values(&self, line: &[(f64, f64)]) -> Vec<(f64, f64)> {
         line.iter().map(|(x, y)| (self.time(*x), read(&self.up, *y))).collect()
     }

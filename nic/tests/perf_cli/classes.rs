@@ -1,0 +1,66 @@
+//! Traffic classes: what `--sl` and `--tclass` do at a port with priorities or virtual lanes.
+
+use crate::rig::{Folder, Server, complaint, json};
+use serde_json::Value;
+use std::process::Stdio;
+
+/// A counter of a side in the first result.
+fn counter(document: &Value, side: &str, name: &str) -> u64 {
+    document["results"][0][side][name].as_u64().unwrap()
+}
+
+#[test]
+fn a_priority_with_pfc_loses_nothing_where_another_one_does() {
+    // A buffer that one queue of WRITEs overflows, and enough headroom for a sender that reacts late.
+    let server = Server::start(&["--link", "ethernet:rate=50Mb/s,pfc=3,buffer=64KB,headroom=20MB"]);
+    let args = ["--size", "4096", "-n", "600", "--mtu", "1024", "--json"];
+    let run = |class: &[&str]| json(&server.client(&[&args[..], class].concat()));
+    let lossy = run(&["--sl", "0"]);
+    let lossless = run(&["--sl", "3"]);
+    // DSCP 26, of the same priority.
+    let by_dscp = run(&["--tclass", "0x68"]);
+    let of = |document: &Value, name| counter(document, "server_counters", name);
+    assert!(of(&lossy, "link_rx_dropped") > 0, "{lossy}");
+    assert_eq!(of(&lossy, "link_tx_pause"), 0, "{lossy}");
+    assert_eq!(lossy["delivery"], "lost");
+    for document in [lossless, by_dscp] {
+        assert_eq!(of(&document, "link_rx_dropped"), 0, "{document}");
+        assert!(of(&document, "link_tx_pause") > 0, "{document}");
+        assert_ne!(document["delivery"], "lost");
+    }
+}
+
+#[test]
+fn classes_share_a_port_by_their_bandwidth() {
+    let link = "ethernet:rate=40Mb/s,pfc=0,1,tsa=ets,ets,tc_bw=80,20,buffer=1MB,headroom=20MB";
+    let server = Server::start(&["--link", link]);
+    let start = |sl: &str| {
+        let args = ["--sl", sl, "--size", "4096", "--mtu", "1024", "--duration", "2s", "--json"];
+        server.command(&args).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let clients = ["0", "1"].map(start);
+    let [large, small] = clients.map(|client| {
+        let document = json(&client.wait_with_output().unwrap());
+        document["results"][0]["bw_average_mib_per_s"].as_f64().unwrap()
+    });
+    // 80 to 20, less what each has alone while the other starts or ends.
+    assert!(large > 2.0 * small && small > 0.0, "{large} and {small} MiB/s");
+}
+
+#[test]
+fn a_service_level_uses_its_virtual_lane() {
+    // Service level 1 uses lane 1; 3 has no lane, so its packets are dropped.
+    let link = "ib-credits:rate=40Mb/s,vls=2,sl2vl=0,1,0,15,buffer=1MB";
+    let folder = Folder::new("perf-lanes");
+    let trace = folder.path("client.trace");
+    let server = Server::start(&["--link", link]);
+    let args = ["--size", "4096", "--mtu", "1024", "--link", "ib-credits:vls=2,sl2vl=0,1,0,15"];
+    json(&server.client(&[&args[..], &["--sl", "1", "-n", "300", "--trace", &trace, "--json"]].concat()));
+    let trace = rnic::trace::Trace::open(&trace).unwrap();
+    let lanes = &trace.samples.last().unwrap().lanes;
+    let stalls = |vl: u8| lanes.iter().filter(|lane| lane.vl == vl).map(|lane| lane.stalls).sum::<u64>();
+    assert!(stalls(1) > 0, "{lanes:?}");
+    assert_eq!(stalls(0), 0, "{lanes:?}");
+    let output = server.client(&[&args[..], &["--sl", "3", "-n", "1", "--json"]].concat());
+    assert!(complaint(&output).contains("RETRY_EXC_ERR"));
+}
