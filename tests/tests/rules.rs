@@ -182,11 +182,11 @@ fn rendered(list: &List) -> String {
     let exceptions = rules(list).filter(|rule| rule.exception.is_some()).count();
     let numbers: usize = rules(list).map(|rule| rule.ibta.len()).sum();
     let intro = format!(
-        "What rnic does because the protocol wants it: {count} rules, in our own words, with where they come from, where in \
-         the code they are kept, and the tests that hold us to them. Numbers as C9-6 are statements of the InfiniBand \
-         Architecture Specification, volume 1 ({numbers} of them); other numbers are its sections and annexes. {exceptions} \
-         rules are not followed, or not in all; the reasons stand there.\n\n\
-         This file is made from `tests/spec/rules.toml` by `UPDATE=1 cargo test -p rnic-tests --test rules`.\n"
+        "The protocol rules that rnic follows: {count} rules, in our own words, each with its source, the code that enforces \
+         it, and the tests that verify it. Numbers such as C9-6 are statements of the InfiniBand Architecture Specification, \
+         volume 1 ({numbers} of them); other numbers are its sections and annexes. {exceptions} rules are not followed, or \
+         only in part; each of these gives the reason.\n\n\
+         This file is generated from `tests/spec/rules.toml` by `UPDATE=1 cargo test -p rnic-tests --test rules`.\n"
     );
     text.push_str(&intro);
     for topic in &list.topic {
@@ -198,7 +198,7 @@ fn rendered(list: &List) -> String {
                 let _ = writeln!(text, "- Exception: {reason}");
             }
             let places = rule.checked.iter().map(|p| format!("[`{}`](../{})", p.item, p.file));
-            list_of(&mut text, "Kept in", places);
+            list_of(&mut text, "Enforced in", places);
             list_of(&mut text, "Tests", rule.tests.iter().map(|test| format!("`{test}`")));
         }
     }

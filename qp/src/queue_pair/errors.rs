@@ -1,4 +1,4 @@
-//! What can go wrong with a queue pair: misuse by the program, packets without effect, and failures of the connection.
+//! Errors of a queue pair: API misuse, dropped packets, and connection failures.
 
 use crate::attr::{QpState, QpType};
 use crate::ids::Psn;
@@ -7,7 +7,7 @@ use crate::work::WcStatus;
 use std::fmt;
 use thiserror::Error;
 
-/// Why a work request was not accepted. Nothing was queued.
+/// Why a work request was rejected. Nothing was queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PostError {
     /// The queue is full.
@@ -15,53 +15,53 @@ pub enum PostError {
     QueueFull {
         /// "send" or "receive".
         queue: &'static str,
-        /// Its size.
+        /// The capacity of the queue.
         max: u32,
     },
-    /// Work cannot be posted in this state.
-    #[error("cannot post to the {queue} queue in state {}: it takes {needed} or later", state.name())]
+    /// The queue pair's state does not allow posting.
+    #[error("cannot post to the {queue} queue in state {}: the queue pair must be in {needed} or later", state.name())]
     State {
         /// "send" or "receive".
         queue: &'static str,
         /// The state of the queue pair.
         state: QpState,
-        /// The first state in which posting works.
+        /// The first state that allows posting.
         needed: &'static str,
     },
     /// Too many scatter/gather elements.
-    #[error("{given} scatter/gather elements, but the queue pair was created for {max}")]
+    #[error("{given} scatter/gather elements; the queue pair was created with a maximum of {max}")]
     TooManySges {
-        /// Elements of the request.
+        /// Number of elements in the request.
         given: usize,
-        /// As created.
+        /// The maximum set at creation.
         max: u32,
     },
     /// Too much inline data.
-    #[error("{given} bytes of inline data, but the queue pair was created for {max}")]
+    #[error("{given} bytes of inline data; the queue pair was created with a maximum of {max}")]
     TooMuchInline {
-        /// Bytes of the request.
+        /// Length of the inline data in bytes.
         given: usize,
-        /// As created.
+        /// The maximum set at creation.
         max: u32,
     },
     /// The queue pair receives through a shared receive queue.
-    #[error("this queue pair receives through its shared receive queue: post there")]
+    #[error("this queue pair receives through its shared receive queue: post there instead")]
     UsesSharedReceiveQueue,
-    /// An operation whose result has to be stored was given inline data instead of a place for it.
-    #[error("{operation} brings data, so it needs registered memory to put it into; inline data is none")]
+    /// An operation that returns data was given inline data instead of a buffer for the result.
+    #[error("{operation} returns data and needs a registered buffer for it; it cannot use inline data")]
     InlineResult {
         /// The operation.
         operation: &'static str,
     },
-    /// The request names the wrong kind of receiver.
+    /// The destination does not fit the queue pair type.
     #[error("a send on {} queue pairs needs {needed}", qp_type.name())]
     Destination {
         /// The type of the queue pair.
         qp_type: QpType,
-        /// What has to be given.
+        /// The destination that the type requires.
         needed: &'static str,
     },
-    /// This type of queue pair has no such queue.
+    /// The queue pair type does not have this queue.
     #[error("{} queue pairs have no {queue} queue", qp_type.name())]
     NoQueue {
         /// "send" or "receive".
@@ -69,7 +69,7 @@ pub enum PostError {
         /// The type of the queue pair.
         qp_type: QpType,
     },
-    /// This type of queue pair has no such operation, or this device does not offer it.
+    /// The queue pair type does not have this operation, or the device does not support it.
     #[error("{operation} is not supported on {} queue pairs", qp_type.name())]
     Unsupported {
         /// The operation.
@@ -82,63 +82,64 @@ pub enum PostError {
 /// Why a packet that reached the queue pair was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum PacketDrop {
-    /// The queue pair is in a state that takes no such packets.
+    /// The queue pair's state does not accept such packets.
     State,
-    /// The opcode belongs to another service than the queue pair's.
+    /// The opcode belongs to a different service than the queue pair's.
     Service,
-    /// A duplicate READ or atomic whose answer is not kept any more (IBTA C9-105 ff.: never answered by a NAK).
+    /// A duplicate READ or atomic whose response is no longer kept (IBTA C9-105 ff.: never answered with a NAK).
     StaleDuplicate,
-    /// A request ahead of the expected PSN after the NAK was sent, or while a receiver-not-ready NAK stands.
+    /// A request ahead of the expected PSN, after the NAK was sent or while an RNR NAK is in effect.
     OutOfSequence,
-    /// A response that no outstanding request explains.
+    /// A response that matches no outstanding request.
     Ghost,
     /// An acknowledgement with a reserved syndrome.
     ReservedSyndrome,
-    /// A datagram whose Q_Key is not that of the queue pair (IBTA 9.6.1.4.1).
+    /// The datagram's Q_Key is not the queue pair's (IBTA 9.6.1.4.1).
     QKey,
-    /// A message over an unreliable service that found no receive work request (IBTA C9-205).
+    /// A message on an unreliable service found no receive posted (IBTA C9-205).
     NoReceive,
-    /// A packet of a message over an unreliable service that cannot be delivered: it comes after a gap, breaks a rule,
-    /// or is too long for its receive (IBTA 9.8.2).
+    /// A packet of a message on an unreliable service cannot be delivered: it follows a gap, breaks a rule, or is
+    /// too long for its receive (IBTA 9.8.2).
     Unreliable,
 }
 
-/// Why a queue pair entered the error state, in more detail than a completion status can tell.
+/// Why a queue pair entered the error state, in more detail than a completion status provides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The status that was or would have been reported.
+    /// The completion status that was, or would have been, reported.
     pub status: WcStatus,
-    /// PSN of the packet at fault.
+    /// PSN of the packet that caused the failure.
     pub psn: Psn,
-    /// What the queue pair was doing.
+    /// The operation that failed.
     pub context: FailureContext,
-    /// The memory rule that was broken, if it was one.
+    /// The memory access rule that was broken, if any.
     pub access: Option<AccessError>,
 }
 
-/// What the queue pair was doing when it failed.
+/// The operation of the queue pair that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureContext {
-    /// Preparing a work request that can never be sent: too long, or a READ or atomic without initiator depth.
+    /// Preparing a work request that can never be sent: the message is too long, or a READ or atomic has no
+    /// initiator depth.
     Starting,
     /// Reading the payload of an outgoing message.
     GatheringPayload,
-    /// Writing a response into local memory.
+    /// Writing response data into local memory.
     ScatteringResponse,
     /// Binding a memory window.
     Binding(BindError),
-    /// Invalidating a key of this side.
+    /// Invalidating a local key.
     Invalidating,
-    /// Waiting for an answer.
+    /// Waiting for a response.
     AwaitingResponse,
-    /// Executing a request of the peer.
+    /// Executing a request from the peer.
     ServingRequest(&'static str),
     /// The peer answered with a NAK.
     PeerRefused(&'static str),
 }
 
 impl Failure {
-    /// The number that completions carry as `vendor_err`: which rule of memory was broken; 0 if none was.
+    /// The code of the broken memory access rule, which completions carry as `vendor_err`; 0 if no rule was broken.
     #[must_use]
     pub fn vendor_code(&self) -> u32 {
         match self.context {

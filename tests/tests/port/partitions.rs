@@ -161,7 +161,7 @@ fn an_index_behind_the_table_is_refused() -> Result<(), Error> {
     let net = Net::new();
     let end = RcEnd::new(&device(&net, &[0xffff, 0x8001])?)?;
     let refused = end.qp.modify(&QpAttr::to_init(1, 2, Access::empty())).expect_err("two entries");
-    assert_eq!(refused.to_string(), "pkey_index is 2; it can be 0 to 1");
+    assert_eq!(refused.to_string(), "pkey_index is 2; valid values are 0 to 1");
     assert_eq!(end.qp.state(), QpState::Reset);
     end.qp.modify(&QpAttr::to_init(1, 1, Access::empty()))?;
     Ok(())

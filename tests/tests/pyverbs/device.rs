@@ -121,7 +121,7 @@ fn test_query_gid_ex_bad_flow() {
         assert!(end.pd().create_ah(&way).expect_err("index 1").to_string().contains("sgid_index"));
         let rtr = QpAttr::to_rtr(way, Mtu::B1024, Qpn::new(5), Psn::new(0));
         let refused = end.qp.modify(&rtr.max_dest_rd_atomic(1).min_rnr_timer(12)).expect_err("index 1");
-        assert_eq!(refused.to_string(), "ah_attr.sgid_index is 1; it can be 0 to 0");
+        assert_eq!(refused.to_string(), "ah_attr.sgid_index is 1; valid values are 0 to 0");
     }
 }
 
@@ -147,7 +147,7 @@ fn test_query_port_bad_flow() {
         for port in [0, 2, 11, 255] {
             let refused =
                 end.qp.modify(&QpAttr::to_init(port, 0, Access::empty())).expect_err("no such port");
-            assert_eq!(refused.to_string(), format!("port_num is {port}; it can be 1 to 1"));
+            assert_eq!(refused.to_string(), format!("port_num is {port}; valid values are 1 to 1"));
             let way = AddressVector { port_num: port, ..AddressVector::new(device.gid(), 0) };
             assert!(end.pd().create_ah(&way).expect_err("no such port").to_string().contains("port_num"));
         }

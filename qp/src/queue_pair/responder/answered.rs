@@ -1,4 +1,4 @@
-//! Requests that are answered by themselves: READ, atomics, ATOMIC_WRITE and FLUSH.
+//! Requests that get a response of their own: READ, atomics, ATOMIC_WRITE and FLUSH.
 
 use super::{QueuePair, Refusal, Resource, Response};
 use crate::ids::Psn;
@@ -11,12 +11,12 @@ use crate::wire::syndrome::NakCode;
 use crate::work::WcStatus;
 
 impl QueuePair {
-    /// How many READs and atomics the peer may have outstanding.
+    /// The number of READs and atomics that the peer may have outstanding.
     pub(super) fn depth(&self) -> usize {
         usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0))
     }
 
-    /// The depth, if one more READ or atomic is within it.
+    /// The depth, if it allows one more READ or atomic.
     fn check_depth(&self) -> Result<usize, Refusal> {
         let depth = self.depth();
         if self.responder.unanswered() >= depth {
@@ -81,7 +81,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// ATOMIC_WRITE: 8 bytes, aligned, stored at once (IBTA annex A19). Needs the rights of a WRITE.
+    /// Executes an ATOMIC_WRITE: 8 bytes, aligned, stored at once (IBTA annex A19). Requires the rights of a WRITE.
     pub(super) fn execute_atomic_write(
         &mut self,
         packet: &Packet<'_>,
@@ -91,12 +91,12 @@ impl QueuePair {
         let depth = self.check_depth()?;
         let Some(reth) = packet.reth() else { return Err(Refusal::invalid("no RETH")) };
         let Ok(bytes) = <[u8; 8]>::try_from(packet.payload()) else {
-            return Err(Refusal::invalid("an ATOMIC_WRITE of other than 8 bytes"));
+            return Err(Refusal::invalid("ATOMIC_WRITE payload is not 8 bytes"));
         };
         if reth.length != 8 {
-            return Err(Refusal::invalid("an ATOMIC_WRITE of other than 8 bytes"));
+            return Err(Refusal::invalid("ATOMIC_WRITE payload is not 8 bytes"));
         }
-        // The bytes are stored as they came, whatever number they are to this processor.
+        // The bytes are stored as received, regardless of the host byte order.
         let op = AtomicOp::Store { value: u64::from_ne_bytes(bytes) };
         host.atomic(self.domain(), reth.rkey, reth.va, op).map_err(misaligned_is_invalid)?;
         self.counters.rx_write_requests += 1;
@@ -104,7 +104,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// FLUSH: placement type and selectivity as in IBTA annex A19.
+    /// Executes a FLUSH: placement type and selectivity as in IBTA annex A19.
     pub(super) fn execute_flush(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
         let (Some(reth), Some(feth)) = (packet.reth(), packet.feth()) else {
             return Err(Refusal::invalid("no FETH"));
@@ -114,7 +114,7 @@ impl QueuePair {
         access.set(Access::FLUSH_PERSISTENT, feth.placement & FethFields::PERSISTENT != 0);
         let known = FethFields::GLOBAL | FethFields::PERSISTENT;
         if access.is_empty() || feth.placement & !known != 0 || feth.selectivity > 1 {
-            return Err(Refusal::invalid("a FLUSH of a reserved placement type or selectivity level"));
+            return Err(Refusal::invalid("FLUSH with a reserved placement type or selectivity level"));
         }
         self.allowed(access, "FLUSH of this placement type is not enabled on the queue pair")?;
         let depth = self.check_depth()?;
@@ -133,7 +133,7 @@ impl QueuePair {
     }
 }
 
-/// An atomic operation at an odd address is an invalid request, not an access error (IBTA 9.4.5).
+/// An atomic operation on a misaligned address is an invalid request, not an access error (IBTA 9.4.5).
 fn misaligned_is_invalid(error: AccessError) -> Refusal {
     match error {
         AccessError::Misaligned { .. } => Refusal::Nak {
