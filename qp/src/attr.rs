@@ -306,7 +306,7 @@ impl AddressVector {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum PathMigState {
-    /// Migration is complete, or was never set up. The only state without an alternate path.
+    /// The only state without an alternate path.
     #[default]
     Migrated = 0,
     /// Both sides load the alternate path.

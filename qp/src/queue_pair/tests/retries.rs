@@ -39,7 +39,7 @@ fn a_silent_peer_gets_as_many_tries_as_allowed() {
 }
 
 #[test]
-fn timeout_0_waits_for_ever() {
+fn timeout_0_never_expires() {
     let mut b = Setup { timeout: 0, ..Setup::default() }.rts();
     b.post(1, SEND, &[]);
     b.sent();

@@ -27,13 +27,13 @@
 //! | 44..48   | features: bit 0 obeys CNPs, bit 1 supports link credits, bit 2 obeys pauses            |
 //! | 48..56   | instance                                                                               |
 //! | 56..58   | bytes per block of credit; 0 without credits                                           |
-//! | 58       | unit of credit: 0 bytes, 1 the kernel's charge for datagrams, 2 its charge for trains  |
+//! | 58       | what credits count: 0 bytes, 1 the kernel's charge for datagrams, 2 that for trains    |
 //! | 59       | number of source ports, 0 to 16                                                        |
 //! | 60..92   | source ports, 16 bits each                                                             |
 //! | 92..256  | reserved                                                                               |
 //!
 //! Reserved bytes are sent as zero and ignored on reception. A later version keeps these fields, with their places
-//! and meanings, and only adds to them: in reserved bytes, as features, or as units of credit. A hello of any
+//! and meanings, and only adds to them: in reserved bytes, as features, or as things that credits count. A hello of any
 //! version from 1 on can therefore be read as far as this table goes. An incompatible change would use another
 //! attribute.
 
@@ -140,7 +140,7 @@ field!(
     Value::Hex { value: u64::from(this.bits()), digits: 8 }
 );
 
-/// The unit of a port's credits.
+/// What a port's credits count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Counting {
     /// The bytes of a packet, as on a cable.
@@ -150,12 +150,12 @@ pub enum Counting {
     DatagramCharge,
     /// The kernel's charge to a socket buffer for a packet that arrives in a train.
     TrainCharge,
-    /// A unit that only later versions know: no credits can be agreed on.
+    /// A value that only later versions know: no credits can be agreed on.
     Other(u8),
 }
 
 impl Counting {
-    /// The unit with this number.
+    /// The variant with this number.
     #[must_use]
     pub const fn from_u8(number: u8) -> Self {
         match number {
@@ -177,7 +177,7 @@ impl Counting {
         }
     }
 
-    /// The name in lower case; `None` for an unknown unit.
+    /// The name in lower case; `None` for an unknown value.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         match self {
@@ -275,9 +275,9 @@ group! {
         /// A random number for the lifetime of the engine. A different number means that the peer has restarted and
         /// lost all agreements.
         instance: u64 = 48[0; 64],
-        /// Size of a credit block, in the unit of `counting`; 0 without credits.
+        /// Number of bytes, counted as `counting` says, in a block of credit; 0 without credits.
         block: u16 = 56[0; 16],
-        /// The unit of credits.
+        /// What its credits count.
         counting: Counting = 58[0; 8],
         /// The source ports of the port's packets, so that the receiver can identify the sender by its address.
         ports: SourcePorts = 59[0; 264],

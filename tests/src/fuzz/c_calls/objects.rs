@@ -1,4 +1,4 @@
-//! Everything but queue pairs: completion queues, memory, shared receive queues, address handles.
+//! All objects except queue pairs: completion queues, memory, shared receive queues, address handles.
 
 use super::book::{Book, CHANGE, END, MAKE, Owner, POST, REGISTER, done, made, went};
 use super::side::{Cq, OBJECTS, Side, never_wait, pick, place, pointer};
@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// What one side knows of the other: a region of it, and numbers of its objects.
+/// What one side knows about the other: a region, and the numbers of its objects.
 pub(super) struct Remote {
     pub(super) rkey: u32,
     pub(super) addr: u64,
@@ -18,12 +18,13 @@ pub(super) struct Remote {
     pub(super) srqns: Vec<u32>,
 }
 
-/// Rights that make sense here: without those of huge pages.
+/// Valid access rights, except those for huge pages.
 fn rights(bits: u32) -> u32 {
     bits & (0x3ff | IBV_ACCESS_RELAXED_ORDERING) & !IBV_ACCESS_HUGETLB
 }
 
-/// Ends an object, which stays in the list if somebody uses it. What ends it may be NULL for a kind that is none.
+/// Destroys an object, which stays in the list if it is in use. The destructor of a kind may be called with NULL if
+/// there is no object.
 fn end<T>(list: &mut Vec<*mut T>, which: u8, how: unsafe extern "C" fn(*mut T) -> c_int) -> Option<*mut T> {
     let Some(at) = place(list, which) else {
         // SAFETY: NULL is refused.
@@ -134,7 +135,7 @@ impl Side {
         }
     }
 
-    /// Takes completions, and returns how many there were.
+    /// Polls completions, and returns their number.
     pub(super) fn poll(&self, book: &mut Book, cq: Cq, room: c_int) -> c_int {
         // SAFETY: structures of numbers.
         let mut list: [ibv_wc; 128] = unsafe { zeroed() };
@@ -177,7 +178,7 @@ impl Side {
 
     fn destroy_cq(&mut self, common: &mut Common, cq: u8) {
         let Some(at) = place(&self.cqs, cq) else { return };
-        // Those that are read must be acknowledged before, and are.
+        // Events must be read and acknowledged first.
         self.async_events();
         // SAFETY: the queue is there.
         if done(unsafe { ibv_destroy_cq(self.cqs[at].at) }, END) {
@@ -197,7 +198,7 @@ impl Side {
                 let pd = self.pd(pd);
                 // SAFETY: the objects are there; of memory it may be told anything.
                 let code = unsafe { ibv_rereg_mr(*mr, flags, pd, addr as *mut c_void, length, access) };
-                // Its own errors are negative, -1 to -6.
+                // The call's own errors are negative, -1 to -6.
                 assert!((-6..=0).contains(&code), "{code}");
             }
             Call::Advise { pd, advice, flags, mr, place, count } => {
@@ -233,7 +234,7 @@ impl Side {
         pick(&self.mrs, mr).map_or(0, |mr| unsafe { (**mr).lkey })
     }
 
-    /// What the other side knows of this one.
+    /// What the other side knows about this one.
     pub(super) fn as_remote(&self) -> Remote {
         // SAFETY: all of them are there.
         unsafe {
@@ -256,7 +257,7 @@ impl Side {
         let (pd, access) = (self.pd(pd), rights(access));
         let (mut addr, mut length) = (common.arena.address(place.at), place.length() as usize);
         if place.more == 1 {
-            // All memory of the process; work requests name only the arena.
+            // All memory of the process; work requests only name the arena.
             (addr, length) = (0, usize::MAX);
         }
         let addr = addr as *mut c_void;
@@ -349,7 +350,7 @@ impl Side {
                 ended.into_iter().for_each(|srq| common.book.orphan(srq));
             }
             Call::OpenXrcd { mask, fd, oflags } if self.xrcds.len() < OBJECTS => {
-                // A file that is there, or none, or no file.
+                // An existing file, no file, or an invalid descriptor.
                 let file = std::fs::File::open("/dev/null").ok();
                 let own = file.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
                 let fd = match fd % 4 {
@@ -406,7 +407,7 @@ impl Side {
 }
 
 impl Way {
-    /// What an address handle, or a queue pair, is told of the way.
+    /// The path attributes of an address handle or a queue pair.
     pub(super) fn attributes(self, common: &Common) -> ibv_ah_attr {
         // SAFETY: a structure of numbers.
         let mut attr: ibv_ah_attr = unsafe { zeroed() };
