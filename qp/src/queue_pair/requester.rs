@@ -100,7 +100,7 @@ pub(super) struct Requester {
     read_ends: VecDeque<Psn>,
     /// Request packets sent since the last one that asked for an acknowledgement.
     pub(super) since_ack_request: u32,
-    /// Tighter acknowledgement interval in packets, set while pacing is slow.
+    /// Acknowledgement interval in packets that the pacing rate requires, if any.
     ack_every: Option<u32>,
     /// Retries left before RETRY_EXC_ERR.
     pub(super) retries: u8,
@@ -409,7 +409,7 @@ impl QueuePair {
         self.requester.cause = Some(Box::new(Failure { status, psn, context, access }));
     }
 
-    /// If the oldest work request has failed, completes it with its error and enters ERR.
+    /// If the oldest work request has failed, completes it with its error and enters ERR or SQE.
     pub(super) fn retire_failed(&mut self, host: &mut impl Host) {
         if let Some(status) = self.requester.queue.front().and_then(|w| w.failed) {
             if let Some(cause) = self.requester.cause.take() {

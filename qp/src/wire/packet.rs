@@ -22,7 +22,7 @@ pub const fn pad_len(payload: usize) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum WireError {
     /// The packet is too short for the headers of its opcode and the ICRC.
-    #[error("packet of {len} bytes is too short; its headers and the ICRC take {needed}")]
+    #[error("a packet of {len} bytes is too short; its headers and the ICRC take {needed}")]
     TooShort {
         /// Length of the packet in bytes.
         len: usize,

@@ -108,7 +108,7 @@ impl Side {
         let qp_type = TYPES[usize::from(new.kind) % TYPES.len()];
         let (qp_context, sq_sig_all) = (null_mut(), new.all.into());
         let pd = self.pd(new.pd);
-        // SAFETY: structures of numbers and pointers; the objects in them are there or NULL.
+        // SAFETY: structures of numbers and pointers; the objects in them are valid or NULL.
         let qp = unsafe {
             if let Some(mask) = new.ex {
                 let mut init: ibv_qp_init_attr_ex = zeroed();
@@ -137,7 +137,7 @@ impl Side {
 
     /// The number of a queue pair.
     pub(super) fn number_of(&self, qp: u8) -> Option<u32> {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         pick(&self.qps, qp).map(|qp| unsafe { (*qp.at).qp_num })
     }
 
@@ -146,7 +146,7 @@ impl Side {
         let Qp { at: qp, groups } = &mut self.qps[at];
         // An attached queue pair is in use.
         for which in groups.drain(..) {
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair exists.
             assert_eq!(unsafe { ibv_detach_mcast(*qp, &group(which), 0) }, 0);
         }
         let qp = *qp;
@@ -159,7 +159,7 @@ impl Side {
 
     /// Modifies a queue pair; work requests of a queue pair that is reset do not complete.
     fn modify(&self, common: &mut Common, qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         if done(unsafe { ibv_modify_qp(qp, attr, mask.cast_signed()) }, CHANGE)
             && mask & IBV_QP_STATE != 0
             && attr.qp_state == IBV_QPS_RESET
@@ -191,7 +191,7 @@ impl Side {
 
     pub(super) fn query_qp(&self, qp: u8, mask: u32) {
         let Some(qp) = pick(&self.qps, qp) else { return };
-        // SAFETY: structures of numbers and pointers; the queue pair is there.
+        // SAFETY: structures of numbers and pointers; the queue pair exists.
         unsafe {
             let (mut attr, mut init) = (zeroed(), zeroed());
             assert_eq!(ibv_query_qp(qp.at, &raw mut attr, mask.cast_signed(), &raw mut init), 0);
@@ -205,7 +205,7 @@ impl Side {
     /// Moves a queue pair to RTS, with the other one as its peer.
     pub(super) fn connect(&self, common: &mut Common, qp: u8, (side, number): (usize, u32), link: Link) {
         let Some(qp) = pick(&self.qps, qp).map(|qp| qp.at) else { return };
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         let qp_type = unsafe { (*qp).qp_type };
         // SAFETY: a structure of numbers.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
@@ -255,7 +255,7 @@ impl Side {
         let Some(at) = place(&self.qps, qp) else { return };
         let Qp { at: qp, groups } = &mut self.qps[at];
         let errors = [libc::EINVAL, libc::ENOMEM, libc::ENODEV, libc::EADDRNOTAVAIL];
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         if done(unsafe { ibv_attach_mcast(*qp, &group(which), 0) }, &errors)
             && groups.iter().all(|ours| group_key(*ours) != group_key(which))
         {
@@ -266,7 +266,7 @@ impl Side {
     pub(super) fn detach(&mut self, qp: u8, which: u8) {
         let Some(at) = place(&self.qps, qp) else { return };
         let Qp { at: qp, groups } = &mut self.qps[at];
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         if done(unsafe { ibv_detach_mcast(*qp, &group(which), 0) }, &[libc::EINVAL]) {
             groups.retain(|ours| group_key(*ours) != group_key(which));
         }

@@ -187,7 +187,7 @@ impl Side {
         };
         match kind {
             _ if pointed_to && kind != Domain::Own => return,
-            // SAFETY: it is there.
+            // SAFETY: it exists.
             Domain::Imported => unsafe { ibv_unimport_pd(pd) },
             // SAFETY: likewise.
             _ if !done(unsafe { ibv_dealloc_pd(pd) }, END) => return,
@@ -256,13 +256,13 @@ impl Side {
             // SAFETY: a structure of numbers.
             let mut attr: ibv_qp_attr = unsafe { zeroed() };
             attr.qp_state = IBV_QPS_ERR;
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair exists.
             let code = unsafe { ibv_modify_qp(qp.at, &raw mut attr, IBV_QP_STATE.cast_signed()) };
             assert_eq!(code, 0, "ERR can always be reached");
         }
         self.poll_all(&mut common.book);
         for qp in &self.qps {
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair exists.
             let queues = unsafe { [(*qp.at).send_cq, (*qp.at).recv_cq] };
             if queues.iter().all(|cq| common.book.had_room(*cq)) {
                 let owed = common.book.owed(qp.at);

@@ -115,7 +115,7 @@ fn posted<T>(code: c_int, list: &[T], bad: *const T) -> usize {
 impl Side {
     /// Records that the queues of a queue pair may receive one more completion.
     pub(super) fn watch_queues(&self, book: &mut Book, qp: *mut ibv_qp) {
-        // SAFETY: the queue pair is there, and so are its queues.
+        // SAFETY: the queue pair exists, and so do its queues.
         unsafe {
             for cq in [(*qp).send_cq, (*qp).recv_cq] {
                 if !cq.is_null() {
@@ -136,7 +136,7 @@ impl Side {
             list[at].next = list.get_mut(at + 1).map_or(null_mut(), std::ptr::from_mut);
         }
         let (first, mut bad) = (list.first_mut().map_or(null_mut(), std::ptr::from_mut), null_mut());
-        // SAFETY: the queue pair is there, and so is what the list names.
+        // SAFETY: the queue pair exists, and so do the objects in the list.
         let (code, number, all) = unsafe {
             let post = ops(self.context).post_send.expect("offered");
             (post(qp, first, &raw mut bad), (*qp).qp_num, signals_all(qp))
@@ -176,7 +176,7 @@ impl Side {
         wr.send_flags = u32::from(send.flags);
         wr.__bindgen_anon_1.imm_data = send.number;
         let (remote_addr, rkey) = self.remote(common, send, remote);
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         let qp_type = unsafe { (*qp).qp_type };
         match (qp_type, wr.opcode) {
             (IBV_QPT_UD, _) => {
@@ -222,9 +222,9 @@ impl Side {
 
     pub(super) fn post_recv(&self, common: &mut Common, qp: u8, receive: &Receive) {
         let Some(qp) = pick(&self.qps, qp).map(|qp| qp.at) else { return };
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         let (number, post) = unsafe { ((*qp).qp_num, ops(self.context).post_recv.expect("offered")) };
-        // SAFETY: likewise, and so is what the list names.
+        // SAFETY: likewise, and so do the objects in the list.
         self.receive(common, receive, Owner::Qp(qp, number), |first, bad| unsafe { post(qp, first, bad) });
         self.watch_queues(&mut common.book, qp);
     }
@@ -233,7 +233,7 @@ impl Side {
         let Some(srq) = pick(&self.srqs, srq).copied() else { return };
         // SAFETY: the context is open.
         let post = unsafe { ops(self.context).post_srq_recv.expect("offered") };
-        // SAFETY: the queue is there, and so is what the list names.
+        // SAFETY: the queue exists, and so do the objects in the list.
         self.receive(common, receive, Owner::Srq(srq), |first, bad| unsafe { post(srq, first, bad) });
         // A completion queue may receive their completions, through any queue pair.
         self.cqs.iter().for_each(|cq| common.book.watch(cq.at, 0));
@@ -268,7 +268,7 @@ impl Side {
     /// Builds work requests by calls, in any order, between a start and an end.
     pub(super) fn build(&self, common: &mut Common, qp: u8, build: &Build, remote: &Remote) {
         let Some(qp) = pick(&self.qps, qp).map(|qp| qp.at) else { return };
-        // SAFETY: the queue pair is there, and so is all that is named; what was started is ended.
+        // SAFETY: the queue pair exists, and so do all objects named; every start has an end.
         unsafe {
             let by = ibv_qp_to_qp_ex(qp);
             if by.is_null() {
@@ -382,7 +382,7 @@ impl Side {
 ///
 /// The queue pair exists.
 unsafe fn signals_all(qp: *mut ibv_qp) -> bool {
-    // SAFETY: structures of numbers and pointers; the queue pair is there.
+    // SAFETY: structures of numbers and pointers; the queue pair exists.
     unsafe {
         let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = (zeroed(), zeroed());
         ibv_query_qp(qp, &raw mut attr, 0, &raw mut init);
