@@ -1,8 +1,8 @@
-//! Every example runs without arguments, ends by itself and says what came of it.
+//! Every example runs without arguments, terminates and prints its result.
 
 use std::process::Command;
 
-/// What a program without arguments prints, if it ends well.
+/// The output of a program without arguments, which must exit successfully.
 fn run(program: &str) -> String {
     let output = Command::new(program).output().expect("it starts");
     let (said, complained) =
@@ -12,7 +12,7 @@ fn run(program: &str) -> String {
     said.into_owned()
 }
 
-/// The last line of what a program prints, which holds all of `parts`.
+/// Checks that the last line of the program's output contains all of `parts`; returns the whole output.
 fn ends_with(program: &str, parts: &[&str]) -> String {
     let said = run(program);
     let last = said.lines().last().expect("a line");
@@ -29,7 +29,7 @@ fn pingpong() {
 
 #[test]
 fn kv() {
-    let said = ends_with(env!("CARGO_BIN_EXE_kv"), &["the server took no part in it", "4 connections"]);
+    let said = ends_with(env!("CARGO_BIN_EXE_kv"), &["the server did not take part", "4 connections"]);
     assert!(said.contains("3 clients, 600 puts: the counter says 300"), "{said}");
 }
 
@@ -41,7 +41,7 @@ fn multicast() {
     };
     assert_eq!((lines("ann", "\"tick "), lines("ben", "\"tick ")), (8, 3), "{said}");
     assert_eq!((lines("ben", "left the group"), lines("ann", "left the group")), (1, 0), "{said}");
-    // Those of the group name it as their destination, the last one names the listener.
+    // Ticks to the group name it as their destination; the last datagram names the listener.
     assert_eq!((lines("ann", "to 239.255."), lines("ann", "to 127.0.0.")), (8, 1), "{said}");
     assert_eq!((lines("ticker", "\"ben leaves\""), lines("ticker", "\"ann leaves\"")), (1, 0), "{said}");
 }
@@ -50,10 +50,10 @@ fn multicast() {
 fn srq_server() {
     let said = ends_with(
         env!("CARGO_BIN_EXE_srq_server"),
-        &["ok: 2440 requests of 3 clients through one queue of 64 receives", "on its limit event"],
+        &["ok: 2440 requests from 3 clients through one queue of 64 receives", "on its limit event"],
     );
     assert!(said.contains("limit event: "), "{said}");
     for (name, requests) in [("fast", 2000), ("steady", 400), ("slow", 40)] {
-        assert!(said.contains(&format!("{name:<6} {requests:>5} requests, each answered")), "{said}");
+        assert!(said.contains(&format!("{name:<6} {requests:>5} requests, all answered")), "{said}");
     }
 }

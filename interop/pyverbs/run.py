@@ -1,9 +1,9 @@
-"""Runs the tests of pyverbs and prints a line for each: what came of it, its name, and why.
+"""Runs the pyverbs tests and prints a line for each: the result, the name, and the reason.
 
 usage: run.py FOLDER [--without PREFIX]... OPTION... [TEST]...
 
-FOLDER is as `install` makes it; tests whose names begin with a PREFIX are not run. The options are those of pyverbs' own
-run_tests.py (--dev, --gid, ...); TESTs are the names of those to run, by default all.
+`install` creates FOLDER. Tests whose names start with a PREFIX are not run. The options are those of pyverbs' own
+run_tests.py (--dev, --gid, ...). TESTs are the names of the tests to run; the default is all.
 """
 
 import faulthandler
@@ -11,12 +11,12 @@ import os
 import sys
 import unittest
 
-# A test that hangs is named, with where it hangs, before whoever started this gives up.
+# Dumps the stack of a hanging test before the caller's own timeout expires.
 LIMIT = 60
 
 
 class Lines(unittest.TestResult):
-    """Prints results as they come."""
+    """Prints each result as soon as it is available."""
 
     def say(self, what, test, why=""):
         faulthandler.cancel_dump_traceback_later()
@@ -50,7 +50,7 @@ class Lines(unittest.TestResult):
 
 
 def chosen(suite, without):
-    """The tests of a suite, but for those whose names begin with one of these."""
+    """The tests of a suite, except those whose names start with one of the prefixes."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from chosen(test, without)
@@ -67,11 +67,11 @@ def main():
     sys.path.insert(0, os.path.join(folder, "package/usr/lib/python3/dist-packages"))
     sys.path.insert(0, os.path.join(folder, "tests"))
     sys.path.insert(0, folder)
-    # Their parser for options is a module beside the tests, and another one, of the same parser, in their package.
+    # The option parser of pyverbs is a module next to the tests; their package has another module for the same parser.
     from args_parser import parser
 
     parser.parse_args()
-    # Names of tests that are left on the command line are those to run; none means all.
+    # The remaining arguments are the names of the tests to run; no names means all tests.
     names = sys.argv[1:]
     import tests
 

@@ -1,8 +1,9 @@
-// Runs commands in the guest, one for each connection.
+// Runs commands in the guest, one per connection.
 //
-// A connection begins with a line, a command for the shell. What follows is its input; its output and its errors come back.
-// When it has ended, a zero byte and its exit status as a decimal number follow (128 + N after signal N), and the connection
-// is closed. The command and all its children are killed if the connection is closed before.
+// A connection starts with a line, a command for the shell. The rest of the input is passed to the command; its
+// output and its errors are sent back. When the command exits, a zero byte and its exit status as a decimal number
+// follow (128 + N after signal N), and the connection is closed. If the peer closes the connection first, the
+// command and all its children are killed.
 #define _GNU_SOURCE
 #include <netinet/in.h>
 #include <poll.h>
@@ -19,7 +20,7 @@ static void serve(int connection)
 	char line[65536];
 	size_t length = 0;
 
-	// One byte at a time: what follows the line is the command's.
+ // One byte at a time: the input after the line belongs to the command.
 	while (read(connection, line + length, 1) == 1 && line[length] != '\n')
 		if (++length == sizeof(line))
 			_exit(1);
@@ -36,7 +37,7 @@ static void serve(int connection)
 		_exit(127);
 	}
 	struct pollfd wanted[2] = {
-		// Closed from the other side in both directions; POLLHUP is always told.
+  // Closed by the peer in both directions; POLLHUP is always reported.
 		{ .fd = connection, .events = 0 },
 		{ .fd = syscall(SYS_pidfd_open, child, 0), .events = POLLIN },
 	};

@@ -1,11 +1,11 @@
-// Ethernet over Unix sockets, for a virtual machine where no tap device may be had.
+// Ethernet over Unix sockets, for a virtual machine on a host that permits no tap devices.
 //
 //   ether NEAR:FAR [NEAR:FAR ...] -- COMMAND...
 //
-// Each NEAR:FAR are the two ends of a veth. NEAR is the host's; what leaves it is passed on as datagrams over a Unix socket, one a frame,
-// and the datagrams that come back arrive at it. COMMAND, which takes this process's place, has the other ends of the sockets as
-// descriptors 10, 11 and so on, as QEMU's `-netdev socket,fd=10` wants them. Takes no more rights than those over the network
-// that it runs in, as whoever makes a network namespace of a user namespace has them.
+// Each NEAR:FAR names the two ends of a veth. NEAR is the host's end: each frame that leaves it is forwarded as a datagram
+// over a Unix socket, and each datagram that returns arrives at it as a frame. COMMAND replaces this process and inherits the
+// other ends of the sockets as descriptors 10, 11 and so on, as QEMU's `-netdev socket,fd=10` expects. Needs privileges
+// only over its own network namespace, which the creator of a user namespace has.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,7 +26,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// Frames of up to 9000 bytes and what the kernel puts in front of each. As many as wait in the queue of a tap device.
+// Frames of up to 9000 bytes and the header that the kernel adds to each. As many slots as the queue of a tap
+// device.
 enum { MOST = 8, FIRST_FD = 10, SLOT = 16384, SLOTS = 1024, BLOCK = 65536 };
 
 static struct cable {
@@ -34,7 +35,7 @@ static struct cable {
 	int machine;
 	uint8_t *ring;
 	unsigned next;
-	// The machine takes no more for now.
+ // The machine's socket is full.
 	int full;
 } cables[MOST];
 
@@ -46,7 +47,7 @@ static void check(int done, const char *what, const char *name)
 	exit(1);
 }
 
-// What leaves is to be whole: no packet without its checksum, and none that hardware would cut into several.
+// Frames must leave complete: with their checksums, and not segmented later by hardware.
 static void leave_nothing_to_hardware(int socket, const char *name)
 {
 	struct ethtool_value value = { .cmd = ETHTOOL_STXCSUM, .data = 0 };
@@ -56,8 +57,8 @@ static void leave_nothing_to_hardware(int socket, const char *name)
 	check(ioctl(socket, SIOCETHTOOL, &request) == 0, "checksums", name);
 }
 
-// A socket that sees each frame that arrives at an interface, through memory that the kernel fills: an ordinary socket's buffer
-// is too small for a burst.
+// A socket that receives each frame that arrives at an interface, through a ring that the kernel fills: an ordinary
+// socket buffer is too small for a burst.
 static void open_packets(struct cable *cable, const char *near, const char *far)
 {
 	struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL) };
@@ -75,7 +76,7 @@ static void open_packets(struct cable *cable, const char *near, const char *far)
 	check(!setsockopt(cable->packets, SOL_PACKET, PACKET_IGNORE_OUTGOING, &yes, sizeof(yes)), "direction", far);
 	check(!setsockopt(cable->packets, SOL_PACKET, PACKET_RX_RING, &ring, sizeof(ring)), "a ring", far);
 	cable->ring = mmap(NULL, (size_t)SLOT * SLOTS, PROT_READ | PROT_WRITE, MAP_SHARED, cable->packets, 0);
-	check(cable->ring != MAP_FAILED, "the memory of a ring", far);
+	check(cable->ring != MAP_FAILED, "ring memory", far);
 	check(!bind(cable->packets, (struct sockaddr *)&address, sizeof(address)), "binding", far);
 }
 
@@ -87,7 +88,7 @@ static void to_machine(struct cable *cable)
 
 		if (!(__atomic_load_n(&frame->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
 			return;
-		// One that did not fit is lost.
+  // A frame that did not fit is dropped.
 		if (frame->tp_snaplen == frame->tp_len &&
 		    send(cable->machine, (uint8_t *)frame + frame->tp_mac, frame->tp_len, MSG_DONTWAIT) < 0 && errno == EAGAIN) {
 			cable->full = 1;
@@ -103,7 +104,7 @@ static void from_machine(struct cable *cable)
 	static uint8_t frame[1 << 17];
 	ssize_t length;
 
-	// What the network does not take is lost, as on any other.
+ // Frames that the network does not accept are dropped, as on any network.
 	while ((length = recv(cable->machine, frame, sizeof(frame), MSG_DONTWAIT)) > 0)
 		if (send(cable->packets, frame, length, 0) < 0 && (errno == EBADF || errno == ENXIO))
 			exit(1);
@@ -157,7 +158,7 @@ int main(int argc, char **argv)
 
 	check(child >= 0, "a process", "ether");
 	if (child == 0) {
-		// It ends with the command.
+  // Exits when the command exits.
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)
 			return 0;

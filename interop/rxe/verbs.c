@@ -1,26 +1,26 @@
-// Verbs by lines of text: what a test tells it to do, on whatever device it finds.
+// A text interface to verbs: runs a test's commands on any device.
 //
-// Reads one command a line, words and NAME=NUMBER pairs, and answers each with one line: "ok ..." or "error NUMBER TEXT".
-// Memory, queue pairs and so on are called by small numbers that the commands choose. The same source runs on the kernel's
-// rxe and on any other libibverbs, as either side of a connection.
+// Reads one command per line, words and NAME=NUMBER pairs, and answers each with one line: "ok ..." or "error NUMBER TEXT".
+// Commands identify memory, queue pairs and other objects by small numbers of their choice. The same source runs on the
+// kernel's rxe and on any other libibverbs, as either side of a connection.
 //
 //   open DEVICE gid=INDEX                      ok GID MTU
-//   mr MR len= access=                         ok ADDRESS LKEY RKEY    its bytes are 0xee
-//   mw MW                                      ok RKEY                 a memory window of type 2
+//   mr MR len= access=                         ok ADDRESS LKEY RKEY    initialised to 0xee
+//   mw MW                                      ok RKEY                 a type 2 memory window
 //   dereg MR
 //   fill MR off= len= seed=                    writes the pattern of a seed
-//   check MR off= len= seed=                   says where it is not that pattern
-//   same MR off= len= byte=                    says where it is not that byte
-//   put MR off= value=, get MR off=            a 64-bit word, in the host's order; ok VALUE
+//   check MR off= len= seed=                   reports the first byte that differs from the pattern
+//   same MR off= len= byte=                    reports the first byte that differs from BYTE
+//   put MR off= value=, get MR off=            a 64-bit word in host byte order; ok VALUE
 //   srq SRQ depth=
-//   qp QP TYPE depth= [srq=]                   ok QPN; TYPE is rc, uc or ud. One completion queue for both directions
-//   connect QP GID qpn= psn= rpsn= mtu= timeout= retry= rnr= minrnr= rd= access= qkey=      to RTS; of ud only psn, qkey
+//   qp QP TYPE depth= [srq=]                   ok QPN; TYPE is rc, uc or ud. One completion queue for sends and receives
+//   connect QP GID qpn= psn= rpsn= mtu= timeout= retry= rnr= minrnr= rd= access= qkey=      to RTS; ud only uses psn, qkey
 //   ah AH GID
 //   post QP OPERATION id= mr= off= len= imm= inv= raddr= rkey= compare= value= flags= ah= qpn= qkey= mw= access=
 //   recv QP id= mr= off= len= [srq=]
-//   wait QP count= ms=                         ok ID:STATUS:OPCODE:BYTES:FLAGS:IMM:QPN ...    up to count, in up to ms
+//   wait QP count= ms=                         ok ID:STATUS:OPCODE:BYTES:FLAGS:IMM:QPN ...    at most COUNT, within MS milliseconds
 //   state QP                                   ok STATE
-//   fail QP                                    to the error state
+//   fail QP                                    enters the error state
 //   destroy QP
 #include <arpa/inet.h>
 #include <errno.h>
@@ -37,8 +37,8 @@ enum { SLOTS = 64 };
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static uint8_t gid_index;
-// The flag of a receive that invalidated a key. rxe hands the kernel's IB_WC_WITH_INVALIDATE to programs as it is, which is
-// not verbs' number for it.
+// The flag of a receive whose message invalidated a key. rxe passes the kernel's IB_WC_WITH_INVALIDATE to programs
+// unchanged, which differs from the verbs' value.
 static unsigned with_inv = IBV_WC_WITH_INV;
 static struct ibv_mr *mrs[SLOTS];
 static struct ibv_mw *mws[SLOTS];
@@ -46,7 +46,7 @@ static struct ibv_srq *srqs[SLOTS];
 static struct ibv_qp *qps[SLOTS];
 static struct ibv_ah *ahs[SLOTS];
 
-// The words of the line: the command, the number of an object, a third word, and pairs.
+// The words of the line: the command, an object number, a third word, and NAME=VALUE pairs.
 static char *words[40];
 static int word_count;
 
@@ -98,7 +98,7 @@ static int read_gid(const char *hex, union ibv_gid *gid)
 	return 1;
 }
 
-// Bytes of a pattern differ from those of another seed and from those at other offsets.
+// The pattern depends on both the seed and the offset.
 static uint8_t pattern(uint32_t seed, uint32_t at)
 {
 	uint32_t mixed = (at + seed * 0x9e3779b9u) * 0x85ebca6bu;
@@ -134,7 +134,7 @@ static int do_open(void)
 static int do_mr(int at)
 {
 	size_t length = number("len", 0);
-	// Memory of pages of its own, so that nothing lies beside what is registered.
+ // Separate pages, so that nothing else is next to the registered memory.
 	void *memory = aligned_alloc(4096, (length + 4096) / 4096 * 4096);
 
 	if (!memory)
@@ -233,7 +233,7 @@ static int do_qp(int at)
 	return 0;
 }
 
-// All attributes that a line can name; each step of a connection takes its own of them.
+// All attributes that a line can set; each step of a connection uses its own subset.
 static struct ibv_qp_attr attributes(const union ibv_gid *gid)
 {
 	struct ibv_qp_attr attr = {
@@ -263,7 +263,7 @@ static int do_connect(int at)
 {
 	static const struct {
 		enum ibv_qp_state state;
-		// What each queue pair takes, a connected one (rc, uc), a reliable one (rc), one of datagrams (ud).
+  // Attributes for every queue pair, for a connected one (rc, uc), for a reliable one (rc), and for datagrams (ud).
 		int any, connected, reliable, datagrams;
 	} steps[] = {
 		{ IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT, IBV_QP_ACCESS_FLAGS, 0, IBV_QP_QKEY },
@@ -355,7 +355,7 @@ static int do_post(int at)
 			return fail(EINVAL);
 		wr.num_sge = 0;
 		wr.bind_mw.mw = mws[mw];
-		// The key of the window changes with each bind, in its last byte.
+  // Each bind changes the last byte of the window's key.
 		wr.bind_mw.rkey = ibv_inc_rkey(mws[mw]->rkey);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
 			.mr = mrs[slot("mr")], .addr = sge.addr, .length = sge.length, .mw_access_flags = number("access", 0)
@@ -414,7 +414,7 @@ static int do_wait(int at)
 			return 0;
 		}
 		if (found == 0) {
-			// Leaves the processor to the device, which may be emulated on the same one.
+   // Yields the processor to the device, which may be emulated on the same one.
 			sched_yield();
 			continue;
 		}
@@ -461,7 +461,7 @@ static int do_destroy(int at)
 static const struct {
 	const char *name;
 	int (*run)(int at);
-	// What the first number must be the name of, if that has to exist.
+ // The table of the object that the first number must name, if it must exist.
 	void *objects;
 } commands[] = {
 	{ "mr", do_mr, NULL },	       { "mw", do_mw, NULL },	      { "dereg", do_dereg, mrs },   { "fill", do_bytes, mrs },

@@ -1,8 +1,8 @@
-//! The states of a queue pair, and which attributes each change of state needs, allows and refuses.
+//! Queue pair states, and the attributes that each state transition requires, allows and refuses.
 //!
-//! The rules are those of IBTA 10.3.1 and 11.2.5.2 (tables 91 and 92) in the form that every Linux device shares
-//! (`drivers/infiniband/core/verbs.c`): a program that sets up its queue pairs on hardware does so here, and one
-//! that hardware refuses is refused here too, but told why.
+//! The rules are those of IBTA 10.3.1 and 11.2.5.2 (tables 91 and 92), in the form that every Linux device shares
+//! (`drivers/infiniband/core/verbs.c`). A program that sets up its queue pairs on hardware can do the same here. A
+//! modify that hardware refuses is refused here too, with an error that states the reason.
 
 use crate::ids::{Gid, Mtu, Psn, QKey, Qpn};
 use crate::memory::Access;
@@ -21,23 +21,23 @@ pub use rules::{Limits, ModifyError, Rule, Transition, ValueError, check, rule};
 #[repr(u8)]
 #[doc(alias = "ibv_qp_state")]
 pub enum QpState {
-    /// Just created: takes no work and no packets.
+    /// Just created: accepts no work and no packets.
     #[default]
     #[doc(alias = "IBV_QPS_RESET")]
     Reset = 0,
     /// Receives may be posted; nothing is processed yet.
     #[doc(alias = "IBV_QPS_INIT")]
     Init = 1,
-    /// Ready to receive: packets are answered, sends are not processed.
+    /// Ready to receive: incoming packets are processed, sends are not.
     #[doc(alias = "IBV_QPS_RTR")]
     Rtr = 2,
-    /// Ready to send: everything works.
+    /// Ready to send: sends and receives are processed.
     #[doc(alias = "IBV_QPS_RTS")]
     Rts = 3,
-    /// Send queue drained (or draining): what was sent is finished, no new send is started.
+    /// Send queue drained (or draining): messages already started are finished, no new send is started.
     #[doc(alias = "IBV_QPS_SQD")]
     Sqd = 4,
-    /// Send queue error: a send failed; receives go on. Unreliable queue pairs only.
+    /// Send queue error: a send failed; receives continue. Unreliable queue pairs only.
     #[doc(alias = "IBV_QPS_SQE")]
     Sqe = 5,
     /// Error: all work requests are flushed, packets are dropped.
@@ -77,13 +77,13 @@ impl fmt::Display for QpState {
     }
 }
 
-/// The kind of a queue pair. The values are the verbs' codes (`IBV_QPT_*`); GSI, which programs cannot create,
-/// has the kernel's (`IB_QPT_GSI`).
+/// The type of a queue pair. The values are the verbs' codes (`IBV_QPT_*`). GSI, which programs cannot create, has
+/// the kernel's code (`IB_QPT_GSI`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[doc(alias = "ibv_qp_type")]
 pub enum QpType {
-    /// QP1, the general services interface: datagrams between connection managers and the like.
+    /// QP1, the general services interface: datagrams between connection managers and similar services.
     Gsi = 1,
     /// Reliable connection.
     #[doc(alias = "IBV_QPT_RC")]
@@ -94,10 +94,10 @@ pub enum QpType {
     /// Unreliable datagram.
     #[doc(alias = "IBV_QPT_UD")]
     Ud = 4,
-    /// The sending half of an extended reliable connection (XRC initiator).
+    /// The send side of an extended reliable connection (XRC initiator).
     #[doc(alias = "IBV_QPT_XRC_SEND")]
     XrcSend = 9,
-    /// The receiving half of an extended reliable connection (XRC target).
+    /// The receive side of an extended reliable connection (XRC target).
     #[doc(alias = "IBV_QPT_XRC_RECV")]
     XrcRecv = 10,
 }
@@ -125,19 +125,19 @@ impl QpType {
         Self::ALL.into_iter().find(|t| *t as u32 == code)
     }
 
-    /// Whether the queue pair talks to one peer only, named by `dest_qp_num` and `ah_attr`.
+    /// Whether the queue pair has a single peer, set by `dest_qp_num` and `ah_attr`.
     #[must_use]
     pub const fn is_connected(self) -> bool {
         !matches!(self, Self::Ud | Self::Gsi)
     }
 
-    /// Whether lost packets are sent again.
+    /// Whether lost packets are retransmitted.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcSend | Self::XrcRecv)
     }
 
-    /// The transport of its packets.
+    /// The transport that the queue pair's packets belong to.
     #[must_use]
     pub const fn transport(self) -> Transport {
         match self {
@@ -148,7 +148,7 @@ impl QpType {
         }
     }
 
-    /// Whether packets of this transport belong to such queue pairs.
+    /// Whether this type of queue pair accepts packets of `transport`.
     #[must_use]
     pub const fn speaks(self, transport: Transport) -> bool {
         matches!(
@@ -160,7 +160,7 @@ impl QpType {
         )
     }
 
-    /// "an RC queue pair": the type, with the article that fits its name when it is spelt out.
+    /// The type with its article, such as "an RC queue pair".
     const fn described(self) -> &'static str {
         match self {
             Self::Gsi => "a GSI queue pair",
@@ -180,7 +180,7 @@ impl fmt::Display for QpType {
 }
 
 bitflags! {
-    /// Which attributes a modify sets. The bits are those of the verbs (`IBV_QP_*`).
+    /// The attributes that a modify sets. The bits are those of the verbs (`IBV_QP_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     #[doc(alias = "ibv_qp_attr_mask")]
     pub struct AttrMask: u32 {
@@ -193,49 +193,49 @@ bitflags! {
         /// `en_sqd_async_notify`: whether to report that the send queue is drained.
         #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
-        /// `qp_access_flags`: what the peer may do.
+        /// `qp_access_flags`: the rights that the peer has.
         #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
         const ACCESS_FLAGS = 1 << 3;
-        /// `pkey_index`: which partition.
+        /// `pkey_index`: the partition.
         #[doc(alias = "IBV_QP_PKEY_INDEX")]
         const PKEY_INDEX = 1 << 4;
-        /// `port_num`: which port of the device.
+        /// `port_num`: the port of the device.
         #[doc(alias = "IBV_QP_PORT")]
         const PORT = 1 << 5;
         /// `qkey`: the key that datagrams must carry.
         #[doc(alias = "IBV_QP_QKEY")]
         const QKEY = 1 << 6;
-        /// `ah_attr`: the way to the peer.
+        /// `ah_attr`: the path to the peer.
         #[doc(alias = "IBV_QP_AV")]
         const AV = 1 << 7;
-        /// `path_mtu`: payload bytes a packet.
+        /// `path_mtu`: payload bytes of a full packet.
         #[doc(alias = "IBV_QP_PATH_MTU")]
         const PATH_MTU = 1 << 8;
         /// `timeout`: how long to wait for an acknowledgement.
         #[doc(alias = "IBV_QP_TIMEOUT")]
         const TIMEOUT = 1 << 9;
-        /// `retry_cnt`: how often to send again.
+        /// `retry_cnt`: number of retries after a timeout or a sequence error.
         #[doc(alias = "IBV_QP_RETRY_CNT")]
         const RETRY_CNT = 1 << 10;
-        /// `rnr_retry`: how often to send again when the peer has no receive.
+        /// `rnr_retry`: number of retries while the peer has no receive posted.
         #[doc(alias = "IBV_QP_RNR_RETRY")]
         const RNR_RETRY = 1 << 11;
-        /// `rq_psn`: first PSN to receive.
+        /// `rq_psn`: the PSN of the first packet to receive.
         #[doc(alias = "IBV_QP_RQ_PSN")]
         const RQ_PSN = 1 << 12;
-        /// `max_rd_atomic`: READs and atomics outstanding as requester.
+        /// `max_rd_atomic`: READs and atomics that the requester may have outstanding.
         #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
         const MAX_QP_RD_ATOMIC = 1 << 13;
-        /// `alt_ah_attr`: a second way to the peer.
+        /// `alt_ah_attr`: the alternate path to the peer.
         #[doc(alias = "IBV_QP_ALT_PATH")]
         const ALT_PATH = 1 << 14;
-        /// `min_rnr_timer`: how long a peer waits when there is no receive.
+        /// `min_rnr_timer`: how long the peer waits after an RNR NAK.
         #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
         const MIN_RNR_TIMER = 1 << 15;
-        /// `sq_psn`: first PSN to send.
+        /// `sq_psn`: the PSN of the first packet to send.
         #[doc(alias = "IBV_QP_SQ_PSN")]
         const SQ_PSN = 1 << 16;
-        /// `max_dest_rd_atomic`: READs and atomics outstanding as responder.
+        /// `max_dest_rd_atomic`: READs and atomics that the responder may have outstanding.
         #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// `path_mig_state`: automatic path migration.
@@ -254,17 +254,17 @@ bitflags! {
 }
 
 impl AttrMask {
-    /// This mask where `applies`, else nothing.
+    /// This mask if `applies`, otherwise the empty mask.
     const fn when(self, applies: bool) -> Self {
         if applies { self } else { Self::empty() }
     }
 
-    /// The names of the fields of `ibv_qp_attr` that are set, in the order of the bits.
+    /// The names of the fields of `ibv_qp_attr` that are set, in bit order.
     pub fn field_names(self) -> impl Iterator<Item = &'static str> {
         self.iter().map(Self::field_name)
     }
 
-    /// The name of the field of `ibv_qp_attr` that the lowest bit stands for.
+    /// The name of the `ibv_qp_attr` field for the lowest set bit.
     fn field_name(self) -> &'static str {
         match self {
             Self::STATE => "qp_state",
@@ -310,30 +310,30 @@ impl fmt::Display for AttrMask {
     }
 }
 
-/// The way to a peer (`ibv_ah_attr`). RoCE has no LIDs, so it always is a global one.
+/// The path to a peer (`ibv_ah_attr`). RoCE has no LIDs, so every path is a global one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(alias("ibv_ah_attr", "ibv_global_route"))]
 pub struct AddressVector {
     /// The peer's address.
     pub dgid: Gid,
-    /// Which of our addresses to send from: an index into the port's GID table.
+    /// The source address: an index into the port's GID table.
     pub sgid_index: u8,
-    /// Time to live, or IPv6 hop limit.
+    /// IPv4 time to live, or IPv6 hop limit.
     pub hop_limit: u8,
-    /// DSCP and ECN bits: the IPv4 TOS or IPv6 traffic class.
+    /// DSCP and ECN bits: the IPv4 TOS or the IPv6 traffic class.
     pub traffic_class: u8,
-    /// IPv6 flow label, 20 bits; also the entropy of the UDP source port.
+    /// IPv6 flow label, 20 bits; it also selects the UDP source port.
     pub flow_label: u32,
-    /// Service level; over Ethernet, the priority.
+    /// Service level; on Ethernet, the priority.
     pub sl: u8,
-    /// Which port of the device to send from, from 1.
+    /// The port of the device to send from; ports are numbered from 1.
     pub port_num: u8,
-    /// Whether `dgid` and what goes with it is set. Without it there is no address in RoCE (IBTA A17.4.3).
+    /// Whether `dgid` and the fields that belong to it are set. RoCE has no other form of address (IBTA A17.4.3).
     pub is_global: bool,
 }
 
 impl AddressVector {
-    /// The way to `dgid` from GID table entry `sgid_index` of port 1, with a hop limit of 64.
+    /// The path to `dgid` from GID table entry `sgid_index` of port 1, with a hop limit of 64.
     #[must_use]
     pub fn new(dgid: Gid, sgid_index: u8) -> Self {
         Self { dgid, sgid_index, hop_limit: 64, port_num: 1, is_global: true, ..Self::default() }
@@ -349,7 +349,7 @@ pub enum PathMigState {
     #[default]
     #[doc(alias = "IBV_MIG_MIGRATED")]
     Migrated = 0,
-    /// Both sides shall load the alternate path.
+    /// Both sides load the alternate path.
     #[doc(alias = "IBV_MIG_REARM")]
     Rearm = 1,
     /// Ready to migrate.
@@ -357,17 +357,17 @@ pub enum PathMigState {
     Armed = 2,
 }
 
-/// Sizes of a queue pair's queues.
+/// Capacities of a queue pair's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(alias = "ibv_qp_cap")]
 pub struct QpCap {
-    /// Send work requests outstanding.
+    /// Send work requests that may be outstanding.
     pub max_send_wr: u32,
-    /// Receive work requests outstanding.
+    /// Receive work requests that may be outstanding.
     pub max_recv_wr: u32,
-    /// Scatter/gather elements of a send.
+    /// Scatter/gather elements per send.
     pub max_send_sge: u32,
-    /// Scatter/gather elements of a receive.
+    /// Scatter/gather elements per receive.
     pub max_recv_sge: u32,
     /// Bytes that a send may carry inline.
     pub max_inline_data: u32,
@@ -375,7 +375,7 @@ pub struct QpCap {
 
 macro_rules! attributes {
     ($($(#[$doc:meta])* $field:ident : $type:ty = $bit:ident,)*) => {
-        /// What a modify sets: one field for each bit of [`AttrMask`], under the name that verbs give it.
+        /// The attributes of a modify: one field for each bit of [`AttrMask`], with the name that verbs use.
         #[derive(Clone, Debug, Default, PartialEq)]
         #[doc(alias = "ibv_qp_attr")]
         pub struct QpAttr {
@@ -389,7 +389,7 @@ macro_rules! attributes {
                 AttrMask::empty() $(| AttrMask::$bit.when(self.$field.is_some()))*
             }
 
-            /// Takes over every attribute that is set in `other`.
+            /// Copies every attribute that is set in `other`.
             pub fn merge(&mut self, other: &Self) {
                 $(if other.$field.is_some() {
                     self.$field = other.$field;
@@ -409,54 +409,54 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// The next state; without it the queue pair stays in its state.
+    /// The next state. If unset, the queue pair stays in its current state.
     qp_state: QpState = STATE,
-    /// The state that the queue pair must be in: a guard against changes that the program has not seen.
+    /// The state that the queue pair must be in. It guards against transitions that the program has not noticed.
     cur_qp_state: QpState = CUR_STATE,
-    /// Report an event when the send queue is drained.
+    /// Whether to report an event when the send queue is drained.
     en_sqd_async_notify: bool = EN_SQD_ASYNC_NOTIFY,
-    /// What the peer may do: `REMOTE_WRITE`, `REMOTE_READ`, `REMOTE_ATOMIC`.
+    /// The peer's rights: `REMOTE_WRITE`, `REMOTE_READ`, `REMOTE_ATOMIC`.
     qp_access_flags: Access = ACCESS_FLAGS,
     /// Index into the partition key table.
     pkey_index: u16 = PKEY_INDEX,
-    /// Port of the device, from 1.
+    /// Port of the device, numbered from 1.
     port_num: u8 = PORT,
     /// The key that datagrams must carry.
     qkey: QKey = QKEY,
-    /// The way to the peer.
+    /// The path to the peer.
     ah_attr: AddressVector = AV,
     /// Payload bytes of a full packet.
     path_mtu: Mtu = PATH_MTU,
-    /// Acknowledgement timeout: 4.096 us * 2^timeout, 0 for never, 31 at most (IBTA 9.7.6.1.3).
+    /// Acknowledgement timeout: 4.096 us * 2^timeout; 0 means never; at most 31 (IBTA 9.7.6.1.3).
     timeout: u8 = TIMEOUT,
-    /// How often to send again after a timeout or a sequence error: 7 at most.
+    /// Number of retries after a timeout or a sequence error: at most 7.
     retry_cnt: u8 = RETRY_CNT,
-    /// How often to send again when the peer has no receive posted: 6 at most, 7 for without end.
+    /// Number of retries after an RNR NAK: at most 6; 7 means without limit.
     rnr_retry: u8 = RNR_RETRY,
     /// The PSN of the first packet to receive.
     rq_psn: Psn = RQ_PSN,
-    /// READs and atomics outstanding as requester.
+    /// READs and atomics that the requester may have outstanding.
     max_rd_atomic: u8 = MAX_QP_RD_ATOMIC,
-    /// A second way to the peer. Not available over RoCE.
+    /// The alternate path to the peer. Not available over RoCE.
     alt_ah_attr: AddressVector = ALT_PATH,
-    /// The wait that a peer is told when no receive is posted: a code up to 31 (IBTA table 45).
+    /// The wait that RNR NAKs ask the peer for: a code from 0 to 31 (IBTA table 45).
     min_rnr_timer: u8 = MIN_RNR_TIMER,
     /// The PSN of the first packet to send.
     sq_psn: Psn = SQ_PSN,
-    /// READs and atomics outstanding as responder.
+    /// READs and atomics that the responder may have outstanding.
     max_dest_rd_atomic: u8 = MAX_DEST_RD_ATOMIC,
     /// Automatic path migration.
     path_mig_state: PathMigState = PATH_MIG_STATE,
-    /// Queue sizes. No change of state takes them: queues keep the size they were created with.
+    /// Queue capacities. No transition accepts them: a queue keeps the size that it was created with.
     cap: QpCap = CAP,
     /// The peer's queue pair number.
     dest_qp_num: Qpn = DEST_QPN,
-    /// Rate of a raw packet queue pair, kbit/s. No type of queue pair here takes it.
+    /// Rate of a raw packet queue pair, in kbit/s. No queue pair type here accepts it.
     rate_limit: u32 = RATE_LIMIT,
 }
 
 impl QpAttr {
-    /// A change of state alone.
+    /// A change of state without other attributes.
     #[must_use]
     pub fn to_state(next: QpState) -> Self {
         Self::default().qp_state(next)
@@ -474,15 +474,15 @@ impl QpAttr {
         Self::to_state(QpState::Init).port_num(port_num).pkey_index(pkey_index).qkey(qkey)
     }
 
-    /// INIT -> RTR of a connected queue pair: all that UC and XRC_SEND need. RC and XRC_RECV add
-    /// `max_dest_rd_atomic` and `min_rnr_timer`. (Datagram queue pairs need [`QpAttr::to_state`] only.)
+    /// INIT -> RTR of a connected queue pair. This is all that UC and XRC_SEND need; RC and XRC_RECV also need
+    /// `max_dest_rd_atomic` and `min_rnr_timer`. (Datagram queue pairs only need [`QpAttr::to_state`].)
     #[must_use]
     pub fn to_rtr(peer: AddressVector, path_mtu: Mtu, dest_qp_num: Qpn, rq_psn: Psn) -> Self {
         Self::to_state(QpState::Rtr).ah_attr(peer).path_mtu(path_mtu).dest_qp_num(dest_qp_num).rq_psn(rq_psn)
     }
 
-    /// RTR -> RTS: all that UC, UD and GSI need. RC and XRC_SEND add `timeout`, `retry_cnt`, `rnr_retry` and
-    /// `max_rd_atomic`; XRC_RECV adds `timeout`.
+    /// RTR -> RTS. This is all that UC, UD and GSI need; RC and XRC_SEND also need `timeout`, `retry_cnt`,
+    /// `rnr_retry` and `max_rd_atomic`; XRC_RECV also needs `timeout`.
     #[must_use]
     pub fn to_rts(sq_psn: Psn) -> Self {
         Self::to_state(QpState::Rts).sq_psn(sq_psn)

@@ -1,6 +1,6 @@
-//! What a queue pair counts.
+//! The counters of a queue pair.
 
-/// Declares the counters once: the struct, its iteration by name, and addition.
+/// Declares the counters once, and derives the struct, iteration by name, and addition.
 macro_rules! counters {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
         $(#[$meta])*
@@ -13,7 +13,7 @@ macro_rules! counters {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
 
-            /// Every counter's name with what it counts.
+            /// Every counter's name and description.
             pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
                 [$((stringify!($field), concat!($($doc),*).trim_ascii_start())),*].into_iter()
             }
@@ -23,7 +23,7 @@ macro_rules! counters {
                 $(self.$field += other.$field;)*
             }
 
-            /// A different value in each.
+            /// A counter set with a different value in each counter.
             #[cfg(test)]
             fn numbered() -> Self {
                 let mut values = 1..;
@@ -34,8 +34,8 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Counters of one queue pair. Names are those that Linux gives them (`rxe` first, `mlx5` where rxe has none),
-    /// so that people who read `rdma statistic` find their way. What only rnic can see has a name of its own.
+    /// Counters of one queue pair. They have the names that Linux uses (`rxe` first, `mlx5` where rxe has none), so
+    /// that readers of `rdma statistic` recognise them. Counters that only rnic has use names of their own.
     pub struct QpCounters {
         /// Packets sent, retransmissions included.
         sent_pkts,
@@ -45,7 +45,7 @@ counters! {
         sent_bytes,
         /// Payload bytes accepted.
         rcvd_bytes,
-        /// Requests that had been executed before; answered again, not executed again.
+        /// Duplicate requests: answered again, but not executed again.
         duplicate_request,
         /// Requests that arrived ahead of the expected PSN.
         out_of_seq_request,
@@ -55,13 +55,13 @@ counters! {
         send_rnr_err,
         /// Sequence error NAKs received.
         rcvd_seq_err,
-        /// Retransmissions that the completer started, for whatever reason.
+        /// Retransmissions that the completer started, for any reason.
         completer_retry_err,
         /// Requests that failed because the retry counter was exhausted.
         retry_exceeded_err,
         /// Requests that failed because the RNR retry counter was exhausted.
         retry_rnr_exceeded_err,
-        /// Acknowledgements that were folded into a later one.
+        /// Acknowledgements that were coalesced into a later one.
         ack_deferred,
         /// SEND messages whose first packet was sent.
         rdma_sends,
@@ -69,7 +69,7 @@ counters! {
         rdma_recvs,
         /// Expiries of the acknowledgement timer.
         local_ack_timeout_err,
-        /// Responses that showed that an earlier READ or atomic response was lost.
+        /// Responses that showed that an earlier READ or atomic response was lost (implied NAKs).
         implied_nak_seq_err,
         /// RDMA WRITE messages accepted.
         rx_write_requests,
@@ -79,36 +79,36 @@ counters! {
         rx_atomic_requests,
         /// FLUSH requests accepted.
         rx_flush_requests,
-        /// Requests that found no receive work request.
+        /// Requests that found no receive posted.
         out_of_buffer,
         /// Messages longer than the receive buffer.
         resp_local_length_error,
-        /// Requests refused because of memory rights.
+        /// Requests refused because of memory access rights.
         resp_remote_access_errors,
-        /// Receive work requests that ended with an error.
+        /// Receive work requests that completed with an error.
         resp_cqe_error,
         /// Receive work requests flushed.
         resp_cqe_flush_error,
-        /// Send work requests that ended with an error.
+        /// Send work requests that completed with an error.
         req_cqe_error,
         /// Send work requests flushed.
         req_cqe_flush_error,
-        /// Requests that the peer found invalid.
+        /// Requests that the peer rejected as invalid.
         req_remote_invalid_request,
-        /// Requests that the peer refused because of memory rights.
+        /// Requests that the peer refused because of memory access rights.
         req_remote_access_errors,
-        /// Packets sent again.
+        /// Packets retransmitted.
         retransmitted_pkts,
-        /// Payload bytes sent again.
+        /// Payload bytes retransmitted.
         retransmitted_bytes,
-        /// Responses that fit no outstanding request and were ignored.
+        /// Responses that matched no outstanding request and were ignored.
         ghost_responses,
     }
 }
 
 impl QpCounters {
-    /// The counters that Linux shows for rxe devices (`rdma statistic`, `rxe_hw_counters.c`), under those names. What
-    /// a queue pair cannot count by itself is left out: `send_err` and `link_downed` belong to the port.
+    /// The counters that Linux shows for rxe devices (`rdma statistic`, `rxe_hw_counters.c`), under those names.
+    /// `send_err` and `link_downed` belong to the port and are left out.
     pub fn rxe(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("sent_pkts", self.sent_pkts),
@@ -128,8 +128,8 @@ impl QpCounters {
         .into_iter()
     }
 
-    /// The counters that Linux shows for mlx5 devices (`mlx5/counters.c`), under those names, as far as they mean
-    /// something here. Some are the same events as rxe counts under another name.
+    /// The counters that Linux shows for mlx5 devices (`mlx5/counters.c`), under those names, where they have a
+    /// meaning here. Some count the same events as an rxe counter of another name.
     pub fn mlx5(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("rx_write_requests", self.rx_write_requests),
@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(named, [("sent_pkts", 5), ("ghost_responses", 1)]);
     }
 
-    /// What Linux calls as we do is the same counter; what mlx5 calls otherwise stands here, with our name for it.
+    /// A counter with the same name in Linux counts the same events. Where mlx5 uses another name, the test maps it
+    /// to ours.
     #[test]
     fn counters_under_the_names_of_linux() {
         let counted = QpCounters::numbered();
@@ -187,7 +188,7 @@ mod tests {
             "req_rnr_retries_exceeded" => "retry_rnr_exceeded_err",
             same => same,
         };
-        // `rxe_counter_descs` has 15 names, two of them of the port; we know 20 of mlx5's.
+        // `rxe_counter_descs` has 15 names, two of them for the port; we provide 20 of mlx5's.
         assert_eq!((counted.rxe().count(), counted.mlx5().count()), (13, 20));
         for (name, value) in counted.rxe() {
             assert_eq!(ours(name), Some(value), "{name}");

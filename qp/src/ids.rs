@@ -1,11 +1,12 @@
-//! Numbers that name things on the wire, each in a type of its own.
+//! Newtypes for the identifiers on the wire.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A packet sequence number: 24 bits, arithmetic modulo 2^24 (IBTA 9.7.1).
 ///
-/// The order of PSNs is cyclic and so not transitive; there is no `Ord`. Compare with [`Psn::distance_from`].
+/// PSNs are ordered cyclically, which is not transitive, so there is no `Ord`. Compare them with
+/// [`Psn::distance_from`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
@@ -25,7 +26,7 @@ impl Psn {
         self.0
     }
 
-    /// This PSN moved forward by `packets`.
+    /// This PSN advanced by `packets`.
     #[must_use]
     pub const fn plus(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
@@ -37,14 +38,14 @@ impl Psn {
         Self::new(self.0.wrapping_sub(packets))
     }
 
-    /// How far `self` lies ahead of `other`, in packets: -2^23 ..= 2^23 - 1.
+    /// How far `self` is ahead of `other`, in packets: -2^23 ..= 2^23 - 1.
     #[must_use]
     pub const fn distance_from(self, other: Self) -> i32 {
-        // Shifting the 24-bit difference to the top of the word lets the sign bit do the wrapping.
+        // With the 24-bit difference in the top of the word, the sign bit handles wraparound.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 
-    /// Whether `self` comes before `other` in the half circle behind it.
+    /// Whether `self` is behind `other`, that is, in the half circle before it.
     #[must_use]
     pub const fn is_before(self, other: Self) -> bool {
         self.distance_from(other) < 0
@@ -63,7 +64,7 @@ impl fmt::Display for Psn {
     }
 }
 
-/// A queue pair number: 24 bits. 0 is the subnet management QP (not used by RoCE), 1 the general services QP,
+/// A queue pair number: 24 bits. 0 is the subnet management QP (not used by RoCE), 1 is the general services QP,
 /// 0xFFFFFF addresses a multicast group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub struct Qpn(u32);
@@ -86,8 +87,8 @@ impl Qpn {
         self.0
     }
 
-    /// The top byte. Where several processes share one address it says which of them has the queue pair, and packets
-    /// are steered by it.
+    /// The top byte. Where several processes share an address, it identifies the process that owns the queue pair,
+    /// and packets are steered by it.
     #[must_use]
     pub const fn slot(self) -> u8 {
         (self.0 >> 16) as u8
@@ -106,7 +107,7 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// A partition key. The top bit says full member; two limited members may not talk (IBTA 10.9.3).
+/// A partition key. The top bit marks a full member; two limited members may not communicate (IBTA 10.9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PKey(pub u16);
 
@@ -114,8 +115,8 @@ impl PKey {
     /// The default partition, full member: the only entry in most RoCE P_Key tables.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Whether a packet with this key may reach a QP with `other`: the low 15 bits are equal and not both
-    /// are limited members.
+    /// Whether a packet with this key may reach a QP whose key is `other`: the low 15 bits are equal and at least
+    /// one is a full member.
     #[must_use]
     pub const fn matches(self, other: Self) -> bool {
         (self.0 ^ other.0) & 0x7fff == 0 && (self.0 | other.0) & 0x8000 != 0
@@ -137,18 +138,18 @@ impl QKey {
     pub const GSI: Self = Self(0x8001_0000);
 }
 
-/// A protection domain, by its number in the device.
+/// A protection domain, identified by its number in the device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PdId(pub u32);
 
-/// A global identifier. In RoCEv2 it is the IPv6 address of the port, or its IPv4 address in the IPv4-mapped
-/// form ::ffff:a.b.c.d (IBTA A17.4.2).
+/// A global identifier. In RoCEv2 it is the port's IPv6 address, or its IPv4 address in the IPv4-mapped form
+/// ::ffff:a.b.c.d (IBTA A17.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IP address that this GID stands for.
+    /// The IP address that this GID represents.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
@@ -194,7 +195,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// A path MTU: how many payload bytes a packet carries at most. The values are the verbs' codes.
+/// A path MTU: the maximum payload of a packet. The values are the verbs' codes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 #[doc(alias = "ibv_mtu")]
@@ -252,18 +253,18 @@ impl Mtu {
         Self::ALL.into_iter().find(|m| *m as u8 == code)
     }
 
-    /// How many packets a message of `len` bytes takes: a message of 0 bytes takes one.
+    /// The number of packets in a message of `len` bytes; a message of 0 bytes takes one packet.
     #[must_use]
     pub const fn packets(self, len: u32) -> u32 {
         if len == 0 { 1 } else { len.div_ceil(self.bytes()) }
     }
 
-    /// The largest path MTU that an interface with an IP MTU of `interface` bytes carries without
-    /// fragments: IPv6, UDP, BTH, the longest extension header chain and the ICRC take 100 bytes at most.
+    /// The largest path MTU that an interface with an IP MTU of `interface` bytes carries without fragmentation:
+    /// IPv6, UDP, BTH, the longest chain of extension headers and the ICRC take at most 100 bytes.
     #[must_use]
     pub fn for_interface(interface: u32) -> Option<Self> {
-        /// IPv6 40 + UDP 8 + BTH 12 + XRCETH 4 + ATOMICETH 28 + ICRC 4 and 4 spare: what Linux rxe
-        /// subtracts too, so that 1500 gives 1024 and 4200 gives 4096.
+        /// IPv6 40 + UDP 8 + BTH 12 + XRCETH 4 + ATOMICETH 28 + ICRC 4, and 4 spare. Linux rxe subtracts the same,
+        /// so 1500 gives 1024 and 4200 gives 4096.
         const OVERHEAD: u32 = 100;
         Self::ALL.into_iter().rev().find(|m| m.bytes() + OVERHEAD <= interface)
     }
@@ -289,7 +290,7 @@ mod tests {
     fn pkey_membership() {
         assert!(PKey(0xffff).matches(PKey(0x7fff)));
         assert!(PKey(0x8001).matches(PKey(0x8001)));
-        assert!(!PKey(0x7fff).matches(PKey(0x7fff)), "two limited members");
+        assert!(!PKey(0x7fff).matches(PKey(0x7fff)), "both are limited members");
         assert!(!PKey(0xffff).matches(PKey(0xfffe)));
     }
 
@@ -306,7 +307,7 @@ mod tests {
             let ip: IpAddr = text.parse().unwrap();
             assert_eq!((Gid::from(ip).ip(), Gid::from(ip).is_zero()), (ip, text == "::"));
         }
-        assert!(!Gid::from(Ipv4Addr::UNSPECIFIED).is_zero(), "an unused entry is no IPv4 address");
+        assert!(!Gid::from(Ipv4Addr::UNSPECIFIED).is_zero(), "an unused entry is not an IPv4 address");
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! What a RoCEv2 NIC says: wire formats and queue pairs.
+//! The RoCEv2 transport: wire formats and queue pairs.
 //!
-//! The crate is sans-IO. It owns no socket, reads no clock and needs no randomness: time is an argument,
-//! memory is a trait ([`Memory`]), packets are byte slices. Whoever drives a [`QueuePair`] keeps this contract:
+//! The crate is sans-IO. It owns no socket, reads no clock and needs no randomness: time is an argument, memory is
+//! a trait ([`Memory`]), packets are byte slices. The caller drives a [`QueuePair`] through this contract:
 //!
-//! * commands (`post_*`, `modify`) and `handle_*` take something in; they never send anything;
-//! * `poll_transmit` writes packets that are due into a [`Train`]; it never waits;
-//! * `poll_timeout` names the next instant at which `handle_timeout` wants to be called;
-//! * completions, events and every memory access go through the [`Host`] that is passed in.
+//! * commands (`post_*`, `modify`) and `handle_*` accept input; they never send anything;
+//! * `poll_transmit` writes the packets that are due into a [`Train`]; it never waits;
+//! * `poll_timeout` returns the next instant at which the caller must call `handle_timeout`;
+//! * completions, events and every memory access go through the [`Host`] that the caller passes in.
 //!
-//! A packet exists only once it is about to be sent: nothing is queued between the requester and the wire, so
-//! a NAK, a rate cut or a missing credit acts on the very next packet.
+//! A packet is built only when it is about to be sent. Nothing is queued between the requester and the wire, so a
+//! NAK, a rate cut or a missing credit affects the very next packet.
 //!
-//! The crate knows the rules of the InfiniBand Architecture Specification volume 1 (cited as "IBTA" with the
+//! The crate implements the rules of the InfiniBand Architecture Specification volume 1 (cited as "IBTA" with the
 //! number of the rule, in our own words) and of its annexes A16 and A17 (RoCE).
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What the transport needs from the host: memory, receive work and a place for completions.
+//! What the transport needs from its host: memory, receive work requests and a place for completions.
 
 use crate::ids::{PdId, Qpn};
 use crate::queue_pair::{Notice, VendorError};
@@ -8,7 +8,7 @@ use std::fmt;
 use thiserror::Error;
 
 bitflags! {
-    /// What a memory region or a queue pair allows. The bits are those of the verbs (`IBV_ACCESS_*`).
+    /// Access rights of a memory region or a queue pair. The bits are those of the verbs (`IBV_ACCESS_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     #[doc(alias = "ibv_access_flags")]
     pub struct Access: u32 {
@@ -48,82 +48,84 @@ bitflags! {
     }
 }
 
-/// Why memory cannot be used as asked. The wire and the completion carry a class only; this says which rule.
+/// Why a memory access is refused. The wire and the completion only carry an error class; this names the rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
-    /// No region or window has this key (it never had, or it was deregistered or invalidated).
-    #[error("key {key:#010x} names no memory region: never registered, deregistered or invalidated")]
+    /// No region or window has this key: it never existed, or was deregistered or invalidated.
+    #[error(
+        "key {key:#010x} names no memory region: it was never registered, or was deregistered or invalidated"
+    )]
     UnknownKey {
-        /// The key as given.
+        /// The key given.
         key: u32,
     },
-    /// The key belongs to another protection domain than the queue pair.
+    /// The key and the queue pair belong to different protection domains.
     #[error("key {key:#010x} belongs to another protection domain than the queue pair")]
     WrongDomain {
-        /// The key as given.
+        /// The key given.
         key: u32,
     },
     /// The region lacks a right.
     #[error("key {key:#010x} lacks the right {missing}")]
     Denied {
-        /// The key as given.
+        /// The key given.
         key: u32,
-        /// The rights that are missing.
+        /// The missing rights.
         missing: Access,
     },
-    /// The bytes lie outside the region, or the end of the range overflows.
+    /// The range is not inside the region, or its end overflows.
     #[error(
         "{len} bytes at {va:#x} are not inside the region {start:#x}..{end:#x} of key {key:#010x}{}",
         beyond(*va, *len, *start, *end)
     )]
     OutOfRange {
-        /// The key as given.
+        /// The key given.
         key: u32,
-        /// First address asked for.
+        /// First address of the access.
         va: u64,
-        /// Number of bytes asked for.
+        /// Length of the access in bytes.
         len: u64,
         /// First address of the region.
         start: u64,
-        /// First address behind the region.
+        /// First address after the region.
         end: u64,
     },
-    /// An atomic operation at an address that is not a multiple of 8.
-    #[error("an atomic operation at {va:#x}, which is not a multiple of 8")]
+    /// An atomic operation on an address that is not a multiple of 8.
+    #[error("atomic operation at {va:#x}: the address is not a multiple of 8")]
     Misaligned {
         /// The address.
         va: u64,
     },
     /// The program unmapped or protected pages that are still registered.
-    #[error("registered memory at {va:#x} is no longer mapped, or protected")]
+    #[error("registered memory at {va:#x} is protected or no longer mapped")]
     Fault {
         /// First address of the access that failed.
         va: u64,
     },
-    /// The key is that of a type 2 memory window which another queue pair bound (IBTA 10.6.7.2.6).
+    /// The key belongs to a type 2 memory window that another queue pair bound (IBTA 10.6.7.2.6).
     #[error("key {key:#010x} is a memory window that another queue pair bound")]
     WrongQueuePair {
-        /// The key as given.
+        /// The key given.
         key: u32,
     },
     /// The key cannot be invalidated: only type 2 memory windows can (IBTA o10-37.2.13 and o10-37.2.26).
-    #[error("key {key:#010x} is no type 2 memory window: it cannot be invalidated by a work request")]
+    #[error("key {key:#010x} cannot be invalidated by a work request: it is not a type 2 memory window")]
     NotInvalidatable {
-        /// The key as given.
+        /// The key given.
         key: u32,
     },
-    /// The key is that of a memory window, used for local memory: windows give rights to peers only (IBTA 10.6.7.2).
+    /// The key of a memory window was used for local memory. Windows only grant rights to peers (IBTA 10.6.7.2).
     #[error(
-        "key {key:#010x} is a memory window: it is for peers; local memory is named by the region's lkey"
+        "key {key:#010x} is a memory window, which only peers can use; use the region's lkey for local memory"
     )]
     RemoteOnly {
-        /// The key as given.
+        /// The key given.
         key: u32,
     },
-    /// The key is that of a memory window which opens nothing: never bound, unbound, or invalidated.
+    /// The key belongs to a memory window that is not bound: never bound, unbound or invalidated.
     #[error("key {key:#010x} is a memory window that is not bound to a memory region")]
     Unbound {
-        /// The key as given.
+        /// The key given.
         key: u32,
     },
 }
@@ -150,7 +152,7 @@ impl fmt::Display for Access {
 }
 
 impl AccessError {
-    /// The number that completions carry as `vendor_err`: which rule was broken.
+    /// The code of the broken rule, which completions carry as `vendor_err`.
     #[must_use]
     pub const fn vendor_code(self) -> u32 {
         match self {
@@ -168,8 +170,8 @@ impl AccessError {
     }
 }
 
-/// In whose name memory is touched: keys are valid inside one protection domain, and type 2 memory windows
-/// for one queue pair only.
+/// The protection domain and queue pair on whose behalf memory is accessed. Keys are valid in one protection
+/// domain; type 2 memory windows are valid for one queue pair only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Domain {
     /// Protection domain of the queue pair.
@@ -178,22 +180,22 @@ pub struct Domain {
     pub qpn: Qpn,
 }
 
-/// An atomic operation on 8 bytes, operands in host order.
+/// An atomic operation on 8 bytes, with operands in host byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicOp {
-    /// Store `swap` where the value equals `compare`.
+    /// Compare and swap: stores `swap` if the value equals `compare`.
     CompareSwap {
         /// The expected value.
         compare: u64,
         /// The value to store.
         swap: u64,
     },
-    /// Add, modulo 2^64.
+    /// Fetch and add, modulo 2^64.
     FetchAdd {
         /// The addend.
         add: u64,
     },
-    /// Store (ATOMIC_WRITE, IBTA annex A19). Needs the right to write, not that to run atomics.
+    /// ATOMIC_WRITE (IBTA annex A19). Requires the right to write, not the right to run atomics.
     Store {
         /// The new value.
         value: u64,
@@ -201,7 +203,7 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// The right that a peer needs for it.
+    /// The right that a peer needs for this operation.
     #[must_use]
     pub const fn access(self) -> Access {
         match self {
@@ -211,104 +213,103 @@ impl AtomicOp {
     }
 }
 
-/// A memory window and what it is to show: the operands of BIND_MW.
+/// A memory window and the range to bind it to: the operands of BIND_MW.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_mw_bind_info")]
 pub struct Bind {
-    /// A key of the window: the one that it has, or had when the bind was posted.
+    /// A key of the window: its current key, or the one it had when the bind was posted.
     pub window: u32,
-    /// The key that it is to have: the present one with another low byte.
+    /// The new key: the current key with a different low byte.
     pub key: u32,
-    /// Local key of the region that it opens.
+    /// Local key of the region to bind to.
     pub lkey: u32,
-    /// What peers may do through it; with `ZERO_BASED` they address it from 0 on.
+    /// The rights that the window grants to peers. With `ZERO_BASED`, addresses in the window start at 0.
     pub access: Access,
     /// First address.
     pub addr: u64,
-    /// Number of bytes; 0 closes a window of type 1.
+    /// Length in bytes; 0 unbinds a type 1 window.
     pub len: u64,
 }
 
-/// Why a memory window cannot be bound. Nothing has changed then.
+/// Why a memory window cannot be bound. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
-    /// The window's key names no window, or one of another protection domain than the queue pair's (IBTA C10-72).
+    /// The window's key names no window, or a window of another protection domain than the queue pair's (IBTA
+    /// C10-72).
     #[error("key {key:#010x} names no memory window of this protection domain")]
     NoWindow {
-        /// The key as given.
+        /// The key given.
         key: u32,
     },
-    /// The region cannot be used so: no such key, another protection domain (IBTA C10-72), or not all of the range
-    /// inside it (IBTA C10-75).
+    /// The region is unusable: no region has this key, it is in another protection domain (IBTA C10-72), or the
+    /// range is not entirely inside it (IBTA C10-75).
     #[error(transparent)]
     Region(#[from] AccessError),
-    /// The new key has the low byte of the present one: the present one would not die.
-    #[error("memory window {key:#010x} needs a new key with another low byte")]
+    /// The new key has the same low byte as the current one, so the current key would stay valid.
+    #[error("memory window {key:#010x} needs a new key with a different low byte")]
     SameKey {
         /// The key of the window.
         key: u32,
     },
-    /// The new key differs from the present one in more than the low byte.
+    /// The new key differs from the current one in more than the low byte.
     #[error("{key:#010x} cannot be the key of memory window {window:#010x}: only the low byte may change")]
     ForeignKey {
-        /// The present key.
+        /// The current key.
         window: u32,
-        /// The new key as given.
+        /// The new key given.
         key: u32,
     },
-    /// A window of type 2 is bound already: it has to be invalidated first (IBTA o10-37.2.30).
-    #[error("memory window {key:#010x} is of type 2 and bound: invalidate it first")]
+    /// The type 2 window is already bound and must be invalidated first (IBTA o10-37.2.30).
+    #[error("type 2 memory window {key:#010x} is already bound: invalidate it first")]
     Bound {
         /// The key of the window.
         key: u32,
     },
-    /// A window of type 2 is bound to no bytes: it is closed by invalidating it (IBTA o10-37.2.40).
-    #[error(
-        "memory window {key:#010x} is of type 2: invalidate it to close it, a bind needs at least one byte"
-    )]
+    /// A type 2 window cannot be bound to zero bytes; it is unbound by invalidating it (IBTA o10-37.2.40).
+    #[error("type 2 memory window {key:#010x} cannot be bound to zero bytes: invalidate it to unbind it")]
     Empty {
         /// The key of the window.
         key: u32,
     },
-    /// A window of type 1 always has the region's addresses (IBTA o10-36.2.2).
-    #[error("memory window {key:#010x} is of type 1, and only windows of type 2 may be zero-based")]
+    /// A type 1 window always uses the region's addresses (IBTA o10-36.2.2).
+    #[error("memory window {key:#010x} is of type 1; only type 2 windows may be zero-based")]
     ZeroBasedWindow {
         /// The key of the window.
         key: u32,
     },
-    /// The region has no addresses of its own (Linux rxe refuses it as well).
+    /// The region is zero-based (Linux rxe also refuses this).
     #[error("memory region {lkey:#010x} is zero-based: memory windows cannot be bound to it")]
     ZeroBasedRegion {
         /// The key of the region.
         lkey: u32,
     },
-    /// The key that should name a region names a window.
-    #[error("key {lkey:#010x} is a memory window itself: windows are bound to memory regions")]
+    /// The key given for the region belongs to a window.
+    #[error("key {lkey:#010x} is a memory window; windows can only be bound to memory regions")]
     NotARegion {
-        /// The key as given.
+        /// The key given.
         lkey: u32,
     },
-    /// The region was registered without the right to bind windows to it (IBTA C10-73).
+    /// The region was registered without the right MW_BIND (IBTA C10-73).
     #[error("memory region {lkey:#010x} lacks the right MW_BIND")]
     NotBindable {
         /// The key of the region.
         lkey: u32,
     },
-    /// The region lacks a right that those of the window rest on: LOCAL_WRITE for remote writes and atomics
-    /// (IBTA C10-74), and those to flush.
-    #[error("a memory window with {access} needs {missing} on memory region {lkey:#010x}")]
+    /// The region lacks a right that the window's rights depend on: LOCAL_WRITE for remote writes and atomics (IBTA
+    /// C10-74), and the flush rights.
+    #[error("a memory window with {access} requires {missing} on memory region {lkey:#010x}")]
     NeedsRight {
         /// The key of the region.
         lkey: u32,
-        /// The rights asked for that need it.
+        /// The rights requested for the window.
         access: Access,
-        /// What the region lacks.
+        /// The rights that the region lacks.
         missing: Access,
     },
 }
 
 impl BindError {
-    /// The number that completions carry as `vendor_err`, in one series with [`AccessError::vendor_code`].
+    /// The code that completions carry as `vendor_err`. It continues the codes of [`AccessError::vendor_code`].
     #[must_use]
     pub const fn vendor_code(self) -> u32 {
         match self {
@@ -327,16 +328,16 @@ impl BindError {
     }
 }
 
-/// Registered memory, as the transport sees it: the DMA engine of the device.
+/// Registered memory as the transport sees it: the DMA engine of the device.
 ///
-/// Every access names a key, an address and the rights it needs, and is checked as a whole before a byte
-/// moves. An access of 0 bytes succeeds whatever the key (IBTA C9-88). Keys are looked up anew for every
-/// packet, so that one revoked in the middle of a message ends it cleanly.
+/// Every access names a key, an address and the rights it needs, and is checked as a whole before a byte moves. An
+/// access of 0 bytes succeeds with any key (IBTA C9-88). Keys are looked up for every packet, so a key that is
+/// revoked in the middle of a message ends it cleanly.
 pub trait Memory {
-    /// Checks an access without doing it.
+    /// Checks an access without performing it.
     fn check(&self, domain: Domain, key: u32, va: u64, len: u64, access: Access) -> Result<(), AccessError>;
 
-    /// Copies registered memory out, into `out`.
+    /// Copies from registered memory into `out`.
     fn read(
         &self,
         domain: Domain,
@@ -346,7 +347,7 @@ pub trait Memory {
         out: &mut [u8],
     ) -> Result<(), AccessError>;
 
-    /// Copies `data` into registered memory. The last byte is stored last, with release order: programs
+    /// Copies `data` into registered memory. The last byte is stored last, with release ordering, because programs
     /// poll it.
     fn write(
         &mut self,
@@ -357,11 +358,11 @@ pub trait Memory {
         data: &[u8],
     ) -> Result<(), AccessError>;
 
-    /// Runs an atomic operation on 8 aligned bytes and returns the value from before it.
+    /// Runs an atomic operation on 8 aligned bytes and returns the previous value.
     fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Makes earlier writes visible to everybody (FLUSH, IBTA annex A19): those to the `len` bytes at `va`, or to the
-    /// whole region where there is no range.
+    /// Makes earlier writes globally visible (FLUSH, IBTA annex A19): writes to the `len` bytes at `va`, or to the
+    /// whole region if no range is given.
     fn flush(
         &self,
         domain: Domain,
@@ -373,84 +374,84 @@ pub trait Memory {
     /// Binds a memory window.
     fn bind(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError>;
 
-    /// Revokes a key, on behalf of the program (LOCAL_INV) or of the peer (SEND with invalidate). Only type 2 memory
-    /// windows that are bound can be revoked, by the queue pair that bound them.
+    /// Revokes a key, on behalf of the program (LOCAL_INV) or of the peer (SEND with invalidate). Only a bound type
+    /// 2 memory window can be revoked, and only by the queue pair that bound it.
     fn invalidate(&mut self, domain: Domain, key: u32) -> Result<(), AccessError>;
 }
 
-/// Something that happened to a queue pair and is not a completion (IBTA 11.6.3).
+/// An asynchronous event of a queue pair (IBTA 11.6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_event_type")]
 pub enum QpEvent {
     /// The first packet arrived while the queue pair was in RTR.
     #[doc(alias = "IBV_EVENT_COMM_EST")]
     CommunicationEstablished,
-    /// The send queue is drained, in SQD.
+    /// The send queue is drained, in state SQD.
     #[doc(alias = "IBV_EVENT_SQ_DRAINED")]
     SendQueueDrained,
-    /// The queue pair entered ERR and takes no more work from its shared receive queue.
+    /// The queue pair is in ERR and takes no more work requests from its shared receive queue.
     #[doc(alias = "IBV_EVENT_QP_LAST_WQE_REACHED")]
     LastWqeReached,
-    /// The queue pair failed in a way that no completion reports.
+    /// The queue pair failed with an error that no completion reports.
     #[doc(alias = "IBV_EVENT_QP_FATAL")]
     Fatal,
-    /// A peer sent an invalid request while no receive was there to report it.
+    /// A peer sent an invalid request while no receive was posted to report it.
     #[doc(alias = "IBV_EVENT_QP_REQ_ERR")]
     RequestError,
-    /// A peer violated access rights while no receive was there to report it (IBTA C9-222.1.1).
+    /// A peer violated access rights while no receive was posted to report it (IBTA C9-222.1.1).
     #[doc(alias = "IBV_EVENT_QP_ACCESS_ERR")]
     AccessError,
 }
 
-/// A work request of a shared receive queue.
+/// A work request from a shared receive queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedRecv {
     /// The work request.
     pub wr: RecvWr,
-    /// The protection domain of the shared receive queue: that of the buffers (IBTA 10.2.9.3).
+    /// The protection domain of the shared receive queue, to which the buffers belong (IBTA 10.2.9.3).
     pub pd: PdId,
 }
 
-/// Why a shared receive queue gives no work request.
+/// Why a shared receive queue returns no work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoSharedRecv {
-    /// It is empty.
+    /// The queue is empty.
     Empty,
-    /// There is no such queue, or it is of another XRC domain than the queue pair.
+    /// The queue does not exist, or belongs to another XRC domain than the queue pair.
     Unknown,
-    /// It is in error.
+    /// The queue is in the error state.
     Failed,
 }
 
-/// What surrounds a queue pair: memory, completion queues, events, and the shared receive queue if it has one.
+/// The environment of a queue pair: memory, completion queues, events, and the shared receive queue if it has one.
 pub trait Host: Memory {
-    /// A work request of the send queue ended.
+    /// Reports the completion of a send work request.
     fn complete_send(&mut self, completion: WorkCompletion);
 
-    /// A receive work request ended. `solicited` wakes those who wait for solicited events only. `xrc_srq`: it came
-    /// from the shared receive queue of this number, which an XRC request named and which has a completion queue of its
-    /// own.
+    /// Reports the completion of a receive work request. `solicited` also wakes programs that wait for solicited
+    /// events only. `xrc_srq` is the shared receive queue that an XRC request named and that the receive came from;
+    /// it has its own completion queue.
     fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool);
 
-    /// A work request left the send queue: its place can be taken again. Comes before the completion that tells the
-    /// program so, because a program that counts completions posts as soon as it sees one.
+    /// Releases a slot of the send queue. Called before the completion is reported, because a program that counts
+    /// completions posts again as soon as it sees one.
     fn release_send(&mut self) {}
 
-    /// A work request left the receive queue; as [`release_send`](Self::release_send).
+    /// Releases a slot of the receive queue, like [`release_send`](Self::release_send).
     fn release_recv(&mut self) {}
 
-    /// An asynchronous event of the queue pair.
+    /// Reports an asynchronous event of the queue pair.
     fn event(&mut self, qpn: Qpn, event: QpEvent);
 
     /// Something went wrong that no completion in error reports.
     fn notice(&mut self, _notice: Notice) {}
 
-    /// Takes the next work request of the queue pair's shared receive queue, or of the one of number `xrc_srq`, which an
-    /// XRC request named.
+    /// Takes the next work request of the queue pair's shared receive queue, or of queue `xrc_srq`, which an XRC
+    /// request named.
     fn take_shared_recv(&mut self, xrc_srq: Option<u32>) -> Result<SharedRecv, NoSharedRecv>;
 
-    /// The protection domain of the shared receive queue that an XRC request names: keys in the request are of it (IBTA
-    /// annex A14), because an XRC_RECV queue pair has none. `None` if there is no such queue in the queue pair's XRC
-    /// domain.
+    /// The protection domain of the shared receive queue that an XRC request names. Keys in the request belong to
+    /// it (IBTA annex A14), because an XRC_RECV queue pair has no protection domain of its own. `None` if the queue
+    /// pair's XRC domain has no such queue.
     fn xrc_pd(&self, xrc_srq: u32) -> Option<PdId>;
 }

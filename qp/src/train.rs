@@ -1,19 +1,20 @@
-//! A train: packets that leave in one system call.
+//! A train: packets that are sent with one system call.
 
 use crate::wire::icrc::{Flow, FlowCrc};
 use crate::wire::packet::{Headers, ICRC_LEN, pad_len};
 
 /// The transmit buffer of one burst: packets back to back, for UDP segmentation offload (`UDP_SEGMENT`).
 ///
-/// All packets go to one destination from one source port and carry one TOS. They have one size, save the last,
-/// which may be shorter: the kernel cuts the buffer at multiples of the first packet's size. Segment *i* of a train
-/// carries the IPv4 identification *i*, which the ICRC covers; so each packet is finished with its own index.
+/// All packets have the same destination, source port and TOS. They have the same size, except the last, which may
+/// be shorter: the kernel cuts the buffer at multiples of the first packet's size. Segment *i* of a train carries
+/// the IPv4 identification *i*, which the ICRC covers, so each packet is finished with its own index.
 #[derive(Debug)]
 pub struct Train<'b> {
     buf: &'b mut [u8],
     crc: FlowCrc,
     max_packets: u32,
-    /// What all packets but a single one take at the most, and what each counts beyond its own bytes.
+    /// Limit on the bytes of a train with more than one packet, and the overhead that each packet adds to its own
+    /// length.
     max_bytes: usize,
     overhead: usize,
     used: usize,
@@ -23,7 +24,7 @@ pub struct Train<'b> {
 }
 
 impl<'b> Train<'b> {
-    /// An empty train of at most `max_packets` packets that together fit `buf`.
+    /// An empty train for at most `max_packets` packets that together fit into `buf`.
     pub fn new(buf: &'b mut [u8], flow: Flow, max_packets: u32) -> Self {
         Self {
             buf,
@@ -38,13 +39,13 @@ impl<'b> Train<'b> {
         }
     }
 
-    /// Number of packets so far.
+    /// The number of packets.
     #[must_use]
     pub fn packets(&self) -> u32 {
         self.packets
     }
 
-    /// Size in bytes of every packet but perhaps the last, BTH to ICRC; 0 while empty.
+    /// Size in bytes of every packet except possibly the last, from BTH to ICRC; 0 while the train is empty.
     #[must_use]
     pub fn segment_size(&self) -> usize {
         self.segment_size
@@ -56,24 +57,24 @@ impl<'b> Train<'b> {
         &self.buf[..self.used]
     }
 
-    /// Whether no packet can be added any more.
+    /// Whether the train accepts no more packets.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed || self.packets >= self.max_packets
     }
 
-    /// Keeps the train from growing beyond the packets it has plus `more`.
+    /// Limits the train to the packets it has plus `more`.
     pub fn limit(&mut self, more: u32) {
         self.max_packets = self.max_packets.min(self.packets.saturating_add(more));
     }
 
-    /// Keeps the train from growing beyond `max` bytes, where each packet counts `overhead` bytes more than it has. A first
-    /// packet may be longer.
+    /// Limits the train to `max` bytes, counting each packet as `overhead` bytes longer than it is. The first
+    /// packet may exceed the limit.
     pub fn limit_bytes(&mut self, max: usize, overhead: usize) {
         (self.max_bytes, self.overhead) = (max, overhead);
     }
 
-    /// Whether a packet of these headers and this payload can join.
+    /// Whether a packet with these headers and this payload fits.
     #[must_use]
     pub fn has_room(&self, headers: &Headers, payload_len: usize) -> bool {
         let size = Self::packet_size(headers, payload_len);
@@ -87,18 +88,19 @@ impl<'b> Train<'b> {
         (self.used + size).saturating_add(packets.saturating_mul(self.overhead)) <= self.max_bytes
     }
 
-    /// Adds a packet: writes the headers, lets `fill` write the payload in place, then pads and adds the ICRC.
-    /// Where `fill` fails the train is as before.
+    /// Adds a packet: writes the headers, lets `fill` write the payload in place, then pads and adds the ICRC. If
+    /// `fill` fails, the train is unchanged.
     ///
     /// # Panics
-    /// If there was no room; ask [`has_room`](Self::has_room) first.
+    ///
+    /// Panics if there is no room; call [`has_room`](Self::has_room) first.
     pub fn push<E>(
         &mut self,
         headers: &Headers,
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        assert!(self.has_room(headers, payload_len), "a packet was pushed into a train without room");
+        assert!(self.has_room(headers, payload_len), "pushed a packet into a train without room");
         let size = Self::packet_size(headers, payload_len);
         let packet = &mut self.buf[self.used..self.used + size];
         let header_len = headers.emit(packet, payload_len);

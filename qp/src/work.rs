@@ -11,19 +11,19 @@ use std::sync::Arc;
 #[cfg(test)]
 mod tests;
 
-/// A piece of local memory: `length` bytes at `addr` of the region with `lkey`.
+/// A scatter/gather element: `length` bytes of local memory at `addr` in the region with `lkey`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(alias = "ibv_sge")]
 pub struct Sge {
     /// First address.
     pub addr: u64,
-    /// Number of bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Local key of the region.
     pub lkey: u32,
 }
 
-/// Where the bytes of a work request come from, or go to.
+/// The local buffers of a work request: the source or the destination of the data.
 ///
 /// One element is the common case and costs no allocation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,12 +35,12 @@ pub enum Gather {
     One(Sge),
     /// Several elements, in order.
     Many(Box<[Sge]>),
-    /// The bytes themselves, copied when the request was posted (`IBV_SEND_INLINE`).
+    /// The data itself, copied when the request was posted (`IBV_SEND_INLINE`).
     Inline(Box<[u8]>),
 }
 
 impl Gather {
-    /// The scatter/gather elements; none for inline data.
+    /// The scatter/gather elements; empty for inline data.
     #[must_use]
     pub fn elements(&self) -> &[Sge] {
         match self {
@@ -50,7 +50,7 @@ impl Gather {
         }
     }
 
-    /// The total number of bytes; 64 bits, because elements may add up to more than a message may carry.
+    /// The total length in bytes. It has 64 bits because the sum may exceed the largest message.
     #[must_use]
     pub fn len(&self) -> u64 {
         match self {
@@ -59,7 +59,7 @@ impl Gather {
         }
     }
 
-    /// Whether there are no bytes at all.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -82,31 +82,32 @@ impl From<Sge> for Gather {
     }
 }
 
-/// A place in a peer's memory.
+/// An address in a peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Remote {
     /// First address, in the peer's address space.
     pub addr: u64,
-    /// Remote key, as the peer handed it out.
+    /// Remote key, as the peer advertised it.
     pub rkey: u32,
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_wr_opcode")]
 pub enum Operation {
-    /// SEND; `imm` is handed to the receiver's completion, `invalidate` revokes one of its keys. Not both.
+    /// SEND. `imm` is delivered in the receiver's completion; `invalidate` revokes one of the receiver's keys. They
+    /// are mutually exclusive.
     #[doc(alias("IBV_WR_SEND", "IBV_WR_SEND_WITH_IMM", "IBV_WR_SEND_WITH_INV"))]
     Send {
-        /// Immediate data, a number; it travels in network order.
+        /// Immediate data, as a number; it is in network byte order on the wire.
         imm: Option<u32>,
         /// Remote key to invalidate at the receiver.
         invalidate: Option<u32>,
     },
-    /// RDMA WRITE; with `imm` it consumes a receive at the peer.
+    /// RDMA WRITE. With `imm` it consumes a receive at the peer.
     #[doc(alias("IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM"))]
     Write {
-        /// Where to write.
+        /// The destination.
         remote: Remote,
         /// Immediate data.
         imm: Option<u32>,
@@ -114,62 +115,62 @@ pub enum Operation {
     /// RDMA READ.
     #[doc(alias = "IBV_WR_RDMA_READ")]
     Read {
-        /// Where to read.
+        /// The source.
         remote: Remote,
     },
-    /// Atomic compare and swap of 8 bytes; the old value is written to the local buffer.
+    /// Atomic compare and swap of 8 bytes; the previous value is written to the local buffer.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     CompareSwap {
-        /// Where.
+        /// The address of the value.
         remote: Remote,
         /// Expected value.
         compare: u64,
         /// New value.
         swap: u64,
     },
-    /// Atomic addition to 8 bytes; the old value is written to the local buffer.
+    /// Atomic addition to 8 bytes; the previous value is written to the local buffer.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     FetchAdd {
-        /// Where.
+        /// The address of the value.
         remote: Remote,
         /// Addend.
         add: u64,
     },
-    /// ATOMIC_WRITE: 8 local bytes are stored at once, after everything before (IBTA annex A19).
+    /// ATOMIC_WRITE: stores 8 local bytes at once, after all earlier operations (IBTA annex A19).
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     AtomicWrite {
-        /// Where, a multiple of 8.
+        /// The destination, a multiple of 8.
         remote: Remote,
     },
-    /// FLUSH: completes when earlier writes to a range of the peer's memory are placed (IBTA annex A19).
+    /// FLUSH: completes when earlier writes to a range of the peer's memory have been placed (IBTA annex A19).
     #[doc(alias = "IBV_WR_FLUSH")]
     Flush {
         /// First address and key.
         remote: Remote,
-        /// Number of bytes.
+        /// Length in bytes.
         len: u32,
-        /// How far, and which.
+        /// Placement type and selectivity.
         flush: FlushKind,
     },
-    /// LOCAL_INV: revokes a key of this side, after everything before is done.
+    /// LOCAL_INV: revokes a local key after all earlier operations are done.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     LocalInvalidate {
         /// The key of a type 2 memory window.
         key: u32,
     },
-    /// BIND_MW: opens a memory window.
+    /// BIND_MW: binds a memory window.
     #[doc(alias = "IBV_WR_BIND_MW")]
     BindWindow(Bind),
 }
 
-/// How far a FLUSH reaches (IBTA annex A19).
+/// Placement type and selectivity of a FLUSH (IBTA annex A19).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FlushKind {
-    /// Earlier writes are to be visible to everyone at the peer.
+    /// Earlier writes become visible to all observers at the peer.
     pub global: bool,
-    /// Earlier writes are to survive a loss of power at the peer.
+    /// Earlier writes survive a loss of power at the peer.
     pub persistent: bool,
-    /// The whole memory region is meant, not the range only.
+    /// Flush the whole memory region instead of the range.
     pub whole_region: bool,
 }
 
@@ -182,7 +183,7 @@ impl From<FlushKind> for FethFields {
 }
 
 impl Operation {
-    /// The name, as verbs spell it.
+    /// The name that verbs use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -224,25 +225,25 @@ impl Operation {
         )
     }
 
-    /// Whether the answer brings data into the local buffer.
+    /// Whether the response carries data for the local buffer.
     #[must_use]
     pub const fn brings_data(self) -> bool {
         matches!(self, Self::Read { .. }) || self.is_atomic()
     }
 
-    /// Whether this is an atomic operation that answers with the old value.
+    /// Whether this is an atomic operation that returns the previous value.
     #[must_use]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// Whether it concerns this side only and sends nothing.
+    /// Whether the operation is local and sends nothing.
     #[must_use]
     pub const fn is_local(self) -> bool {
         matches!(self, Self::LocalInvalidate { .. } | Self::BindWindow(_))
     }
 
-    /// Whether it takes a receive work request at the peer, and so a credit (IBTA 9.7.7.2).
+    /// Whether the operation consumes a receive at the peer, and therefore a credit (IBTA 9.7.7.2).
     #[must_use]
     pub const fn takes_recv(self) -> bool {
         matches!(self, Self::Send { .. } | Self::Write { imm: Some(_), .. })
@@ -270,34 +271,35 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     #[doc(alias = "ibv_send_flags")]
     pub struct SendFlags: u32 {
-        /// Start only when all READs and atomics before are done.
+        /// Start only after all earlier READs and atomics have completed.
         #[doc(alias = "IBV_SEND_FENCE")]
         const FENCE = 1;
-        /// Make a completion even when it succeeds.
+        /// Generate a completion on success too.
         #[doc(alias = "IBV_SEND_SIGNALED")]
         const SIGNALED = 1 << 1;
-        /// Ask for an event at the receiver.
+        /// Request an event at the receiver.
         #[doc(alias = "IBV_SEND_SOLICITED")]
         const SOLICITED = 1 << 2;
     }
 }
 
-/// Whom a send work request is for, beyond what the queue pair is connected to.
+/// The destination of a send work request, where the connection alone does not determine it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Destination {
     /// The peer that the queue pair is connected to.
     #[default]
     Connected,
-    /// A datagram's receiver.
+    /// The receiver of a datagram.
     Datagram {
-        /// The way there: an address handle's.
+        /// The path to the receiver, from an address handle.
         path: Arc<AddressVector>,
-        /// Its queue pair; [`Qpn::MULTICAST`] for a group.
+        /// The receiver's queue pair; [`Qpn::MULTICAST`] for a group.
         qpn: Qpn,
-        /// Its Q_Key. With the most significant bit set, that of the sending queue pair is used (IBTA 10.2.5).
+        /// The receiver's Q_Key. If the most significant bit is set, the Q_Key of the sending queue pair is used
+        /// instead (IBTA 10.2.5).
         qkey: QKey,
     },
-    /// A shared receive queue of the peer's XRC domain.
+    /// A shared receive queue in the peer's XRC domain.
     XrcSrq(u32),
 }
 
@@ -314,32 +316,32 @@ pub enum Destination {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_send_wr")]
 pub struct SendWr {
-    /// Handed back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// Local bytes.
+    /// Local buffers.
     pub data: Gather,
-    /// How to do it.
+    /// Flags.
     pub flags: SendFlags,
-    /// Whom it is for.
+    /// The destination.
     pub to: Destination,
 }
 
 impl SendWr {
-    /// An unsignalled request to the peer that the queue pair is connected to.
+    /// An unsignalled request to the connected peer.
     #[must_use]
     pub fn new(wr_id: u64, operation: Operation, data: impl Into<Gather>) -> Self {
         Self { wr_id, operation, data: data.into(), flags: SendFlags::empty(), to: Destination::Connected }
     }
 
-    /// With these flags.
+    /// Sets the flags.
     #[must_use]
     pub fn flags(self, flags: SendFlags) -> Self {
         Self { flags, ..self }
     }
 
-    /// To this receiver.
+    /// Sets the destination.
     #[must_use]
     pub fn to(self, to: Destination) -> Self {
         Self { to, ..self }
@@ -360,58 +362,58 @@ impl SendWr {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[doc(alias = "ibv_recv_wr")]
 pub struct RecvWr {
-    /// Handed back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The buffers for the message.
     pub data: Gather,
 }
 
-/// How a work request ended. Codes and order are those of the verbs (`IBV_WC_*`).
+/// The outcome of a work request. Codes and order are those of the verbs (`IBV_WC_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 #[doc(alias = "ibv_wc_status")]
 pub enum WcStatus {
-    /// Done.
+    /// The request completed successfully.
     #[default]
     #[doc(alias = "IBV_WC_SUCCESS")]
     Success = 0,
-    /// The message does not fit the local buffer, or is longer than a message may be.
+    /// The message does not fit the local buffer, or exceeds the maximum message length.
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LocLenErr = 1,
-    /// The queue pair could not process the request.
+    /// The queue pair could not execute the request.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     LocQpOpErr = 2,
     /// End-to-end context error (reliable datagrams only; not used).
     #[doc(alias = "IBV_WC_LOC_EEC_OP_ERR")]
     LocEecOpErr = 3,
-    /// A local buffer is not registered, or without the right.
+    /// A local buffer is not registered or lacks the required access right.
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocProtErr = 4,
-    /// Not executed: the queue pair was in the error state.
+    /// The request was not executed because the queue pair was in the error state.
     #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     WrFlushErr = 5,
-    /// Memory window bind failed.
+    /// The memory window bind failed.
     #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     MwBindErr = 6,
-    /// The peer sent a response that makes no sense.
+    /// The peer sent an invalid response.
     #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
     BadRespErr = 7,
-    /// A local protection error while receiving RDMA data.
+    /// A local protection error occurred while receiving RDMA data.
     #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
     LocAccessErr = 8,
-    /// The peer found the request invalid.
+    /// The peer rejected the request as invalid.
     #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
     RemInvReqErr = 9,
-    /// The peer's memory may not be used so.
+    /// The peer refused access to its memory.
     #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     RemAccessErr = 10,
     /// The peer could not complete the operation.
     #[doc(alias = "IBV_WC_REM_OP_ERR")]
     RemOpErr = 11,
-    /// The peer did not answer, or kept losing packets, `retry_cnt` times.
+    /// The peer did not answer, or packets kept getting lost, after `retry_cnt` retries.
     #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
     RetryExcErr = 12,
-    /// The peer had no receive posted, `rnr_retry` times.
+    /// The peer still had no receive posted after `rnr_retry` retries.
     #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
     RnrRetryExcErr = 13,
     /// Reliable datagrams only; not used.
@@ -435,13 +437,13 @@ pub enum WcStatus {
     /// Response timeout.
     #[doc(alias = "IBV_WC_RESP_TIMEOUT_ERR")]
     RespTimeoutErr = 20,
-    /// Anything else.
+    /// Any other error.
     #[doc(alias = "IBV_WC_GENERAL_ERR")]
     GeneralErr = 21,
 }
 
 impl WcStatus {
-    /// The name that people search for, without the `IBV_WC_` prefix.
+    /// The name without the `IBV_WC_` prefix.
     #[must_use]
     #[doc(alias = "ibv_wc_status_str")]
     pub const fn name(self) -> &'static str {
@@ -471,45 +473,48 @@ impl WcStatus {
         }
     }
 
-    /// What happened and where to look, in one sentence.
+    /// What happened and what to check, in one sentence.
     #[must_use]
     pub const fn explain(self) -> &'static str {
         match self {
             Self::Success => "the work request completed",
-            Self::LocLenErr => "the message is longer than the local buffer or than a message may be",
+            Self::LocLenErr => {
+                "the message does not fit the local buffer, or exceeds the maximum message length"
+            }
             Self::LocQpOpErr => {
-                "the queue pair could not carry it out: a key to revoke that is not valid, or a shared receive queue \
-                 that failed"
+                "the queue pair could not execute the request: the key to invalidate is not valid, or the shared \
+                 receive queue failed"
             }
             Self::LocProtErr => {
-                "a local buffer is not covered by its lkey: check the region, its protection domain and rights, \
-                 and that the memory is still mapped"
+                "a local buffer is not covered by its lkey: check the region, its protection domain and access \
+                 rights, and that the memory is still mapped"
             }
             Self::WrFlushErr => {
-                "not executed: the queue pair was in the error state; look at the first completion that failed"
+                "not executed: the queue pair was in the error state; check the first completion that failed"
             }
             Self::MwBindErr => {
-                "the memory window cannot be bound: check its key and protection domain, and the region's range and \
-                 MW_BIND right"
+                "the memory window cannot be bound: check its key and protection domain, and the region's range \
+                 and MW_BIND right"
             }
-            Self::BadRespErr => "the peer sent a response that does not belong to any request",
+            Self::BadRespErr => "the peer sent a response that matches no outstanding request",
             Self::LocAccessErr => {
-                "the peer reached for memory of this side that it may not use: check its rkey, range and rights, and \
-                 those of the region here"
+                "the peer tried to access memory on this side without permission: check the rkey and range it \
+                 uses, and the access rights of the local region"
             }
             Self::RemInvReqErr => {
-                "the peer found the request invalid: operation not enabled on its queue pair, message too long \
-                 for its receive buffer, misaligned atomic, or too many READs outstanding"
+                "the peer rejected the request as invalid: operation not enabled on its queue pair, message too \
+                 long for its receive buffer, misaligned atomic, or too many READs outstanding"
             }
             Self::RemAccessErr => {
-                "the peer refused the memory access: check rkey, address range, rights and protection domain there"
+                "the peer refused the memory access: check the rkey, address range, access rights and protection \
+                 domain there"
             }
-            Self::RemOpErr => "the peer could not complete the operation, for a reason on its side",
+            Self::RemOpErr => "the peer could not complete the operation because of an error on its side",
             Self::RetryExcErr => {
-                "no answer after retry_cnt retransmissions: is the peer alive, in RTR or RTS, with this QPN and \
-                 address, and UDP port 4791 open?"
+                "no answer after retry_cnt retransmissions: check that the peer is running, is in RTR or RTS with \
+                 this QPN and address, and that UDP port 4791 is open"
             }
-            Self::RnrRetryExcErr => "the peer had no receive posted, rnr_retry times in a row",
+            Self::RnrRetryExcErr => "the peer had no receive posted; rnr_retry retries were used up",
             _ => "the device reported an error",
         }
     }
@@ -521,7 +526,7 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// What kind of work ended. Codes are those of the verbs (`IBV_WC_*`).
+/// The kind of a completed operation. Codes are those of the verbs (`IBV_WC_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 #[doc(alias = "ibv_wc_opcode")]
@@ -554,10 +559,10 @@ pub enum WcOpcode {
     /// Atomic write.
     #[doc(alias = "IBV_WC_ATOMIC_WRITE")]
     AtomicWrite = 9,
-    /// A message arrived.
+    /// A received SEND.
     #[doc(alias = "IBV_WC_RECV")]
     Recv = 128,
-    /// An RDMA WRITE with immediate arrived.
+    /// A received RDMA WRITE with immediate data.
     #[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
     RecvRdmaWithImm = 129,
 }
@@ -573,39 +578,39 @@ bitflags! {
         /// `imm_or_rkey` is immediate data.
         #[doc(alias = "IBV_WC_WITH_IMM")]
         const WITH_IMM = 1 << 1;
-        /// `imm_or_rkey` is the key that the peer invalidated.
+        /// `imm_or_rkey` is the key that the peer's SEND invalidated.
         #[doc(alias = "IBV_WC_WITH_INV")]
         const WITH_INV = 1 << 3;
     }
 }
 
-/// The report that a work request ended.
+/// The completion of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(alias = "ibv_wc")]
 pub struct WorkCompletion {
-    /// As given in the work request.
+    /// The ID given in the work request.
     pub wr_id: u64,
-    /// How it ended. All that follows but `qpn` and `vendor_err` is meaningful on success only.
+    /// The outcome. If it is not success, only `wr_id`, `qpn` and `vendor_err` are meaningful.
     pub status: WcStatus,
-    /// What ended.
+    /// The completed operation.
     pub opcode: WcOpcode,
-    /// Which of the optional fields hold something.
+    /// Which optional fields are valid.
     pub flags: WcFlags,
-    /// Bytes received, or read.
+    /// Number of bytes received or read.
     pub byte_len: u32,
-    /// Immediate data (as a number in host order) or invalidated key, according to `flags`.
+    /// Immediate data (as a number in host byte order) or the invalidated key, depending on `flags`.
     pub imm_or_rkey: u32,
     /// The local queue pair.
     pub qpn: Qpn,
-    /// The sender, for datagrams.
+    /// The sending queue pair, for datagrams.
     pub src_qpn: Qpn,
-    /// Index in the P_Key table of the key that a datagram for QP1 carried.
+    /// P_Key table index of the key in a datagram for QP1.
     pub pkey_index: u16,
-    /// Service level of a datagram: always 0, because RoCE carries none in packets.
+    /// Service level of a datagram. RoCE packets do not carry it; it is derived from the priority bits.
     pub sl: u8,
-    /// Why it failed: the number of a [`VendorError`](crate::queue_pair::VendorError); 0 for no reason beyond the status.
+    /// The code of the rule that failed, specific to rnic (0: none).
     pub vendor_err: u32,
-    /// When it was delivered, in nanoseconds of the device's clock; 0 where nobody asked for that.
+    /// Delivery time, in nanoseconds of the device's clock; 0 unless timestamps were requested.
     pub timestamp: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The wire formats against captures of Linux soft-RoCE.
+//! Checks the wire formats against captures of Linux soft-RoCE.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
-/// A packet of a capture: what a UDP socket would have given, and the IPv4 identification that it would not.
+/// A captured packet: what a UDP socket would provide, and the IPv4 identification that it would not.
 struct Captured {
     flow: Flow,
     ident: u16,
@@ -25,7 +25,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
 }
 
-/// Takes apart an Ethernet frame with IPv4 or IPv6 and UDP.
+/// Parses an Ethernet frame with IPv4 or IPv6 and UDP.
 fn from_frame(frame: &[u8]) -> Captured {
     let ip = &frame[14..];
     let (src, dst, ident, udp): (IpAddr, IpAddr, u16, &[u8]) = match u16_at(frame, 12) {
@@ -64,7 +64,7 @@ fn captures() -> BTreeMap<String, Vec<Captured>> {
     all
 }
 
-/// What the table in the folder's README says about each file: "20 packets, 0 bad ICRC; RC ACK x10, ..."
+/// The entry for each file in the README's table: "20 packets, 0 bad ICRC; RC ACK x10, ..."
 fn documented() -> BTreeMap<String, String> {
     let text = fs::read_to_string(folder().join("README.md")).unwrap();
     text.lines()
@@ -115,7 +115,7 @@ fn emitting_what_was_parsed_gives_the_same_bytes() {
     }
 }
 
-/// The verdict that an untouched packet deserves when `expected` was expected.
+/// The verdict that an unmodified packet should get with `expected` as its expected identification.
 fn untouched(p: &Captured, expected: u16) -> IcrcVerdict {
     if p.flow.src.is_ipv6() || p.ident == expected {
         IcrcVerdict::Exact
@@ -139,7 +139,7 @@ fn the_solver_finds_every_identification() {
     assert!(found > 1500, "only {found} packets over IPv4");
 }
 
-/// Where in a packet a bit may flip unnoticed: FECN, BECN and reserved bits, which routers may change.
+/// The byte in which a flipped bit goes unnoticed: FECN, BECN and reserved bits, which routers may change.
 const UNCOVERED_BYTE: usize = 4;
 
 fn flip_is_noticed(p: &Captured, bit: usize) {
@@ -155,8 +155,8 @@ fn every_flipped_bit_is_noticed() {
     for (_, packets) in captures() {
         for (i, p) in packets.iter().enumerate() {
             let bits = p.bytes.len() * 8;
-            // All bits of the first packet of a file and of short packets; of the others a few that differ from
-            // packet to packet.
+            // All bits of the first packet of a file and of short packets; for the others, a few that differ
+            // between packets.
             let step = if i == 0 || bits < 1000 { 1 } else { bits / 16 };
             (i % step..bits).step_by(step).for_each(|bit| flip_is_noticed(p, bit));
         }
@@ -185,7 +185,7 @@ fn a_flipped_bit_is_hardly_ever_taken_for_another_identification() {
 #[test]
 fn every_truncation_is_an_error_or_a_shorter_packet() {
     for packets in captures().into_values() {
-        // Packets of one kind and length share their fate; a few of each file show all kinds.
+        // Packets of the same kind and length behave alike; a few from each file cover all kinds.
         let mut seen = BTreeMap::new();
         for p in packets {
             let whole = Packet::parse(&p.bytes).unwrap();

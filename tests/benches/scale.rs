@@ -1,9 +1,10 @@
 //! Many queue pairs: `cargo bench -p rnic-tests --bench scale`.
 //!
-//! Two processes on loopback. Queue pairs are created and connected; their memory is what the process grew by. Then all
-//! of them write at once for a second, and the fairness of what each got done is Jain's index (1: all the same; 1/n: one
-//! got everything). Last, messages go round a growing number of queue pairs, one at a time each: what a message costs
-//! should not depend on how many there are. With `--check` the program fails when a target is missed.
+//! Two processes on loopback. Queue pairs are created and connected; their memory is the growth of the process.
+//! Then all of them write at once for a second, and Jain's index measures the fairness of their throughput (1: all
+//! got the same; 1/n: one got everything). Finally, messages go round a growing number of queue pairs, one at a
+//! time each: the cost of a message should not depend on the number of queue pairs. With `--check` the program
+//! fails if a target is missed.
 
 use rnic::{
     Access, CompletionQueue, ConnectOptions, Device, MemoryRegion, Operation, ProtectionDomain, QpAddress,
@@ -17,33 +18,33 @@ use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Connected queue pairs of each process.
+/// Number of connected queue pairs in each process.
 const CONNECTED: usize = 10_000;
 
-/// Queue pairs that one port can have, less a few.
+/// Number of queue pairs that one port supports, less a few.
 const CREATED: usize = 64_000;
 
-/// How long all write at once.
+/// How long all of them write at once.
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// Messages of one measurement of the cost of a message.
+/// Number of messages in one measurement of the cost of a message.
 const MESSAGES: usize = 50_000;
 
-/// Measurements, interleaved; their median counts.
+/// Number of interleaved measurements; the median counts.
 const ROUNDS: usize = 9;
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 const SIZE: usize = 64;
 
-/// What an idle queue pair may cost, in bytes.
+/// Maximum memory of an idle queue pair in bytes.
 const MEMORY_TARGET: usize = 4096;
 
-/// The fairness to reach.
+/// Minimum fairness.
 const JAIN_TARGET: f64 = 0.95;
 
 const PEER: &str = "--peer";
 
-/// What a side tells the other.
+/// A side's message to the other.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     qps: Vec<QpAddress>,
@@ -84,7 +85,7 @@ impl Side {
     }
 
     fn connect(&self, peer: &Hello) -> Outcome<()> {
-        // Ten thousand at once may wait for each other longer than the usual 67 ms: 2^18 x 4.096 us are 1.07 s.
+        // Ten thousand at once may wait for each other longer than the usual 67 ms: 2^18 x 4.096 us is 1.07 s.
         let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
         for (qp, address) in self.qps.iter().zip(&peer.qps) {
             qp.connect(address, &options)?;
@@ -98,7 +99,7 @@ impl Side {
         Ok(self.qps[qp].post_send(wr)?)
     }
 
-    /// Takes completions, and hands over the queue pair of each.
+    /// Polls completions, and calls `each` with the queue pair of each.
     fn poll(&self, mut each: impl FnMut(usize) -> Outcome<()>) -> Outcome<()> {
         let mut completions = [WorkCompletion::default(); 64];
         let taken = self.cq.poll(&mut completions);
@@ -111,7 +112,7 @@ impl Side {
         Ok(())
     }
 
-    /// All queue pairs write for a while, with `depth` outstanding each; messages of each.
+    /// All queue pairs write for a while, with `depth` outstanding each; returns the number of messages of each.
     fn together(&self, peer: &Hello, depth: u32) -> Outcome<Vec<u64>> {
         let mut done = vec![0u64; self.qps.len()];
         for _ in 0..depth {
@@ -122,7 +123,7 @@ impl Side {
         while outstanding > 0 {
             let open = start.elapsed() < TOGETHER;
             self.poll(|qp| {
-                // What completes after the end does not count, or the last would look as fast as the first.
+                // Completions after the end do not count; otherwise the slowest would look as fast as the fastest.
                 done[qp] += u64::from(open);
                 if open {
                     return self.post(qp, peer);
@@ -134,11 +135,12 @@ impl Side {
         Ok(done)
     }
 
-    /// Messages one after another over `count` queue pairs in turn, 32 on the way; nanoseconds for each.
+    /// Sends messages one after another over `count` queue pairs in turn, 32 in flight; returns nanoseconds per
+    /// message.
     fn round_robin(&self, peer: &Hello, count: usize) -> Outcome<f64> {
         let (mut posted, mut completed) = (0, 0);
         let start = Instant::now();
-        // Spread over the table: neighbours in it may share cache lines.
+        // Spread over the table: neighbouring entries may share cache lines.
         let stride = self.qps.len() / count;
         while completed < MESSAGES {
             while posted < MESSAGES && posted - completed < 32.min(count) {
@@ -154,7 +156,7 @@ impl Side {
     }
 }
 
-/// Bytes of memory that this process has in use (`/proc/self/statm`, resident pages).
+/// Resident memory of this process in bytes (`/proc/self/statm`).
 fn resident() -> Outcome<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: usize = statm.split(' ').nth(1).ok_or("no resident pages in statm")?.parse()?;
@@ -250,7 +252,7 @@ fn measure() -> Outcome<bool> {
     drop(orders);
     child.wait()?;
 
-    // After the rest: memory that was freed would be used again, and a queue pair look smaller than it is.
+    // Last, because freed memory would be reused, and a queue pair would seem smaller than it is.
     let mut side = Side::new()?;
     let before = resident()?;
     let start = Instant::now();

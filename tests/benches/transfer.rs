@@ -1,8 +1,8 @@
-//! How much of plain UDP's speed is left to RDMA WRITE: `cargo bench -p rnic-tests --bench transfer`.
+//! The speed of RDMA WRITE compared with plain UDP: `cargo bench -p rnic-tests --bench transfer`.
 //!
-//! Two processes on loopback. In every round plain UDP with the same offloads (`rnic::net::baseline`) and RDMA WRITEs
-//! take turns, because the speed of a shared machine wanders: what counts is the ratio of neighbours. With `--check` the
-//! program fails when a target is missed.
+//! Two processes on loopback. Every round measures plain UDP with the same offloads (`rnic::net::baseline`) and
+//! RDMA WRITEs in turn. The speed of a shared machine varies, so only the ratio of neighbouring measurements
+//! counts. With `--check` the program fails if a target is missed.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -24,34 +24,34 @@ use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Rounds: enough for a median that a few disturbed rounds do not move.
+/// Number of rounds: enough for the median to tolerate a few disturbed rounds.
 const ROUNDS: usize = 11;
 
-/// One measurement of a bandwidth.
+/// Duration of one bandwidth measurement.
 const SLICE: Duration = Duration::from_millis(150);
 
-/// One measurement of a latency.
+/// Number of pings in one latency measurement.
 const PINGS: u64 = 2000;
 
 /// Plain packets as long as those of a WRITE: BTH, 4096 bytes, ICRC.
 const RAW_PACKET: usize = 12 + 4096 + 4;
 
-/// The UDP port of the plain sockets; 4791 is the devices'.
+/// The UDP port of the plain sockets; the devices use 4791.
 const RAW_PORT: u16 = 4790;
 
-/// Bytes of the small messages.
+/// Length of the small messages in bytes.
 const SMALL: usize = 64;
 
-/// Message sizes, with how many are outstanding.
+/// Message sizes, with the number of outstanding messages.
 const SIZES: [(usize, u64); 4] = [(SMALL, 256), (4096, 128), (64 << 10, 32), (1 << 20, 8)];
 
-/// The largest message.
+/// Size of the largest message.
 const REGION: usize = 1 << 20;
 
-/// What a WRITE of 1 MiB has to reach of plain UDP, at least.
+/// Minimum bandwidth of a 1 MiB WRITE, relative to plain UDP.
 const BANDWIDTH_TARGET: f64 = 0.6;
 
-/// What a 64-byte WRITE may take of a plain packet's half round trip, at most.
+/// Maximum half round trip of a 64-byte WRITE, relative to a plain packet.
 const LATENCY_TARGET: f64 = 2.0;
 
 /// The argument that makes this program the peer.
@@ -71,8 +71,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Keeps this process on the `nth` of its processors, if it has two. Left to itself the scheduler puts both sides on
-/// one of them in some of the slices, which says nothing about either.
+/// Pins this process to the `nth` of its processors, if it has two. Otherwise the scheduler places both sides on
+/// the same one in some of the slices, which makes those measurements meaningless.
 fn pin(nth: usize) {
     let this = Pid::from_raw(0);
     let Ok(allowed) = sched_getaffinity(this) else { return };
@@ -86,20 +86,20 @@ fn pin(nth: usize) {
     }
 }
 
-/// What the peer is told to do until the next command.
+/// The peer's task until the next command.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Order {
-    /// Take in plain packets.
+    /// Receive plain packets.
     Receive,
     /// Send plain packets back.
     Echo,
     /// Answer each WRITE with a WRITE.
     Answer,
-    /// Stop, and tell what came of it.
+    /// Stop, and report the result.
     Stop,
 }
 
-/// Where a side is.
+/// The addresses of a side.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Place {
     qp: QpAddress,
@@ -108,14 +108,14 @@ struct Place {
     raw: IpAddr,
 }
 
-/// What a side measures with.
+/// The resources of a side.
 struct End {
     device: Device,
     cq: CompletionQueue,
     qp: QueuePair,
-    /// What peers write.
+    /// Memory that peers write to.
     target: MemoryRegion,
-    /// What is written.
+    /// The source of WRITEs.
     source: MemoryRegion,
     raw: Arc<RoceSocket>,
 }
@@ -150,7 +150,7 @@ impl End {
         Ok(self.qp.post_send(SendWr::new(id, operation, data).flags(flags))?)
     }
 
-    /// Takes completions; the number behind the newest, or `before` if there is none.
+    /// Polls completions; returns the number after the newest, or `before` if there is none.
     fn completed(&self, before: u64) -> Outcome<u64> {
         let mut completions = [WorkCompletion::default(); 32];
         let taken = self.cq.poll(&mut completions);
@@ -166,7 +166,7 @@ impl End {
     }
 }
 
-/// WRITEs of `size` bytes with `depth` outstanding; bytes a second.
+/// WRITEs of `size` bytes with `depth` outstanding; returns bytes per second.
 fn write_bandwidth(end: &End, peer: &Place, size: usize, depth: u64) -> Outcome<f64> {
     let data = end.source.slice(0..size)?;
     let remote = Remote { addr: peer.addr, rkey: peer.rkey };
@@ -197,7 +197,7 @@ fn play(end: &End, peer: &Place, number: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Waits for message `number`; false if `stop` came first.
+/// Waits for message `number`; false if `stop` is set first.
 fn await_turn(end: &End, number: u64, stop: &AtomicBool) -> Outcome<bool> {
     let mut last = [0];
     for polls in 1u64.. {
@@ -221,7 +221,7 @@ fn mark(number: u64) -> u8 {
     (number % 255 + 1) as u8
 }
 
-/// Half round trips of 64-byte WRITEs; the median in nanoseconds.
+/// Half round trips of 64-byte WRITEs; returns the median in nanoseconds.
 fn write_latency(end: &End, peer: &Place) -> Outcome<f64> {
     let never = AtomicBool::new(false);
     let mut times = Vec::with_capacity(PINGS as usize);
@@ -234,7 +234,7 @@ fn write_latency(end: &End, peer: &Place) -> Outcome<f64> {
     Ok(Spread::of(times).median)
 }
 
-/// Plain packets for a while; bytes a second at the receiver.
+/// Sends plain packets for a while; returns bytes per second at the receiver.
 fn raw_bandwidth(end: &End, peer: &mut Peer) -> Outcome<f64> {
     peer.order(Order::Receive)?;
     let stop = AtomicBool::new(false);
@@ -249,7 +249,7 @@ fn raw_bandwidth(end: &End, peer: &mut Peer) -> Outcome<f64> {
     peer.stop()
 }
 
-/// Half round trips of plain packets as long as a 64-byte WRITE; the median in nanoseconds.
+/// Half round trips of plain packets as long as a 64-byte WRITE; returns the median in nanoseconds.
 fn raw_latency(end: &End, peer: &mut Peer) -> Outcome<f64> {
     peer.order(Order::Echo)?;
     // BTH, RETH, ICRC.
@@ -258,7 +258,7 @@ fn raw_latency(end: &End, peer: &mut Peer) -> Outcome<f64> {
     Ok(latencies.value_at_quantile(0.5) as f64)
 }
 
-/// Reads back what a WRITE of `size` bytes left at the peer, and compares.
+/// Reads back the result of a WRITE of `size` bytes from the peer, and compares it.
 fn verify(end: &End, peer: &Place, size: usize) -> Outcome<()> {
     let remote = Remote { addr: peer.addr, rkey: peer.rkey };
     end.post(0, Operation::Read { remote }, end.target.slice(0..size)?, true)?;
@@ -304,13 +304,13 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Fails only if it has ended by itself.
+        // Fails only if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What the peer does until it is told to stop.
+/// The peer's current task.
 struct Task {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Outcome<f64>>,
@@ -349,7 +349,7 @@ fn answer(end: &End, peer: &Place, stop: &AtomicBool) -> Outcome<()> {
     Ok(())
 }
 
-/// The peer: does what it is told on standard input.
+/// The peer: runs the commands from standard input.
 fn serve() -> Outcome<()> {
     pin(1);
     let end = Arc::new(End::new()?);
@@ -373,7 +373,7 @@ fn serve() -> Outcome<()> {
     Ok(())
 }
 
-/// A median with its surroundings.
+/// A median and its spread.
 #[derive(Clone, Copy)]
 struct Spread {
     median: f64,
@@ -396,7 +396,7 @@ impl Spread {
     }
 }
 
-/// The rounds' results, by what was measured.
+/// The results of all rounds, by measurement.
 #[derive(Default)]
 struct Rounds {
     raw: Vec<f64>,
@@ -407,7 +407,7 @@ struct Rounds {
 
 impl Rounds {
     fn play(&mut self, end: &End, peer: &mut Peer) -> Outcome<()> {
-        // The largest first: it is the plain stream's neighbour.
+        // The largest first, so that it directly follows the plain stream.
         self.raw.push(raw_bandwidth(end, peer)? * 8e-9);
         for (results, (size, depth)) in self.writes.iter_mut().zip(SIZES).rev() {
             results.push(write_bandwidth(end, &peer.place, size, depth)? * 8e-9);
@@ -421,7 +421,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Prints the table; whether the targets are met.
+    /// Prints the table; returns whether the targets are met.
     fn report(&self) -> bool {
         println!("{:<34} {:>9} {:>9} {:>9}", format!("{ROUNDS} rounds"), "median", "min", "max");
         Spread::show("UDP, GSO + GRO", &self.raw, "Gb/s");
@@ -454,7 +454,7 @@ impl Rounds {
     }
 }
 
-/// Round by round, because neighbours in time share the machine's mood.
+/// Computed per round, because measurements close in time share the state of the machine.
 fn ratios(values: &[f64], yardstick: &[f64]) -> Vec<f64> {
     values.iter().zip(yardstick).map(|(value, unit)| value / unit).collect()
 }
@@ -462,12 +462,12 @@ fn ratios(values: &[f64], yardstick: &[f64]) -> Vec<f64> {
 fn compare() -> Outcome<bool> {
     let end = End::new()?;
     let mut peer = Peer::start(&end)?;
-    // After the peer was started, which would inherit it; before there are threads, which shall.
+    // After starting the peer, which would inherit it; before starting threads, which should.
     pin(0);
     end.qp.connect(&peer.place.qp, &ConnectOptions::default())?;
     let pattern: Vec<u8> = (0..REGION).map(|at| (at % 251 + 1) as u8).collect();
     end.source.write_at(0, &pattern)?;
-    // Warm: page tables, caches, the processor's clock.
+    // Warm-up: page tables, caches, processor clock.
     Rounds::default().play(&end, &mut peer)?;
     let mut rounds = Rounds::default();
     for _ in 0..ROUNDS {

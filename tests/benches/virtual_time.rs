@@ -1,11 +1,11 @@
-//! How fast virtual time is: `cargo bench -p rnic-tests --bench virtual_time`.
+//! The speed of virtual time: `cargo bench -p rnic-tests --bench virtual_time`.
 //!
-//! Devices of one [`rnic::sim::Net`] in a ring: each writes messages of 64 KiB to the next in packets of 1 KiB, some at a
-//! time, and posts the next when one is complete. What counts is how many packets, acknowledgements included, the world
-//! carries in a second of a processor's time; it should not depend on how many devices there are. No two devices do anything at the
-//! same instant. Once packets travel in trains, as they do without a limit, and once alone, as those that are paced do: there
-//! the window of the peer has room for little more. Interleaved rounds, their median counts. With `--check` the program
-//! fails when the target is missed.
+//! The devices of one [`rnic::sim::Net`] form a ring. Each writes messages of 64 KiB to the next in packets of 1
+//! KiB, several at a time, and posts the next message when one completes. The benchmark measures how many packets,
+//! including acknowledgements, the world carries per second of processor time; this should not depend on the number
+//! of devices. No two devices act at the same instant. Packets travel once in trains, as they do without a limit,
+//! and once alone, as paced packets do: for that case the peer's window has room for little more than one packet.
+//! Rounds are interleaved, and their median counts. With `--check` the program fails if the target is missed.
 
 use nix::time::{ClockId, clock_gettime};
 use rnic::sim::{DeviceSetup, Net};
@@ -16,37 +16,37 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Devices of each world. Eleven are ten senders and a receiver, as in experiments with congestion.
+/// Number of devices in each world. Eleven are ten senders and a receiver, as in congestion experiments.
 const DEVICES: [usize; 4] = [2, 11, 16, 128];
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 const MESSAGE: usize = 64 << 10;
 
-/// Messages that each sender has posted at any time.
+/// Number of messages that each sender keeps posted.
 const DEPTH: u64 = 4;
 
-/// How often a sender looks for completions: about the time in which what it posted is under way.
+/// Interval at which a sender polls for completions: about the time for which its messages are in flight.
 const LOOK: Duration = Duration::from_micros(5);
 
-/// Packets of one measurement: a good part of a second.
+/// Number of packets in one measurement: a good part of a second.
 const PACKETS: u64 = 400_000;
 
-/// Measurements of each world.
+/// Number of measurements of each world.
 const ROUNDS: usize = 5;
 
-/// Packets a second to reach with eleven devices.
+/// Minimum rate with eleven devices, in packets per second.
 const TARGET: f64 = 1e6;
 
-/// How much later than the one before it each device begins: no multiple of it within a round trip is one.
+/// How much later each device starts than the previous one; no multiple of it equals a round trip.
 const STAGGER: Duration = Duration::from_nanos(7);
 
-/// A window of the peer, in bytes of its socket buffer, that holds a few packets of 1 KiB.
+/// A window, in bytes of the peer's socket buffer, that holds a few packets of 1 KiB.
 const SMALL_WINDOW: u32 = 8 << 10;
 
-/// One device's way to the next.
+/// One device's connection to the next.
 struct Way {
     left: RcEnd,
-    /// Kept so that it answers.
+    /// Kept alive so that it answers.
     _right: RcEnd,
     source: MemoryRegion,
     target: MemoryRegion,
@@ -65,7 +65,7 @@ impl Way {
         Ok(self.left.qp.write(wr_id, self.source.all(), self.target.remote(0))?)
     }
 
-    /// Posts a message for each that is complete.
+    /// Posts a message for each completed one.
     fn go_on(&self, found: &mut [WorkCompletion]) -> Outcome<()> {
         let count = self.left.cq().poll(found);
         for wc in &found[..count] {
@@ -78,12 +78,12 @@ impl Way {
     }
 }
 
-/// What this program has used of a processor: others on the machine do not count.
+/// Processor time used by this program: other programs on the machine do not count.
 fn used() -> Outcome<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// Packets a second.
+/// Measures packets per second.
 fn measure(count: usize, peer_window: Option<u32>) -> Outcome<f64> {
     let net = Net::new();
     let setup = DeviceSetup { peer_window, ..DeviceSetup::default() };
@@ -99,7 +99,7 @@ fn measure(count: usize, peer_window: Option<u32>) -> Outcome<f64> {
     let carried = || devices.iter().map(|device| device.counters().port.rx_packets).sum::<u64>();
     let mut found = vec![WorkCompletion::default(); DEPTH as usize];
     let (before, start) = (carried(), used()?);
-    // Counting takes a lock for each device: seldom.
+    // Counting locks each device, so it is done rarely.
     while carried() - before < PACKETS {
         for _ in 0..100 {
             net.run_for(LOOK);

@@ -8,19 +8,19 @@ use rnic::cc::credits::blocks;
 use rnic::link::{LinkConfig, Model};
 use std::time::Duration;
 
-/// Blocks of a packet: BTH, 4 KiB and ICRC, with the headers of an InfiniBand link (LRH 8 bytes, VCRC 2). A RETH more fits
-/// into the last one.
+/// Number of blocks in a packet: BTH, 4 KiB and ICRC, with the headers of an InfiniBand link (LRH 8 bytes, VCRC 2).
+/// The last block also has room for a RETH.
 fn packet_blocks() -> u32 {
     blocks(12 + 4096 + 4 + 8 + 2)
 }
 
-/// Five nanoseconds for a metre of fibre.
+/// Five nanoseconds per metre of fibre.
 fn propagation(metres: u32) -> Duration {
     Duration::from_nanos(5) * metres
 }
 
-/// A port of this rate with a buffer of so many blocks, at the end of a cable, and a sender at the other whose port is as
-/// fast.
+/// A port with this rate and a buffer of `window` blocks, at the end of a cable, and a sender with an equally fast
+/// port at the other end.
 fn world(rate: Rate, window: u32, metres: u32, seed: u64) -> World {
     let link = LinkConfig {
         model: Model::IbCredits,
@@ -35,25 +35,25 @@ fn world(rate: Rate, window: u32, metres: u32, seed: u64) -> World {
     world
 }
 
-/// The time from when a packet leaves until another can leave in its place: the cable both ways, and the time that the port
-/// takes for it.
+/// The time from sending a packet until another can be sent in its place: the cable in both directions, and the
+/// port's time for the packet.
 fn round(rate: Rate, metres: u32) -> Duration {
     propagation(metres) * 2 + rate.time_for(packet_bytes(Mtu::B4096).into())
 }
 
-/// Whole packets only fit into a window.
+/// Only whole packets fit into a window.
 fn by_window(rate: Rate, window: u32, metres: u32) -> f64 {
     let bytes = (window / packet_blocks()) * packet_bytes(Mtu::B4096);
     f64::from(bytes) * 8.0 / round(rate, metres).as_secs_f64()
 }
 
-/// Runs are settled after 20 round trips: the first of them leaves in one burst, and each later one spreads it. They are
-/// watched for 100, and for a millisecond at least, so that a packet more or less is less than a percent.
+/// Runs settle for 20 round trips: the first leaves in one burst, and each later one spreads it. They are measured
+/// for 100 round trips, and for at least a millisecond, so that one packet more or less is below one percent.
 #[test]
 fn throughput_is_the_lesser_of_rate_and_window_per_round_trip() {
     let mut limited = [0, 0];
     for gbps in [8, 32, 100, 400] {
-        // The most that a limit may reach ahead of what was sent, less one; and a quarter of it.
+        // The furthest that a limit may be ahead of what was sent, less one; and a quarter of it.
         for window in [2047, 512] {
             for metres in [10, 100, 500, 1_000, 3_000, 10_000, 40_000] {
                 let rate = Rate::from_gbps(gbps);
@@ -82,8 +82,8 @@ fn throughput_is_the_lesser_of_rate_and_window_per_round_trip() {
     assert!(limited[0] >= 10 && limited[1] >= 10, "both happen: {limited:?}");
 }
 
-/// With a window to spare a lost update costs nothing: the next one says it all. With none to spare it costs some time, but
-/// no credit stays lost.
+/// With a window to spare, a lost update costs nothing, because the next one replaces it. With none to spare it
+/// costs some time, but no credit stays lost.
 #[test]
 fn lost_updates_heal() {
     let rate = Rate::from_gbps(32);
@@ -94,13 +94,13 @@ fn lost_updates_heal() {
                 if let Some(rule) = fault {
                     world.receiver.add_fault(rule).expect("a rule");
                 }
-                // The first ones are lost as well: who waits for credit says so again after 40 ms, then after 80.
-                // What flows at first are the packets from before there were credits.
+                // The first requests are lost too: a sender that waits for credit asks again after 40 ms, then
+                // after 80 ms. The initial traffic consists of packets from before credits were agreed on.
                 world.run_for(Duration::from_millis(100));
                 let flows = || world.watch_for(Duration::from_millis(10)).packets > 0;
                 assert!((0..100).any(|_| flows()), "seed {seed}: nothing is sent in a second");
                 world.run_for(Duration::from_millis(20));
-                // Until then packets may have waited for credit longer than for an answer.
+                // Until then, packets may have waited for credit longer than for an acknowledgement.
                 let before = world.sent("retransmitted_pkts");
                 let rate = world.watch_for(Duration::from_millis(10)).rate();
                 let lost = world.receiver.faults().first().map_or(0, |fault| fault.hits);
@@ -126,13 +126,13 @@ fn without_updates_nothing_is_sent() {
     world.run_for(Duration::from_millis(1));
     assert!(world.watch_for(Duration::from_millis(1)).packets > 0);
     world.receiver.add_fault("tx flow_control drop").expect("a rule");
-    // What credit there is is used up first: less than a window.
+    // The remaining credit is used up first: less than a window.
     let rest = world.watch_for(Duration::from_millis(1)).packets;
     assert!(rest <= u64::from(2047 / packet_blocks()), "{rest} packets");
     assert_eq!(world.watch_for(Duration::from_millis(5)).packets, 0);
 }
 
-/// A sender whose port is faster sends all that it has at once where nothing keeps it back.
+/// A sender with a faster port sends everything at once unless something holds it back.
 #[test]
 fn without_credits_the_buffer_overflows() {
     let run = |model| {
@@ -140,7 +140,8 @@ fn without_credits_the_buffer_overflows() {
         let rate = Rate::from_gbps(8);
         let mut world = World::new(&Setup { link: link(Some(rate)), mtu: Mtu::B4096, ..Setup::new(rate) });
         world.join(&Sender { link: LinkConfig { buffer: None, ..link(None) }, ..Sender::default() });
-        // Longer than the acknowledgement timeout of 67 ms, which is what ends a loss at the end of what is posted.
+        // Longer than the acknowledgement timeout of 67 ms, which recovers a loss at the end of the posted
+        // messages.
         world.run_for(Duration::from_millis(200));
         let port = ["link_rx_dropped", "tx_flow_control"].map(|name| world.received(name));
         let sender = ["retransmitted_pkts", "credit_stalls"].map(|name| world.sent(name));

@@ -1,17 +1,19 @@
-//! DCQCN at a port, against its fluid model.
+//! DCQCN at a port, compared with its fluid model.
 //!
-//! The preset is `paper`: RED from 5 to 200 KB and 1 %, marks when packets leave the queue, CNPs at once and at most every
-//! 50 us, cuts with the old alpha, alpha that decays when no CNP came for 55 us, a timer of 55 us and a byte counter of
-//! 10 MB, additive increase after F = 5 steps, no hyper increase. The feedback takes 4 us in all: packets are 2 us on the
-//! way to the queue, and CNPs 2 us on the way back. What bytes count is the same for all: see the beginning of these tests.
+//! The preset is `paper`: RED from 5 to 200 KB and 1 %, marks when packets leave the queue, CNPs at once and at
+//! most every 50 us, cuts with the old alpha, alpha that decays when no CNP came for 55 us, a timer of 55 us and a
+//! byte counter of 10 MB, additive increase after F = 5 steps, no hyper increase. The feedback delay is 4 us in
+//! total: 2 us for packets to the queue, and 2 us for CNPs on the way back. The unit of bytes is the same
+//! everywhere: see the top of these tests.
 //!
-//! The queue is expected above the fixed point: that one is where mean rates rest, but packets are marked one by one,
-//! so rates and queue wander around it, and the queue cannot be less than empty. The queue and the controllers alone,
-//! without devices, do the same (`cc/tests/simulation`).
+//! The expected queue is above the fixed point. Mean rates settle at the fixed point, but packets are marked one by
+//! one, so rates and queue fluctuate around it, and the queue cannot be less than empty. The queue and the
+//! controllers alone, without devices, behave the same way (`cc/tests/simulation`).
 //!
-//! Flows that begin together are settled after 60 ms: the authors' bounds for one that joins others are 36 ms (10 flows in
-//! all) to 97 ms (2), and these have no differences to make up for but those of marks. Means are taken over 100 ms. From
-//! seed to seed they spread by 5 % of q* with 2 flows, where the queue is shortest, and by 2 to 3 % with more.
+//! Flows that start together have settled after 60 ms: the authors' bounds for a flow that joins others are 36 ms
+//! (10 flows in all) to 97 ms (2), and flows that start together only have to make up for differences between
+//! marks. Means are taken over 100 ms. They vary between seeds by 5 % of q* with 2 flows, where the queue is
+//! shortest, and by 2 to 3 % with more.
 
 use crate::seeds;
 use crate::series::mean;
@@ -25,7 +27,7 @@ use std::time::Duration;
 pub(crate) const SETTLE: Duration = Duration::from_millis(60);
 const WATCH: Duration = Duration::from_millis(100);
 
-/// A port of this rate, with a buffer that holds what comes before the first cuts.
+/// A port with this rate, and a buffer that holds what arrives before the first cuts.
 pub(crate) fn setup(line: Rate, seed: u64) -> Setup {
     Setup {
         link: LinkConfig { rate: Some(line), buffer: Some(64 << 20), ..LinkConfig::default() },
@@ -37,7 +39,7 @@ pub(crate) fn setup(line: Rate, seed: u64) -> Setup {
     }
 }
 
-/// A world with so many flows that began together, and have settled.
+/// A world with `flows` flows that started together and have settled.
 pub(crate) fn settled(setup: &Setup, flows: u32) -> World {
     let mut world = World::new(setup);
     world.join_all(flows);
@@ -99,8 +101,8 @@ fn ten_flows_rest_at_the_fixed_point() {
     rests_at_the_fixed_point(10);
 }
 
-/// In the model p*, q* and alpha* depend on C/N alone. So they do here, within the noise of marks: the means of three
-/// seeds spread by 3 %.
+/// In the model, p*, q* and alpha* depend only on C/N. The same holds here, within the noise of marks: the means of
+/// three seeds vary by 3 %.
 #[test]
 fn where_flows_rest_depends_on_the_rate_of_each_alone() {
     let runs = [(2, 40), (5, 100)].map(|(flows, gbps)| {
@@ -118,9 +120,10 @@ fn where_flows_rest_depends_on_the_rate_of_each_alone() {
     }
 }
 
-/// The same port, with a buffer that holds what eight flows send before they are cut, but not what they have to send.
+/// The same port, with a buffer that holds what eight flows send before they are cut, but not everything they have
+/// to send.
 #[test]
-fn without_control_the_buffer_overflows_and_nobody_is_told() {
+fn without_congestion_control_the_buffer_overflows_and_no_cnp_is_sent() {
     let run = |algorithm: Algorithm| {
         let setup = setup(Rate::from_gbps(40), 1);
         let link = LinkConfig { buffer: Some(3_000_000), ..setup.link.clone() };

@@ -1,9 +1,10 @@
-//! A flow that begins at the rate of the port while others are at rest there: DCQCN has no slow start.
+//! A flow that starts at the rate of the port while others are settled there: DCQCN has no slow start.
 //!
-//! The bounds are those of the authors for the time to within 10 % of the fair share, for as many flows in all with the
-//! parameters of the preset (CoNEXT 2016, the data of their figures). They are about means: in a single run flows wander
-//! by as much. So what counts is what the flow got in the 10 ms after the bound, in the mean of many runs. A single one spreads
-//! by 6 % of the share with two flows, and by 10 % with ten, where five and sixteen runs leave 2.5 % of that.
+//! The bounds are those of the authors for the time to within 10 % of the fair share, for the same total number of
+//! flows with the parameters of the preset (CoNEXT 2016, the data of their figures). They are about means: in a
+//! single run, flows fluctuate by as much. The tests therefore measure the flow's share in the 10 ms after the
+//! bound, averaged over many runs. A single run varies by 6 % of the share with two flows, and by 10 % with ten;
+//! five and sixteen runs reduce that to 2.5 %.
 
 use crate::dcqcn::{settled, setup};
 use crate::seeds;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_millis(10);
 
-/// What the flow got of its share, in the mean of all runs: at first, and after the bound.
+/// The flow's throughput as a part of its share, averaged over all runs: at first, and after the bound.
 fn parts(others: u32, bound: Duration, runs: u64) -> [f64; 2] {
     let (flows, late) = (f64::from(others + 1), others as usize);
     let run = |seed| {
@@ -40,7 +41,7 @@ fn one_that_joins_one_other_has_its_share_after_the_authors_bound() {
     assert!((last - 1.0).abs() <= 0.1, "{last} of the share");
 }
 
-/// Among ten the first CNPs cut it to a fraction of its share, to which it has to come back.
+/// With nine others, the first CNPs cut the flow to a fraction of its share, from which it has to recover.
 #[test]
 fn one_that_joins_nine_others_has_its_share_after_the_authors_bound() {
     let [first, last] = parts(9, Duration::from_micros(35_900), 16);

@@ -1,10 +1,11 @@
-//! Pauses over a cable, at their worst: a peer that sends without a break into a queue that is not read, and whose pause
-//! comes as late as it may.
+//! Pauses over a cable in the worst case: a peer that sends without a break into a queue that is not read, and
+//! whose pause arrives as late as possible.
 //!
-//! The lossless flow has priority 3. Another one of a higher priority, from a port as fast as the host, keeps the receiver's
-//! port busy, so that nothing of the lossless queue leaves. The way there has the time of a whole packet in it: the engine's
-//! packets leave when their port begins with them, and arrive as a whole. The way back has all in it that a pause frame
-//! waits for: the end of a packet that the port sends itself, the frame, and the time that the peer may take to react.
+//! The lossless flow has priority 3. Another flow with a higher priority, from a port as fast as the host, keeps
+//! the receiver's port busy, so that nothing leaves the lossless queue. The forward delay includes the time of a
+//! whole packet: the engine's packets leave when their port starts to send them, and arrive as a whole. The return
+//! delay includes everything that a pause frame waits for: the end of a packet that the port is sending, the frame
+//! itself, and the peer's permitted reaction time.
 
 use crate::world::{Sender, Setup, World, packet_bytes};
 use rnic::Mtu;
@@ -20,17 +21,17 @@ const MTU: Mtu = Mtu::B4096;
 const LOSSLESS: u8 = 3 << 5;
 const LOSSY: u8 = 5 << 5;
 
-/// The lossless flow is the first to join.
+/// The lossless flow joins first.
 const FLOW: usize = 0;
 
-/// Bytes of messages. Few packets are longer than the others, by a RETH; and what the other flow has posted keeps the port
-/// busy for longer than the longest round trip here.
+/// Length of messages in bytes. Few packets are longer than the others, by a RETH; and the posted messages of the
+/// other flow keep the port busy for longer than the longest round trip here.
 const MESSAGE: usize = 2 << 20;
 
-/// Packets of all that the other flow has posted.
+/// Number of packets in the posted messages of the other flow.
 const POSTED: u32 = 8 * (MESSAGE / 4096) as u32;
 
-/// What a run has seen.
+/// The results of a run.
 #[derive(Debug)]
 struct Seen {
     dropped: u64,
@@ -40,7 +41,8 @@ struct Seen {
     repeated: u64,
 }
 
-/// The buffer takes XOFF and `headroom` from one peer; `wait` is what the pause frame waits for at this port.
+/// The buffer has room for XOFF and `headroom` from one peer; `wait` is the time that the pause frame waits at this
+/// port.
 fn run(span: &Span, link: LinkConfig, wait: Duration) -> Seen {
     let packet = span.rate.time_for(span.peer_mtu.into());
     let frame = span.rate.time_for(PauseFrame::WIRE_LEN.into());
@@ -53,7 +55,7 @@ fn run(span: &Span, link: LinkConfig, wait: Duration) -> Seen {
     };
     let mut world = World::new(&setup);
     world.join(&Sender { link, traffic_class: LOSSLESS, message: MESSAGE });
-    // Both know of each other, and the port carries all that comes.
+    // Both ports know each other, and the port carries everything that arrives.
     let round = setup.there + setup.back;
     world.run_for(round * 10);
     assert_eq!(world.received("tx_pause"), 0);
@@ -73,8 +75,8 @@ fn run(span: &Span, link: LinkConfig, wait: Duration) -> Seen {
     }
 }
 
-/// A port whose buffer ends at `headroom` beyond XOFF. Packets end just at XOFF, so that the next one lies beyond it
-/// altogether.
+/// A port whose buffer ends at `headroom` beyond XOFF. A packet ends exactly at XOFF, so the next one is entirely
+/// beyond it.
 fn lossless(rate: Rate, headroom: u64) -> LinkConfig {
     LinkConfig {
         rate: Some(rate),
@@ -86,7 +88,7 @@ fn lossless(rate: Rate, headroom: u64) -> LinkConfig {
     }
 }
 
-/// All phases of the packet that the port sends itself, from just begun to just ended.
+/// All phases of the packet that the port is sending, from just started to just ended.
 fn phases(span: &Span) -> impl Iterator<Item = Duration> {
     let whole = span.rate.time_for(span.own_mtu.into());
     (0..=8).map(move |n| whole * n / 8)
@@ -122,7 +124,7 @@ fn share(rate: Rate, link: &LinkConfig, train_time: Duration) -> Seen {
     let mut world = World::new(&Setup {
         link: link.clone(),
         mtu: MTU,
-        // 200 m of cable, as the configuration has it by default.
+        // 200 m of cable, the default of the configuration.
         there: us,
         back: us,
         train_time,
@@ -131,7 +133,8 @@ fn share(rate: Rate, link: &LinkConfig, train_time: Duration) -> Seen {
     for _ in 0..2 {
         world.join(&Sender { link: link.clone(), traffic_class: LOSSLESS, message: MESSAGE });
     }
-    // Longer than the acknowledgement timeout of 67 ms: what is lost at the end of all that is posted is sent again.
+    // Longer than the acknowledgement timeout of 67 ms: packets lost at the end of the posted messages are
+    // retransmitted.
     world.run_for(Duration::from_millis(100));
     Seen {
         dropped: world.received("link_rx_dropped"),
@@ -142,7 +145,7 @@ fn share(rate: Rate, link: &LinkConfig, train_time: Duration) -> Seen {
     }
 }
 
-/// What the configuration of a link computes by itself is enough for senders that send trains, as they do on hosts.
+/// The headroom that a link computes by default is sufficient for senders that send trains, as hosts do.
 #[test]
 fn the_headroom_that_a_link_has_by_itself_holds_trains() {
     for gbps in [5, 10, 40] {

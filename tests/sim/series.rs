@@ -1,6 +1,6 @@
-//! What was measured over time.
+//! Time series of measurements.
 
-/// Values that were taken at equal distances.
+/// Values sampled at equal intervals.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series(Vec<f64>);
 
@@ -21,7 +21,7 @@ impl Series {
     }
 }
 
-/// The mean of what `of` makes of each.
+/// The mean of `of` over all elements.
 pub(crate) fn mean<T>(all: &[T], of: impl Fn(&T) -> f64) -> f64 {
     all.iter().map(of).sum::<f64>() / all.len() as f64
 }

@@ -1,4 +1,4 @@
-//! Senders, one receiver, and the port in front of it where they meet.
+//! Senders, one receiver, and the shared port in front of it.
 
 use crate::series::Series;
 use rnic::cc::{Algorithm, Rate};
@@ -11,31 +11,33 @@ use rnic::{
 use rnic_tests::counter;
 use std::time::Duration;
 
-/// Messages that each flow has posted at any time: more than it sends between two looks at its completions.
+/// Number of messages that each flow keeps posted: more than it sends between two polls of its completions.
 const DEPTH: u64 = 8;
 
-/// How often flows are looked after, and the queue is looked at. 40 Gb/s carry less than half a message in that time.
+/// Interval at which flows are polled and the queue is sampled. 40 Gb/s carry less than half a message in that
+/// time.
 const LOOK: Duration = Duration::from_micros(5);
 
-/// Looks between two samples of what congestion control does: in 50 us it does at most one thing to each flow.
+/// Number of polls between two samples of congestion control: in 50 us it changes each flow at most once.
 const LOOKS_PER_SAMPLE: u32 = 10;
 
 /// Bytes around the payload of a packet within a message: BTH and ICRC.
 const AROUND: usize = 12 + 4;
 
-/// What a packet of this path MTU takes on Ethernet. The first of a message has a RETH of 16 bytes, too.
+/// Length of a packet with this path MTU on Ethernet. The first packet of a message also has a RETH of 16 bytes.
 pub(crate) fn packet_bytes(mtu: Mtu) -> u32 {
     wire_bytes(AROUND + mtu.bytes() as usize, false)
 }
 
-/// A sender, and what it sends.
+/// A sender and its traffic.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
-    /// Its port. With a rate, it sends no faster in all, and what comes back passes a port of that rate.
+    /// Its port. If it has a rate, the sender's total rate is limited to it, and incoming packets pass through a
+    /// port with that rate.
     pub(crate) link: LinkConfig,
     /// The TOS byte of its packets.
     pub(crate) traffic_class: u8,
-    /// Bytes of its messages, which follow one another without end.
+    /// Length of its messages in bytes; they follow one another without end.
     pub(crate) message: usize,
 }
 
@@ -45,22 +47,22 @@ impl Default for Sender {
     }
 }
 
-/// How a world is made.
+/// The configuration of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// The port in front of the receiver.
     pub(crate) link: LinkConfig,
-    /// Congestion control of all.
+    /// The congestion control of all devices.
     pub(crate) algorithm: Algorithm,
-    /// The rate at which flows begin, if there is congestion control: that of the senders' ports.
+    /// The initial rate of flows with congestion control: that of the senders' ports.
     pub(crate) line: Rate,
     /// The path MTU.
     pub(crate) mtu: Mtu,
-    /// The time from a sender to the port. Whole packets leave and arrive at an instant.
+    /// The delay from a sender to the port. Whole packets leave and arrive at an instant.
     pub(crate) there: Duration,
-    /// The time back to a sender.
+    /// The delay back to a sender.
     pub(crate) back: Duration,
-    /// How long trains may take at the rate of their queue pair; 0 for packets that leave one by one.
+    /// Maximum duration of a train at the rate of its queue pair; 0 for packets that leave one by one.
     pub(crate) train_time: Duration,
     /// How much a sender has on the way, in bytes of charge.
     pub(crate) peer_window: Option<u32>,
@@ -100,7 +102,7 @@ impl Flow {
         self.left.qp.write(wr_id, self.source.all(), self.target.remote(0)).expect("posted");
     }
 
-    /// Posts a message for each that is complete.
+    /// Posts a message for each completed one.
     fn go_on(&self, found: &mut [WorkCompletion]) {
         let count = self.left.cq().poll(found);
         for wc in &found[..count] {
@@ -111,20 +113,20 @@ impl Flow {
         }
     }
 
-    /// Payload that the receiver took.
+    /// Payload that the receiver accepted.
     pub(crate) fn delivered(&self) -> u64 {
         self.right.qp.counters().rcvd_bytes
     }
 }
 
-/// What was seen between two moments.
+/// Measurements between two instants.
 pub(crate) struct Seen {
     pub(crate) time: Duration,
-    /// Bytes in the queue, the packet that leaves included.
+    /// Bytes in the queue, including the packet being sent.
     pub(crate) queue: Series,
-    /// Alpha, the mean of all flows.
+    /// Alpha, averaged over all flows.
     pub(crate) alpha: Series,
-    /// Payload of each flow that was delivered.
+    /// Delivered payload of each flow.
     pub(crate) delivered: Vec<u64>,
     /// Packets that left the queue, and their bytes.
     pub(crate) packets: u64,
@@ -134,30 +136,30 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Jain's index of fairness: 1 if all got the same, 1/N if one got everything.
+    /// Jain's fairness index: 1 if all flows got the same, 1/N if one got everything.
     pub(crate) fn jain(&self) -> f64 {
         let sum: f64 = self.delivered.iter().map(|d| *d as f64).sum();
         let squares: f64 = self.delivered.iter().map(|d| (*d as f64).powi(2)).sum();
         sum * sum / (self.delivered.len() as f64 * squares)
     }
 
-    /// The part of the packets that was marked.
+    /// The fraction of packets that was marked.
     pub(crate) fn marked(&self) -> f64 {
         self.marked as f64 / self.packets as f64
     }
 
-    /// The rate at which packets left the queue, in bits a second.
+    /// The rate at which packets left the queue, in bits per second.
     pub(crate) fn rate(&self) -> f64 {
         self.bytes as f64 * 8.0 / self.time.as_secs_f64()
     }
 
-    /// What one flow got of all that was delivered.
+    /// The fraction of the delivered payload that belongs to one flow.
     pub(crate) fn part(&self, flow: usize) -> f64 {
         self.delivered[flow] as f64 / self.delivered.iter().sum::<u64>() as f64
     }
 }
 
-/// Senders, a receiver, and the port where they meet.
+/// Senders, a receiver, and their shared port.
 pub(crate) struct World {
     setup: Setup,
     net: Net,
@@ -183,7 +185,7 @@ impl World {
         Self { setup: setup.clone(), net, receiver, flows: Vec::new(), domain }
     }
 
-    /// Adds a flow from a device of its own, which begins now.
+    /// Adds a flow from a new device, which starts now.
     pub(crate) fn join(&mut self, sender: &Sender) {
         let Setup { mtu, train_time, line, .. } = self.setup;
         let policy = (self.setup.algorithm != Algorithm::Off)
@@ -215,7 +217,7 @@ impl World {
         self.flows.push(flow);
     }
 
-    /// Adds flows that begin together.
+    /// Adds flows that start together.
     pub(crate) fn join_all(&mut self, count: u32) {
         for _ in 0..count {
             self.join(&Sender::default());
@@ -244,7 +246,7 @@ impl World {
         }
     }
 
-    /// Lets so much time pass, in whole looks.
+    /// Advances time, in whole polling intervals.
     pub(crate) fn run_for(&self, time: Duration) {
         let end = self.net.elapsed() + time;
         let mut found = vec![WorkCompletion::default(); DEPTH as usize];
@@ -253,7 +255,7 @@ impl World {
         }
     }
 
-    /// Lets so much time pass, in whole looks, and tells what was seen.
+    /// Advances time, in whole polling intervals, and returns measurements.
     pub(crate) fn watch_for(&self, time: Duration) -> Seen {
         let link = || self.receiver.link_stats().expect("a link");
         let (start, before) = (self.net.elapsed(), link());
@@ -291,7 +293,7 @@ impl World {
         counter(&self.receiver, name)
     }
 
-    /// A counter of all senders.
+    /// A counter, summed over all senders.
     pub(crate) fn sent(&self, name: &str) -> u64 {
         self.flows.iter().map(|flow| counter(&flow.device, name)).sum()
     }

@@ -1,6 +1,6 @@
-//! Seeded worlds under the eyes of the oracle: fixed seeds, whose coverage is known, and fresh ones, which are printed.
+//! Seeded worlds judged by the oracle: fixed seeds with known coverage, and fresh ones, which are printed.
 //!
-//! `RNIC_WORLD=n` runs one seed alone, `RNIC_WORLDS=n` so many fresh ones. Long runs are done with `rnic-worlds`.
+//! `RNIC_WORLD=n` runs a single seed, `RNIC_WORLDS=n` runs n fresh ones. Use `rnic-worlds` for long runs.
 
 use rnic_tests::worlds::{Coverage, Options, Plan, run};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Fixed seeds: 1 to this. About 25 s of processor time in the development profile.
 const FIXED: u64 = 60;
 
-/// Fresh seeds, unless told otherwise: about a minute of processor time in the development profile.
+/// Number of fresh seeds by default: about a minute of processor time in the development profile.
 const FRESH: u64 = 300;
 
-/// What the fixed seeds must reach, how often at least: half of what they reached when this was written.
+/// Minimum coverage of the fixed seeds: half of what they reached when this was written.
 const FLOORS: &[(&str, u64)] = &[
     ("0 elements", 4189),
     ("1 elements", 21618),
@@ -145,7 +145,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Plays seeds, and fails at the first that the oracle objects to.
+/// Plays seeds, and fails at the first violation.
 fn play(seeds: impl Iterator<Item = u64>) -> (u64, u64, Coverage) {
     let (mut worlds, mut operations, mut coverage) = (0, 0, Coverage::default());
     for seed in seeds {
@@ -163,7 +163,7 @@ fn play(seeds: impl Iterator<Item = u64>) -> (u64, u64, Coverage) {
 }
 
 #[test]
-fn worlds_of_fixed_seeds_keep_the_rules_and_reach_what_there_is() {
+fn worlds_of_fixed_seeds_keep_the_rules_and_reach_the_required_coverage() {
     if let Some(seed) = number("RNIC_WORLD") {
         play([seed].into_iter());
         return;
@@ -194,43 +194,43 @@ fn a_world_is_the_same_every_time() {
     }
 }
 
-/// A shrunk script: a peer that is there, over a link with credits whose packets the network copied, never got credit again,
-/// because what it had sent looked less than what had arrived.
+/// A shrunk script: on a link with credits, the network duplicated the packets of a live peer. The peer never got
+/// credit again, because the amount it had sent seemed less than the amount that had arrived.
 #[test]
 fn a_peer_whose_packets_were_copied_gets_credit_again() {
     replay(include_str!("worlds/copied_packets_and_credits.json"));
 }
 
-/// A shrunk script: a queue pair waited for credit, left, and with it the long time until it would have asked again, in which
-/// the next that had no credit was silent as well.
+/// A shrunk script: a queue pair that waited for credit was destroyed, but its long backoff before the next request
+/// for credit stayed, and silenced the next queue pair without credit too.
 #[test]
-fn who_waits_for_credit_does_not_wait_for_the_patience_of_another() {
+fn a_request_for_credit_is_not_delayed_by_the_backoff_of_another() {
     replay(include_str!("worlds/a_request_for_credit_long_after_the_last.json"));
 }
 
-/// A shrunk script: the answers to queue pairs without a timeout were lost, and others that send to the same peer waited for
-/// them, though there was room.
+/// A shrunk script: the answers to queue pairs without a timeout were lost, and other queue pairs that send to the
+/// same peer waited for them, although there was room.
 #[test]
-fn nobody_waits_behind_one_whose_answers_are_lost() {
+fn queue_pairs_do_not_wait_for_lost_answers_of_another() {
     replay(include_str!("worlds/turns_behind_one_that_waits_for_ever.json"));
 }
 
-/// A shrunk script: the window of a peer was nearly full in the middle of a message of which nothing had asked for an
-/// acknowledgement yet, so that its sender waited for room until it gave up.
+/// A shrunk script: the window of a peer was nearly full in the middle of a message that had not yet asked for an
+/// acknowledgement, so its sender waited for room until it gave up.
 #[test]
-fn nobody_waits_for_room_without_having_asked_for_an_acknowledgement() {
+fn a_sender_that_waits_for_room_has_asked_for_an_acknowledgement() {
     replay(include_str!("worlds/a_small_window_and_its_acknowledgements.json"));
 }
 
-/// A shrunk script: the answers to READs took more than one train, and what was left of them stood in line for room in a window
-/// that the READs held.
+/// A shrunk script: the responses to READs took more than one train, and the rest of them waited for room in a
+/// window that the READs occupied.
 #[test]
 fn answers_do_not_wait_for_the_room_of_what_they_answer() {
     replay(include_str!("worlds/answers_behind_a_full_window.json"));
 }
 
-/// A shrunk script: a port was unplugged while the other answered to its greeting. The one waited for credit of a partner that
-/// did not know of it, and asked for it again after 40 ms only, though it was greeted before.
+/// A shrunk script: a port was unplugged while the other answered its greeting. The other port waited for credit
+/// from a partner that did not know of it, and only asked again after 40 ms, although it had been greeted earlier.
 #[test]
 fn a_partner_that_missed_the_answer_is_met_soon() {
     replay(include_str!("worlds/a_greeting_that_an_unplugged_port_lost.json"));

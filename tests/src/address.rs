@@ -1,14 +1,15 @@
-//! Addresses for tests that run at the same time.
+//! Addresses for tests that run in parallel.
 
 use rnic::{Device, DeviceConfig};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A loopback address that no other test uses: 127.128.0.0/9, with 15 bits of the process and 8 of a counter.
-/// Devices that take the first free address start at 127.0.0.1 and never get here.
+/// A loopback address that no other test uses: 127.128.0.0/9, with 15 bits of the process ID and 8 of a counter.
+/// Devices that take the first free address start at 127.0.0.1 and never get this far.
 ///
 /// # Panics
-/// After 254 addresses in one process.
+///
+/// Panics after 254 addresses in one process.
 #[must_use]
 pub fn fresh_address() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -21,7 +22,8 @@ pub fn fresh_address() -> IpAddr {
 /// A device of this process at an address of its own.
 ///
 /// # Panics
-/// If it cannot be opened.
+///
+/// Panics if it cannot be opened.
 #[must_use]
 pub fn open() -> Device {
     Device::open(&DeviceConfig::at(fresh_address())).expect("a device at a fresh address")

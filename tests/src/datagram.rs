@@ -1,4 +1,4 @@
-//! Ends of datagram traffic, and networks of a test's own.
+//! Endpoints of datagram traffic.
 
 use rnic::{
     Access, AddressHandle, AddressVector, CompletionQueue, Device, Gather, Gid, MemoryRegion, Operation,
@@ -6,28 +6,28 @@ use rnic::{
 };
 use std::time::Duration;
 
-/// The Q_Key of all ends that name no other.
+/// The Q_Key of all endpoints that do not set one.
 pub const QKEY: QKey = QKey(0x1234_5678);
 
-/// Bytes of the network header in front of a datagram.
+/// Length of the network header in front of a datagram, in bytes.
 pub const GRH: usize = 40;
 
-/// Bytes of the buffer of one receive: the network header and the longest datagram.
+/// Size of a receive buffer in bytes: the network header and the longest datagram.
 const SLOT: usize = GRH + 4096;
 
-/// Buffers of an end; receive `n` uses that of number `n` modulo this.
+/// Number of buffers of an endpoint; receive `n` uses buffer `n` modulo this.
 const SLOTS: usize = 64;
 
-/// Longer than any delivery takes, whatever the machine does meanwhile.
+/// Longer than any delivery takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A UD queue pair with what it needs.
+/// A UD queue pair and its resources.
 pub struct UdEnd {
     /// The queue pair, in RTS.
     pub qp: QueuePair,
-    /// Where sends complete.
+    /// The completion queue for sends.
     pub send_cq: CompletionQueue,
-    /// Where receives complete.
+    /// The completion queue for receives.
     pub recv_cq: CompletionQueue,
     /// The protection domain.
     pub pd: ProtectionDomain,
@@ -36,28 +36,29 @@ pub struct UdEnd {
     slots: MemoryRegion,
 }
 
-/// A datagram that arrived.
+/// A received datagram.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
     /// Its completion.
     pub wc: WorkCompletion,
     /// The network header in front of it.
     pub grh: [u8; GRH],
-    /// What it says.
+    /// The payload.
     pub data: Vec<u8>,
 }
 
 impl UdEnd {
-    /// An end with the common Q_Key.
+    /// An endpoint with the common Q_Key.
     ///
     /// # Panics
-    /// If a part of it cannot be made, as all functions here.
+    ///
+    /// Like all functions here, panics if a resource cannot be created.
     #[must_use]
     pub fn new(device: &Device) -> Self {
         Self::with_qkey(device, QKEY)
     }
 
-    /// An end that takes datagrams with this Q_Key.
+    /// An endpoint that accepts datagrams with this Q_Key.
     #[must_use]
     pub fn with_qkey(device: &Device, qkey: QKey) -> Self {
         let cq = || device.create_cq(4096).expect("a completion queue");
@@ -67,7 +68,7 @@ impl UdEnd {
         Self::of(device, &init, qkey)
     }
 
-    /// An end with a queue pair of its own sizes or type.
+    /// An endpoint whose queue pair has its own capacities or type.
     #[must_use]
     pub fn of(device: &Device, init: &QpInit, qkey: QKey) -> Self {
         let pd = device.alloc_pd().expect("a domain");
@@ -92,19 +93,19 @@ impl UdEnd {
         usize::try_from(id).expect("a small number") % SLOTS * SLOT
     }
 
-    /// The way to the port of `to`.
+    /// The path to the port of `to`.
     #[must_use]
     pub fn way(to: &Device) -> AddressVector {
         AddressVector::new(to.gid(), 0)
     }
 
-    /// An address handle for this end.
+    /// An address handle of this endpoint.
     #[must_use]
     pub fn ah(&self, gid: Gid) -> AddressHandle {
         self.pd.create_ah(&AddressVector::new(gid, 0)).expect("an address handle")
     }
 
-    /// Sends to another end. The bytes are copied.
+    /// Sends to another endpoint. The bytes are copied.
     pub fn send(&self, wr_id: u64, bytes: &[u8], to: &Self) {
         self.send_along(wr_id, bytes, &Self::way(&to.device), to.qp.qpn(), QKEY);
     }
@@ -114,7 +115,7 @@ impl UdEnd {
         self.send_along(wr_id, bytes, &AddressVector::new(group, 0), Qpn::MULTICAST, QKEY);
     }
 
-    /// Sends along any way.
+    /// Sends along any path.
     pub fn send_along(&self, wr_id: u64, bytes: &[u8], way: &AddressVector, qpn: Qpn, qkey: QKey) {
         let ah = self.pd.create_ah(way).expect("an address handle");
         let operation = Operation::Send { imm: None, invalidate: None };
@@ -134,7 +135,7 @@ impl UdEnd {
         self.message(wc)
     }
 
-    /// What a completion is about.
+    /// The datagram that a completion refers to.
     #[must_use]
     pub fn message(&self, wc: WorkCompletion) -> Message {
         assert_eq!(wc.status, WcStatus::Success);
@@ -145,7 +146,7 @@ impl UdEnd {
         Message { wc, grh: *grh, data: data.to_vec() }
     }
 
-    /// All datagrams that have arrived by now.
+    /// All datagrams that have already arrived.
     #[must_use]
     pub fn drain(&self) -> Vec<Message> {
         std::iter::from_fn(|| self.recv_cq.poll_one()).map(|wc| self.message(wc)).collect()

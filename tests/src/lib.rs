@@ -1,9 +1,8 @@
-//! What the integration tests share: peers in processes of their own, addresses, known bytes.
+//! Shared code of the integration tests: peers in separate processes, addresses, known data patterns.
 //!
-//! A test that needs a second process starts a [`Peer`]: the program `rnic-peer`, told over its standard input what
-//! to do, one JSON line a command. While it waits for the next command it sleeps, which makes it a passive
-//! target. Every wait has a limit, and a peer is killed when its [`Peer`] goes, so a failing test leaves nothing
-//! behind.
+//! A test that needs a second process starts a [`Peer`]: the program `rnic-peer`, which reads commands from its
+//! standard input, one JSON line each. It sleeps until the next command, which makes it a passive target. Every
+//! wait has a limit, and a peer is killed when its [`Peer`] is dropped, so a failing test leaves nothing behind.
 
 #![deny(unsafe_code)]
 
@@ -24,12 +23,12 @@ pub use peer::Peer;
 
 use std::io::Write;
 
-/// Says that a test was not run, and why: on the terminal, whether the test is captured or not, and in the file that
-/// `RNIC_SKIP_LOG` names, where whoever runs all tests counts.
+/// Reports that a test was skipped, and why: on the terminal, whether the test's output is captured or not, and in
+/// the file named by `RNIC_SKIP_LOG`, which the script that runs all tests counts.
 pub fn skipped(reason: &str) {
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     let line = format!("SKIPPED: {name}: {reason}\n");
-    // Not eprintln!, which the test harness keeps to itself unless the test fails.
+    // Not eprintln!, whose output the test harness hides unless the test fails.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(path) = std::env::var_os("RNIC_SKIP_LOG") {
         let log = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -37,10 +36,11 @@ pub fn skipped(reason: &str) {
     }
 }
 
-/// The value of one counter by name.
+/// The value of a counter by name.
 ///
 /// # Panics
-/// If there is no such counter: a name that does not exist would always read as zero.
+///
+/// Panics if there is no such counter: a misspelt name would otherwise always read as zero.
 #[must_use]
 pub fn counter(device: &rnic::Device, name: &str) -> u64 {
     let found = device.counters().iter().find(|(n, _)| *n == name).map(|(_, v)| v);

@@ -1,6 +1,7 @@
-//! Network namespaces: hosts of our own, whose addresses and links a test may take away.
+//! Network namespaces: private hosts, whose addresses and links a test may remove.
 //!
-//! Two processes of one machine also need one to talk over IPv6: the loopback interface has one such address only.
+//! Two processes on one machine also need a namespace to communicate over IPv6, because the loopback interface has
+//! only one IPv6 address.
 
 use crate::peer::Peer;
 use crate::protocol::Opening;
@@ -9,18 +10,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take on a machine that is busy with other things.
+/// How long the kernel may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Two addresses of a unique local prefix (RFC 4193), on the loopback interface of the namespace.
 pub const ADDRESSES: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
 
-/// Runs `test` in a thread with a network namespace of its own, in which the loopback interface has the [`ADDRESSES`].
-/// Says that the test was skipped where that is not allowed: it takes root.
+/// Runs `test` in a thread with its own network namespace, whose loopback interface has the [`ADDRESSES`]. Creating
+/// the namespace needs root; without permission the test is reported as skipped.
 ///
 /// # Panics
-/// If the test does.
+///
+/// Panics if the test does.
 pub fn in_own_network(test: impl FnOnce() + Send + 'static) {
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     let run = move || {
@@ -46,17 +48,18 @@ pub fn in_own_network(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// A network namespace, kept by a process that is killed when this is dropped.
+/// A network namespace, held by a process that is killed on drop.
 pub struct Namespace {
     keeper: Child,
     user: bool,
 }
 
 impl Namespace {
-    /// A new namespace, as an ordinary user or as root.
+    /// A new namespace, created as an ordinary user or as root.
     ///
     /// # Errors
-    /// Why there is none: namespaces are not allowed here, or a program is missing.
+    ///
+    /// Why it cannot be created: namespaces are not permitted, or a program is missing.
     pub fn new() -> Result<Self, String> {
         let new = |user| {
             let mut unshare = Command::new("unshare");
@@ -66,9 +69,10 @@ impl Namespace {
         new(true).or_else(|user| new(false).map_err(|root| format!("{user}; as root: {root}")))
     }
 
-    /// Another namespace, with the same rights: links may lead from one to the other.
+    /// Another namespace with the same owner: links can connect the two.
     ///
     /// # Errors
+    ///
     /// As [`new`](Self::new).
     pub fn sibling(&self) -> Result<Self, String> {
         if !self.user {
@@ -93,7 +97,7 @@ impl Namespace {
             .map_err(|e| format!("{}: {e}", launcher.get_program().display()))?;
         let mut line = String::new();
         let output = keeper.stdout.take().ok_or("no pipe")?;
-        // Ends at the latest when the shell does.
+        // Ends at the latest when the shell exits.
         let read = BufReader::new(output).read_line(&mut line);
         let namespace = Self { keeper, user };
         if read.is_err() || line.trim() != "ready" {
@@ -102,7 +106,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// What starts a program inside.
+    /// A command that runs a program in the namespace.
     fn enter(&self) -> Command {
         let mut enter = Command::new("nsenter");
         enter.args(["-t", &self.keeper.id().to_string(), "-n"]);
@@ -112,22 +116,23 @@ impl Namespace {
         enter
     }
 
-    /// A peer inside, at one of the [`ADDRESSES`].
+    /// A peer in the namespace, at one of the [`ADDRESSES`].
     #[must_use]
     pub fn peer(&self, which: usize, opening: &Opening) -> Peer {
         self.peer_at(ADDRESSES[which].into(), opening)
     }
 
-    /// A peer inside, at an address that it has.
+    /// A peer in the namespace, at an existing address.
     #[must_use]
     pub fn peer_at(&self, address: IpAddr, opening: &Opening) -> Peer {
         Peer::open_through(self.enter(), &Opening { address: Some(address), ..opening.clone() })
     }
 
-    /// Runs `ip` inside, with the words of `line`; returns what it printed.
+    /// Runs `ip` in the namespace, with the words of `line`; returns its output.
     ///
     /// # Errors
-    /// What it said of an error.
+    ///
+    /// Its error output.
     pub fn try_ip(&self, line: &str) -> Result<String, String> {
         let output = self.enter().arg("ip").args(line.split_whitespace()).output();
         let output = output.map_err(|e| format!("nsenter: {e}"))?;
@@ -137,10 +142,11 @@ impl Namespace {
         Err(format!("ip {line}: {}", String::from_utf8_lossy(&output.stderr).trim()))
     }
 
-    /// Runs `ip` inside; it must work.
+    /// Runs `ip` in the namespace.
     ///
     /// # Panics
-    /// If it does not.
+    ///
+    /// Panics if `ip` fails.
     pub fn ip(&self, line: &str) {
         let _ = self.try_ip(line).unwrap_or_else(|why| panic!("{why}"));
     }
@@ -148,15 +154,15 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // An error means that it is gone already.
+        // An error means that it has already exited.
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
 }
 
-/// Two namespaces, and a cable between the interfaces that both call `eth0`.
+/// Two namespaces connected by a cable; the interface is called `eth0` at both ends.
 pub struct Cable {
-    /// One end, and the other.
+    /// The two ends.
     pub ends: [Namespace; 2],
 }
 
@@ -167,10 +173,11 @@ impl Cable {
     pub const V6: [Ipv6Addr; 2] =
         [Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)];
 
-    /// A new one: both links are up, and both addresses there.
+    /// A new cable: both links are up and have both addresses.
     ///
     /// # Errors
-    /// As [`Namespace::new`], and where the kernel has no virtual cables (veth).
+    ///
+    /// As [`Namespace::new`], and if the kernel has no virtual cables (veth).
     pub fn new() -> Result<Self, String> {
         let left = Namespace::new()?;
         let right = left.sibling()?;
@@ -186,7 +193,7 @@ impl Cable {
         Ok(cable)
     }
 
-    /// Waits until both ends know that the other is there: the kernel tells them a little later.
+    /// Waits until both ends have a carrier, which the kernel reports a little later.
     fn settle(&self) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         for end in &self.ends {

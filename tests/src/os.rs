@@ -1,4 +1,4 @@
-//! What tests do to a process that no safe function does: forking it, unmapping its memory, scheduling it.
+//! Operations on a process that have no safe form: forking it, unmapping its memory, setting its scheduling class.
 
 #![expect(unsafe_code, reason = "fork, mmap and sched_setscheduler have no safe form")]
 
@@ -15,10 +15,12 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Takes pages of a region away, behind the device's back. `pages` are bytes of it and begin with a page.
+/// Unmaps pages of a region behind the device's back. `pages` are bytes of the region, and start at a page
+/// boundary.
 ///
 /// # Errors
-/// Those of mmap; EINVAL for bytes that are not in the region.
+///
+/// Those of mmap; EINVAL for bytes outside of the region.
 pub fn unmap(region: &MemoryRegion, pages: Range<usize>) -> nix::Result<()> {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
     if pages.end > region.len() {
@@ -28,24 +30,25 @@ pub fn unmap(region: &MemoryRegion, pages: Range<usize>) -> nix::Result<()> {
     let addr = NonZeroUsize::new(addr).ok_or(Errno::EINVAL)?;
     let len = NonZeroUsize::new(pages.len()).ok_or(Errno::EINVAL)?;
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
-    // An inaccessible mapping takes the place instead of a hole, which the next allocation of the process could fill.
-    // SAFETY: the pages belong to a region, which nobody borrows from; the library itself expects faults there.
+    // An inaccessible mapping replaces the pages. A hole could be filled by the next allocation of the process.
+    // SAFETY: the pages belong to a region, from which nothing borrows; the library itself expects faults there.
     unsafe { mmap_anonymous(Some(addr), len, ProtFlags::PROT_NONE, flags) }?;
     Ok(())
 }
 
-/// Closes the socket of this process that receives at RoCEv2's port of an address, behind the device's back.
+/// Closes the socket of this process that receives on the RoCEv2 port of an address, behind the device's back.
 ///
 /// # Errors
-/// ENOENT if there is none; those of the proc file system.
+///
+/// ENOENT if there is no such socket; otherwise those of the proc file system.
 pub fn close_socket(address: IpAddr) -> std::io::Result<()> {
     use nix::sys::socket::{SockaddrIn, getsockname};
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let fd: i32 = entry?.file_name().to_string_lossy().parse().unwrap_or(-1);
         let bound = getsockname::<SockaddrIn>(fd);
         if bound.is_ok_and(|b| IpAddr::V4(b.ip()) == address && b.port() == rnic::net::ROCE_PORT) {
-            // SAFETY: the device that owns the descriptor expects that somebody else closes it; nobody uses its number
-            // for another file before the device has noticed.
+            // SAFETY: the device that owns the descriptor tolerates that it is closed; the number is not reused for
+            // another file before the device notices.
             Errno::result(unsafe { libc::close(fd) })?;
             return Ok(());
         }
@@ -53,9 +56,10 @@ pub fn close_socket(address: IpAddr) -> std::io::Result<()> {
     Err(Errno::ENOENT.into())
 }
 
-/// Schedules this thread first come, first served, in front of all ordinary ones.
+/// Gives this thread the FIFO scheduling class, ahead of all ordinary threads.
 ///
 /// # Errors
+///
 /// EPERM for an ordinary user.
 pub fn become_fifo() -> nix::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
@@ -63,10 +67,10 @@ pub fn become_fifo() -> nix::Result<()> {
     Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) }).map(drop)
 }
 
-/// Forks. The child tries everything that it inherited, tells what it found as a [`Reply::Child`] and ends; if it
-/// is to `stay` it waits until the parent is gone, and then answers once more. The parent goes on.
+/// Forks. The child tries everything that it inherited, reports its findings as a [`Reply::Child`] and exits. With
+/// `stay` it waits until the parent has exited, and then answers once more. The parent continues.
 pub(crate) fn fork(state: &mut State, stay: bool) -> nix::Result<Pid> {
-    // SAFETY: the only other thread of this program is the library's own, which holds no lock of the standard
+    // SAFETY: the only other thread of this program belongs to the library and holds no lock of the standard
     // library that the child needs; the allocator survives forks.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(child),
@@ -74,13 +78,14 @@ pub(crate) fn fork(state: &mut State, stay: bool) -> nix::Result<Pid> {
             let parent = getppid();
             let told = say(&Reply::Child(inherited(state)));
             if stay && told.is_ok() {
-                // Standard input is the parent's as long as there is one; then what the test says is for the child.
+                // Standard input belongs to the parent while it exists; after that, the test's commands are for the
+                // child.
                 while getppid() == parent {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 let mut line = String::new();
                 if std::io::stdin().lock().read_line(&mut line).is_ok_and(|n| n > 0) {
-                    // The test that does not get this answer fails.
+                    // A test that does not receive this answer fails.
                     let _ = say(&Reply::Done);
                 }
             }
@@ -89,7 +94,7 @@ pub(crate) fn fork(state: &mut State, stay: bool) -> nix::Result<Pid> {
     }
 }
 
-/// Uses every kind of inherited object; what does not answer that it was opened before the fork is listed.
+/// Uses every kind of inherited object; lists those that do not report that they were opened before the fork.
 fn inherited(state: &mut State) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut expect = |what: &str, result: Result<(), Error>| {
@@ -133,7 +138,7 @@ fn inherited(state: &mut State) -> Vec<String> {
         let _ = (end.qp.state(), end.qp.counters(), end.qp.failure(), end.qp.query(), end.cq.poll_one());
     }
     for region in state.regions.iter().flatten() {
-        // The child's memory is a copy of its own, which can be read and written.
+        // The child has its own copy of the memory, which can be read and written.
         if region.read_at(0, &mut [0; 8]).is_err() || region.write_at(0, &[0; 8]).is_err() {
             wrong.push("the child's copy of a region cannot be accessed".to_owned());
         }
@@ -145,7 +150,7 @@ fn inherited(state: &mut State) -> Vec<String> {
     wrong
 }
 
-/// What a future has to say the first time that it is asked.
+/// The result of polling a future once.
 fn now<T>(future: impl Future<Output = Result<T, Error>>) -> Result<(), Error> {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(future).poll(&mut context) {
@@ -154,7 +159,7 @@ fn now<T>(future: impl Future<Output = Result<T, Error>>) -> Result<(), Error> {
     }
 }
 
-/// The child opens devices of its own and transfers something.
+/// The child opens devices of its own and transfers data between them.
 fn of_its_own() -> Result<(), Box<dyn std::error::Error>> {
     let at = |address| Device::open(&DeviceConfig::at(address));
     let (a, b) = (at(crate::fresh_address())?, at(crate::fresh_address())?);

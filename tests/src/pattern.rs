@@ -1,7 +1,7 @@
-//! Bytes that are known at every place: from a seed and an offset, in whatever order they are looked at.
+//! Deterministic test data: each byte depends on a seed and its offset, so data can be checked in any order.
 
 /// The 8 bytes at word `index` of the pattern with this seed: the output function of SplitMix64, which makes
-/// words of neighbouring places unrelated. A packet at a wrong offset, or of another seed, cannot match.
+/// neighbouring words unrelated. A packet at a wrong offset, or from another seed, cannot match.
 fn word(seed: u64, index: u64) -> [u8; 8] {
     let mut x = (seed << 32).wrapping_add(index).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -9,7 +9,7 @@ fn word(seed: u64, index: u64) -> [u8; 8] {
     (x ^ (x >> 31)).to_le_bytes()
 }
 
-/// The bytes of the pattern from `offset`.
+/// The bytes of the pattern, starting at `offset`.
 pub fn fill(seed: u64, offset: u64, out: &mut [u8]) {
     let (mut at, mut rest) = (offset, out);
     while !rest.is_empty() {
@@ -30,7 +30,7 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// The first place where `got` is not the pattern from `offset`.
+/// The first position at which `got` differs from the pattern starting at `offset`.
 #[must_use]
 pub fn mismatch(seed: u64, offset: u64, got: &[u8]) -> Option<usize> {
     let mut want = [0; 4096];

@@ -1,4 +1,4 @@
-//! A peer in a process of its own, from the test's side.
+//! A peer in a separate process, as seen by the test.
 
 use crate::protocol::{
     Command, Completion, Connection, Data, Opening, Piece, Place, Reply, Sizes, Traffic, Verb,
@@ -11,13 +11,13 @@ use std::process::{Child, ChildStdin, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// How long a peer may take for one command. Far beyond what any command needs on a busy machine: it is there to
-/// end a test that hangs.
+/// Time limit for one command of a peer. It is far longer than any command needs on a busy machine, and only ends
+/// tests that hang.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// A peer. Killed when dropped.
+/// A peer process, killed on drop.
 ///
-/// All methods panic where the peer fails, dies or does not answer in time: in a test that is the result.
+/// All methods panic if the peer fails, exits or does not answer in time; for a test that is the right outcome.
 pub struct Peer {
     child: Child,
     commands: Option<ChildStdin>,
@@ -25,32 +25,32 @@ pub struct Peer {
     address: IpAddr,
 }
 
-/// A region of a peer.
+/// A memory region of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Its number in the peer.
+    /// The peer's number for it.
     pub id: usize,
-    /// Where it is.
+    /// Its address and key.
     pub place: Place,
-    /// How long it is.
+    /// Its length in bytes.
     pub len: usize,
 }
 
 impl Region {
-    /// All of it.
+    /// The whole region.
     #[must_use]
     pub fn all(&self) -> Piece {
         self.part(0, self.len)
     }
 
-    /// Part of it.
+    /// A part of the region.
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Piece {
         Piece { region: self.id, offset, len }
     }
 }
 
-/// The program, which Cargo puts one directory above the tests'.
+/// The program, which Cargo puts one directory above the tests.
 fn program() -> std::path::PathBuf {
     let test = std::env::current_exe().expect("the path of this test program");
     let path = test.ancestors().nth(2).map(|dir| dir.join("rnic-peer")).expect("two directories above");
@@ -65,13 +65,13 @@ impl Peer {
         Self::open(&Opening::at(crate::fresh_address()))
     }
 
-    /// A peer with a device that is opened so.
+    /// A peer with a device opened with these options.
     #[must_use]
     pub fn open(opening: &Opening) -> Self {
         Self::open_by(Program::new(program()), opening)
     }
 
-    /// A peer that `launcher` starts: a program that ends in executing the one it is given as argument.
+    /// A peer started through `launcher`: a program that finally executes the one in its arguments.
     #[must_use]
     pub fn open_through(mut launcher: Program, opening: &Opening) -> Self {
         launcher.arg(program());
@@ -88,7 +88,7 @@ impl Peer {
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let (lines, replies) = channel();
         std::thread::spawn(move || {
-            // Ends with the peer, or with whoever reads the replies.
+            // Ends when the peer exits, or when the receiver of the replies is dropped.
             output.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
         });
         let mut peer = Self { child, commands, replies, address: IpAddr::from([0, 0, 0, 0]) };
@@ -110,20 +110,20 @@ impl Peer {
         self.address
     }
 
-    /// Its process number.
+    /// Its process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells the peer what to do, without waiting for the answer.
+    /// Sends a command to the peer without waiting for the answer.
     pub fn tell(&mut self, command: &Command) {
         let line = serde_json::to_string(command).expect("commands are plain data");
         let pipe = self.commands.as_mut().expect("a peer that is alive");
         writeln!(pipe, "{line}").unwrap_or_else(|e| panic!("the peer is gone: {e}"));
     }
 
-    /// The answer to the oldest command without one.
+    /// The answer to the oldest unanswered command.
     pub fn answer(&mut self) -> Reply {
         let line = self.replies.recv_timeout(LIMIT).unwrap_or_else(|e| {
             panic!("peer {} at {} gave no answer: {e}; {:?}", self.pid(), self.address, self.child.try_wait())
@@ -131,13 +131,13 @@ impl Peer {
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("not a reply: {line}: {e}"))
     }
 
-    /// Tells the peer what to do and waits for the answer, whatever it is.
+    /// Sends a command to the peer and returns the answer, even if it is an error.
     pub fn try_ask(&mut self, command: &Command) -> Reply {
         self.tell(command);
         self.answer()
     }
 
-    /// Tells the peer what to do; it must work.
+    /// Sends a command to the peer and returns the answer; it must succeed.
     pub fn ask(&mut self, command: &Command) -> Reply {
         match self.try_ask(command) {
             Reply::Failed(why) => panic!("peer at {}: {command:?}: {why}", self.address),
@@ -150,7 +150,7 @@ impl Peer {
         self.qp_of(Sizes::default())
     }
 
-    /// Creates a queue pair of these sizes.
+    /// Creates a queue pair with these capacities.
     pub fn qp_of(&mut self, sizes: Sizes) -> (usize, QpAddress) {
         match self.ask(&Command::CreateQp(sizes)) {
             Reply::Qp(id, address) => (id, address),
@@ -163,12 +163,12 @@ impl Peer {
         self.ask(&Command::Connect(qp, *to, options));
     }
 
-    /// Registers bytes of a pattern.
+    /// Registers memory that contains a pattern.
     pub fn register(&mut self, len: usize, seed: u64) -> Region {
         self.region(len, Some(seed))
     }
 
-    /// Registers zeroes.
+    /// Registers zeroed memory.
     pub fn register_zeroes(&mut self, len: usize) -> Region {
         self.region(len, None)
     }
@@ -190,14 +190,14 @@ impl Peer {
         self.ask(&Command::PostRecv(qp, wr_id, pieces.to_vec()));
     }
 
-    /// Polls for `count` completions, for half of [`LIMIT`] at most.
+    /// Polls for `count` completions, for at most half of [`LIMIT`].
     pub fn wait(&mut self, qp: usize, count: usize) -> Vec<Completion> {
         let completions = self.wait_within(qp, count, LIMIT / 2);
         assert_eq!(completions.len(), count, "peer at {}: {completions:?}", self.address);
         completions
     }
 
-    /// Polls for `count` completions; returns those that came in time.
+    /// Polls for `count` completions; returns those that arrive in time.
     pub fn wait_within(&mut self, qp: usize, count: usize, limit: Duration) -> Vec<Completion> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         match self.ask(&Command::Wait(qp, count, millis)) {
@@ -206,7 +206,7 @@ impl Peer {
         }
     }
 
-    /// Polls for `count` completions, all of which must be successes.
+    /// Polls for `count` completions, all of which must be successful.
     pub fn succeed(&mut self, qp: usize, count: usize) -> Vec<Completion> {
         let completions = self.wait(qp, count);
         for wc in &completions {
@@ -221,7 +221,7 @@ impl Peer {
         self.ran(traffic.count);
     }
 
-    /// Takes in the end of traffic that was told to run: `count` messages succeeded.
+    /// Receives the result of traffic that was started: `count` messages must have succeeded.
     pub fn ran(&mut self, count: u64) {
         match self.answer() {
             Reply::Ran(done, None) => assert_eq!(done, count),
@@ -229,7 +229,7 @@ impl Peer {
         }
     }
 
-    /// The bytes must be those of the pattern from `from`.
+    /// Checks that the bytes match the pattern starting at `from`.
     pub fn check(&mut self, piece: Piece, seed: u64, from: u64) {
         match self.ask(&Command::Check(piece, seed, from)) {
             Reply::Mismatch(None) => {}
@@ -258,12 +258,12 @@ impl Peer {
         }
     }
 
-    /// Its next events: so many, by name. Fewer only if they do not come in time.
+    /// Its next `count` events, by name. Fewer only if they do not arrive in time.
     pub fn events(&mut self, count: usize) -> Vec<String> {
         self.events_within(count, LIMIT / 2)
     }
 
-    /// Its next events, by name, so many at most: those that come in time.
+    /// Its next events, by name: at most `count`, and only those that arrive in time.
     pub fn events_within(&mut self, count: usize, limit: Duration) -> Vec<String> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         match self.ask(&Command::Events(count, millis)) {
@@ -272,9 +272,9 @@ impl Peer {
         }
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills it with SIGKILL and waits until it has exited.
     pub fn kill(&mut self) {
-        // An error means that it is gone already.
+        // An error means that it has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -286,7 +286,7 @@ impl Drop for Peer {
     }
 }
 
-/// A new queue pair in each of two peers, connected.
+/// Creates a queue pair in each of two peers, and connects them.
 pub fn connect(a: &mut Peer, b: &mut Peer, options: Connection) -> (usize, usize) {
     let ((left, here), (right, there)) = (a.qp(), b.qp());
     a.connect(left, &there, options);
@@ -294,10 +294,11 @@ pub fn connect(a: &mut Peer, b: &mut Peer, options: Connection) -> (usize, usize
     (left, right)
 }
 
-/// An end in this process, and a queue pair in a peer, connected.
+/// Connects an endpoint in this process to a queue pair in a peer.
 ///
 /// # Panics
-/// If anything fails.
+///
+/// Panics if anything fails.
 pub fn connect_local(device: &Device, peer: &mut Peer, options: Connection) -> (rnic::RcEnd, usize) {
     let end = rnic::RcEnd::new(device).expect("an end");
     let (qp, address) = peer.qp();
@@ -306,10 +307,11 @@ pub fn connect_local(device: &Device, peer: &mut Peer, options: Connection) -> (
     (end, qp)
 }
 
-/// A region of this process with all rights that holds a pattern.
+/// A region of this process with all access rights that contains a pattern.
 ///
 /// # Panics
-/// If it cannot be registered.
+///
+/// Panics if it cannot be registered.
 #[must_use]
 pub fn register_pattern(pd: &ProtectionDomain, len: usize, seed: u64) -> MemoryRegion {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;

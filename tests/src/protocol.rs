@@ -1,4 +1,4 @@
-//! What a test and its peers say to each other: one JSON line a command, one a reply.
+//! The protocol between a test and its peers: one JSON line per command, and one per reply.
 
 use rnic::{Access, ConnectOptions, DeviceConfig, Mtu, QpAddress, WorkCompletion};
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How a peer opens its device.
+/// The options with which a peer opens its device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Opening {
-    /// Where.
+    /// The address.
     pub address: Option<IpAddr>,
     /// As [`DeviceConfig::offload`].
     pub offload: Option<bool>,
@@ -19,7 +19,7 @@ pub struct Opening {
     pub faults: Vec<String>,
     /// As [`DeviceConfig::fault_seed`].
     pub fault_seed: u64,
-    /// As [`DeviceConfig::link`]; nothing for a link that does nothing.
+    /// As [`DeviceConfig::link`]; empty for a transparent link.
     #[serde(default)]
     pub link: String,
 }
@@ -44,7 +44,7 @@ impl Opening {
     }
 }
 
-/// The options of a connection that tests choose.
+/// The connection options that tests set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     /// Path MTU in bytes; `None` for the largest.
@@ -56,7 +56,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that gives up on a dead peer soon: after 4 times 16.8 ms.
+    /// A connection that gives up on a dead peer quickly: after 4 times 16.8 ms.
     #[must_use]
     pub fn brief() -> Self {
         Self { timeout: 12, retry_cnt: 3, ..Self::default() }
@@ -88,14 +88,14 @@ impl From<Connection> for ConnectOptions {
     }
 }
 
-/// The sizes of a queue pair.
+/// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sizes {
     /// Entries of the send queue.
     pub send_wr: u32,
     /// Entries of the receive queue.
     pub recv_wr: u32,
-    /// Scatter/gather elements of either.
+    /// Scatter/gather elements per work request, in both queues.
     pub sge: u32,
     /// Entries of its completion queue.
     pub cqe: u32,
@@ -110,25 +110,25 @@ impl Default for Sizes {
 /// A part of one of the peer's regions.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Piece {
-    /// Which region.
+    /// Number of the region.
     pub region: usize,
-    /// Where in it.
+    /// Offset in it.
     pub offset: usize,
-    /// How much.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// A place in the memory of the other end.
+/// An address in the memory of the other endpoint.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// Address there.
+    /// The address.
     pub addr: u64,
-    /// Key there.
+    /// The remote key.
     pub rkey: u32,
 }
 
 impl Place {
-    /// The place `offset` bytes further on.
+    /// The address `offset` bytes further on.
     #[must_use]
     pub fn plus(self, offset: u64) -> Self {
         Self { addr: self.addr + offset, ..self }
@@ -141,48 +141,48 @@ impl From<Place> for rnic::Remote {
     }
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Verb {
-    /// SEND, with immediate data or not.
+    /// SEND, optionally with immediate data.
     Send(Option<u32>),
-    /// RDMA WRITE, with immediate data or not.
+    /// RDMA WRITE, optionally with immediate data.
     Write(Place, Option<u32>),
     /// RDMA READ.
     Read(Place),
 }
 
-/// Where the bytes of a send work request are.
+/// The local data of a send work request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Data {
     /// In regions.
     Pieces(Vec<Piece>),
-    /// In the request: so many bytes of the pattern with this seed.
+    /// Inline: this many bytes of the pattern with this seed.
     Inline(u64, usize),
 }
 
-/// Many messages, one after the other: `count` of `size` bytes, `depth` outstanding. Message `i` takes the bytes at
-/// `i % slots * size`, here and there.
+/// A stream of `count` messages of `size` bytes, with `depth` outstanding. Message `i` uses the bytes at `i % slots
+/// * size`, on both sides.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Traffic {
-    /// What they do; a place is that of slot 0.
+    /// The operation; its address is that of slot 0.
     pub verb: Verb,
-    /// The region here.
+    /// The local region.
     pub region: usize,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub size: usize,
-    /// Messages.
+    /// Number of messages.
     pub count: u64,
-    /// Outstanding at a time.
+    /// Number of messages outstanding.
     pub depth: u64,
-    /// Places to take turns with.
+    /// Number of slots used in turn.
     pub slots: u64,
 }
 
-/// What a peer is told.
+/// A command to a peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// Open a device. Said first, and again after a [`Command::Close`].
+    /// Open a device. This is the first command, and may follow a [`Command::Close`].
     Open(Opening),
     /// Destroy everything and close the device.
     Close,
@@ -192,17 +192,17 @@ pub enum Command {
     Connect(usize, QpAddress, Connection),
     /// Destroy a queue pair.
     DestroyQp(usize),
-    /// Register memory: so many bytes of the pattern with this seed, or zeroes.
+    /// Register memory of this length, with the pattern of this seed or zeroed.
     Register(usize, Option<u64>),
-    /// Take memory away from its keys.
+    /// Deregister memory.
     Deregister(usize),
-    /// Take pages of a region away behind the device's back.
+    /// Unmap pages of a region behind the device's back.
     Unmap(Piece),
-    /// Post a send work request: queue pair, number, what, from or to where.
+    /// Post a send work request: queue pair, ID, operation, local data.
     Post(usize, u64, Verb, Data),
     /// Post a receive.
     PostRecv(usize, u64, Vec<Piece>),
-    /// Poll until there are so many completions, or so many milliseconds have passed.
+    /// Poll until this many completions have arrived, or this many milliseconds have passed.
     Wait(usize, usize, u64),
     /// Run traffic to its end or to the first failure.
     Run(usize, Traffic),
@@ -212,40 +212,40 @@ pub enum Command {
     Counters,
     /// Read the state of a queue pair.
     State(usize),
-    /// Sleep until so many asynchronous events came, or so many milliseconds have passed.
+    /// Sleep until this many asynchronous events have arrived, or this many milliseconds have passed.
     Events(usize, u64),
-    /// Look at the port.
+    /// Query the port.
     Port,
     /// Close the receiving socket behind the device's back.
     CloseSocket,
-    /// READ 8 bytes again and again for so many milliseconds, a millisecond apart; tells how long each took.
+    /// READ 8 bytes repeatedly for this many milliseconds, a millisecond apart; reports how long each took.
     Probe(usize, Place, usize, u64),
-    /// Poll an empty completion queue for so many milliseconds.
+    /// Poll an empty completion queue for this many milliseconds.
     Poll(usize, u64),
-    /// Tell how much processor time the library's background threads took.
+    /// Report the processor time of the library's background threads.
     BackgroundTime,
-    /// Fork; the child tries what it inherited, and stays after that or not.
+    /// Fork; the child tries everything it inherited, and optionally stays afterwards.
     Fork(bool),
-    /// Wait for the forked child to end.
+    /// Wait for the forked child to exit.
     Reap,
 }
 
-/// What a peer answers.
+/// A peer's reply.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// Done; nothing to tell.
+    /// Done, without further data.
     Done,
     /// The device is open at this address.
     Opened(IpAddr),
-    /// A queue pair: its number in the peer, and what the other end has to know.
+    /// A queue pair: its number in the peer, and what the other endpoint needs to connect.
     Qp(usize, QpAddress),
-    /// A region: its number in the peer, and its place.
+    /// A region: its number in the peer, and its address and key.
     Region(usize, Place),
     /// Completions, oldest first.
     Completions(Vec<Completion>),
-    /// Traffic ended: messages that succeeded, and the completion that did not.
+    /// Traffic ended: the number of successful messages, and the completion that failed.
     Ran(u64, Option<Completion>),
-    /// Where the bytes differ, if they do.
+    /// The first difference, if any.
     Mismatch(Option<usize>),
     /// All counters by name.
     Counters(BTreeMap<String, u64>),
@@ -259,18 +259,18 @@ pub enum Reply {
     Probed(Vec<u64>),
     /// Processor time in milliseconds.
     Time(u64),
-    /// What the forked child found; empty if all was as it should be.
+    /// Problems that the forked child found; empty if there were none.
     Child(Vec<String>),
-    /// How the forked child ended.
+    /// How the forked child exited.
     Reaped(String),
-    /// It did not work.
+    /// The command failed.
     Failed(String),
 }
 
 /// A work completion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
-    /// As posted.
+    /// The ID given in the work request.
     pub wr_id: u64,
     /// Name of the status.
     pub status: String,
@@ -278,7 +278,7 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data.
     pub imm: Option<u32>,
-    /// Whether it is of a receive.
+    /// Whether it completes a receive.
     pub is_recv: bool,
 }
 
@@ -294,7 +294,7 @@ impl From<WorkCompletion> for Completion {
     }
 }
 
-/// The rights that all regions of a peer give.
+/// The access rights of all regions of a peer.
 pub(crate) fn all_rights() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }

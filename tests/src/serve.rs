@@ -1,4 +1,4 @@
-//! A peer in a process of its own, from its own side.
+//! A peer in a separate process: its own side.
 
 use crate::protocol::{
     Command, Completion, Connection, Data, Opening, Piece, Place, Reply, Sizes, Traffic, Verb, all_rights,
@@ -12,20 +12,21 @@ use std::error::Error;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
-/// Seconds after which a peer ends itself, should the test that started it be gone without a trace.
+/// Seconds after which a peer exits by itself, in case the test that started it has vanished.
 const LIFETIME: u32 = 600;
 
-/// A result of a command; errors are told to the test.
+/// The result of a command; errors are reported to the test.
 type Answer<T> = Result<T, Box<dyn Error>>;
 
-/// Serves commands until there are no more.
+/// Serves commands until the input ends.
 ///
 /// # Errors
+///
 /// Standard input or output failed, or a line is not a command.
 pub fn run() -> Answer<()> {
     nix::unistd::alarm::set(LIFETIME);
     let mut peer = State::default();
-    // Read without a lock held across a fork.
+    // Read without holding a lock across a fork.
     let mut line = String::new();
     loop {
         line.clear();
@@ -51,7 +52,7 @@ pub(crate) struct End {
     pub(crate) cq: CompletionQueue,
 }
 
-/// All that a peer has. Fields are dropped in this order: users before what they use.
+/// Everything that a peer owns. Fields are dropped in this order: users before the resources they use.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) ends: Vec<Option<End>>,
@@ -287,7 +288,7 @@ fn background_time() -> Answer<u64> {
     for task in std::fs::read_dir("/proc/self/task")? {
         let path = task?.path();
         if std::fs::read_to_string(path.join("comm"))?.trim() == "rnic" {
-            // Its first number is the time on a processor, in nanoseconds (Documentation/scheduler/sched-stats).
+            // The first number is the time on a processor, in nanoseconds (Documentation/scheduler/sched-stats).
             let stat = std::fs::read_to_string(path.join("schedstat"))?;
             nanos += stat.split(' ').next().unwrap_or("").parse::<u64>()?;
         }

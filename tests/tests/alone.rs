@@ -1,4 +1,4 @@
-//! What takes a processor for itself, or measures time: one test after the other.
+//! Tests that occupy a processor or measure time; they run one after the other.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a machine that is busy with other things.
+/// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The longest takeover that is believable on such a machine, in microseconds; the thread has 1000.
+/// The longest plausible takeover on such a machine, in microseconds; the thread has 1000.
 const TAKEOVER: u64 = 50_000;
 
-/// Held by the one test that runs.
+/// Held by the test that is running.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,17 +43,17 @@ fn a_fifo_scheduled_poller_does_not_livelock() {
     }
     let device = open();
     let mut peer = Peer::start();
-    // The poller leaves nothing of its processor to others. The peer's background thread will do as its first one.
+    // The polling thread uses all of its processor. The peer's background thread does the same on another one.
     let pid = Pid::from_raw(i32::try_from(peer.pid()).expect("a process number"));
     sched_setaffinity(pid, &others).expect("allowed processors");
-    // 1 s: the processors that are left may be busy.
+    // 1 s: the remaining processors may be busy.
     let patient = Connection { timeout: 18, ..Connection::default() };
     let (end, _) = connect_local(&device, &mut peer, patient);
     let target = peer.register_zeroes(64);
     let source = register_pattern(end.pd(), 64, 1);
     let (stop, turns) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // Holds the engine most of the time, and is preempted in the middle of that by the other.
+        // Holds the engine most of the time, and is preempted by the other thread while it does.
         let ordinary = scope.spawn(|| {
             pin();
             while !stop.load(Ordering::Relaxed) {
@@ -77,9 +77,9 @@ fn a_fifo_scheduled_poller_does_not_livelock() {
                 let wc = end.cq().wait(PATIENCE).expect("a completion");
                 assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
                 rounds.push(start.elapsed());
-                // In a livelock the kernel takes the processor away once a second, and each round takes so long.
+                // In a livelock, the kernel takes the processor away once a second, and each round takes that long.
                 assert!(rounds.iter().sum::<Duration>() < PATIENCE, "{rounds:?}");
-                // Lets the other thread run, and take the lock.
+                // Lets the other thread run and take the lock.
                 std::thread::sleep(Duration::from_micros(200));
             }
             rounds.sort_unstable();
@@ -106,7 +106,7 @@ fn reads_are_answered_while_a_program_that_polled_sleeps() {
     let place = Place { addr: here.addr(), rkey: here.rkey() };
     let mut takeovers = Vec::new();
     for round in 0..11 {
-        // The last is the long one.
+        // The last one is the long one.
         let sleep = Duration::from_millis(if round == 10 { 1000 } else { 100 });
         let until = Instant::now() + Duration::from_millis(20);
         while Instant::now() < until {
@@ -129,7 +129,8 @@ fn reads_are_answered_while_a_program_that_polled_sleeps() {
     }
     takeovers.sort_unstable();
     println!("takeovers: {takeovers:?} us");
-    // The thread has 1 ms; the rest is what a very busy machine may take to run it, and far less than the program slept.
+    // The thread has 1 ms; the rest is what a very busy machine may take to schedule it, and far less than the
+    // program's sleep.
     assert!(takeovers[takeovers.len() / 2] < TAKEOVER, "{takeovers:?}");
     assert!(counter(&device, "rx_read_requests") > 11);
 }
@@ -148,7 +149,7 @@ fn background_thread_costs_little_while_the_program_polls() {
     let (mut a, mut b) = (Peer::start(), Peer::start());
     let (left, right) = connect(&mut a, &mut b, Connection::default());
     let (source, target) = (b.register(1 << 20, 1), a.register_zeroes(1 << 20));
-    // While the program sleeps the thread does all the work.
+    // While the program sleeps, the thread does all the work.
     let traffic = |count| Traffic {
         verb: Verb::Write(target.place, None),
         region: source.id,
@@ -160,9 +161,9 @@ fn background_thread_costs_little_while_the_program_polls() {
     b.run(right, traffic(200));
     let passive = background_time(&mut a);
     assert!(passive > 0);
-    // Packets all the time, for the rest of the peer's life.
+    // Traffic for the rest of the peer's life.
     b.tell(&Command::Run(right, traffic(u64::MAX)));
-    // What the thread does until it notices that the program polls does not count.
+    // The thread's work before it notices that the program polls does not count.
     a.ask(&Command::Poll(left, 50));
     let before = (background_time(&mut a), a.counter("rx_write_requests"));
     a.ask(&Command::Poll(left, 3000));

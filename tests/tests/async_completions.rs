@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
 
-/// How long anything may take on a machine that is busy with other things.
+/// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ends a test whose tasks were not woken.
+/// Fails a test whose tasks are not woken.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("nobody was woken")
 }
@@ -23,8 +23,8 @@ async fn success(cq: &CompletionQueue) -> Result<WorkCompletion, Error> {
     Ok(wc)
 }
 
-/// Sends `count` messages, each when the one before was received, and answers those that come. Two receives are posted
-/// already, so that the peer never finds none.
+/// Sends `count` messages, each after receiving the previous one, and answers incoming messages. Two receives are
+/// posted in advance, so that the peer always finds one.
 async fn play(end: RcEnd, begins: bool, count: u64) -> Result<(), Error> {
     let (mut sent, mut received, mut completed) = (0, 0, 0);
     if begins {
@@ -49,7 +49,7 @@ async fn play(end: RcEnd, begins: bool, count: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Many conversations at once, each end a task that sleeps between messages.
+/// Many parallel conversations, each end a task that sleeps between messages.
 async fn converse(conversations: usize, count: u64) {
     let mut tasks = JoinSet::new();
     let (a, b) = (open(), open());
@@ -81,7 +81,7 @@ async fn many_queues_in_several_threads() {
     converse(30, 100).await;
 }
 
-/// Futures that are dropped at every possible moment, while completions come.
+/// Futures that are dropped at every possible moment, while completions arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_future_that_is_dropped_loses_no_completion() -> Result<(), Error> {
     const COUNT: u64 = 5000;
@@ -117,7 +117,7 @@ async fn a_future_that_is_dropped_loses_no_completion() -> Result<(), Error> {
     Ok(())
 }
 
-/// Each completion goes to one of the tasks, and none of them sleeps while there are any.
+/// Each completion goes to one of the tasks, and no task sleeps while completions are waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn several_tasks_share_a_queue() -> Result<(), Error> {
     const COUNT: u64 = 3000;
@@ -131,7 +131,7 @@ async fn several_tasks_share_a_queue() -> Result<(), Error> {
         tasks.spawn(async move {
             let mut mine = Vec::new();
             while seen.load(Ordering::Relaxed) < COUNT {
-                // The last one is for one task only: the others look now and then whether it came.
+                // The last completion goes to one task only: the others check periodically whether it has arrived.
                 let next = tokio::time::timeout(Duration::from_millis(200), success(right.cq()));
                 let Ok(wc) = next.await else { continue };
                 mine.push(wc?.wr_id);
@@ -154,7 +154,7 @@ async fn several_tasks_share_a_queue() -> Result<(), Error> {
     Ok(())
 }
 
-/// A queue is not bound to the runtime in which it was awaited first.
+/// A queue is not bound to the runtime in which it was first awaited.
 #[test]
 fn a_queue_outlives_runtimes() -> Result<(), Error> {
     let (a, b) = (open(), open());
@@ -164,14 +164,14 @@ fn a_queue_outlives_runtimes() -> Result<(), Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         right.qp.recv(round, Gather::Empty)?;
         let wc = runtime.block_on(async {
-            // Leaves a waker behind, and with some luck not the only one.
+            // Leaves a waker behind, and possibly more than one.
             let early = tokio::time::timeout(Duration::from_millis(1), right.cq().next()).await;
             assert!(early.is_err(), "nothing was sent yet");
             left.qp.send(round, Gather::Empty)?;
             in_time(success(right.cq())).await
         })?;
         assert_eq!(wc.wr_id, round);
-        // Some runtimes go away, others stay and are never driven again.
+        // Some runtimes are dropped, others stay and are never driven again.
         if round % 2 == 0 {
             kept.push(runtime);
         }
@@ -180,9 +180,9 @@ fn a_queue_outlives_runtimes() -> Result<(), Error> {
     Ok(())
 }
 
-/// A busy queue leaves turns to the other tasks of its thread.
+/// A busy queue yields to the other tasks of its thread.
 #[tokio::test]
-async fn a_queue_that_is_never_empty_starves_nobody() -> Result<(), Error> {
+async fn a_queue_that_is_never_empty_does_not_starve_other_tasks() -> Result<(), Error> {
     const COUNT: u64 = 1000;
     let (a, b) = (open(), open());
     let pd = a.alloc_pd()?;
@@ -193,7 +193,7 @@ async fn a_queue_that_is_never_empty_starves_nobody() -> Result<(), Error> {
     qp.connect(&RcEnd::new(&b)?.qp.address(), &rnic::ConnectOptions::default())?;
     qp.modify(&rnic::QpAttr::to_state(rnic::QpState::Err))?;
     for id in 0..COUNT {
-        // Flushed at once, or as soon as the background thread lets go of the engine.
+        // Flushed at once, or as soon as the background thread releases the engine.
         qp.send(id, Gather::Empty)?;
     }
     let deadline = std::time::Instant::now() + PATIENCE;
@@ -222,7 +222,7 @@ async fn a_queue_that_is_never_empty_starves_nobody() -> Result<(), Error> {
     Ok(())
 }
 
-/// The descriptor of a channel in tokio's own reactor, which waits for edges.
+/// The descriptor of a channel in tokio's own reactor, which is edge-triggered.
 #[tokio::test]
 async fn a_channel_can_be_watched_by_tokio() -> Result<(), Error> {
     const COUNT: u64 = 2000;
@@ -235,8 +235,8 @@ async fn a_channel_can_be_watched_by_tokio() -> Result<(), Error> {
     left.qp.connect(&right.address(), &rnic::ConnectOptions::default())?;
     right.connect(&left.qp.address(), &rnic::ConnectOptions::default())?;
     (0..64).try_for_each(|id| right.recv(id, Gather::Empty))?;
-    // One at a time, so that the receiver finds its queue empty again and again; and with pauses in between, because on a busy
-    // host it may never do so.
+    // One at a time, so that the receiver repeatedly finds its queue empty; with pauses in between, because on a
+    // busy host it might never do so.
     let sender = std::thread::spawn(move || {
         (0..COUNT).try_for_each(|id| {
             if id % 50 == 0 {
@@ -248,7 +248,7 @@ async fn a_channel_can_be_watched_by_tokio() -> Result<(), Error> {
         })
     });
     #[expect(unsafe_code, reason = "tokio cannot know whose descriptor it is")]
-    // SAFETY: the channel keeps its descriptor for as long as it lives.
+    // SAFETY: the channel keeps its descriptor open for its whole life.
     let channel = unsafe { AsyncFd::register(channel) }.expect("a descriptor that can be watched");
     let (mut received, mut slept) = (0, 0);
     let all = async {

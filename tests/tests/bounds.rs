@@ -1,4 +1,5 @@
-//! Queues at their bounds and one past them, objects that go away under traffic, and rubbish from the network.
+//! Queues at their bounds and one past them, objects that are destroyed under traffic, and garbage from the
+//! network.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -30,7 +31,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 #[test]
 fn work_queues() {
     let device = open();
-    // Nobody is there, so nothing completes.
+    // There is no peer, so nothing completes.
     let nobody =
         rnic::QpAddress { gid: rnic::Gid::from(rnic_tests::fresh_address()).0, qpn: 5, psn: 0, mtu: 1024 };
     let end = RcEnd::new(&device).expect("an end");
@@ -50,7 +51,7 @@ fn work_queues() {
     }
     let (sends, recvs): (Vec<u64>, Vec<u64>) = flushed.into_iter().partition(|id| *id < 1000);
     assert!(sends.into_iter().eq(0..128) && recvs.into_iter().eq(1000..1128), "in order");
-    // The places came back; what is posted now is flushed at once.
+    // The slots were released; new work requests are flushed at once.
     end.qp.send(7, Gather::Empty).expect("room");
     assert_eq!(end.wait().expect("a completion").status, WcStatus::WrFlushErr);
     let counters = end.qp.counters();
@@ -71,7 +72,7 @@ fn completion_queue() {
     qp.connect(&address, &ConnectOptions::default()).expect("connects");
     let target = peer.register_zeroes(8);
     let source = register_pattern(&pd, 8, 1);
-    // The bound, twice: what was polled makes room.
+    // Fill the queue twice: polling makes room.
     for round in 0..2 {
         for id in 0..4 {
             qp.write(round * 4 + id, source.all(), target.place.into()).expect("posted");
@@ -88,7 +89,7 @@ fn completion_queue() {
     assert!(!cq.is_overrun());
     qp.recv(50, Gather::Empty).expect("posted");
     qp.recv(51, Gather::Empty).expect("posted");
-    // One past it.
+    // One past the bound.
     for id in 0..5 {
         qp.write(id, source.all(), target.place.into()).expect("posted");
     }
@@ -104,7 +105,7 @@ fn completion_queue() {
     assert!(events.iter().any(|e| matches!(e, AsyncEvent::CompletionQueueError(_))), "{events:?}");
     let four: Vec<_> = std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(four, [0, 1, 2, 3].map(|id| (id, WcStatus::Success)), "what was there stays");
-    // The other completion queue works: receives are flushed, and their places come back.
+    // The other completion queue works: receives are flushed, and their slots are released.
     for id in [50, 51] {
         let wc = recv_cq.wait(PATIENCE).expect("a completion");
         assert_eq!((wc.wr_id, wc.status), (id, WcStatus::WrFlushErr));
@@ -118,12 +119,12 @@ fn completion_queue() {
 }
 
 /// Keeps `depth` WRITEs of `size` bytes outstanding on each of `count` queue pairs until `total` are done. Returns
-/// how many each did.
+/// how many each completed.
 fn share(count: usize, size: usize, depth: usize, total: usize) -> Vec<usize> {
     let device = open();
     let mut peer = Peer::start();
     let target = peer.register_zeroes(size);
-    // A second: nothing that works takes so long, even on a busy machine.
+    // A second: no working connection takes that long, even on a busy machine.
     let options = Connection { timeout: 18, ..Connection::default() };
     let ends: Vec<_> = (0..count).map(|_| connect_local(&device, &mut peer, options).0).collect();
     let sources: Vec<_> = ends.iter().map(|end| register_pattern(end.pd(), size, 1)).collect();
@@ -144,7 +145,7 @@ fn share(count: usize, size: usize, depth: usize, total: usize) -> Vec<usize> {
         }
         assert!(Instant::now() < deadline, "{done:?}");
     }
-    // The window is shared without anybody waiting for an answer that was not asked for.
+    // The window is shared, and no queue pair waits for an acknowledgement that was not requested.
     let counters = device.counters();
     assert_eq!(counters.qp.local_ack_timeout_err, 0, "{:?}", counters.qp);
     assert!(counters.port.window_stalls > 0);
@@ -189,12 +190,12 @@ fn queue_pair_destroyed_with_traffic_in_flight() {
             assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
         }
     }
-    // Acknowledgements for queue pairs that are gone find none.
+    // Late acknowledgements find no queue pair.
     until("late packets", || {
         device.progress();
         counter(&device, "dropped_no_qp") > 0
     });
-    // The other way round: the responder's queue pair goes away.
+    // The opposite case: the responder's queue pair is destroyed.
     let (end, far) = connect_local(&device, &mut peer, Connection::brief());
     let own = register_pattern(end.pd(), LEN, 3);
     post_many(&end, &own, target.place.into(), 64);
@@ -214,7 +215,7 @@ fn memory_deregistered_with_traffic_in_flight() {
     const LEN: usize = 1 << 20;
     let device = open();
     let mut peer = Peer::start();
-    // The peer takes its memory away.
+    // The peer deregisters its memory.
     let (end, _) = connect_local(&device, &mut peer, Connection::default());
     let target = peer.register_zeroes(LEN);
     let source = register_pattern(end.pd(), LEN, 1);
@@ -226,7 +227,7 @@ fn memory_deregistered_with_traffic_in_flight() {
     assert_eq!(statuses[failed], WcStatus::RemAccessErr);
     assert!(statuses[failed + 1..].iter().all(|s| *s == WcStatus::WrFlushErr), "{statuses:?}");
     assert_eq!(peer.counter("resp_remote_access_errors"), 1);
-    // This side does.
+    // This side deregisters its memory.
     let (end, _) = connect_local(&device, &mut peer, Connection::default());
     let target = peer.register_zeroes(LEN);
     let source = register_pattern(end.pd(), LEN, 1);
@@ -237,7 +238,7 @@ fn memory_deregistered_with_traffic_in_flight() {
     assert_eq!(statuses[failed], WcStatus::LocProtErr);
     assert!(statuses[failed + 1..].iter().all(|s| *s == WcStatus::WrFlushErr), "{statuses:?}");
     assert_eq!(counter(&device, "req_cqe_error"), 2);
-    // One that is in ERR with packets on their way keeps no room from the next.
+    // A queue pair in ERR with packets in flight does not occupy room that the next one needs.
     let (end, _) = connect_local(&device, &mut peer, Connection::default());
     let source = register_pattern(end.pd(), LEN, 4);
     post_many(&end, &source, target.place.into(), 1);
@@ -262,14 +263,14 @@ fn restarted_peer_does_not_know_old_queue_pairs() {
     let here = new.register(&[0; 100]).expect("memory");
     new.qp.read(1, here.all(), there.place.into()).expect("posted");
     assert_eq!(new.wait().expect("a completion").status, WcStatus::Success);
-    // The request and its 3 retransmissions; the number is of another slot, or of a queue pair that is not there. They
-    // left before this side gave up, but the peer takes them in when it gets to it.
+    // The request and its 3 retransmissions; the queue pair number belongs to another slot, or does not exist. They
+    // were sent before this side gave up, but the peer processes them later.
     until("all four counted", || next.counter("dropped_no_qp") >= 4);
     assert_eq!(next.counter("dropped_no_qp"), 4);
     assert_eq!(here.to_vec().expect("mapped"), pattern::bytes(9, 100));
 }
 
-/// The UDP payloads of the captures of another implementation.
+/// The UDP payloads of captures of another implementation.
 fn golden_packets() -> Vec<Vec<u8>> {
     /// Ethernet, IPv4 without options and UDP.
     const HEADERS: usize = 14 + 20 + 8;
@@ -283,7 +284,7 @@ fn golden_packets() -> Vec<Vec<u8>> {
         let file = std::fs::File::open(&path).expect("readable");
         let mut reader = pcap_file::pcap::PcapReader::new(file).expect("a capture");
         while let Some(Ok(frame)) = reader.next_packet() {
-            // EtherType 0x0800, version 4 with 5 words, UDP.
+            // EtherType 0x0800, version 4 with a 5-word header, UDP.
             let data = &frame.data;
             if data.len() > HEADERS && data[12..15] == [8, 0, 0x45] && data[23] == 17 {
                 packets.push(data[HEADERS..].to_vec());
@@ -294,14 +295,14 @@ fn golden_packets() -> Vec<Vec<u8>> {
     packets
 }
 
-/// Rubbish of all kinds: random bytes, packets of strangers, whole, cut short and damaged.
+/// Garbage of all kinds: random bytes; packets from strangers, complete, truncated and corrupted.
 fn rubbish(seed: u64) -> Vec<Vec<u8>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut all = Vec::new();
     for _ in 0..1000 {
         let mut bytes = vec![0; (random.next_u32() % 1500) as usize];
         random.fill_bytes(&mut bytes);
-        // Half of them with a plausible beginning: SEND only, version 0.
+        // Half of them with a plausible start: SEND only, version 0.
         if bytes.len() > 2 && random.next_u32() % 2 == 0 {
             (bytes[0], bytes[1]) = (4, 0);
         }
@@ -319,7 +320,7 @@ fn rubbish(seed: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn rubbish_is_counted_by_reason_and_disturbs_nobody() {
+fn garbage_is_counted_by_reason_and_has_no_other_effect() {
     const SEED: u64 = 4791;
     const LEN: usize = 100_000;
     println!("seed {SEED}");
@@ -330,7 +331,7 @@ fn rubbish_is_counted_by_reason_and_disturbs_nobody() {
     let source = register_pattern(end.pd(), LEN, 1);
     let stranger = UdpSocket::bind((rnic_tests::fresh_address(), 0)).expect("a socket");
     let rubbish = rubbish(SEED);
-    // In small doses, so that the socket buffer, where nobody could count, never overflows.
+    // In small batches, so that the socket buffer, which does not count drops, never overflows.
     for dose in rubbish.chunks(20) {
         for datagram in dose {
             stranger.send_to(datagram, (device.address(), 4791)).expect("sent");

@@ -1,4 +1,4 @@
-//! Connection management of Linux: the golden captures `cm_*`, field by field.
+//! Linux connection management: the golden captures `cm_*`, field by field.
 
 use qp::wire::mad::cm::{Body, Message};
 use qp::wire::mad::{Fields, MAD_LEN, Value as Field};
@@ -25,12 +25,12 @@ fn mad(packet: &DecodedPacket) -> Option<&[u8; MAD_LEN]> {
     }
 }
 
-/// The datagrams of connection management, with the frames that they are in.
+/// The connection management datagrams, with the frames that carry them.
 fn mads(packets: &[DecodedPacket]) -> Vec<(&DecodedPacket, &[u8; MAD_LEN])> {
     packets.iter().filter_map(|packet| mad(packet).map(|mad| (packet, mad))).collect()
 }
 
-/// All values of a JSON document, one a line, each with the way to it.
+/// All values of a JSON document, one per line, each with its path.
 fn flatten(path: &str, value: &Value, out: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -42,7 +42,7 @@ fn flatten(path: &str, value: &Value, out: &mut String) {
     }
 }
 
-/// What `rnic decode` knows of the datagrams: the line of text, then all fields of the JSON form.
+/// What `rnic decode` prints for the datagrams: the line of text, then all fields of the JSON form.
 fn listing(capture: &str, expected: usize) -> String {
     let packets = packets(capture);
     let mut out = String::new();
@@ -74,7 +74,7 @@ fn every_field_of_ucmatose() {
 }
 
 #[test]
-fn what_linux_sent_is_written_byte_for_byte() {
+fn messages_of_linux_are_reproduced_byte_for_byte() {
     let mut kinds = Vec::new();
     for (capture, expected) in CAPTURES {
         let packets = packets(capture);
@@ -93,7 +93,7 @@ fn what_linux_sent_is_written_byte_for_byte() {
     assert_eq!(kinds, ["DREP", "DREQ", "REJ", "REP", "REQ", "RTU"]);
 }
 
-/// The JSON form leaves nothing out that the table of a message has.
+/// The JSON form contains every field in the table of a message.
 #[test]
 fn the_json_form_has_every_field() {
     let packets = packets("cm_rping");
@@ -111,16 +111,16 @@ fn the_json_form_has_every_field() {
     }
 }
 
-/// Whether a value is more than one JSON value.
+/// Whether a value consists of several JSON values.
 fn nested(value: Field<'_>) -> bool {
     use Field::{Code, Group, Mtu, Service, Time};
     matches!(value, Code { .. } | Group(_) | Mtu(_) | Service(_) | Time(_))
 }
 
-/// Where a sequence of requests goes: its sender, and the queue pair at the other end.
+/// The destination of a sequence of requests: its sender, and the queue pair at the other end.
 type Way = (IpAddr, Qpn);
 
-/// The PSN with which each sequence of requests begins, by the packets that carry data.
+/// The starting PSN of each sequence of requests, taken from data packets.
 fn first_psns(packets: &[DecodedPacket]) -> Vec<(Way, Psn)> {
     let mut found: Vec<(Way, Psn)> = Vec::new();
     for packet in packets.iter().filter(|p| mad(p).is_none()) {
@@ -138,7 +138,7 @@ fn first_psns(packets: &[DecodedPacket]) -> Vec<(Way, Psn)> {
     found
 }
 
-/// A message says with which PSN its *receiver* is to begin, not its sender.
+/// A message gives the starting PSN of its *receiver*, not of its sender.
 #[test]
 fn the_starting_psn_is_the_one_that_the_other_side_begins_with() {
     for (capture, connections) in [("cm_rping", 1), ("cm_ucmatose", 2)] {
@@ -160,8 +160,8 @@ fn the_starting_psn_is_the_one_that_the_other_side_begins_with() {
     }
 }
 
-/// An exchange keeps its transaction ID; a connection keeps its two communication IDs, and who sends names its own
-/// first. The end is an exchange of its own: either side may begin it.
+/// All messages of an exchange have the same transaction ID; all messages of a connection have the same two
+/// communication IDs, the sender's first. Closing is an exchange of its own: either side may start it.
 #[test]
 fn the_messages_of_a_connection_belong_together() {
     for (capture, connections) in [("cm_rping", 1), ("cm_ucmatose", 2)] {

@@ -1,4 +1,4 @@
-//! Completion queues that change while they are in use.
+//! Completion queues that are resized while in use.
 
 use rnic::{RcEnd, WcStatus, WorkCompletion};
 use rnic_tests::open;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One thread posts, one polls, one resizes all the time.
+/// One thread posts, one polls, one resizes continuously.
 #[test]
 fn a_queue_is_resized_under_traffic() {
     const COUNT: u64 = 20_000;
-    /// Sends that are posted and not polled, at the most.
+    /// Maximum number of sends that are posted and not polled.
     const DEPTH: u64 = 100;
     const SIZES: [u32; 4] = [100, 5000, 101, 1024];
     let (a, b) = (open(), open());

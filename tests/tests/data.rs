@@ -1,4 +1,4 @@
-//! Two processes move bytes, and every byte is compared.
+//! Two processes transfer data, and every byte is compared.
 
 use rnic_tests::namespace::Namespace;
 use rnic_tests::peer::{Peer, Region, connect};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const MIB: usize = 1 << 20;
 
-/// The three ways to move bytes.
+/// The three operations that transfer data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Send,
@@ -17,7 +17,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Send, Way::Write, Way::Read];
 
-/// Two peers with a connection.
+/// Two connected peers.
 struct Pair {
     a: Peer,
     b: Peer,
@@ -36,12 +36,13 @@ impl Pair {
         Self { a, b, left, right, seed: 0 }
     }
 
-    /// Moves `len` bytes from one end to the other and compares them, and that the bytes behind them are untouched.
+    /// Transfers `len` bytes from one end to the other and compares them, and checks that the bytes after them are
+    /// unchanged.
     fn transfer(&mut self, way: Way, len: usize) {
         const GUARD: usize = 64;
         self.seed += 2;
         let (seed, guard) = (self.seed, self.seed + 1);
-        // A region has one byte at least.
+        // A region has at least one byte.
         let full = self.a.register(len.max(1), seed);
         let target = self.b.register(len + GUARD, guard);
         let part = |region: &Region| if len == 0 { vec![] } else { vec![region.part(0, len)] };
@@ -69,7 +70,7 @@ impl Pair {
         self.b.ask(&Command::Deregister(target.id));
     }
 
-    /// Packets flowed both ways, none was dropped and none was sent twice.
+    /// Checks that packets flowed both ways, and that none was dropped or retransmitted.
     fn undisturbed(&mut self) {
         for peer in [&mut self.a, &mut self.b] {
             let counters = peer.counters();
@@ -83,7 +84,7 @@ impl Pair {
     }
 }
 
-/// Sizes around the packet boundaries of a path MTU, and some far from them.
+/// Sizes close to multiples of a path MTU, and some far from them.
 fn sizes(mtu: usize) -> [usize; 9] {
     [0, 1, 3, mtu - 1, mtu, mtu + 1, 3 * mtu - 1, 65_536, MIB]
 }
@@ -114,7 +115,7 @@ fn single_datagrams_without_offload() {
     let mut pair = Pair::between(open(), open(), Connection::default());
     every_size(&mut pair, 4096);
     pair.undisturbed();
-    // One end alone without: trains meet a socket that takes them apart, and the other way round.
+    // Only one end without offload: a socket that splits trains receives them, and the other way round.
     let mut pair = Pair::between(open(), Peer::start(), Connection::default());
     for way in WAYS {
         pair.transfer(way, MIB + 1);
@@ -150,7 +151,7 @@ fn over_ipv6() {
     pair.undisturbed();
 }
 
-/// Cuts `len` bytes of a region into pieces of odd lengths, empty ones among them.
+/// Divides `len` bytes of a region into pieces of odd lengths, including empty ones.
 fn odd_pieces(region: &Region, len: usize, lengths: &[usize]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut at = 0;
@@ -181,7 +182,7 @@ fn scatter_and_gather_of_odd_pieces() {
     pair.a.post(pair.left, 2, Verb::Read(target.place), &into);
     pair.a.succeed(pair.left, 1);
     pair.a.check(back.all(), 1, 0);
-    // Pieces in an order of their own: the second half first.
+    // Pieces out of order: the second half first.
     let half = LEN / 2;
     let swapped = [source.part(half, LEN - half), source.part(0, half)];
     pair.a.post(pair.left, 3, Verb::Write(target.place, None), &swapped);
@@ -191,7 +192,7 @@ fn scatter_and_gather_of_odd_pieces() {
     pair.undisturbed();
 }
 
-/// Lengths that share no boundary with packets of any size: primes, nothing, and one above a packet.
+/// Lengths that share no boundary with packets of any size: primes, zero, and one above a packet.
 fn odd_lengths() -> [usize; 11] {
     [1, 0, 7, 1021, 3, 1025, 0, 4099, 2, 5003, 13]
 }
@@ -227,8 +228,8 @@ fn many_outstanding_on_several_queue_pairs_both_ways() {
     let len = SIZE * SLOTS as usize;
     let ends: Vec<_> = (0..QPS).map(|_| connect(&mut a, &mut b, Connection::default())).collect();
     let mut checks = Vec::new();
-    // Each queue pair has a direction and an operation of its own; all that a peer is told it does in turn, so the
-    // two peers work at the same time.
+    // Each queue pair has its own direction and operation. A peer runs its commands in sequence, so the two peers
+    // work at the same time.
     for (i, (left, right)) in ends.iter().enumerate() {
         let seed = 50 + i as u64;
         let (there, here) = (b.register(len, seed), a.register(len, seed + 100));
@@ -266,7 +267,7 @@ fn many_outstanding_on_several_queue_pairs_both_ways() {
     }
 }
 
-/// All sizes and operations over a link that both ends spoil by these rules, each with a seed of its own. Returns the
+/// All sizes and operations over a link that both ends impair with these rules, each with its own seed. Returns the
 /// sums of both ends' counters.
 fn spoiled(rules: &[&str], seed: u64, ends: impl Fn(usize, &Opening) -> Peer) -> BTreeMap<String, u64> {
     println!("{rules:?} with seeds {seed} and {}", seed + 1);
@@ -274,7 +275,7 @@ fn spoiled(rules: &[&str], seed: u64, ends: impl Fn(usize, &Opening) -> Peer) ->
         let faults = rules.iter().map(|r| (*r).to_owned()).collect();
         ends(which, &Opening { faults, fault_seed: seed + which as u64, ..Opening::default() })
     };
-    // 33 ms: the last packet of a message may be lost, and only time tells.
+    // 33 ms: the last packet of a message may be lost, and only the timeout reveals it.
     let options = Connection { mtu: Some(1024), timeout: 13, ..Connection::default() };
     let mut pair = Pair::between(open(0), open(1), options);
     every_size(&mut pair, 1024);

@@ -8,7 +8,8 @@ const SIZE: usize = 64 << 10;
 const SLOTS: u64 = 16;
 const LEN: usize = SIZE * SLOTS as usize;
 
-/// Tells the peer to fork, and takes in what the child found and that the parent went on; they answer in any order.
+/// Tells the peer to fork, and checks that the child found no problems and that the parent continued; they answer
+/// in any order.
 fn fork(peer: &mut Peer, stay: bool) {
     peer.tell(&Command::Fork(stay));
     let mut answers = [peer.answer(), peer.answer()];
@@ -21,7 +22,7 @@ fn fork(peer: &mut Peer, stay: bool) {
 fn parent_goes_on_and_children_are_refused() {
     let (mut forker, mut other) = (Peer::start(), Peer::start());
     let (left, right) = connect(&mut forker, &mut other, Connection::default());
-    // Traffic into the parent all the time, so that its background thread is at work whenever it forks.
+    // Continuous traffic into the parent, so that its background thread is active whenever it forks.
     let into = forker.register_zeroes(LEN);
     let from = other.register(LEN, 1);
     let target = other.register_zeroes(LEN);
@@ -61,6 +62,6 @@ fn address_is_free_once_the_parent_is_gone() {
     assert!(Device::open(&DeviceConfig::at(address)).is_err(), "the parent has the address");
     forker.kill();
     Device::open(&DeviceConfig::at(address)).expect("the address is free although the child lives");
-    // The child answers what its parent would have.
+    // The child answers in place of its parent.
     assert!(matches!(forker.try_ask(&Command::Counters), Reply::Done));
 }

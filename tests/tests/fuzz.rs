@@ -1,6 +1,7 @@
-//! The targets of the fuzzers, over the inputs that were found worth keeping, and over mutations of them.
+//! Runs the fuzz targets over the saved inputs, and over mutations of them.
 //!
-//! `fuzz/run` looks for more. What it finds is put into `tests/corpus/NAME`, and has a test of its own where the bug was.
+//! `fuzz/run` finds new inputs. They are saved in `tests/corpus/NAME`, and each bug that they reveal gets a test of
+//! its own in the affected code.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -8,17 +9,17 @@ use rnic_tests::fuzz::{TARGETS, Target};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Mutations of each input.
+/// Number of mutations of each input.
 const MUTATIONS: u32 = 4;
 
-/// What all inputs together may take: they are in the repository for good.
+/// Limit on the total size of all inputs in bytes, because they stay in the repository.
 const MOST_BYTES: u64 = 1 << 20;
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The inputs of a target, in the order of their names.
+/// The inputs of a target, sorted by name.
 fn inputs(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = corpus().join(name);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -27,7 +28,7 @@ fn inputs(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     paths.into_iter().map(|path| (path.clone(), fs::read(path).expect("a readable file"))).collect()
 }
 
-/// The input with a few bytes changed, taken away or repeated.
+/// The input with a few bytes changed, removed or repeated.
 fn mutated(input: &[u8], random: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..=random.next_u32() % 4 {
@@ -45,7 +46,7 @@ fn mutated(input: &[u8], random: &mut ChaCha8Rng) -> Vec<u8> {
     bytes
 }
 
-/// Runs a target on its inputs and on mutations of them. What fails is said, so that it can be run alone.
+/// Runs a target on its inputs and on mutations of them. Prints a failing input, so that it can be run alone.
 fn run((name, target): &Target) {
     let seed = 4791;
     println!("{name}: seed {seed}");
@@ -103,7 +104,7 @@ fn any_calls_of_c_programs() {
     run(find("c_calls"));
 }
 
-/// Each has a program for the fuzzer and is run above; and the inputs stay small.
+/// Every target has a fuzzer program and a test above; and its inputs stay small.
 #[test]
 fn every_target_is_fuzzed_and_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,4 +1,4 @@
-//! Rules of the house that no compiler checks.
+//! Project rules that no compiler checks.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,7 +8,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is inside the workspace").to_path_buf()
 }
 
-/// Whether a source is a module of tests.
+/// Whether a source file is a test module.
 fn is_test(path: &Path) -> bool {
     let inside = path.strip_prefix(root()).expect("a source of the project");
     inside.components().any(|c| matches!(c.as_os_str().to_str(), Some("tests" | "tests.rs")))
@@ -28,12 +28,12 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The code of a file: without comments, and without what stands in string literals on one line.
+/// The code of a file without comments.
 fn code(text: &str) -> String {
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 
-/// Words by which a sans-IO crate would give itself away.
+/// Words that must not appear in a sans-IO crate.
 const FORBIDDEN: &[&str] = &[
     "Instant::now",
     "SystemTime",
@@ -67,7 +67,7 @@ fn transport_and_congestion_control_are_sans_io() {
         let folder = root().join(name);
         let mut seen = 0;
         for path in sources(&folder.join("src")) {
-            // Tests may read the clock to have an instant to start from.
+            // Tests may read the clock to get a starting instant.
             if is_test(&path) {
                 continue;
             }
@@ -114,7 +114,8 @@ fn crates_do_not_know_each_other() {
     }
 }
 
-/// A deliberate bug (`tests/mutations`) replaces a text that stands in the code once; and no two are one.
+/// The text that a deliberate bug (`tests/mutations`) replaces appears exactly once in the code; and no two bugs
+/// have the same name.
 #[test]
 fn deliberate_bugs_fit_the_code() {
     let list = fs::read_to_string(root().join("tests/mutations/mutations.json")).expect("the list");

@@ -1,4 +1,4 @@
-//! A peer dies in the middle of everything.
+//! A peer is killed in the middle of everything.
 
 use rnic::{RcEnd, WcStatus};
 use rnic_tests::peer::{Peer, connect_local};
@@ -37,7 +37,7 @@ fn a_dead_peer_is_given_up_in_time() {
     }
 }
 
-/// Writes and compares until it is told to stop; returns how often.
+/// Writes and compares until told to stop; returns the number of rounds.
 fn work_undisturbed(end: &RcEnd, peer: &mut Peer, stop: &AtomicBool) -> u64 {
     const LEN: usize = 200_000;
     let target = peer.register_zeroes(LEN);
@@ -73,7 +73,7 @@ fn killed_in_mid_transfer() {
         for id in 0..COUNT {
             end.qp.write(id, source.all(), target.place.into()).expect("posted");
         }
-        // Some arrive, so that the connection is in full flight.
+        // Some arrive, so that the connection is busy.
         for id in 0..4 {
             let wc = end.wait().expect("a completion");
             assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
@@ -134,7 +134,7 @@ fn a_requester_that_dies_leaves_the_responder_whole() {
     }
     let address = peer.address();
     peer.kill();
-    // The responder has nothing to wait for: it stays as it is, and a new connection works beside it.
+    // The responder waits for nothing: it stays in RTS, and a new connection works beside it.
     assert_eq!(end.qp.state(), rnic::QpState::Rts);
     let mut next = Peer::open(&Opening::at(address));
     let (second, _) = connect_local(&device, &mut next, Connection::default());

@@ -1,4 +1,4 @@
-//! Links that behave like those of a given rate, buffer and receiver, in virtual time and over sockets.
+//! Links with a given rate, buffer and receiver, in virtual time and over sockets.
 
 use qp::wire::mad::hello::Features;
 use rnic::cc::Rate;
@@ -11,7 +11,7 @@ use rnic_tests::{counter, fresh_address, open};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes, whatever the machine does meanwhile.
+/// Longer than anything here takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn setup(link: &str) -> DeviceSetup {
@@ -65,7 +65,7 @@ fn a_write_takes_the_time_that_its_packets_take_at_the_rate_of_the_port() {
 }
 
 #[test]
-fn what_a_full_queue_drops_is_sent_again() {
+fn packets_dropped_by_a_full_queue_are_retransmitted() {
     let net = Net::new();
     let (a, b) = (net.device(), device_with(&net, "rate=1Gb/s,buffer=50KB"));
     let (left, right) = RcEnd::pair(&a, &b).expect("connected");
@@ -103,14 +103,14 @@ fn a_slow_receiver_overruns_its_socket_in_virtual_time() {
         let overrun = counter(&b.device, "link_rx_overrun");
         let packets = counter(&b.device, "rx_packets");
         assert_eq!(packets + overrun, datagrams);
-        // The last packet was read when those before it had taken their time.
+        // The last packet was read after the port had taken its time for all packets before it.
         let each = Rate::from_mbps(100).time_for(u64::from(wire_bytes(12 + 8 + 4000 + 4, false)));
         let read = each * u32::try_from(packets - 1).expect("few");
         assert!((read..read + Duration::from_micros(500)).contains(&net.elapsed()), "{:?}", net.elapsed());
         overrun
     };
     assert_eq!(overrun(50), 0);
-    // What is in the buffer is 51 packets; the receiver reads few more meanwhile.
+    // The buffer holds 51 packets; the receiver reads few more meanwhile.
     assert!(overrun(500) > 300);
 }
 
@@ -312,13 +312,13 @@ fn the_same_port_over_sockets() {
     write(&right, &left, 1 << 20);
 }
 
-/// A slow receiver leaves packets in its socket buffer, and the kernel drops what does not fit: every packet was read or
-/// was dropped. The background thread reads here, and nobody polls.
+/// A slow receiver leaves packets in its socket buffer, and the kernel drops those that do not fit: every packet is
+/// either read or dropped. The background thread reads here; nothing polls.
 #[test]
 fn a_slow_receiver_overruns_its_socket() {
     let link = "receiver_rate=20Mb/s".parse().expect("a link");
     let slow = DeviceConfig { link, recv_buffer: Some(212_992), ..DeviceConfig::at(fresh_address()) };
-    // One by one: the kernel counts a train that it drops as one.
+    // One by one: the kernel counts a dropped train as one.
     let at = DeviceConfig::at(fresh_address());
     let fast = DeviceConfig { unacked_rate: Some(0), offload: Some(false), ..at };
     let a = UdEnd::new(&Device::open(&fast).expect("a device"));

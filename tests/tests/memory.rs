@@ -1,4 +1,4 @@
-//! Registered memory that goes away while it is registered: the work request fails, the process lives.
+//! Memory that is unmapped while it is registered: the work request fails, the process survives.
 
 use rnic_tests::peer::{Peer, connect};
 use rnic_tests::protocol::{Command, Connection, Opening, Verb};
@@ -6,7 +6,7 @@ use rnic_tests::protocol::{Command, Connection, Opening, Verb};
 const PAGE: usize = 4096;
 const LEN: usize = 16 * PAGE;
 
-/// Both peers still work: a new connection moves bytes both ways.
+/// Both peers still work: a new connection transfers data both ways.
 fn alive(a: &mut Peer, b: &mut Peer) {
     let (left, _) = connect(a, b, Connection::default());
     let (source, target) = (a.register(LEN, 77), b.register_zeroes(LEN));
@@ -30,7 +30,7 @@ fn fails(peer: &mut Peer, qp: usize, status: &str) {
 #[test]
 fn source_of_a_write() {
     let (mut a, mut b) = (Peer::start(), Peer::start());
-    // All of it, or from the middle on: then some packets are on their way when the fault comes.
+    // All of it, or from the middle on: then some packets are in flight when the fault occurs.
     for first in [0, 8 * PAGE] {
         let (left, _) = connect(&mut a, &mut b, Connection { mtu: Some(1024), ..Connection::default() });
         let (source, target) = (a.register(LEN, 1), b.register_zeroes(LEN));
@@ -107,7 +107,7 @@ fn receive_buffer() {
     b.ask(&Command::Unmap(into.all()));
     a.post(left, 1, Verb::Send(None), &[source.all()]);
     a.post(left, 2, Verb::Send(None), &[source.all()]);
-    // It is the receiver's own buffer that is wrong, not what the sender asked for (IBTA 9.7.5.2.7).
+    // The receiver's own buffer is invalid, not the sender's request (IBTA 9.7.5.2.7).
     fails(&mut b, right, "LOC_PROT_ERR");
     fails(&mut a, left, "REM_OP_ERR");
     assert_eq!(b.counter("resp_cqe_error"), 1);

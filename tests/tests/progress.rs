@@ -1,4 +1,4 @@
-//! Who makes progress: the program that polls, or the background thread when it does not.
+//! Who drives the engine: the program that polls, or the background thread when it does not.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{CompletionQueue, Gather, QpInit, RcEnd, SendFlags, SendWr, WcStatus, WorkCompletion};
@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a machine that is busy with other things.
+/// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
@@ -17,7 +17,7 @@ fn a_target_that_never_polls() {
     const LEN: usize = 100_001;
     const ROUNDS: u64 = 200;
     let device = open();
-    // Between commands a peer sleeps in a read of its standard input.
+    // Between commands, a peer sleeps in a read of its standard input.
     let mut peer = Peer::start();
     let (end, _) = connect_local(&device, &mut peer, Connection::default());
     let target = peer.register_zeroes(LEN);
@@ -38,7 +38,7 @@ fn a_target_that_never_polls() {
     assert!(matches!(peer.ask(&Command::BackgroundTime), Reply::Time(millis) if millis > 0));
 }
 
-/// Sleeps on the channel until the completion queue has something; false if nothing comes.
+/// Sleeps on the channel until the completion queue has an entry; false if nothing arrives.
 fn sleep_on(channel: &rnic::CompletionChannel, cq: &CompletionQueue) -> bool {
     let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
     if poll(&mut fds, PollTimeout::from(10_000u16)).expect("poll") == 0 {
@@ -65,7 +65,7 @@ fn sleeping_on_a_channel_misses_no_wake_up() {
     for id in 0..128 {
         qp.recv(id, Gather::Empty).expect("posted");
     }
-    // One at a time, so that the receiver finds its queue empty again and again.
+    // One at a time, so that the receiver repeatedly finds its queue empty.
     let verb = Verb::Send(None);
     let traffic = Traffic { verb, region: source.id, size: 0, count: MESSAGES, depth: 1, slots: 1 };
     peer.tell(&Command::Run(far, traffic));
@@ -78,7 +78,7 @@ fn sleeping_on_a_channel_misses_no_wake_up() {
             continue;
         }
         cq.arm(false).expect("armed");
-        // What came before the queue was armed makes no event.
+        // Completions that arrive before the queue is armed cause no event.
         if !cq.is_empty() {
             continue;
         }
@@ -170,7 +170,7 @@ fn many_threads_post_to_one_queue_pair_and_poll_one_queue() {
     assert_eq!(peer.counter("rx_write_requests"), THREADS * EACH);
 }
 
-/// A queue pair's worth of work left behind without any further call: the background thread alone sends it.
+/// Work that is posted without any further call: the background thread alone sends it.
 #[test]
 fn posted_work_leaves_without_polling() {
     const LEN: usize = 1 << 20;

@@ -1,5 +1,6 @@
-//! The contract of registered memory: a program may read and write it while the device does. Bytes are old or new, words
-//! of 8 bytes that are a message of their own are whole, and nothing else happens; not even when pages go away meanwhile.
+//! The contract of registered memory: a program may read and write it while the device does. Bytes have their old
+//! or new value, words of 8 bytes that are a message of their own are never torn, and nothing else happens, even if
+//! pages are unmapped meanwhile.
 
 use rnic::sim::Net;
 use rnic::{RcEnd, WcStatus};
@@ -10,13 +11,13 @@ use std::thread;
 /// Several packets, and not a whole number of them.
 const LEN: usize = 20_008;
 
-/// Rounds of WRITE and READ; a round is some dozens of packets.
+/// Rounds of WRITE and READ; each round is a few dozen packets.
 const ROUNDS: u64 = 200;
 
-/// What is ever written: bytes below this.
+/// All written bytes are below this.
 const FILLS: u8 = 100;
 
-/// All bytes the same, so that a word that was torn between two writers shows.
+/// All bytes the same, so that a word torn between two writers is detected.
 const fn word(fill: u8) -> u64 {
     u64::from_ne_bytes([fill; 8])
 }
@@ -32,7 +33,7 @@ fn bytes_are_old_or_new_and_words_whole_while_device_and_program_write() {
     let (left, right) = RcEnd::pair(&net.device(), &net.device()).expect("a pair");
     let source = left.register(&[1; LEN]).expect("memory");
     let target = right.register_remote(LEN).expect("memory");
-    // A message of one word, from and to words that the program writes.
+    // A one-word message, from and to words that the program writes.
     let (from, to) = (left.register(&[1; 8]).expect("memory"), right.register_remote(8).expect("memory"));
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -68,7 +69,7 @@ fn bytes_are_old_or_new_and_words_whole_while_device_and_program_write() {
     });
 }
 
-/// Whoever reads memory that is not there gets an error, and so does the work request; the process lives.
+/// Accesses to unmapped memory fail with an error, and so does the work request; the process survives.
 #[test]
 fn pages_that_go_away_in_mid_flight_end_the_request_and_nothing_else() {
     for round in 0..20_usize {
@@ -80,7 +81,7 @@ fn pages_that_go_away_in_mid_flight_end_the_request_and_nothing_else() {
         left.qp.write(1, source.all(), target.remote(0)).expect("room");
         let status = thread::scope(|scope| {
             let unmapper = scope.spawn(|| {
-                // Sooner or later in the message, which takes about as long as this loop.
+                // At a random point in the message, which takes about as long as this loop.
                 (0..round * 2000).for_each(|_| std::hint::spin_loop());
                 let region = if round % 2 == 0 { &target } else { &source };
                 unmap(region, len - 4096..len).expect("unmapped");

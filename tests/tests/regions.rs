@@ -9,13 +9,13 @@ use rnic::{
 };
 use std::time::Duration;
 
-/// More than anything takes, in virtual time.
+/// Longer than anything takes, in virtual time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const LOCAL: Access = Access::LOCAL_WRITE;
 const WRITABLE: Access = LOCAL.union(Access::REMOTE_WRITE);
 const BINDABLE: Access = LOCAL.union(Access::MW_BIND);
-/// Some hundred packets, so that much can happen while they travel.
+/// Several hundred packets, so that other things can happen while they are in flight.
 const LONG: usize = 1 << 20;
 
 struct Scene {
@@ -33,7 +33,7 @@ impl Scene {
         Ok(Self { net, a, left, right })
     }
 
-    /// Moves on until something of a WRITE of ones has arrived.
+    /// Advances until part of a WRITE of ones has arrived.
     fn until_it_arrives(&self, target: &MemoryRegion) -> Result<(), Error> {
         let mut byte = [0];
         while byte == [0] {
@@ -133,14 +133,14 @@ fn a_region_with_bound_windows_is_not_deregistered_nor_changed() -> Result<(), E
     assert!(error.contains("memory windows (2)"), "{error}");
     let (memory, users) = busy(memory.deregister());
     assert_eq!(users, 2);
-    // It is as it was: both windows work.
+    // It is unchanged: both windows work.
     let source = s.left.register(b"works")?;
     for (window, offset) in windows.iter().zip([0, 32]) {
         s.left.qp.write(2, source.all(), window.remote(&memory, offset))?;
         assert_eq!(status(&s.left)?, WcStatus::Success);
     }
     assert_eq!(memory.to_vec()?[32..37], *b"works");
-    // One way each to close them: to unbind, and to deallocate.
+    // Each is closed in a different way: unbinding, and deallocation.
     let [first, second] = windows;
     s.right.qp.unbind_mw(3, &first)?;
     assert_eq!(status(&s.right)?, WcStatus::Success);
@@ -167,7 +167,7 @@ fn dropping_a_region_closes_its_windows() -> Result<(), Error> {
     Ok(())
 }
 
-/// What was opened for one peer must not be open for the next.
+/// A window that was opened for one peer must not be open for the next.
 #[test]
 fn windows_of_type_2_are_closed_with_their_queue_pair() -> Result<(), Error> {
     for destroy in [true, false] {
@@ -198,11 +198,11 @@ fn windows_of_type_2_are_closed_with_their_queue_pair() -> Result<(), Error> {
 
 #[test]
 fn a_bind_that_breaks_a_rule_says_which() -> Result<(), Error> {
-    // What the region allows, what the window is to allow, the number of the rule, and the words for it.
+    // The region's access rights, the requested rights of the window, the code of the rule, and its error text.
     for (mw_type, allowed, asked, vendor_err, words) in [
         (MwType::Type2, LOCAL, Access::REMOTE_READ, 40, "lacks the right MW_BIND"),
-        (MwType::Type2, Access::MW_BIND, Access::REMOTE_WRITE, 41, "needs LOCAL_WRITE"),
-        (MwType::Type1, BINDABLE, Access::ZERO_BASED, 37, "only windows of type 2 may be zero-based"),
+        (MwType::Type2, Access::MW_BIND, Access::REMOTE_WRITE, 41, "requires LOCAL_WRITE"),
+        (MwType::Type1, BINDABLE, Access::ZERO_BASED, 37, "only type 2 windows may be zero-based"),
         (MwType::Type2, BINDABLE | Access::ZERO_BASED, Access::REMOTE_READ, 38, "is zero-based"),
     ] {
         let s = Scene::new()?;
@@ -246,11 +246,11 @@ fn an_invalidation_that_breaks_a_rule_says_which() -> Result<(), Error> {
     let wc = s.left.wait()?;
     assert_eq!((wc.status, wc.vendor_err), (WcStatus::LocQpOpErr, 8));
     let why = Scene::why(&s.left);
-    assert!(why.contains("no type 2 memory window"), "{why}");
+    assert!(why.contains("not a type 2 memory window"), "{why}");
     Ok(())
 }
 
-/// Only the peer of the queue pair that bound it may invalidate a window.
+/// Only the peer of the queue pair that bound a window may invalidate it.
 #[test]
 fn a_peer_does_not_invalidate_what_another_queue_pair_bound() -> Result<(), Error> {
     let s = Scene::new()?;
@@ -268,14 +268,14 @@ fn a_peer_does_not_invalidate_what_another_queue_pair_bound() -> Result<(), Erro
     assert_eq!(cq.wait(PATIENCE)?.status, WcStatus::RemAccessErr);
     let failure = other.failure().expect("it says why").to_string();
     assert!(failure.contains("another queue pair bound"), "{failure}");
-    // Those whom it concerns do not notice.
+    // The window's own users do not notice.
     let source = s.left.register(b"still open")?;
     s.left.qp.write(4, source.all(), window.remote(&memory, 0))?;
     assert_eq!(status(&s.left)?, WcStatus::Success);
     Ok(())
 }
 
-/// Local operations happen once, in their turn, whatever is lost and sent again around them.
+/// Local operations are executed once, in order, regardless of losses and retransmissions around them.
 #[test]
 fn windows_open_and_close_on_a_lossy_network() -> Result<(), Error> {
     const ROUNDS: u64 = 60;
@@ -286,7 +286,7 @@ fn windows_open_and_close_on_a_lossy_network() -> Result<(), Error> {
     let window = s.right.pd().alloc_mw(MwType::Type2)?;
     let source = s.left.pd().register(8, LOCAL)?;
     for round in 0..ROUNDS {
-        // The window is opened and its key sent behind it, without waiting in between.
+        // The window is bound and its key sent after it, without waiting in between.
         let offset = (round as usize % 8) * 8;
         s.right.qp.bind_mw(1, &window, &memory, offset..offset + 8, Access::REMOTE_WRITE)?;
         assert_eq!(status(&s.right)?, WcStatus::Success);
@@ -294,7 +294,7 @@ fn windows_open_and_close_on_a_lossy_network() -> Result<(), Error> {
         source.store_u64(0, round + 1)?;
         s.right.qp.recv(2, Gather::Empty)?;
         s.left.qp.write(3, source.all(), place)?;
-        // The write, then the key that it used, is over.
+        // The write completes before its key is invalidated.
         let invalidate = Some(place.rkey);
         s.left.qp.post(4, Operation::Send { imm: None, invalidate }, Gather::Empty)?;
         assert_eq!((status(&s.left)?, status(&s.left)?), (WcStatus::Success, WcStatus::Success));
@@ -308,7 +308,7 @@ fn windows_open_and_close_on_a_lossy_network() -> Result<(), Error> {
     Ok(())
 }
 
-/// Over an unreliable connection nobody is told what is wrong with a key: the message is dropped.
+/// An unreliable connection reports no invalid key: the message is dropped.
 #[test]
 fn windows_serve_unreliable_connections() -> Result<(), Error> {
     let net = Net::new();
@@ -382,14 +382,14 @@ fn null_regions_pad_and_swallow() -> Result<(), Error> {
     let (here, there) = (s.left.pd().alloc_null_mr()?, s.right.pd().alloc_null_mr()?);
     let source = s.left.register(b"headtail")?;
     let target = s.right.pd().register(12, LOCAL)?;
-    // 4 bytes, 100 zeroes, 4 bytes; of which the receiver wants the first 8 and the last 4.
+    // 4 bytes, 100 zeros, 4 bytes; the receiver wants the first 8 and the last 4.
     let recv: [Sge; 3] = [target.slice(0..8)?, there.bytes(96), target.slice(8..12)?];
     s.right.qp.recv(1, Gather::from(&recv[..]))?;
     let send: [Sge; 3] = [source.slice(0..4)?, here.bytes(100), source.slice(4..8)?];
     s.left.qp.send(2, Gather::from(&send[..]))?;
     assert_eq!((status(&s.left)?, status(&s.right)?), (WcStatus::Success, WcStatus::Success));
     assert_eq!(&target.to_vec()?, b"head\0\0\0\0tail");
-    // The key is no peer's business.
+    // The key cannot be used by a peer.
     let place = rnic::Remote { addr: 0, rkey: there.lkey() };
     s.left.qp.write(3, source.all(), place)?;
     assert_eq!(status(&s.left)?, WcStatus::RemAccessErr);
@@ -401,7 +401,7 @@ fn advice_that_cannot_be_taken_is_an_error() -> Result<(), Error> {
     let s = Scene::new()?;
     let pd = s.left.pd();
     let demand = pd.register(3 << 20, LOCAL | Access::ON_DEMAND)?;
-    // More than is done at a time.
+    // More than is prefetched at a time.
     pd.advise(Advice::PrefetchWrite, &[demand.all()])?;
     let readable = pd.register(64, Access::ON_DEMAND)?;
     let plain = pd.register(64, LOCAL)?;

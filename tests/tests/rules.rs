@@ -1,5 +1,5 @@
-//! The list of protocol rules, `tests/spec/rules.toml`: what it names exists, what the code cites it has, and what people
-//! read, `docs/rules.md`, says the same.
+//! Validates the list of protocol rules, `tests/spec/rules.toml`: the items that it names exist, it contains all
+//! rules that the code cites, and `docs/rules.md` is up to date.
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ struct Rule {
     exception: Option<String>,
 }
 
-/// A file, from the root of the repository on, and something that stands in it.
+/// A file, relative to the root of the repository, and an identifier in it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Place {
@@ -44,7 +44,7 @@ struct Place {
     item: String,
 }
 
-/// Where code and tests are.
+/// The folders that contain code and tests.
 const FOLDERS: [&str; 5] = ["qp", "cc", "nic", "interop", "tests"];
 
 fn root() -> PathBuf {
@@ -60,7 +60,7 @@ fn rules(list: &List) -> impl Iterator<Item = &Rule> {
     list.topic.iter().flat_map(|topic| &topic.rule)
 }
 
-/// All Rust sources, but for this one, whose examples are no citations.
+/// All Rust sources except this one, whose examples are not citations.
 fn sources() -> Vec<(PathBuf, String)> {
     fn collect(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
         for entry in fs::read_dir(folder).expect("a folder of the project").flatten() {
@@ -85,7 +85,7 @@ const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Whether `item` stands in the text, and not as a part of a longer word.
+/// Whether the text contains `item` as a whole word.
 fn has_item(text: &str, item: &str) -> bool {
     text.match_indices(item).any(|(at, _)| {
         let before = text.as_bytes()[..at].last();
@@ -94,7 +94,7 @@ fn has_item(text: &str, item: &str) -> bool {
     })
 }
 
-/// The numbers of statements that a text cites: C9-6, o10-37.2.13, oA19-14.
+/// The rule numbers that a text cites: C9-6, o10-37.2.13, oA19-14.
 fn citations(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.'));
     let cited = words.map(|word| word.trim_matches(['.', '-'])).filter(|word| {
@@ -106,7 +106,7 @@ fn citations(text: &str) -> BTreeSet<String> {
     cited.map(str::to_owned).collect()
 }
 
-/// The names of all tests: functions behind `#[test]`, and those in `proptest!`, which carry it as well.
+/// The names of all tests: functions after `#[test]`, including those in `proptest!`.
 fn tests(sources: &[(PathBuf, String)]) -> BTreeSet<&str> {
     let marked = sources.iter().flat_map(|(_, text)| text.split("#[test]").skip(1));
     marked.filter_map(|rest| Some(rest.split_once("fn ")?.1.split_once('(')?.0)).collect()
@@ -136,7 +136,7 @@ fn names_and_numbers_are_used_once() {
     assert!(ids.len() > 100, "{} rules", ids.len());
 }
 
-/// A rule is checked somewhere and has a test, or there is a reason why not.
+/// Every rule is checked and tested, or gives the reason why not.
 #[test]
 fn every_rule_is_checked_and_tested_or_an_exception() {
     let (list, sources) = (list(), sources());
@@ -160,7 +160,7 @@ fn every_rule_is_checked_and_tested_or_an_exception() {
 }
 
 #[test]
-fn what_the_code_cites_is_listed_and_the_other_way_round() {
+fn cited_rules_are_listed_and_listed_rules_are_cited() {
     let list = list();
     let listed: BTreeSet<&String> = rules(&list).flat_map(|rule| &rule.ibta).collect();
     let mut cited: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -175,18 +175,18 @@ fn what_the_code_cites_is_listed_and_the_other_way_round() {
     }
 }
 
-/// The list as people read it.
+/// The list as Markdown.
 fn rendered(list: &List) -> String {
     let mut text = "# The rules of the protocol\n\n".to_owned();
     let count = rules(list).count();
     let exceptions = rules(list).filter(|rule| rule.exception.is_some()).count();
     let numbers: usize = rules(list).map(|rule| rule.ibta.len()).sum();
     let intro = format!(
-        "What rnic does because the protocol wants it: {count} rules, in our own words, with where they come from, where in \
-         the code they are kept, and the tests that hold us to them. Numbers as C9-6 are statements of the InfiniBand \
-         Architecture Specification, volume 1 ({numbers} of them); other numbers are its sections and annexes. {exceptions} \
-         rules are not followed, or not in all; the reasons stand there.\n\n\
-         This file is made from `tests/spec/rules.toml` by `UPDATE=1 cargo test -p rnic-tests --test rules`.\n"
+        "The protocol rules that rnic follows: {count} rules, in our own words, each with its source, the code that enforces \
+         it, and the tests that verify it. Numbers such as C9-6 are statements of the InfiniBand Architecture Specification, \
+         volume 1 ({numbers} of them); other numbers are its sections and annexes. {exceptions} rules are not followed, or \
+         only in part; each of these gives the reason.\n\n\
+         This file is generated from `tests/spec/rules.toml` by `UPDATE=1 cargo test -p rnic-tests --test rules`.\n"
     );
     text.push_str(&intro);
     for topic in &list.topic {
@@ -198,7 +198,7 @@ fn rendered(list: &List) -> String {
                 let _ = writeln!(text, "- Exception: {reason}");
             }
             let places = rule.checked.iter().map(|p| format!("[`{}`](../{})", p.item, p.file));
-            list_of(&mut text, "Kept in", places);
+            list_of(&mut text, "Enforced in", places);
             list_of(&mut text, "Tests", rule.tests.iter().map(|test| format!("`{test}`")));
         }
     }
@@ -213,7 +213,7 @@ fn list_of(text: &mut String, what: &str, items: impl Iterator<Item = String>) {
 }
 
 #[test]
-fn what_people_read_is_what_the_list_says() {
+fn the_rendered_rules_are_up_to_date() {
     let path = root().join("docs/rules.md");
     let text = rendered(&list());
     if std::env::var_os("UPDATE").is_some() {

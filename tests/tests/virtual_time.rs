@@ -1,6 +1,6 @@
-//! Conversations over bad networks in virtual time: whole devices, many seeds, the same every time.
+//! Conversations over bad networks in virtual time: complete devices, many seeds, deterministic.
 //!
-//! Every failure names its seed; `RNIC_SEED=n cargo test -p rnic-tests --test virtual_time` runs that one alone.
+//! Every failure names its seed; `RNIC_SEED=n cargo test -p rnic-tests --test virtual_time` runs a single one.
 
 use rnic::sim::{DeviceSetup, Net};
 use rnic::{
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A small generator with a fixed algorithm (xorshift64*), so that a seed means the same for ever.
+/// A small generator with a fixed algorithm (xorshift64*), so that a seed always has the same meaning.
 struct Random(u64);
 
 impl Random {
@@ -42,9 +42,9 @@ impl Write for Shared {
     }
 }
 
-/// Bytes of each side's memory.
+/// Size of each side's memory in bytes.
 const MEMORY: usize = 200_000;
-/// Work requests of a conversation.
+/// Number of work requests in a conversation.
 const REQUESTS: u64 = 60;
 
 struct Outcome {
@@ -56,13 +56,13 @@ struct Outcome {
 
 fn region(end: &RcEnd, fill: impl Fn(usize) -> u8) -> Result<MemoryRegion, Error> {
     let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    // Addresses from 0, so that a run does not depend on where the kernel puts memory.
+    // Addresses start at 0, so that a run does not depend on where the kernel maps memory.
     let region = end.pd().register(MEMORY, all | Access::ZERO_BASED)?;
     region.write_at(0, &(0..MEMORY).map(fill).collect::<Vec<_>>())?;
     Ok(region)
 }
 
-/// One side writes, sends and reads at random places; a plain copy of the memory says what must come of it.
+/// One side writes, sends and reads at random places; a plain copy of the memory is the expected result.
 fn converse(seed: u64, faults: &[&str]) -> Result<Outcome, Error> {
     let mut random = Random::new(seed);
     let net = Net::with_seed(seed);
@@ -98,7 +98,7 @@ fn converse(seed: u64, faults: &[&str]) -> Result<Outcome, Error> {
                 Operation::Read { remote: there.remote(to as u64) }
             }
         };
-        // A READ into bytes that are sent next has to be over first: what a fence is for.
+        // A READ into bytes that are sent next must complete first, which a fence ensures.
         let flags = SendFlags::SIGNALED | SendFlags::FENCE;
         left.qp.post_send(SendWr::new(wr_id, operation, part).flags(flags))?;
     }
@@ -122,8 +122,8 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Loss that a connection of 7 retries survives: 1 % each way leaves no chance of eight failures in a row that a few
-/// dozen runs would meet.
+/// Losses that a connection with 7 retries survives: with 1 % each way, eight failures in a row will not occur in a
+/// few dozen runs.
 const BAD: &[&str] = &[
     "tx p=0.01 drop",
     "rx p=0.01 drop",
@@ -181,14 +181,14 @@ fn a_dead_peer_takes_as_long_as_timeout_and_retries_say() -> Result<(), Error> {
     left.qp.write(1, source.all(), target.remote(0))?;
     left.qp.write(2, source.all(), target.remote(0))?;
     assert_eq!(left.wait()?.status, WcStatus::RetryExcErr);
-    // 1 try and 3 retries, each given 4.096 us x 2^10.
+    // 1 try and 3 retries, of 4.096 us x 2^10 each.
     assert_eq!(net.elapsed() - before, 4 * Duration::from_nanos(4096 << 10));
     assert_eq!(left.wait()?.status, WcStatus::WrFlushErr);
     assert!(matches!(left.wait(), Err(Error::Stalled)), "in virtual time a wait for nothing ends at once");
     Ok(())
 }
 
-/// A network that may be so bad that connections break: rules for both directions of one device.
+/// A network so bad that connections may break: rules for both directions of one device.
 fn hostile(random: &mut Random, device: &Device) -> Result<(), Error> {
     let percent = [0, 1, 5, 20, 45][random.below(5) as usize];
     for place in ["tx", "rx"] {
@@ -210,8 +210,8 @@ fn hostile(random: &mut Random, device: &Device) -> Result<(), Error> {
     Ok(())
 }
 
-/// Posts a request of some kind and length to a queue pair, whose peer may have broken the connection already. How many
-/// packets it may take, at least one of them a request; nothing if it was not posted.
+/// Posts a request of random kind and length to a queue pair whose peer may already have broken the connection.
+/// Returns the maximum number of its packets, at least one of them a request; 0 if it was not posted.
 fn post_any(
     random: &mut Random,
     end: &RcEnd,
@@ -232,8 +232,8 @@ fn post_any(
     end.qp.post_send(request).ok().map(|()| length / mtu.bytes() + 2)
 }
 
-/// Connections in both directions between two devices, some sharing little room, over a network of this seed. Returns how
-/// many requests succeeded and how many did not.
+/// Connections in both directions between two devices, some of them with little room, over a network with this
+/// seed. Returns how many requests succeeded and how many failed.
 fn endure(seed: u64) -> Result<[u64; 2], Error> {
     let mut random = Random::new(seed);
     let net = Net::with_seed(seed);
@@ -265,7 +265,7 @@ fn endure(seed: u64) -> Result<[u64; 2], Error> {
         for (end, memory, remote, _) in &ends {
             if let Some(packets) = post_any(&mut random, end, wr_id, *memory, *remote, mtu) {
                 requests += 1;
-                // All retries for each packet, and the waits for a receive: seven of 0.64 ms.
+                // All retries for each packet, and the RNR waits: seven of 0.64 ms.
                 bound += patience * packets + Duration::from_millis(5);
             }
         }
@@ -276,7 +276,7 @@ fn endure(seed: u64) -> Result<[u64; 2], Error> {
         }
         net.run_for(Duration::from_micros(random.below(3000)));
     }
-    // Whoever shares a window may have to wait for all the others in it.
+    // A queue pair may have to wait for all others that share its window.
     net.run_until_idle(bound);
     let mut counts = [0; 2];
     for (end, ..) in &ends {
@@ -301,9 +301,9 @@ fn every_request_ends_within_its_retries_however_bad_the_network() -> Result<(),
     Ok(())
 }
 
-/// What is lost without a timeout to find out may take the room of a peer's window for a while, but not for ever.
+/// Packets lost without a timeout may occupy the peer's window for a while, but not permanently.
 #[test]
-fn packets_that_nobody_will_ever_acknowledge_do_not_fill_a_window_for_ever() -> Result<(), Error> {
+fn packets_without_acknowledgements_do_not_fill_a_window_permanently() -> Result<(), Error> {
     let net = Net::new();
     let small = DeviceSetup { peer_window: Some(20_000), ..DeviceSetup::default() };
     let (a, b) = (net.device_with(&small)?, net.device());
@@ -320,7 +320,7 @@ fn packets_that_nobody_will_ever_acknowledge_do_not_fill_a_window_for_ever() -> 
     let before = net.elapsed();
     other.qp.write(2, source.all(), target.remote(0))?;
     assert_eq!(other.wait()?.status, WcStatus::Success);
-    // Half a second until what is on the way is given up, twice because the first look may come too early.
+    // Half a second until packets in flight are given up, twice because the first check may come too early.
     assert!(net.elapsed() - before <= Duration::from_millis(1001), "{:?}", net.elapsed() - before);
     assert_eq!(target.to_vec()?[..23], *b"what others have to say");
     Ok(())

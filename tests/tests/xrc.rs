@@ -135,7 +135,7 @@ fn one_queue_pair_delivers_to_several_queues_by_number() -> Result<(), Error> {
     Ok(())
 }
 
-/// Each of several senders talks to every one of several queues, over a network that loses packets.
+/// Each of several senders sends to each of several queues, over a network that loses packets.
 #[test]
 fn many_senders_and_many_queues_lose_nothing() -> Result<(), Error> {
     const EACH: u64 = 600;
@@ -162,7 +162,7 @@ fn many_senders_and_many_queues_lose_nothing() -> Result<(), Error> {
         }
     }
     let bytes = pattern::bytes(3, SLOT);
-    // By queue pair and queue: the messages that came.
+    // The received messages, by queue pair and queue.
     let mut seen: BTreeMap<(u32, usize), Vec<u32>> = BTreeMap::new();
     let mut idle = false;
     while seen.values().map(Vec::len).sum::<usize>() < 4 * EACH as usize {
@@ -172,7 +172,7 @@ fn many_senders_and_many_queues_lose_nothing() -> Result<(), Error> {
                 *done += 1;
             }
             while *posted < EACH && *posted - *done < 16 {
-                // The immediate data counts; the length follows from it.
+                // The immediate data is a counter; the length depends on it.
                 let nth = *posted as u32;
                 let part = source.memory.slice(0..length(nth))?;
                 let operation = Operation::Send { imm: Some(nth), invalidate: None };
@@ -189,7 +189,7 @@ fn many_senders_and_many_queues_lose_nothing() -> Result<(), Error> {
                 user.post(wc.wr_id)?;
             }
         }
-        // What was posted just now moves things on again; nothing else can.
+        // Newly posted work can continue the simulation; nothing else can.
         let moved = net.step();
         assert!(moved || !idle, "stalled");
         idle = !moved;
@@ -239,7 +239,7 @@ fn a_queue_that_is_not_in_the_domain_is_an_invalid_request() -> Result<(), Error
     }
     assert_eq!((user.srq.outstanding(), stranger.srq.outstanding(), basic.outstanding()), (1, 1, 1));
     assert!(user.cq.is_empty() && stranger.cq.is_empty());
-    // A queue that was there and is gone.
+    // A queue that has been destroyed.
     let source = Source::new(&here)?;
     let _target = source.connect(&there, &xrcd, &ConnectOptions::default())?;
     let number = user.srq.srqn();
@@ -276,7 +276,7 @@ fn peers_wait_for_the_queue_that_they_name() -> Result<(), Error> {
         let wc = user.cq.poll_one().expect("a message");
         assert_eq!(user.message(&wc)?, message);
     }
-    // The limit of an XRC queue tells as that of any.
+    // The limit event of an XRC queue is like that of any other.
     empty.post(0)?;
     empty.post(1)?;
     empty.srq.modify(rnic::SrqModify::limit(2))?;
@@ -328,7 +328,7 @@ fn memory_is_that_of_the_user_whose_queue_is_named() -> Result<(), Error> {
     let counters = target.counters();
     assert_eq!((counters.rx_write_requests, counters.rx_read_requests), (4, 2));
     assert_eq!(counters.rx_atomic_requests, 4);
-    // One user's key under the other's number.
+    // One user's key with the other's queue number.
     let region = users[0].pd.register(SLOT, rights)?;
     let word = source.memory.slice(0..8)?;
     for operation in [
@@ -349,7 +349,7 @@ fn memory_is_that_of_the_user_whose_queue_is_named() -> Result<(), Error> {
     Ok(())
 }
 
-/// A READ whose answer is lost is answered again, in the name of the queue that it named.
+/// A READ whose response is lost is answered again, in the domain of the queue that it named.
 #[test]
 fn a_lost_answer_to_a_read_is_sent_again() -> Result<(), Error> {
     let net = Net::new();
@@ -390,7 +390,7 @@ fn each_half_takes_the_requests_that_are_its_own() -> Result<(), Error> {
     for error in &refused[1..] {
         assert!(matches!(error, PostError::NoQueue { .. }), "{refused:?}");
     }
-    // Attributes of the other half do not apply, as in the verbs.
+    // Attributes of the other half do not apply, as in verbs.
     let spare = there.create_qp(&QpInit::xrc_recv(&xrcd))?;
     spare.modify(&QpAttr::to_init(1, 0, Access::REMOTE_WRITE))?;
     assert_eq!(spare.query().cap.map(|cap| (cap.max_send_wr, cap.max_recv_wr)), Some((0, 0)));
@@ -405,7 +405,7 @@ fn each_half_takes_the_requests_that_are_its_own() -> Result<(), Error> {
     assert!(parts(without).contains("RC queue pairs need a protection domain"));
     let through = user.pd.create_qp(&QpInit::rc(&user.cq, &user.cq).with_srq(&user.srq));
     assert!(parts(through).contains("cannot use a queue of an XRC domain"));
-    // What is in use stays.
+    // Objects in use are not destroyed.
     let refused = xrcd.clone().close().expect_err("in use");
     let by = "queue pairs and shared receive queues";
     let busy = ResourceError::Busy { what: "XRC domain", users: 3, by };
@@ -466,7 +466,7 @@ fn a_queue_that_is_destroyed_under_a_message_takes_its_receive_along() -> Result
     net.run_for(Duration::from_micros(50));
     assert_eq!(srq.outstanding(), 0, "taken");
     srq.destroy()?;
-    // The rest of the message comes, and finds nobody who waits for it.
+    // The rest of the message arrives, and finds no receive.
     assert_eq!(source.wait()?.status, WcStatus::Success);
     assert!(cq.is_empty());
     source.post(2, number, SEND, Gather::Empty)?;

@@ -1,16 +1,16 @@
-//! A key-value store that its server never touches: clients work on its memory with READ, WRITE and atomics.
+//! A key-value store whose server does no work: clients access its memory with READ, WRITE and atomics.
 //!
 //! ```text
-//! cargo run -p rnic-examples --bin kv                  a server and three clients, each a process, that race
-//! kv server                                            serves until it is killed; says where
+//! cargo run -p rnic-examples --bin kv                  a server and three competing clients, each in its own process
+//! kv server                                            serves until it is killed; prints its address
 //! kv client ADDRESS put KEY VALUE | get KEY | count KEY
 //! ```
 //!
-//! The table is an array of slots. A client finds the slot of a key by its hash, and the next ones if that is taken. Each
-//! slot begins and ends with a version. To change a slot a client makes its first version odd by compare and swap, which
-//! only one can succeed in; writes the rest; and last writes the new version. To read one it READs the slot: if both
-//! versions are the same and even, nobody changed it meanwhile. Requests of a connection take effect in their order, so
-//! one WRITE after another needs no waiting between them.
+//! The table is an array of slots. A client finds the slot of a key by hashing, and probes the next slots if that
+//! one is taken. Each slot starts and ends with a version. To change a slot, a client makes its first version odd
+//! with a compare and swap, which only one client can win; then it writes the rest, and the new version last. To
+//! read a slot, a client READs it: if both versions are equal and even, nobody changed it meanwhile. Requests of a
+//! connection take effect in order, so consecutive WRITEs need no waiting in between.
 
 use rnic::{Access, ConnectOptions, Device, MemoryRegion, Operation, QpAddress, RcEnd, Remote, WcStatus};
 use serde::{Deserialize, Serialize};
@@ -25,13 +25,13 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const SLOTS: u64 = 1024;
 /// Version, counter, key, value, version.
 const SLOT: usize = 8 + 8 + TEXT + TEXT + 8;
-/// Longest key and longest value.
+/// Maximum length of a key and of a value.
 const TEXT: usize = 56;
 const KEY: usize = 16;
 const VALUE: usize = KEY + TEXT;
 const TAIL: usize = VALUE + TEXT;
 
-/// What the server tells each client.
+/// The server's message to each client.
 #[derive(Serialize, Deserialize)]
 struct Table {
     qp: QpAddress,
@@ -59,7 +59,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// The server: lends its memory, and connects whoever asks.
+/// The server: shares its memory, and connects every client that asks.
 fn serve() -> Outcome<()> {
     let device = rnic::open()?;
     let pd = device.alloc_pd()?;
@@ -84,7 +84,7 @@ fn serve() -> Outcome<()> {
 struct Client {
     end: RcEnd,
     table: Table,
-    /// A slot as it was read, or is to be written.
+    /// A slot after a read, or before a write.
     slot: MemoryRegion,
     /// The result of an atomic operation.
     word: MemoryRegion,
@@ -109,7 +109,7 @@ impl Client {
         Remote { addr: self.table.addr + slot * SLOT as u64 + offset as u64, rkey: self.table.rkey }
     }
 
-    /// Waits for the completion of the one signalled request that is under way.
+    /// Waits for the completion of the one signalled request in flight.
     fn done(&self) -> Outcome<()> {
         let wc = self.end.wait()?;
         if wc.status == WcStatus::Success {
@@ -118,7 +118,7 @@ impl Client {
         Err(self.end.qp.failure().map_or(wc.status.to_string(), |failure| failure.to_string()).into())
     }
 
-    /// READs a slot until nobody changes it meanwhile.
+    /// READs a slot until it gets a consistent copy.
     fn read(&self, slot: u64) -> Outcome<Vec<u8>> {
         loop {
             self.end.qp.read(0, self.slot.all(), self.remote(slot, 0))?;
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// The slot of a key with what it holds, or the first free one.
+    /// The slot of a key and its content, or the first free slot.
     fn find(&self, key: &str) -> Outcome<(u64, Vec<u8>)> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
@@ -155,7 +155,7 @@ impl Client {
 
     fn put(&self, key: &str, value: &str) -> Outcome<()> {
         if key.is_empty() || key.len() > TEXT || value.len() > TEXT {
-            return Err(format!("keys have 1 to {TEXT} bytes, values at most {TEXT}").into());
+            return Err(format!("keys must have 1 to {TEXT} bytes, values at most {TEXT}").into());
         }
         loop {
             let (slot, bytes) = self.find(key)?;
@@ -165,10 +165,10 @@ impl Client {
             self.end.qp.post(0, lock, self.word.all())?;
             self.done()?;
             if number(&self.word.to_vec()?, 0) != version {
-                // Somebody else was faster, perhaps with another key.
+                // Another client won the slot, perhaps for another key.
                 continue;
             }
-            // The slot is ours. Everything but the first version and the counter, then that version.
+            // The slot is ours. Write everything but the first version and the counter, then that version.
             let mut text = [0; 2 * TEXT];
             text[..key.len()].copy_from_slice(key.as_bytes());
             text[TEXT..TEXT + value.len()].copy_from_slice(value.as_bytes());
@@ -183,11 +183,11 @@ impl Client {
         }
     }
 
-    /// Adds 1 to the counter of a key, which has to exist; returns what it was.
+    /// Adds 1 to the counter of an existing key; returns the previous value.
     fn count(&self, key: &str) -> Outcome<u64> {
         let (slot, bytes) = self.find(key)?;
         if text(&bytes[KEY..VALUE]) != key {
-            return Err(format!("there is no key {key:?}").into());
+            return Err(format!("key {key:?} does not exist").into());
         }
         let add = Operation::FetchAdd { remote: self.remote(slot, 8), add: 1 };
         self.end.qp.post(0, add, self.word.all())?;
@@ -195,7 +195,7 @@ impl Client {
         Ok(number(&self.word.to_vec()?, 0))
     }
 
-    /// What each client of the race does.
+    /// The work of each client in the race.
     fn race(&self, who: &str) -> Outcome<()> {
         for round in 0..ROUNDS {
             self.put("last", &format!("round {round} of {who}"))?;
@@ -204,14 +204,14 @@ impl Client {
         }
         for round in 0..ROUNDS {
             if self.get(&format!("{who}-{round}"))?.as_deref() != Some(who) {
-                return Err(format!("{who}-{round} was lost").into());
+                return Err(format!("the value {who}-{round} was lost").into());
             }
         }
         Ok(())
     }
 }
 
-/// Rounds of each client of the race.
+/// Rounds per client in the race.
 const ROUNDS: u64 = 100;
 
 fn number(bytes: &[u8], at: usize) -> u64 {
@@ -223,12 +223,12 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(&bytes[..end]).unwrap_or("")
 }
 
-/// A child process that ends with the program.
+/// A child process that is killed when dropped.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only if it has ended by itself.
+        // Fails only if the process has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -238,7 +238,7 @@ fn race() -> Outcome<()> {
     let program = std::env::current_exe()?;
     let mut server = Process(Command::new(&program).arg("server").stdout(Stdio::piped()).spawn()?);
     let mut at = String::new();
-    BufReader::new(server.0.stdout.take().ok_or("no pipe from the server")?).read_line(&mut at)?;
+    BufReader::new(server.0.stdout.take().ok_or("the server has no stdout pipe")?).read_line(&mut at)?;
     let at = at.trim();
     let client = Client::connect(at)?;
     client.put("last", "nothing yet")?;
@@ -253,12 +253,12 @@ fn race() -> Outcome<()> {
         }
     }
     let counted = client.count("last")?;
-    assert_eq!(counted, count * ROUNDS, "each addition took effect once");
+    assert_eq!(counted, count * ROUNDS, "each addition takes effect once");
     let last = client.get("last")?.unwrap_or_default();
     println!(
         "{count} clients, {} puts: the counter says {counted}, the last put was {last:?}",
         count * ROUNDS * 2
     );
-    println!("the server took no part in it: it handled {} connections and nothing else", count + 1);
+    println!("the server did not take part: it handled {} connections and nothing else", count + 1);
     Ok(())
 }

@@ -1,18 +1,18 @@
-//! A ticker that tells a multicast group: datagrams, who they are from, joining, answering and leaving.
+//! A ticker that sends to a multicast group: datagrams, their senders, joining, answering and leaving.
 //!
 //! ```text
-//! cargo run -p rnic-examples --bin multicast           a ticker and two listeners, each a process
-//! multicast listen GROUP NAME [TICKS]                  joins, and leaves after so many ticks or when all is over
-//! multicast ticker GROUP LISTENERS                     sends the ticks, each when all who are there answered the last
+//! cargo run -p rnic-examples --bin multicast           a ticker and two listeners, each in its own process
+//! multicast listen GROUP NAME [TICKS]                  joins, and leaves after TICKS ticks or at the end
+//! multicast ticker GROUP LISTENERS                     sends each tick after all joined listeners answered the previous one
 //! ```
 //!
-//! The ticker knows nobody: it sends each tick once, to the group, and every port that joined it gets a copy. In front of a
-//! datagram stands the network header that it came with (GRH), and the header says who sent it. Listeners answer from that
-//! alone, and so the ticker can take leave of everybody with a datagram of their own: whoever left the group hears that one
-//! and none of the ticks before it.
+//! The ticker does not know its listeners: it sends each tick once, to the group, and every port in the group
+//! receives a copy. Each datagram is preceded by the network header that it arrived with (GRH), which identifies
+//! the sender. Listeners use it to answer. The answers let the ticker say goodbye to every listener with a unicast
+//! datagram, so a listener that left the group receives that one but none of the preceding ticks.
 //!
-//! The group is of IPv4. On the host itself no route and no rights are needed; between hosts, a switch that floods or knows
-//! IGMP.
+//! The group uses IPv4. On a single host it needs no route and no privileges; between hosts it needs a switch that
+//! floods or supports IGMP.
 
 use rnic::{
     Access, AddressHandle, AddressVector, CompletionQueue, Device, Gather, Gid, MemoryRegion,
@@ -27,24 +27,24 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The key that all of the group use: datagrams with another one are dropped.
+/// The Q_Key of all members of the group: datagrams with another key are dropped.
 const QKEY: QKey = QKey(0x1071_c4e5);
-/// Bytes of the network header in front of a datagram (IBTA 11.4.1.2), and where the IPv4 addresses stand in it.
+/// Length of the network header in front of a datagram (IBTA 11.4.1.2), and offsets of the IPv4 addresses in it.
 const GRH: usize = 40;
 const IPV4_TTL: usize = 28;
 const IPV4_DESTINATION: usize = 36;
-/// Bytes of the buffer of one receive, and how many are posted: more than there are datagrams.
+/// Buffer size of a receive in bytes, and the number of receives: more than there are datagrams.
 const SLOT: usize = GRH + 64;
 const SLOTS: usize = 32;
 
 const TICKS: usize = 8;
 const INTERVAL: Duration = Duration::from_millis(20);
-/// After how many ticks the second listener of the demonstration leaves.
+/// Number of ticks after which the second listener of the demonstration leaves.
 const EARLY: usize = 3;
 /// How long to wait for anything: much longer than it takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What listeners answer, and what the ticker says at the end.
+/// The listeners' answer, and the ticker's goodbye.
 const HEARD: &str = "hears you";
 const LEAVES: &str = "leaves";
 const BYE: &str = "bye ";
@@ -61,7 +61,7 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// A UD queue pair with receives.
+/// A UD queue pair with posted receives.
 struct Station {
     qp: QueuePair,
     sent: CompletionQueue,
@@ -71,12 +71,12 @@ struct Station {
     device: Device,
 }
 
-/// A datagram that came.
+/// A received datagram.
 struct Datagram {
     text: String,
-    /// The way back, as the network header tells it.
+    /// The path back to the sender, from the network header.
     from: AddressHandle,
-    /// Who it was sent to: us, or a group.
+    /// The destination: our address, or a group.
     to: Ipv4Addr,
     ttl: u8,
     wc: WorkCompletion,
@@ -86,7 +86,8 @@ impl Station {
     fn new() -> Outcome<Self> {
         let device = rnic::open()?;
         let pd = device.alloc_pd()?;
-        // Sends complete elsewhere than receives, so that whoever waits gets datagrams only.
+        // Sends and receives have separate completion queues, so that waiting for a datagram is not interrupted by
+        // sends.
         let (sent, cq) = (device.create_cq(128)?, device.create_cq(128)?);
         let qp = pd.create_qp(&QpInit::ud(&sent, &cq))?;
         qp.activate(QKEY)?;
@@ -97,7 +98,7 @@ impl Station {
         Ok(Self { qp, sent, cq, pd, slots, device })
     }
 
-    /// The next datagram, and its buffer posted again.
+    /// Waits for the next datagram, and posts its buffer again.
     fn receive(&self) -> Outcome<Datagram> {
         let wc = self.cq.wait(PATIENCE)?;
         if wc.status != WcStatus::Success {
@@ -113,7 +114,8 @@ impl Station {
         Ok(Datagram { text, from, to, ttl: bytes[IPV4_TTL], wc })
     }
 
-    /// Sends a datagram. It has left when its completion is there; what has not is lost with its queue pair.
+    /// Sends a datagram and waits for its completion: destroying the queue pair would discard a datagram that is
+    /// not sent yet.
     fn send(&self, text: &str, to: &AddressHandle, qpn: Qpn) -> Outcome<()> {
         self.qp.send_to(0, Gather::Inline(text.as_bytes().into()), to, qpn, QKEY)?;
         let wc = self.sent.wait(PATIENCE)?;
@@ -121,7 +123,7 @@ impl Station {
     }
 }
 
-/// Sends the ticks, sees them answered by all who are there, and takes leave of all who ever were.
+/// Sends the ticks, waits until all joined listeners answer each, and says goodbye to all that ever joined.
 fn tick(group: Ipv4Addr, mut listeners: usize) -> Outcome<()> {
     let station = Station::new()?;
     let everybody = station.pd.create_ah(&AddressVector::new(Gid::from(group), 0))?;
@@ -146,11 +148,11 @@ fn tick(group: Ipv4Addr, mut listeners: usize) -> Outcome<()> {
     for (way, qpn) in &known {
         station.send(&format!("{BYE}after {TICKS} ticks"), way, *qpn)?;
     }
-    println!("took leave of {} listeners", known.len());
+    println!("said goodbye to {} listeners", known.len());
     Ok(())
 }
 
-/// Joins the group, leaves it after `ticks` ticks, and stays until the ticker takes leave.
+/// Joins the group, leaves it after `ticks` ticks, and stays until the ticker says goodbye.
 fn listen(group: Ipv4Addr, name: &str, ticks: usize) -> Outcome<()> {
     let station = Station::new()?;
     station.qp.attach_mcast(Gid::from(group))?;
@@ -159,7 +161,7 @@ fn listen(group: Ipv4Addr, name: &str, ticks: usize) -> Outcome<()> {
     loop {
         let Datagram { text, from, to, ttl, wc } = station.receive()?;
         println!(
-            "{text:?}, {} bytes behind the network header: from {} qp {}, to {to}, TTL {ttl}",
+            "{text:?}, {} bytes after the network header: from {} qp {}, to {to}, TTL {ttl}",
             text.len(),
             from.ip(),
             wc.src_qpn,
@@ -180,7 +182,7 @@ fn listen(group: Ipv4Addr, name: &str, ticks: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A child process, killed if it has not ended; a thread passes on what it says.
+/// A child process, killed if it is still running when dropped; a thread forwards its output.
 struct Process {
     name: &'static str,
     child: Child,
@@ -188,7 +190,7 @@ struct Process {
 }
 
 impl Process {
-    /// Starts one and waits for its first line: by then it has joined, or is about to tick.
+    /// Starts a process and waits for its first line: by then it has joined, or is about to tick.
     fn start(name: &'static str, arguments: &[&str]) -> Outcome<Self> {
         let program = std::env::current_exe()?;
         let mut child = Command::new(program).args(arguments).stdout(Stdio::piped()).spawn()?;
@@ -201,7 +203,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Waits for the end; returns the last line.
+    /// Waits for the process to exit; returns its last line.
     fn finish(mut self) -> Outcome<String> {
         let last = self.echo.take().and_then(|thread| thread.join().ok()).flatten();
         if !self.child.wait()?.success() {
@@ -213,13 +215,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only if it has ended by itself.
+        // Fails only if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Passes on lines; returns the last.
+/// Forwards lines; returns the last one.
 fn echo(name: &str, lines: BufReader<ChildStdout>) -> Option<String> {
     let mut last = None;
     for line in lines.lines().map_while(Result::ok) {
@@ -230,7 +232,7 @@ fn echo(name: &str, lines: BufReader<ChildStdout>) -> Option<String> {
 }
 
 fn demonstrate() -> Outcome<()> {
-    // A group that no other run uses at the same time, out of those for use inside a site (RFC 2365).
+    // A group that no other run uses at the same time, from the range for use inside a site (RFC 2365).
     let [.., high, low] = std::process::id().to_be_bytes();
     let group = Ipv4Addr::new(239, 255, high, low).to_string();
     let early = EARLY.to_string();
@@ -239,7 +241,7 @@ fn demonstrate() -> Outcome<()> {
     let ticker = Process::start("ticker", &["ticker", &group, "2"])?;
     let told = ticker.finish()?;
     let (all, some) = (stays.finish()?, leaves.finish()?);
-    let wanted = (format!("{TICKS} ticks"), format!("{EARLY} ticks"), "took leave of 2 listeners");
+    let wanted = (format!("{TICKS} ticks"), format!("{EARLY} ticks"), "said goodbye to 2 listeners");
     if (&all, &some, told.as_str()) != (&wanted.0, &wanted.1, wanted.2) {
         return Err(format!("ann heard {all}, ben {some}, and the ticker {told}").into());
     }

@@ -17,7 +17,7 @@ fn main() -> Result<(), Error> {
 
     let start = Instant::now();
     for round in 0..u64::from(ROUNDS) {
-        // A receive has to be there before the message comes.
+        // A receive must be posted before the message arrives.
         pong.qp.recv(round, glove.all())?;
         ping.qp.send(round, ball.all())?;
         check(&pong)?;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for a completion and stops the program if the work failed.
+/// Waits for a completion and returns an error if the work request failed.
 fn check(end: &RcEnd) -> Result<(), Error> {
     let wc = end.wait()?;
     assert_eq!(wc.status, WcStatus::Success, "{}", wc.status.explain());

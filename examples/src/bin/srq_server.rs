@@ -1,13 +1,14 @@
 //! A server that receives from all of its clients through one shared receive queue.
 //!
 //! ```text
-//! cargo run -p rnic-examples --bin srq_server          a server and three clients of different pace, each a process
-//! srq_server client ADDRESS NAME REQUESTS DEPTH PAUSE  a client: DEPTH requests on the way, PAUSE microseconds between two
+//! cargo run -p rnic-examples --bin srq_server          a server and three clients of different speed, each in its own process
+//! srq_server client ADDRESS NAME REQUESTS DEPTH PAUSE  a client: DEPTH requests in flight, PAUSE microseconds between two
 //! ```
 //!
-//! With a receive queue for each connection the server would have to post as many receives to the slow client as to the fast
-//! one. Shared, they go to whoever sends. The server does not post one for each message: it asks for an event when fewer
-//! than a limit are left, and posts all that it has back then. Requests are numbers; replies are their squares.
+//! With one receive queue per connection, the server would have to post as many receives for the slow client as for
+//! the fast one. With a shared queue, every client draws from the same receives. The server does not post a receive
+//! for each message: it asks for an event when fewer receives than a limit are left, and then posts all buffers
+//! that have been returned. Requests are numbers; replies are their squares.
 
 use rnic::engine::AsyncEvent;
 use rnic::{
@@ -25,21 +26,21 @@ use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Receives of the server, for all clients together, and the number of them below which it posts more.
+/// The server's receives for all clients together, and the limit below which it posts more.
 const RECEIVES: u32 = 64;
 const LIMIT: u32 = 16;
-/// Bytes of a request and of a reply.
+/// Length of a request and of a reply in bytes.
 const MESSAGE: usize = 8;
-/// Limit events that are shown.
+/// Number of limit events to print.
 const SHOWN: u64 = 3;
-/// How long nothing may happen.
+/// Timeout for any progress.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Name, requests, requests on the way at once, microseconds between two.
+/// Name, number of requests, requests in flight, microseconds between two requests.
 const CLIENTS: [[&str; 4]; 3] =
     [["fast", "2000", "24", "0"], ["steady", "400", "4", "0"], ["slow", "40", "1", "2000"]];
 
-/// What a client tells the server.
+/// A client's message to the server.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     name: String,
@@ -60,16 +61,16 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// A client as the server knows it.
+/// The server's state of a client.
 struct Client {
     name: String,
-    /// What it will send.
+    /// Number of requests that the client will send.
     requests: u64,
-    /// What it sent, and what was replied and acknowledged.
+    /// Number of requests received, and of replies acknowledged.
     received: u64,
     replied: u64,
     qp: QueuePair,
-    /// Closed when all is done: until then the client acknowledges.
+    /// Closed when everything is done: until then the client acknowledges.
     _stream: TcpStream,
 }
 
@@ -80,7 +81,7 @@ struct Server {
     buffers: MemoryRegion,
     /// Buffers that are not posted.
     free: Vec<u64>,
-    /// Whether the limit event came.
+    /// Whether the limit event has arrived.
     low: bool,
     refills: u64,
     pd: ProtectionDomain,
@@ -101,7 +102,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Posts all buffers that are free, and asks to hear when few are left again.
+    /// Posts all free buffers, and rearms the limit event.
     fn refill(&mut self) -> Outcome<()> {
         for buffer in self.free.drain(..) {
             let start = usize::try_from(buffer)? * MESSAGE;
@@ -124,7 +125,7 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until every client has what it asked for.
+    /// Serves until every client has received all of its replies.
     fn serve(&mut self) -> Outcome<()> {
         while self.clients.values().any(|client| client.replied < client.requests) {
             let wc = self.cq.wait(PATIENCE)?;
@@ -132,13 +133,13 @@ impl Server {
             while let Some(event) = self.device.poll_event()? {
                 self.low |= event == AsyncEvent::SrqLimitReached(self.srq.srqn());
             }
-            // What messages took comes back with their completions. To post less than that would be to fall below the
-            // limit again at once.
+            // A buffer is returned by the completion of its message. Posting fewer than this would put the queue
+            // below the limit again at once.
             if self.low && self.free.len() > (RECEIVES - LIMIT) as usize {
                 let (left, free) = (self.srq.outstanding(), self.free.len());
                 self.refills += 1;
                 if self.refills <= SHOWN {
-                    println!("limit event: {left} receives are left, {free} are posted again");
+                    println!("limit event: {left} receives left, {free} posted again");
                 }
                 self.refill()?;
             }
@@ -147,7 +148,7 @@ impl Server {
     }
 
     fn handle(&mut self, wc: &WorkCompletion) -> Outcome<()> {
-        let client = self.clients.get_mut(&wc.qpn).ok_or("a completion of nobody's")?;
+        let client = self.clients.get_mut(&wc.qpn).ok_or("a completion of an unknown queue pair")?;
         if wc.status != WcStatus::Success {
             return Err(format!("{}: {}", client.name, wc.status.explain()).into());
         }
@@ -182,7 +183,7 @@ fn ask(at: &str, name: &str, requests: u64, depth: u64, pause: Duration) -> Outc
     let mut replied = 0;
     while replied < requests {
         while next < requests && (asked.len() as u64) < depth {
-            // The buffer comes first: the reply may be quick.
+            // Post the buffer first: the reply may be quick.
             let slot = next % depth;
             let start = usize::try_from(slot)? * MESSAGE;
             end.qp.recv(slot, replies.slice(start..start + MESSAGE)?)?;
@@ -199,31 +200,31 @@ fn ask(at: &str, name: &str, requests: u64, depth: u64, pause: Duration) -> Outc
         }
         let mut reply = [0; MESSAGE];
         replies.read_at(usize::try_from(wc.wr_id)? * MESSAGE, &mut reply)?;
-        // Of one connection, in the order of the requests.
-        let number: u64 = asked.pop_front().ok_or("a reply to nothing")?;
+        // Replies on a connection arrive in the order of the requests.
+        let number: u64 = asked.pop_front().ok_or("a reply without a request")?;
         if u64::from_be_bytes(reply) != number.wrapping_mul(number) {
             return Err(format!("{name}: the reply to {number} is wrong").into());
         }
         replied += 1;
         std::thread::sleep(pause);
     }
-    // The end of the control connection: nothing more will need an acknowledgement.
+    // The server closes the control connection at the end: nothing needs an acknowledgement any more.
     lines.read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// A child process that ends with the program.
+/// A child process that is killed when dropped.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only if it has ended by itself.
+        // Fails only if the process has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The next connection, if one comes in time.
+/// The next connection, if one arrives in time.
 fn accept(listener: &TcpListener) -> Outcome<TcpStream> {
     listener.set_nonblocking(true)?;
     let deadline = Instant::now() + PATIENCE;
@@ -257,7 +258,7 @@ fn demonstrate() -> Outcome<()> {
     let mut clients: Vec<Client> = server.clients.drain().map(|(_, client)| client).collect();
     clients.sort_by_key(|client| std::cmp::Reverse(client.received));
     for client in &clients {
-        println!("{:<6} {:>5} requests, each answered", client.name, client.received);
+        println!("{:<6} {:>5} requests, all answered", client.name, client.received);
     }
     let total: u64 = clients.iter().map(|client| client.received).sum();
     drop(clients);
@@ -267,8 +268,8 @@ fn demonstrate() -> Outcome<()> {
         }
     }
     println!(
-        "ok: {total} requests of {} clients through one queue of {RECEIVES} receives, refilled {} times on its limit \
-         event, in {took:.1?}; receiver-not-ready answers: {not_ready}",
+        "ok: {total} requests from {} clients through one queue of {RECEIVES} receives, refilled {} times on its limit \
+         event, in {took:.1?}; RNR NAKs sent: {not_ready}",
         CLIENTS.len(),
         server.refills
     );

@@ -1,24 +1,24 @@
-//! Which changes of state there are, and the check of one.
+//! The table of valid state transitions, and the check of a modify against it.
 
 use super::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 use crate::ids::Mtu;
 use std::fmt;
 use thiserror::Error;
 
-/// The attributes of one change of state. `qp_state` itself is always allowed and listed in neither mask.
+/// The attributes of one state transition. `qp_state` itself is always allowed and appears in neither mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rule {
-    /// Must be set.
+    /// Attributes that must be set.
     pub required: AttrMask,
-    /// May be set.
+    /// Attributes that may be set.
     pub optional: AttrMask,
 }
 
-/// The rule of a change of state, or of a modify that stays in a state; `None` where there is no such change.
+/// The rule for a state transition, or for a modify that stays in a state; `None` if the transition is invalid.
 ///
-/// Three properties of a type decide: a connected queue pair has a peer and access rights, a datagram one a
-/// `qkey`; a requester of a reliable connection has retries; a responder of one answers READs and says "not
-/// ready".
+/// Three properties of the type decide. A connected queue pair has a peer and access rights; a datagram queue pair
+/// has a `qkey` instead. The requester of a reliable connection has retry counters. The responder of a reliable
+/// connection answers READs and sends RNR NAKs.
 #[must_use]
 pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     use AttrMask as M;
@@ -29,9 +29,9 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     let requester = matches!(qp_type, QpType::Rc | QpType::XrcSend);
     let responder = matches!(qp_type, QpType::Rc | QpType::XrcRecv);
 
-    // Who may reach the queue pair: rights of its one peer, or the key of all datagrams.
+    // Access control: the rights of the single peer, or the Q_Key that every datagram must carry.
     let admission = if connected { M::ACCESS_FLAGS } else { M::QKEY };
-    // QP1 is bound to its port from birth.
+    // QP1 is bound to its port from creation.
     let place = M::PKEY_INDEX | M::PORT.when(qp_type != QpType::Gsi);
     let retries = (M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC).when(requester);
     let answers = (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER).when(responder);
@@ -61,17 +61,17 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
                 | retries
                 | answers,
         ),
-        // Reliable queue pairs never get to SQE (IBTA 10.3.1.7), yet the way out is open to them as well.
+        // Reliable queue pairs never enter SQE (IBTA 10.3.1.7), yet the transition out of it is valid for them too.
         (Sqe, Rts) => (none, (M::CUR_STATE | admission).when(!reliable)),
         _ => return None,
     };
     Some(Rule { required, optional })
 }
 
-/// What the device allows: bounds of attribute values.
+/// The device's limits on attribute values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Number of ports; they are numbered from 1.
+    /// Number of ports; ports are numbered from 1.
     pub ports: u8,
     /// Entries of the partition key table.
     pub pkeys: u16,
@@ -79,14 +79,14 @@ pub struct Limits {
     pub gids: u16,
     /// Largest path MTU that the port's interface carries.
     pub path_mtu: Mtu,
-    /// READs and atomics that a queue pair may have outstanding as requester.
+    /// READs and atomics that a queue pair may have outstanding as a requester.
     pub max_rd_atomic: u8,
-    /// READs and atomics that a queue pair remembers as responder.
+    /// READs and atomics that a queue pair may have outstanding as a responder.
     pub max_dest_rd_atomic: u8,
 }
 
 impl Default for Limits {
-    /// One port, one partition, one GID, every path MTU, and the 128 outstanding READs of Linux rxe.
+    /// One port, one partition, one GID, every path MTU, and the limit of 128 outstanding READs of Linux rxe.
     fn default() -> Self {
         Self {
             ports: 1,
@@ -99,14 +99,14 @@ impl Default for Limits {
     }
 }
 
-/// A change of state of a queue pair of some type, as error texts name it: `INIT -> RTR of an RC queue pair`.
+/// A state transition of a queue pair type, displayed as in `INIT -> RTR of an RC queue pair`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transition {
     /// Type of the queue pair.
     pub qp_type: QpType,
-    /// The state before.
+    /// The current state.
     pub from: QpState,
-    /// The state asked for.
+    /// The requested state.
     pub to: QpState,
 }
 
@@ -117,18 +117,18 @@ impl fmt::Display for Transition {
 }
 
 impl Transition {
-    /// Why this is not a change of state, and what is.
+    /// Explains why the transition is invalid, and which transitions are valid.
     fn refusal(&self) -> String {
         let Self { qp_type, from, to } = *self;
         let described = qp_type.described();
         if from == to {
-            return format!("{described} in {from} takes no attributes without a change of state");
+            return format!("{described} in {from} accepts no attributes without a change of state");
         }
         let way = match (from, to) {
-            (_, QpState::Sqe) => "only a failed send leads there",
+            (_, QpState::Sqe) => "only a failed send enters SQE",
             (QpState::Err, _) => "the only way out of ERR is RESET",
-            (QpState::Sqe, _) => "SQE is left to RTS, ERR or RESET",
-            (_, QpState::Sqd) => "SQD is entered from RTS",
+            (QpState::Sqe, _) => "SQE can only change to RTS, ERR or RESET",
+            (_, QpState::Sqd) => "SQD can only be entered from RTS",
             _ => {
                 return format!(
                     "cannot go from {from} to {to}: {described} goes RESET -> INIT -> RTR -> RTS"
@@ -139,37 +139,37 @@ impl Transition {
     }
 }
 
-/// Why a modify is refused. The queue pair is as it was.
+/// Why a modify is refused. The queue pair is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ModifyError {
-    /// `cur_qp_state` is not the state that the queue pair is in.
-    #[error("the queue pair is in {actual}, not in {claimed} as cur_qp_state says")]
+    /// `cur_qp_state` does not match the current state of the queue pair.
+    #[error("cur_qp_state is {claimed}, but the queue pair is in {actual}")]
     CurrentState {
-        /// As given.
+        /// The state that the caller gave.
         claimed: QpState,
-        /// The state it is in.
+        /// The actual state.
         actual: QpState,
     },
-    /// There is no such change of state.
+    /// The transition is invalid.
     #[error("{}", .0.refusal())]
     NoTransition(Transition),
-    /// An alternate path was given.
-    #[error("alt_ah_attr cannot be set: RoCE has no automatic path migration")]
+    /// An alternate path was set.
+    #[error("alt_ah_attr is not supported: RoCE has no automatic path migration")]
     AlternatePath,
-    /// Attributes that the change of state needs were not given.
+    /// Attributes that the transition requires are missing.
     #[error("{transition} needs {missing}")]
     Missing {
-        /// The change of state.
+        /// The transition.
         transition: Transition,
-        /// What was not given.
+        /// The missing attributes.
         missing: AttrMask,
     },
-    /// Attributes were given that the change of state does not take.
+    /// Attributes are set that the transition does not accept.
     #[error("{excess} {} not apply to {transition}", if .excess.iter().count() == 1 { "does" } else { "do" })]
     NotApplicable {
-        /// The change of state.
+        /// The transition.
         transition: Transition,
-        /// What must not be given.
+        /// The attributes that must not be set.
         excess: AttrMask,
     },
     /// A value is outside its range.
@@ -177,40 +177,41 @@ pub enum ModifyError {
     Value(#[from] ValueError),
 }
 
-/// An attribute whose value is not possible.
+/// An invalid attribute value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ValueError {
     /// A number outside its range.
-    #[error("{field} is {value}; it can be {min} to {max}")]
+    #[error("{field} is {value}; valid values are {min} to {max}")]
     Range {
         /// The field of `ibv_qp_attr`.
         field: &'static str,
-        /// As given.
+        /// The value given.
         value: u32,
         /// Smallest value.
         min: u32,
         /// Largest value.
         max: u32,
     },
-    /// The path MTU is more than the port carries.
-    #[error("path_mtu is {} bytes; the port carries {} at most", .asked.bytes(), .largest.bytes())]
+    /// The path MTU is larger than the port supports.
+    #[error("path_mtu is {} bytes; the port supports at most {}", .asked.bytes(), .largest.bytes())]
     PathMtu {
-        /// As given.
+        /// The path MTU given.
         asked: Mtu,
-        /// The largest possible.
+        /// The largest path MTU that the port supports.
         largest: Mtu,
     },
     /// The address vector has no GID.
-    #[error("ah_attr has no GID (is_global is 0, or dgid is all zero): RoCE has no other addresses")]
+    #[error("ah_attr has no GID (is_global is 0, or dgid is all zero): RoCE addresses are GIDs")]
     NotGlobal,
 }
 
-/// Checks a modify of a queue pair that is in state `from` and returns the state that follows. Without
-/// `qp_state` that is `from`, as in the kernel: it must be a state in which attributes may change.
+/// Checks a modify of a queue pair in state `from` and returns the resulting state. Without `qp_state` that is
+/// `from`, as in the kernel; `from` must then be a state in which attributes may change.
 ///
 /// # Errors
-/// The first rule that `attr` breaks: the state claimed, the change of state, alternate path, missing
-/// attributes, attributes too many, values.
+///
+/// The first rule that `attr` breaks, in this order: the claimed state, the transition, the alternate path, missing
+/// attributes, attributes that do not apply, values.
 pub fn check(qp_type: QpType, from: QpState, attr: &QpAttr, limits: &Limits) -> Result<QpState, ModifyError> {
     if let Some(claimed) = attr.cur_qp_state
         && claimed != from
@@ -240,7 +241,7 @@ fn check_values(attr: &QpAttr, limits: &Limits) -> Result<(), ValueError> {
     let ports = u32::from(limits.ports);
     in_range("pkey_index", attr.pkey_index, 0, u32::from(limits.pkeys).saturating_sub(1))?;
     in_range("port_num", attr.port_num, 1, ports)?;
-    // Widths of the fields: 5 bits of timeout, 3 of each retry counter, 5 of the RNR timer.
+    // Field widths: 5 bits for the timeout, 3 for each retry counter, 5 for the RNR timer.
     in_range("timeout", attr.timeout, 0, 31)?;
     in_range("retry_cnt", attr.retry_cnt, 0, 7)?;
     in_range("rnr_retry", attr.rnr_retry, 0, 7)?;
@@ -261,7 +262,7 @@ fn check_address(av: &AddressVector, limits: &Limits) -> Result<(), ValueError> 
     }
     in_range("ah_attr.port_num", Some(av.port_num), 1, u32::from(limits.ports))?;
     in_range("ah_attr.sgid_index", Some(av.sgid_index), 0, u32::from(limits.gids).saturating_sub(1))?;
-    // Four bits of service level.
+    // The service level has four bits.
     in_range("ah_attr.sl", Some(av.sl), 0, 15)
 }
 

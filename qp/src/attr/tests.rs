@@ -70,7 +70,7 @@ fn the_usual_way_up_and_down() {
 }
 
 #[test]
-fn a_change_that_does_not_exist_says_what_does() {
+fn an_invalid_transition_names_the_valid_ones() {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let text = |from, to| error(QpType::Rc, from, &QpAttr::to_state(to));
     assert_eq!(
@@ -81,15 +81,18 @@ fn a_change_that_does_not_exist_says_what_does() {
         text(Err, Rts),
         "an RC queue pair cannot go from ERR to RTS: the only way out of ERR is RESET"
     );
-    assert_eq!(text(Init, Sqd), "an RC queue pair cannot go from INIT to SQD: SQD is entered from RTS");
-    assert_eq!(text(Rts, Sqe), "an RC queue pair cannot go from RTS to SQE: only a failed send leads there");
+    assert_eq!(
+        text(Init, Sqd),
+        "an RC queue pair cannot go from INIT to SQD: SQD can only be entered from RTS"
+    );
+    assert_eq!(text(Rts, Sqe), "an RC queue pair cannot go from RTS to SQE: only a failed send enters SQE");
     assert_eq!(
         text(Sqe, Init),
-        "an RC queue pair cannot go from SQE to INIT: SQE is left to RTS, ERR or RESET"
+        "an RC queue pair cannot go from SQE to INIT: SQE can only change to RTS, ERR or RESET"
     );
     assert_eq!(
         error(QpType::Ud, Rtr, &QpAttr::default().qkey(QKey(1))),
-        "a UD queue pair in RTR takes no attributes without a change of state"
+        "a UD queue pair in RTR accepts no attributes without a change of state"
     );
 }
 
@@ -121,7 +124,7 @@ fn missing_and_excess_attributes_are_named() {
 fn the_claimed_state_must_be_the_real_one() {
     assert_eq!(
         error(QpType::Rc, QpState::Sqd, &QpAttr::to_state(QpState::Rts).cur_qp_state(QpState::Rtr)),
-        "the queue pair is in SQD, not in RTR as cur_qp_state says"
+        "cur_qp_state is RTR, but the queue pair is in SQD"
     );
 }
 
@@ -129,7 +132,7 @@ fn the_claimed_state_must_be_the_real_one() {
 fn roce_has_no_alternate_path() {
     assert_eq!(
         error(QpType::Rc, QpState::Init, &rc_to_rtr().alt_ah_attr(peer())),
-        "alt_ah_attr cannot be set: RoCE has no automatic path migration"
+        "alt_ah_attr is not supported: RoCE has no automatic path migration"
     );
 }
 
@@ -137,34 +140,38 @@ fn roce_has_no_alternate_path() {
 fn values_are_checked_at_their_bounds() {
     let init = || QpAttr::to_init(1, 0, Access::empty());
     let cases = [
-        (QpState::Reset, init().port_num(0), "port_num is 0; it can be 1 to 1"),
-        (QpState::Reset, init().port_num(2), "port_num is 2; it can be 1 to 1"),
-        (QpState::Reset, init().pkey_index(1), "pkey_index is 1; it can be 0 to 0"),
-        (QpState::Init, rc_to_rtr().min_rnr_timer(32), "min_rnr_timer is 32; it can be 0 to 31"),
-        (QpState::Init, rc_to_rtr().max_dest_rd_atomic(129), "max_dest_rd_atomic is 129; it can be 0 to 128"),
-        (QpState::Rtr, rc_to_rts().timeout(32), "timeout is 32; it can be 0 to 31"),
-        (QpState::Rtr, rc_to_rts().retry_cnt(8), "retry_cnt is 8; it can be 0 to 7"),
-        (QpState::Rtr, rc_to_rts().rnr_retry(8), "rnr_retry is 8; it can be 0 to 7"),
-        (QpState::Rtr, rc_to_rts().max_rd_atomic(129), "max_rd_atomic is 129; it can be 0 to 128"),
+        (QpState::Reset, init().port_num(0), "port_num is 0; valid values are 1 to 1"),
+        (QpState::Reset, init().port_num(2), "port_num is 2; valid values are 1 to 1"),
+        (QpState::Reset, init().pkey_index(1), "pkey_index is 1; valid values are 0 to 0"),
+        (QpState::Init, rc_to_rtr().min_rnr_timer(32), "min_rnr_timer is 32; valid values are 0 to 31"),
+        (
+            QpState::Init,
+            rc_to_rtr().max_dest_rd_atomic(129),
+            "max_dest_rd_atomic is 129; valid values are 0 to 128",
+        ),
+        (QpState::Rtr, rc_to_rts().timeout(32), "timeout is 32; valid values are 0 to 31"),
+        (QpState::Rtr, rc_to_rts().retry_cnt(8), "retry_cnt is 8; valid values are 0 to 7"),
+        (QpState::Rtr, rc_to_rts().rnr_retry(8), "rnr_retry is 8; valid values are 0 to 7"),
+        (QpState::Rtr, rc_to_rts().max_rd_atomic(129), "max_rd_atomic is 129; valid values are 0 to 128"),
         (
             QpState::Init,
             rc_to_rtr().ah_attr(AddressVector { sl: 16, ..peer() }),
-            "ah_attr.sl is 16; it can be 0 to 15",
+            "ah_attr.sl is 16; valid values are 0 to 15",
         ),
         (
             QpState::Init,
             rc_to_rtr().ah_attr(AddressVector { port_num: 0, ..peer() }),
-            "ah_attr.port_num is 0; it can be 1 to 1",
+            "ah_attr.port_num is 0; valid values are 1 to 1",
         ),
         (
             QpState::Init,
             rc_to_rtr().ah_attr(AddressVector { sgid_index: 1, ..peer() }),
-            "ah_attr.sgid_index is 1; it can be 0 to 0",
+            "ah_attr.sgid_index is 1; valid values are 0 to 0",
         ),
         (
             QpState::Init,
             rc_to_rtr().ah_attr(AddressVector { is_global: false, ..peer() }),
-            "ah_attr has no GID (is_global is 0, or dgid is all zero): RoCE has no other addresses",
+            "ah_attr has no GID (is_global is 0, or dgid is all zero): RoCE addresses are GIDs",
         ),
     ];
     for (from, attr, text) in cases {
@@ -177,14 +184,14 @@ fn values_are_checked_at_their_bounds() {
     assert_eq!(check(QpType::Rc, QpState::Init, &last, &wide), Ok(QpState::Rtr));
     assert_eq!(
         check(QpType::Rc, QpState::Init, &last.pkey_index(3), &wide).unwrap_err().to_string(),
-        "pkey_index is 3; it can be 0 to 2"
+        "pkey_index is 3; valid values are 0 to 2"
     );
     let just = Limits { path_mtu: Mtu::B1024, ..Limits::default() };
     assert_eq!(check(QpType::Rc, QpState::Init, &rc_to_rtr(), &just), Ok(QpState::Rtr));
     let small = Limits { path_mtu: Mtu::B512, ..Limits::default() };
     assert_eq!(
         check(QpType::Rc, QpState::Init, &rc_to_rtr(), &small).unwrap_err().to_string(),
-        "path_mtu is 1024 bytes; the port carries 512 at most"
+        "path_mtu is 1024 bytes; the port supports at most 512"
     );
 }
 
@@ -194,8 +201,8 @@ fn codes_are_those_of_verbs() {
     assert_eq!(QpState::from_code(7), None);
     assert_eq!(QpType::ALL.map(|t| t as u32), [2, 3, 4, 9, 10, 1]);
     assert_eq!(QpType::ALL.map(|t| QpType::from_code(t as u32)), QpType::ALL.map(Some));
-    assert_eq!(QpType::from_code(8), None, "raw packets are not a transport of RoCE");
-    // Every attribute has a name and a field of its own.
+    assert_eq!(QpType::from_code(8), None, "RoCE has no raw packet transport");
+    // Every attribute has its own name and its own field.
     let names: std::collections::HashSet<_> = AttrMask::all().field_names().collect();
     assert_eq!(names.len(), 22);
     assert!(!names.contains("an unknown attribute"));
@@ -206,7 +213,7 @@ fn codes_are_those_of_verbs() {
     );
 }
 
-/// Every attribute but the state, with a value that can be set, and a short name for the table.
+/// Every attribute except the state, with a valid value and a short name for the table.
 fn every_attribute(from: QpState) -> [(&'static str, QpAttr); 21] {
     let attr = QpAttr::default;
     [
@@ -234,7 +241,7 @@ fn every_attribute(from: QpState) -> [(&'static str, QpAttr); 21] {
     ]
 }
 
-/// The attributes that a change of state asks for until it has enough; `None` if there is no such change.
+/// The attributes that a transition requires, collected from its errors; `None` if the transition is invalid.
 fn enough(qp_type: QpType, from: QpState, to: QpState) -> Option<QpAttr> {
     let mut attr = QpAttr::to_state(to);
     match check(qp_type, from, &attr, &Limits::default()) {
@@ -250,7 +257,8 @@ fn enough(qp_type: QpType, from: QpState, to: QpState) -> Option<QpAttr> {
     Some(attr)
 }
 
-/// What a change of state does about one attribute, by trying: with all that is needed, and with or without this one.
+/// Whether a transition requires, accepts or refuses one attribute, found by trying it with all required
+/// attributes, and with or without this one.
 fn verdict(qp_type: QpType, from: QpState, enough: &QpAttr, one: &QpAttr) -> &'static str {
     let tried = |attr: &QpAttr| check(qp_type, from, attr, &Limits::default());
     let others = every_attribute(from).into_iter().map(|(_, a)| a).filter(|a| a != one);
@@ -267,12 +275,12 @@ fn verdict(qp_type: QpType, from: QpState, enough: &QpAttr, one: &QpAttr) -> &'s
     }
 }
 
-/// Every type, state, next state and attribute, by what [`check`] does and not by the table that it looks into.
-/// `!` it must be set, `+` it may, `.` it may not, `x` never over RoCE.
+/// Every type, state, next state and attribute, judged by the behaviour of [`check`] and not by its table. `!`
+/// required, `+` optional, `.` refused, `x` never available over RoCE.
 #[test]
 fn every_attribute_in_every_change_of_state() {
     let mut table =
-        String::from("! must be set   + may be set   . refused   x refused: no automatic path migration\n");
+        String::from("! required   + optional   . refused   x refused: no automatic path migration\n");
     for qp_type in QpType::ALL {
         let names = every_attribute(QpState::Reset).map(|(name, _)| format!("{name:>4}")).concat();
         writeln!(table, "\n{:<14}{names}", qp_type.name()).unwrap();
@@ -287,7 +295,7 @@ fn every_attribute_in_every_change_of_state() {
                 let marks = marks.map(|mark| format!("{mark:>4}")).concat();
                 writeln!(table, "{:<14}{marks}", format!("{from} -> {to}")).unwrap();
                 if from == to {
-                    // Without a state named the queue pair stays, by the same rules.
+                    // Without a next state the queue pair stays in its state, by the same rules.
                     let stay = QpAttr { qp_state: None, ..enough.clone() };
                     assert_eq!(check(qp_type, from, &stay, &Limits::default()), Ok(from));
                 }

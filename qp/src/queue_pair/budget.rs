@@ -1,10 +1,10 @@
-//! How much may leave.
+//! How many packets a queue pair may send.
 
-/// What a queue pair may send: what whoever drives it knows about room at the peer, on the way, and in time.
-/// Acknowledgements need none of it. The default is without bounds.
+/// How many packets a queue pair may send. The caller sets it from the room at the peer, the packets in flight and
+/// the pacing rate. Acknowledgements need no budget. The default is unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Packets that may be brought in flight: request packets, and the READ responses that are asked for.
+    /// Packets that may be put in flight: request packets, and the READ responses that they request.
     pub requests: u32,
     /// READ response packets that may be sent.
     pub responses: u32,
@@ -17,13 +17,13 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Nothing but acknowledgements.
+    /// Permits acknowledgements only.
     #[must_use]
     pub const fn none() -> Self {
         Self { requests: 0, responses: 0 }
     }
 
-    /// So many requests, and whatever has to be answered.
+    /// Permits `requests` requests and any number of responses.
     #[must_use]
     pub const fn requests(requests: u32) -> Self {
         Self { requests, responses: u32::MAX }

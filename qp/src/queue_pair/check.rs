@@ -1,14 +1,15 @@
-//! What can be posted to which queue pair.
+//! Which work requests each queue pair accepts.
 
 use super::{PostError, QpConfig};
 use crate::attr::QpType;
 use crate::wire::headers::XrcEth;
 use crate::work::{Destination, Gather, Operation, RecvWr, SendWr};
 
-/// Whether a request fits a queue pair with this configuration, whatever its state and fill: what a driver can
-/// check without holding the queue pair.
+/// Checks a request against a queue pair's configuration, regardless of its state and how full its queues are. A
+/// driver can do this without holding the queue pair.
 ///
 /// # Errors
+///
 /// [`PostError::NoQueue`], [`PostError::Unsupported`], [`PostError::Destination`], [`PostError::InlineResult`],
 /// [`PostError::TooManySges`] or [`PostError::TooMuchInline`].
 pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
@@ -21,7 +22,7 @@ pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     }
     if matches!(wr.operation, Operation::Send { imm: Some(_), invalidate: Some(_) }) {
         // No opcode carries both.
-        let operation = "SEND with immediate data and invalidation";
+        let operation = "SEND with both immediate data and invalidation";
         return Err(PostError::Unsupported { operation, qp_type });
     }
     if let Some(needed) = missing_destination(qp_type, wr) {
@@ -41,9 +42,10 @@ pub fn check_request(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     }
 }
 
-/// Whether a receive fits a queue pair with this configuration, whatever its state and fill.
+/// Checks a receive against a queue pair's configuration, regardless of its state and how full its queues are.
 ///
 /// # Errors
+///
 /// [`PostError::NoQueue`], [`PostError::UsesSharedReceiveQueue`] or [`PostError::TooManySges`].
 pub fn check_receive(config: &QpConfig, wr: &RecvWr) -> Result<(), PostError> {
     let qp_type = config.qp_type;
@@ -57,7 +59,7 @@ pub fn check_receive(config: &QpConfig, wr: &RecvWr) -> Result<(), PostError> {
     if given > max as usize { Err(PostError::TooManySges { given, max }) } else { Ok(()) }
 }
 
-/// Which operations a service has (IBTA table 47; annex A19 for the last two; memory windows: 10.6.7.2).
+/// The operations of each service (IBTA table 47; annex A19 for the last two; memory windows: 10.6.7.2).
 fn offers(qp_type: QpType, operation: Operation) -> bool {
     let requester = matches!(qp_type, QpType::Rc | QpType::XrcSend);
     match operation {
@@ -73,15 +75,15 @@ fn offers(qp_type: QpType, operation: Operation) -> bool {
     }
 }
 
-/// What a request should say of its receiver and does not.
+/// The part of the destination that the request lacks.
 fn missing_destination(qp_type: QpType, wr: &SendWr) -> Option<&'static str> {
     match (qp_type, &wr.to) {
         _ if wr.operation.is_local() => None,
         (QpType::Ud | QpType::Gsi, Destination::Datagram { .. }) => None,
         (QpType::Ud | QpType::Gsi, _) => Some("an address handle, a remote QPN and a Q_Key"),
         (QpType::XrcSend, Destination::XrcSrq(number)) if *number <= XrcEth::SRQN_MASK => None,
-        (QpType::XrcSend, _) => Some("the number of a shared receive queue of the peer, below 2^24"),
+        (QpType::XrcSend, _) => Some("the number of a shared receive queue at the peer, below 2^24"),
         (_, Destination::Connected) => None,
-        _ => Some("no other receiver than the peer that it is connected to"),
+        _ => Some("no destination: the queue pair is connected to its peer"),
     }
 }

@@ -1,7 +1,7 @@
-//! The completer: responses retire send work requests.
+//! The completer: retires send work requests as responses arrive.
 //!
-//! A response with PSN *n* answers everything before *n* as well (IBTA 9.7.5.1.2), save READs and atomics, which
-//! need their data: a response beyond one of those shows that its data was lost (an implied NAK).
+//! A response with PSN *n* also answers everything before *n* (IBTA 9.7.5.1.2), except READs and atomics, which
+//! need their data. A response beyond one of those shows that its data was lost (an implied NAK).
 
 use super::{FailureContext, PacketDrop, PeerRefusal, QueuePair, Silence};
 use crate::attr::QpState;
@@ -13,11 +13,11 @@ use crate::wire::syndrome::{NakCode, Syndrome, rnr_delay};
 use crate::work::{Operation, WcStatus};
 use std::time::Instant;
 
-/// How far an answer reaches.
+/// How far an acknowledgement advances the window.
 enum Advance {
-    /// All up to the PSN is answered.
+    /// Everything up to the PSN is answered.
     Reached,
-    /// A READ or atomic before the PSN misses its data.
+    /// The data of an earlier READ or atomic is missing.
     Gap,
 }
 
@@ -44,7 +44,8 @@ impl QueuePair {
                 // An unsolicited acknowledgement, sent because receives were posted (IBTA 9.7.7.2.4).
                 return Ok(());
             }
-            // Late, duplicated, or for something that was never sent: ignored (IBTA 9.7.5.1.3).
+            // The response is late, duplicated, or answers a request that was never sent: ignore it (IBTA
+            // 9.7.5.1.3).
             self.counters.ghost_responses += 1;
             self.note_strange(packet);
             return Err(PacketDrop::Ghost);
@@ -125,10 +126,11 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The peer had no receive posted: wait as long as it says, then send again from there (IBTA 9.7.5.2.8).
+    /// The peer had no receive posted: waits for the time that the peer asks for, then retransmits from there (IBTA
+    /// 9.7.5.2.8).
     fn receiver_not_ready(&mut self, now: Instant, timer: u8, host: &mut impl Host) {
         if self.requester.rnr_until.is_some() {
-            // A copy of the NAK that is being obeyed.
+            // A duplicate of the NAK that is already being obeyed.
             return;
         }
         let since = *self.requester.rnr_since.get_or_insert(now);
@@ -158,7 +160,7 @@ impl QueuePair {
         self.fail_oldest(status, host);
     }
 
-    /// A response beyond data that never came: ask again for what is missing.
+    /// A response skipped data that never arrived: requests the missing data again.
     fn implied_nak(&mut self, host: &mut impl Host) {
         if self.requester.recovering {
             return;
@@ -167,7 +169,7 @@ impl QueuePair {
         self.retry(host);
     }
 
-    /// Books every PSN before `end` as answered, as far as no READ or atomic misses its data.
+    /// Marks every PSN before `end` as answered, up to the first READ or atomic whose data is missing.
     fn answered_to(&mut self, now: Instant, end: Psn, host: &mut impl Host) -> Advance {
         let before = self.requester.unacked;
         let mut outcome = Advance::Reached;
@@ -197,13 +199,13 @@ impl QueuePair {
         outcome
     }
 
-    /// After `unacked` may have moved: counters of patience start over, and the timer too.
+    /// Call after `unacked` may have moved: resets the retry counters and the timer on progress.
     fn progress(&mut self, now: Instant, before: Psn) {
         if self.requester.unacked == before {
             return;
         }
         if self.requester.next_psn.is_before(self.requester.unacked) {
-            // Answers to an earlier transmission overtook the retransmission.
+            // Responses to an earlier transmission arrived ahead of the retransmission.
             self.requester.next_psn = self.requester.unacked;
         }
         self.requester.drop_answered_reads();
@@ -213,7 +215,7 @@ impl QueuePair {
         self.rearm(now);
     }
 
-    /// The oldest work request is answered; `byte_len` is what it brought in.
+    /// The oldest work request is answered; `byte_len` is the number of bytes it received.
     fn retire(&mut self, byte_len: u32, host: &mut impl Host) {
         let Some(wqe) = self.requester.queue.front() else { return };
         self.requester.unacked = wqe.first_psn.plus(wqe.packets);
@@ -243,13 +245,13 @@ impl QueuePair {
         let offset = u64::from(wqe.acked) * u64::from(mtu);
         let wanted = u32::try_from(u64::from(wqe.len).saturating_sub(offset)).unwrap_or(0).min(mtu);
         if carries_nak(packet) {
-            self.bad_response(psn, "a READ response that says NAK", host);
+            self.bad_response(psn, "READ response with a NAK syndrome", host);
             return Ok(());
         }
         let ends_message = wqe.acked + 1 == wqe.packets;
         let ends_response = matches!(packet.info().position, Position::Last | Position::Only);
         if packet.payload().len() != wanted as usize || (ends_message && !ends_response) {
-            self.bad_response(psn, "a READ response of the wrong length", host);
+            self.bad_response(psn, "READ response of the wrong length", host);
             return Ok(());
         }
         if let Err(error) = self.scatter(offset, packet.payload(), host) {
@@ -275,7 +277,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// An ATOMIC_WRITE or FLUSH is answered by an empty READ response (IBTA annex A19).
+    /// An empty READ response answers an ATOMIC_WRITE or FLUSH (IBTA annex A19).
     fn handle_placed(
         &mut self,
         now: Instant,
@@ -288,7 +290,7 @@ impl QueuePair {
             return Err(PacketDrop::Ghost);
         }
         if carries_nak(packet) || packet.info().position != Position::Only || !packet.payload().is_empty() {
-            self.bad_response(psn, "an answer to ATOMIC_WRITE or FLUSH that is no empty READ response", host);
+            self.bad_response(psn, "response to ATOMIC_WRITE or FLUSH is not an empty READ response", host);
             return Ok(());
         }
         let before = self.requester.unacked;
@@ -314,11 +316,11 @@ impl QueuePair {
             return Err(PacketDrop::Ghost);
         }
         if carries_nak(packet) {
-            self.bad_response(psn, "an atomic response that says NAK", host);
+            self.bad_response(psn, "atomic response with a NAK syndrome", host);
             return Ok(());
         }
         let original = packet.atomic_ack().unwrap_or(0);
-        // Big-endian on the wire, host order in memory (IBTA 9.4.5).
+        // Big-endian on the wire, host byte order in memory (IBTA 9.4.5).
         if let Err(error) = self.scatter(0, &original.to_ne_bytes(), host) {
             self.note_failure(WcStatus::LocProtErr, psn, FailureContext::ScatteringResponse, Some(error));
             self.fail_oldest(WcStatus::LocProtErr, host);
@@ -336,7 +338,7 @@ impl QueuePair {
         self.fail_oldest(WcStatus::BadRespErr, host);
     }
 
-    /// Writes response bytes into the buffers of the oldest work request, `offset` bytes into them.
+    /// Writes response data into the buffers of the oldest work request, starting `offset` bytes into them.
     fn scatter(&self, offset: u64, data: &[u8], host: &mut impl Host) -> Result<(), AccessError> {
         let domain = self.domain();
         match self.requester.queue.front() {
@@ -353,7 +355,7 @@ impl QueuePair {
     }
 }
 
-/// Whether a packet with data has a syndrome other than ACK, which contradicts itself.
+/// Whether a data response contradicts itself by carrying a syndrome other than ACK.
 fn carries_nak(packet: &Packet<'_>) -> bool {
     packet.aeth().is_some_and(|aeth| !matches!(aeth.kind(), Syndrome::Ack { .. }))
 }

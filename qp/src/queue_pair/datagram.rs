@@ -1,7 +1,7 @@
-//! Datagrams: UD queue pairs, and QP1, which is one with a Q_Key of its own (IBTA 9.8.3, 13.5).
+//! Datagrams: UD queue pairs, and QP1, which is a UD queue pair with a well-known Q_Key (IBTA 9.8.3, 13.5).
 //!
-//! Each message is one packet, and each may go to another place. Nothing is answered: a message is done when it has
-//! left, and one that cannot be received is dropped.
+//! Each message is one packet, and each may have a different destination. Datagrams are not acknowledged: a message
+//! completes when it is sent, and one that cannot be received is dropped.
 
 use super::requester::gather;
 use super::{FailureContext, Notice, PacketDrop, QueuePair, Refused, TakenRecv, VendorError};
@@ -18,22 +18,22 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// The most significant bit of a Q_Key in a work request asks for that of the queue pair: keys with it set are
-/// privileged (IBTA 10.2.5).
+/// If the most significant bit of the Q_Key in a work request is set, the Q_Key of the queue pair is used instead:
+/// such keys are privileged (IBTA 10.2.5).
 const CONTROLLED: u32 = 1 << 31;
 
-/// The protocol number of UDP, as the network header names what follows it.
+/// The IP protocol number of UDP.
 const UDP: u8 = 17;
 
-/// Bytes of the UDP header.
+/// Length of the UDP header in bytes.
 const UDP_HEADER: usize = 8;
 
-/// Bytes of an IPv4 header without options.
+/// Length of an IPv4 header without options, in bytes.
 const IPV4_HEADER: usize = 20;
 
 impl QueuePair {
-    /// Where the next packet of a datagram queue pair goes, and to which queue pair; `None` if it has none to send.
-    /// Packets of one train go one way, to queue pairs of one slot.
+    /// The path and the queue pair that the next packet of a datagram queue pair goes to; `None` if there is no
+    /// packet to send. All packets of a train take the same path, to queue pairs of the same slot.
     #[must_use]
     pub fn next_destination(&self) -> Option<(&Arc<AddressVector>, Qpn)> {
         match &self.requester.next()?.wr.to {
@@ -42,7 +42,7 @@ impl QueuePair {
         }
     }
 
-    /// Writes datagrams that go the way of the first; true if more could follow with a new train or budget.
+    /// Writes datagrams that take the path of the first; true if more could follow with a new train or budget.
     pub(super) fn send_datagrams(
         &mut self,
         train: &mut Train<'_>,
@@ -112,7 +112,7 @@ impl QueuePair {
         }
     }
 
-    /// Receives a datagram: network header first, then the message.
+    /// Receives a datagram: writes the network header first, then the message.
     pub(super) fn receive_datagram(
         &mut self,
         arrival: &Arrival,
@@ -162,14 +162,15 @@ impl QueuePair {
         };
         host.complete_recv(None, completion, packet.solicited());
         if status == WcStatus::LocProtErr {
-            // A receive that its owner spoilt (IBTA 10.10.3: the receive queue enters the error state).
+            // The program's receive is invalid (IBTA 10.10.3: the receive queue enters the error state).
             self.enter_error(host);
         }
         Ok(())
     }
 
-    /// Takes a receive for `len` bytes. One of the queue pair's own that is too short stays for the next message (IBTA
-    /// C9-205); one of a shared receive queue can be seen only once it is taken.
+    /// Takes a receive for `len` bytes. If the next receive of the queue pair's own queue is too short, it stays
+    /// for the next message (IBTA C9-205). The length of a receive from a shared receive queue is only known after
+    /// taking it.
     fn take_for_datagram(&mut self, len: usize, host: &mut impl Host) -> Result<TakenRecv, PacketDrop> {
         let mut none_left = || {
             self.counters.out_of_buffer += 1;
@@ -210,7 +211,7 @@ impl QueuePair {
         let elements = recv.wr.data.elements();
         let network = network_header(arrival, packet.bytes().len());
         let access = Access::LOCAL_WRITE;
-        // What a program polls is the end of the message: it is written last.
+        // Programs poll the end of the message, so it is written last.
         super::responder::scatter(host, domain, elements, 0, &network, access)?;
         super::responder::scatter(host, domain, elements, GRH_LEN as u64, data, access)?;
         Ok(())
@@ -229,8 +230,8 @@ impl From<AccessError> for StoreError {
     }
 }
 
-/// The 40 bytes in front of a datagram: the IPv6 header that it came with, or 20 zero bytes and the IPv4 header (IBTA
-/// A17.4.5.2). `transport` is the length from the BTH to the ICRC.
+/// The 40 bytes in front of a datagram: the received IPv6 header, or 20 zero bytes and the IPv4 header (IBTA
+/// A17.4.5.2). `transport` is the length from BTH to ICRC.
 fn network_header(arrival: &Arrival, transport: usize) -> [u8; GRH_LEN] {
     debug_assert!(transport > ICRC_LEN, "a packet has a BTH and an ICRC");
     let payload = u16::try_from(UDP_HEADER + transport).unwrap_or(u16::MAX);
@@ -240,7 +241,7 @@ fn network_header(arrival: &Arrival, transport: usize) -> [u8; GRH_LEN] {
             let total = payload.saturating_add(IPV4_HEADER as u16).to_be_bytes();
             let ident = arrival.ident.to_be_bytes();
             let ip = &mut header[GRH_LEN - IPV4_HEADER..];
-            // Version 4, five words; don't fragment.
+            // Version 4, header length five words; don't fragment.
             ip[..12].copy_from_slice(&[
                 0x45,
                 arrival.tos,
@@ -280,7 +281,7 @@ fn network_header(arrival: &Arrival, transport: usize) -> [u8; GRH_LEN] {
     header
 }
 
-/// The Internet checksum of a header whose checksum field is 0 (RFC 1071).
+/// The Internet checksum of a header, computed with its checksum field set to 0 (RFC 1071).
 fn ipv4_checksum(header: &[u8]) -> u16 {
     let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);

@@ -1,10 +1,9 @@
-//! What can go wrong with a queue pair: misuse by the program, and packets without effect. [`Failure`](super::Failure)
-//! says what failures of the connection are.
+//! Errors of a queue pair: API misuse, dropped packets, and connection failures.
 
 use crate::attr::{QpState, QpType};
 use thiserror::Error;
 
-/// Why a work request was not accepted. Nothing was queued.
+/// Why a work request was rejected. Nothing was queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PostError {
     /// The queue is full.
@@ -12,53 +11,53 @@ pub enum PostError {
     QueueFull {
         /// "send" or "receive".
         queue: &'static str,
-        /// Its size.
+        /// The capacity of the queue.
         max: u32,
     },
-    /// Work cannot be posted in this state.
-    #[error("cannot post to the {queue} queue in state {}: it takes {needed} or later", state.name())]
+    /// The queue pair's state does not allow posting.
+    #[error("cannot post to the {queue} queue in state {}: the queue pair must be in {needed} or later", state.name())]
     State {
         /// "send" or "receive".
         queue: &'static str,
         /// The state of the queue pair.
         state: QpState,
-        /// The first state in which posting works.
+        /// The first state that allows posting.
         needed: &'static str,
     },
     /// Too many scatter/gather elements.
-    #[error("{given} scatter/gather elements, but the queue pair was created for {max}")]
+    #[error("{given} scatter/gather elements; the queue pair was created with a maximum of {max}")]
     TooManySges {
-        /// Elements of the request.
+        /// Number of elements in the request.
         given: usize,
-        /// As created.
+        /// The maximum set at creation.
         max: u32,
     },
     /// Too much inline data.
-    #[error("{given} bytes of inline data, but the queue pair was created for {max}")]
+    #[error("{given} bytes of inline data; the queue pair was created with a maximum of {max}")]
     TooMuchInline {
-        /// Bytes of the request.
+        /// Length of the inline data in bytes.
         given: usize,
-        /// As created.
+        /// The maximum set at creation.
         max: u32,
     },
     /// The queue pair receives through a shared receive queue.
-    #[error("this queue pair receives through its shared receive queue: post there")]
+    #[error("this queue pair receives through its shared receive queue: post there instead")]
     UsesSharedReceiveQueue,
-    /// An operation whose result has to be stored was given inline data instead of a place for it.
-    #[error("{operation} brings data, so it needs registered memory to put it into; inline data is none")]
+    /// An operation that returns data was given inline data instead of a buffer for the result.
+    #[error("{operation} returns data and needs a registered buffer for it; it cannot use inline data")]
     InlineResult {
         /// The operation.
         operation: &'static str,
     },
-    /// The request names the wrong kind of receiver.
+    /// The destination does not fit the queue pair type.
     #[error("a send on {} queue pairs needs {needed}", qp_type.name())]
     Destination {
         /// The type of the queue pair.
         qp_type: QpType,
-        /// What has to be given.
+        /// The destination that the type requires.
         needed: &'static str,
     },
-    /// This type of queue pair has no such queue.
+    /// The queue pair type does not have this queue.
     #[error("{} queue pairs have no {queue} queue", qp_type.name())]
     NoQueue {
         /// "send" or "receive".
@@ -66,7 +65,7 @@ pub enum PostError {
         /// The type of the queue pair.
         qp_type: QpType,
     },
-    /// This type of queue pair has no such operation, or this device does not offer it.
+    /// The queue pair type does not have this operation, or the device does not support it.
     #[error("{operation} is not supported on {} queue pairs", qp_type.name())]
     Unsupported {
         /// The operation.
@@ -79,23 +78,23 @@ pub enum PostError {
 /// Why a packet that reached the queue pair was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum PacketDrop {
-    /// The queue pair is in a state that takes no such packets.
+    /// The queue pair's state does not accept such packets.
     State,
-    /// The opcode belongs to another service than the queue pair's.
+    /// The opcode belongs to a different service than the queue pair's.
     Service,
-    /// A duplicate READ or atomic whose answer is not kept any more (IBTA C9-105 ff.: never answered by a NAK).
+    /// A duplicate READ or atomic whose response is no longer kept (IBTA C9-105 ff.: never answered with a NAK).
     StaleDuplicate,
-    /// A request ahead of the expected PSN after the NAK was sent, or while a receiver-not-ready NAK stands.
+    /// A request ahead of the expected PSN, after the NAK was sent or while an RNR NAK is in effect.
     OutOfSequence,
-    /// A response that no outstanding request explains.
+    /// A response that matches no outstanding request.
     Ghost,
     /// An acknowledgement with a reserved syndrome.
     ReservedSyndrome,
-    /// A datagram whose Q_Key is not that of the queue pair (IBTA 9.6.1.4.1).
+    /// The datagram's Q_Key is not the queue pair's (IBTA 9.6.1.4.1).
     QKey,
-    /// A message over an unreliable service that found no receive work request (IBTA C9-205).
+    /// A message on an unreliable service found no receive posted (IBTA C9-205).
     NoReceive,
-    /// A packet of a message over an unreliable service that cannot be delivered: it comes after a gap, breaks a rule,
-    /// or is too long for its receive (IBTA 9.8.2).
+    /// A packet of a message on an unreliable service cannot be delivered: it follows a gap, breaks a rule, or is
+    /// too long for its receive (IBTA 9.8.2).
     Unreliable,
 }

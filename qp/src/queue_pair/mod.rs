@@ -1,11 +1,11 @@
-//! The queue pair: one state machine made of three roles.
+//! The queue pair: one state machine with three roles.
 //!
 //! * The `requester` turns send work requests into request packets.
-//! * The `completer` takes the responses to them and retires work requests.
+//! * The `completer` processes the responses and retires work requests.
 //! * The `responder` executes the peer's requests and answers them.
 //!
-//! One owner holds them all (`&mut QueuePair`), so no role ever waits for another and no flag is set in one to be
-//! read in another. Everything a queue pair is about to send is decided in [`QueuePair::poll_transmit`].
+//! All three have one owner (`&mut QueuePair`), so no role waits for another or signals it through flags.
+//! [`QueuePair::poll_transmit`] decides everything that a queue pair sends.
 
 mod budget;
 mod check;
@@ -40,20 +40,20 @@ use std::time::Instant;
 /// The largest message: 2^31 bytes (IBTA C9-94).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-/// What a queue pair is created with and keeps for life.
+/// The fixed configuration of a queue pair, set at creation.
 #[derive(Clone, Copy, Debug)]
 pub struct QpConfig {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: Qpn,
-    /// Its service.
+    /// The service type.
     pub qp_type: QpType,
-    /// Its protection domain.
+    /// The protection domain.
     pub pd: PdId,
-    /// Bounds of its queues.
+    /// Capacities of the queues.
     pub cap: QpCap,
-    /// Whether every send work request makes a completion, signalled or not.
+    /// Whether every send work request generates a completion, signalled or not.
     pub sq_sig_all: bool,
-    /// Whether receives come from a shared receive queue.
+    /// Whether receives are taken from a shared receive queue.
     pub has_srq: bool,
     /// Choices that the protocol leaves open.
     pub tuning: Tuning,
@@ -62,30 +62,31 @@ pub struct QpConfig {
 /// Choices that the protocol leaves to an implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// An acknowledgement is asked for at least every so many request packets, and at the end of each message.
+    /// The requester asks for an acknowledgement at least once in this many request packets, and at the end of each
+    /// message.
     pub ack_interval: u32,
-    /// A READ is requested in pieces of at most so many bytes, so that no more responses are on the way than a
-    /// socket buffer holds: nothing acknowledges a response, so only the requester can bound them. Each piece is
-    /// a READ of its own to the peer. 0: never split.
+    /// A READ is requested in pieces of at most this many bytes, so that the responses in flight fit into a socket
+    /// buffer. Responses are not acknowledged, so only the requester can bound them. The peer sees each piece as a
+    /// separate READ. 0: never split.
     pub read_chunk: u32,
     /// The MigReq bit of outgoing packets. Linux rxe sends 0, hardware 1; both accept either.
     pub mig_req: bool,
-    /// Whether acknowledgements say how many receives are posted, and those of the peer are obeyed (end-to-end
-    /// credits, IBTA 9.7.7.2). A peer that gives none (code 31, as Linux rxe and queue pairs with a shared receive queue)
-    /// is not limited.
+    /// Whether acknowledgements advertise the number of posted receives, and the peer's advertisements are obeyed
+    /// (end-to-end credits, IBTA 9.7.7.2). A peer that advertises none (code 31, used by Linux rxe and by queue
+    /// pairs with a shared receive queue) is not limited.
     pub e2e_credits: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        // 32 packets are two full trains of 4 KiB packets and 2/5 of what a stock socket buffer holds: an
-        // acknowledgement for each train costs the sender more than the earlier room in the window gains it.
-        // 128 KiB are 32 packets of 4 KiB; two such pieces in flight fill less than a stock socket buffer.
+        // 32 packets are two full trains of 4 KiB packets and 2/5 of a stock socket buffer. Acknowledging every
+        // train would cost the sender more than it gains from the window opening earlier. 128 KiB are 32 packets of
+        // 4 KiB; two such pieces in flight fill less than a stock socket buffer.
         Self { ack_interval: 32, read_chunk: 128 << 10, mig_req: false, e2e_credits: true }
     }
 }
 
-/// What the requester and the responder both need to know about the path.
+/// Path properties that both the requester and the responder need.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     mtu: Mtu,
@@ -122,7 +123,7 @@ impl QueuePair {
         }
     }
 
-    /// What the queue pair was created with.
+    /// The configuration that the queue pair was created with.
     #[must_use]
     pub fn config(&self) -> &QpConfig {
         &self.config
@@ -134,13 +135,13 @@ impl QueuePair {
         self.config.qpn
     }
 
-    /// The state.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.state
     }
 
-    /// All attributes that were ever set, and the state.
+    /// All attributes set so far, and the state.
     #[must_use]
     pub fn query(&self) -> QpAttr {
         let mut attr = self.attr.clone();
@@ -156,13 +157,13 @@ impl QueuePair {
         self.attr.ah_attr.as_ref()
     }
 
-    /// What the queue pair counted.
+    /// The counters of the queue pair.
     #[must_use]
     pub fn counters(&self) -> &QpCounters {
         &self.counters
     }
 
-    /// Why the queue pair entered the error state, if it did so on its own.
+    /// The failure that put the queue pair into the error state, if one did.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_deref()
@@ -174,13 +175,14 @@ impl QueuePair {
         self.path.mtu
     }
 
-    /// The P_Key that outgoing packets carry and incoming ones must match; the device looks it up in its table.
+    /// The P_Key that outgoing packets carry and that incoming ones must match. The device looks it up in its
+    /// table.
     #[must_use]
     pub fn pkey(&self) -> PKey {
         self.path.pkey
     }
 
-    /// Sets the P_Key after `pkey_index` changed.
+    /// Sets the P_Key; call after `pkey_index` changed.
     pub fn set_pkey(&mut self, pkey: PKey) {
         self.path.pkey = pkey;
     }
@@ -229,13 +231,13 @@ impl QueuePair {
         self.requester.unacked
     }
 
-    /// The queue pair at the other end of a connection; 0 if there is none.
+    /// The peer's queue pair number; 0 if not connected.
     #[must_use]
     pub fn dest_qpn(&self) -> Qpn {
         self.path.dest_qpn
     }
 
-    /// The PSN of the next request packet, as things stand; a retransmission moves it back.
+    /// The PSN of the next request packet; a retransmission moves it back.
     #[must_use]
     pub fn next_psn(&self) -> Psn {
         self.requester.next_psn
@@ -244,7 +246,9 @@ impl QueuePair {
     /// Changes attributes and state, by the rules of [`attr::check`].
     ///
     /// # Errors
-    /// [`ModifyError`] names what is missing, what does not apply or what is out of range; nothing has changed then.
+    ///
+    /// [`ModifyError`] names the attributes that are missing, do not apply or are out of range. Nothing changes on
+    /// error.
     pub fn modify(
         &mut self,
         attr: &QpAttr,
@@ -270,16 +274,16 @@ impl QueuePair {
             self.requester.set_psn(psn);
         }
         if attr.max_dest_rd_atomic.is_some() {
-            // Answers kept for duplicates belong to the old depth.
+            // Responses kept for duplicates belong to the old depth.
             self.responder.forget_resources();
         }
         if !self.config.qp_type.is_connected() {
-            // A datagram is as long as what the port carries: it has no path MTU (IBTA 9.8.3.1).
+            // The port's MTU bounds a datagram; datagrams have no path MTU (IBTA 9.8.3.1).
             self.path.mtu = limits.path_mtu;
         }
         let previous = self.state;
         if previous == QpState::Sqe && next == QpState::Rts {
-            // The program saw it; the next failure has a reason of its own.
+            // The program has handled this failure; the next one is recorded anew.
             self.failure = None;
         }
         if next == QpState::Err && previous != QpState::Err {
@@ -302,6 +306,7 @@ impl QueuePair {
     /// Posts a send work request.
     ///
     /// # Errors
+    ///
     /// [`PostError`]; in SQE and ERR the request is accepted and flushed at once (IBTA C10-96).
     pub fn post_send(&mut self, wr: SendWr, host: &mut impl Host) -> Result<(), PostError> {
         self.check_send(&wr)?;
@@ -313,9 +318,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Whether a send work request would be accepted.
+    /// Checks whether a send work request would be accepted.
     ///
     /// # Errors
+    ///
     /// As [`post_send`](Self::post_send).
     pub fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
@@ -330,6 +336,7 @@ impl QueuePair {
     /// Posts a receive work request.
     ///
     /// # Errors
+    ///
     /// [`PostError`]; in ERR the request is accepted and flushed at once.
     pub fn post_recv(&mut self, wr: RecvWr, host: &mut impl Host) -> Result<(), PostError> {
         check_receive(&self.config, &wr)?;
@@ -348,10 +355,11 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes a packet whose ICRC, address and P_Key were found right.
+    /// Processes a packet whose ICRC, address and P_Key have been verified.
     ///
     /// # Errors
-    /// [`PacketDrop`] where the packet had no effect: to be counted.
+    ///
+    /// [`PacketDrop`] if the packet was dropped; the caller counts it.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -377,58 +385,58 @@ impl QueuePair {
         outcome
     }
 
-    /// Acts on timers that are due.
+    /// Handles timers that have expired.
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.requester_timeout(now, host);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
+    /// The next instant at which [`handle_timeout`](Self::handle_timeout) must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.requester.poll_timeout()
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) may have something to say, given room and budget.
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have packets to send, given room and budget.
     #[must_use]
     pub fn wants_to_transmit(&self) -> bool {
         self.responder.has_responses() || self.can_request()
     }
 
-    /// Whether packets are on the way behind the last that asked for an acknowledgement: nobody will answer to them before
-    /// another one asks.
+    /// Whether packets are in flight after the last one that asked for an acknowledgement. The peer does not
+    /// acknowledge them until another packet asks.
     #[must_use]
     pub fn owes_ack_request(&self) -> bool {
         self.requester.since_ack_request > 0 && self.next_psn() != self.unacked_psn()
     }
 
-    /// Whether it has something to answer.
+    /// Whether the responder has responses to send.
     #[must_use]
     pub fn wants_to_answer(&self) -> bool {
         self.responder.has_responses()
     }
 
-    /// Whether an acknowledgement is the next that it has to answer: it needs no budget, while a READ response, and what
-    /// waits behind one, does.
+    /// Whether the next response is an acknowledgement. It needs no budget, unlike a READ response and everything
+    /// queued behind one.
     #[must_use]
     pub fn wants_to_acknowledge(&self) -> bool {
         self.responder.acknowledges_next()
     }
 
-    /// Has the next answer say that a request met congestion on its way (BECN). Nothing of it is kept by a queue pair that
-    /// answers nothing.
+    /// Sets BECN in the next response: a request was congestion-marked on its way. Queue pairs that send no
+    /// responses ignore this.
     pub fn echo_congestion(&mut self) {
         if self.config.qp_type.is_reliable() {
             self.responder.echo_congestion();
         }
     }
 
-    /// Whether it wants to transmit an acknowledgement at the most.
+    /// Whether the queue pair has nothing to transmit other than an acknowledgement.
     #[must_use]
     pub fn only_acknowledges(&self) -> bool {
         !self.can_request() && self.responder.only_acknowledges()
     }
 
-    /// The most payload that its next packet carries, in bytes; those that follow in the same train carry no more.
+    /// Maximum payload of the next packet in bytes; later packets in the same train carry no more.
     #[must_use]
     pub fn next_payload(&self) -> u32 {
         let mtu = self.mtu().bytes();
@@ -437,18 +445,19 @@ impl QueuePair {
         }
         match self.requester.next().filter(|_| self.can_request()) {
             None => 0,
-            // Done at once, and what follows is not looked for.
+            // A local operation is done at once; what follows it is not examined.
             Some(wqe) if wqe.wr.operation.is_local() => mtu,
             Some(wqe) => u32::try_from(wqe.wr.data.len()).unwrap_or(mtu).min(mtu),
         }
     }
 
-    /// Writes packets that are due into `train` until it is full, the `budget` is used up or nothing more may be sent.
+    /// Writes due packets into `train` until it is full, the `budget` is used up or nothing more may be sent.
     ///
-    /// Responses go first: the peer waits for them. Only a lone acknowledgement follows the requests of one train,
-    /// because the shortest packet of a train has to be its last; where there is no room it leads the next.
+    /// Responses go first, because the peer waits for them. A single acknowledgement follows the requests of a
+    /// train instead, because the shortest packet of a train must be its last; if there is no room for it, it leads
+    /// the next train.
     ///
-    /// What was used of `budget` is taken off. Acknowledgements need none.
+    /// Deducts what it sends from `budget`. Acknowledgements need no budget.
     ///
     /// Returns whether there is more to send as soon as there is a new train or budget.
     pub fn poll_transmit(
@@ -490,7 +499,7 @@ impl QueuePair {
         self.path.pkey = pkey;
     }
 
-    /// Records the first failure, for those who ask why.
+    /// Records the first failure for later queries.
     fn note_failure(
         &mut self,
         status: WcStatus,
@@ -504,7 +513,7 @@ impl QueuePair {
         }
     }
 
-    /// Enters ERR: every work request of both queues is flushed, in order (IBTA C9-220, 10.3.1.5).
+    /// Enters ERR and flushes every work request of both queues, in order (IBTA C9-220, 10.3.1.5).
     fn enter_error(&mut self, host: &mut impl Host) {
         if self.state == QpState::Err {
             return;

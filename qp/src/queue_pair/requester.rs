@@ -1,8 +1,8 @@
-//! The requester: send work requests become request packets.
+//! The requester: turns send work requests into request packets.
 //!
-//! Each work request gets its PSNs when its first packet is built, and keeps them. What is sent next is a position:
-//! a work request and a packet in it. A retransmission moves the position back (go-back-N, IBTA 9.7.5.1.1); nothing
-//! else changes, so a packet is built anew each time it is sent.
+//! A work request is assigned its PSNs when its first packet is built, and keeps them. The next packet to send is a
+//! position: a work request and a packet in it. A retransmission moves the position back (go-back-N, IBTA
+//! 9.7.5.1.1) and changes nothing else, so each transmission builds the packet anew.
 
 mod build;
 mod local;
@@ -20,34 +20,34 @@ pub(super) use build::gather;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// With so many PSNs in flight no packet is added, and no packet adds more: so they stay below half the circle, beyond
-/// which the peer could not tell old from new (IBTA 9.7.2).
+/// Maximum number of PSNs in flight, and per request packet. It keeps the window below half of the PSN space;
+/// beyond that, the peer could not tell old PSNs from new (IBTA 9.7.2).
 const MAX_IN_FLIGHT: u32 = 1 << 22;
 
-/// Message numbers have 24 bits.
+/// Message sequence numbers have 24 bits.
 const NUMBER: u32 = 0xff_ffff;
 
-/// A send work request on its way.
+/// A send work request in progress.
 #[derive(Debug)]
 pub(super) struct SendWqe {
     pub(super) wr: SendWr,
-    /// Bytes of the message. 8 for atomics.
+    /// Length of the message in bytes; 8 for atomics.
     pub(super) len: u32,
-    /// PSN of its first packet; meaningful once `started`.
+    /// PSN of the first packet; valid once `started`.
     pub(super) first_psn: Psn,
-    /// PSNs that it occupies: request packets, or response packets for a READ.
+    /// Number of PSNs that it occupies: request packets, or response packets for a READ.
     pub(super) packets: u32,
-    /// How many of its PSNs were sent or asked for, in the current pass.
+    /// Number of its PSNs sent or requested in the current pass.
     pub(super) sent: u32,
-    /// How many of its PSNs were ever sent or asked for; what lies below is a retransmission.
+    /// Number of its PSNs ever sent or requested; sending below this is a retransmission.
     pub(super) sent_ever: u32,
-    /// How many of its PSNs are answered.
+    /// Number of its PSNs that are answered.
     pub(super) acked: u32,
-    /// Its READ or atomic requests that are in flight.
+    /// Number of its READ or atomic requests in flight.
     pub(super) responses_due: u32,
-    /// Whether PSNs were assigned. A local operation that has started is done.
+    /// Whether PSNs are assigned. A local operation that has started is done.
     pub(super) started: bool,
-    /// How it will end once it is the oldest, if something local already went wrong.
+    /// The status to complete with once this is the oldest request, if it has already failed locally.
     pub(super) failed: Option<WcStatus>,
 }
 
@@ -67,12 +67,12 @@ impl SendWqe {
         }
     }
 
-    /// Whether it is a local operation that is done.
+    /// Whether this is a local operation that is done.
     pub(super) fn is_done_locally(&self) -> bool {
         self.started && self.wr.operation.is_local()
     }
 
-    /// PSN of the first packet that is not answered.
+    /// PSN of the first unanswered packet.
     pub(super) fn next_unacked(&self) -> Psn {
         self.first_psn.plus(self.acked)
     }
@@ -83,30 +83,31 @@ impl SendWqe {
 pub(super) struct Requester {
     /// Work requests that have not completed, oldest first.
     pub(super) queue: VecDeque<SendWqe>,
-    /// Index in `queue` of the work request whose packets are sent next.
+    /// Index in `queue` of the work request to send packets of next.
     pub(super) position: usize,
-    /// PSN of the next packet that was never sent.
+    /// PSN of the next packet that has never been sent.
     pub(super) fresh_psn: Psn,
     /// PSN of the next packet to be sent.
     pub(super) next_psn: Psn,
-    /// PSN behind the newest packet that was ever sent or asked for.
+    /// The PSN after the newest packet ever sent or requested.
     pub(super) sent_end: Psn,
-    /// Oldest PSN without an answer.
+    /// The oldest unanswered PSN.
     pub(super) unacked: Psn,
     /// READ and atomic requests in flight.
     pub(super) responses_due: u32,
-    /// PSNs behind each READ request that was ever sent and is not answered, oldest first: a READ is repeated within
-    /// these bounds, because a peer knows no duplicate that reaches beyond its original (IBTA 9.7.5.1.4).
+    /// The end PSN of each READ request that was sent and is not fully answered, oldest first. A READ is repeated
+    /// within these bounds, because a peer does not recognise a duplicate that extends beyond its original (IBTA
+    /// 9.7.5.1.4).
     read_ends: VecDeque<Psn>,
-    /// Request packets sent since an acknowledgement was last asked for.
+    /// Request packets sent since the last one that asked for an acknowledgement.
     pub(super) since_ack_request: u32,
-    /// An acknowledgement is asked for at least every so many packets, because they leave slowly.
+    /// Acknowledgement interval in packets that the pacing rate requires, if any.
     ack_every: Option<u32>,
     /// Retries left before RETRY_EXC_ERR.
     pub(super) retries: u8,
     /// RNR retries left before RNR_RETRY_EXC_ERR.
     pub(super) rnr_retries: u8,
-    /// Nothing is sent before this instant: the peer was not ready.
+    /// End of the RNR wait: nothing is sent before this instant.
     pub(super) rnr_until: Option<Instant>,
     /// When the peer first said so, of those times that follow one another.
     pub(super) rnr_since: Option<Instant>,
@@ -114,15 +115,17 @@ pub(super) struct Requester {
     pub(super) heard: Heard,
     /// When the oldest packet counts as lost.
     pub(super) deadline: Option<Instant>,
-    /// A retransmission is under way and nothing new was answered yet: further signs of the same loss are ignored.
+    /// A retransmission is under way and nothing new has been answered yet: further signs of the same loss are
+    /// ignored.
     pub(super) recovering: bool,
-    /// SQ_DRAINED was asked for.
+    /// Whether SQ_DRAINED was requested.
     pub(super) sqd_notify: bool,
-    /// Why the work request that is marked as failed cannot be sent. Nothing behind it starts, so there is one at most.
+    /// Why the failed work request cannot be sent. Nothing after it starts, so there is at most one.
     pub(super) cause: Option<Box<Failure>>,
-    /// The number of the last message that was started, counting from 1 (SSN, IBTA 9.7.7.2.5).
+    /// The number of the last message started, counted from 1 (SSN, IBTA 9.7.7.2.5).
     pub(super) ssn: u32,
-    /// The number of the last message that the peer has a receive for, once it has said so (LSN, IBTA 9.7.7.2.5).
+    /// The number of the last message that the peer has advertised a receive for, if it advertises credits (LSN,
+    /// IBTA 9.7.7.2.5).
     limit: Option<u32>,
 }
 
@@ -147,8 +150,8 @@ impl Requester {
         Some(wqe.wr)
     }
 
-    /// Index of the work request whose packets are sent next. Local operations that are done are no part of a
-    /// retransmission: they are not idempotent.
+    /// Index of the next work request to send. A retransmission skips local operations that are done, because they
+    /// are not idempotent.
     fn next_index(&self) -> usize {
         let mut index = self.position;
         while self.queue.get(index).is_some_and(SendWqe::is_done_locally) {
@@ -157,19 +160,19 @@ impl Requester {
         index
     }
 
-    /// The work request whose packets are sent next.
+    /// The next work request to send.
     pub(super) fn next(&self) -> Option<&SendWqe> {
         self.queue.get(self.next_index())
     }
 
-    /// Takes in what an AETH says of the peer's receive queue: messages completed there, and receives posted beyond them.
+    /// Updates the credits from an AETH: the number of completed messages, and the receives posted beyond them.
     /// Returns whether more may be sent than before.
     pub(super) fn take_credits(&mut self, msn: u32, credits: u8) -> bool {
         let Some(receives) = decode_credits(credits) else {
             return self.limit.take().is_some();
         };
         let limit = Psn::new(msn.wrapping_add(receives));
-        // A late acknowledgement knows less than one that overtook it.
+        // A later acknowledgement, which overtook this one, knows more.
         if self.limit.is_some_and(|known| limit.distance_from(Psn::new(known)) <= 0) {
             return false;
         }
@@ -196,29 +199,29 @@ impl Requester {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        // While the peer is not ready the acknowledgement timer rests: it must not cut the wait short.
+        // The acknowledgement timer stops during an RNR wait: it must not cut the wait short.
         self.rnr_until.or(self.deadline)
     }
 
-    /// Forgets the bounds of READ requests that are answered.
+    /// Removes the bounds of READ requests that are answered.
     pub(super) fn drop_answered_reads(&mut self) {
         while self.read_ends.front().is_some_and(|end| !self.unacked.is_before(*end)) {
             self.read_ends.pop_front();
         }
     }
 
-    /// How many READ requests are taken to be without an answer.
+    /// Number of READ requests considered unanswered.
     #[cfg(test)]
     pub(super) fn reads_asked(&self) -> usize {
         self.read_ends.len()
     }
 
-    /// Whether packets are sent and not answered.
+    /// Whether any packet is sent and unanswered.
     fn in_flight(&self) -> bool {
         self.next_psn.distance_from(self.unacked) > 0
     }
 
-    /// Moves the sending position back to the oldest packet without an answer.
+    /// Moves the send position back to the oldest unanswered packet.
     pub(super) fn go_back(&mut self) {
         self.position = 0;
         self.next_psn = self.unacked;
@@ -231,7 +234,8 @@ impl Requester {
 }
 
 impl QueuePair {
-    /// The time after which an unanswered packet counts as lost: 4.096 us x 2^timeout, none for 0 (IBTA 9.7.6.1.3).
+    /// The time after which an unanswered packet is considered lost: 4.096 us x 2^timeout, or `None` for 0 (IBTA
+    /// 9.7.6.1.3).
     fn ack_timeout(&self) -> Option<Duration> {
         match self.attr.timeout.unwrap_or(0) {
             0 => None,
@@ -239,9 +243,9 @@ impl QueuePair {
         }
     }
 
-    /// Takes in how long it takes to send a full packet, as its pace has it. Acknowledgements are asked for so often that
-    /// the acknowledgement timer does not expire while packets are on their way that nobody was asked about: at least
-    /// four times in its period, or with each packet.
+    /// Sets the pacing interval of a full packet. The requester asks for acknowledgements at least four times per
+    /// acknowledgement timeout, or with every packet, so that the timer does not expire while unacknowledged
+    /// packets are still being sent.
     pub fn set_packet_time(&mut self, packet_time: Duration) {
         let packets = |timeout: Duration| {
             let packets = (timeout / 4).as_nanos() / packet_time.as_nanos().max(1);
@@ -250,7 +254,7 @@ impl QueuePair {
         self.requester.ack_every = self.ack_timeout().map(packets);
     }
 
-    /// Whether the requester has a packet that it could send now.
+    /// Whether the requester has a packet that it may send now.
     pub(super) fn can_request(&self) -> bool {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.requester.rnr_until.is_some() {
             return false;
@@ -262,7 +266,7 @@ impl QueuePair {
         self.requester.queue.get(index).is_some_and(|wqe| self.may_start(index, wqe))
     }
 
-    /// Whether a work request may (go on to) be sent: what is started goes on, what is new may have to wait.
+    /// Whether a work request may be sent: one that has started continues, a new one may have to wait.
     fn may_start(&self, index: usize, wqe: &SendWqe) -> bool {
         if wqe.failed.is_some() {
             return false;
@@ -276,20 +280,21 @@ impl QueuePair {
             return true;
         }
         if self.state != QpState::Rts {
-            // New work does not start in SQD.
+            // New work requests do not start in SQD.
             return false;
         }
         match wqe.wr.operation {
-            // What is under way may still use the key: an invalidation waits for everything (IBTA 10.8.3.3, table 79).
+            // Requests in progress may still use the key, so an invalidation waits for all of them (IBTA 10.8.3.3,
+            // table 79).
             Operation::LocalInvalidate { .. } if index > 0 => false,
-            // A fence waits for READs and atomics only (IBTA 10.8.3.3).
+            // A fence waits only for READs and atomics (IBTA 10.8.3.3).
             _ if wqe.wr.flags.contains(SendFlags::FENCE) && self.awaits_response() => false,
             operation => !operation.takes_recv() || self.has_credit(),
         }
     }
 
-    /// Whether the next message may take a receive at the peer. One message beyond the limit may go: it finds out whether
-    /// there is a receive by now (IBTA C9-150).
+    /// Whether the next message may consume a receive at the peer. One message may exceed the limit, to probe for
+    /// new receives (IBTA C9-150).
     fn has_credit(&self) -> bool {
         let Some(limit) = self.requester.limit else { return true };
         let next = self.requester.ssn.wrapping_add(1);
@@ -339,7 +344,8 @@ impl QueuePair {
             *budget = budget.saturating_sub(request.psns);
             self.account(now, index, &request);
             if !self.config.qp_type.is_reliable() {
-                // Nobody answers: what left is not in flight, and a message that left is done (IBTA 9.8.1.1).
+                // Unreliable services have no acknowledgements: a sent packet is not in flight, and a sent message
+                // is done (IBTA 9.8.1.1).
                 self.requester.unacked = self.requester.next_psn;
                 if request.last {
                     self.retire_oldest(0, host);
@@ -351,7 +357,7 @@ impl QueuePair {
         false
     }
 
-    /// Books a packet that was written.
+    /// Updates the state for a packet that was written.
     fn account(&mut self, now: Instant, index: usize, request: &Request) {
         let timeout = self.ack_timeout().filter(|_| self.config.qp_type.is_reliable());
         let wqe = &mut self.requester.queue[index];
@@ -362,7 +368,7 @@ impl QueuePair {
             self.counters.rdma_sends += 1;
         } else if matches!(wqe.wr.operation, Operation::Read { .. }) {
             if wqe.sent > 0 {
-                // Each piece of a READ is a message to the peer, which counts it in its MSN.
+                // The peer sees each piece of a READ as a message of its own and counts it in its MSN.
                 self.requester.ssn = self.requester.ssn.wrapping_add(1) & NUMBER;
             }
             self.requester.read_ends.push_back(request.headers.psn.plus(request.psns));
@@ -389,7 +395,7 @@ impl QueuePair {
         }
     }
 
-    /// Marks a work request that cannot be sent; it completes with `status` once those before it are done.
+    /// Marks a work request that cannot be sent. It completes with `status` after all earlier requests are done.
     fn fail_locally(
         &mut self,
         index: usize,
@@ -403,8 +409,8 @@ impl QueuePair {
         self.retire_failed(host);
     }
 
-    /// Keeps the reason of a failure until it is the turn of its work request: one before it may still fail, for
-    /// another reason.
+    /// Keeps the cause of a failure until its work request is the oldest: an earlier one may still fail for another
+    /// reason.
     fn note_cause(
         &mut self,
         status: WcStatus,
@@ -416,7 +422,7 @@ impl QueuePair {
         self.requester.cause = Some(Box::new(failure));
     }
 
-    /// Completes the oldest work request with its error, if it has one, and enters ERR.
+    /// If the oldest work request has failed, completes it with its error and enters ERR or SQE.
     pub(super) fn retire_failed(&mut self, host: &mut impl Host) {
         if let Some(status) = self.requester.queue.front().and_then(|w| w.failed) {
             if let Some(cause) = self.requester.cause.take() {
@@ -426,8 +432,8 @@ impl QueuePair {
         }
     }
 
-    /// Completes the oldest work request with success; `byte_len` is what it brought in. Local operations behind it that
-    /// are done complete as well.
+    /// Completes the oldest work request successfully; `byte_len` is the number of bytes it received. Completed
+    /// local operations after it are retired too.
     pub(super) fn retire_oldest(&mut self, byte_len: u32, host: &mut impl Host) {
         let mut byte_len = byte_len;
         loop {
@@ -454,8 +460,8 @@ impl QueuePair {
         }
     }
 
-    /// Completes the oldest work request with an error. A reliable queue pair enters ERR then, another one SQE: its
-    /// receive queue goes on (IBTA 10.3.1.7).
+    /// Completes the oldest work request with an error. A reliable queue pair then enters ERR; an unreliable one
+    /// enters SQE, and its receive queue continues (IBTA 10.3.1.7).
     pub(super) fn fail_oldest(&mut self, status: WcStatus, host: &mut impl Host) {
         if let Some(wr) = self.requester.pop() {
             host.release_send();
@@ -476,7 +482,8 @@ impl QueuePair {
         if !self.config.qp_type.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.state = QpState::Sqe;
             self.flush_sends(host);
-            // What was not sent of the message has no PSNs: the next one goes on behind what was.
+            // The unsent rest of the message uses no PSNs: the next message continues after the packets that were
+            // sent.
             self.requester.set_psn(self.requester.next_psn);
             return;
         }
@@ -484,7 +491,7 @@ impl QueuePair {
         self.enter_error(host);
     }
 
-    /// Timers of the requester: the end of a receiver-not-ready wait, and the acknowledgement timer.
+    /// Handles the requester's timers: the end of an RNR wait, and the acknowledgement timer.
     pub(super) fn requester_timeout(&mut self, now: Instant, host: &mut impl Host) {
         if let Some(until) = self.requester.rnr_until {
             if until <= now {
@@ -504,7 +511,7 @@ impl QueuePair {
         self.retry(host);
     }
 
-    /// Starts a retransmission from the oldest unanswered packet, or gives up.
+    /// Retransmits from the oldest unanswered packet, or fails the request if no retries are left.
     pub(super) fn retry(&mut self, host: &mut impl Host) {
         if self.requester.retries == 0 {
             self.counters.retry_exceeded_err += 1;
@@ -527,7 +534,7 @@ impl QueuePair {
             if self.requester.in_flight() { self.ack_timeout().map(|t| now + t) } else { None };
     }
 
-    /// In SQD: reports that everything that was started is done, if that was asked for.
+    /// In SQD: reports that all started work is done, if requested.
     pub(super) fn report_drained(&mut self, host: &mut impl Host) {
         let drained = self.requester.queue.front().is_none_or(|w| !w.started);
         if self.state == QpState::Sqd && self.requester.sqd_notify && drained {

@@ -1,8 +1,8 @@
 //! The responder: executes the peer's requests and answers them.
 //!
-//! A request is judged in this order: PSN, opcode sequence, what the queue pair allows, receive work, lengths, key;
-//! only then does a byte move. Answers wait in PSN order in a short queue; a new acknowledgement replaces one
-//! that still waits, so a burst is acknowledged once.
+//! A request is checked in this order: PSN, opcode sequence, operations enabled on the queue pair, receive work
+//! requests, lengths, key. Only then does a byte move. Responses wait in PSN order in a short queue; a new
+//! acknowledgement replaces one that is still waiting, so a burst is acknowledged once.
 
 mod answer;
 mod answered;
@@ -21,13 +21,13 @@ use crate::wire::syndrome::{NakCode, Syndrome};
 use crate::work::{RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 
-/// A receive work request that a message has taken.
+/// A receive work request that a message has consumed.
 #[derive(Debug)]
 pub(super) struct TakenRecv {
     pub(super) wr: RecvWr,
     /// Protection domain of its buffers.
     pd: PdId,
-    /// The shared receive queue that an XRC request named, if it came from there.
+    /// The shared receive queue that an XRC request named, if the receive came from one.
     pub(super) xrc_srq: Option<u32>,
 }
 
@@ -43,10 +43,10 @@ impl TakenRecv {
     }
 }
 
-/// The message that is being received.
+/// The message in progress.
 #[derive(Debug, Default)]
 enum Message {
-    /// None: the next request must be a First or an Only.
+    /// No message in progress: the next request must be a First or an Only.
     #[default]
     None,
     /// A SEND into a receive work request.
@@ -55,7 +55,7 @@ enum Message {
     Write { va: u64, rkey: u32, length: u32, received: u32 },
 }
 
-/// What is kept of a READ or atomic, to answer a duplicate of it (IBTA 9.7.5.1.4).
+/// State kept for a READ or atomic, to answer duplicates of it (IBTA 9.7.5.1.4).
 #[derive(Clone, Copy, Debug)]
 enum Resource {
     Read {
@@ -70,13 +70,13 @@ enum Resource {
         psn: Psn,
         original: u64,
     },
-    /// An ATOMIC_WRITE or FLUSH that was done.
+    /// A completed ATOMIC_WRITE or FLUSH.
     Placed {
         psn: Psn,
     },
 }
 
-/// An answer that waits to be sent.
+/// A response waiting to be sent.
 #[derive(Clone, Copy, Debug)]
 enum Response {
     Acknowledge {
@@ -84,7 +84,7 @@ enum Response {
         syndrome: Syndrome,
         msn: u32,
     },
-    /// The rest, from `psn` on, of an answer to a READ that occupies `first..end`.
+    /// The rest of a READ response, from `psn` on; the whole response occupies `first..end`.
     Read {
         first: Psn,
         psn: Psn,
@@ -95,21 +95,21 @@ enum Response {
         left: u32,
         started: bool,
         msn: u32,
-        /// It answers a duplicate.
+        /// Whether it answers a duplicate.
         replay: bool,
     },
     Atomic {
         psn: Psn,
         original: u64,
         msn: u32,
-        /// It answers a duplicate.
+        /// Whether it answers a duplicate.
         replay: bool,
     },
-    /// The answer to an ATOMIC_WRITE or FLUSH: an empty READ response (IBTA annex A19).
+    /// The response to an ATOMIC_WRITE or FLUSH: an empty READ response (IBTA annex A19).
     Placed {
         psn: Psn,
         msn: u32,
-        /// It answers a duplicate.
+        /// Whether it answers a duplicate.
         replay: bool,
     },
 }
@@ -124,7 +124,7 @@ impl Response {
         }
     }
 
-    /// Whether it answers a READ, atomic, ATOMIC_WRITE or FLUSH: `Some(true)` for a duplicate of one.
+    /// For a response to a READ, atomic, ATOMIC_WRITE or FLUSH, whether it answers a duplicate; `None` for others.
     fn replays(&self) -> Option<bool> {
         match self {
             Self::Acknowledge { .. } => None,
@@ -137,7 +137,7 @@ impl Response {
 
 /// Why a request was not executed.
 enum Refusal {
-    /// No receive work request.
+    /// No receive work request is posted.
     NotReady,
     /// The request is at fault, or something here is.
     Nak(Nak),
@@ -179,19 +179,19 @@ impl Nak {
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     recvs: VecDeque<RecvWr>,
-    /// A receive that a message over an unreliable connection took and did not fill: the next message gets it.
+    /// A receive that a message on an unreliable connection consumed but did not fill: the next message uses it.
     spare: Option<TakenRecv>,
     expected: Psn,
     pub(super) msn: u32,
     message: Message,
-    /// A NAK for the expected PSN was sent: silence until that PSN comes (IBTA 9.7.5.2.8).
+    /// A NAK for the expected PSN was sent: no further NAK until that PSN arrives (IBTA 9.7.5.2.8).
     nak_sent: bool,
     established: bool,
     resources: VecDeque<Resource>,
     responses: VecDeque<Response>,
-    /// An acknowledgement found no room behind the requests of the last train.
+    /// An acknowledgement did not fit after the requests of the last train.
     waited: bool,
-    /// The next answer carries BECN.
+    /// Whether the next response carries BECN.
     echo: bool,
 }
 
@@ -209,7 +209,7 @@ impl Responder {
         self.recvs.front()
     }
 
-    /// Takes the receive that an unfinished message left.
+    /// Takes the receive left by an unfinished message.
     pub(super) fn take_spare(&mut self) -> Option<TakenRecv> {
         self.spare.take()
     }
@@ -231,17 +231,17 @@ impl Responder {
         !self.responses.is_empty()
     }
 
-    /// Whether the next answer is no READ response.
+    /// Whether the next response is something other than a READ response.
     pub(super) fn acknowledges_next(&self) -> bool {
         self.responses.front().is_some_and(|r| !matches!(r, Response::Read { .. }))
     }
 
-    /// Has the next answer carry BECN.
+    /// Sets BECN in the next response.
     pub(super) fn echo_congestion(&mut self) {
         self.echo = true;
     }
 
-    /// Whether one acknowledgement is all there is to answer, and not a NAK.
+    /// Whether the only response waiting is an acknowledgement, and not a NAK.
     pub(super) fn only_acknowledges(&self) -> bool {
         matches!(
             self.responses.front(),
@@ -249,7 +249,7 @@ impl Responder {
         ) && self.responses.len() <= 1
     }
 
-    /// Whether an acknowledgement may go behind requests: it did not have to wait for a train before.
+    /// Whether an acknowledgement may follow requests: it has not already waited for a train.
     pub(super) fn may_wait(&self) -> bool {
         !self.waited
     }
@@ -266,7 +266,7 @@ impl Responder {
         self.responses.clear();
     }
 
-    /// Ends the message in progress; returns the receive work request that it had taken.
+    /// Aborts the message in progress; returns the receive work request that it had consumed.
     pub(super) fn abandon_message(&mut self) -> Option<TakenRecv> {
         match std::mem::take(&mut self.message) {
             Message::Send { recv, .. } => Some(recv),
@@ -274,7 +274,7 @@ impl Responder {
         }
     }
 
-    /// Queues an acknowledgement of everything up to `psn`; true if it replaced one that still waited.
+    /// Queues an acknowledgement of everything up to `psn`; true if it replaced one that was still waiting.
     fn acknowledge(&mut self, psn: Psn) -> bool {
         let msn = self.msn;
         let syndrome = Syndrome::ACK_UNLIMITED;
@@ -298,13 +298,13 @@ impl Responder {
         self.msn = (self.msn + 1) & 0xff_ffff;
     }
 
-    /// READs and atomics that are accepted and not answered yet. Duplicates are none of them: their answer may
-    /// have been late instead of lost, and the peer may have gone on.
+    /// READs and atomics that are accepted and not yet answered. Duplicates do not count: the original response may
+    /// have been late rather than lost, and the peer may have moved on.
     fn unanswered(&self) -> usize {
         self.responses.iter().filter(|r| r.replays() == Some(false)).count()
     }
 
-    /// Answers to duplicates that wait.
+    /// Number of responses to duplicates that are waiting.
     fn replays(&self) -> usize {
         self.responses.iter().filter(|r| r.replays() == Some(true)).count()
     }
@@ -316,7 +316,7 @@ impl Responder {
         self.resources.push_back(resource);
     }
 
-    /// Queues an answer to a duplicate among those that wait, in PSN order; no more than the peer could have
+    /// Queues a response to a duplicate in PSN order, up to the number of requests that the peer may have
     /// outstanding.
     fn insert(&mut self, response: Response, depth: usize) -> Result<(), PacketDrop> {
         if self.replays() >= depth {
@@ -330,7 +330,7 @@ impl Responder {
 }
 
 impl QueuePair {
-    /// Handles a request of the peer.
+    /// Handles a request from the peer.
     pub(super) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -378,8 +378,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// In whose name a request touches memory: an XRC request in that of the shared receive queue which it names, any
-    /// other in that of the queue pair.
+    /// The domain in which a request accesses memory: for an XRC request that of the shared receive queue it names,
+    /// otherwise that of the queue pair.
     fn domain_of(&self, packet: &Packet<'_>, host: &impl Host) -> Result<Domain, Refusal> {
         let domain = self.domain();
         match packet.xrc_srqn() {
@@ -454,8 +454,8 @@ impl QueuePair {
     }
 }
 
-/// Writes `data` into a scatter list, `offset` bytes into it. What does not fit is left out: the caller compared
-/// lengths.
+/// Writes `data` into a scatter list, starting `offset` bytes into it. Excess data is ignored: the caller has
+/// checked the lengths.
 pub(super) fn scatter(
     memory: &mut impl Memory,
     domain: Domain,

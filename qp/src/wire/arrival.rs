@@ -1,30 +1,30 @@
-//! What the network layer says of a packet that arrived.
+//! Network-layer properties of a received packet.
 
 use super::UDP_PORT;
 use super::icrc::Flow;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What the network layer says of a packet that arrived.
+/// Network-layer properties of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Sender.
+    /// Source address.
     pub src: IpAddr,
-    /// The address that it was sent to: ours, or that of a multicast group.
+    /// Destination address: ours, or that of a multicast group.
     pub dst: IpAddr,
     /// UDP source port.
     pub src_port: u16,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
-    /// Time to live, or hop limit, as it arrived.
+    /// Received time to live, or hop limit.
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits; 0 with IPv4.
+    /// IPv6 flow label, 20 bits; 0 for IPv4.
     pub flow_label: u32,
-    /// The IPv4 identification that it most likely had: its index in the train that it came in.
+    /// The most likely IPv4 identification: the packet's index in the train it arrived in.
     pub ident: u16,
 }
 
 impl Default for Arrival {
-    /// A packet from nowhere, with the hop limit that hosts start from.
+    /// Unspecified addresses, and the default hop limit of hosts.
     fn default() -> Self {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Self {
@@ -40,7 +40,7 @@ impl Default for Arrival {
 }
 
 impl Arrival {
-    /// What of it the ICRC covers.
+    /// The part that the ICRC covers.
     #[must_use]
     pub fn flow(&self) -> Flow {
         Flow { src: self.src, dst: self.dst, src_port: self.src_port, dst_port: UDP_PORT }

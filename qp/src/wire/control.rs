@@ -1,9 +1,9 @@
-//! What rnic ports say to one another about the link between them: credits and pauses.
+//! Messages between rnic ports about the link between them: credits and pauses.
 //!
-//! On a cable both are words of the link layer, which no software sees. Here the link ends in the process that owns the
-//! queue pairs, so they are packets like any other, with opcodes of those that the manufacturer may use as it likes
-//! ([`Transport::Rnic`]): only for peers that have said in a [`hello`](super::mad::hello) that they
-//! understand them. All others may take them for something else, or fail.
+//! On a cable both are link-layer symbols that no software sees. Here the link ends in the process that owns the
+//! queue pairs, so they are ordinary packets, with opcodes from the manufacturer-defined range
+//! ([`Transport::Rnic`]). They are sent only to peers that announced support in a [`hello`](super::mad::hello);
+//! other receivers may interpret them differently, or fail.
 //!
 //! ```text
 //! BTH  opcode 0xc0 or 0xc1, default partition
@@ -14,12 +14,11 @@
 //! 0xc1 PAUSE            | class-enable vector 16 | quanta of priority 0 16 | ... | of priority 7 16 | 0 16 |
 //! ```
 //!
-//! A *slot* is the top byte of the queue pair numbers of a port, so that the destination can be found as for other packets
-//! where several ports share an address. The sequence number tells a stale message from the latest one. The token is the
-//! one that the receiver gave to the sender in a hello: a message without it comes from somebody else, and is dropped.
+//! A *slot* is the top byte of a port's queue pair numbers. It identifies the destination, as for other packets, if
+//! several ports share an address. The sequence number distinguishes a stale message from the latest one.
 //!
-//! What stands in a flow control packet is the credit algorithm's affair; here it is four bytes. A pause has the fields
-//! of IEEE 802.1Qbb.
+//! The credit algorithm defines the content of a flow control packet; this module treats it as four bytes. A pause
+//! has the fields of IEEE 802.1Qbb.
 
 use crate::ids::{Psn, Qpn};
 use crate::wire::opcode::{Opcode, Operation, Transport};
@@ -32,25 +31,26 @@ pub const TOKEN_LEN: usize = 8;
 /// Length of one flow control packet in bytes.
 pub const FLOW_CONTROL_LEN: usize = 4;
 
-/// The most flow control packets in a message: one for each lane but VL15, which has no credits (IBTA 7.9).
+/// Maximum number of flow control packets in a message: one for each lane except VL15, which has no credits (IBTA
+/// 7.9).
 pub const MAX_FLOW_CONTROLS: usize = 15;
 
-/// The priorities of Ethernet (IEEE 802.1Q).
+/// Number of Ethernet priorities (IEEE 802.1Q).
 pub const PRIORITIES: usize = 8;
 
-/// Who says something to whom, of a message between ports.
+/// The sender, the receiver and the sequence number of a message between ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PortMessage {
-    /// The slot of the port that it is for.
+    /// The slot of the receiving port.
     pub dest_slot: u8,
-    /// The slot of the port that sent it.
+    /// The slot of the sending port.
     pub src_slot: u8,
-    /// Its number in the sequence that the sender counts, which goes on at 0 behind 65535.
+    /// The sender's sequence number, which wraps from 65535 to 0.
     pub sequence: u16,
 }
 
 impl PortMessage {
-    /// The bits of a queue pair number, or of a PSN, below the slot.
+    /// Position of the slot in a queue pair number or a PSN.
     const SLOT_SHIFT: u32 = 16;
 
     fn headers(self, opcode: Opcode) -> Headers {
@@ -74,20 +74,20 @@ impl fmt::Display for PortMessage {
 }
 
 impl Headers {
-    /// Link credits for the port with slot `dest_slot`. For rnic peers only that speak them.
+    /// Link credits for the port in slot `dest_slot`. Send them only to rnic peers that support credits.
     #[must_use]
     pub fn flow_control(dest_slot: u8, src_slot: u8, sequence: u16) -> Self {
         PortMessage { dest_slot, src_slot, sequence }.headers(Opcode::RnicFlowControl)
     }
 
-    /// A pause for the port with slot `dest_slot`; [`PauseTimes::emit`] makes what follows the token. For rnic peers only that
-    /// obey them.
+    /// A pause for the port in slot `dest_slot`; [`PauseTimes::emit`] creates its payload. Send it only to rnic
+    /// peers that obey pauses.
     #[must_use]
     pub fn pause(dest_slot: u8, src_slot: u8, sequence: u16) -> Self {
         PortMessage { dest_slot, src_slot, sequence }.headers(Opcode::RnicPause)
     }
 
-    /// From whom to whom it goes, if these are headers of a message between ports.
+    /// The sender and the receiver, if these are the headers of a message between ports.
     #[must_use]
     pub fn port_message(&self) -> Option<PortMessage> {
         PortMessage::of(self.opcode.info_ref().transport, self.dest_qpn, self.psn)
@@ -95,8 +95,8 @@ impl Headers {
 }
 
 impl<'a> Packet<'a> {
-    /// From whom to whom it goes, if it is a message between ports. `None` too where the destination is no port but a
-    /// queue pair: nobody sends that.
+    /// The sender and the receiver, if this is a message between ports. Also `None` if the destination is a queue
+    /// pair instead of a port: no peer sends that.
     #[must_use]
     pub fn port_message(&self) -> Option<PortMessage> {
         PortMessage::of(self.info().transport, self.dest_qpn(), self.psn())
@@ -128,7 +128,7 @@ impl<'a> Packet<'a> {
         (whole && self.info().operation == Operation::FlowControl).then_some(packets)
     }
 
-    /// The times, if it is a pause with a payload of the right length.
+    /// The pause times, if this is a pause with a payload of the right length.
     #[must_use]
     pub fn pause_times(&self) -> Option<PauseTimes> {
         let payload = self.said().try_into().ok()?;
@@ -136,17 +136,17 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What a pause says of each priority: nothing, or for how long it is not to be sent, in units of 512 bits at the rate
-/// of the port (IEEE 802.1Qbb). A time of 0 ends a pause.
+/// The pause time of each priority: `None` for no change, otherwise how long the peer must not send it, in units of
+/// 512 bit times at the port's rate (IEEE 802.1Qbb). A time of 0 ends a pause.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PauseTimes(pub [Option<u16>; PRIORITIES]);
 
 impl PauseTimes {
-    /// Length of what follows the token in bytes: the vector, the times, and zeros up to a multiple of 4.
+    /// Length of a pause payload in bytes: the vector, the times, and zeros up to a multiple of 4.
     pub const LEN: usize = 20;
 
-    /// Reads what follows the token of a pause. The reserved bits (the upper half of the vector, the last two bytes) are ignored,
-    /// and so are times of priorities that the vector does not name.
+    /// Parses the payload of a pause. Ignores the reserved bits (the upper half of the vector, the last two bytes)
+    /// and the times of priorities that are not set in the vector.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let [_, vector, times @ .., _, _] = bytes;
@@ -158,7 +158,7 @@ impl PauseTimes {
         Self(quanta)
     }
 
-    /// What follows the token of a pause, reserved bits zero.
+    /// The payload of a pause, with reserved bits set to zero.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -222,15 +222,15 @@ mod tests {
         let parsed = Packet::parse(&bytes).unwrap();
         assert_eq!(parsed.token(), 0xa1a2_a3a4_a5a6_a7a8);
         assert_eq!(parsed.pause_times(), Some(times));
-        assert_eq!(parsed.flow_controls(), None, "five words, but not of that");
-        // Reserved bits make no difference, and neither do times that the vector does not name.
+        assert_eq!(parsed.flow_controls(), None, "five words, but of the wrong kind of message");
+        // Reserved bits, and times not enabled by the vector, have no effect.
         let mut other = bytes.clone();
         (other[20], other[25], other[38]) = (0xff, 0xff, 0xff);
         assert_eq!(Packet::parse(&other).unwrap().pause_times(), Some(times));
     }
 
     #[test]
-    fn payloads_of_another_length_are_none() {
+    fn payloads_of_another_length_are_not_parsed() {
         for len in 0..80 {
             let bytes = packet(&Headers::flow_control(1, 2, 3), &vec![7; len]);
             let found = Packet::parse(&bytes).unwrap().flow_controls().map(<[_]>::len);
@@ -285,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(dest_slot: u8, src_slot: u8, sequence: u16, times: [Option<u16>; PRIORITIES]) {
+        fn emitted_fields_parse_back(dest_slot: u8, src_slot: u8, sequence: u16, times: [Option<u16>; PRIORITIES]) {
             let message = PortMessage { dest_slot, src_slot, sequence };
             let bytes = packet(&Headers::pause(dest_slot, src_slot, sequence), &PauseTimes(times).emit());
             let parsed = Packet::parse(&bytes).unwrap();

@@ -1,7 +1,7 @@
-//! The layouts of the headers: views of bytes, without copies and without alignment.
+//! Header layouts: zero-copy views of bytes with no alignment requirement.
 //!
-//! Every struct here is exactly as long as its header and may lie at any address. Reserved bits read as they are
-//! and are written as zero (IBTA C9-6). The `*Fields` structs are the same headers as plain values.
+//! Every struct here is exactly as long as its header and may be at any address. Reserved bits are read as received
+//! and written as zero (IBTA C9-6). The `*Fields` structs hold the same headers as plain values.
 
 #![allow(
     unnameable_types,
@@ -30,7 +30,7 @@ pub struct Bth {
     /// Solicited event (1 bit), MigReq (1), pad count (2), transport header version (4).
     flags: u8,
     pkey: U16,
-    /// FECN (1), BECN (1), reserved (6). Routers may change this byte, so the ICRC leaves it out.
+    /// FECN (1), BECN (1), reserved (6). Routers may change this byte, so the ICRC does not cover it.
     ecn: u8,
     dest_qpn: [u8; 3],
     /// AckReq (1), reserved (7).
@@ -52,13 +52,13 @@ const fn flag(on: bool, bit: u8) -> u8 {
 }
 
 impl Bth {
-    /// The opcode byte, known or not.
+    /// The opcode byte, which may be unknown.
     #[must_use]
     pub const fn opcode(&self) -> u8 {
         self.opcode
     }
 
-    /// Whether the completion of this message is to wake a sleeping receiver.
+    /// Solicited event: whether the completion of this message requests an event at the receiver.
     #[must_use]
     pub const fn solicited(&self) -> bool {
         self.flags & SOLICITED != 0
@@ -70,7 +70,7 @@ impl Bth {
         self.flags & MIG_REQ != 0
     }
 
-    /// How many zero bytes follow the payload, 0 to 3.
+    /// Number of zero bytes after the payload, 0 to 3.
     #[must_use]
     pub const fn pad(&self) -> u8 {
         (self.flags >> PAD_SHIFT) & PAD_MASK
@@ -88,7 +88,7 @@ impl Bth {
         PKey(self.pkey.get())
     }
 
-    /// Forward congestion notification. RoCEv2 marks the IP header instead.
+    /// Forward congestion notification. RoCEv2 uses the ECN bits of the IP header instead.
     #[must_use]
     pub const fn fecn(&self) -> bool {
         self.ecn & FECN != 0
@@ -100,13 +100,13 @@ impl Bth {
         self.ecn & BECN != 0
     }
 
-    /// The queue pair that the packet is for.
+    /// The destination queue pair.
     #[must_use]
     pub const fn dest_qpn(&self) -> Qpn {
         Qpn::new(u24(self.dest_qpn))
     }
 
-    /// Whether an acknowledge is asked for.
+    /// Whether the sender asks for an acknowledgement.
     #[must_use]
     pub const fn ack_req(&self) -> bool {
         self.ack & ACK_REQ != 0
@@ -119,7 +119,7 @@ impl Bth {
     }
 }
 
-/// The values of a [`Bth`]; the version is always 0.
+/// The values of a [`Bth`]; the transport header version is always 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BthFields {
     pub(super) opcode: u8,
@@ -150,7 +150,7 @@ impl From<BthFields> for Bth {
     }
 }
 
-/// RDMA extended transport header, 16 bytes: where a WRITE goes or a READ comes from (IBTA 9.3).
+/// RDMA extended transport header, 16 bytes: the destination of a WRITE or the source of a READ (IBTA 9.3).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Reth {
@@ -197,12 +197,12 @@ pub struct Aeth {
 pub struct AethFields {
     /// The syndrome byte, see [`Syndrome`].
     pub syndrome: u8,
-    /// Message sequence number: how many messages the responder has finished, modulo 2^24.
+    /// Message sequence number: number of messages that the responder has completed, modulo 2^24.
     pub msn: u32,
 }
 
 impl AethFields {
-    /// The syndrome, read.
+    /// The decoded syndrome.
     #[must_use]
     pub const fn kind(self) -> Syndrome {
         Syndrome::from_u8(self.syndrome)
@@ -255,8 +255,8 @@ impl From<DethFields> for Deth {
     }
 }
 
-/// Atomic extended transport header, 28 bytes (IBTA 9.3). Operands are big-endian on the wire, in host order
-/// in memory.
+/// Atomic extended transport header, 28 bytes (IBTA 9.3). Operands are big-endian on the wire and in host byte
+/// order in memory.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AtomicEth {
@@ -275,7 +275,7 @@ pub struct AtomicFields {
     pub rkey: u32,
     /// The value to store, or to add.
     pub swap_add: u64,
-    /// The value to compare with; no meaning in a fetch and add.
+    /// The value to compare with; unused in a fetch and add.
     pub compare: u64,
 }
 
@@ -306,7 +306,7 @@ pub struct AtomicAckEth {
 }
 
 impl AtomicAckEth {
-    /// The header with this original value.
+    /// A header with this original value.
     #[must_use]
     pub const fn new(original: u64) -> Self {
         Self { original: U64::new(original) }
@@ -319,7 +319,7 @@ impl AtomicAckEth {
     }
 }
 
-/// Defines a header that is one 32-bit big-endian number.
+/// Defines a header that consists of one 32-bit big-endian number.
 macro_rules! word_header {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -330,7 +330,7 @@ macro_rules! word_header {
         }
 
         impl $name {
-            /// The header that carries `value`.
+            /// A header that carries `value`.
             #[must_use]
             pub const fn new(value: u32) -> Self {
                 Self { word: U32::new(value) }
@@ -346,7 +346,8 @@ macro_rules! word_header {
 }
 
 word_header! {
-    /// Immediate data, 4 bytes, big-endian here; programs that see it as bytes get these bytes (IBTA 9.3).
+    /// Immediate data, 4 bytes, as a big-endian number here. Programs that treat it as bytes get the bytes on the
+    /// wire (IBTA 9.3).
     ImmDt
 }
 word_header! {
@@ -364,7 +365,7 @@ word_header! {
 }
 
 impl XrcEth {
-    /// The bits of the queue number; those above are reserved.
+    /// The bits of the queue number; the bits above are reserved.
     pub(crate) const SRQN_MASK: u32 = 0xff_ffff;
 
     /// The number of the shared receive queue, 24 bits.
@@ -384,9 +385,9 @@ pub struct FethFields {
 }
 
 impl FethFields {
-    /// Placement bit: earlier writes are to be visible to everyone.
+    /// Placement bit: earlier writes become visible to all observers.
     pub const GLOBAL: u8 = 1;
-    /// Placement bit: earlier writes are to survive a loss of power.
+    /// Placement bit: earlier writes survive a loss of power.
     pub const PERSISTENT: u8 = 2;
 }
 
@@ -405,8 +406,8 @@ impl From<FethFields> for Feth {
     }
 }
 
-/// Global route header, 40 bytes, in the layout of an IPv6 header (IBTA 8.3). RoCEv2 does not send one: it fills
-/// the first 40 bytes of every datagram that a UD queue pair receives.
+/// Global route header, 40 bytes, with the layout of an IPv6 header (IBTA 8.3). RoCEv2 does not send it, but puts
+/// it in the first 40 bytes of every datagram that a UD queue pair receives.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Grh {
@@ -423,7 +424,7 @@ pub struct Grh {
 pub const GRH_LEN: usize = size_of::<Grh>();
 
 impl Grh {
-    /// A header of version 6.
+    /// A header with version 6.
     #[must_use]
     pub fn new(
         traffic_class: u8,
@@ -463,31 +464,31 @@ impl Grh {
         self.version_class_flow.get() & 0xf_ffff
     }
 
-    /// Number of bytes behind this header.
+    /// Number of bytes after this header.
     #[must_use]
     pub fn payload_len(&self) -> u16 {
         self.payload_len.get()
     }
 
-    /// What follows; 17 is UDP, 0x1b an InfiniBand transport header.
+    /// The next protocol; 17 is UDP, 0x1b an InfiniBand transport header.
     #[must_use]
     pub const fn next_header(&self) -> u8 {
         self.next_header
     }
 
-    /// How many more routers the packet may pass.
+    /// The number of further routers that the packet may pass.
     #[must_use]
     pub const fn hop_limit(&self) -> u8 {
         self.hop_limit
     }
 
-    /// Source.
+    /// Source address.
     #[must_use]
     pub const fn sgid(&self) -> [u8; 16] {
         self.sgid
     }
 
-    /// Destination.
+    /// Destination address.
     #[must_use]
     pub const fn dgid(&self) -> [u8; 16] {
         self.dgid

@@ -1,59 +1,60 @@
-//! The invariant CRC: 4 bytes at the end of every packet, over everything that no router changes.
+//! The invariant CRC: 4 bytes at the end of every packet, over everything that routers do not change.
 //!
-//! # What it covers
+//! # Coverage
 //!
 //! The CRC is that of Ethernet (polynomial 0x04C11DB7, reflected, inverted before and after), sent with its low
-//! byte first. It runs over 8 bytes of ones in place of the InfiniBand link header, then the IP header, the UDP
-//! header and the packet up to the ICRC itself (IBTA 7.8.1 and annex A17). Whatever a router may change counts as
+//! byte first. It covers 8 bytes of ones in place of the InfiniBand link header, then the IP header, the UDP header
+//! and the packet up to the ICRC itself (IBTA 7.8.1 and annex A17). Fields that a router may change are replaced by
 //! ones:
 //!
-//! | header | counted as ones |
+//! | header | replaced by ones |
 //! |---|---|
 //! | IPv4 | TOS, TTL, header checksum |
 //! | IPv6 | traffic class, flow label, hop limit |
 //! | UDP | checksum |
 //! | BTH | byte 4: FECN, BECN and six reserved bits |
 //!
-//! The IPv4 identification, flags and fragment offset and the total length *are* covered. A program above a UDP
-//! socket neither sets nor sees the identification.
+//! The IPv4 identification, flags and fragment offset and the total length *are* covered. A program on top of a UDP
+//! socket can neither set nor see the identification.
 //!
 //! # Sending
 //!
-//! An unconnected UDP socket that discovers the path MTU sends "do not fragment" and the identification 0, and the
-//! segments of a train that the kernel cuts up carry 0, 1, 2 and so on. So whoever sends computes with the index of
-//! the packet in its train.
+//! An unconnected UDP socket with path MTU discovery sends "do not fragment" and the identification 0. The segments
+//! of a train that the kernel splits have the identifications 0, 1, 2 and so on. The sender therefore uses the
+//! packet's index in its train.
 //!
 //! # Receiving: finding the identification
 //!
-//! A foreign sender chooses any identification. It can be found, because a CRC is linear. Read bits as
-//! coefficients of polynomials over GF(2). Let two messages of one length differ only in 16 bits `d(x)` (the
-//! exclusive or of two identifications) with `n` bytes behind them. Then their CRCs differ by
+//! Other implementations choose arbitrary identifications. The identification can be recovered because a CRC is
+//! linear. Read bits as coefficients of polynomials over GF(2). Let two messages of the same length differ only in
+//! 16 bits `d(x)` (the exclusive or of two identifications), followed by `n` bytes. Then their CRCs differ by
 //!
 //! ```text
 //! delta(x) = d(x) * x^(8n + 32)  mod  P(x)
 //! ```
 //!
-//! whatever else the messages contain. `P` has a constant term, so `x` has an inverse modulo `P`, and
+//! regardless of the rest of the messages. `P` has a constant term, so `x` has an inverse modulo `P`, and
 //!
 //! ```text
 //! d(x) = delta(x) * x^-(8n + 32)  mod  P(x)
 //! ```
 //!
-//! One multiplication with a constant that depends on the length only gives the one `d` that could explain `delta`.
-//! It *is* an explanation only if its degree is below 16: of all 2^32 differences 2^16 are explained, so a broken
-//! packet passes with a probability of 2^-16 ([`IcrcVerdict::Identification`]). Where only the first
-//! [`TRAIN_INDICES`] identifications are accepted it is 2^-26, and 2^-32 for the expected one alone.
-//! The flags are taken to be "do not fragment", as RoCEv2 demands of senders (IBTA annex A17).
+//! One multiplication, by a constant that depends only on the length, gives the only `d` that could explain
+//! `delta`. It *is* an explanation only if its degree is below 16. Of all 2^32 differences, 2^16 have an
+//! explanation, so a corrupted packet passes with a probability of 2^-16 ([`IcrcVerdict::Identification`]). If only
+//! the first [`TRAIN_INDICES`] identifications are accepted, the probability is 2^-26; if only the expected one is,
+//! 2^-32. The flags are assumed to be "do not fragment", as RoCEv2 requires of senders (IBTA annex A17).
 //!
-//! IPv6 has no identification: there a packet is exact or bad.
+//! IPv6 has no identification: an IPv6 packet is either exact or bad.
 
 use crate::wire::packet::ICRC_LEN;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Addresses and ports of a packet: what the ICRC covers of the IP and UDP headers and a socket knows.
+/// Addresses and ports of a packet: the fields of the IP and UDP headers that the ICRC covers and that a socket
+/// knows.
 ///
-/// IPv4-mapped IPv6 addresses count as IPv4. Where only one of the two addresses is IPv4, which no real packet has,
-/// the other form is used for both.
+/// IPv4-mapped IPv6 addresses are treated as IPv4. If only one of the two addresses is IPv4, which no real packet
+/// has, both are treated as IPv6.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
     /// Source address.
@@ -67,40 +68,41 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The flow of the answers.
+    /// The flow in the opposite direction.
     #[must_use]
     pub const fn reversed(&self) -> Self {
         Self { src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port }
     }
 }
 
-/// The word of the IPv4 header that holds the flags and the fragment offset, with only "do not fragment" set.
+/// The word of the IPv4 header that contains the flags and the fragment offset, with only "do not fragment" set.
 pub const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Identifications below this are taken for indices in a train: a train of 64 KiB has no more packets of a
-/// kibibyte, and the kernel cuts a buffer into 64 segments on older systems (UDP_MAX_SEGMENTS).
+/// Identifications below this are treated as indices in a train: a train of 64 KiB has at most this many packets of
+/// 1 KiB, and older kernels split a buffer into at most 64 segments (UDP_MAX_SEGMENTS).
 pub const TRAIN_INDICES: u16 = 64;
 
-/// Ones in place of the InfiniBand local route header.
+/// Length of the InfiniBand local route header, which is replaced by ones.
 const LRH_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 const BTH_LEN: usize = 12;
-/// Protocol number of UDP.
+/// IP protocol number of UDP.
 const UDP: u8 = 17;
-/// The byte of the BTH that holds FECN and BECN.
+/// The byte of the BTH that contains FECN and BECN.
 const BTH_ECN: usize = 4;
 
-/// The ICRC of a packet with "do not fragment" and this IPv4 identification; IPv6 has none and ignores it.
+/// The ICRC of a packet with "do not fragment" and this IPv4 identification; for IPv6 the identification is
+/// ignored.
 ///
-/// `covered` are the bytes from the BTH up to, but without, the ICRC. Send the result with the low byte first.
+/// `covered` are the bytes from the BTH up to the ICRC, which is excluded. Send the result with the low byte first.
 #[must_use]
 pub fn compute(flow: &Flow, ident: u16, covered: &[u8]) -> u32 {
     compute_fragment(flow, ident, DONT_FRAGMENT, covered)
 }
 
-/// Like [`compute`], for a packet whose IPv4 flags and fragment offset are known, as in a capture.
+/// Like [`compute`], for a packet whose IPv4 flags and fragment offset are known, such as one from a capture.
 #[must_use]
 pub fn compute_fragment(flow: &Flow, ident: u16, flags_fragment: u16, covered: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(network(flow, ident, flags_fragment, covered.len()));
@@ -113,9 +115,9 @@ pub fn compute_fragment(flow: &Flow, ident: u16, flags_fragment: u16, covered: &
     hasher.finalize()
 }
 
-/// The CRC of what lies before the BTH: the headers of the network, and the ones before them.
+/// The CRC of everything before the BTH: the network headers and the ones in front of them.
 fn network(flow: &Flow, ident: u16, flags_fragment: u16, covered: usize) -> u32 {
-    // Lengths of 16 bits on the wire: what does not fit is no packet, and its ICRC has no meaning.
+    // Lengths have 16 bits on the wire: anything longer is not a packet, and its ICRC is meaningless.
     let udp_len = (UDP_LEN + covered + ICRC_LEN) as u16;
     match (flow.src.to_canonical(), flow.dst.to_canonical()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -134,7 +136,7 @@ fn network(flow: &Flow, ident: u16, flags_fragment: u16, covered: usize) -> u32 
         (src, dst) => {
             let mut prefix = [0xff; LRH_LEN + IPV6_LEN + UDP_LEN];
             let ip = &mut prefix[LRH_LEN..];
-            // Version 6; the traffic class and the flow label behind it are ones.
+            // Version 6; the traffic class and the flow label that follow are ones.
             ip[0] = 0x6f;
             ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
             ip[6] = UDP;
@@ -146,35 +148,35 @@ fn network(flow: &Flow, ident: u16, flags_fragment: u16, covered: usize) -> u32 
     }
 }
 
-/// Writes the UDP header, its checksum left as ones.
+/// Writes the UDP header, with ones for its checksum.
 fn fill_udp(out: &mut [u8], flow: &Flow, udp_len: u16) {
     out[0..2].copy_from_slice(&flow.src_port.to_be_bytes());
     out[2..4].copy_from_slice(&flow.dst_port.to_be_bytes());
     out[4..6].copy_from_slice(&udp_len.to_be_bytes());
 }
 
-/// ICRCs of packets of one flow that follow each other, most of them of one length.
+/// Computes the ICRCs of consecutive packets of a flow, most of which have the same length.
 ///
-/// The headers of the network are hashed once for each length. Packets differ there in their identification alone, and
-/// a CRC is linear: what that adds to it comes from a table.
+/// The network headers are hashed once per length. They differ only in the identification, and a CRC is linear: a
+/// table provides the contribution of each identification.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowCrc {
     flow: Flow,
     is_ipv4: bool,
     /// The length of the covered bytes.
     covered: usize,
-    /// The CRC of the headers of the network, for that length and the identification 0.
+    /// The CRC of the network headers for that length and the identification 0.
     network: u32,
 }
 
 impl FlowCrc {
     pub(crate) fn new(flow: Flow) -> Self {
         let is_ipv4 = is_ipv4(&flow);
-        // No packet is as long.
+        // No packet has this length.
         Self { flow, is_ipv4, covered: usize::MAX, network: 0 }
     }
 
-    /// As [`compute`]. The byte of the BTH that routers may change is set to ones for the time of the call.
+    /// Like [`compute`]. Sets the byte of the BTH that routers may change to ones during the call.
     pub(crate) fn compute(&mut self, ident: u16, covered: &mut [u8]) -> u32 {
         let Some(ecn) = covered.get_mut(BTH_ECN) else { return compute(&self.flow, ident, covered) };
         let kept = std::mem::replace(ecn, 0xff);
@@ -183,7 +185,7 @@ impl FlowCrc {
         crc
     }
 
-    /// The CRC of the headers of the network and of `covered` as it is.
+    /// The CRC of the network headers and of `covered` as given.
     fn hash(&mut self, ident: u16, covered: &[u8]) -> u32 {
         if self.covered != covered.len() {
             (self.covered, self.network) =
@@ -207,16 +209,16 @@ fn octets_v6(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// How well the ICRC of a received packet fits.
+/// The result of checking the ICRC of a received packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IcrcVerdict {
-    /// It is that of the expected identification.
+    /// The ICRC matches the expected identification.
     Exact,
-    /// It is that of this identification, which is below [`TRAIN_INDICES`]: the packet's place in a train.
+    /// The ICRC matches this identification, which is below [`TRAIN_INDICES`]: the packet's index in a train.
     Index(u16),
-    /// It is that of this identification, which is not known to be right: a check of 16 bits only.
+    /// The ICRC matches this identification, which may be wrong: this is a check of 16 bits only.
     Identification(u16),
-    /// No identification explains it: the packet is broken.
+    /// The ICRC matches no identification: the packet is corrupted.
     Bad,
 }
 
@@ -230,7 +232,7 @@ const fn times_x(a: u32) -> u32 {
     if a & 1 != 0 { (a >> 1) ^ POLY } else { a >> 1 }
 }
 
-/// a(x) / x mod P(x): the inverse of [`times_x`]. A constant term can only have come from a reduction.
+/// a(x) / x mod P(x): the inverse of [`times_x`]. A constant term can only come from a reduction.
 const fn over_x(a: u32) -> u32 {
     if a & ONE != 0 { ((a ^ POLY) << 1) | 1 } else { a << 1 }
 }
@@ -268,7 +270,7 @@ fn inverse_power(exponent: u32) -> u32 {
         .fold(ONE, |power, (_, &square)| multiply(power, square))
 }
 
-/// x^exponent mod P(x), in as many steps.
+/// x^exponent mod P(x), in `exponent` steps.
 const fn power(exponent: u32) -> u32 {
     let mut power = ONE;
     let mut k = 0;
@@ -279,18 +281,18 @@ const fn power(exponent: u32) -> u32 {
     power
 }
 
-/// Bytes of the IPv4 header behind the identification (it starts with the length, 4 bytes, and the identification, 2), and
-/// the UDP header.
+/// Number of bytes after the identification in the IPv4 header (it starts with the length, 4 bytes, and the
+/// identification, 2), plus the UDP header.
 const BEHIND: u32 = (IPV4_LEN - 6 + UDP_LEN) as u32;
 
-/// What an identification adds to the CRC of the headers of the network.
+/// The contribution of an identification to the CRC of the network headers.
 const fn ident_delta(ident: u16) -> u32 {
     const SHIFT: u32 = power(8 * BEHIND + 32);
     // As in `explain`: the bits of the first byte are the low bits of the reflected form.
     multiply((ident.swap_bytes() as u32) << 16, SHIFT)
 }
 
-/// [`ident_delta`] of the places in a train.
+/// [`ident_delta`] for every index in a train.
 const IDENT_PARTS: [u32; TRAIN_INDICES as usize] = {
     let mut table = [0; TRAIN_INDICES as usize];
     let mut ident = 0;
@@ -305,32 +307,33 @@ fn ident_part(ident: u16) -> u32 {
     IDENT_PARTS.get(usize::from(ident)).copied().unwrap_or_else(|| ident_delta(ident))
 }
 
-/// x^-(8n + 32) for a packet with `covered` bytes from the BTH up to the ICRC: `n` bytes of it and of the IP and
-/// UDP headers lie behind the IPv4 identification.
+/// x^-(8n + 32) for a packet with `covered` bytes from the BTH up to the ICRC; `n` bytes of the packet and of the
+/// IP and UDP headers follow the IPv4 identification.
 fn inverse_for(covered: u32) -> u32 {
     inverse_power(8 * (BEHIND + covered) + 32)
 }
 
-/// Number of packet lengths whose constant is kept. Traffic has few: full packets, acknowledges, last packets.
+/// Number of packet lengths whose constant is cached. Traffic has few lengths: full packets, acknowledgements, last
+/// packets.
 const CACHED: usize = 64;
 
 /// Checks ICRCs of packets whose IPv4 identification is not known (see the [module](self)).
 ///
-/// Keeps the constants of recent packet lengths, 5 KiB; one that is not there is computed by some ten
-/// polynomial multiplications. Packets with the expected identification cost their CRC and nothing more.
+/// Caches the constants of recent packet lengths in 5 KiB. A missing constant takes about ten polynomial
+/// multiplications. A packet with the expected identification costs a single CRC.
 #[derive(Clone, Debug)]
 pub struct IdentSolver {
-    /// Direct-mapped by length: length of the covered bytes, and the constant for it.
+    /// Direct-mapped by length: the length of the covered bytes, and the constant for it.
     cache: [(u32, u32); CACHED],
     recent: [Recent; CACHED],
 }
 
-/// What is known of packets of one length, as many as [`CACHED`] by that length.
+/// Cached values for packets of one length; there are [`CACHED`] of these, indexed by length.
 #[derive(Clone, Copy, Debug)]
 struct Recent {
     crc: FlowCrc,
     covered: usize,
-    /// What it adds to the CRC that the byte of the BTH which routers may change counts as ones, and is 0.
+    /// The contribution to the CRC of setting the changeable byte of the BTH from 0 to ones.
     ones: u32,
 }
 
@@ -344,7 +347,7 @@ impl IdentSolver {
     /// A solver with an empty cache.
     #[must_use]
     pub fn new() -> Self {
-        // The entry for length 0 is right as it stands, so no "empty" mark is needed.
+        // The initial entry is correct for length 0, so no "empty" marker is needed.
         let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let crc = FlowCrc::new(Flow { src: nobody, dst: nobody, src_port: 0, dst_port: 0 });
         let recent = Recent { crc, covered: usize::MAX, ones: 0 };
@@ -368,7 +371,7 @@ impl IdentSolver {
         }
     }
 
-    /// As [`compute`].
+    /// Like [`compute`].
     fn compute(&mut self, flow: &Flow, ident: u16, covered: &[u8]) -> u32 {
         if covered.get(BTH_ECN) != Some(&0) {
             return compute(flow, ident, covered);
@@ -379,16 +382,15 @@ impl IdentSolver {
         }
         let crc = recent.crc.hash(ident, covered);
         if recent.covered != covered.len() {
-            // A CRC is linear: what a byte of ones adds to it depends on how many bytes there are behind it, and on
-            // nothing else.
+            // A CRC is linear: the contribution of a byte of ones depends only on the number of bytes after it.
             *recent = Recent { covered: covered.len(), ones: crc ^ compute(flow, ident, covered), ..*recent };
         }
         crc ^ recent.ones
     }
 
-    /// Looks for the identification that makes this difference to `expected_ident`.
+    /// Finds the identification whose difference to `expected_ident` explains `delta`.
     fn explain(&mut self, delta: u32, expected_ident: u16, covered: u32) -> IcrcVerdict {
-        // A reflected polynomial of a degree below 16 has its coefficients in the upper half.
+        // A reflected polynomial of degree below 16 has its coefficients in the upper half.
         let difference = multiply(delta, self.constant(covered));
         if difference & 0xffff != 0 {
             return IcrcVerdict::Bad;
@@ -399,7 +401,7 @@ impl IdentSolver {
     }
 
     fn constant(&mut self, covered: u32) -> u32 {
-        // Packets are whole words, so the low two bits of a length say nothing.
+        // Packet lengths are multiples of 4, so the low two bits carry no information.
         let entry = &mut self.cache[(covered as usize >> 2) % CACHED];
         if entry.0 != covered {
             *entry = (covered, inverse_for(covered));

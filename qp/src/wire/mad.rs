@@ -1,12 +1,12 @@
-//! Management datagrams (MADs): what queue pair 1 sends and receives.
+//! Management datagrams (MADs): the messages of queue pair 1.
 //!
 //! ```text
 //! | header 24 | data 232 |
 //! ```
 //!
-//! Always 256 bytes (IBTA 13.4.2), as the payload of an unreliable datagram to queue pair 1. [`Mad`] is one of any
-//! class; [`cm`] reads and writes those of connection management, by which two hosts agree on a connection, and
-//! [`hello`] those by which a port finds out whether a peer is one of ours.
+//! A MAD always has 256 bytes (IBTA 13.4.2) and is the payload of an unreliable datagram to queue pair 1. [`Mad`]
+//! represents one of any class. [`cm`] reads and writes connection management messages, with which two hosts
+//! establish a connection; [`hello`] those with which a port detects whether a peer is an rnic port.
 
 pub mod cm;
 pub mod codes;
@@ -28,31 +28,31 @@ use thiserror::Error;
 
 /// Length of a management datagram in bytes.
 pub const MAD_LEN: usize = 256;
-/// Length of its header in bytes.
+/// Length of the header in bytes.
 pub const HEADER_LEN: usize = 24;
-/// Length of what follows the header, in bytes.
+/// Length of the data after the header, in bytes.
 pub const DATA_LEN: usize = MAD_LEN - HEADER_LEN;
 
 group! {
-    /// The header that all management datagrams have (IBTA 13.4.3).
+    /// The common header of all management datagrams (IBTA 13.4.3).
     Header {
         /// Version of the header: 1.
         base_version: u8 = 0[0; 8],
-        /// Management class: who is to handle it.
+        /// Management class, which selects the handler.
         class: u8 = 1[0; 8],
         /// Version of the class.
         class_version: u8 = 2[0; 8],
-        /// What is to be done: the top bit says response.
+        /// The method; the top bit marks a response.
         method: u8 = 3[0; 8],
-        /// How it went; of responses.
+        /// The outcome, in responses.
         status: u16 = 4[0; 16],
-        /// Free for the class.
+        /// Available to the class.
         class_specific: u16 = 6[0; 16],
-        /// Chosen by whoever asks, repeated by whoever answers.
+        /// Chosen by the requester, repeated by the responder.
         transaction_id: u64 = 8[0; 64],
-        /// What it is done to.
+        /// The object of the method.
         attribute_id: u16 = 16[0; 16],
-        /// More about that.
+        /// Further selects the object.
         attribute_modifier: u32 = 20[0; 32],
     }
 }
@@ -62,35 +62,35 @@ impl Header {
     pub const BASE_VERSION: u8 = 1;
     /// The management class of connection management.
     pub const CLASS_CM: u8 = 0x07;
-    /// The method of connection management: there is no other than to send.
+    /// The method of connection management: it only has Send.
     pub const METHOD_SEND: u8 = 0x03;
 
     const PLACE: Place = Place::new(0, 0, HEADER_LEN * 8);
 }
 
-/// Why bytes are not a management datagram, or not one of connection management. Such a datagram is dropped and
-/// counted; only one of another class version may be answered, by a REJ.
+/// Why bytes are not a management datagram, or not a connection management message. Such a datagram is dropped and
+/// counted; only one with another class version may be answered, with a REJ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum MadError {
-    /// Not the length of a management datagram.
-    #[error("a management datagram of {len} bytes, where all have 256")]
+    /// The length is not that of a management datagram.
+    #[error("management datagram of {len} bytes; the length must be 256")]
     Length {
-        /// Its length.
+        /// The length in bytes.
         len: usize,
     },
-    /// A header of a version other than 1.
+    /// The header version is not 1.
     #[error("management header version {0}, only 1 exists")]
     BaseVersion(u8),
-    /// Of another class than connection management.
+    /// The class is not connection management.
     #[error("management class {0:#04x} is not connection management (0x07)")]
     Class(u8),
-    /// Another version of connection management than 2.
+    /// The version of connection management is not 2.
     #[error("connection management version {0}, only 2 is known")]
     ClassVersion(u8),
-    /// Another method than "send".
-    #[error("connection management method {0:#04x}, only 0x03 exists")]
+    /// The method is not Send.
+    #[error("connection management method {0:#04x} is unknown; only 0x03 exists")]
     Method(u8),
-    /// No message of connection management.
+    /// The attribute is not a connection management message.
     #[error("unknown connection management attribute {0:#06x}")]
     Attribute(u16),
 }
@@ -99,19 +99,19 @@ pub enum MadError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum EmitError {
     /// The buffer is too short.
-    #[error("a management datagram takes 256 bytes, the buffer has {len}")]
+    #[error("a management datagram takes 256 bytes; the buffer has {len}")]
     NoRoom {
-        /// Length of the buffer.
+        /// Length of the buffer in bytes.
         len: usize,
     },
-    /// Too many bytes for a field.
-    #[error("{field} of {len} bytes, where {max} fit")]
+    /// The data is too long for a field.
+    #[error("{field} has {len} bytes; at most {max} fit")]
     TooLong {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// Its length.
+        /// Length of the data in bytes.
         len: usize,
-        /// How many bytes fit.
+        /// Capacity of the field in bytes.
         max: usize,
     },
 }
@@ -121,14 +121,15 @@ pub enum EmitError {
 pub struct Mad<'a> {
     /// The header.
     pub header: Header,
-    /// What the class makes of the rest.
+    /// The data, in the format of the class.
     pub data: &'a [u8; DATA_LEN],
 }
 
 impl<'a> Mad<'a> {
-    /// Takes a datagram apart.
+    /// Parses a datagram.
     ///
     /// # Errors
+    ///
     /// [`MadError::Length`] and [`MadError::BaseVersion`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, MadError> {
         let length = MadError::Length { len: bytes.len() };
@@ -141,9 +142,10 @@ impl<'a> Mad<'a> {
         Ok(Self { header, data })
     }
 
-    /// Writes the datagram to the front of `out`, reserved bits zero.
+    /// Writes the datagram to the start of `out`, with reserved bits set to zero.
     ///
     /// # Errors
+    ///
     /// [`EmitError::NoRoom`].
     pub fn emit(&self, out: &mut [u8]) -> Result<(), EmitError> {
         let (header, data) = split(out)?;
@@ -153,7 +155,7 @@ impl<'a> Mad<'a> {
     }
 }
 
-/// The header and the data of a datagram to be written at the front of `out`, zero.
+/// The zeroed header and data of a datagram at the start of `out`.
 fn split(out: &mut [u8]) -> Result<(&mut [u8; HEADER_LEN], &mut [u8; DATA_LEN]), EmitError> {
     let len = out.len();
     let (header, data) = out
@@ -166,12 +168,12 @@ fn split(out: &mut [u8]) -> Result<(&mut [u8; HEADER_LEN], &mut [u8; DATA_LEN]),
 }
 
 impl<'a> Packet<'a> {
-    /// The management datagram that the packet carries, if it is for queue pair 1 and has the length of one. Processes that
-    /// share an address have a queue pair 1 each, with their slot above it; elsewhere that is an ordinary number, so only a
-    /// [`Hello`](hello::Hello), which is like nothing else, counts there.
+    /// The management datagram in the packet, if the packet is for queue pair 1 and has the right length. Processes
+    /// that share an address each have their own queue pair 1, with their slot in the top byte. For other peers
+    /// that is an ordinary queue pair number, so only an unmistakable [`Hello`](hello::Hello) is accepted there.
     #[must_use]
     pub fn mad(&self) -> Option<&'a [u8; MAD_LEN]> {
-        /// Of a queue pair number, what is below the slot.
+        /// The part of a queue pair number below the slot.
         const NUMBER: u32 = 0xffff;
         let mad: &'a [u8; MAD_LEN] =
             self.payload().try_into().ok().filter(|_| self.opcode() == Opcode::UdSendOnly)?;

@@ -1,12 +1,12 @@
-//! RoCEv2 packets as bytes: everything between the UDP header and the end of the datagram.
+//! Wire formats of RoCEv2: everything between the UDP header and the end of the datagram.
 //!
 //! ```text
 //! | BTH 12 | extension headers, as the opcode says | payload | pad 0..3 | ICRC 4 |
 //! ```
 //!
-//! Two levels, one for each direction. [`Packet`] is a checked view of received bytes: made once, after which no
-//! accessor can fail. [`Headers`] is the set of values of a packet to be sent; it writes the headers that its
-//! opcode names and no others. What an opcode means stands in one table ([`OpcodeInfo`]), from which both work.
+//! There is one type for each direction. [`Packet`] is a checked view of received bytes: once created, its
+//! accessors cannot fail. [`Headers`] holds the values of a packet to be sent, and writes exactly the headers that
+//! its opcode requires. Both use the table of opcode properties ([`OpcodeInfo`]).
 
 pub mod arrival;
 pub mod control;

@@ -1,4 +1,4 @@
-//! The opcodes of RoCEv2 and what each of them means (IBTA 9.2.1, table of BTH opcodes).
+//! The opcodes of RoCEv2 and their properties (IBTA 9.2.1, table of BTH opcodes).
 
 use bitflags::bitflags;
 
@@ -15,15 +15,15 @@ pub enum Transport {
     Xrc,
     /// RoCEv2 congestion notification, which belongs to no queue pair service (IBTA A17.9.3).
     Cnp,
-    /// What ports of this implementation say to one another. The upper two bits 11 are the manufacturer's (IBTA 9.2.1):
-    /// another manufacturer may mean something else by them, and some receivers stumble over them, so that these
-    /// packets go to peers only that have said who they are (see [`hello`](super::mad::hello)). They belong to no queue
-    /// pair service.
+    /// Messages between rnic ports. Opcodes whose upper two bits are 11 are manufacturer-defined (IBTA 9.2.1):
+    /// another manufacturer may give them a different meaning, and some receivers fail on them. These packets are
+    /// therefore sent only to peers that have identified themselves (see [`hello`](super::mad::hello)). They belong
+    /// to no queue pair service.
     Rnic,
 }
 
 impl Transport {
-    /// The bits that the opcodes of this service have in common.
+    /// The common bits of the service's opcodes.
     const fn base(self) -> u8 {
         match self {
             Self::Rc => 0x00,
@@ -36,20 +36,20 @@ impl Transport {
     }
 }
 
-/// What a packet does.
+/// The operation of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// Part of a SEND.
     Send,
     /// Part of an RDMA WRITE.
     Write,
-    /// Asks for an RDMA READ.
+    /// Requests an RDMA READ.
     ReadRequest,
-    /// Part of the answer to an RDMA READ, a flush or an atomic write.
+    /// Part of the response to an RDMA READ, or the response to a FLUSH or ATOMIC_WRITE.
     ReadResponse,
-    /// ACK, NAK or "receiver not ready".
+    /// ACK, NAK or RNR NAK.
     Acknowledge,
-    /// The answer to an atomic operation.
+    /// The response to an atomic operation.
     AtomicAcknowledge,
     /// Atomic compare and swap of 8 bytes.
     CompareSwap,
@@ -57,13 +57,13 @@ pub enum Operation {
     FetchAdd,
     /// Makes earlier writes visible or persistent.
     Flush,
-    /// A write of 8 bytes that nobody sees halfway.
+    /// Writes 8 bytes atomically.
     AtomicWrite,
     /// Congestion notification.
     Cnp,
     /// Link credits, between rnic ports ([`control`](super::control)).
     FlowControl,
-    /// Stops priorities or lets them go on, between rnic ports ([`control`](super::control)).
+    /// Stops or resumes priorities, between rnic ports ([`control`](super::control)).
     Pause,
 }
 
@@ -84,15 +84,15 @@ impl Operation {
         self.has_psn() && !matches!(self, Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge)
     }
 
-    /// Whether the PSN of such a packet is one: a number in the sequence of a queue pair. Congestion notifications have
-    /// 0 there, and what ports say to one another has something else.
+    /// Whether the PSN field holds a sequence number of a queue pair. It is 0 in congestion notifications and has
+    /// another meaning in messages between ports.
     #[must_use]
     pub const fn has_psn(self) -> bool {
         !matches!(self, Self::Cnp | Self::FlowControl | Self::Pause)
     }
 }
 
-/// Where in its message a packet stands.
+/// The position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Position {
     /// The first of several packets.
@@ -119,20 +119,20 @@ impl Position {
     }
 }
 
-/// What the last packet of a message carries on top.
+/// Additional content of the last packet of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Extra {
     /// Nothing.
     #[default]
     None,
-    /// Immediate data, delivered with the completion.
+    /// Immediate data, delivered in the completion.
     Imm,
-    /// A key that the receiver invalidates.
+    /// A key for the receiver to invalidate.
     Inv,
 }
 
 bitflags! {
-    /// Extension headers. The bits stand in the order of the headers on the wire, lowest first.
+    /// Extension headers. The bits are in wire order, starting with the lowest.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct HeaderSet: u16 {
         /// XRC extended transport header: the shared receive queue.
@@ -153,7 +153,8 @@ bitflags! {
         const IMM_DT = 1 << 7;
         /// Invalidate extended transport header.
         const IETH = 1 << 8;
-        /// The 16 reserved bytes of a congestion notification (IBTA A17.9.3). Zero on sending, ignored on receiving.
+        /// The 16 reserved bytes of a congestion notification (IBTA A17.9.3). Zero when sent, ignored when
+        /// received.
         const CNP_RESERVED = 1 << 9;
     }
 }
@@ -165,7 +166,7 @@ const SIZES: [u8; 10] = [4, 8, 4, 16, 28, 4, 8, 4, 4, 16];
 pub(super) const BTH_LEN: u8 = 12;
 
 impl HeaderSet {
-    /// Length in bytes of these headers together.
+    /// The total length of these headers in bytes.
     #[must_use]
     pub const fn wire_len(self) -> usize {
         let mut sum = 0;
@@ -180,18 +181,18 @@ impl HeaderSet {
     }
 }
 
-/// What an opcode means.
+/// The properties of an opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpcodeInfo {
     /// Transport and name, such as "RC WRITE_ONLY_IMM".
     pub name: &'static str,
     /// The transport service.
     pub transport: Transport,
-    /// What the packet does.
+    /// The operation of the packet.
     pub operation: Operation,
-    /// Where in its message the packet stands; [`Position::Only`] for messages that are always one packet.
+    /// The position of the packet in its message; [`Position::Only`] for messages that are always a single packet.
     pub position: Position,
-    /// The extension headers behind the BTH.
+    /// The extension headers after the BTH.
     pub headers: HeaderSet,
     /// Length of the BTH and the extension headers in bytes.
     pub header_len: u8,
@@ -199,7 +200,7 @@ pub struct OpcodeInfo {
     pub has_payload: bool,
     /// Whether the packet goes from requester to responder.
     pub is_request: bool,
-    /// Offset of each extension header in the packet, in the order of [`SIZES`]; 0 where it is absent.
+    /// Offset of each extension header in the packet, in the order of [`SIZES`]; 0 if absent.
     offsets: [u8; SIZES.len()],
 }
 
@@ -234,7 +235,7 @@ impl OpcodeInfo {
         }
     }
 
-    /// Offset in the packet of one extension header, `None` where the opcode does not have it.
+    /// Offset of an extension header in the packet; `None` if the opcode does not have it.
     #[must_use]
     pub(super) const fn offset_of(&self, header: HeaderSet) -> Option<usize> {
         let index = header.bits().trailing_zeros() as usize;
@@ -246,14 +247,14 @@ impl OpcodeInfo {
     }
 }
 
-/// Makes the enum and the table of its properties from one list.
+/// Generates the enum and the table of its properties from one list.
 macro_rules! opcodes {
     ($($byte:literal $variant:ident $name:literal $transport:ident $operation:ident $position:ident
        $($header:ident)*;)*) => {
         /// The opcode of a packet: byte 0 of the BTH.
         ///
-        /// All opcodes that RoCEv2 can carry, and those that are our own ([`Transport::Rnic`]). Reliable datagrams are
-        /// not among them (IBTA annex A16).
+        /// Contains all opcodes that RoCEv2 can carry, and our own ([`Transport::Rnic`]). RoCE has no reliable
+        /// datagrams (IBTA annex A16).
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Opcode {
@@ -261,7 +262,7 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// All opcodes, in the order of their numbers.
+            /// All opcodes in numerical order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
         }
 
@@ -353,7 +354,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// The opcode with this number, `None` where neither RoCEv2 has one nor we.
+    /// The opcode with this number; `None` if the number is neither a RoCEv2 opcode nor one of ours.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Self> {
         match &INFO[byte as usize] {
@@ -362,25 +363,25 @@ impl Opcode {
         }
     }
 
-    /// What the opcode means.
+    /// The properties of the opcode.
     #[must_use]
     pub const fn info(self) -> OpcodeInfo {
         *self.info_ref()
     }
 
-    /// What the opcode means, without a copy.
+    /// The properties of the opcode, by reference.
     pub(super) const fn info_ref(self) -> &'static OpcodeInfo {
         match &INFO[self as usize] {
             Some((_, info)) => info,
-            // The table has an entry for every variant: one macro makes both from one list.
+            // The table has an entry for every variant: one macro generates both from one list.
             None => unreachable!(),
         }
     }
 
-    /// The opcode of a packet that is described by its properties, `None` where there is none, such as a
-    /// datagram in several packets or a READ over an unreliable connection.
+    /// The opcode with the given properties; `None` if there is no such opcode, for example for a datagram of
+    /// several packets or a READ on an unreliable connection.
     ///
-    /// Opcodes of the connected services and of datagrams agree in their low five bits.
+    /// The opcodes of the connected services and of datagrams have the same low five bits.
     #[must_use]
     pub const fn compose(
         transport: Transport,
@@ -419,7 +420,8 @@ impl Opcode {
             (Op::FlowControl, Pos::Only, Extra::None) => 0x00,
             _ => return None,
         };
-        // These low bits mean SENDs elsewhere: what belongs to no service of a queue pair meets its own transport only.
+        // Elsewhere these low bits mean SENDs: operations without a queue pair service only combine with their own
+        // transport.
         let belongs = match operation {
             Op::Cnp => matches!(transport, Transport::Cnp),
             Op::FlowControl | Op::Pause => matches!(transport, Transport::Rnic),

@@ -1,4 +1,4 @@
-//! A whole packet: the view of a received one, the headers of one to be sent.
+//! Whole packets: a view of received ones, and the headers of those to send.
 
 use crate::ids::{PKey, Psn, Qpn};
 use crate::wire::headers::{
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Length of the invariant CRC at the end of every packet, in bytes.
 pub const ICRC_LEN: usize = 4;
 
-/// How many zero bytes follow a payload of this length, so that the packet is a whole number of 4-byte words.
+/// Number of zero bytes after a payload of this length, so that the packet is a multiple of 4 bytes.
 #[must_use]
 pub const fn pad_len(payload: usize) -> usize {
     payload.wrapping_neg() & 3
@@ -22,27 +22,27 @@ pub const fn pad_len(payload: usize) -> usize {
 /// Why bytes are not a RoCEv2 packet. Such a packet is dropped and counted, never answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum WireError {
-    /// The headers that the opcode asks for and the ICRC do not fit.
-    #[error("a packet of {len} bytes, where its headers and the ICRC take {needed}")]
+    /// The packet is too short for the headers of its opcode and the ICRC.
+    #[error("a packet of {len} bytes is too short; its headers and the ICRC take {needed}")]
     TooShort {
-        /// Length of the packet.
+        /// Length of the packet in bytes.
         len: usize,
-        /// Length of the shortest packet that could be meant.
+        /// Minimum length of the packet in bytes.
         needed: usize,
     },
-    /// The packet is not a whole number of 4-byte words.
-    #[error("a packet of {len} bytes, which is not a multiple of 4")]
+    /// The packet length is not a multiple of 4 bytes.
+    #[error("packet length of {len} bytes is not a multiple of 4")]
     Misaligned {
-        /// Length of the packet.
+        /// Length of the packet in bytes.
         len: usize,
     },
-    /// A transport header version other than 0.
-    #[error("transport header version {0}, only 0 exists")]
+    /// The transport header version is not 0.
+    #[error("transport header version {0} is not supported; only 0 exists")]
     UnsupportedVersion(u8),
-    /// An opcode that RoCEv2 does not have.
+    /// The opcode does not exist in RoCEv2.
     #[error("unknown opcode {0:#04x}")]
     UnknownOpcode(u8),
-    /// The pad count is larger than what lies between the headers and the ICRC.
+    /// The pad count exceeds the number of bytes between the headers and the ICRC.
     #[error("{pad} pad bytes, but only {available} bytes between the headers and the ICRC")]
     PadExceedsPayload {
         /// The pad count of the BTH.
@@ -50,8 +50,8 @@ pub enum WireError {
         /// Bytes between the headers and the ICRC.
         available: usize,
     },
-    /// Bytes between the headers and the ICRC of a packet that has no payload.
-    #[error("{len} bytes of payload in a packet that carries none")]
+    /// The opcode carries no payload, but there are bytes between the headers and the ICRC.
+    #[error("{len} bytes of payload in a packet whose opcode carries none")]
     PayloadNotAllowed {
         /// Number of bytes.
         len: usize,
@@ -60,8 +60,8 @@ pub enum WireError {
 
 /// A checked view of a UDP payload: the bytes from the BTH to the ICRC.
 ///
-/// Checked are version, opcode, lengths and padding: what is needed so that no accessor can fail. The ICRC is not
-/// (see [`icrc`](crate::wire::icrc)), and neither are rules that depend on a queue pair.
+/// The version, the opcode, the lengths and the padding are checked, so that no accessor can fail. The ICRC (see
+/// [`icrc`](crate::wire::icrc)) and rules that depend on a queue pair are not checked.
 #[derive(Clone, Copy)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
@@ -72,11 +72,12 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks the bytes.
+    /// Checks the bytes and creates the view.
     ///
     /// # Errors
-    /// The first rule that the bytes break, in the order of [`WireError`]'s variants but for lengths: a version
-    /// or opcode that is not known makes the rest meaningless.
+    ///
+    /// The first rule that the bytes break. An unknown version or opcode is reported before lengths, because it
+    /// makes the rest meaningless.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let too_short = |needed: usize| WireError::TooShort { len: bytes.len(), needed };
         let Ok((bth, behind_bth)) = Bth::ref_from_prefix(bytes) else {
@@ -115,7 +116,7 @@ impl<'a> Packet<'a> {
         self.opcode
     }
 
-    /// What the opcode means.
+    /// The properties of the opcode.
     #[must_use]
     pub const fn info(&self) -> &'static OpcodeInfo {
         self.info
@@ -127,7 +128,7 @@ impl<'a> Packet<'a> {
         self.bth
     }
 
-    /// Whether the completion of this message is to wake a sleeping receiver.
+    /// Solicited event: whether the completion of this message requests an event at the receiver.
     #[must_use]
     pub const fn solicited(&self) -> bool {
         self.bth.solicited()
@@ -139,13 +140,13 @@ impl<'a> Packet<'a> {
         self.bth.mig_req()
     }
 
-    /// How many pad bytes follow the payload.
+    /// Number of pad bytes after the payload.
     #[must_use]
     pub const fn pad(&self) -> u8 {
         self.bth.pad()
     }
 
-    /// The transport header version: 0, or there would be no packet.
+    /// The transport header version: always 0 in a valid packet.
     #[must_use]
     pub const fn tver(&self) -> u8 {
         self.bth.tver()
@@ -169,13 +170,13 @@ impl<'a> Packet<'a> {
         self.bth.becn()
     }
 
-    /// The queue pair that the packet is for.
+    /// The destination queue pair.
     #[must_use]
     pub const fn dest_qpn(&self) -> Qpn {
         self.bth.dest_qpn()
     }
 
-    /// Whether an acknowledge is asked for.
+    /// Whether the sender asks for an acknowledgement.
     #[must_use]
     pub const fn ack_req(&self) -> bool {
         self.bth.ack_req()
@@ -187,7 +188,7 @@ impl<'a> Packet<'a> {
         self.bth.psn()
     }
 
-    /// The view of one extension header, `None` where the opcode does not have it.
+    /// The view of an extension header; `None` if the opcode does not have it.
     fn extension<T>(&self, which: HeaderSet) -> Option<&'a T>
     where
         T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -197,7 +198,7 @@ impl<'a> Packet<'a> {
         Some(header)
     }
 
-    /// The RDMA header of a WRITE, a READ request, a flush or an atomic write.
+    /// The RDMA header of a WRITE, a READ request, a FLUSH or an ATOMIC_WRITE.
     #[must_use]
     pub fn reth(&self) -> Option<RethFields> {
         self.extension::<Reth>(HeaderSet::RETH).map(Reth::fields)
@@ -245,7 +246,7 @@ impl<'a> Packet<'a> {
         self.extension::<XrcEth>(HeaderSet::XRCETH).map(XrcEth::srqn)
     }
 
-    /// What a flush asks for.
+    /// The placement type and selectivity of a FLUSH.
     #[must_use]
     pub fn feth(&self) -> Option<FethFields> {
         self.extension::<Feth>(HeaderSet::FETH).map(Feth::fields)
@@ -278,13 +279,13 @@ impl<'a> Packet<'a> {
 
 /// The headers of a packet, as values.
 ///
-/// Only the extension headers that the opcode names go on the wire; the other fields are ignored and should keep
-/// their defaults.
+/// Only the extension headers of the opcode are written; the other fields are ignored and should keep their
+/// defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// The opcode.
     pub opcode: Opcode,
-    /// Whether the completion of this message is to wake a sleeping receiver.
+    /// Solicited event: whether the completion of this message requests an event at the receiver.
     pub solicited: bool,
     /// The path migration state bit.
     pub mig_req: bool,
@@ -294,9 +295,9 @@ pub struct Headers {
     pub fecn: bool,
     /// Backward congestion notification.
     pub becn: bool,
-    /// The queue pair that the packet is for.
+    /// The destination queue pair.
     pub dest_qpn: Qpn,
-    /// Whether an acknowledge is asked for.
+    /// Whether to ask for an acknowledgement.
     pub ack_req: bool,
     /// The packet sequence number.
     pub psn: Psn,
@@ -316,14 +317,14 @@ pub struct Headers {
     pub ieth: u32,
     /// The shared receive queue of an XRC request, 24 bits.
     pub xrc_srqn: u32,
-    /// What a flush asks for.
+    /// The placement type and selectivity of a FLUSH.
     pub feth: FethFields,
     /// The token in a congestion notification between rnic ports ([`control`](super::control)); 0 for all others.
     pub token: u64,
 }
 
 impl Headers {
-    /// Headers with all flags off, in the default partition, with the extension headers zero.
+    /// Headers in the default partition, with all flags cleared and the extension headers zero.
     #[must_use]
     pub fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
@@ -355,7 +356,7 @@ impl Headers {
         Self { becn: true, ..Self::new(Opcode::Cnp, dest_qpn, Psn::new(0)) }
     }
 
-    /// The headers of a packet.
+    /// The headers of a received packet.
     #[must_use]
     pub fn of(packet: &Packet<'_>) -> Self {
         Self {
@@ -387,11 +388,13 @@ impl Headers {
         usize::from(self.opcode.info_ref().header_len)
     }
 
-    /// Writes the headers of a packet with a payload of `payload_len` bytes to the front of `out`, reserved bits
-    /// zero, and returns their length. The payload, its padding ([`pad_len`]) and the ICRC are the caller's.
+    /// Writes the headers of a packet with a payload of `payload_len` bytes to the start of `out`, with reserved
+    /// bits set to zero, and returns their length. The caller adds the payload, its padding ([`pad_len`]) and the
+    /// ICRC.
     ///
     /// # Panics
-    /// If `out` is shorter than [`wire_len`](Self::wire_len).
+    ///
+    /// Panics if `out` is shorter than [`wire_len`](Self::wire_len).
     pub fn emit(&self, out: &mut [u8], payload_len: usize) -> usize {
         let info = self.opcode.info_ref();
         let out = &mut out[..usize::from(info.header_len)];
@@ -416,7 +419,7 @@ impl Headers {
         };
         let has = |header| info.headers.contains(header);
         put(true, bth.as_bytes());
-        // In the order on the wire, which is that of the bits of `HeaderSet`.
+        // In wire order, which is the order of the bits of `HeaderSet`.
         put(has(HeaderSet::XRCETH), XrcEth::new(self.xrc_srqn & XrcEth::SRQN_MASK).as_bytes());
         put(has(HeaderSet::DETH), Deth::from(self.deth).as_bytes());
         put(has(HeaderSet::FETH), Feth::from(self.feth).as_bytes());

@@ -1,14 +1,13 @@
-//! One line of text for a packet, as listings, logs and test failures show it.
+//! One-line description of a packet, for listings, logs and test failures.
 //!
 //! `RC WRITE_FIRST dqp=0x000051 psn=200 ackreq va=0x7f52cbaf1000 rkey=0x0000438e len=8000 data=1024`
 //!
-//! Only what differs from the usual is named: flags that are set, a partition other than the default one, a payload
-//! that is not empty. A packet that carries a management datagram shows that instead of its headers, unless those are
-//! unusual:
+//! Values are omitted if they are the default: flags that are not set, the default partition, an empty payload. For
+//! a packet with a management datagram, the datagram is shown instead of the headers, unless those are unusual:
 //!
 //! `CM RTU comm=0xe1c2e0f5 peer=0xabe8e3ee`
 //!
-//! What ports say to one another names the slots of both instead of a queue pair:
+//! For messages between ports, the slots of both are shown instead of a queue pair:
 //!
 //! `RNIC FLOW_CONTROL from=1 to=2 seq=7 data=8`
 
@@ -20,7 +19,7 @@ use crate::wire::packet::{Headers, Packet};
 use crate::wire::syndrome::{Syndrome, decode_credits, rnr_delay};
 use std::fmt;
 
-/// Headers together with the length of the payload, to be shown. Made by [`Headers::line`].
+/// Displays headers and the length of the payload. Created by [`Headers::line`].
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
     headers: &'a Headers,
@@ -29,17 +28,17 @@ pub struct Line<'a> {
 }
 
 impl Headers {
-    /// These headers as one line of text, for a packet with a payload of this length.
+    /// Displays these headers as one line of text, for a packet with a payload of this length.
     #[must_use]
     pub const fn line(&self, payload_len: usize) -> Line<'_> {
         Line { headers: self, payload_len, mad: None }
     }
 
-    /// Whether these are the headers that a management datagram has, but for what differs from packet to packet.
+    /// Whether these are the usual headers of a management datagram, apart from fields that vary between packets.
     fn are_usual_for_mads(&self) -> bool {
         let usual = Self {
             deth: DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI },
-            // Says nothing in a datagram; Linux sets it.
+            // Has no meaning in a datagram; Linux sets it.
             ack_req: self.ack_req,
             ..Self::new(Opcode::UdSendOnly, Qpn::GSI, self.psn)
         };
@@ -48,7 +47,7 @@ impl Headers {
 }
 
 impl<'a> Line<'a> {
-    /// The line of a packet that carries a management datagram ([`Packet::mad`]).
+    /// Adds the management datagram of the packet ([`Packet::mad`]).
     #[must_use]
     pub const fn with_mad(self, mad: Option<&'a [u8; MAD_LEN]>) -> Self {
         Line { mad, ..self }
@@ -157,7 +156,7 @@ fn write_atomic(f: &mut fmt::Formatter<'_>, operation: Operation, atomic: Atomic
 
 fn write_aeth(f: &mut fmt::Formatter<'_>, aeth: AethFields) -> fmt::Result {
     match aeth.kind() {
-        // Most acknowledges give no credits, which is not worth a word.
+        // Most acknowledgements advertise no credits, so that case is omitted.
         Syndrome::Ack { credits } => {
             if let Some(messages) = decode_credits(credits) {
                 write!(f, " credits={messages}")?;
@@ -232,11 +231,11 @@ mod tests {
         let mut h = Headers::pause(2, 1, 0xffff);
         assert_eq!(line(&h, 20), "RNIC PAUSE from=1 to=2 seq=65535 data=20");
         h.dest_qpn = Qpn::new(0x02_0001);
-        assert_eq!(line(&h, 20), "RNIC PAUSE dqp=0x020001 psn=131071 data=20", "for no port");
+        assert_eq!(line(&h, 20), "RNIC PAUSE dqp=0x020001 psn=131071 data=20", "not for a port");
     }
 
     #[test]
-    fn flushes_show_how_far_they_reach() {
+    fn flushes_show_placement_and_selectivity() {
         for (placement, selectivity, shown) in [
             (0, 0, "placement=none select=range"),
             (1, 0, "placement=global select=range"),
@@ -270,7 +269,7 @@ mod tests {
             "UD SEND_ONLY dqp=0x000001 psn=200 ackreq sqp=0x000007 qkey=0x80010000 data=256 CM RTU comm=0x00000001 \
              peer=0x00000002"
         );
-        // A packet shows its own.
+        // A packet displays its own management datagram.
         h.deth.src_qpn = Qpn::GSI;
         let mut bytes = vec![0; h.wire_len()];
         h.emit(&mut bytes, mad.len());

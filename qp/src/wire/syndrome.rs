@@ -1,18 +1,18 @@
-//! The AETH syndrome: what an acknowledge says, and the two tables of codes it uses (IBTA 9.7.5.2).
+//! The AETH syndrome of an acknowledgement, and the two code tables that it uses (IBTA 9.7.5.2).
 
 use std::time::Duration;
 
-/// Why a request was refused for good (IBTA 9.7.5.2, table of NAK codes).
+/// Why a request was rejected for good (IBTA 9.7.5.2, table of NAK codes).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet is missing: send again from the PSN of this NAK on.
+    /// A packet is missing: retransmit from the PSN of this NAK.
     PsnSequenceError = 0,
-    /// The request makes no sense: opcode sequence, length, or an operation the queue pair does not take.
+    /// The request is invalid: opcode sequence, length, or an operation that the queue pair does not accept.
     InvalidRequest = 1,
-    /// The key, the range or a right is wrong.
+    /// The key, the range or an access right is wrong.
     RemoteAccessError = 2,
-    /// The responder could not finish the request for a reason of its own.
+    /// The responder could not complete the request because of an error on its side.
     RemoteOperationalError = 3,
     /// Reliable datagrams only, which RoCE does not have.
     InvalidRdRequest = 4,
@@ -45,7 +45,7 @@ impl NakCode {
     }
 }
 
-/// The syndrome byte of an AETH: bit 7 is 0, bits 6 and 5 choose the kind, the low five bits are its value.
+/// The syndrome byte of an AETH: bit 7 is 0, bits 6 and 5 select the kind, the low five bits hold its value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
     /// Acknowledged.
@@ -53,29 +53,29 @@ pub enum Syndrome {
         /// End-to-end credits as a 5-bit code, see [`decode_credits`].
         credits: u8,
     },
-    /// Receiver not ready: try again after a while.
+    /// Receiver not ready: retry after a delay.
     Rnr {
-        /// How long, as a 5-bit code, see [`rnr_delay`].
+        /// The delay as a 5-bit code, see [`rnr_delay`].
         timer: u8,
     },
     /// Refused.
     Nak(NakCode),
-    /// A byte to which the specification gives no meaning.
+    /// A byte without a meaning in the specification.
     Reserved(u8),
 }
 
-/// Low five bits of a syndrome.
+/// The low five bits of a syndrome.
 const VALUE: u8 = 0x1f;
-/// The upper three bits of a "receiver not ready".
+/// The upper three bits of an RNR NAK.
 const RNR: u8 = 0x20;
 /// The upper three bits of a NAK.
 const NAK: u8 = 0x60;
 
 impl Syndrome {
-    /// An ACK that gives no credits: the sender does not count (code 31).
+    /// An ACK that advertises no credits: the requester is not limited (code 31).
     pub const ACK_UNLIMITED: Self = Self::Ack { credits: CREDITS_UNLIMITED };
 
-    /// Reads the byte.
+    /// Decodes the byte.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Self {
         let value = byte & VALUE;
@@ -90,7 +90,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte on the wire. Codes are cut to their five bits.
+    /// The byte on the wire. Codes are truncated to five bits.
     #[must_use]
     pub const fn to_u8(self) -> u8 {
         match self {
@@ -121,13 +121,13 @@ const RNR_MICROS: [u32; 32] = [
     491_520,
 ];
 
-/// How long a requester waits after an RNR NAK with this timer code; the low five bits count.
+/// How long a requester waits after an RNR NAK with this timer code; only the low five bits are used.
 #[must_use]
 pub const fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_MICROS[(code & VALUE) as usize] as u64)
 }
 
-/// The credit code that means "no credits given": the requester is not limited.
+/// The credit code for "no credits advertised": the requester is not limited.
 pub const CREDITS_UNLIMITED: u8 = 31;
 
 /// End-to-end credit codes 0 to 30 in messages (IBTA 9.7.7.2).
@@ -136,14 +136,14 @@ const CREDITS: [u32; 31] = [
     3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768,
 ];
 
-/// The code of the largest table entry that is not above `available`: a responder never promises too much.
+/// The code of the largest table entry that does not exceed `available`: a responder never advertises too much.
 #[must_use]
 pub fn encode_credits(available: u32) -> u8 {
-    // The first entry is 0, so at least one entry is not above; 31 entries fit a byte.
+    // The first entry is 0, so at least one entry does not exceed `available`; the 31 entries fit into a byte.
     (CREDITS.partition_point(|&credits| credits <= available) - 1) as u8
 }
 
-/// The number of messages that a credit code grants, `None` for "unlimited"; the low five bits count.
+/// The number of messages that a credit code grants; `None` if unlimited. Only the low five bits are used.
 #[must_use]
 pub fn decode_credits(code: u8) -> Option<u32> {
     CREDITS.get(usize::from(code & VALUE)).copied()

@@ -3,7 +3,7 @@ use crate::memory::Access;
 use std::collections::HashSet;
 
 #[test]
-fn lengths_of_what_is_gathered() {
+fn lengths_of_gather_lists() {
     let sge = |length| Sge { addr: 0, length, lkey: 1 };
     let inline = |bytes: &[u8]| Gather::Inline(bytes.into());
     for (data, len, elements) in [
@@ -20,7 +20,7 @@ fn lengths_of_what_is_gathered() {
     }
 }
 
-/// The values of `enum ibv_wc_status`, which programs print as numbers too, and the names without `IBV_WC_`.
+/// The values of `enum ibv_wc_status`, which programs also print as numbers, and the names without `IBV_WC_`.
 #[test]
 fn statuses_are_those_of_verbs() {
     use WcStatus as S;
@@ -53,7 +53,7 @@ fn statuses_are_those_of_verbs() {
     }
 }
 
-/// What a queue pair can end work with says what happened, each in words of its own and more than its name.
+/// Every status that a queue pair can report has an explanation of its own that says more than its name.
 #[test]
 fn statuses_explain_themselves() {
     use WcStatus as S;
@@ -76,12 +76,12 @@ fn statuses_explain_themselves() {
     let explained: HashSet<_> = given.iter().map(|status| status.explain()).collect();
     assert_eq!(explained.len(), given.len());
     assert!(explained.iter().all(|text| text.split(' ').count() >= 4), "{explained:?}");
-    // Where to look, in the two that people meet most.
+    // The two most common errors name what to check.
     assert!(S::RetryExcErr.explain().contains("retry_cnt"));
     assert!(S::LocProtErr.explain().contains("lkey"));
 }
 
-/// Names of operations are those of `enum ibv_wr_opcode` without `IBV_WR_`; READs are `RDMA_READ`.
+/// Operation names are those of `enum ibv_wr_opcode` without `IBV_WR_`; READs are `RDMA_READ`.
 #[test]
 fn operations_are_named_as_verbs_do() {
     let bind = Bind { window: 0, key: 0, lkey: 0, access: Access::empty(), addr: 0, len: 0 };

@@ -1,5 +1,6 @@
-//! The ring and the wishes of completion queues under Miri: undefined behaviour, data races, and reads of memory that was
-//! never written, in real threads with weak memory. (loom tries all orders of small cases: `nic/src/queue/model.rs`.)
+//! Runs the ring and the notification requests of completion queues under Miri, which detects undefined behaviour,
+//! data races and reads of uninitialised memory, in real threads with weak memory ordering. (loom explores all
+//! orders of small cases: `nic/src/queue/model.rs`.)
 
 #![cfg(test)]
 #![allow(dead_code, reason = "the engine uses more of it than the tests")]
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use wishes::{Wish, Wishes};
 
-/// Entries with padding, part of which is never written.
+/// Entries with padding, part of which is never initialised.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 struct Entry {
     number: u64,
@@ -50,7 +51,7 @@ fn entries_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn what_was_written_before_an_entry_is_seen_behind_it() {
+fn writes_before_an_entry_are_visible_after_it() {
     let memory: Arc<[AtomicU64; 8]> = Arc::default();
     let (mut tx, mut rx) = ring::<usize>(8).expect("memory");
     let theirs = Arc::clone(&memory);
@@ -79,7 +80,7 @@ fn a_ring_that_goes_with_entries_in_it_leaks_nothing() {
     assert_eq!(rx.len(), 1);
 }
 
-/// Who makes a wish and finds nothing is woken by what comes.
+/// A thread that requests a notification on an empty queue is woken by the next entry.
 #[test]
 fn no_wish_is_overlooked() {
     let wishes = Arc::new(Wishes::new());

@@ -1,4 +1,4 @@
-//! A peer for tests: does what its standard input says, one JSON line a command.
+//! A peer for tests: runs the commands from its standard input, one JSON line each.
 
 fn main() -> std::process::ExitCode {
     match rnic_tests::serve::run() {

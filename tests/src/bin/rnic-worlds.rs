@@ -1,11 +1,11 @@
-//! Runs simulated worlds: as many as wanted, one again, or a shorter one that fails in the same way.
+//! Runs simulated worlds: a range of seeds, a single one again, or a shorter plan that fails in the same way.
 //!
 //! ```text
 //! rnic-worlds --seeds 1..10000 --jobs 2      each seed once
-//! rnic-worlds --minutes 30                   fresh seeds for so long
+//! rnic-worlds --minutes 30                   fresh seeds for 30 minutes
 //! rnic-worlds --seed 17 --trace              one, line by line
 //! rnic-worlds --seed 17 --pcap out/world     one, with a pcapng file for each device
-//! rnic-worlds --seed 17 --shrink short.json  one that fails, made short
+//! rnic-worlds --seed 17 --shrink short.json  shortens one that fails
 //! rnic-worlds --plan short.json --trace      a plan from a file
 //! ```
 
@@ -20,37 +20,37 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[derive(Parser)]
 struct Args {
-    /// Seeds, the last excluded: 1..10000.
+    /// Range of seeds, excluding the last: 1..10000.
     #[arg(long, value_parser = seeds)]
     seeds: Option<(u64, u64)>,
-    /// One seed.
+    /// A single seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Fresh seeds for so many minutes.
+    /// Run fresh seeds for this many minutes.
     #[arg(long)]
     minutes: Option<f64>,
-    /// A plan from a file.
+    /// Run a plan from a file.
     #[arg(long)]
     plan: Option<PathBuf>,
-    /// Worlds at once.
+    /// Number of worlds to run in parallel.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// Shorten the plan, and write it to this file.
+    /// Shorten the failing plan, and write it to this file.
     #[arg(long)]
     shrink: Option<PathBuf>,
-    /// Write pcapng files with this stem.
+    /// Write pcapng files whose names start with this.
     #[arg(long)]
     pcap: Option<PathBuf>,
-    /// Print what happens.
+    /// Print every step.
     #[arg(long)]
     trace: bool,
-    /// Go on after a violation.
+    /// Continue after a violation.
     #[arg(long)]
     keep_going: bool,
-    /// Play each world twice, and compare.
+    /// Run each world twice, and compare.
     #[arg(long)]
     twice: bool,
-    /// Print what was reached.
+    /// Print the coverage.
     #[arg(long)]
     coverage: bool,
 }
@@ -61,7 +61,7 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
     Ok((number(first)?, number(last)?))
 }
 
-/// What all worlds together came to.
+/// The totals of all worlds.
 #[derive(Default)]
 struct Total {
     worlds: u64,
@@ -72,7 +72,7 @@ struct Total {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // What panics is reported with its seed.
+    // Panics are reported with their seed.
     if args.seed.is_none() && args.plan.is_none() {
         std::panic::set_hook(Box::new(|_| {}));
     }

@@ -1,15 +1,16 @@
-//! Files that `rnic decode` and `rnic plot` read.
+//! The files that `rnic decode` and `rnic plot` read.
 
 use rnic::capture::{Decoder, Report};
 use rnic::trace::Trace;
 
-/// Takes bytes for a capture and for a trace, and prints all that is in them.
+/// Parses the bytes as a capture and as a trace, and prints their content.
 ///
 /// # Panics
-/// If a packet is printed on more than one line, or if counts contradict each other.
+///
+/// Panics if a packet is printed on more than one line, or if counts contradict each other.
 pub fn captures(data: &[u8]) {
     if data.first() == Some(&b'{') {
-        // A trace that was read is written as text again, which is read again.
+        // A parsed trace is written as text, which must parse again.
         if let Ok(trace) = Trace::read(data) {
             assert!(trace.samples.is_sorted_by_key(|sample| sample.at));
         }

@@ -1,4 +1,4 @@
-//! Datagrams of a stranger, to a queue pair that works meanwhile.
+//! Datagrams from a stranger to a live queue pair.
 
 use super::rig::{Kind, Rig};
 use super::{byte, bytes, sealed};
@@ -7,15 +7,16 @@ use qp::wire::{Headers, Opcode};
 use rnic::{Access, Bind, FlushKind, Gather, Operation, Psn, QpAttr, QpState, Remote, SendFlags, SendWr};
 use std::time::Duration;
 
-/// So many steps are enough to reach every state, and few enough for no queue to overflow.
+/// Enough steps to reach every state, and few enough for no queue to overflow.
 const STEPS: u32 = 100;
 
-/// Lets a stranger say anything to a queue pair, right in as much as the bytes want it, while the program posts, polls and
-/// changes its mind.
+/// Sends arbitrary packets from a stranger to a queue pair, as valid as the input makes them, while the program
+/// posts, polls and changes attributes.
 ///
 /// # Panics
-/// If a packet is counted twice, a work request completes twice or not at all, memory changes that nobody gave away, other
-/// queue pairs suffer, or something cannot be destroyed in the end.
+///
+/// Panics if a packet is counted twice, a work request completes twice or not at all, memory changes without
+/// permission, other queue pairs are affected, or something cannot be destroyed at the end.
 pub fn datagrams(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let kind = Kind::of(byte(&mut input));
@@ -36,7 +37,7 @@ fn step(rig: &mut Rig, input: &mut Unstructured<'_>) {
         0xa0..=0xbf => post(rig, input),
         0xc0..=0xcf => rig.post_recv(usize::from(byte(input)) * 16),
         0xd0..=0xdf => {
-            // Up to 2^15 us: half of the time after which a packet is sent again.
+            // Up to 2^15 us: half of the retransmission timeout.
             let passes = Duration::from_micros(1 << (byte(input) & 0xf));
             rig.net.run_for(passes);
         }
@@ -49,7 +50,7 @@ fn step(rig: &mut Rig, input: &mut Unstructured<'_>) {
     }
 }
 
-/// A PSN near the one that the victim expects of a request, or of an answer.
+/// A PSN close to the one that the victim expects in a request, or in a response.
 fn near(rig: &Rig, is_request: bool, distance: u8) -> Psn {
     let base = if is_request { rig.expected } else { rig.said_last() };
     match distance as i8 {
@@ -58,7 +59,7 @@ fn near(rig: &Rig, is_request: bool, distance: u8) -> Psn {
     }
 }
 
-/// A packet whose headers are what the opcode wants, with values that mostly make sense.
+/// A packet with the headers of its opcode, mostly with plausible values.
 fn say_headers(rig: &mut Rig, selector: u8, input: &mut Unstructured<'_>) {
     let opcode = Opcode::ALL[usize::from(selector) % Opcode::ALL.len()];
     let mut headers = Headers::new(opcode, rig.victim().qpn(), Psn::new(0));
@@ -78,18 +79,18 @@ fn say_headers(rig: &mut Rig, selector: u8, input: &mut Unstructured<'_>) {
     rig.aim(&mut headers);
     let len = match byte(input) {
         len @ 0..=0x7f => usize::from(len) * 8,
-        // Exactly a path MTU, and one more.
+        // Exactly one path MTU, and one byte more.
         0x80..=0x9f => 256,
         0xa0..=0xaf => 1024,
         0xb0..=0xbf => 257,
-        // As long as the RETH says.
+        // The length in the RETH.
         _ => (headers.reth.length as usize).min(1100),
     };
     let len = if opcode.info().has_payload { len } else { 0 };
     rig.say(&headers, &vec![at as u8; len]);
 }
 
-/// Bytes as they come, made right here and there.
+/// Arbitrary bytes, made valid in some places.
 fn say_bytes(rig: &mut Rig, selector: u8, input: &mut Unstructured<'_>) {
     let len = usize::from(byte(input)) * if selector & 0x10 != 0 { 4 } else { 1 };
     let mut said = bytes(input, len).to_vec();

@@ -1,8 +1,8 @@
-//! What fuzzers run: functions that take any bytes and must neither panic nor find a broken promise.
+//! Fuzz targets: functions that accept any bytes, and must neither panic nor detect a violated guarantee.
 //!
-//! Each is a target of `cargo fuzz` (`fuzz/fuzz_targets`, run by `fuzz/run`) and an ordinary test over the inputs in
-//! `tests/corpus/NAME` and seeded mutations of them (`tests/tests/fuzz.rs`). None of them needs a build of its own: they
-//! compute the ICRC of what they say, so that packets get past it as they are.
+//! Each is a target of `cargo fuzz` (`fuzz/fuzz_targets`, run by `fuzz/run`) and an ordinary test over the inputs
+//! in `tests/corpus/NAME` and seeded mutations of them (`tests/tests/fuzz.rs`). The targets need no special build:
+//! they compute the ICRC of their packets, so the packets pass its check.
 
 mod c_calls;
 mod captures;
@@ -24,7 +24,7 @@ pub use verbs::verbs;
 use arbitrary::Unstructured;
 use qp::wire::{Arrival, Headers, icrc, pad_len};
 
-/// A target: its name, which is that of its folder of inputs, and the function.
+/// A target: its name, which is also that of its input folder, and the function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -38,17 +38,17 @@ pub const TARGETS: &[Target] = &[
     ("c_calls", c_calls),
 ];
 
-/// The next byte; 0 where there are none left.
+/// The next byte; 0 at the end of the input.
 fn byte(input: &mut Unstructured<'_>) -> u8 {
     input.arbitrary().unwrap_or_default()
 }
 
-/// The next `len` bytes, or as many as there are.
+/// The next `len` bytes, or fewer at the end of the input.
 fn bytes<'a>(input: &mut Unstructured<'a>, len: usize) -> &'a [u8] {
     input.bytes(len.min(input.len())).unwrap_or_default()
 }
 
-/// A packet from BTH to ICRC, as the host that `arrival` names would send it.
+/// A packet from BTH to ICRC, as sent by the host in `arrival`.
 fn packet(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; headers.wire_len()];
     headers.emit(&mut bytes, payload.len());
@@ -57,7 +57,7 @@ fn packet(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     sealed(arrival, bytes)
 }
 
-/// These bytes with the ICRC that makes a receiver look at them.
+/// These bytes with a valid ICRC.
 fn sealed(arrival: &Arrival, mut bytes: Vec<u8>) -> Vec<u8> {
     let icrc = icrc::compute(&arrival.flow(), arrival.ident, &bytes);
     bytes.extend(icrc.to_le_bytes());

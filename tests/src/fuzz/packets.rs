@@ -10,10 +10,12 @@ use rnic::capture::{Content, Control, DecodedPacket, IcrcCheck};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Takes bytes for a packet, or for the payload of one, and prints all there is to print.
+/// Parses the bytes as a packet, or as the payload of one, and prints everything.
 ///
 /// # Panics
-/// If the headers of a packet, written and read again, are others; or if what is printed is not one line.
+///
+/// Panics if the headers of a packet change when they are written and parsed again, or if a description is not a
+/// single line.
 pub fn packets(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let selector = byte(&mut input);
@@ -26,7 +28,7 @@ pub fn packets(data: &[u8]) {
     let bytes = match selector {
         0..=0x7f => rest.to_vec(),
         0x80..=0xbf => {
-            // What is not of the length of a management datagram is made so: most of it would be none otherwise.
+            // Adjust the length to that of a management datagram: most inputs would otherwise not be one.
             let mut mad = rest.to_vec();
             mad.resize(MAD_LEN, 0);
             management(&mad);
@@ -51,7 +53,7 @@ fn print(packet: &Packet<'_>) {
     let mut written = vec![0; headers.wire_len()];
     headers.emit(&mut written, packet.payload().len());
     written.extend(&packet.bytes()[headers.wire_len()..]);
-    // Of the pad count only what the payload asks for is kept, so that the end of the payload may move.
+    // The pad count follows the payload, so the end of the payload may move.
     let mut again = written;
     again[1] = again[1] & !0x30 | packet.pad() << 4;
     let again = Packet::parse(&again).expect("what was written is a packet");
@@ -84,7 +86,7 @@ fn management(mad: &[u8]) {
     }
 }
 
-/// The packet as a listing and as JSON show it.
+/// The packet as shown in a listing and as JSON.
 fn decode(packet: &Packet<'_>) {
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let decoded = DecodedPacket {

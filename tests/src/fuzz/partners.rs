@@ -1,4 +1,4 @@
-//! What rnic ports say to one another about their link, said by somebody who may not mean it.
+//! Messages between rnic ports about their link, from a sender that may be lying.
 
 use super::{byte, bytes, packet, sealed};
 use arbitrary::Unstructured;
@@ -27,11 +27,11 @@ const LINKS: &[&str] = &[
 ];
 const CONTROLS: &[&str] = &["off", "dcqcn:preset=laptop", "dctcp", "timely"];
 
-/// After so long of silence, whatever was said is forgotten or put right: longer than credit holds, peers are asked, and
-/// pauses last, and than the retries of a connection take.
+/// After this much silence, false information has expired or been corrected: it is longer than credit is valid,
+/// peers are asked, pauses last, and connections retry.
 const SILENCE: Duration = Duration::from_secs(12);
 
-/// Connections that may end before one gets through.
+/// Number of connections that may fail before one gets through.
 const TRIES: u32 = 4;
 
 /// What was heard of a device: from which port it sends, and the token that it shows.
@@ -70,10 +70,11 @@ struct Rig {
     sequence: u16,
 }
 
-/// Lets somebody speak in the name of a partner, or in that of a stranger, while data flow between two ports.
+/// Sends messages in the name of a partner, or of a stranger, while data flows between two ports.
 ///
 /// # Panics
-/// If traffic does not get through once there has been silence for long enough.
+///
+/// Panics if traffic does not get through after a sufficiently long silence.
 pub fn partners(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let Some(mut rig) = Rig::new(byte(&mut input), byte(&mut input)) else { return };
@@ -143,7 +144,7 @@ impl Rig {
         while self.ends.1.cq().poll_one().is_some() {}
     }
 
-    /// From the partner, or from somebody who shows the sign of rnic ports as well.
+    /// From the partner, or from a stranger that also has the sign of rnic ports.
     fn arrival(&self, partner: bool) -> Arrival {
         let stranger = IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1));
         let src = if partner { self.devices[1].address() } else { stranger };
@@ -191,7 +192,7 @@ impl Rig {
         };
         let mut mad = [0; MAD_LEN];
         hello.emit(&mut mad);
-        // Here and there a field is another.
+        // Occasionally a field is changed.
         let (at, value) = (byte(input), byte(input));
         if at >= 0x80 {
             mad[usize::from(at & 0x7f)] = value;
@@ -241,17 +242,18 @@ impl Rig {
         self.datagram(from, &mad);
     }
 
-    /// A WRITE from the first device to the second; nobody waits for it.
+    /// A WRITE from the first device to the second, without waiting for it.
     fn write(&mut self, len: usize) {
         let (source, place) = (self.ends.0.register(&vec![7; len]), self.ends.1.register_remote(len));
         let (source, place) = (source.expect("memory"), place.expect("memory"));
-        // The memory goes while the WRITE is on its way: that may end the connection, but nothing else.
+        // The memory is deregistered while the WRITE is in flight. This may end the connection, but must have no
+        // other effect.
         let _ = self.ends.0.qp.write(1, source.all(), place.remote(0));
         self.net.run_for(Duration::from_micros(10));
     }
 
-    /// Who was lied to about its partner finds out when it waits for credit in vain. That takes longer than a connection
-    /// has patience for, so the first one may end; but not for ever.
+    /// A port with false information about its partner notices when it waits for credit in vain. That takes longer
+    /// than the retries of a connection, so the first connections may fail, but not all of them.
     fn finish(self) {
         let gets_through = (0..TRIES).any(|_| {
             self.net.run_for(SILENCE);
@@ -260,7 +262,7 @@ impl Rig {
         assert!(gets_through, "nothing gets through any more");
     }
 
-    /// Whether WRITEs of a new connection get through, both ways. They end in any case.
+    /// Whether WRITEs on a new connection get through in both directions. They complete in any case.
     fn exchange(&self) -> bool {
         let [a, b] = &self.devices;
         let (left, right) = RcEnd::pair(a, b).expect("a pair");

@@ -1,4 +1,4 @@
-//! A device with a live queue pair of any type, and a stranger at the other end of it.
+//! A device with a live queue pair of any type, and a stranger as its peer.
 
 use super::packet;
 use qp::wire::{Arrival, DethFields, Headers, Packet};
@@ -14,13 +14,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Where the stranger is: no device is there.
+/// The stranger's address, where no device exists.
 pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 pub(super) const STRANGERS: Qpn = Qpn::new(0x777);
-/// The first PSN of the stranger.
+/// The stranger's first PSN.
 const RQ: u32 = 5000;
 const QKEY: QKey = QKey(0x1234_5678);
-/// Bytes of each region.
+/// Size of each region in bytes.
 pub(super) const REGION: usize = 4096;
 
 fn all_rights() -> Access {
@@ -28,7 +28,7 @@ fn all_rights() -> Access {
     Access::LOCAL_WRITE | remote | Access::FLUSH_GLOBAL | Access::MW_BIND
 }
 
-/// Notes the PSN of the last packet that the device sent to the stranger.
+/// Records the PSN of the last packet that the device sent to the stranger.
 struct Ear(Arc<Mutex<Psn>>);
 
 impl Observer for Ear {
@@ -44,7 +44,7 @@ impl Observer for Ear {
     }
 }
 
-/// How the victim is made.
+/// The configuration of the victim.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) qp_type: QpType,
@@ -54,7 +54,7 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// A kind of victim for each byte.
+    /// The configuration for each value of a byte.
     pub(super) fn of(byte: u8) -> Self {
         Self {
             qp_type: QpType::ALL[usize::from(byte & 7) % QpType::ALL.len()],
@@ -69,14 +69,14 @@ impl Kind {
     }
 }
 
-/// What was posted to the victim, and what has come of it.
+/// The work requests posted to the victim, and their outcome.
 #[derive(Default)]
 struct Book {
     next: u64,
-    /// Those that have to complete, and those that may, because they are not signalled.
+    /// Those that must complete, and those that may complete because they are unsignalled.
     owed: BTreeSet<u64>,
     silent: BTreeSet<u64>,
-    /// Receives of the shared queue, which outlive the victim.
+    /// Receives in the shared queue, which outlive the victim.
     shared: BTreeSet<u64>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Rig {
     pub(super) device: Device,
     pd: ProtectionDomain,
     cq: CompletionQueue,
-    /// What the stranger may use; what it may not; where receives and results go.
+    /// Memory that the stranger may access; memory that it may not; buffers for receives and results.
     target: Option<MemoryRegion>,
     guard: MemoryRegion,
     local: MemoryRegion,
@@ -94,10 +94,10 @@ pub(super) struct Rig {
     xrcd: XrcDomain,
     ah: AddressHandle,
     victim: Option<QueuePair>,
-    /// Two ends that have nothing to do with the stranger.
+    /// Two endpoints that are unrelated to the stranger.
     bystanders: (RcEnd, RcEnd),
     heard: Arc<Mutex<Psn>>,
-    /// The PSN that the victim expects next, as far as one can tell from outside.
+    /// The PSN that the victim expects next, as far as an observer can tell.
     pub(super) expected: Psn,
     book: Book,
 }
@@ -145,7 +145,7 @@ impl Rig {
         rig
     }
 
-    /// A new victim, connected to the stranger.
+    /// Creates a new victim, connected to the stranger.
     fn renew(&mut self) {
         self.victim = None;
         let cq = &self.cq;
@@ -199,7 +199,7 @@ impl Rig {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills in what a packet needs to be for the victim.
+    /// Sets the fields that address a packet to the victim.
     pub(super) fn aim(&self, headers: &mut Headers) {
         headers.dest_qpn = self.victim().qpn();
         let qkey = if self.kind.qp_type == QpType::Gsi { QKey::GSI } else { QKEY };
@@ -213,13 +213,13 @@ impl Rig {
         }
     }
 
-    /// Says headers and payload, which are right but for what they mean.
+    /// Sends headers and payload that are well-formed.
     pub(super) fn say(&mut self, headers: &Headers, payload: &[u8]) {
         let bytes = packet(&self.arrival(), headers, payload);
         self.say_raw(&bytes);
     }
 
-    /// Says bytes. They are counted once: as taken, or under one reason for dropping them.
+    /// Sends bytes. They must be counted once: as accepted, or under one drop reason.
     pub(super) fn say_raw(&mut self, bytes: &[u8]) {
         let before = self.device.counters();
         self.net.inject(&self.arrival(), bytes);
@@ -263,7 +263,7 @@ impl Rig {
         }
     }
 
-    /// Posts a receive of so many bytes.
+    /// Posts a receive of `len` bytes.
     pub(super) fn post_recv(&mut self, len: usize) {
         let data = self.local.slice(0..len.min(REGION)).expect("inside").into();
         let wr = RecvWr { wr_id: self.book.next, data };
@@ -286,7 +286,7 @@ impl Rig {
         self.local.lkey()
     }
 
-    /// Takes completions, each of which is owed and comes once.
+    /// Polls completions, each of which must be owed and arrive once.
     pub(super) fn poll(&mut self) {
         while let Some(wc) = self.cq.poll_one() {
             let book = &mut self.book;
@@ -296,7 +296,7 @@ impl Rig {
         }
     }
 
-    /// Takes the stranger's memory away, or gives it new one.
+    /// Deregisters the stranger's memory, or registers it again.
     pub(super) fn turn_target(&mut self) {
         self.target = match self.target.take() {
             Some(target) => {
@@ -307,7 +307,7 @@ impl Rig {
         };
     }
 
-    /// Ends the victim by way of ERR, where everything completes, and makes a new one.
+    /// Moves the victim to ERR, where everything completes, and creates a new one.
     pub(super) fn restart(&mut self) {
         self.end();
         self.renew();
@@ -321,7 +321,7 @@ impl Rig {
         self.victim().modify(&QpAttr::to_state(QpState::Reset)).expect("RESET follows ERR");
     }
 
-    /// Looks whether all is as it should be, and takes everything down.
+    /// Checks the final state, and destroys everything.
     pub(super) fn finish(mut self) {
         self.end();
         assert_eq!(self.guard.to_vec().expect("mapped"), [2; REGION], "the stranger has no right to this");

@@ -1,4 +1,4 @@
-//! Words of people: configuration files, links, congestion control, fault rules, environment variables.
+//! User input: configuration files, links, congestion control, fault rules, environment variables.
 
 use super::byte;
 use arbitrary::Unstructured;
@@ -16,10 +16,11 @@ use std::time::Duration;
 /// More events than a WRITE takes under any setting that lets it through.
 const STEPS: u32 = 300;
 
-/// Reads words of any kind, and has devices live with what was understood.
+/// Parses text of any kind, and runs devices with the parsed settings.
 ///
 /// # Panics
-/// If something that was understood is not understood when it is written again, or means something else then.
+///
+/// Panics if a parsed setting does not parse, or has a different meaning, after it is written out.
 pub fn settings(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let selector = byte(&mut input);
@@ -93,7 +94,7 @@ fn variables(bytes: &[u8]) {
     let mut settings = Settings::default();
     let values = bytes.split(|byte| *byte == 0);
     for (variable, value) in Variable::ALL.into_iter().zip(values) {
-        // A file of whatever name is not read.
+        // Arbitrary file names are not read.
         if variable == Variable::Config {
             continue;
         }
@@ -106,7 +107,7 @@ fn variables(bytes: &[u8]) {
     let _ = settings.process();
 }
 
-/// Two devices of this kind and some traffic between them.
+/// Two devices with these settings, and some traffic between them.
 fn live_with(link: &LinkConfig, cc: &Algorithm, mtu: Option<Mtu>, faults: &[String]) {
     let net = Net::new();
     let setup = DeviceSetup {
@@ -118,7 +119,7 @@ fn live_with(link: &LinkConfig, cc: &Algorithm, mtu: Option<Mtu>, faults: &[Stri
     let devices = (net.device_with(&setup), net.device_with(&setup));
     let (Ok(a), Ok(b)) = devices else { return };
     for rule in faults {
-        // What makes no sense, or has a name twice, is refused; that was not looked at before.
+        // Rules that are inconsistent or have a duplicate name are refused here; parsing did not check that.
         let _ = a.add_fault(rule);
     }
     let (left, right) = RcEnd::pair(&a, &b).expect("a pair");

@@ -1,4 +1,4 @@
-//! Sequences of calls, with arguments that no sane program would give.
+//! Sequences of calls, including arguments that no sane program would pass.
 
 use arbitrary::{Arbitrary, Unstructured};
 use rnic::sim::Net;
@@ -10,11 +10,11 @@ use rnic::{
 };
 use std::time::Duration;
 
-/// Objects of each kind, at most; so that later calls meet earlier objects.
+/// Maximum number of objects of each kind, so that later calls use earlier objects.
 const OBJECTS: usize = 4;
 const CALLS: usize = 80;
 
-/// A call. Objects are named by any number: it is taken modulo how many there are.
+/// A call. Objects are named by any number, modulo the number of objects.
 #[derive(Arbitrary, Debug)]
 enum Call {
     CreateCq { cqe: u32 },
@@ -53,7 +53,7 @@ enum Call {
     DestroyAh { ah: u8 },
 }
 
-/// Local bytes of a work request.
+/// The local data of a work request.
 #[derive(Arbitrary, Debug)]
 enum Data {
     Nothing,
@@ -63,7 +63,7 @@ enum Data {
     Inline { len: u16 },
 }
 
-/// Attributes of a change of state, each there or not.
+/// The attributes of a modify, each optional.
 #[derive(Arbitrary, Debug)]
 struct Attributes {
     state: Option<u8>,
@@ -83,14 +83,15 @@ struct Attributes {
 const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 const MTUS: [Mtu; 5] = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
-/// The key of datagram queue pairs.
+/// The Q_Key of datagram queue pairs.
 const QKEY: QKey = QKey(0x1357);
 const FAULTS: [&str; 4] = ["tx data p=0.2 drop", "rx ack drop", "tx reorder 2", "rx dup"];
 
-/// Makes any calls in any order on two devices in virtual time, and takes everything down.
+/// Makes any calls in any order on two devices in virtual time, and destroys everything.
 ///
 /// # Panics
-/// If an object that nothing uses any more cannot be destroyed in the end: then something was not given back.
+///
+/// Panics if an object that nothing uses any more cannot be destroyed at the end: then something was not released.
 pub fn verbs(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let mut program = Program::new();
@@ -104,7 +105,7 @@ pub fn verbs(data: &[u8]) {
     program.finish();
 }
 
-/// What a program holds. Calls go to the two sides in turn.
+/// The objects of a program. Calls go to the two sides in turn.
 struct Program {
     net: Net,
     sides: [Side; 2],
@@ -122,7 +123,7 @@ struct Side {
     qps: Vec<QueuePair>,
 }
 
-/// What one side knows of the other.
+/// What one side knows about the other.
 struct Peer {
     address: std::net::IpAddr,
     memory: Remote,
@@ -140,7 +141,7 @@ fn keep<T, E>(list: &mut Vec<T>, made: Result<T, E>) {
     }
 }
 
-/// Destroys an object; one that is in use comes back.
+/// Destroys an object; puts it back if it is in use.
 fn destroy<T>(list: &mut Vec<T>, which: u8, how: impl FnOnce(T) -> Result<(), NotDestroyed<T>>) {
     if list.is_empty() {
         return;
@@ -151,13 +152,13 @@ fn destroy<T>(list: &mut Vec<T>, which: u8, how: impl FnOnce(T) -> Result<(), No
     }
 }
 
-/// A size that takes little memory, or that no device has.
+/// A size that takes little memory, or that no device supports.
 pub(super) const fn sane(size: u32) -> u32 {
     if size & 0x8000_0000 == 0 { size % 300 } else { size }
 }
 
 fn rights(bits: u32) -> Access {
-    // Huge pages are not a matter of calls.
+    // Huge pages depend on the host, not on calls.
     Access::from_bits_retain(bits & 0x10_03ff).difference(Access::HUGETLB)
 }
 
@@ -191,7 +192,7 @@ impl Program {
                     ..ConnectOptions::default()
                 };
                 for (qp, to) in [(qp, other), (other, qp)] {
-                    // Those of datagrams cannot be connected.
+                    // Datagram queue pairs cannot be connected.
                     let _ = qp.connect(&to.address(), &options).or_else(|_| qp.activate(QKEY));
                 }
             }
@@ -203,7 +204,7 @@ impl Program {
         }
     }
 
-    /// What nothing uses can be destroyed, so all can, in the right order.
+    /// An unused object can be destroyed, so all can, in the right order.
     fn finish(self) {
         self.net.run_for(Duration::from_millis(20));
         for side in self.sides {
@@ -333,7 +334,7 @@ impl Side {
                 let before = qp.query();
                 if qp.modify(&attr.into()).is_err() {
                     let after = qp.query();
-                    // What was posted goes on meanwhile, and may fail.
+                    // Posted work continues meanwhile, and may fail.
                     let by_itself = matches!(after.qp_state, Some(QpState::Sqe | QpState::Err));
                     let (qp_state, cur_qp_state) = match by_itself {
                         true => (after.qp_state, after.cur_qp_state),

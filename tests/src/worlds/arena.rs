@@ -1,8 +1,8 @@
-//! The memory of a device, and what it should hold.
+//! The memory of a device, and its expected content.
 //!
-//! A shadow holds what every byte was when nothing was under way. Where something is under way, bytes may be as before or
-//! as they are going to be, and nothing else. All others must be as the shadow says: between what is granted lie zones that
-//! are granted to nobody.
+//! A shadow holds the value of every byte that no operation in progress may change. A byte in the target of an
+//! operation in progress may have its old or its new value, and no other. All other bytes must match the shadow:
+//! the regions are separated by zones that nobody may access.
 
 use super::Check;
 use super::rng::Rng;
@@ -11,13 +11,13 @@ use rnic::memory::MemoryBuffer;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Something that is under way to a part of the memory.
+/// An operation in progress on a part of the memory.
 struct Open {
-    /// The work request that brings it.
+    /// The work request that writes it.
     id: u64,
     at: usize,
     len: usize,
-    /// What it will be; `None` where that is not known before.
+    /// The expected new content; `None` if it is not known in advance.
     new: Option<Vec<u8>>,
 }
 
@@ -27,19 +27,19 @@ impl Open {
     }
 }
 
-/// Memory, its shadow, and what is under way to it.
+/// Memory, its shadow, and the operations in progress on it.
 pub(crate) struct Arena {
     buffer: Arc<MemoryBuffer>,
     shadow: Vec<u8>,
     actual: Vec<u8>,
     expected: Vec<u8>,
     open: Vec<Open>,
-    /// What is in use for work requests.
+    /// Ranges in use by work requests.
     taken: Vec<Range<usize>>,
 }
 
 impl Arena {
-    /// Memory of so many bytes, none of them zero: a byte that was cleared is found, too.
+    /// Memory of `len` bytes, all of them non-zero, so that a cleared byte is detected too.
     pub(crate) fn new(len: usize, seed: u64) -> Check<Self> {
         let buffer = MemoryBuffer::new(len).map_err(|e| e.to_string())?;
         let shadow = super::rng::pattern(seed, len);
@@ -58,30 +58,31 @@ impl Arena {
     #[expect(unsafe_code, reason = "a region smaller than its buffer has neighbours that can be watched")]
     pub(crate) fn memory(&self, range: Range<usize>) -> UserMemory {
         assert!(range.end <= self.buffer.len(), "a part of the buffer");
-        // SAFETY: the bytes are in the buffer, which the memory keeps alive and into which no reference exists.
+        // SAFETY: the bytes are inside the buffer, which the memory keeps alive and to which no reference exists.
         let part = unsafe { UserMemory::new(self.buffer.addr() + range.start, range.len() as u64) };
         part.keeping(Arc::clone(&self.buffer) as Arc<_>)
     }
 
-    /// The bytes as they should be when nothing is under way.
+    /// The expected bytes without operations in progress.
     pub(crate) fn shadow(&self, range: Range<usize>) -> &[u8] {
         &self.shadow[range]
     }
 
-    /// The bytes as they are.
+    /// The actual bytes.
     pub(crate) fn actual(&self, range: Range<usize>) -> Check<Vec<u8>> {
         let mut bytes = vec![0; range.len()];
         self.buffer.read_at(range.start, &mut bytes).map_err(|e| e.to_string())?;
         Ok(bytes)
     }
 
-    /// The program writes.
+    /// A write by the program.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) -> Check {
         self.shadow[at..at + bytes.len()].copy_from_slice(bytes);
         self.buffer.write_at(at, bytes).map_err(|e| e.to_string())
     }
 
-    /// A place of `len` bytes in `pool` that nothing else uses, with at least a byte between it and its neighbours.
+    /// A range of `len` bytes in `pool` that nothing else uses, with at least one byte between it and its
+    /// neighbours.
     pub(crate) fn take(
         &mut self,
         pool: &Range<usize>,
@@ -101,19 +102,19 @@ impl Arena {
         None
     }
 
-    /// A place is free again.
+    /// Releases a range.
     pub(crate) fn release(&mut self, at: usize) {
         if let Some(index) = self.taken.iter().position(|used| used.start == at) {
             self.taken.swap_remove(index);
         }
     }
 
-    /// Something is under way, and will make these bytes `new`.
+    /// Starts an operation that will write `new` to these bytes.
     pub(crate) fn expect(&mut self, id: u64, at: usize, new: Vec<u8>) {
         self.open.push(Open { id, at, len: new.len(), new: Some(new) });
     }
 
-    /// Something of which nothing is known is under way.
+    /// Starts an operation with unknown content.
     pub(crate) fn expect_any(&mut self, id: u64, at: usize, len: usize) {
         self.open.push(Open { id, at, len, new: None });
     }
@@ -123,7 +124,7 @@ impl Arena {
         Some(self.open.remove(index))
     }
 
-    /// What was under way must be there now, unless what is still under way took its place.
+    /// Completes an operation: its bytes must be in memory, unless another operation in progress overwrote them.
     pub(crate) fn settle(&mut self, id: u64) -> Check {
         let Some(open) = self.close(id) else { return Ok(()) };
         let range = open.at..open.end();
@@ -133,8 +134,8 @@ impl Arena {
         self.check_range(range)
     }
 
-    /// Something of which nothing was known brought these bytes, and left the others alone, unless that is not
-    /// promised.
+    /// Completes an operation with unknown content: these bytes arrived; the rest of the range must be unchanged if
+    /// `alone` is set.
     pub(crate) fn settle_as(&mut self, id: u64, bytes: &[u8], alone: bool) -> Check {
         if !alone {
             return self.give_up(id);
@@ -144,7 +145,7 @@ impl Arena {
         self.check_range(open.at..open.end())
     }
 
-    /// Whether all of it is there, or what is under way behind it.
+    /// Checks that all of it has arrived, or been overwritten by a later operation in progress.
     pub(crate) fn check_arrived(&self, id: u64) -> Check {
         let Some(index) = self.open.iter().position(|open| open.id == id) else { return Ok(()) };
         let open = &self.open[index];
@@ -157,7 +158,7 @@ impl Arena {
         compare(open.at, &expected, &actual)
     }
 
-    /// What was under way ended somewhere: what is there now counts.
+    /// An operation ended with an unknown result: the current content becomes the expected one.
     pub(crate) fn give_up(&mut self, id: u64) -> Check {
         let Some(open) = self.close(id) else { return Ok(()) };
         let actual = self.actual(open.at..open.end())?;
@@ -165,7 +166,8 @@ impl Arena {
         Ok(())
     }
 
-    /// What was under way will never come, or is there: of each byte, what is there now counts if it is from there.
+    /// An operation will have no further effect: for each byte, the current value is accepted if it may come from
+    /// the operation.
     pub(crate) fn expire(&mut self, id: u64) -> Check {
         let Some(open) = self.close(id) else { return Ok(()) };
         let Some(new) = &open.new else { return Ok(()) };
@@ -178,8 +180,8 @@ impl Arena {
         Ok(())
     }
 
-    /// What a queue pair that failed had under way, in order: some of it happened, none of it any more. What happened
-    /// must be a beginning of it: whole messages, and whole packets of the next.
+    /// Resolves the operations in progress of a failed queue pair, in order: some of them took effect, the others
+    /// never will. The effect must be a prefix: whole messages, and whole packets of the next one.
     pub(crate) fn resolve(&mut self, ids: &[u64], packet: usize) -> Check {
         let mut opens: Vec<Open> = Vec::new();
         for id in ids {
@@ -227,7 +229,7 @@ impl Arena {
         compare(range.start, &expected, &actual)
     }
 
-    /// Compares every byte with what it should be.
+    /// Compares every byte with its expected value.
     pub(crate) fn check(&mut self) -> Check {
         self.buffer.read_at(0, &mut self.actual).map_err(|e| e.to_string())?;
         if self.actual == self.shadow {
@@ -241,7 +243,7 @@ impl Arena {
     }
 }
 
-/// Allows what is under way, in `expected`, which begins at `start`.
+/// Accepts the effects of operations in progress, in `expected`, which starts at `start`.
 fn admit(open: &Open, start: usize, expected: &mut [u8], actual: &[u8]) {
     let from = open.at.max(start);
     let to = open.end().min(start + expected.len());

@@ -1,4 +1,4 @@
-//! Connections: how they come up, go down, and come back.
+//! Connections: how they are set up, taken down, and set up again.
 
 use super::Check;
 use super::host::{all_rights, refused};
@@ -13,28 +13,30 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The key of all datagrams.
+/// The Q_Key of all datagrams.
 pub(crate) const QKEY: QKey = QKey(0x1111_2222);
 
-/// Timeouts up to this, which is a millisecond, may be shorter than a message that congestion control spreads.
+/// Up to this timeout, which is a millisecond, a message that congestion control spreads out may take longer than
+/// the timeout.
 const PACED_TIMEOUT: u8 = 8;
 
-/// What an answer waits for credit at the most where nothing is lost, in times that the packets of the furthest ports take both
-/// ways: to be met, to be told that there is nothing left, to ask, and for what others have to give back first.
+/// The maximum time that an answer waits for credit when nothing is lost, in round-trip times of the most distant
+/// ports: to be greeted, to learn that no credit is left, to ask for it, and to wait until others have returned
+/// some.
 const CREDIT_ROUND_TRIPS: u32 = 6;
 
-/// What a connection is at.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Both sides were set up, and neither has failed.
+    /// Both sides are set up, and neither has failed.
     Up,
-    /// A side failed, or was taken to ERR or away.
+    /// A side failed, entered ERR or was removed.
     Broken,
-    /// Both sides are out of use. From then on nothing of it is on the way any more.
+    /// Both sides are out of use. From this instant, none of its packets are in flight.
     Down(Duration),
 }
 
-/// What a memory window is at, as its owner and its user know.
+/// The state of a memory window as its owner and its user know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
     Closed,
@@ -47,10 +49,10 @@ pub(crate) enum Opening {
 pub(crate) struct Window {
     pub(crate) window: MemoryWindow,
     pub(crate) opening: Opening,
-    /// What it shows, from the start of the region.
+    /// The range that it exposes, from the start of the region.
     pub(crate) shows: Range<usize>,
     pub(crate) key: u32,
-    /// A key that it had before.
+    /// A previous key of the window.
     pub(crate) stale: Option<u32>,
 }
 
@@ -61,32 +63,32 @@ pub(crate) struct End {
     pub(crate) sends: SendQueue,
     pub(crate) recvs: VecDeque<Posted>,
     pub(crate) outbox: Messages,
-    /// For its sends.
+    /// Memory for its sends.
     pub(crate) pool: Range<usize>,
     pub(crate) pool_region: Option<MemoryRegion>,
-    /// For its receives.
+    /// Memory for its receives.
     pub(crate) inbox: Range<usize>,
     pub(crate) inbox_region: Option<MemoryRegion>,
-    /// What its peer may use.
+    /// Memory that its peer may access.
     pub(crate) lane: Range<usize>,
     pub(crate) lane_region: Option<MemoryRegion>,
-    /// A key that the lane had, once it is deregistered.
+    /// A key of the lane that is no longer registered.
     pub(crate) lane_key: u32,
     pub(crate) lane_addr: u64,
     pub(crate) restricted: bool,
     pub(crate) window: Option<Window>,
-    /// What the peer's lane will hold when all that was posted here is done.
+    /// The content of the peer's lane after everything posted here is done.
     pub(crate) ahead: Vec<u8>,
-    /// READs of the peer's lane that are under way.
+    /// READs of the peer's lane in progress.
     pub(crate) reading: Vec<(u64, Range<usize>)>,
-    /// What was under way to the peer's lane when the connection failed.
+    /// Operations on the peer's lane in progress when the connection failed.
     pub(crate) lost: Vec<u64>,
-    /// Over unreliable services: what left for the peer's lane, and when it must have arrived.
+    /// On unreliable services: what was sent to the peer's lane, and when it must have arrived.
     pub(crate) flying: VecDeque<(Duration, u64)>,
     pub(crate) way: Option<AddressHandle>,
-    /// The program took it to ERR, or its device failed.
+    /// The program moved it to ERR, or its device failed.
     pub(crate) broken_by_program: bool,
-    /// Since when its peer is not there any more.
+    /// Since when its peer no longer exists.
     pub(crate) alone_since: Option<Duration>,
 }
 
@@ -95,17 +97,17 @@ pub(crate) struct Conn {
     pub(crate) plan: ConnPlan,
     pub(crate) state: State,
     pub(crate) ends: [End; 2],
-    /// Errors for which there is a reason.
+    /// Errors that are expected.
     pub(crate) reasons: Vec<WcStatus>,
-    /// Packets of it may have been lost.
+    /// Packets of the connection may have been lost.
     pub(crate) lossy: bool,
-    /// Its packets may be spread over more time than there is for an answer.
+    /// Its packets may be spread over more time than the timeout.
     pub(crate) slower_than_timeout: bool,
     pub(crate) since: Duration,
 }
 
 impl Conn {
-    /// Notes that such errors have a reason from now on.
+    /// Records that these errors are expected from now on.
     pub(crate) fn give_reason(&mut self, statuses: &[WcStatus]) {
         for status in statuses {
             if !self.reasons.contains(status) {
@@ -119,12 +121,12 @@ impl Conn {
         (self.plan.timeout > 0).then(|| Duration::from_nanos(4096 << self.plan.timeout))
     }
 
-    /// Whether the queue pair of a side is in ERR: its program may not have seen yet why.
+    /// Whether the queue pair of a side is in ERR; its program may not know the cause yet.
     fn has_failed(&self, side: usize) -> bool {
         self.ends[side].qp.as_ref().is_some_and(|qp| qp.state() == QpState::Err)
     }
 
-    /// Whether there was a reason for an error of a send or receive of one side.
+    /// Whether an error of a send or receive of one side is expected.
     pub(crate) fn excuses(&self, side: usize, status: WcStatus, receive: bool) -> bool {
         let end = &self.ends[side];
         match status {
@@ -192,7 +194,7 @@ impl World<'_> {
         }
     }
 
-    /// Sets a connection up whose sides are out of use, once nothing of its last life is on the way.
+    /// Sets up a connection whose sides are out of use, once none of its earlier packets are in flight.
     pub(crate) fn bring_up(&mut self, c: usize, renew: [bool; 2]) -> Check {
         let State::Down(ready) = self.conns[c].state else { return Ok(()) };
         while self.net.elapsed() < ready {
@@ -240,7 +242,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What was under way when the connection failed is over: it must make sense.
+    /// Checks the effects of operations that were in progress when the connection failed.
     fn resolve(&mut self, c: usize) -> Check {
         for side in [0, 1] {
             let peer = self.conns[c].ends[1 - side].host;
@@ -257,7 +259,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Makes a side's queue pair, or resets it, and what belongs to it.
+    /// Creates or resets a side's queue pair, and its resources.
     fn make_end(&mut self, c: usize, side: usize, renew: bool) -> Check {
         let Self { conns, hosts, .. } = self;
         let Conn { plan, ends, .. } = &mut conns[c];
@@ -363,7 +365,7 @@ impl World<'_> {
         modify(to_rts)
     }
 
-    /// Takes both sides to ERR: everything must be flushed at once.
+    /// Moves both sides to ERR: everything must be flushed at once.
     pub(crate) fn take_down(&mut self, c: usize) -> Check {
         if matches!(self.conns[c].state, State::Down(_)) {
             return Ok(());
@@ -383,7 +385,7 @@ impl World<'_> {
                     "conn {c} side {side} is in ERR, and {sends} sends and {recvs} receives were not flushed"
                 ));
             }
-            // Those without a flush were done before.
+            // Those without a flush had completed before.
             for sent in std::mem::take(&mut end.sends.entries) {
                 self.end_send(c, side, &sent, WcStatus::Success)?;
             }
@@ -396,7 +398,7 @@ impl World<'_> {
         self.conns[c].state = State::Down(self.net.elapsed() + self.air);
     }
 
-    /// The program takes a side to ERR.
+    /// The program moves a side to ERR.
     pub(crate) fn break_end(&mut self, c: usize, side: usize) -> Check {
         let failed = self.hosts[self.conns[c].ends[side].host].failed;
         let end = &mut self.conns[c].ends[side];
@@ -408,7 +410,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Ends both sides without ERR: what is outstanding has no completions.
+    /// Ends both sides without ERR: outstanding work requests do not complete.
     pub(crate) fn cut(&mut self, c: usize) -> Check {
         if matches!(self.conns[c].state, State::Down(_)) {
             return Ok(());
@@ -426,7 +428,7 @@ impl World<'_> {
         }
         self.conns[c].state = State::Broken;
         self.is_down(c);
-        // What completed until then still does.
+        // Completions up to this point still arrive.
         self.serve(true)?;
         for side in [0, 1] {
             self.forget(c, side)?;
@@ -434,7 +436,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A side's queue pair is gone, or was reset: its work requests end without completions.
+    /// A side's queue pair was destroyed or reset: its work requests end without completions.
     pub(crate) fn forget(&mut self, c: usize, side: usize) -> Check {
         let sends = std::mem::take(&mut self.conns[c].ends[side].sends.entries);
         for sent in sends {
@@ -446,7 +448,7 @@ impl World<'_> {
             host.arena.give_up(recv.id)?;
             host.arena.release(recv.at);
         }
-        // A message in progress had taken one, or would have.
+        // A message in progress had consumed one, or might have.
         if self.conns[c].plan.srq[side] {
             host.srq.lost += 1;
         }

@@ -1,4 +1,4 @@
-//! The end of a world: everything comes to its end, and nothing is left.
+//! The end of a world: all work completes, and nothing is left over.
 
 use super::Check;
 use super::conn::State;
@@ -9,7 +9,7 @@ use super::recv::Kind;
 use super::world::{World, rnr_delay};
 use std::time::Duration;
 
-/// Counters whose movement is worth knowing.
+/// Counters that are recorded as coverage.
 const COUNTERS: &[&str] = &[
     "duplicate_request",
     "out_of_seq_request",
@@ -42,11 +42,11 @@ const COUNTERS: &[&str] = &[
     "link_rx_marked",
 ];
 
-/// Packets that a connection may need to end what it has to do, without faults.
+/// Number of packets that a connection may need to complete its work, without faults.
 const LOOKS: u32 = 10_000;
 
 impl World<'_> {
-    /// Lets everything end, and takes everything down.
+    /// Lets all work complete, and destroys everything.
     pub(crate) fn finish(&mut self) -> Check {
         self.note(|| "the script is at its end".to_owned());
         for host in &self.hosts {
@@ -80,7 +80,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Without faults, and with receives, everything that is outstanding ends: with success, or for want of a peer.
+    /// Without faults, and with receives posted, all outstanding work completes: successfully, or with an error
+    /// because the peer is gone.
     fn settle_down(&mut self, c: usize) -> Check {
         for _ in 0..LOOKS {
             let (ended, outstanding) = self.look(c);
@@ -89,7 +90,7 @@ impl World<'_> {
                 return Ok(());
             }
             let Some(timeout) = conn.timeout() else { return Ok(()) };
-            // A message may be waiting for the end of a long wait, and be lost once more for each retry.
+            // A message may be waiting at the end of a long RNR wait, and be lost once more for each retry.
             let patience = (timeout + rnr_delay(conn.plan.rnr_timer)) * (u32::from(conn.plan.retry_cnt) + 2)
                 + self.air
                 + self.stall;
@@ -112,7 +113,7 @@ impl World<'_> {
         Err(format!("conn {c}: packets come and go, and nothing ends"))
     }
 
-    /// What a connection has achieved, and what it has to do.
+    /// The progress of a connection, and its remaining work.
     fn look(&self, c: usize) -> (u64, usize) {
         let mut achieved = 0;
         let mut outstanding = 0;
@@ -121,7 +122,7 @@ impl World<'_> {
                 achieved += qp.counters().rcvd_pkts;
             }
             outstanding += end.sends.entries.len();
-            // Unsignalled ones at the end never say that they are done.
+            // Unsignalled requests at the end never report completion.
             if end.sends.entries.iter().all(|sent| !sent.signalled) && end.sends.failed.is_none() {
                 outstanding -= end.sends.entries.len();
             }
@@ -129,14 +130,14 @@ impl World<'_> {
         (achieved, outstanding)
     }
 
-    /// Takes note of what a device counted.
+    /// Records a device's counters.
     pub(crate) fn tally(&mut self, host: &Host) {
         let counters = host.device.counters();
         for (name, value) in counters.iter() {
             if COUNTERS.contains(&name) {
                 self.cover.add(name, value);
             }
-            // Sizes of queues, and bytes: all of it is the same in a second run.
+            // Queue sizes and bytes: all of them are the same in a second run.
             self.observe(&[value]);
         }
         for fault in host.device.faults() {
@@ -147,7 +148,7 @@ impl World<'_> {
         }
     }
 
-    /// Whatever was made can be destroyed, because nobody uses it.
+    /// Everything can be destroyed, because nothing uses it any more.
     fn destroy(&mut self, host: Host) -> Check {
         let still = |what: &'static str| {
             move |error: rnic::Error| format!("{what} is still in use in the end: {error}")
@@ -171,7 +172,7 @@ impl World<'_> {
     }
 }
 
-/// Receives of a shared queue are in it, or were completed.
+/// Every receive of a shared queue is still posted or has completed.
 fn check_shared(shared: &Shared) -> Check {
     let (posted, there) = (shared.posted.len() as u32, shared.queue.outstanding());
     if posted < there || posted - there > shared.lost {

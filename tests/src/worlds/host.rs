@@ -1,4 +1,4 @@
-//! A device and what its program made of it.
+//! A device and the resources of its program.
 
 use super::Check;
 use super::arena::Arena;
@@ -14,12 +14,12 @@ use rnic::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes between two parts of the memory that are granted to nobody.
+/// Bytes between two parts of the memory that nobody may access.
 const GUARD: usize = 64;
-/// Words that several connections add to, each used until too many additions to it are uncertain.
+/// Words that several connections add to; each is used until too many additions to it are uncertain.
 pub(crate) const CELLS: usize = 64;
 
-/// Everything that a peer may be given.
+/// All access rights that a peer may have.
 pub(crate) fn all_rights() -> Access {
     Access::LOCAL_WRITE
         | Access::REMOTE_WRITE
@@ -34,29 +34,29 @@ pub(crate) fn all_rights() -> Access {
 pub(crate) struct Addition {
     pub(crate) id: u64,
     pub(crate) add: u64,
-    /// What was there before, once it is known.
+    /// The previous value, once it is known.
     pub(crate) before: Option<u64>,
-    /// Its connection failed: it has happened, or not.
+    /// Its connection failed: the addition may or may not have taken effect.
     pub(crate) uncertain: bool,
 }
 
-/// A shared receive queue, and what was posted to it.
+/// A shared receive queue, and the receives posted to it.
 pub(crate) struct Shared {
     pub(crate) queue: SharedReceiveQueue,
     pub(crate) region: MemoryRegion,
     pub(crate) pool: Range<usize>,
     pub(crate) posted: BTreeMap<u64, Posted>,
     pub(crate) size: u32,
-    /// Receives that queue pairs took that ended without a completion.
+    /// Receives that queue pairs consumed and that ended without a completion.
     pub(crate) lost: u32,
 }
 
-/// Where the parts of the memory are.
+/// The layout of the memory.
 pub(crate) struct Layout {
     pub(crate) cells: Range<usize>,
     /// For receives of the shared receive queue and of the XRC one.
     pub(crate) shared: [Range<usize>; 2],
-    /// By connection and side: for sends, for receives, and what its peer may use.
+    /// By connection and side: for sends, for receives, and the part that its peer may access.
     pub(crate) ends: BTreeMap<(usize, usize), [Range<usize>; 3]>,
     pub(crate) len: usize,
 }
@@ -86,7 +86,7 @@ impl Layout {
     }
 }
 
-/// A device, its completion queues, its memory.
+/// A device, its completion queues and its memory.
 pub(crate) struct Host {
     pub(crate) plan: HostPlan,
     pub(crate) device: Device,
@@ -105,13 +105,13 @@ pub(crate) struct Host {
     pub(crate) failed: bool,
 }
 
-/// The error of a call that should have worked.
+/// The error of a call that should have succeeded.
 pub(crate) fn refused(what: &str) -> impl Fn(rnic::Error) -> String {
     move |error| format!("{what}: {error}")
 }
 
 impl Host {
-    /// A device in the place of number `number`, the `life`-th.
+    /// Life number `life` of device `number`.
     pub(crate) fn new(net: &Net, plan: &Plan, number: usize, life: u64) -> Check<Self> {
         let of = &plan.hosts[number];
         let setup = DeviceSetup {
@@ -179,8 +179,8 @@ impl Host {
         })
     }
 
-    /// Checks that each addition to a shared word that succeeded took effect once, and the others at most once: what was
-    /// there before one is what was there after another.
+    /// Checks that each successful addition to a shared word took effect once, and each other one at most once: the
+    /// value before one addition is the value after another.
     pub(crate) fn check_cells(&self) -> Check {
         for (cell, additions) in self.cells.iter().enumerate() {
             let at = self.layout.cells.start + cell * 8;
@@ -192,7 +192,7 @@ impl Host {
     }
 }
 
-/// The completions that can wait at once.
+/// The number of completions that can wait at once.
 fn needed(plan: &Plan, number: usize) -> u32 {
     let ends = plan.conns.iter().flat_map(|conn| conn.hosts.map(|host| (host, conn)));
     let queues: u32 = ends.filter(|(host, _)| *host == number).map(|(_, c)| c.sends + c.recvs + 8).sum();
@@ -225,7 +225,7 @@ fn chain(additions: &[Addition], last: u64) -> Check {
     Ok(())
 }
 
-/// Some of the numbers, in falling order, that add up to `sum`.
+/// A subset of the numbers, which are in falling order, whose sum is `sum`.
 fn subset(numbers: &[u64], sum: u64) -> Option<Vec<u64>> {
     if sum == 0 {
         return Some(Vec::new());

@@ -1,4 +1,4 @@
-//! What completions say, and whether it is true.
+//! Checks what completions claim.
 
 use super::Check;
 use super::conn::{Opening, State};
@@ -7,11 +7,11 @@ use super::plan::Service;
 use super::world::{Receipt, World, rnr_delay};
 use rnic::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
-/// Bytes of the network header in front of a datagram.
+/// Length of the network header in front of a datagram, in bytes.
 const GRH: usize = 40;
 
 impl World<'_> {
-    /// A program took a completion out of its queue.
+    /// A program polled a completion.
     pub(crate) fn completed(&mut self, number: usize, wc: &WorkCompletion) -> Check {
         let now = self.net.elapsed().as_nanos() as u64;
         self.observe(&[now, wc.wr_id, wc.status as u64, u64::from(wc.byte_len), u64::from(wc.imm_or_rkey)]);
@@ -62,19 +62,19 @@ impl World<'_> {
             self.end_send(c, side, &sent, status)?;
         }
         if failed.is_some() && self.conns[c].plan.service.is_reliable() {
-            // Its peer will hear nothing from it any more.
+            // Its peer will receive nothing from it any more.
             let alone = &mut self.conns[c].ends[1 - side].alone_since;
             alone.get_or_insert(now);
         }
         Ok(())
     }
 
-    /// Nobody gives up before its retries are used up.
+    /// No request fails before its retries are used up.
     fn check_early(&self, c: usize, sent: &Sent, status: WcStatus) -> Check {
         let conn = &self.conns[c];
         let least = match status {
             WcStatus::RnrRetryExcErr => rnr_delay(conn.plan.rnr_timer) * u32::from(conn.plan.rnr_retry),
-            // Where packets are lost NAKs use up retries, too.
+            // When packets are lost, NAKs also use up retries.
             WcStatus::RetryExcErr if !conn.lossy => match conn.timeout() {
                 Some(timeout) => timeout * (u32::from(conn.plan.retry_cnt) + 1),
                 None => return Err(format!("{} gave up without a timeout", sent.name)),
@@ -91,7 +91,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What the end of a send means for memory, messages and windows.
+    /// The effect of a completed send on memory, messages and windows.
     pub(crate) fn end_send(&mut self, c: usize, side: usize, sent: &Sent, status: WcStatus) -> Check {
         let success = status == WcStatus::Success;
         let label = |what: String| format!("{} {:#x}: {what}", sent.name, sent.id);
@@ -133,7 +133,8 @@ impl World<'_> {
             if let Some(window) = &mut conn.ends[owner].window {
                 match (change, success) {
                     (WindowChange::Open, true) => window.opening = Opening::Open,
-                    // Its owner may have seen that before, and have opened it again, for another to close.
+                    // Its owner may have learned this earlier and bound it again, for another request to
+                    // invalidate.
                     (WindowChange::ClosePeers(key), _)
                         if window.opening != Opening::Closing || window.key != key => {}
                     _ => window.opening = Opening::Closed,
@@ -180,7 +181,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The receive that a completion is of: the oldest one, or one of a shared queue.
+    /// The receive that a completion refers to: the oldest one, or one of a shared queue.
     fn take_posted(&mut self, number: usize, c: usize, side: usize, wc: &WorkCompletion) -> Check<Posted> {
         let plan = &self.conns[c].plan;
         let host = &mut self.hosts[number];
@@ -205,7 +206,7 @@ impl World<'_> {
         }
     }
 
-    /// A message was received: which one, and is it whole?
+    /// A message was received: finds which one, and checks that it is complete.
     fn delivered(
         &mut self,
         number: usize,
@@ -258,7 +259,7 @@ impl World<'_> {
         if copies > 1 && !may_copy {
             return Err(format!("message {id:#x} was received {copies} times"));
         }
-        // Where a device took the place of another, datagrams of both may be waiting to be looked at.
+        // If a device replaced another, datagrams of both may be waiting in the queue.
         if service == Service::Ud && self.conns[c].state == State::Up {
             self.check_sender(c, side, wc, &bytes[..GRH])?;
         }
@@ -268,7 +269,7 @@ impl World<'_> {
                 .check_arrived(id)
                 .map_err(|what| format!("immediate data before the data: {what}"))?;
         }
-        // A slow program may have heard of it before, from the sender, and have opened the window again.
+        // A slow program may have learned this earlier from the sender, and bound the window again.
         if let Some(window) = &mut self.conns[c].ends[side].window
             && key == Some(window.key)
         {
@@ -284,11 +285,11 @@ impl World<'_> {
                 _ => "",
             }
         ));
-        // Over an unreliable service a longer message may have begun to fill the receive, and have been lost.
+        // On an unreliable service, a longer message may have started to fill the receive before it was lost.
         self.hosts[number].arena.settle_as(posted.id, &bytes, service.is_reliable())
     }
 
-    /// A datagram says who sent it.
+    /// Checks the sender that a datagram reports.
     fn check_sender(&self, c: usize, side: usize, wc: &WorkCompletion, grh: &[u8]) -> Check {
         let peer = &self.conns[c].ends[1 - side];
         let address = match self.hosts[peer.host].device.address() {
@@ -307,10 +308,10 @@ impl World<'_> {
     }
 }
 
-/// What an addition to a shared word brought.
+/// The result of an addition to a shared word.
 fn end_addition(arena: &super::arena::Arena, sent: &Sent, success: bool) -> Check<Option<u64>> {
     let (Some(at), true) = (sent.place, success) else { return Ok(None) };
-    // Unsignalled ones included: that they are done is known from those behind them.
+    // Including unsignalled ones: later completions imply that they are done.
     let bytes = arena.actual(at..at + 8)?;
     Ok(bytes.first_chunk().map(|word| u64::from_ne_bytes(*word)))
 }

@@ -1,30 +1,30 @@
-//! What was posted to a queue pair, and what its completions may say.
+//! The work requests posted to a queue pair, and the completions that they permit.
 
 use super::Check;
 use rnic::{WcOpcode, WcStatus, WorkCompletion};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Set in the numbers of receives.
+/// Set in the IDs of receives.
 pub(crate) const RECV: u64 = 1 << 63;
 
-/// How a work request must end.
+/// The required outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// With success, unless the connection fails for another reason.
+    /// Success, unless the connection fails for another reason.
     Success,
-    /// With this error, unless the connection fails before.
+    /// This error, unless the connection fails first.
     Failure(WcStatus),
 }
 
-/// What a work request does to memory window number so many of the other side, or its own.
+/// The effect of a work request on a memory window of the other side, or of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowChange {
-    /// Opens the window of this side.
+    /// Binds the window of this side.
     Open,
-    /// Closes the window of this side.
+    /// Invalidates the window of this side.
     Close,
-    /// Closes the peer's, which has this key.
+    /// Invalidates the peer's window, which has this key.
     ClosePeers(u32),
 }
 
@@ -35,22 +35,22 @@ pub(crate) struct Sent {
     pub(crate) name: &'static str,
     pub(crate) opcode: WcOpcode,
     pub(crate) signalled: bool,
-    /// Bytes that the completion must tell of.
+    /// The byte count that the completion must report.
     pub(crate) byte_len: u32,
     pub(crate) posted: Duration,
     pub(crate) expect: Expect,
-    /// Where its data lies on this side, for nobody else.
+    /// The local range of its data, which no other request uses.
     pub(crate) place: Option<usize>,
-    /// It brings something known to this side: bytes are under way in this side's memory under its number.
+    /// Whether it returns known data: an operation on this side's memory is recorded under its ID.
     pub(crate) brings: bool,
-    /// It takes something to the other side's memory, under its number.
+    /// Whether it changes the other side's memory, recorded under its ID.
     pub(crate) takes: bool,
-    /// How many of its side's messages there are with it, if it takes a receive at the other side.
+    /// If it consumes a receive at the other side, the number of its side's messages up to and including it.
     pub(crate) message: Option<usize>,
     /// The shared word that it adds to.
     pub(crate) shared: Option<usize>,
     pub(crate) window: Option<WindowChange>,
-    /// It names the peer's window.
+    /// Whether it uses the key of the peer's window.
     pub(crate) through_window: bool,
 }
 
@@ -60,12 +60,12 @@ pub(crate) struct SendQueue {
     pub(crate) entries: VecDeque<Sent>,
     /// The first error.
     pub(crate) failed: Option<WcStatus>,
-    /// When something last ended.
+    /// When a work request last completed.
     pub(crate) ended: Duration,
 }
 
 impl SendQueue {
-    /// What a completion ends, with how it ended. `excused` says whether there was a reason for an error.
+    /// The requests that a completion completes, with their outcomes. `excused` tells whether an error is expected.
     pub(crate) fn complete(
         &mut self,
         wc: &WorkCompletion,
@@ -86,7 +86,7 @@ impl SendQueue {
                 self.entries[index].name, wc.wr_id, self.entries[0].name, self.entries[0].id
             ));
         }
-        // That those before it have no completion says that they are done.
+        // Earlier requests without a completion are done.
         let mut done: Vec<_> = self.entries.drain(..index).map(|sent| (sent, WcStatus::Success)).collect();
         let Some(sent) = self.entries.pop_front() else { return Err("an empty queue".to_owned()) };
         self.judge(&sent, wc, excused).map_err(|what| format!("{} {:#x}: {what}", sent.name, sent.id))?;
@@ -144,35 +144,36 @@ pub(crate) struct Posted {
     pub(crate) id: u64,
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// Its key is of nothing.
+    /// Whether its key is invalid.
     pub(crate) wrong_key: bool,
 }
 
-/// A message that takes a receive at the other side.
+/// A message that consumes a receive at the other side.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    /// The send that it is of.
+    /// The ID of the send.
     pub(crate) id: u64,
     pub(crate) bytes: Vec<u8>,
     pub(crate) imm: Option<u32>,
     pub(crate) invalidated: Option<u32>,
-    /// It is an RDMA WRITE with immediate data: the bytes are not in the receive.
+    /// Whether it is an RDMA WRITE with immediate data: the payload is not in the receive.
     pub(crate) is_write: bool,
-    /// How many times it was delivered.
+    /// How often it was delivered.
     pub(crate) delivered: u32,
 }
 
-/// The messages of one direction.
+/// The messages in one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     pub(crate) all: Vec<Message>,
-    /// How many were delivered; of an unreliable service, or passed over.
+    /// Number of messages delivered or, on an unreliable service, skipped.
     pub(crate) next: usize,
 }
 
 impl Messages {
-    /// Which message a receive got: over a reliable service the next one, over others one that was sent and not
-    /// delivered, behind those that were, unless the network copies and reorders.
+    /// Finds the message that a receive got. On a reliable service it is the next one. On an unreliable service it
+    /// is one that was sent but not delivered, and later than those delivered, unless the network duplicates and
+    /// reorders.
     pub(crate) fn deliver(
         &mut self,
         matches: impl Fn(&Message) -> bool,

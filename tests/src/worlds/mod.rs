@@ -1,23 +1,23 @@
-//! Whole worlds in virtual time, and an oracle that says what may be observed in them.
+//! Complete worlds in virtual time, and an oracle that defines what may be observed in them.
 //!
-//! A seed makes a [`Plan`]: devices, the links between them, faults, queue pairs of every type, and a script of what their
-//! programs do: every operation, receives that come late, registration, windows, errors, recovery, destruction, restarts.
-//! [`run`] plays it on [`rnic::sim::Net`], with the engine that runs on sockets, and watches it like a program that trusts
-//! nobody. It uses public types only, and shares no code with the engine:
+//! A seed generates a [`Plan`]: devices, the links between them, faults, queue pairs of every type, and a script of
+//! what their programs do: every operation, late receives, registration, windows, errors, recovery, destruction,
+//! restarts. [`run`] plays it on [`rnic::sim::Net`], with the same engine that runs on sockets, and observes it
+//! like a program that trusts nothing. It uses public types only, and shares no code with the engine:
 //!
-//! * every signalled work request completes once and in order, an unsignalled one only with an error; receives complete
-//!   once and in order; after an error everything is flushed;
-//! * over RC and XRC messages arrive once, whole and in order; a completion says that what it stands for has happened at the
-//!   peer; what fails has happened not at all or is a beginning of what was asked for;
-//! * no byte changes that nobody granted; bytes that somebody is writing are old or new;
+//! * every signalled work request completes once and in order, an unsignalled one only with an error; receives
+//!   complete once and in order; after an error everything is flushed;
+//! * on RC and XRC, messages arrive once, complete and in order; a completion implies that the operation took
+//!   effect at the peer; a failed operation had no effect, or a prefix of its effect;
+//! * no byte changes without permission; bytes being written have their old or their new value;
 //! * each atomic takes effect once;
-//! * UC and UD deliver what was sent, whole, or not at all;
-//! * an error has a reason; no work request outlives its retries, and none gives up before;
-//! * time moves: no instant has steps without end; queues keep within their bounds;
-//! * what was made can be destroyed in the end, because nobody uses it any more.
+//! * UC and UD deliver complete messages that were sent, or nothing;
+//! * every error has a cause; no work request outlives its retries, and none gives up earlier;
+//! * time advances: no instant has an endless number of steps; queues stay within their bounds;
+//! * everything can be destroyed at the end, because nothing uses it any more.
 //!
-//! The same plan runs the same way every time ([`Outcome::hash`]). One that fails can be [shrunk](shrink::shrink), written down
-//! as JSON, and written to pcapng files ([`Options::captures`]).
+//! The same plan always runs the same way ([`Outcome::hash`]). A failing plan can be [shrunk](shrink::shrink),
+//! saved as JSON, and captured in pcapng files ([`Options::captures`]).
 
 mod arena;
 mod conn;
@@ -42,32 +42,32 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What was found wrong, in words, or nothing.
+/// The description of a violation, or nothing.
 type Check<T = ()> = Result<T, String>;
 
-/// What to keep of a run.
+/// What to record of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What happened, line by line.
+    /// A trace, line by line.
     pub trace: bool,
-    /// Where captures go: a pcapng file for each device, with this stem.
+    /// Captures: a pcapng file for each device, whose names start with this.
     pub captures: Option<PathBuf>,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What the oracle objects to, or what panicked; `None` if all is well.
+    /// The violation or the panic; `None` if there was neither.
     pub violation: Option<String>,
-    /// Work requests that were posted.
+    /// Number of posted work requests.
     pub operations: u64,
-    /// A number that follows from all that was observed, and when.
+    /// A hash of all observations and their times.
     pub hash: u64,
     /// Virtual time.
     pub elapsed: Duration,
-    /// What was reached.
+    /// The situations that were reached.
     pub coverage: Coverage,
-    /// What happened, if that was asked for.
+    /// The trace, if requested.
     pub trace: Vec<String>,
 }
 

@@ -1,46 +1,46 @@
-//! What a world is made of and what happens in it: all of it follows from a seed, can be written down, and run again.
+//! The content of a world and its events: everything derives from a seed, and can be saved and run again.
 
 use super::rng::Rng;
 use serde::{Deserialize, Serialize};
 
-/// A world: its devices, its connections, and what their programs do.
+/// A world: its devices, its connections, and the script of its programs.
 ///
-/// An [`Action`] carries all its randomness in its `salt`, and one that makes no sense when its time comes does nothing. So
-/// any part of a script is a script, which is what shrinking needs.
+/// An [`Action`] carries all its randomness in its `salt`, and does nothing if it is impossible at its time. Any
+/// part of a script is therefore a valid script, which shrinking requires.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What keys and the randomness of faults follow from.
+    /// The seed of keys and of the randomness of faults.
     pub seed: u64,
     /// The devices.
     pub hosts: Vec<HostPlan>,
     /// The connections, and pairs of datagram queue pairs.
     pub conns: Vec<ConnPlan>,
-    /// What happens, in order.
+    /// The actions, in order.
     pub script: Vec<Action>,
 }
 
 /// A device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostPlan {
-    /// Nanoseconds that packets take to it.
+    /// Latency of packets to the device, in nanoseconds.
     pub latency: u64,
     /// The largest path MTU, in bytes.
     pub mtu: u32,
-    /// Its link, in the words of [`rnic::link::LinkConfig`].
+    /// Its link, in the syntax of [`rnic::link::LinkConfig`].
     pub link: String,
-    /// Congestion control, in the words of [`rnic::cc::Algorithm`].
+    /// Congestion control, in the syntax of [`rnic::cc::Algorithm`].
     pub cc: String,
-    /// Fault rules from the beginning.
+    /// Fault rules from the start.
     pub faults: Vec<String>,
-    /// Entries of its completion queue; 0 for as many as can be needed.
+    /// Entries of its completion queue; 0 for as many as may be needed.
     pub cqe: u32,
-    /// Its program looks at completions only now and then.
+    /// Its program polls for completions only occasionally.
     pub slow: bool,
-    /// It shows no sign of being rnic.
+    /// It does not identify itself as rnic.
     pub foreign: bool,
-    /// Receives of its shared receive queue.
+    /// Number of receives in its shared receive queue.
     pub srq: u32,
-    /// Bytes that it has on the way to each peer at most; 0 for as many as a stock buffer holds.
+    /// Maximum number of bytes in flight to each peer; 0 for as many as a stock buffer holds.
     #[serde(default)]
     pub window: u32,
 }
@@ -70,7 +70,7 @@ impl Service {
         }
     }
 
-    /// Whether what is lost is sent again.
+    /// Whether lost packets are retransmitted.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
@@ -98,40 +98,40 @@ pub struct ConnPlan {
     pub rd_atomic: u8,
     /// The first PSN of each side.
     pub psn: [u32; 2],
-    /// Send work requests.
+    /// Capacity of the send queue.
     pub sends: u32,
-    /// Receive work requests.
+    /// Capacity of the receive queue.
     pub recvs: u32,
     /// Whether each side receives through the shared receive queue of its device.
     pub srq: [bool; 2],
-    /// Whether each side has all sends signalled.
+    /// Whether all sends of each side are signalled.
     pub sig_all: [bool; 2],
-    /// Whether each side posts receives only when its script says so.
+    /// Whether each side posts receives only when its script does.
     pub lazy: [bool; 2],
-    /// Bytes of the longest message, and of the memory that a peer may use.
+    /// Length of the longest message, and of the memory that a peer may access, in bytes.
     pub longest: usize,
     /// Whether its memory windows are of type 1.
     pub type1: bool,
 }
 
-/// One thing that a program does, or that happens to it.
+/// An action of a program, or an event that affects it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
-    /// Nanoseconds that pass before.
+    /// Nanoseconds to wait before it.
     pub after: u32,
-    /// Which connection.
+    /// The connection.
     pub conn: usize,
-    /// Which side of it.
+    /// The side.
     pub side: usize,
-    /// How many times.
+    /// Number of repetitions.
     pub times: u32,
-    /// What.
+    /// The action.
     pub what: What,
-    /// What sizes, places and flags follow from.
+    /// The source of sizes, places and flags.
     pub salt: u64,
 }
 
-/// What is done.
+/// The kind of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum What {
     /// Post a SEND.
@@ -146,11 +146,11 @@ pub enum What {
     WriteImm,
     /// Post an RDMA READ.
     Read,
-    /// Post a FetchAdd to a word that several connections use.
+    /// Post a FetchAdd to a word shared by several connections.
     SharedAdd,
-    /// Post a FetchAdd to a word of the connection's own.
+    /// Post a FetchAdd to a word of this connection.
     FetchAdd,
-    /// Post a CmpSwap to a word of the connection's own.
+    /// Post a CmpSwap to a word of this connection.
     CompareSwap,
     /// Post an ATOMIC_WRITE.
     AtomicWrite,
@@ -160,17 +160,17 @@ pub enum What {
     Bind,
     /// Post a LOCAL_INV of a window.
     LocalInv,
-    /// Post a request with a key that nobody has.
+    /// Post a request with a key that does not exist.
     WrongKey,
     /// Post a request for one byte more than the region has.
     Beyond,
     /// Post a request with the key of a region in another protection domain.
     OtherDomain,
-    /// Post a request with the key that the window had before.
+    /// Post a request with a previous key of the window.
     StaleWindow,
-    /// Post an atomic that is not at a multiple of 8.
+    /// Post an atomic to a misaligned address.
     Misaligned,
-    /// Post a request with a local key that nobody has.
+    /// Post a request with a local key that does not exist.
     WrongLocalKey,
     /// Post a datagram longer than the path MTU.
     TooLong,
@@ -178,39 +178,39 @@ pub enum What {
     Recv,
     /// Post a receive that is too short.
     ShortRecv,
-    /// Look at completions.
+    /// Poll for completions.
     Poll,
-    /// Take the queue pair to ERR.
+    /// Move the queue pair to ERR.
     Break,
-    /// Take it to SQD, and back.
+    /// Move it to SQD, and back.
     Drain,
-    /// Set the connection up again if it failed.
+    /// Set up the connection again if it failed.
     Recover,
-    /// Take the connection down, whatever it does, and set it up again.
+    /// Take the connection down in any state, and set it up again.
     Renew,
-    /// The same without ERR: what is outstanding ends without completions.
+    /// The same without ERR: outstanding work requests end without completions.
     Abrupt,
-    /// Destroy the queue pair, so that its peer hears nothing any more.
+    /// Destroy the queue pair, so that its peer gets no answers.
     Vanish,
-    /// Deregister the memory that the peer uses.
+    /// Deregister the memory that the peer accesses.
     Deregister,
-    /// Register it anew without the right to write.
+    /// Register it again without the right to write.
     Restrict,
-    /// Register it anew as it was.
+    /// Register it again as before.
     Reregister,
     /// Pull the cable for a while.
     Unplug,
     /// Let the device fail.
     Fatal,
-    /// End the device and start another in its place.
+    /// Remove the device and start another in its place.
     Restart,
-    /// Put one more fault into the link, for a while.
+    /// Add a fault to the link for a while.
     Fault,
-    /// Compare all memory with what it should be.
+    /// Compare all memory with its expected content.
     Check,
 }
 
-/// Faults, from which devices get some.
+/// Fault rules that devices may get.
 const FAULTS: &[&str] = &[
     "rx p=0.01 drop",
     "rx p=0.05 drop",
@@ -240,16 +240,16 @@ const FAULTS: &[&str] = &[
     "tx drop from 300us for 1ms",
 ];
 
-/// Faults that lose nothing and change no order.
+/// Faults that cause neither loss nor reordering.
 const HARMLESS: &[&str] = &["rx p=0.1 mark ce"];
 
-/// A fault rule by a number.
+/// A fault rule, selected by a number.
 pub(super) fn fault(number: u64) -> &'static str {
     FAULTS[(number % FAULTS.len() as u64) as usize]
 }
 
 impl Plan {
-    /// What follows from a seed.
+    /// The plan of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -265,13 +265,13 @@ impl Plan {
             .collect();
         let script = script(&mut rng, &conns);
         if rng.percent(12) {
-            // So little that it is often full.
+            // So small that it is often full.
             hosts.iter_mut().for_each(|host| host.window = rng.between(1_000, 40_000) as u32);
         }
         Self { seed, hosts, conns, script }
     }
 
-    /// Whether packets can be lost, or overtaken, without anybody pulling a cable.
+    /// Whether packets can be lost or overtaken without a cable being pulled.
     #[must_use]
     pub fn is_lossy(&self) -> bool {
         let drops = |link: &str| link.contains("rate=") && !link.contains("ib-credits");
@@ -281,7 +281,7 @@ impl Plan {
     }
 }
 
-/// A link and a congestion control, in words.
+/// A link and a congestion control, in configuration syntax.
 fn link(rng: &mut Rng, lossless: bool) -> (&'static str, &'static str) {
     if lossless {
         return *rng.weighted(&[(6, ("", "")), (2, ("ib-credits", "")), (1, ("", "dcqcn"))]);
@@ -317,7 +317,7 @@ fn host(rng: &mut Rng, lossless: bool, mtu: u32, link: &str, cc: &str) -> HostPl
 fn conn(rng: &mut Rng, lossless: bool, mtu: u32, hosts: usize) -> ConnPlan {
     let service = *rng.weighted(&[(12, Service::Rc), (2, Service::Uc), (2, Service::Ud), (3, Service::Xrc)]);
     let here = rng.size(0, hosts - 1);
-    // Now and then a device talks to itself.
+    // Occasionally a device is connected to itself.
     let there = if rng.percent(5) { here } else { (here + rng.size(1, hosts - 1)) % hosts };
     let psn = |rng: &mut Rng| match rng.below(4) {
         0 => 0xff_ffff - rng.below(300) as u32,
@@ -336,7 +336,7 @@ fn conn(rng: &mut Rng, lossless: bool, mtu: u32, hosts: usize) -> ConnPlan {
         service,
         hosts: [here, there],
         mtu,
-        // Where nothing is lost, nothing may time out: four times the longest way there and back, and 100 us for queues.
+        // If nothing is lost, nothing may time out: four times the longest round trip, and 100 us for queues.
         timeout: if lossless { rng.between(13, 16) as u8 } else { *rng.pick(&[5, 7, 8, 9, 10, 12, 14, 0]) },
         retry_cnt: rng.between(0, 7) as u8,
         rnr_retry: *rng.weighted(&[(5, 7), (1, 0), (1, 1), (2, 3), (1, 6)]),
@@ -353,7 +353,7 @@ fn conn(rng: &mut Rng, lossless: bool, mtu: u32, hosts: usize) -> ConnPlan {
     }
 }
 
-/// What programs do over each service, and how often.
+/// The operations of programs on each service, with weights.
 const RELIABLE: &[(u32, What)] = &[
     (22, What::Send),
     (8, What::SendImm),
@@ -375,7 +375,7 @@ const UNRELIABLE: &[(u32, What)] =
 
 const DATAGRAM: &[(u32, What)] = &[(3, What::Send), (1, What::SendImm)];
 
-/// What else happens, and how often.
+/// Other events, with weights.
 const ELSE: &[(u32, What)] = &[
     (60, What::Recv),
     (60, What::Poll),
@@ -403,7 +403,7 @@ const ELSE: &[(u32, What)] = &[
 ];
 
 fn script(rng: &mut Rng, conns: &[ConnPlan]) -> Vec<Action> {
-    // Some programs are well behaved: long runs without a failure reach other places.
+    // Some programs cause no failures: long runs without a failure reach other situations.
     let troubled = rng.percent(75);
     let hurried = rng.percent(50);
     let count = rng.between(900, 1900);

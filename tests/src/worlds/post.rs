@@ -1,4 +1,4 @@
-//! Work requests, and what they must lead to.
+//! Work requests, and their required effects.
 
 use super::Check;
 use super::conn::{Opening, QKEY, State};
@@ -10,29 +10,29 @@ use super::world::World;
 use rnic::{Access, Destination, FlushKind, Gather, Operation, Remote, SendFlags, SendWr, Sge, WcStatus};
 use std::ops::Range;
 
-/// Events that a program waits for when a queue is full.
+/// Number of events that a program waits for when a queue is full.
 const PATIENCE: u32 = 40;
-/// Additions to a shared word that may be uncertain before another word is used.
+/// Number of uncertain additions to a shared word before another word is used.
 const UNCERTAIN: usize = 10;
-/// Most bytes of inline data.
+/// Maximum length of inline data in bytes.
 const INLINE: usize = 256;
 
-/// A key that no region has: its index is beyond the table.
+/// A key without a region: its index is beyond the table.
 const NO_KEY: u32 = 0xffff_ff07;
 
-/// A place at the peer, for an operation that is being made.
+/// The remote target of an operation under construction.
 struct Target {
     remote: Remote,
-    /// From the start of the lane.
+    /// Offset from the start of the lane.
     offset: usize,
     through_window: bool,
-    /// It will not be reached.
+    /// Whether the access will be denied.
     denied: bool,
     expect: Expect,
 }
 
 impl World<'_> {
-    /// Does so many operations of a kind.
+    /// Posts operations of one kind, as often as the action says.
     pub(crate) fn post(&mut self, action: &Action) -> Check {
         let (c, side) = (action.conn, action.side);
         for time in 0..action.times {
@@ -45,7 +45,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whether there is a queue pair with room in its send queue, perhaps after a while.
+    /// Whether the queue pair has room in its send queue, possibly after a wait.
     fn make_room(&mut self, c: usize, side: usize, rng: &mut Rng) -> Check<bool> {
         for _ in 0..PATIENCE {
             let conn = &self.conns[c];
@@ -53,7 +53,7 @@ impl World<'_> {
             if end.qp.is_none() || conn.plan.service == Service::Xrc && side == 1 {
                 return Ok(false);
             }
-            // What goes to a failed connection is flushed: that, too, but not much of it.
+            // Requests to a failed connection are flushed; this is tested too, but less often.
             if conn.state != State::Up && !(conn.state == State::Broken && rng.percent(30)) {
                 return Ok(false);
             }
@@ -83,7 +83,7 @@ impl World<'_> {
         }
     }
 
-    /// A length up to `longest`: mostly small, often around a multiple of the path MTU.
+    /// A length up to `longest`: mostly small, often close to a multiple of the path MTU.
     pub(crate) fn length(&self, c: usize, rng: &mut Rng) -> usize {
         let (mtu, longest) = (self.conns[c].plan.mtu as usize, self.conns[c].plan.longest);
         let len = match rng.below(20) {
@@ -96,7 +96,7 @@ impl World<'_> {
         len.min(longest)
     }
 
-    /// Local memory for a request, with these bytes in it: where, and as its elements.
+    /// Local memory for a request, filled with these bytes: its offset, and its elements.
     fn source(
         &mut self,
         c: usize,
@@ -119,7 +119,7 @@ impl World<'_> {
         split(start, len, region.lkey(), rng)
     }
 
-    /// A place in the peer's lane, by its key or through the window.
+    /// A target in the peer's lane, by its key or through the window.
     fn target(
         &self,
         c: usize,
@@ -180,13 +180,13 @@ impl World<'_> {
         sent.place = place;
         sent.window = invalidate.map(WindowChange::ClosePeers);
         let message = Message { id, bytes, imm, invalidated: invalidate, is_write: false, delivered: 0 };
-        // A READ through the window may be answered later, or once more.
+        // A READ through the window may be answered later, or repeated.
         let fence = invalidate.is_some() && !self.conns[c].ends[side].reading.is_empty();
         let flags = if fence { SendFlags::FENCE } else { SendFlags::empty() };
         self.submit(c, side, sent, Operation::Send { imm, invalidate }, data, flags, Some(message), rng)
     }
 
-    /// The key of the peer's window, if it can be invalidated, which it is from now on.
+    /// The key of the peer's window if it can be invalidated; marks it as being invalidated.
     fn key_to_invalidate(&mut self, c: usize, side: usize) -> Option<u32> {
         if self.conns[c].plan.type1 || self.conns[c].state != State::Up {
             return None;
@@ -225,7 +225,7 @@ impl World<'_> {
         self.submit(c, side, sent, operation, data, flags, message, rng)
     }
 
-    /// Notes that a request will change the peer's lane; returns the flags that it needs.
+    /// Records that a request will change the peer's lane; returns the flags that it needs.
     fn change_lane(
         &mut self,
         c: usize,
@@ -250,11 +250,12 @@ impl World<'_> {
         if fence { SendFlags::FENCE } else { SendFlags::empty() }
     }
 
-    /// An error that will come: at this side, at the other, and what it does to the rest.
+    /// Records an expected error: at this side, at the other, and its effect on other requests.
     pub(crate) fn foresee(&mut self, c: usize, status: WcStatus) {
         let reliable = self.conns[c].plan.service.is_reliable();
         if reliable {
-            // What the responder's own requests come to when the peer's are at fault, and its receives.
+            // The resulting statuses of the responder's own requests and receives when the peer's request is
+            // invalid.
             self.conns[c].give_reason(&[status, WcStatus::WrFlushErr, WcStatus::LocAccessErr]);
         }
     }
@@ -281,7 +282,7 @@ impl World<'_> {
         self.submit(c, side, sent, operation, data, SendFlags::empty(), None, rng)
     }
 
-    /// Local memory for the 8 bytes that an atomic brings.
+    /// Local memory for the 8 bytes that an atomic returns.
     fn result_place(&mut self, c: usize, side: usize, rng: &mut Rng) -> Option<usize> {
         let end = &self.conns[c].ends[side];
         self.hosts[end.host].arena.take(&end.pool, 8, 1, rng)
@@ -294,7 +295,7 @@ impl World<'_> {
         let there = &mut self.hosts[self.conns[c].ends[1 - side].host];
         let certain = |cell: &Vec<Addition>| cell.iter().filter(|a| a.before.is_none()).count() < UNCERTAIN;
         let Some(cell) = there.cells.iter().position(certain) else { return Ok(()) };
-        // So large that hardly two sets of them have one sum, and so small that they do not run over.
+        // Large enough that two subsets hardly ever have the same sum, and small enough not to overflow.
         let add = (rng.word() >> 24) | 1;
         let remote = there.cells_region.remote(cell as u64 * 8);
         there.cells[cell].push(Addition { id, add, before: None, uncertain: false });
@@ -306,7 +307,7 @@ impl World<'_> {
         self.submit(c, side, sent, operation, data, SendFlags::empty(), None, rng)
     }
 
-    /// A change of 8 bytes of the peer's lane.
+    /// A change of 8 bytes in the peer's lane.
     fn post_word(&mut self, c: usize, side: usize, what: What, rng: &mut Rng) -> Check {
         if what == What::AtomicWrite && self.conns[c].plan.service != Service::Rc {
             return Ok(());
@@ -372,7 +373,7 @@ impl World<'_> {
         let in_use = conn.ends[1 - side].sends.entries.iter().any(|sent| sent.through_window);
         let end = &mut conn.ends[side];
         let (Some(window), Some(region)) = (&mut end.window, &end.lane_region) else { return Ok(()) };
-        // A window of type 2 is opened only when it is closed; one of type 1 moves, if nobody is looking through it.
+        // A type 2 window is bound only when it is invalid; a type 1 window is moved if no request is using it.
         let may = window.opening == Opening::Closed || type1 && window.opening == Opening::Open && !in_use;
         if !up || !may || end.restricted {
             return Ok(());
@@ -408,7 +409,7 @@ impl World<'_> {
         (window.opening, window.stale) = (Opening::Closing, Some(window.key));
         let operation = Operation::LocalInvalidate { key: window.key };
         if in_use {
-            // Who is looking through it may be refused.
+            // A request that is using it may be refused.
             self.foresee(c, WcStatus::RemAccessErr);
         }
         let id = self.id();
@@ -417,14 +418,14 @@ impl World<'_> {
         self.submit(c, side, sent, operation, Gather::Empty, SendFlags::empty(), None, rng)
     }
 
-    /// A request that must fail, and change nothing.
+    /// A request that must fail without changing anything.
     fn post_wrong(&mut self, c: usize, side: usize, what: What, rng: &mut Rng) -> Check {
         let service = self.conns[c].plan.service;
         let status = match what {
             What::WrongLocalKey => WcStatus::LocProtErr,
-            // Nothing is sent, and that is no error (IBTA C10-93.1.1): nothing may arrive.
+            // Nothing is sent, and that is not an error (IBTA C10-93.1.1): nothing may arrive.
             What::TooLong => WcStatus::Success,
-            // The key is looked at first.
+            // The key is checked first.
             What::Misaligned if self.conns[c].ends[1 - side].lane_region.is_some() => WcStatus::RemInvReqErr,
             _ => WcStatus::RemAccessErr,
         };
@@ -494,13 +495,13 @@ impl World<'_> {
         self.submit(c, side, sent, operation, data, SendFlags::empty(), None, rng)
     }
 
-    /// Whether a window's former key is gone for certain.
+    /// Whether the window's previous key is certainly invalid.
     fn window_is_settled(&self, c: usize, owner: usize) -> bool {
         let window = &self.conns[c].ends[owner].window;
         window.as_ref().is_some_and(|w| matches!(w.opening, Opening::Open | Opening::Closed))
     }
 
-    /// A request of which nothing is known yet.
+    /// A request with default expectations.
     fn draft(&self, id: u64, operation: Operation) -> Sent {
         Sent {
             id,
@@ -520,7 +521,7 @@ impl World<'_> {
         }
     }
 
-    /// Posts a request, and writes it down.
+    /// Posts a request, and records it.
     #[expect(clippy::too_many_arguments, reason = "a work request has as many parts")]
     fn submit(
         &mut self,
@@ -576,7 +577,7 @@ impl World<'_> {
     }
 }
 
-/// `len` bytes from `start` on as one to four elements.
+/// `len` bytes starting at `start`, as one to four elements.
 pub(crate) fn split(start: u64, len: usize, lkey: u32, rng: &mut Rng) -> Gather {
     let pieces = if rng.percent(60) { 1 } else { rng.size(1, 4) };
     let mut cuts: Vec<usize> = (1..pieces).map(|_| rng.size(0, len)).collect();

@@ -9,16 +9,16 @@ use super::rng::Rng;
 use super::world::World;
 use rnic::{Gather, RecvWr, Sge, WcStatus};
 
-/// Receives of one side that a program keeps posted; more only if it is told to.
+/// Number of receives that a program keeps posted on one side, unless its script posts more.
 const KEPT: usize = 6;
 
-/// Bytes of a short receive.
+/// Length of a short receive in bytes.
 const SHORT: usize = 16;
 
-/// What it leads to, at its own side and at the other.
+/// The resulting errors, at its own side and at the other.
 const SHORT_ERRORS: [WcStatus; 2] = [WcStatus::LocLenErr, WcStatus::RemInvReqErr];
 
-/// What is special about a receive.
+/// Special properties of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Long,
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 }
 
 impl World<'_> {
-    /// Posts as many receives as a program keeps posted.
+    /// Posts receives up to the number that a program keeps posted.
     pub(crate) fn refill(&mut self, c: usize, side: usize) -> Check {
         for _ in 0..KEPT {
             if self.outstanding(c, side) >= KEPT || !self.post_recv(c, side, Kind::Long)? {
@@ -47,7 +47,7 @@ impl World<'_> {
         }
     }
 
-    /// Posts a receive; false if there is no room for one.
+    /// Posts a receive; false if there is no room for it.
     pub(crate) fn post_recv(&mut self, c: usize, side: usize, kind: Kind) -> Check<bool> {
         let conn = &self.conns[c];
         let usable = matches!(conn.state, State::Up | State::Broken);
@@ -66,14 +66,14 @@ impl World<'_> {
             _ if conn.plan.srq[side] => Some(&mut host.srq),
             _ => None,
         };
-        // Whoever takes a shared one may get the longest message of the device.
+        // Any queue pair may take a shared receive, and with it the longest message of the device.
         let longest = match (&shared, kind) {
             (_, Kind::Short) => SHORT,
             (Some(shared), _) => (shared.pool.len() - 512) / 8 + 40,
             (None, _) => conn.plan.longest + 40,
         };
         let (pool, room) = match &shared {
-            // What a queue pair took and lost may be in the queue for ever.
+            // Receives that a queue pair consumed and lost may occupy the queue permanently.
             Some(shared) => (shared.pool.clone(), shared.queue.outstanding() < shared.size),
             None => (conn.ends[side].inbox.clone(), conn.ends[side].recvs.len() < conn.plan.recvs as usize),
         };
@@ -115,7 +115,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// In a shared queue short receives may wait that were posted for another connection, or in an earlier life of this one.
+    /// A shared queue may contain short receives that were posted for another connection, or for an earlier life of
+    /// this one.
     pub(crate) fn mind_short_receives(&mut self, c: usize, side: usize) {
         let conn = &mut self.conns[c];
         let host = &self.hosts[conn.ends[side].host];
@@ -130,7 +131,8 @@ impl World<'_> {
         }
     }
 
-    /// Whoever sends to a receive that cannot take it fails, and the receiver as well: all that take from the same queue.
+    /// A sender whose message does not fit a receive fails, and so does the receiver: this concerns all queue pairs
+    /// that share the queue.
     fn give_reasons(&mut self, c: usize, side: usize, kind: Kind, wrong_key: bool) {
         let errors = match kind {
             Kind::Long => return,

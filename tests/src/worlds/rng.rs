@@ -1,6 +1,6 @@
-//! Random numbers that follow from a seed.
+//! A seeded random number generator.
 
-/// SplitMix64 (Steele, Lea and Flood 2014): small, fast, and the same everywhere.
+/// SplitMix64 (Steele, Lea and Flood 2014): small, fast, and the same on every platform.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -12,7 +12,7 @@ pub(crate) const fn mix(value: u64) -> u64 {
 }
 
 impl Rng {
-    /// What follows from this seed.
+    /// A generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x5851_f42d_4c95_7f2d))
@@ -29,7 +29,7 @@ impl Rng {
         if bound == 0 { 0 } else { self.word() % bound }
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub const fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low) + 1)
     }
@@ -39,23 +39,25 @@ impl Rng {
         self.between(low as u64, high as u64) as usize
     }
 
-    /// True in so many of a hundred cases.
+    /// True with a probability of `percent` / 100.
     pub const fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of several.
+    /// A random element.
     ///
     /// # Panics
-    /// If there is none.
+    ///
+    /// Panics if the slice is empty.
     pub const fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len() as u64) as usize]
     }
 
-    /// One of several, each with its weight.
+    /// A random element, by weight.
     ///
     /// # Panics
-    /// If there is none.
+    ///
+    /// Panics if the slice is empty.
     pub fn weighted<'a, T>(&mut self, from: &'a [(u32, T)]) -> &'a T {
         let total: u64 = from.iter().map(|(weight, _)| u64::from(*weight)).sum();
         let mut left = self.below(total);
@@ -69,7 +71,7 @@ impl Rng {
     }
 }
 
-/// The bytes of message `id`: any two messages differ, and so do any two places in one.
+/// The payload of message `id`: any two messages differ, and so do any two positions in one.
 pub(crate) fn pattern(id: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     let mut word = mix(id ^ 0x6a09_e667_f3bc_c908);

@@ -1,4 +1,4 @@
-//! What a script says, done.
+//! Runs the actions of a script.
 
 use super::Check;
 use super::conn::{Opening, State};
@@ -12,7 +12,7 @@ use rnic::{Access, QpAttr, QpState, Rereg, WcOpcode, WcStatus};
 use std::time::Duration;
 
 impl World<'_> {
-    /// Does what an action says, if it makes sense now.
+    /// Runs an action, if it is possible now.
     pub(crate) fn act(&mut self, action: &Action) -> Check {
         let (c, side) = (action.conn, action.side);
         if c >= self.conns.len() || side > 1 {
@@ -81,12 +81,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Sets a connection up again if it failed.
+    /// Sets up a connection again if it failed.
     pub(crate) fn recover(&mut self, c: usize, rng: &mut Rng) -> Check {
         if self.conns[c].state == State::Up {
             return Ok(());
         }
-        // Often what is on its way when a side fails still gets somewhere.
+        // Packets in flight when a side fails often still arrive.
         if rng.percent(50) {
             self.run_for(Duration::from_nanos(rng.below(200_000)))?;
         }
@@ -102,7 +102,7 @@ impl World<'_> {
         let peer_is_busy = self.conns[c].ends[1 - side].sends.entries.iter().any(needs_memory);
         let end = &mut self.conns[c].ends[side];
         let Some(region) = &mut end.lane_region else { return Ok(()) };
-        // A bind or an invalidation that is under way would fail.
+        // A bind or an invalidation in progress would fail.
         if end.window.as_ref().is_some_and(|w| !matches!(w.opening, Opening::Open | Opening::Closed)) {
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl World<'_> {
             },
             _ => {
                 end.lane_region = None;
-                // It closes what looked into it.
+                // This invalidates the window that was bound to it.
                 if let Some(window) = end.window.as_mut().filter(|w| w.opening == Opening::Open) {
                     (window.opening, window.stale) = (Opening::Closed, Some(window.key));
                 }
@@ -170,7 +170,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A device goes, with all that was made of it, and another takes its place.
+    /// A device is removed with all its resources, and another takes its place.
     pub(crate) fn replace_host(&mut self, number: usize) -> Check {
         self.cover.hit("device restarted");
         self.note(|| format!("host {number} starts anew"));
@@ -185,8 +185,8 @@ impl World<'_> {
         }
         self.passing.retain(|(_, host, _)| *host != number);
         if self.waits_for_links {
-            // What the device was lent of a peer's credits comes back a lease later; until then others have to wait, for
-            // longer than their retries perhaps.
+            // Credits that a peer had lent to the device return a lease later; until then others have to wait,
+            // possibly for longer than their retries last.
             self.lossy = true;
             self.conns.iter_mut().for_each(|conn| conn.lossy = true);
         }
@@ -197,7 +197,7 @@ impl World<'_> {
         for c in 0..self.conns.len() {
             for side in [0, 1] {
                 if self.conns[c].ends[side].host == number {
-                    // Nothing of its memory is left to be right or wrong.
+                    // Its memory no longer exists and is not checked.
                     self.conns[c].ends[1 - side].lost.clear();
                     self.conns[c].ends[1 - side].flying.clear();
                     self.conns[c].ends[1 - side].sends.entries.iter_mut().for_each(|s| {
@@ -210,7 +210,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A side goes with its device.
+    /// Takes down a side together with its device.
     fn leave(&mut self, c: usize, side: usize, now: Duration) -> Check {
         let was_down = matches!(self.conns[c].state, State::Down(_));
         if !was_down {
@@ -227,7 +227,7 @@ impl World<'_> {
         self.forget(c, side)
     }
 
-    /// One more fault, for a while.
+    /// Adds a fault for a while.
     fn pass_fault(&mut self, host: usize, rng: &mut Rng) -> Check {
         let rule = plan::fault(rng.word());
         let name = self.hosts[host].device.add_fault(rule).map_err(refused(rule))?;

@@ -1,11 +1,11 @@
-//! Making a failing plan short.
+//! Shortening a failing plan.
 
 use super::{Options, Plan, run};
 
-/// A plan that fails as this one does, with as little in it as could be found by leaving things out.
+/// A plan that fails in the same way as this one, with everything removed that could be.
 ///
-/// Actions go first, in ever smaller pieces; then faults, links, and repetitions. `told` hears of each success: how many
-/// actions are left.
+/// Removes actions first, in ever smaller pieces; then faults, links and repetitions. Calls `told` after each
+/// success, with the number of remaining actions.
 #[must_use]
 pub fn shrink(plan: &Plan, mut told: impl FnMut(usize)) -> Plan {
     let mut best = plan.clone();
@@ -37,7 +37,7 @@ pub fn shrink(plan: &Plan, mut told: impl FnMut(usize)) -> Plan {
             piece = if piece == 1 { 0 } else { piece.div_ceil(2) };
         }
         for index in 0..simpler(&best).len() {
-            // Made anew: what was left out before stays out.
+            // Recomputed each time: what was removed stays removed.
             let candidate = simpler(&best).into_iter().nth(index);
             if let Some(candidate) = candidate.filter(|candidate| *candidate != best) {
                 again |= try_plan(&mut best, candidate);
@@ -52,14 +52,14 @@ pub fn shrink(plan: &Plan, mut told: impl FnMut(usize)) -> Plan {
     best
 }
 
-/// How a plan fails, without its numbers: another failure is another bug.
+/// The kind of a plan's failure, without its numbers: a different failure is a different bug.
 fn kind(plan: &Plan) -> Option<String> {
     let violation = run(plan, &Options::default()).violation?;
     let (_, what) = violation.split_once(": ").unwrap_or(("", &violation));
     Some(what.chars().filter(|c| c.is_alphabetic() || *c == ' ').take(80).collect())
 }
 
-/// The plan with one thing less in a device or a connection: each way to do so.
+/// Every plan with one element less in a device or a connection.
 fn simpler(plan: &Plan) -> Vec<Plan> {
     let mut found = Vec::new();
     let mut add = |change: &dyn Fn(&mut Plan)| {

@@ -1,4 +1,4 @@
-//! A world at work: time, completions, and what must hold at any time.
+//! A running world: time, completions, and invariants.
 
 use super::conn::{Conn, State};
 use super::coverage::Coverage;
@@ -11,21 +11,22 @@ use rnic::sim::Net;
 use rnic::{WcStatus, WorkCompletion};
 use std::time::Duration;
 
-/// Events at one instant beyond which something runs in circles: far more packets than can be on the way.
+/// Number of events at one instant that indicates an endless loop: far more than the packets that can be in flight.
 const STEPS_AT_ONCE: u32 = 100_000;
 
-/// The longest that a link waits: for the credit of a peer that says nothing any more, with its last question in between,
-/// and for the end of a pause, until its watchdog acts.
+/// The longest wait of a link: for credit from a peer that no longer answers, including the last request for it,
+/// and for the end of a pause until the watchdog acts.
 const LINK_PATIENCE: Duration = Duration::from_millis(4_000);
 
-/// The longest that a full window holds others up: until what left long ago is taken for gone, for each of eight tries.
+/// The longest time that a full window delays others: until packets in flight are considered lost, for each of
+/// eight tries.
 const WINDOW_PATIENCE: Duration = Duration::from_millis(8_000);
 
-/// The longest that a queue pair without a timeout holds up others, with packets that nobody will acknowledge: twice what is
-/// taken for gone.
+/// The longest time that a queue pair without a timeout delays others, with packets that will never be
+/// acknowledged: twice the time after which they are considered lost.
 const HOLD_PATIENCE: Duration = Duration::from_millis(1_000);
 
-/// How long a full window may hold up somebody in this plan.
+/// The longest time that a full window may cause a delay in this plan.
 fn room_patience(plan: &Plan) -> Duration {
     if plan.hosts.iter().any(|host| host.window > 0) {
         WINDOW_PATIENCE
@@ -36,14 +37,14 @@ fn room_patience(plan: &Plan) -> Duration {
     }
 }
 
-/// A SEND that succeeded: its receive must have completed by now.
+/// A successful SEND: its receive must have completed by now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
     pub(crate) conn: usize,
     pub(crate) side: usize,
-    /// Messages that must have been delivered.
+    /// Number of messages that must have been delivered.
     pub(crate) messages: usize,
-    /// Which life of the connection.
+    /// Identifies the life of the connection.
     pub(crate) since: Duration,
 }
 
@@ -55,18 +56,18 @@ pub(crate) struct World<'p> {
     pub(crate) conns: Vec<Conn>,
     pub(crate) rng: Rng,
     pub(crate) lossy: bool,
-    /// After so long nothing of what was sent is on the way any more.
+    /// After this time, no earlier packets are in flight.
     pub(crate) air: Duration,
-    /// How long a link may hold back what wants to be sent.
+    /// The longest time for which a link may hold packets back.
     pub(crate) stall: Duration,
-    /// Its links make packets wait for credit, or for the end of a pause.
+    /// Whether its links make packets wait for credit, or for the end of a pause.
     pub(crate) waits_for_links: bool,
     pub(crate) cover: Coverage,
     pub(crate) operations: u64,
     pub(crate) next_id: u64,
     pub(crate) receipts: Vec<Receipt>,
     pub(crate) lives: u64,
-    /// Faults that were put in, with their ends: device and name.
+    /// Temporary faults, with their end times: device and name.
     pub(crate) passing: Vec<(Duration, usize, String)>,
     hash: u64,
     trace: Vec<String>,
@@ -87,7 +88,7 @@ impl<'p> World<'p> {
             conns: Vec::new(),
             rng: Rng::new(plan.seed ^ 0x0acc_1de7),
             lossy: plan.is_lossy(),
-            // Both ways, what faults hold back (10 ms and 3 ms), and what waits in the queue of a slow port.
+            // The round trip, the delays of faults (10 ms and 3 ms), and the queue of a slow port.
             air: Duration::from_nanos(latency * 2)
                 + Duration::from_millis(if plan.is_lossy() { 40 } else { 2 }),
             stall: if waits_for_links { LINK_PATIENCE } else { Duration::ZERO } + room_patience(plan),
@@ -143,7 +144,7 @@ impl<'p> World<'p> {
         self.finish()
     }
 
-    /// A device in the place of number `number`.
+    /// A device with number `number`.
     pub(crate) fn new_host(&mut self, number: usize) -> Check<Host> {
         let host = Host::new(&self.net, self.plan, number, self.lives)?;
         self.lives += 1;
@@ -155,13 +156,13 @@ impl<'p> World<'p> {
         Ok(host)
     }
 
-    /// A number for a work request.
+    /// A new work request ID.
     pub(crate) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Writes down what happens, if that is wanted.
+    /// Adds to the trace, if requested.
     pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
         if self.options.trace {
             let now = self.net.elapsed();
@@ -169,14 +170,14 @@ impl<'p> World<'p> {
         }
     }
 
-    /// Takes something into account that a second run must see as well.
+    /// Adds to the hash that a second run must reproduce.
     pub(crate) fn observe(&mut self, values: &[u64]) {
         for value in values {
             self.hash = mix(self.hash.rotate_left(5) ^ value);
         }
     }
 
-    /// Lets time pass until `end`, looking at every event.
+    /// Runs until `end`, checking after every event.
     pub(crate) fn run_until(&mut self, end: Duration) -> Check {
         while self.net.elapsed() < end {
             let before = self.net.elapsed();
@@ -193,11 +194,11 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// One event, and what programs see of it.
+    /// One event, and its effects on programs.
     fn step(&mut self, end: Duration) -> Check {
         let before = self.net.elapsed();
         if !self.net.step_within(end.saturating_sub(before)) {
-            // Nothing is to come.
+            // No event is left.
             self.net.run_for(end.saturating_sub(before));
         }
         if self.net.elapsed() < before {
@@ -211,7 +212,7 @@ impl<'p> World<'p> {
         self.run_until(self.net.elapsed() + time)
     }
 
-    /// Programs look at their completions: the slow ones only if they are asked to.
+    /// Programs poll for completions: slow ones only if `all` is set.
     pub(crate) fn serve(&mut self, all: bool) -> Check {
         for number in 0..self.hosts.len() {
             if self.hosts[number].plan.slow && !all {
@@ -239,8 +240,8 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// Where a completion queue overran, queue pairs and shared receive queues that complete into it have failed, whether their
-    /// program has seen it or not: the flushes may be in its other queue, or at the peers.
+    /// If a completion queue overran, the queue pairs and shared receive queues that use it have failed, whether
+    /// their program has noticed or not: the flushes may be in its other queue, or at the peers.
     fn mind_overruns(&mut self) {
         for (number, host) in self.hosts.iter().enumerate() {
             if host.cqs.iter().any(rnic::CompletionQueue::is_overrun) {
@@ -252,7 +253,7 @@ impl<'p> World<'p> {
         }
     }
 
-    /// A completion queue had no room: everything on its device starts anew.
+    /// A completion queue overran: everything on its device is restarted.
     fn overran(&mut self, number: usize, queue: usize) -> Check {
         if self.plan.hosts[number].cqe == 0 {
             return Err(format!("completion queue {queue} of host {number} overran, and has room for all"));
@@ -262,7 +263,7 @@ impl<'p> World<'p> {
         self.replace_host(number)
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants.
     fn tick(&mut self) -> Check {
         let now = self.net.elapsed();
         while let Some((_, host, name)) = self.passing.iter().find(|(end, ..)| *end <= now).cloned() {
@@ -283,7 +284,7 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// Whoever lost its peer gives up when its retries are used up.
+    /// A side that lost its peer gives up when its retries are used up.
     fn check_patience(&self, c: usize, now: Duration) -> Check {
         let conn = &self.conns[c];
         if !conn.plan.service.is_reliable() || conn.state != State::Broken {
@@ -292,7 +293,7 @@ impl<'p> World<'p> {
         let Some(timeout) = conn.timeout() else { return Ok(()) };
         for (side, end) in conn.ends.iter().enumerate() {
             let Some(since) = end.alone_since else { continue };
-            // Nothing tells that an unsignalled one was done before.
+            // An unsignalled request may have completed earlier without a report.
             let is_outstanding = |sent: &&Sent| sent.signalled || sent.posted > since;
             let Some(oldest) = end.sends.entries.iter().find(is_outstanding) else { continue };
             let begin = since.max(oldest.posted).max(end.sends.ended);
@@ -311,7 +312,7 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// What senders were told to be done must have been received.
+    /// Messages that completed at their senders must have been received.
     fn check_receipts(&mut self, all: bool) -> Check {
         let receipts = std::mem::take(&mut self.receipts);
         for receipt in receipts {
@@ -350,7 +351,7 @@ const RNR_DELAYS: [u64; 32] = [
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// The wait that a receiver asks for with this code.
+/// The RNR wait for this code.
 pub(crate) fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_DELAYS[usize::from(code & 31)] * 10)
 }

@@ -52,7 +52,7 @@ fn every_attached_queue_pair_gets_each_datagram_once() {
     assert_eq!(counter(&devices[0], "mcast_copies"), 4);
     assert_eq!(counter(&devices[1], "mcast_copies"), 2);
     assert_eq!(devices.iter().map(|d| d.counters().port.dropped_total()).sum::<u64>(), 0);
-    // Whoever leaves hears no more; the others of the port go on.
+    // A queue pair that leaves receives no more; others on the same port continue.
     ends[0].qp.detach_mcast(group(1)).expect("detached");
     ends[1].qp.detach_mcast(group(1)).expect("detached");
     ends[2].send_to_group(3, b"later", group(1));
@@ -91,7 +91,7 @@ fn the_network_header_names_the_group() {
     let (a, b) = (UdEnd::new(&net.device()), UdEnd::new(&net.device()));
     b.post(1);
     b.qp.attach_mcast(group(0x0203)).expect("attached");
-    // Only within the local network: to a group, 1 means what it says.
+    // Within the local network: for a group, a hop limit of 1 is taken literally.
     let way = AddressVector { hop_limit: 1, ..AddressVector::new(group(0x0203), 0) };
     a.send_along(1, b"x", &way, Qpn::MULTICAST, QKEY);
     let got = b.receive();
@@ -126,11 +126,11 @@ fn groups_and_their_queue_pair_number_go_together() {
     let (sender, end) = (UdEnd::new(&net.device()), UdEnd::new(&net.device()));
     end.post(4);
     end.qp.attach_mcast(group(1)).expect("attached");
-    // The number for groups, but the address of a host.
+    // The queue pair number for groups, with the address of a host.
     sender.send_along(1, b"x", &UdEnd::way(&end.device), Qpn::MULTICAST, QKEY);
     settle(&net);
     assert_eq!(counter(&end.device, "dropped_no_group"), 1);
-    // The group, but the number of a queue pair.
+    // The address of a group, with the number of a queue pair.
     sender.send_along(2, b"x", &AddressVector::new(group(1), 0), end.qp.qpn(), QKEY);
     settle(&net);
     assert_eq!(counter(&end.device, "dropped_no_group"), 2);
@@ -151,7 +151,7 @@ fn attaching_has_rules() {
     let (rc, _peer) = RcEnd::pair(&device, &peer).expect("a connection");
     assert!(refusal(rc.qp.attach_mcast(group(1))).contains("only UD"));
     assert!(refusal(end.qp.detach_mcast(group(1))).contains("not attached"));
-    // Twice is once.
+    // Attaching twice has no further effect.
     end.qp.attach_mcast(group(1)).expect("attached");
     end.qp.attach_mcast(group(1)).expect("attached");
     end.qp.detach_mcast(group(1)).expect("detached");
@@ -186,7 +186,7 @@ fn an_attached_queue_pair_is_in_use_until_it_is_dropped() {
     sender.send_to_group(1, b"x", group(1));
     settle(&net);
     assert_eq!(device.counters().port.rx_packets, 0, "the port has left the group");
-    // What it was attached to does not come back with its number or place.
+    // A new queue pair with the same number or slot does not inherit the attachments.
     let heir = create();
     assert!(refusal(heir.detach_mcast(group(1))).contains("not attached"));
 }
@@ -215,7 +215,7 @@ fn a_group_takes_as_many_queue_pairs_as_the_device_says() {
     first[0].attach_mcast(group(1)).expect("again is no more than once");
     sender.send_to_group(1, b"x", group(1));
     settle(&net);
-    // Without receives, each refuses; the packet as a whole is dropped for that reason.
+    // Without receives, each member refuses the packet, which is dropped as a whole for that reason.
     assert_eq!(counter(&device, "dropped_no_receive"), 1);
     first[7].detach_mcast(group(1)).expect("detached");
     last.attach_mcast(group(1)).expect("a place came free");

@@ -1,4 +1,4 @@
-//! What a receiver sees of the network, and the way back.
+//! The network headers that a receiver sees, and the path back to the sender.
 
 use rnic::sim::Net;
 use rnic::{
@@ -7,7 +7,7 @@ use rnic::{
 use rnic_tests::datagram::{GRH, QKEY, UdEnd};
 use std::net::Ipv6Addr;
 
-/// The one's complement sum over a header that holds its checksum: all ones if that is right (RFC 1071).
+/// The one's complement sum over a header including its checksum: all ones if the checksum is right (RFC 1071).
 fn checksum(header: &[u8]) -> u32 {
     let sum: u32 = header.chunks_exact(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
     (sum & 0xffff) + (sum >> 16)
@@ -53,7 +53,7 @@ fn hops(given: u8) -> u8 {
 
 #[test]
 fn hop_limits_that_programs_leave_unset_lose_nothing() {
-    // 0 is "unset", and 1 is what the examples of libibverbs set, whatever lies in between.
+    // 0 means "unset", and 1 is what the examples of libibverbs set, however many routers are in between.
     assert_eq!([0, 1, 2, 64, 255].map(hops), [64, 64, 2, 64, 255]);
 }
 
@@ -110,7 +110,7 @@ fn network_headers_that_lead_nowhere_are_refused() {
 }
 
 #[test]
-fn what_carries_another_qkey_is_dropped_and_counted() {
+fn datagrams_with_another_qkey_are_dropped_and_counted() {
     let net = Net::new();
     let (a, b) = (UdEnd::new(&net.device()), UdEnd::new(&net.device()));
     b.post(1);

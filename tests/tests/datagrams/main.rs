@@ -1,4 +1,4 @@
-//! Datagrams, multicast groups and the pace of what nobody acknowledges, in virtual time and over sockets.
+//! Datagrams, multicast groups and the pacing of unacknowledged traffic, in virtual time and over sockets.
 
 mod groups;
 mod headers;

@@ -1,4 +1,4 @@
-//! The pace of what nobody acknowledges, in virtual time.
+//! The pacing of unacknowledged traffic, in virtual time.
 
 use rnic::sim::Net;
 use rnic::{Access, ConnectOptions, Device, QpAttr, QpInit, QpState, WcStatus};
@@ -6,7 +6,7 @@ use rnic_tests::counter;
 use rnic_tests::datagram::{QKEY, UdEnd};
 use std::time::Duration;
 
-/// Bytes of charge a second: a full packet every 4.2 us.
+/// Bytes of socket buffer charge per second: a full packet every 4.2 us.
 const RATE: u64 = 1_000_000_000;
 
 /// Posts `count` datagrams of 4 KiB.
@@ -16,13 +16,13 @@ fn flood(from: &UdEnd, to: &UdEnd, count: u64) {
     for id in 0..count {
         from.qp.send_to(id, source.all(), &ah, to.qp.qpn(), QKEY).expect("room");
     }
-    // The region may go once everything has left.
+    // The region may be dropped once everything has been sent.
     for _ in 0..count {
         assert_eq!(from.sent().status, WcStatus::Success);
     }
 }
 
-/// Sends 1000 datagrams to a receiver that looks every 100 us, and has 64 receives. Returns how many arrived.
+/// Sends 1000 datagrams to a receiver that polls every 100 us and has 64 receives. Returns how many arrived.
 fn slow_receiver(rate: Option<u64>) -> (usize, Device, Device) {
     let net = Net::new();
     net.set_unacked_rate(rate);
@@ -62,14 +62,14 @@ fn with_a_pace_a_slow_receiver_keeps_up() {
 }
 
 #[test]
-fn what_exceeds_a_burst_takes_the_time_that_its_rate_says() {
+fn traffic_beyond_a_burst_is_sent_at_the_configured_rate() {
     let net = Net::new();
     net.set_unacked_rate(Some(RATE));
     let (a, b) = (UdEnd::new(&net.device()), UdEnd::new(&net.device()));
     b.post(500);
     flood(&a, &b, 500);
-    // A full packet is charged its 4120 bytes (BTH, DETH, payload, ICRC) and 110 bytes in a train of 15: a nanosecond each.
-    // All but a burst of 7/8 of a stock buffer of 425,984 bytes has to wait.
+    // A full packet is charged its 4120 bytes (BTH, DETH, payload, ICRC) and 110 bytes in a train of 15: a
+    // nanosecond per byte. Everything except a burst of 7/8 of a stock buffer of 425,984 bytes has to wait.
     let expected = 500 * 4230 - 425_984 * 7 / 8;
     let took = net.elapsed().as_nanos() as i64;
     assert!((expected - 70_000..=expected + 70_000).contains(&took), "{took} ns, not {expected}");
@@ -116,11 +116,11 @@ fn queue_pairs_that_wait_for_one_receiver_take_turns() {
             sender.qp.send_to(id, source.all(), &ah, to.qp.qpn(), QKEY).expect("room");
         }
     }
-    // Half of all that takes (1600 packets of 4.2 us).
+    // Half of the total time (1600 packets of 4.2 us).
     net.run_for(Duration::from_micros(3400));
     let done: Vec<u64> = senders.iter().map(|s| s.qp.counters().rdma_sends).collect();
     let (least, most) = (done.iter().min().expect("four"), done.iter().max().expect("four"));
-    // The first had the burst for itself, 85 packets; from there on they differ by a train at the most.
+    // The first queue pair had the burst to itself, 85 packets; after that they differ by at most a train.
     assert!(*least > 150 && most - least <= 90 + 15, "{done:?}");
     assert!(net.run_until_idle(Duration::from_secs(1)));
     assert_eq!(to.drain().len(), 1600);
@@ -155,7 +155,7 @@ fn one_that_waits_can_go_away() {
     assert_eq!(last.qp.counters().rdma_sends, 200, "it was not forgotten");
     let flushed = std::iter::from_fn(|| failed.send_cq.poll_one());
     assert!(flushed.filter(|wc| wc.status == WcStatus::WrFlushErr).count() > 0);
-    // What was reset begins anew.
+    // A queue pair that was reset starts anew.
     reset.qp.activate(QKEY).expect("RTS");
     reset.send(1, b"again", &to);
     assert!(net.run_until_idle(Duration::from_secs(1)));
@@ -183,7 +183,7 @@ fn unreliable_connections_keep_the_pace_too() {
     let wc = left_cq.wait(Duration::from_secs(1)).expect("a completion");
     assert_eq!(wc.status, WcStatus::Success);
     assert!(counter(&a, "pace_stalls") > 10 && counter(&a, "window_stalls") == 0);
-    // 4 MiB and what packets are charged beyond their payload, less a burst: 3.9 ms at a byte a nanosecond.
+    // 4 MiB and the charges beyond the payload, less a burst: 3.9 ms at one byte per nanosecond.
     let took = net.elapsed();
     assert!((Duration::from_micros(3800)..Duration::from_micros(4100)).contains(&took), "{took:?}");
 }

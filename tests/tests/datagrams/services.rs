@@ -1,4 +1,4 @@
-//! The queue pairs of unreliable services beside UD: unreliable connections, and QP1.
+//! The queue pairs of unreliable services other than UD: unreliable connections, and QP1.
 
 use rnic::engine::ResourceError;
 use rnic::sim::Net;
@@ -10,7 +10,7 @@ use rnic_tests::datagram::{QKEY, UdEnd};
 use rnic_tests::{counter, pattern};
 use std::time::Duration;
 
-/// An unreliable connection's end.
+/// An endpoint of an unreliable connection.
 struct UcEnd {
     qp: QueuePair,
     cq: CompletionQueue,
@@ -48,7 +48,7 @@ fn an_unreliable_connection_writes_and_loses_whole_messages() {
     for id in 0..2 {
         right.qp.recv(id, Gather::Empty).expect("room");
     }
-    // The middle packet of the second message is lost, and nobody says so.
+    // The middle packet of the second message is lost without a report.
     a.add_fault("tx data psn=#4 drop").expect("a rule");
     write(1);
     let wc = right.wait();
@@ -79,7 +79,7 @@ fn qp1_is_found_by_its_number_and_takes_its_own_qkey() {
     let got = right.receive();
     assert_eq!(got.data, b"a MAD");
     assert_eq!((got.wc.src_qpn, got.wc.pkey_index), (Qpn::GSI, 0));
-    // A UD queue pair may send to QP1 as well; with the privileged bit set it is its own Q_Key that goes.
+    // A UD queue pair may also send to QP1; if the privileged bit is set, its own Q_Key is sent.
     let ud = UdEnd::with_qkey(&a, QKey::GSI);
     ud.send_along(1, b"of a program", &UdEnd::way(&b), Qpn::GSI, QKey::GSI);
     assert_eq!(right.receive().wc.src_qpn, ud.qp.qpn());
@@ -103,7 +103,7 @@ fn a_port_has_one_qp1() {
     assert!(net.run_until_idle(Duration::from_secs(1)));
     assert_eq!(counter(&b, "dropped_no_qp"), 1);
     assert_eq!(second().expect("the number is free again").qpn(), Qpn::GSI);
-    // The place in the table that QP1 takes has another number, which leads nowhere.
+    // The table slot that QP1 occupies has another number, which is not valid.
     let _again = gsi(&net.device());
     let other = UdEnd::new(&b);
     assert!(other.qp.qpn() > Qpn::GSI);

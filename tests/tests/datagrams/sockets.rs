@@ -1,4 +1,4 @@
-//! Over real sockets: loopback, and network namespaces of a test's own.
+//! Datagrams over real sockets: loopback, and private network namespaces.
 
 use rnic::net::JoinError;
 use rnic::{Access, AddressVector, Device, DeviceConfig, Error, Gather, Gid, MemoryRegion, QKey, WcStatus};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A group that no other test uses, by the process and a number of the test's.
+/// A group that no other test uses, derived from the process and the test's number.
 fn group(number: u8) -> Gid {
     let [.., high, low] = std::process::id().to_be_bytes();
     Gid::from(Ipv4Addr::new(239, high, low, number))
@@ -69,9 +69,9 @@ fn a_device_sends_to_itself_over_loopback() {
     assert_eq!(end.receive().data, b"echo");
 }
 
-/// A NIC sends what is posted at once. Who posts a few datagrams to several peers and ends does not take them along.
+/// A NIC sends posted work at once. Datagrams posted to several peers are not lost when the program then exits.
 #[test]
-fn what_was_posted_leaves_before_its_queue_pair_is_destroyed() {
+fn posted_work_is_sent_before_its_queue_pair_is_destroyed() {
     let hears: Vec<_> = (0..3).map(|_| UdEnd::new(&open())).collect();
     let device = open();
     for round in 0..100 {
@@ -95,7 +95,7 @@ fn many_datagrams_in_trains_arrive_in_order() {
     b.post(1000);
     let source = a.pd.register(4096, Access::LOCAL_WRITE).expect("memory");
     let ah = a.ah(b.device.gid());
-    // Within what the smallest buffer of a host holds, and so without loss.
+    // It fits into the smallest buffer of a host, and so nothing is lost.
     for round in 0..10u64 {
         for id in 0..30 {
             a.qp.send_to(round * 30 + id, source.all(), &ah, b.qp.qpn(), QKEY).expect("room");
@@ -130,14 +130,14 @@ fn group_on(devices: [Device; 3], group: Gid) {
             }
         }
     }
-    // What came twice would have come by now: a last message from each, behind everything else.
+    // Duplicates would have arrived by now: each sender sends a last message after all others.
     for sender in &ends {
         sender.send_to_group(99, b"last", group);
         for member in members {
             assert_eq!(member.receive().data, b"last");
         }
     }
-    // Whoever left hears nothing, and the others do.
+    // A member that left receives nothing, and the others do.
     ends[1].qp.detach_mcast(group).expect("detached");
     ends[0].send_to_group(100, b"after", group);
     assert_eq!(ends[2].receive().data, b"after");
@@ -178,7 +178,7 @@ fn a_group_reaches_a_program_that_does_not_poll() {
     let (a, b) = (UdEnd::new(&open()), UdEnd::new(&open()));
     let memory: MemoryRegion = b.pd.register(64, Access::LOCAL_WRITE).expect("memory");
     b.qp.recv(1, memory.all()).expect("room");
-    // The thread that serves the port is asleep by now, and knows of no group yet.
+    // By now, the thread that serves the port sleeps, and knows no group yet.
     std::thread::sleep(Duration::from_millis(20));
     b.qp.attach_mcast(group(4)).expect("attached");
     std::thread::sleep(Duration::from_millis(20));
@@ -187,7 +187,7 @@ fn a_group_reaches_a_program_that_does_not_poll() {
 }
 
 #[test]
-fn a_group_that_somebody_keeps_to_himself_cannot_be_joined() {
+fn a_group_address_in_use_by_another_socket_cannot_be_joined() {
     let IpAddr::V4(address) = group(5).ip() else { panic!("an IPv4 group") };
     let keeper = std::net::UdpSocket::bind((address, 4791)).expect("a socket");
     let end = UdEnd::new(&open());
@@ -233,7 +233,7 @@ fn ipv6_carries_hop_limit_and_flow_label() {
         assert_eq!((back.dgid, back.flow_label), (a.device.gid(), 0xa_bcde));
         b.send_along(2, b"and back", &back, a.qp.qpn(), QKEY);
         assert_eq!(a.receive().grh[..4], got.grh[..4]);
-        // Without a label the kernel makes up none.
+        // Without a label, the kernel does not generate one.
         a.send(3, b"plain", &b);
         assert_eq!(b.receive().grh[..4], [0x60, 0, 0, 0]);
     });
@@ -253,7 +253,7 @@ fn ipv6_groups_on_loopback_want_a_route() {
         end.qp.attach_mcast(wide).expect("attached");
         end.qp.detach_mcast(wide).expect("detached");
         group_on(devices.clone(), wide);
-        // Within the link, where a group has an interface as well.
+        // Link-local, where a group also has an interface.
         group_on(devices, Gid::from("ff02::4791:1".parse::<Ipv6Addr>().expect("an address")));
     });
 }
@@ -272,10 +272,10 @@ fn a_group_is_one_of_each_interface() {
             end.post(4);
             end.qp.attach_mcast(group(6)).expect("attached");
         }
-        // Its own copy comes back inside the host, though nothing came by the cable.
+        // The sender's copy is delivered inside the host; nothing arrives over the cable.
         ends[0].send_to_group(1, b"cable", group(6));
         assert_eq!(ends[0].receive().data, b"cable");
-        // What the others get first is what their own interface brings.
+        // The first message that the others receive comes from their own interface.
         ends[1].send_to_group(2, b"loopback", group(6));
         assert_eq!(
             (ends[1].receive().data, ends[2].receive().data),

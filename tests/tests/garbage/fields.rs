@@ -1,4 +1,4 @@
-//! Each field of the headers at all of its values, or at all kinds of them: what exactly that leads to.
+//! All values of each header field, or all kinds of values, and the exact effect of each.
 
 use super::{ACCESS, INVALID, SEQUENCE, answered, refused, taken, taken_at};
 use crate::rig::{Fate, MTU, REGION, RQ, Rig, SQ, STRANGER, Service, headers, packet, smallest};
@@ -10,7 +10,7 @@ use rnic::{Operation, PKey, Psn, Qpn, SendWr};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What an opcode leads to, behind a BTH with as many zeroes as its headers take (`bare`) or with 64.
+/// The effect of an opcode after a BTH with as many zeros as its headers take (`bare`) or with 64.
 fn fate_of_opcode(service: Service, byte: u8, bare: bool) -> Fate {
     let Some(opcode) = Opcode::from_u8(byte) else { return Fate::Dropped(DropReason::BadOpcode) };
     let info = opcode.info();
@@ -24,7 +24,7 @@ fn fate_of_opcode(service: Service, byte: u8, bare: bool) -> Fate {
         Service::Ud => Transport::Ud,
     };
     match info.transport {
-        // They are the port's affair, whatever the service of the queue pair.
+        // They belong to the port, whatever the service of the queue pair.
         Transport::Cnp => return Fate::Ignored,
         Transport::Rnic => return Fate::Dropped(DropReason::Stranger),
         other if other != ours => return Fate::Dropped(DropReason::WrongService),
@@ -33,7 +33,7 @@ fn fate_of_opcode(service: Service, byte: u8, bare: bool) -> Fate {
     if !info.is_request {
         return Fate::Dropped(DropReason::Ghost);
     }
-    // The names of RC, which share the low five bits.
+    // The names of RC, which have the same low five bits.
     use Opcode as O;
     let Some(of_rc) = Opcode::from_u8(byte & 0x1f) else { panic!("{opcode:?} has no brother") };
     match of_rc {
@@ -41,9 +41,9 @@ fn fate_of_opcode(service: Service, byte: u8, bare: bool) -> Fate {
         // No shared receive queue has the number 0.
         _ if service == Service::Xrc && info.position.starts() => refused(service, INVALID),
         O::RcSendOnly | O::RcSendOnlyImm => taken(service),
-        // Key 0 is nobody's.
+        // Key 0 does not exist.
         O::RcSendOnlyInv | O::RcFetchAdd | O::RcCompareSwap => refused(service, ACCESS),
-        // No bytes, so no key is looked at; or more than the RETH says.
+        // No bytes, so the key is not checked; or more than the length in the RETH.
         O::RcWriteOnly | O::RcWriteOnlyImm if bare => taken(service),
         O::RcReadRequest => answered(O::RcReadResponseOnly),
         _ => refused(service, INVALID),
@@ -74,7 +74,7 @@ fn every_opcode() {
     }
 }
 
-/// An XRC queue pair takes XRC requests; of the rest each has its reason.
+/// An XRC queue pair accepts XRC requests; every other opcode has its own drop reason.
 #[test]
 fn every_opcode_at_an_xrc_queue_pair() {
     let mut rig = Rig::new(Service::Xrc);
@@ -116,7 +116,7 @@ fn every_value_of_the_first_bytes() {
             };
             rig.expect(&bytes, &expected, &format!("{service:?}, second byte {byte:#x}"));
         }
-        // A pad count without a payload, and one that makes the payload another than the RETH says.
+        // A pad count without a payload, and one that makes the payload differ from the length in the RETH.
         for (of_rc, payload, expected) in [
             (Opcode::RcSendOnly, 0, Fate::Dropped(DropReason::BadLength)),
             (Opcode::RcReadRequest, 0, Fate::Dropped(DropReason::BadLength)),
@@ -136,7 +136,7 @@ fn every_value_of_the_first_bytes() {
     }
 }
 
-/// C9-6: reserved bits, FECN and BECN say nothing to a queue pair.
+/// C9-6: queue pairs ignore reserved bits, FECN and BECN.
 #[test]
 fn every_value_of_the_reserved_bits() {
     for service in Service::ALL {
@@ -161,7 +161,7 @@ fn every_value_of_the_reserved_bits() {
 #[test]
 fn every_partition_key() {
     let mut rig = Rig::new(Service::Rc);
-    // A duplicate is answered and leaves everything as it is.
+    // A duplicate is answered and changes nothing.
     let mut old = headers(&rig, Opcode::RcWriteOnly);
     old.psn = Psn::new(RQ - 1);
     let answer = taken_at(Service::Rc, RQ - 1);
@@ -187,7 +187,7 @@ fn every_destination() {
         let special = [0, 1, theirs.value(), Qpn::MULTICAST.value()];
         for qpn in flipped.chain(others).chain(special).map(Qpn::new).filter(|qpn| *qpn != ours) {
             let reason = match qpn {
-                // It is connected to somebody else.
+                // It is connected to another peer.
                 _ if qpn == theirs => DropReason::BadAddress,
                 Qpn::MULTICAST => DropReason::NoGroup,
                 _ => DropReason::NoQp,
@@ -199,8 +199,8 @@ fn every_destination() {
     }
 }
 
-/// Rule "RC and UC: source address must be that of the QP's path". The source port says nothing; and a datagram may come
-/// from anywhere.
+/// Rule "RC and UC: source address must be that of the QP's path". The source port is ignored; and a datagram may
+/// come from anywhere.
 #[test]
 fn packets_from_elsewhere_are_dropped() {
     for service in Service::ALL {
@@ -230,7 +230,7 @@ fn packets_from_elsewhere_are_dropped() {
     }
 }
 
-/// Half a circle of PSNs is old, the other half is ahead.
+/// Half of the PSN space is old, the other half is ahead.
 #[test]
 fn every_kind_of_psn() {
     let mut rig = Rig::new(Service::Rc);
@@ -262,7 +262,7 @@ fn every_kind_of_psn() {
     rig.check_bystanders();
 }
 
-/// Every syndrome, in answer to a SEND that is out: 256 of them.
+/// All 256 syndromes, in response to an outstanding SEND.
 #[test]
 fn every_syndrome() {
     let mut rig = Rig::new(Service::Rc);
@@ -286,7 +286,7 @@ fn every_syndrome() {
     rig.check_bystanders();
 }
 
-/// Every bit of the keys, lengths at their ends, and addresses outside.
+/// Every bit of the keys, boundary values of lengths, and addresses outside the region.
 #[test]
 fn every_field_of_the_rdma_header() {
     for service in [Service::Rc, Service::Xrc, Service::Uc] {
@@ -353,7 +353,7 @@ fn every_field_of_the_rdma_header() {
     }
 }
 
-/// Every value of the FETH: four bits of placement type, two of selectivity, and reserved bits that say nothing.
+/// Every value of the FETH: four bits of placement type, two of selectivity, and reserved bits that are ignored.
 #[test]
 fn every_value_of_the_flush_header() {
     let mut rig = Rig::new(Service::Rc);
@@ -362,7 +362,7 @@ fn every_value_of_the_flush_header() {
             let mut headers = headers(&rig, Opcode::RcFlush);
             headers.feth = FethFields { placement, selectivity };
             headers.reth.length = 8;
-            // The queue pair allows the first type only.
+            // The queue pair only allows the first type.
             let right = placement == FethFields::GLOBAL && selectivity < 2;
             let expected =
                 if right { answered(Opcode::RcReadResponseOnly) } else { refused(Service::Rc, INVALID) };
@@ -378,7 +378,7 @@ fn every_value_of_the_flush_header() {
     rig.check_bystanders();
 }
 
-/// Every bit of the number in an XRCETH; the eight above are reserved (C9-6).
+/// Every bit of the number in an XRCETH; the eight bits above are reserved (C9-6).
 #[test]
 fn every_bit_of_the_xrc_header() {
     let mut rig = Rig::new(Service::Xrc);
@@ -399,7 +399,7 @@ fn every_bit_of_the_xrc_header() {
     rig.check_bystanders();
 }
 
-/// Every bit of the Q_Key must be right; the sender may be anybody, and eight bits are reserved.
+/// Every bit of the Q_Key must match; any sender is accepted, and eight bits are reserved.
 #[test]
 fn every_bit_of_the_datagram_header() {
     let mut rig = Rig::new(Service::Ud);
@@ -414,7 +414,8 @@ fn every_bit_of_the_datagram_header() {
     rig.check_bystanders();
 }
 
-/// The PSN of a datagram says nothing. Over an unreliable connection any begins a message, and no other goes on with it.
+/// The PSN of a datagram is ignored. On an unreliable connection a message may start at any PSN, and must continue
+/// with the next one.
 #[test]
 fn every_kind_of_psn_of_unreliable_services() {
     for service in [Service::Uc, Service::Ud] {
@@ -441,7 +442,7 @@ fn every_kind_of_psn_of_unreliable_services() {
     }
 }
 
-/// C9-205 and its like: a message that finds no receive, or none that is long enough.
+/// C9-205 and similar rules: a message that finds no receive, or none that is long enough.
 #[test]
 fn messages_without_room() {
     for (service, length) in [(Service::Uc, 601), (Service::Ud, 561)] {

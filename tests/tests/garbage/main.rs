@@ -1,9 +1,9 @@
-//! What no correct peer says, said to live queue pairs of a device in virtual time: every field of every header at all of
-//! its illegal values, every length, random bytes, and bits flipped with and without a right ICRC.
+//! Packets that no correct peer sends, to live queue pairs of a device in virtual time: every illegal value of
+//! every header field, every length, random bytes, and flipped bits with and without a valid ICRC.
 //!
-//! Every packet is dropped and counted by exactly one reason, or answered as the rules say. Nothing else changes: memory
-//! that it does not name, queue pairs that it is not for. [`rig::Rig::say_raw`] checks that for each packet; the tests say
-//! what is to become of it.
+//! Every packet is dropped and counted under exactly one reason, or answered by the rules. It changes nothing else:
+//! neither memory that it does not name, nor other queue pairs. [`rig::Rig::say_raw`] checks that for each packet;
+//! the tests state its expected effect.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,12 +18,12 @@ use rnic::engine::DropReason;
 use rnic::{Psn, QpState};
 use std::collections::BTreeMap;
 
-/// NAKs as they stand on the wire.
+/// NAKs as on the wire.
 const SEQUENCE: u8 = 0x60;
 const INVALID: u8 = 0x61;
 const ACCESS: u8 = 0x62;
 
-/// Taken; and acknowledged under this PSN where anything is.
+/// Accepted; and, on reliable services, acknowledged with this PSN.
 fn taken_at(service: Service, psn: u32) -> Fate {
     let ack = service.opcode(Opcode::RcAcknowledge);
     Fate::Taken { answers: ack.map(|ack| (ack as u8, psn, 0)).into_iter().collect(), alive: true }
@@ -33,7 +33,7 @@ fn taken(service: Service) -> Fate {
     taken_at(service, RQ)
 }
 
-/// Refused for good; or dropped, where nothing is answered.
+/// Refused for good; or dropped, on services without NAKs.
 fn refused(service: Service, code: u8) -> Fate {
     match service.opcode(Opcode::RcAcknowledge) {
         Some(ack) => Fate::Taken { answers: vec![(ack as u8, RQ, code)], alive: false },
@@ -46,7 +46,7 @@ fn answered(opcode: Opcode) -> Fate {
 }
 
 impl Rig {
-    /// Says a packet and compares what it leads to; then there is a new victim, if the old one is not as it was.
+    /// Sends a packet and checks its effect; then replaces the victim if its state has changed.
     fn expect(&mut self, bytes: &[u8], expected: &Fate, what: &str) {
         let fate = self.say(bytes);
         assert_eq!(fate, *expected, "{what}");
@@ -56,7 +56,7 @@ impl Rig {
     }
 }
 
-/// Right packets of all kinds.
+/// Valid packets of all kinds.
 fn right_packets(rig: &Rig) -> Vec<(Headers, Vec<u8>)> {
     let all = [
         (Opcode::RcSendOnly, 0),
@@ -85,9 +85,9 @@ fn right_packets(rig: &Rig) -> Vec<(Headers, Vec<u8>)> {
     all.into_iter().filter_map(right).collect()
 }
 
-/// All of these are taken as they are: what follows spoils packets that were right.
+/// All of these are accepted unmodified, so the following tests corrupt valid packets.
 #[test]
-fn the_packets_that_are_spoiled_are_right() {
+fn the_unmodified_packets_are_accepted() {
     for service in Service::ALL {
         let mut rig = Rig::new(service);
         for number in 0..right_packets(&rig).len() {
@@ -100,8 +100,8 @@ fn the_packets_that_are_spoiled_are_right() {
     }
 }
 
-/// Every length, with an ICRC that is right for it: what is shorter than its headers, or no whole number of words, is no
-/// packet. What is left of the others breaks a rule, or is a shorter message.
+/// Every length, with a valid ICRC for it: a packet that is shorter than its headers, or not a multiple of 4 bytes,
+/// is invalid. The other truncations break a rule, or are shorter messages.
 #[test]
 fn every_truncation_is_dropped() {
     for service in Service::ALL {
@@ -135,7 +135,7 @@ fn is_masked(bit: usize) -> bool {
     bit / 8 == 4
 }
 
-/// Rule "the ICRC is checked before any side effect": a packet with one bit flipped, wherever, is dropped.
+/// Rule "the ICRC is checked before any side effect": a packet with any one bit flipped is dropped.
 #[test]
 fn bit_flips_without_repair_are_dropped() {
     for service in Service::ALL {
@@ -150,7 +150,7 @@ fn bit_flips_without_repair_are_dropped() {
                 let mut flipped = bytes.clone();
                 flipped[bit / 8] ^= 0x80 >> (bit % 8);
                 let fate = rig.say_raw(&arrival, &flipped);
-                // What cannot be a packet is found out before its ICRC.
+                // Malformed packets are detected before their ICRC is checked.
                 let reason = match Packet::parse(&flipped) {
                     Ok(_) => DropReason::BadIcrc,
                     Err(error) => error.into(),
@@ -163,7 +163,7 @@ fn bit_flips_without_repair_are_dropped() {
     }
 }
 
-/// With the ICRC repaired a flipped bit may mean anything; `say_raw` checks that it means nothing that it must not.
+/// With the ICRC repaired, a flipped bit may have any meaning; `say_raw` checks that it has no illegal effect.
 #[test]
 fn bit_flips_with_repair_do_no_harm() {
     for service in Service::ALL {
@@ -199,7 +199,8 @@ fn bit_flips_with_repair_do_no_harm() {
     }
 }
 
-/// A hundred thousand packets of random bytes, a quarter to each service, half of them with a right ICRC, half of those with a plausible beginning.
+/// A hundred thousand packets of random bytes, a quarter to each service, half of them with a valid ICRC, half of
+/// those with a plausible start.
 #[test]
 fn random_bytes_do_no_harm() {
     const SEED: u64 = 4791;
@@ -211,7 +212,7 @@ fn random_bytes_do_no_harm() {
         for kind in ["dropped_bad_icrc", "dropped_bad_opcode", "dropped_wrong_service"] {
             assert!(fates.contains_key(kind), "{kind}");
         }
-        // Nobody guesses a Q_Key.
+        // No random packet has the right Q_Key.
         assert_eq!(fates.contains_key("taken"), service != Service::Ud);
         assert_eq!(fates.contains_key("refused"), service.is_reliable());
     }

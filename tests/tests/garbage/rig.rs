@@ -1,4 +1,4 @@
-//! A device with live queue pairs, and a stranger who can say anything to it.
+//! A device with live queue pairs, and a stranger that can send anything to it.
 
 use qp::QKey;
 use qp::wire::{Arrival, DethFields, Headers, ICRC_LEN, Opcode, Packet, icrc, pad_len};
@@ -14,20 +14,20 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Address and queue pair of the stranger: no device is there.
+/// Address and queue pair of the stranger; no device exists there.
 pub(crate) const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1));
 pub(crate) const STRANGERS: Qpn = Qpn::new(0x777);
-/// PSNs of the first request of the stranger, and of the victim.
+/// First request PSNs of the stranger and of the victim.
 pub(crate) const RQ: u32 = 5000;
 pub(crate) const SQ: u32 = 0;
 pub(crate) const MTU: usize = 256;
-/// The key of datagram queue pairs.
+/// The Q_Key of datagram queue pairs.
 pub(crate) const QKEY: QKey = QKey(0x1234_5678);
-/// Bytes of each region; and where in the target the stranger works.
+/// Size of each region in bytes; and the offset of the stranger's accesses in the target.
 pub(crate) const REGION: usize = 4096;
 pub(crate) const AT: u64 = 1024;
 
-/// Which service the victim has.
+/// The service of the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
     Rc,
@@ -39,7 +39,7 @@ pub(crate) enum Service {
 impl Service {
     pub(crate) const ALL: [Self; 4] = [Self::Rc, Self::Xrc, Self::Uc, Self::Ud];
 
-    /// Its opcode with the low five bits of one of RC, if there is one.
+    /// The service's opcode with the low five bits of an RC opcode, if there is one.
     pub(crate) fn opcode(self, of_rc: Opcode) -> Option<Opcode> {
         let base = match self {
             Self::Rc => 0,
@@ -55,7 +55,7 @@ impl Service {
     }
 }
 
-/// A packet but for its ICRC, from BTH to pad.
+/// A packet without its ICRC, from BTH to pad.
 pub(crate) fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; headers.wire_len()];
     headers.emit(&mut bytes, payload.len());
@@ -64,18 +64,18 @@ pub(crate) fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a packet led to.
+/// The effect of a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// Dropped, counted under this reason and no other.
+    /// Dropped, and counted under this reason only.
     Dropped(DropReason),
     /// A congestion notification, counted as one without effect.
     Ignored,
-    /// Taken. Opcode, PSN and syndrome (0 where there is none) of each answer, and whether the victim lives.
+    /// Accepted: opcode, PSN and syndrome (0 if there is none) of each answer, and whether the victim survives.
     Taken { answers: Vec<(u8, u32, u8)>, alive: bool },
 }
 
-/// Notes what the device says to the stranger.
+/// Records the packets that the device sends to the stranger.
 struct Ear(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Observer for Ear {
@@ -102,16 +102,16 @@ pub(crate) struct Rig {
     device: Device,
     pd: ProtectionDomain,
     cq: CompletionQueue,
-    /// What the stranger may use, what it may not, and where receives and results go.
+    /// Memory that the stranger may access, memory that it may not, and buffers for receives and results.
     pub(crate) target: MemoryRegion,
     guard: MemoryRegion,
     local: MemoryRegion,
     xrc: Option<Xrc>,
     victim: Option<QueuePair>,
-    /// Two ends that have nothing to do with the stranger: one on the device, one elsewhere.
+    /// Two endpoints unrelated to the stranger: one on the device, one elsewhere.
     bystanders: (RcEnd, RcEnd),
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// Packets that were said.
+    /// Number of packets sent.
     pub(crate) said: u64,
 }
 
@@ -161,7 +161,7 @@ impl Rig {
         rig
     }
 
-    /// A new victim in the place of the one there was, connected to the stranger, with a receive of 600 bytes.
+    /// Replaces the victim by a new one, connected to the stranger, with a receive of 600 bytes.
     pub(crate) fn renew(&mut self) {
         self.victim = None;
         let (pd, cq) = (&self.pd, &self.cq);
@@ -188,7 +188,7 @@ impl Rig {
         let recv = RecvWr { wr_id: 1, data: self.local.slice(0..600).expect("inside").into() };
         match &self.xrc {
             None => qp.post_recv(recv).expect("room"),
-            // Shared: one that an earlier victim left is still there.
+            // Shared: a receive that an earlier victim left is still posted.
             Some(xrc) if xrc.queue.outstanding() > 0 => {}
             Some(xrc) => xrc.queue.post_recv(recv).expect("room"),
         }
@@ -200,17 +200,17 @@ impl Rig {
         self.victim.as_ref().expect("there always is one")
     }
 
-    /// The number that XRC requests have to name.
+    /// The number that XRC requests must name.
     pub(crate) fn srqn(&self) -> u32 {
         self.xrc.as_ref().map_or(0, |xrc| xrc.queue.srqn())
     }
 
-    /// The number of the queue pair on the device that is none of the stranger's business.
+    /// The number of the queue pair on the device that is unrelated to the stranger.
     pub(crate) fn bystander(&self) -> Qpn {
         self.bystanders.0.qp.qpn()
     }
 
-    /// Lets the victim send requests of its own, and forgets them.
+    /// Makes the victim send requests of its own, and discards the packets.
     pub(crate) fn post(&mut self, wrs: &[SendWr]) {
         for wr in wrs {
             self.victim().post_send(wr.clone()).expect("room");
@@ -228,7 +228,7 @@ impl Rig {
         Arrival { src: STRANGER, dst: self.device.address(), src_port: 0xc123, ..Arrival::default() }
     }
 
-    /// Says a packet with a right ICRC.
+    /// Sends a packet with a valid ICRC.
     pub(crate) fn say(&mut self, packet: &[u8]) -> Fate {
         self.say_from(&self.arrival(), packet)
     }
@@ -238,8 +238,8 @@ impl Rig {
         self.say_raw(arrival, &[packet, &icrc.to_le_bytes()].concat())
     }
 
-    /// Says bytes, and finds out what they led to: they are taken, or dropped and counted once, and nothing that they do
-    /// not name changes.
+    /// Sends bytes, and determines their effect: they are accepted, or dropped and counted once, and change nothing
+    /// that they do not name.
     pub(crate) fn say_raw(&mut self, arrival: &Arrival, bytes: &[u8]) -> Fate {
         let before = self.device.counters();
         let memory = self.memory();
@@ -267,14 +267,14 @@ impl Rig {
         Fate::Taken { answers, alive }
     }
 
-    /// What was said to the stranger since this was last asked.
+    /// The packets sent to the stranger since the last call.
     fn answers(&self) -> Vec<(u8, u32, u8)> {
         let heard = std::mem::take(&mut *self.heard.lock().expect("nobody panics"));
         let answer = |bytes: &Vec<u8>| {
             let packet = Packet::parse(bytes).expect("we send packets");
             assert_eq!(packet.dest_qpn(), STRANGERS);
             let syndrome = packet.aeth().map_or(0, |aeth| aeth.syndrome);
-            // Credits are not what this is about.
+            // Credits do not matter here.
             let syndrome = if syndrome < 0x20 { 0 } else { syndrome };
             (packet.opcode() as u8, packet.psn().value(), syndrome)
         };
@@ -285,7 +285,8 @@ impl Rig {
         [&self.target, &self.guard, &self.local].map(|region| region.to_vec().expect("mapped"))
     }
 
-    /// The guard never changes; the target where the packet says, with its key; the rest where receives and results go.
+    /// The guard never changes; the target only where the packet names it with its key; the rest only where
+    /// receives and results are stored.
     fn check_memory(&self, bytes: &[u8], before: &[Vec<u8>; 3]) {
         let packet = Packet::parse(bytes).expect("taken");
         let after = self.memory();
@@ -305,7 +306,7 @@ impl Rig {
         }
     }
 
-    /// The others on the device work as if nothing had happened.
+    /// Checks that the other endpoints on the device work normally.
     pub(crate) fn check_bystanders(&self) {
         let (a, b) = &self.bystanders;
         let counters = |end: &RcEnd| {
@@ -334,7 +335,7 @@ fn inbox_of(source: &MemoryRegion) -> rnic::Sge {
     source.slice(0..8).expect("inside")
 }
 
-/// The reasons that were counted between two looks, one entry for each packet.
+/// The drop reasons counted between two snapshots, one entry for each packet.
 fn reasons<'a>(before: &'a PortCounters, after: &'a PortCounters) -> impl Iterator<Item = DropReason> + 'a {
     DropReason::ALL.iter().flat_map(|reason| {
         let count = after.dropped(*reason) - before.dropped(*reason);
@@ -342,7 +343,7 @@ fn reasons<'a>(before: &'a PortCounters, after: &'a PortCounters) -> impl Iterat
     })
 }
 
-/// Headers of a request of the stranger, with the PSN that is expected.
+/// Headers of a request from the stranger, with the expected PSN.
 pub(crate) fn headers(rig: &Rig, opcode: Opcode) -> Headers {
     let mut headers = Headers::new(opcode, rig.victim().qpn(), Psn::new(RQ));
     headers.ack_req = opcode.info().position.ends();
@@ -355,7 +356,7 @@ pub(crate) fn headers(rig: &Rig, opcode: Opcode) -> Headers {
     headers
 }
 
-/// The length of the headers and the ICRC of an opcode.
+/// The length of an opcode's headers and the ICRC.
 pub(crate) fn smallest(opcode: Opcode) -> usize {
     usize::from(opcode.info().header_len) + ICRC_LEN
 }

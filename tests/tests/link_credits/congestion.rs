@@ -5,19 +5,19 @@ use rnic::cc::Rate;
 use rnic::{ConnectOptions, Device, MemoryRegion, RcEnd, Remote, WcStatus};
 use rnic_tests::{counter, fresh_address};
 
-/// The server's port: slower than any host, with a switch in front of it that marks from some 10 full packets on.
+/// The server's port: slower than any host, behind a switch that marks from about 10 full packets on.
 const LINK: &str = "ethernet:rate=1Gb/s";
 const LINE: Rate = Rate::from_gbps(1);
 const DCQCN: &str = "dcqcn:preset=laptop";
 
-/// Bytes of a message, and how many are outstanding.
+/// Length of a message in bytes, and the number outstanding.
 const LEN: usize = 1 << 18;
 const DEPTH: u64 = 4;
 
 /// A client that writes to a server without end.
 struct Client {
     end: RcEnd,
-    /// Kept connected, and registered.
+    /// Kept connected and registered.
     _server: (RcEnd, MemoryRegion),
     source: MemoryRegion,
     remote: Remote,
@@ -26,7 +26,7 @@ struct Client {
 
 impl Client {
     fn new(device: &Device, server: &Device, traffic_class: u8) -> Self {
-        // 17 s: a queue takes its time, which is no loss.
+        // 17 s: a long queueing delay is not a loss.
         let options = ConnectOptions { traffic_class, timeout: 22, ..ConnectOptions::default() };
         let (end, other) = RcEnd::pair_with(device, server, &options).expect("connected");
         let source = end.register(&vec![3; LEN]).expect("memory");
@@ -63,7 +63,7 @@ fn senders_that_are_told_of_congestion_slow_down() {
     let server = device(fresh_address(), LINK, DCQCN);
     let clients = [(); 2].map(|()| device(fresh_address(), "", DCQCN));
     let mut ends = clients.each_ref().map(|client| Client::new(client, &server, 0));
-    // Half of the line is the share of each.
+    // Each client's share is half of the line rate.
     let mut below = [false; 2];
     until("both fall below the line", || {
         for (end, below) in ends.iter_mut().zip(&mut below) {
@@ -84,9 +84,9 @@ fn senders_that_are_told_of_congestion_slow_down() {
     assert_eq!(marked, counter(&server, "link_rx_marked"));
 }
 
-/// Its packets are marked, because its program says that they may be, but it would not listen.
+/// Its packets are marked, because its program enabled marking, but it would not obey notifications.
 #[test]
-fn senders_that_would_not_listen_are_not_told() {
+fn senders_that_do_not_obey_cnps_get_none() {
     const ECT: u8 = 0b10;
     let server = device(fresh_address(), LINK, DCQCN);
     let client = device(fresh_address(), "", "off");

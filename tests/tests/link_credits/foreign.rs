@@ -1,5 +1,4 @@
-//! Peers that are not ours see the same packets whatever is configured, and nothing else: but for hellos under the credit
-//! model, which sends nothing to a peer before it knows what it is.
+//! Peers that are not rnic see the same packets in every configuration, and no others.
 
 use super::{config, met, moved, until};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -17,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The queue pair of the stranger, its key, and where its memory begins: whatever it says is right to it.
+/// The queue pair of the stranger, its key, and the start of its memory: it accepts anything.
 const STRANGERS: Qpn = Qpn::new(0x777);
 const REMOTE: Remote = Remote { addr: 0x10_0000, rkey: 0x4242 };
 const QKEY: QKey = QKey(0x1234_5678);
@@ -26,21 +25,21 @@ const QKEY: QKey = QKey(0x1234_5678);
 const SQ: u32 = 1000;
 const RQ: u32 = 5000;
 
-/// WRITEs of the stranger.
+/// Number of WRITEs from the stranger.
 const WRITES: u32 = 20;
 
-/// "ECN-capable transport, congestion experienced": as if every packet of the stranger had met congestion.
+/// "ECN-capable transport, congestion experienced": as if every packet of the stranger had been marked.
 const CE: i32 = 0b11;
 
-/// How ports of ours know one another (`rnic`'s `net::sign`): the remainder of the UDP source port.
+/// How rnic ports recognise each other (`rnic`'s `net::sign`): the remainder of the UDP source port.
 const fn has_sign(port: u16) -> bool {
     port % 61 == 23
 }
 
-/// A packet as the device sent it: TOS, TTL and bytes without ICRC.
+/// A packet sent by the device: TOS, TTL and bytes without ICRC.
 type Noted = (u8, u8, Vec<u8>);
 
-/// Notes what a device sends to an address.
+/// Records the packets that a device sends to an address.
 struct Ear {
     to: IpAddr,
     heard: Arc<Mutex<Vec<Noted>>>,
@@ -61,19 +60,19 @@ impl Observer for Ear {
     }
 }
 
-/// A packet without what chance decides: the sender's number in datagrams, and the ICRC, which covers that and the UDP
-/// source port.
+/// A packet without its random parts: the sender's queue pair number in datagrams, and the ICRC, which covers that
+/// and the UDP source port.
 fn without_chance(packet: &[u8]) -> Vec<u8> {
     let (covered, _) = packet.split_last_chunk::<ICRC_LEN>().expect("an ICRC");
     let mut bytes = covered.to_vec();
     if Packet::parse(packet).is_ok_and(|p| p.deth().is_some()) {
-        // Behind BTH (12 bytes), Q_Key (4) and a reserved byte.
+        // After BTH (12 bytes), Q_Key (4) and a reserved byte.
         bytes[17..20].fill(0);
     }
     bytes
 }
 
-/// Somebody with a UDP socket at port 4791 who answers WRITEs, and says so from another port.
+/// A peer with a UDP socket at port 4791 that answers WRITEs, sending from another port.
 struct Stranger {
     address: IpAddr,
     listens: UdpSocket,
@@ -103,7 +102,7 @@ impl Stranger {
         self.says.send_to(&bytes, (to, UDP_PORT)).expect("sent");
     }
 
-    /// Answers whoever asks for an acknowledgement, until told to stop.
+    /// Answers every request for an acknowledgement, until told to stop.
     fn answer(&self, dest_qpn: Qpn, stop: &AtomicBool) {
         let mut buffer = [0; 9000];
         let mut msn = 0;
@@ -133,7 +132,7 @@ impl Stranger {
     }
 }
 
-/// Stops the stranger, also where the test fails.
+/// Stops the stranger, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -165,7 +164,7 @@ impl Ours {
         rc.modify(&QpAttr::to_init(1, 0, Access::REMOTE_WRITE | Access::LOCAL_WRITE)).expect("INIT");
         let to_rtr = QpAttr::to_rtr(way, Mtu::B1024, STRANGERS, Psn::new(RQ));
         rc.modify(&to_rtr.max_dest_rd_atomic(1).min_rnr_timer(12)).expect("RTR");
-        // 17 s: nothing is sent twice.
+        // 17 s: nothing is retransmitted.
         let to_rts = QpAttr::to_rts(Psn::new(SQ)).timeout(22).retry_cnt(7).rnr_retry(7).max_rd_atomic(1);
         rc.modify(&to_rts).expect("RTS");
         let ud = pd.create_qp(&QpInit::ud(&cq, &cq)).expect("a queue pair");
@@ -193,7 +192,7 @@ impl Ours {
     }
 }
 
-/// What was sent to a stranger: as the device says, and as it came.
+/// The packets sent to a stranger: as recorded at the device, and as received.
 struct Conversation {
     sent: Vec<Noted>,
     heard: Vec<Vec<u8>>,
@@ -221,7 +220,7 @@ fn is_hello(packet: &[u8]) -> bool {
     packet[0] == Opcode::UdSendOnly as u8 && packet[6..8] == [0, 1]
 }
 
-/// A device with this configuration and a stranger, who shows the sign or does not, talk to one another.
+/// An exchange between a device with this configuration and a stranger, with or without the sign.
 fn talk(config: &DeviceConfig, stranger: IpAddr, sign: bool) -> Conversation {
     let device = Device::open(config).expect("a device");
     let (heard, ports) = (Arc::default(), Arc::default());
@@ -234,7 +233,7 @@ fn talk(config: &DeviceConfig, stranger: IpAddr, sign: bool) -> Conversation {
         scope.spawn(|| stranger.answer(qpn, &stop));
         let _stop = Stop(&stop);
         ours.talk();
-        // One after the other, so that each has an answer of its own.
+        // One after the other, so that each gets its own acknowledgement.
         for nth in 0..WRITES {
             let mut headers = Headers::new(Opcode::RcWriteOnly, qpn, Psn::new(RQ + nth));
             (headers.ack_req, headers.reth.va, headers.reth.rkey, headers.reth.length) =
@@ -242,7 +241,7 @@ fn talk(config: &DeviceConfig, stranger: IpAddr, sign: bool) -> Conversation {
             stranger.say(device.address(), &headers, &[nth as u8; 64]);
             until("an answer", || stranger.heard_acks() > nth as usize);
         }
-        // What else it would say, it would say within this.
+        // Any further packets would arrive within this time.
         std::thread::sleep(Duration::from_millis(300));
     });
     assert!(ports.lock().expect("nobody panics").iter().all(|port| has_sign(*port)));
@@ -251,7 +250,7 @@ fn talk(config: &DeviceConfig, stranger: IpAddr, sign: bool) -> Conversation {
     Conversation { sent, heard, device }
 }
 
-/// All that can be configured between partners.
+/// All features that can be configured between partners.
 const CONFIGURED: [(&str, &str); 3] = [
     ("ib-credits", "dcqcn"),
     ("ib-credits", "dctcp"),
@@ -286,7 +285,7 @@ fn a_foreign_peer_sees_the_same_packets_whatever_is_configured() {
     }
 }
 
-/// Where the same is not the case.
+/// Cases in which the packets do differ.
 #[test]
 fn a_peer_with_the_sign_is_greeted_and_one_that_is_told_of_congestion_sees_it() {
     let (ours, theirs) = (fresh_address(), fresh_address());

@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Send requests of one sender that are outstanding at a time, and places of its messages on either side.
+/// Outstanding send requests of one sender, and places for its messages on either side.
 const DEPTH: usize = 64;
 
-/// Receives that a datagram queue pair has at most; as many are sent in one round.
+/// Maximum number of receives of a datagram queue pair; the same number is sent in one round.
 const ROUND: u64 = 1 << 14;
 
-/// If nothing arrives for so long, nothing will.
+/// If nothing arrives for this long, nothing more will.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// The key of datagrams.
+/// The Q_Key of datagrams.
 const QKEY: QKey = QKey(0x0c0f_fee0);
 
-/// Bytes of the network header in front of a datagram.
+/// Length of the network header in front of a datagram, in bytes.
 const GRH: usize = 40;
 
-/// The most senders.
+/// Maximum number of senders.
 const SENDERS: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub(crate) enum Service {
     Ud,
 }
 
-/// So many messages, each of one packet, from so many senders together.
+/// The number of messages, one packet each, and the number of senders that share them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) service: Service,
@@ -51,17 +51,18 @@ pub(crate) struct Load {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Links {
     pub(crate) credits: bool,
-    /// How fast the receiver reads.
+    /// The receiver's reading rate.
     pub(crate) receiver_rate: Option<Rate>,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug)]
 #[expect(dead_code, reason = "some of it is only printed")]
 pub(crate) struct Outcome {
     pub(crate) took: Duration,
     pub(crate) arrived: u64,
-    /// What the kernel dropped, as the receiver counts it, and as the kernel counts it for all sockets of all ports.
+    /// Packets dropped by the kernel, as the receiver counts them, and as the kernel counts them for all sockets of
+    /// all ports.
     pub(crate) overrun: u64,
     pub(crate) kernel_drops: u64,
     pub(crate) dropped: u64,
@@ -69,7 +70,7 @@ pub(crate) struct Outcome {
     pub(crate) mismatches: u64,
     pub(crate) partners_lost: u64,
     pub(crate) credit_stalls: u64,
-    /// What the senders said about the link, and what the receiver did.
+    /// Link messages sent by the senders, and by the receiver.
     pub(crate) asked: u64,
     pub(crate) told: u64,
 }
@@ -86,7 +87,7 @@ impl Load {
         Rate::from_bits_per_second(bytes * 8 * 1_000_000 / micros)
     }
 
-    /// Runs it.
+    /// Runs the load.
     pub(crate) fn run(&self, links: Links) -> Outcome {
         let ground = Ground::take();
         let receiver = open(ground.addresses[0], links.credits, links.receiver_rate);
@@ -102,7 +103,7 @@ impl Load {
             hub.post(round);
             send(&mut lines, round, self.len);
             sent += round;
-            // Whatever does not arrive is lost.
+            // Messages that do not arrive are lost.
             hub.settle(sent);
         }
         let took = begin.elapsed();
@@ -125,7 +126,7 @@ impl Load {
     }
 }
 
-/// Addresses for one load at a time: so many devices share two processors only if they have to.
+/// Addresses for one load at a time: so many devices share two processors only when necessary.
 struct Ground {
     addresses: MutexGuard<'static, Vec<IpAddr>>,
 }
@@ -149,14 +150,14 @@ fn open(address: IpAddr, credits: bool, receiver_rate: Option<Rate>) -> Device {
         link,
         recv_buffer: Some(STOCK_RMEM_MAX),
         source_ports: Some(1),
-        // As fast as they can, where no credit is needed.
+        // As fast as possible if no credit is needed.
         unacked_rate: Some(0),
         ..DeviceConfig::at(address)
     };
     Device::open(&config).expect("a device")
 }
 
-/// What the kernel dropped at all UDP sockets of an address (proc(5), /proc/net/udp).
+/// Packets that the kernel dropped at all UDP sockets of an address (proc(5), /proc/net/udp).
 fn kernel_drops(address: IpAddr) -> u64 {
     let IpAddr::V4(v4) = address else { panic!("loopback addresses here are IPv4") };
     let hex = format!("{:08X}:", u32::from_ne_bytes(v4.octets()));
@@ -208,8 +209,8 @@ impl Hub {
         hub
     }
 
-    /// Receives for so many datagrams more, of which only the number counts: all go to the same place. Those of datagrams
-    /// that were lost are still there.
+    /// Posts receives for `count` more datagrams. Only their number matters: all use the same buffer. Those of lost
+    /// datagrams are still posted.
     fn post(&self, count: u64) {
         if self.service != Service::Ud {
             return;
@@ -218,12 +219,12 @@ impl Hub {
         let qps = self.qps.lock().expect("nobody panics");
         let wanted = self.arrived() + count;
         for id in self.posted.fetch_max(wanted, Relaxed)..wanted {
-            // A receive that was used up makes room a moment after it was counted.
+            // A consumed receive releases its slot shortly after it is counted.
             until("there is room for a receive", || qps[0].recv(id, self.target.all()).is_ok());
         }
     }
 
-    /// Messages that arrived.
+    /// Number of messages that arrived, including greetings.
     fn arrived(&self) -> u64 {
         let name = if self.service == Service::Ud { "rdma_recvs" } else { "rx_write_requests" };
         counter(&self.device, name)
@@ -245,7 +246,7 @@ impl Hub {
         }
     }
 
-    /// Places of the target that do not hold the message that was written to them last.
+    /// Number of places in the target that do not hold the last message written to them.
     fn mismatches(&self, lines: &[Line]) -> u64 {
         if self.service == Service::Ud {
             return 0;
@@ -272,11 +273,11 @@ struct Line {
     source: MemoryRegion,
     len: usize,
     name: u64,
-    /// Where its messages go.
+    /// Offset of its messages in the target.
     base: usize,
     remote: Option<rnic::Remote>,
     ah: Option<(AddressHandle, rnic::Qpn)>,
-    /// Messages that it has sent, and that completed.
+    /// Number of messages sent, including greetings, and of completed ones.
     next: u64,
     done: u64,
     left: u64,
@@ -303,7 +304,7 @@ impl Line {
             ah = Some((pd.create_ah(&way).expect("an address handle"), theirs[0].qpn()));
         } else {
             let other = hub.pd.create_qp(&init(&hub.cq, &hub.cq)).expect("a queue pair");
-            // 17 s: a slow receiver answers late, which is no loss.
+            // 17 s: a slow receiver answers late, which is not a loss.
             let options = ConnectOptions { timeout: 22, ..ConnectOptions::default() };
             qp.connect(&other.address(), &options).expect("connected");
             other.connect(&qp.address(), &options).expect("connected");
@@ -339,7 +340,7 @@ impl Line {
         self.next += 1;
     }
 
-    /// Takes completions; whether there were any.
+    /// Polls completions; returns whether there were any.
     fn poll(&mut self) -> bool {
         let before = self.done;
         while let Some(wc) = self.cq.poll_one() {
@@ -361,7 +362,7 @@ impl Line {
     }
 }
 
-/// Has all senders send `count` messages together, in equal parts.
+/// Lets all senders together send `count` messages, in equal parts.
 fn send(lines: &mut [Line], count: u64, len: usize) {
     let parts = lines.len() as u64;
     for (n, line) in lines.iter_mut().enumerate() {
@@ -373,7 +374,8 @@ fn send(lines: &mut [Line], count: u64, len: usize) {
         if acted {
             (last, idle) = (Instant::now(), 0);
         } else {
-            // Who looks all the time at senders that wait for a slow receiver takes the processor that it needs.
+            // Polling senders continuously while they wait would take the processor time that a slow receiver
+            // needs.
             std::thread::sleep(Duration::from_micros(50 << (idle / 8).min(5)));
             idle += 1;
         }

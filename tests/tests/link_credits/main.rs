@@ -1,5 +1,5 @@
-//! Flow and congestion control between ports on real sockets: credits that keep a stock buffer from overrunning, peers that
-//! are not ours and notice nothing, notifications of congestion, and partners that die and come back.
+//! Flow and congestion control between ports on real sockets: credits that keep a stock buffer from overflowing,
+//! foreign peers that notice nothing, congestion notifications, and partners that die and come back.
 
 mod congestion;
 mod foreign;
@@ -12,10 +12,11 @@ use rnic_tests::counter;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// What an unprivileged program gets of a stock kernel, whose `net.core.rmem_max` this is; the kernel doubles it.
+/// The socket buffer limit of an unprivileged program on a stock kernel (`net.core.rmem_max`); the kernel doubles
+/// it.
 const STOCK_RMEM_MAX: usize = 212_992;
 
-/// Longer than anything here takes, whatever the machine does meanwhile.
+/// Longer than anything here takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A port with a stock socket buffer, this link and this congestion control.
@@ -32,7 +33,7 @@ fn device(address: IpAddr, link: &str, cc: &str) -> Device {
     Device::open(&config(address, link, cc)).expect("a device")
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -41,12 +42,12 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// All counters of a device that are not zero, for messages.
+/// All non-zero counters of a device, for failure messages.
 fn moved(device: &Device) -> Vec<(&'static str, u64)> {
     device.counters().iter().filter(|(_, value)| *value > 0).collect()
 }
 
-/// How many partners a device has met.
+/// Number of partners that a device has met.
 fn met(device: &Device) -> u64 {
     counter(device, "partners_met")
 }

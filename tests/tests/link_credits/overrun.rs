@@ -1,13 +1,14 @@
-//! With credits a stock socket buffer is not overrun, however slow its reader is and however many send.
+//! With credits, a stock socket buffer never overflows, however slow its reader and however many the senders.
 
 use super::load::{Links, Load, Outcome, Service};
 use rnic::cc::Rate;
 
-/// Messages of a run: more than the buffer holds many times over (51 full packets, 512 of the smallest), or a million.
+/// Number of messages in a run: many times what the buffer holds (51 full packets, 512 of the smallest), or a
+/// million.
 fn messages(slower: u64) -> u64 {
     match std::env::var("RNIC_LONG") {
         Ok(long) if long == "1" => 1_000_000,
-        // Slowly, everything takes long.
+        // Slow receivers make everything take longer.
         _ if slower >= 10 => 2_000,
         _ => 6_000,
     }
@@ -21,7 +22,7 @@ fn check(load: &Load, slower: u64, rate: Rate, outcome: &Outcome) {
     assert_eq!((outcome.arrived, outcome.mismatches), (load.messages, 0), "{what}");
 }
 
-/// Runs a load against a receiver that reads at a part of `full`.
+/// Runs a load against a receiver that reads at a fraction of `full`.
 fn slowed(load: Load, full: Rate, slower: u64) {
     let rate = Rate::from_bits_per_second(full.bits_per_second() / slower);
     let load = Load { messages: messages(slower), ..load };
@@ -32,7 +33,7 @@ fn slowed(load: Load, full: Rate, slower: u64) {
     assert!(slower < 10 || waits, "nobody had to wait: {outcome:?}");
 }
 
-/// Nothing is lost, however slow the receiver: how fast it can be is what one sender finds.
+/// Nothing is lost, however slow the receiver; its full speed is what a single sender reaches.
 fn nothing_is_lost(service: Service, senders: usize) {
     for len in [64, 4096] {
         let unbraked = |senders| {

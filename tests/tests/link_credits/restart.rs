@@ -1,4 +1,4 @@
-//! Partners that die, and others that come to the same address.
+//! Partners that die, and others that take over their address.
 
 use super::{PATIENCE, device, met, moved, until};
 use rnic::{
@@ -16,12 +16,12 @@ fn opening(address: IpAddr) -> Opening {
     Opening { link: "ib-credits".into(), ..Opening::at(address) }
 }
 
-/// A connection that outlives a while without answers.
+/// A connection that survives a while without answers.
 fn patient() -> Connection {
     Connection { timeout: 16, ..Connection::default() }
 }
 
-/// Writes so often, until the other end has been met.
+/// Writes until the other end has been met `wanted` times.
 fn write(end: &RcEnd, source: &MemoryRegion, remote: Remote, device: &Device, wanted: u64) {
     let mut writes = 0;
     until("they meet over writes", || {
@@ -48,7 +48,7 @@ fn a_partner_that_is_killed_comes_back() {
         assert_eq!(meetings, life);
         peer.check(target.all(), life, 0);
         assert!(peer.counter("rx_flow_control") > 0 && counter(&device, "rx_flow_control") > 0);
-        // In full flight.
+        // Under full load.
         for id in 0..16 {
             end.qp.write(id, source.all(), target.place.into()).expect("room");
         }
@@ -58,9 +58,9 @@ fn a_partner_that_is_killed_comes_back() {
     }
 }
 
-/// Nobody acknowledges what a UC queue pair sends: it waits for credit, until its partner is given up.
+/// A UC queue pair gets no acknowledgements: it waits for credit until its partner is given up.
 #[test]
-fn who_waits_for_credit_of_a_dead_partner_goes_on() {
+fn a_sender_that_waits_for_credit_of_a_dead_partner_continues() {
     let device = device(fresh_address(), "ib-credits", "off");
     let mut peer = Peer::open(&opening(fresh_address()));
     let (end, _) = connect_local(&device, &mut peer, patient());
@@ -81,7 +81,7 @@ fn who_waits_for_credit_of_a_dead_partner_goes_on() {
     assert_eq!(counter(&device, "partners_lost"), 1);
 }
 
-/// A UC queue pair to wherever a reliable one is connected.
+/// A UC queue pair to the peer of a reliable one.
 struct Uc {
     qp: QueuePair,
     cq: CompletionQueue,
@@ -100,8 +100,8 @@ impl Uc {
     }
 }
 
-/// The one before fell silent while somebody waited for its credit, and is given up only after another came to its
-/// address and its UDP ports. What is known of the new one must not go with the old.
+/// The previous partner fell silent while a queue pair waited for its credit, and is given up only after another
+/// took over its address and its UDP ports. Giving up the old one must not discard the state of the new one.
 #[test]
 fn a_partner_that_takes_the_place_of_another_keeps_it() {
     let here = device(fresh_address(), "ib-credits", "off");
@@ -113,7 +113,7 @@ fn a_partner_that_takes_the_place_of_another_keeps_it() {
     let uc = Uc::new(&here, &old);
     peer.kill();
     let mut peer = Peer::open(&opening(peer.address()));
-    // Waits for credit of the dead one.
+    // Waits for credit from the dead partner.
     for id in 0..8 {
         uc.qp.write(id, before.all(), target.place.into()).expect("room");
     }
@@ -128,7 +128,7 @@ fn a_partner_that_takes_the_place_of_another_keeps_it() {
     let lost = counter(&here, "partners_lost");
     let begin = Instant::now();
     let mut writes = 0;
-    // Longer than a silent partner is waited for.
+    // Longer than the timeout for a silent partner.
     while begin.elapsed() < std::time::Duration::from_secs(2) {
         end.qp.write(1, source.all(), target.place.into()).expect("room");
         assert_eq!(end.cq().wait(PATIENCE).expect("a completion").status, WcStatus::Success);
@@ -140,7 +140,7 @@ fn a_partner_that_takes_the_place_of_another_keeps_it() {
     assert_eq!(counter(&here, "excessive_buffer_overrun_errors"), 0);
 }
 
-/// The same with devices of this process, which go without a word too.
+/// The same with devices of this process, which also disappear silently.
 #[test]
 fn a_device_that_is_opened_again_is_met_again() {
     let here = device(fresh_address(), "ib-credits", "off");

@@ -1,4 +1,4 @@
-//! How programs hear of events.
+//! How programs receive events.
 
 use super::events;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
-/// How long anything may take on a machine that is busy with other things.
+/// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn readable(events: &impl AsFd) -> bool {
@@ -35,7 +35,7 @@ fn events_of_queue_pairs_name_them() -> Result<(), Error> {
     let (a, b) = (net.device(), net.device());
     let (left, right) = (RcEnd::new(&a)?, RcEnd::new(&b)?);
     left.qp.connect(&right.qp.address(), &Default::default())?;
-    // Right is in RTR when the first packet comes.
+    // Right is in RTR when the first packet arrives.
     let mut way = rnic::AddressVector::new(a.gid(), 0);
     way.port_num = 1;
     let peer = left.qp.address();
@@ -46,11 +46,11 @@ fn events_of_queue_pairs_name_them() -> Result<(), Error> {
     let established = AsyncEvent::QueuePair(right.qp.qpn(), QpEvent::CommunicationEstablished);
     assert_eq!(b.poll_event()?, Some(established));
     assert_eq!(established.source(), EventSource::QueuePair(right.qp.qpn()));
-    // The send queue of the other side is drained when asked.
+    // The send queue of the other side is drained on request.
     left.qp.modify(&QpAttr::to_state(QpState::Sqd).en_sqd_async_notify(true))?;
     assert_eq!(a.poll_event()?, Some(AsyncEvent::QueuePair(left.qp.qpn(), QpEvent::SendQueueDrained)));
     left.qp.modify(&QpAttr::to_state(QpState::Rts))?;
-    // A key that nobody has: the requester learns it from its completion, the responder from the event.
+    // An unknown key: the requester learns of it from its completion, the responder from the event.
     let source = left.register(b"x")?;
     left.qp.write(2, source.all(), Remote { addr: 0, rkey: 0xdead })?;
     assert_eq!(left.wait()?.status, WcStatus::RemAccessErr);
@@ -84,7 +84,7 @@ fn an_overrun_is_told_of_the_queue_and_of_each_queue_pair_that_it_ends() -> Resu
     assert_eq!(told.len(), 3, "{told:?}");
     assert_eq!(told[0].name(), "CQ_ERR");
     assert_eq!(told[1..], [fatal(&first), fatal(&second)]);
-    // Going to ERR on purpose is nobody's news.
+    // Entering ERR deliberately is not an event.
     far[0].qp.modify(&QpAttr::to_state(QpState::Err))?;
     assert!(!events(&b).contains(&"QP_FATAL"));
     Ok(())
@@ -102,7 +102,7 @@ fn events_of_destroyed_objects_are_taken_back() -> Result<(), Error> {
     assert!(!readable(&told), "nothing is left to read");
     assert_eq!(told.poll()?, None);
     drop(right);
-    // A completion queue takes its events along too, and leaves those of others.
+    // Destroying a completion queue withdraws its events, and leaves those of others.
     let (left, right) = RcEnd::pair(&a, &b)?;
     let tiny = a.create_cq(1)?;
     let qp = left.pd().create_qp(&QpInit::rc(&tiny, &tiny))?;
@@ -114,7 +114,7 @@ fn events_of_destroyed_objects_are_taken_back() -> Result<(), Error> {
     }
     net.run_for(Duration::from_millis(1));
     left.qp.modify(&QpAttr::to_state(QpState::Sqd).en_sqd_async_notify(true))?;
-    // So does a shared receive queue: one that is empty has reached its limit.
+    // The same for a shared receive queue: an empty one has reached its limit.
     let srq = left.pd().create_srq(&SrqInit { limit: 1, ..SrqInit::default() })?;
     let waiting = [AsyncEvent::CompletionQueueError(tiny.number()), AsyncEvent::SrqLimitReached(srq.srqn())];
     drop((qp, tiny, srq));
@@ -185,7 +185,7 @@ fn waiting_for_an_event_sleeps_until_one_comes() {
     assert!(begun.elapsed() >= Duration::from_millis(20));
     let other = device.clone();
     let thread = std::thread::spawn(move || other.wait_event(PATIENCE));
-    // Whether it sleeps by now or not, it must wake.
+    // Whether it is already asleep or not, it must wake up.
     std::thread::sleep(Duration::from_millis(5));
     device.inject_port_state(false).expect("not forked");
     let event = thread.join().expect("no panic").expect("events");
@@ -193,7 +193,7 @@ fn waiting_for_an_event_sleeps_until_one_comes() {
     assert!(begun.elapsed() < PATIENCE, "it woke because of the event");
 }
 
-/// A runtime with so many threads besides this one.
+/// A runtime with `threads` threads besides this one.
 fn runtime(threads: usize) -> tokio::runtime::Runtime {
     let mut builder = match threads {
         0 => tokio::runtime::Builder::new_current_thread(),
@@ -206,7 +206,7 @@ fn runtime(threads: usize) -> tokio::runtime::Runtime {
 fn tasks_await_events() {
     let device = open();
     runtime(2).block_on(async {
-        // Whether they sleep by now or not, each gets one.
+        // Whether they are already asleep or not, each gets one event.
         let tasks: Vec<_> = (0..2)
             .map(|_| {
                 let device = device.clone();
@@ -223,7 +223,7 @@ fn tasks_await_events() {
         }
         told.sort_unstable();
         assert_eq!(told, ["PORT_ACTIVE", "PORT_ERR"]);
-        // One that waits no more takes nothing.
+        // A wait that was dropped consumes nothing.
         let wait = tokio::time::timeout(Duration::from_millis(1), device.next_event());
         assert!(wait.await.is_err());
         device.inject_port_state(false).expect("not forked");
@@ -235,7 +235,7 @@ fn tasks_await_events() {
 fn tasks_await_events_through_the_descriptor() {
     let device = open();
     runtime(0).block_on(async {
-        // SAFETY: it holds its descriptor open, and always returns the same one.
+        // SAFETY: the device keeps its descriptor open, and always returns the same one.
         let told = unsafe { AsyncFd::register(device.events().expect("a descriptor")) }.expect("registered");
         for up in [false, true, false] {
             let other = device.clone();

@@ -1,4 +1,4 @@
-//! Links and addresses of a real host that go away and come back, under traffic.
+//! Links and addresses of a real host that disappear and come back under traffic.
 
 use rnic_tests::Peer;
 use rnic_tests::namespace::{Cable, Namespace};
@@ -7,12 +7,12 @@ use rnic_tests::protocol::{Command, Connection, Opening, Reply, Traffic, Verb};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A connection that survives 4 s in which nothing gets through: 8 times 0.5 s.
+/// A connection that survives 4 s without connectivity: 8 times 0.5 s.
 fn patient() -> Connection {
     Connection { timeout: 17, ..Connection::default() }
 }
 
-/// Two peers at the ends of a cable, connected.
+/// Two connected peers at the ends of a cable.
 struct Pair {
     cable: Cable,
     a: Peer,
@@ -23,11 +23,11 @@ struct Pair {
     target: Region,
 }
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 const SIZE: usize = 64 << 10;
 
 impl Pair {
-    /// `None`, loudly, where there are no namespaces.
+    /// Reports a skipped test and returns `None` if namespaces are not available.
     fn new(addresses: [IpAddr; 2], opening: &Opening) -> Option<Self> {
         let cable = match Cable::new() {
             Ok(cable) => cable,
@@ -46,14 +46,14 @@ impl Pair {
         Self::new(Cable::V4.map(IpAddr::from), &Opening::default())
     }
 
-    /// Begins to write `count` messages from a to b.
+    /// Starts writing `count` messages from a to b.
     fn begin(&mut self, count: u64) {
         let verb = Verb::Write(self.target.place, None);
         let traffic = Traffic { verb, region: self.source.id, size: SIZE, count, depth: 8, slots: 1 };
         self.a.tell(&Command::Run(self.left, traffic));
     }
 
-    /// The messages were all written, and one more can be.
+    /// Checks that all messages were written, and that another one can be.
     fn end(&mut self, count: u64) {
         self.a.ran(count);
         self.b.check(self.target.all(), 1, 0);
@@ -73,12 +73,12 @@ fn is_active(peer: &mut Peer) -> bool {
     port(peer).0
 }
 
-/// Messages that arrived.
+/// Number of messages that arrived.
 fn arrived(peer: &mut Peer) -> u64 {
     peer.counter("rx_write_requests")
 }
 
-/// Messages that arrived, once what waited in the socket is taken in: the count stands still then.
+/// Number of messages that arrived, after the socket's backlog is processed: when the count stops changing.
 fn settled(peer: &mut Peer) -> u64 {
     let mut before = arrived(peer);
     for _ in 0..100 {
@@ -94,7 +94,7 @@ fn settled(peer: &mut Peer) -> u64 {
 
 #[test]
 fn an_address_is_taken_away_and_put_back_under_traffic() {
-    // Far from done when the address goes, even if the program that takes it away does not get to run for a while.
+    // Far from done when the address is removed, even if the program that removes it is not scheduled for a while.
     const COUNT: u64 = 10_000;
     let Some(mut pair) = Pair::v4() else { return };
     assert_eq!(port(&mut pair.b), (true, 1024, vec![("::ffff:10.9.0.2".into(), Some("eth0".into()))]));
@@ -122,7 +122,7 @@ fn a_sender_whose_address_is_taken_away_loses_packets_and_does_not_spin() {
     assert_eq!(pair.a.events(2), ["PORT_ERR", "GID_CHANGE"]);
     let write = Verb::Write(pair.target.place, None);
     pair.a.post(pair.left, 1, write, &[pair.source.all()]);
-    // While it does not poll, its background thread repeats what nobody hears.
+    // While the program does not poll, its background thread retransmits in vain.
     idles(&mut pair.a);
     assert!(pair.a.counter("socket_tx_refused") > 0);
     assert!(pair.a.counter("local_ack_timeout_err") > 0);
@@ -132,7 +132,7 @@ fn a_sender_whose_address_is_taken_away_loses_packets_and_does_not_spin() {
     pair.b.check(pair.target.all(), 1, 0);
 }
 
-/// A peer that sleeps takes next to no processor time, although it has something to send.
+/// A sleeping peer takes almost no processor time, although it has something to send.
 fn idles(peer: &mut Peer) {
     let time = |peer: &mut Peer| match peer.ask(&Command::BackgroundTime) {
         Reply::Time(millis) => millis,
@@ -148,7 +148,7 @@ fn idles(peer: &mut Peer) {
 #[test]
 fn a_send_buffer_that_stays_full_is_not_waited_for_by_spinning() {
     let Some(mut pair) = Pair::v4() else { return };
-    // Packets to hosts that answer no ARP stay in the send buffer until the kernel gives up on them, after 3 s.
+    // Packets to hosts that do not answer ARP stay in the send buffer until the kernel gives up on them, after 3 s.
     for nobody in 100..108 {
         let gid = rnic::Gid::from(IpAddr::from([10, 9, 0, nobody])).0;
         let (qp, _) = pair.a.qp();
@@ -213,7 +213,7 @@ fn the_loopback_interface_goes_down_and_up() {
     let (mut a, mut b) = (at(1), at(2));
     let (left, _) = connect(&mut a, &mut b, patient());
     let (source, target) = (a.register(SIZE, 1), b.register_zeroes(SIZE));
-    // 65536 bytes of MTU carry the largest path MTU.
+    // An MTU of 65536 bytes carries the largest path MTU.
     assert_eq!(port(&mut a), (true, 4096, vec![("::ffff:127.0.0.1".into(), Some("lo".into()))]));
     namespace.ip("link set lo down");
     for peer in [&mut a, &mut b] {
@@ -266,7 +266,8 @@ fn the_path_mtu_of_new_connections_follows_the_interface() {
     assert_eq!(packets(&mut pair, old), 64, "a connection keeps its path MTU");
     let (new, _) = connect(&mut pair.a, &mut pair.b, patient());
     assert_eq!(packets(&mut pair, new), 16);
-    // What is connected with more than the link carries now loses its packets; new connections take less.
+    // Connections with a path MTU above what the link now carries lose their packets; new connections use a smaller
+    // one.
     set(&pair, 1500);
     assert_eq!(mtus(&mut pair), [1024, 1024]);
     let (again, _) = connect(&mut pair.a, &mut pair.b, patient());
@@ -304,7 +305,7 @@ fn a_device_fails_when_its_socket_is_closed_behind_its_back() {
     assert!(!is_active(&mut peer));
     let refused = peer.try_ask(&Command::CreateQp(Default::default()));
     assert!(matches!(&refused, Reply::Failed(why) if why.contains("the device has failed")), "{refused:?}");
-    // This side finds nobody, until the device is opened again.
+    // This side reaches no peer until the device is opened again.
     end.qp.write(1, rnic::Gather::Empty, region.place.into()).expect("posted");
     assert_eq!(end.wait().expect("a completion").status, rnic::WcStatus::RetryExcErr);
     let address = peer.address();

@@ -22,7 +22,7 @@ fn pair() -> Result<(Net, Device, Device, RcEnd, RcEnd), Error> {
 /// Takes a device's port down, or up again.
 type Switch = fn(&Device, bool) -> Result<(), Error>;
 
-/// The ways in which a port goes down, with the events of going and of coming back.
+/// The ways in which a port goes down, with the events for going down and coming back.
 const WAYS: [(Switch, &[&str], &[&str]); 2] = [
     (Device::inject_port_state, &["PORT_ERR"], &["PORT_ACTIVE"]),
     (Device::inject_gid_state, &["PORT_ERR", "GID_CHANGE"], &["GID_CHANGE", "PORT_ACTIVE"]),
@@ -50,7 +50,7 @@ fn traffic_goes_on_when_the_port_comes_back() -> Result<(), Error> {
             assert_eq!(left.wait()?.status, WcStatus::Success);
             assert_eq!(target.to_vec()?, vec![7; LEN]);
             assert!(left.qp.counters().local_ack_timeout_err > 0, "the timeout brought it back");
-            // What was lost is counted, on the side that lost it.
+            // Lost packets are counted on the side that lost them.
             let lost = [counter(cut, "tx_port_down"), counter(cut, "dropped_port_down")];
             assert!(lost[usize::from(far)] > 0, "{lost:?}");
             let whole = if far { &a } else { &b };
@@ -166,7 +166,7 @@ fn a_device_that_fails_flushes_everything() -> Result<(), Error> {
     assert_eq!(events(&a), ["DEVICE_FATAL"]);
     assert!(!a.port_attr().active && a.gid_table().is_empty());
     assert_eq!((left.qp.state(), idle.state()), (QpState::Err, QpState::Reset));
-    // What is posted from here on is flushed; nothing new is to be had.
+    // New work is flushed; new resources cannot be created.
     left.qp.write(4, source.all(), target.remote(0))?;
     assert_eq!(left.wait()?.status, WcStatus::WrFlushErr);
     let failed = |error: Error| matches!(error, Error::Resource(ResourceError::DeviceFailed));
@@ -180,11 +180,11 @@ fn a_device_that_fails_flushes_everything() -> Result<(), Error> {
     let refused = idle.modify(&QpAttr::to_init(1, 0, Access::empty())).unwrap_err();
     assert!(matches!(refused, Error::Modify(ModifyQpError::DeviceFailed)), "{refused}");
     assert_eq!(refused.to_string(), "the device has failed: close it, and open it again");
-    // Once is enough, and it cannot be taken back.
+    // A repeated failure has no further effect, and a failure cannot be undone.
     a.inject_device_fatal()?;
     a.inject_port_state(true)?;
     assert_eq!((events(&a), a.port_attr().active), (vec![], false));
-    // The peer finds nobody.
+    // The peer gets no answers.
     right.qp.write(1, Gather::Empty, Remote::default())?;
     assert_eq!(right.wait()?.status, WcStatus::RetryExcErr);
     assert_eq!(events(&b), [""; 0]);
@@ -198,7 +198,7 @@ fn datagram_queue_pairs_fail_with_their_device() -> Result<(), Error> {
     let net = Net::new();
     let (a, b) = (net.device(), net.device());
     let (left, right) = (UdEnd::new(&a), UdEnd::new(&b));
-    // What leaves a port that is down is lost, and done all the same.
+    // Packets sent from a port that is down are lost, and their requests complete anyway.
     a.inject_port_state(false)?;
     right.post(2);
     left.send(1, b"lost", &right);

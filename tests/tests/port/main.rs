@@ -1,4 +1,4 @@
-//! The life of a port: events, links and addresses that come and go, partitions.
+//! The life of a port: events, links and addresses that disappear and come back, partitions.
 
 mod events;
 mod host;
@@ -7,7 +7,7 @@ mod partitions;
 
 use rnic::{AsyncEvent, Device};
 
-/// All events that wait, by name, oldest first.
+/// All pending events by name, oldest first.
 fn events(device: &Device) -> Vec<&'static str> {
     std::iter::from_fn(|| device.poll_event().expect("not forked")).map(AsyncEvent::name).collect()
 }

@@ -1,4 +1,4 @@
-//! Partitions: P_Key tables, and who may talk to whom, in virtual time.
+//! Partitions: P_Key tables, and which members may communicate, in virtual time.
 
 use rnic::link::{Direction, FrameRef, Now, Observer};
 use rnic::sim::{DeviceSetup, Net};
@@ -18,7 +18,7 @@ fn device(net: &Net, keys: &[u16]) -> Result<Device, Error> {
     })
 }
 
-/// Takes note of the P_Keys that leave.
+/// Records the P_Keys of outgoing packets.
 struct Keys(Arc<Mutex<Vec<u16>>>);
 
 impl Observer for Keys {
@@ -35,14 +35,14 @@ impl Observer for Keys {
     }
 }
 
-/// The P_Keys of the packets that leave a device, from here on.
+/// The P_Keys of the packets that a device sends from now on.
 fn leaving(device: &Device) -> Result<Arc<Mutex<Vec<u16>>>, Error> {
     let keys = Arc::default();
     device.observe(Keys(Arc::clone(&keys)))?;
     Ok(keys)
 }
 
-/// A pair in which each side has its own index; retries are over after 2 times 4 ms.
+/// A pair with a separate P_Key index for each side; retries end after 2 times 4 ms.
 fn pair(a: &Device, b: &Device, indices: [u16; 2]) -> Result<(RcEnd, RcEnd), Error> {
     let (left, right) = (RcEnd::new(a)?, RcEnd::new(b)?);
     let options = indices.map(|pkey_index| ConnectOptions {
@@ -56,7 +56,7 @@ fn pair(a: &Device, b: &Device, indices: [u16; 2]) -> Result<(RcEnd, RcEnd), Err
     Ok((left, right))
 }
 
-/// One WRITE; how it ended.
+/// One WRITE; returns its status.
 fn write(left: &RcEnd, right: &RcEnd) -> Result<WcStatus, Error> {
     let source = left.register(b"partition")?;
     let target = right.register_remote(9)?;
@@ -66,9 +66,9 @@ fn write(left: &RcEnd, right: &RcEnd) -> Result<WcStatus, Error> {
     Ok(status)
 }
 
-/// IBTA 10.9.3: the low 15 bits are the same, and one of the two is a full member.
+/// IBTA 10.9.3: the low 15 bits are equal, and at least one of the two is a full member.
 #[test]
-fn who_may_talk_to_whom() -> Result<(), Error> {
+fn two_members_communicate_unless_both_are_limited() -> Result<(), Error> {
     for (ours, theirs, may) in [
         (0xffff, 0xffff, true),
         (0x8001, 0x8001, true),
@@ -144,13 +144,13 @@ fn the_index_may_change_in_init_and_in_sqd() -> Result<(), Error> {
     }
     assert_eq!(write(&left, &right)?, WcStatus::Success);
     assert_eq!(last(&sent), Some(0x8001));
-    // One side alone is in another partition then.
+    // Only one side is in another partition then.
     left.qp.modify(&QpAttr::to_state(QpState::Sqd))?;
     left.qp.modify(&QpAttr::to_state(QpState::Sqd).pkey_index(0))?;
     left.qp.modify(&QpAttr::to_state(QpState::Rts))?;
     assert_eq!(write(&left, &right)?, WcStatus::RetryExcErr);
     assert_eq!(counter(&b, "dropped_bad_pkey"), 2);
-    // RTS itself takes no index.
+    // RTS itself does not accept an index.
     let refused = right.qp.modify(&QpAttr::default().pkey_index(0)).expect_err("in RTS");
     assert_eq!(refused.to_string(), "pkey_index does not apply to RTS -> RTS of an RC queue pair");
     Ok(())
@@ -161,7 +161,7 @@ fn an_index_behind_the_table_is_refused() -> Result<(), Error> {
     let net = Net::new();
     let end = RcEnd::new(&device(&net, &[0xffff, 0x8001])?)?;
     let refused = end.qp.modify(&QpAttr::to_init(1, 2, Access::empty())).expect_err("two entries");
-    assert_eq!(refused.to_string(), "pkey_index is 2; it can be 0 to 1");
+    assert_eq!(refused.to_string(), "pkey_index is 2; valid values are 0 to 1");
     assert_eq!(end.qp.state(), QpState::Reset);
     end.qp.modify(&QpAttr::to_init(1, 1, Access::empty()))?;
     Ok(())
@@ -212,7 +212,7 @@ fn datagrams_are_of_a_partition_too() -> Result<(), Error> {
     Ok(())
 }
 
-/// C9-42: QP1 takes packets of every partition of its port, and tells which it was.
+/// C9-42: QP1 accepts packets from every partition of its port, and reports which it was.
 #[test]
 fn qp1_is_in_all_partitions_of_its_port() -> Result<(), Error> {
     let net = Net::new();

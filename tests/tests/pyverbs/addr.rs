@@ -8,13 +8,13 @@ use rnic_tests::UdEnd;
 fn test_create_ah() {
     let net = Net::new();
     let end = UdEnd::new(&net.device());
-    // To every GID of the device, itself included.
+    // To every GID of the device, including its own.
     let ah = end.pd.create_ah(&AddressVector::new(end.device.gid(), 0)).expect("an address handle");
     assert_eq!((ah.attr().dgid, ah.ip()), (end.device.gid(), end.device.address()));
     assert!(end.device.attr().max_ah > 0);
 }
 
-/// Without a GRH there is no address in RoCE.
+/// RoCE has no addresses without a GRH.
 #[test]
 fn test_create_ah_roce() {
     let net = Net::new();
@@ -34,7 +34,7 @@ fn test_destroy_ah() {
     let ah = end.ah(end.device.gid());
     let last = ah.clone();
     drop(ah);
-    // A clone is the same handle, and a send that was posted with it needs it no more.
+    // A clone is the same handle, and a posted send no longer needs it.
     end.qp.send_to(1, rnic::Gather::Empty, &last, end.qp.qpn(), rnic_tests::datagram::QKEY).expect("posted");
     drop(last);
     assert_eq!(end.receive().data, b"");

@@ -1,17 +1,18 @@
-//! `test_atomic.py`, without the masks and the other sizes that one vendor's device adds; its XRC cases are in `xrc.rs`.
+//! `test_atomic.py`, without the masks and the other sizes that a particular vendor's device adds; its XRC cases
+//! are in `xrc.rs`.
 
 use crate::players::{Player, atomic_traffic, everywhere, players_with};
 use rnic::{Access, ConnectOptions, Error, Operation, Remote, Sge, WcStatus};
 
 const ITERS: u64 = 10;
 
-/// What both queue pairs and memory allow, where a case does not take it from one of them.
+/// The rights of both queue pairs and memory, unless a case removes one of them.
 const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// What a word holds before an operation that must not change it.
+/// The content of a word before an operation that must not change it.
 const UNTOUCHED: u64 = 0x0101_0101_0101_0101;
 
-/// Runs a case between players of `len` bytes, with the rights that queue pairs and memory give.
+/// Runs a case between players with `len` bytes and these access rights of queue pairs and memory.
 fn case(
     queue_pairs: Access,
     memory: Access,
@@ -35,7 +36,7 @@ fn both_ways(
     atomic_traffic(server, client, ITERS, &operation)
 }
 
-/// An addition to the server's word that it must refuse so, and change nothing.
+/// An addition to the server's word that must be refused with this status, without changing anything.
 fn refused(client: &Player, server: &Player, remote: Remote, expected: WcStatus) -> Result<(), Error> {
     server.mr.store_u64(0, UNTOUCHED)?;
     let status = client.run_with(Operation::FetchAdd { remote, add: 2 }, client.mr.slice(0..8)?)?;
@@ -47,7 +48,7 @@ fn refused(client: &Player, server: &Player, remote: Remote, expected: WcStatus)
 #[test]
 fn test_atomic_cmp_and_swap() -> Result<(), Error> {
     case(ATOMIC, ATOMIC, 8, |client, server| {
-        // Never equal, then equal in the last round but one.
+        // Never equal, then equal in the second to last round.
         both_ways(client, server, |remote| {
             (Operation::CompareSwap { remote, compare: u64::MAX, swap: 7 }, |old| old)
         })?;
@@ -64,7 +65,7 @@ fn test_atomic_fetch_and_add() -> Result<(), Error> {
     })
 }
 
-/// What a queue pair does not allow is an invalid request, not an access violation of a key.
+/// An operation that the queue pair does not allow is an invalid request, not an access violation.
 #[test]
 fn test_atomic_invalid_qp_access() -> Result<(), Error> {
     case(Access::LOCAL_WRITE, ATOMIC, 8, |client, server| {
@@ -87,8 +88,8 @@ fn test_atomic_non_aligned_addr() -> Result<(), Error> {
     })
 }
 
-/// The old value finds no place to go when it comes: this side's word keeps its value. (The key is looked up then, so the
-/// peer has done its part.)
+/// The previous value cannot be stored when it arrives: this side's word keeps its value. (The key is only looked
+/// up then, so the peer has executed the atomic.)
 #[test]
 fn test_atomic_invalid_lkey() -> Result<(), Error> {
     case(ATOMIC, ATOMIC, 8, |client, _server| {

@@ -1,4 +1,5 @@
-//! What pyverbs has in `base.py` and `utils.py`: two players with all that they need, and traffic between them.
+//! The equivalent of `base.py` and `utils.py` in pyverbs: two players with their resources, and traffic between
+//! them.
 
 use rnic::sim::Net;
 use rnic::{
@@ -9,7 +10,7 @@ use rnic::{
 use rnic_tests::datagram::GRH;
 use std::time::Duration;
 
-/// Bytes of each message, as in the suite.
+/// Length of each message in bytes, as in the suite.
 pub(crate) const MESSAGE: usize = 1024;
 
 /// The Q_Key of datagrams, as in the suite.
@@ -18,7 +19,7 @@ pub(crate) const QKEY: QKey = QKey(0x1111_1111);
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Two devices that reach each other.
+/// Two devices that can reach each other.
 pub(crate) struct World {
     pub(crate) a: Device,
     pub(crate) b: Device,
@@ -27,7 +28,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Lets something happen.
+    /// Lets time pass.
     pub(crate) fn pass(&self) {
         match &self.net {
             Some(net) => drop(net.step()),
@@ -57,9 +58,9 @@ pub(crate) struct Player {
     pub(crate) cq: CompletionQueue,
     pub(crate) mr: MemoryRegion,
     pub(crate) pd: ProtectionDomain,
-    /// Whom its messages are for.
+    /// The destination of its messages.
     pub(crate) to: Destination,
-    /// Bytes in front of each message that it receives.
+    /// Number of bytes in front of each message that it receives.
     header: usize,
 }
 
@@ -72,7 +73,7 @@ impl Player {
         Ok(Self { qp, cq, mr, pd, to: Destination::Connected, header: 0 })
     }
 
-    /// Datagrams for nobody yet.
+    /// Datagrams, without a destination so far.
     fn ud(device: &Device, cq: CompletionQueue, access: Access) -> Result<Self, Error> {
         let pd = device.alloc_pd()?;
         let mr = pd.register(GRH + MESSAGE, access)?;
@@ -81,7 +82,7 @@ impl Player {
         Ok(Self { qp, cq, mr, pd, to: Destination::Connected, header: GRH })
     }
 
-    /// Posts a signalled operation for whom its messages are for.
+    /// Posts a signalled operation to the destination.
     pub(crate) fn send(
         &self,
         wr_id: u64,
@@ -93,7 +94,7 @@ impl Player {
     }
 }
 
-/// Two players that send each other datagrams, and what their memory may be used for (`UDResources`).
+/// Two players that send each other datagrams, with these memory access rights (`UDResources`).
 pub(crate) fn datagram_players(
     world: &World,
     cqs: [CompletionQueue; 2],
@@ -113,7 +114,7 @@ pub(crate) fn connect(client: &Player, server: &Player) -> Result<(), Error> {
     server.qp.connect(&client.qp.address(), &ConnectOptions::default())
 }
 
-/// Takes one completion, which must be a success.
+/// Polls one completion, which must be a success.
 pub(crate) type Poll<'a> = dyn Fn(&CompletionQueue) -> Result<WorkCompletion, Error> + 'a;
 
 /// Client and server send each other a message in turn, `iters` times, and check every byte (`traffic`).
@@ -121,7 +122,7 @@ pub(crate) fn traffic(client: &Player, server: &Player, iters: u64, poll: &Poll<
     traffic_of(client, server, iters, poll, MESSAGE, None)
 }
 
-/// [`traffic`] of messages of so many bytes, with or without immediate data.
+/// [`traffic`] with messages of `len` bytes, with or without immediate data.
 pub(crate) fn traffic_of(
     client: &Player,
     server: &Player,

@@ -1,4 +1,4 @@
-//! `test_cq.py`. There are no completion vectors to choose from here, so there are none to get wrong.
+//! `test_cq.py`. There are no completion vectors to choose from here, so no case uses an invalid one.
 
 use crate::base::{PATIENCE, Player, World, connect, everywhere};
 use rnic::engine::ResourceError;
@@ -9,7 +9,7 @@ fn invalid_size(error: &Error) -> bool {
     matches!(error, Error::Resource(ResourceError::Size { what: "cqe", .. }))
 }
 
-/// The sizes that the suite creates queues of.
+/// The sizes of the queues that the suite creates.
 fn sizes(device: &Device) -> [u32; 3] {
     let max = device.attr().max_cqe;
     [1, max / 2, max]
@@ -34,7 +34,7 @@ fn test_create_cq_with_comp_channel() -> Result<(), Error> {
             let channel = device.create_comp_channel()?;
             let cq = device.create_cq_with_channel(cqe, &channel)?;
             assert!(cq.capacity() >= cqe);
-            // In the suite closing the channel closes its queues first. Here it is refused while there are any.
+            // In the suite, closing the channel first closes its queues. Here it is refused while it has any.
             let busy = channel.destroy().expect_err("a completion queue uses it");
             assert!(matches!(busy.error, Error::Resource(ResourceError::Busy { users: 1, .. })));
             cq.destroy()?;
@@ -56,7 +56,7 @@ fn test_create_cq_bad_flow() -> Result<(), Error> {
     })
 }
 
-/// Smaller, larger, and smaller than what waits in it.
+/// Smaller, larger, and smaller than the number of waiting completions.
 #[test]
 fn test_resize_cq() -> Result<(), Error> {
     everywhere(|world| {

@@ -3,10 +3,10 @@
 use crate::base::{PATIENCE, Player, World, connect, datagram_players, everywhere, traffic};
 use rnic::{Access, CompletionChannel, CompletionQueue, Device, Error};
 
-/// As many as the suite's players make.
+/// The number that the suite's players create.
 const ENTRIES: u32 = 1000;
 
-/// A completion queue that is armed before anything completes to it.
+/// A completion queue that is armed before anything completes.
 fn armed(device: &Device) -> Result<(CompletionChannel, CompletionQueue), Error> {
     let channel = device.create_comp_channel()?;
     let cq = device.create_cq_with_channel(ENTRIES, &channel)?;
@@ -14,7 +14,7 @@ fn armed(device: &Device) -> Result<(CompletionChannel, CompletionQueue), Error>
     Ok((channel, cq))
 }
 
-/// Every completion is waited for on the channel: take the event, arm, poll.
+/// Waits for every completion on the channel: take the event, arm, poll.
 fn case(
     players: impl Fn(&World, [CompletionQueue; 2]) -> Result<(Player, Player), Error>,
 ) -> Result<(), Error> {

@@ -1,18 +1,18 @@
 //! `test_cqex.py`, and the cases of creating an extended completion queue; its XRC case is in `xrc.rs`.
 //!
-//! An extended queue in C lets a program choose which fields completions have and read them one by one, and adds flags
-//! and a size as attributes. Here every completion has all fields, and a queue is always of the one kind: the cases run
-//! with the batched poll in place of start_poll, next_poll and end_poll.
+//! In C, an extended queue lets a program select the fields of completions and read them one by one, and has
+//! additional flags and a size as attributes. Here every completion has all fields, and there is only one kind of
+//! queue: the cases use the batched poll in place of start_poll, next_poll and end_poll.
 
 use crate::base::{PATIENCE, Player, World, connect, datagram_players, everywhere, traffic};
 use rnic::engine::ResourceError;
 use rnic::{Access, CompletionQueue, Error, WcOpcode, WcStatus, WorkCompletion};
 use std::time::Instant;
 
-/// The entries that the suite asks for.
+/// The number of entries that the suite requests.
 const ENTRIES: u32 = 2000;
 
-/// Polls batches until one completion comes, and reads its fields.
+/// Polls batches until one completion arrives, and reads its fields.
 fn poll(cq: &CompletionQueue, world: &World) -> Result<WorkCompletion, Error> {
     let deadline = Instant::now() + PATIENCE;
     let mut batch = [WorkCompletion::default(); 16];

@@ -1,5 +1,5 @@
-//! `tests/test_device.py`. Device memory (`DMTest`) is not offered: there is no memory on a device in software that
-//! would be nearer than the program's own.
+//! `tests/test_device.py`. Device memory (`DMTest`) is not supported: a software device has no memory that is
+//! closer than the program's own.
 
 use rnic::engine::ResourceError;
 use rnic::net::{BindError, interfaces};
@@ -16,7 +16,7 @@ fn devices() -> [Device; 2] {
     [open(), Net::new().device()]
 }
 
-/// Here, a device is an address of the host, so the list of devices is that of addresses.
+/// A device is an address of the host here, so the list of devices is the list of addresses.
 #[test]
 fn test_dev_list() {
     let all = interfaces().expect("the kernel's list");
@@ -51,7 +51,7 @@ fn test_query_device() {
     }
 }
 
-/// One structure holds the attributes of `ibv_query_device_ex` too.
+/// One structure also holds the attributes of `ibv_query_device_ex`.
 #[test]
 fn test_query_device_ex() {
     for device in devices() {
@@ -116,12 +116,12 @@ fn test_query_gid_ex_bad_flow() {
     for device in devices() {
         let end = RcEnd::new(&device).expect("an end");
         end.qp.modify(&QpAttr::to_init(1, 0, Access::empty())).expect("INIT");
-        // Where an index is used it is checked as well.
+        // An index is checked where it is used.
         let way = AddressVector::new(Gid::from(fresh_address()), 1);
         assert!(end.pd().create_ah(&way).expect_err("index 1").to_string().contains("sgid_index"));
         let rtr = QpAttr::to_rtr(way, Mtu::B1024, Qpn::new(5), Psn::new(0));
         let refused = end.qp.modify(&rtr.max_dest_rd_atomic(1).min_rnr_timer(12)).expect_err("index 1");
-        assert_eq!(refused.to_string(), "ah_attr.sgid_index is 1; it can be 0 to 0");
+        assert_eq!(refused.to_string(), "ah_attr.sgid_index is 1; valid values are 0 to 0");
     }
 }
 
@@ -139,7 +139,7 @@ fn test_query_port() {
     }
 }
 
-/// There is one port and one function to ask it; a port number is named in attributes only, and checked there.
+/// There is one port and one function to query it; port numbers only occur in attributes, and are checked there.
 #[test]
 fn test_query_port_bad_flow() {
     for device in devices() {
@@ -147,7 +147,7 @@ fn test_query_port_bad_flow() {
         for port in [0, 2, 11, 255] {
             let refused =
                 end.qp.modify(&QpAttr::to_init(port, 0, Access::empty())).expect_err("no such port");
-            assert_eq!(refused.to_string(), format!("port_num is {port}; it can be 1 to 1"));
+            assert_eq!(refused.to_string(), format!("port_num is {port}; valid values are 1 to 1"));
             let way = AddressVector { port_num: port, ..AddressVector::new(device.gid(), 0) };
             assert!(end.pd().create_ah(&way).expect_err("no such port").to_string().contains("port_num"));
         }

@@ -1,5 +1,5 @@
-//! `test_mr.py`, class `MRTest`, with the cases that the suite had before its present form. Device memory and dma-buf have
-//! no counterpart.
+//! `test_mr.py`, class `MRTest`, with the cases that the suite had before its present form. Device memory and
+//! dma-buf have no counterpart.
 
 use crate::players::{MESSAGE, Player, everywhere, players, rdma_traffic, restate, traffic, write};
 use rnic::engine::ResourceError;
@@ -15,7 +15,7 @@ fn domain() -> Result<ProtectionDomain, Error> {
     Net::new().device().alloc_pd()
 }
 
-/// All combinations of rights (`get_access_flags`), and whether they make sense.
+/// All combinations of access rights (`get_access_flags`), and whether they are valid.
 fn combinations() -> impl Iterator<Item = (Access, bool)> {
     let all = Access::all() - Access::FLUSH_PERSISTENT;
     (0..=all.bits()).filter_map(move |bits| {
@@ -25,7 +25,7 @@ fn combinations() -> impl Iterator<Item = (Access, bool)> {
     })
 }
 
-/// The same without the high bits, which are many numbers and no more combinations.
+/// The same without the high bits, which only multiply the number of combinations.
 fn usual() -> Vec<Access> {
     combinations()
         .take_while(|(access, _)| !access.contains(Access::RELAXED_ORDERING))
@@ -63,7 +63,8 @@ fn test_dereg_mr() -> Result<(), Error> {
     Ok(())
 }
 
-/// There is no second time: deregistering takes the region. Its key is dead, and another gets another key.
+/// Deregistering consumes the region, so it cannot be done twice. Its key becomes invalid, and another region gets
+/// another key.
 #[test]
 fn test_dereg_mr_twice() -> Result<(), Error> {
     everywhere(|a, b| {
@@ -79,7 +80,7 @@ fn test_dereg_mr_twice() -> Result<(), Error> {
     })
 }
 
-/// No protection domain at all cannot be said; one of another device can.
+/// A missing protection domain cannot be expressed; one of another device can.
 #[test]
 fn test_reg_mr_bad_flow() -> Result<(), Error> {
     let net = Net::new();
@@ -160,7 +161,7 @@ fn test_buffer() -> Result<(), Error> {
     Ok(())
 }
 
-/// The players know each other's keys from before: these stay.
+/// The players already know each other's keys, which stay valid.
 #[test]
 fn test_mr_rereg_access() -> Result<(), Error> {
     everywhere(|a, b| {
@@ -197,7 +198,7 @@ fn test_mr_rereg_pd() -> Result<(), Error> {
         restate(&client, &server)?;
         server.mr.rereg(Rereg::new().pd(&server.pd))?;
         assert_eq!(traffic(&client, &server, ITERS)?, WcStatus::Success);
-        // The domain goes before the region that is in it now.
+        // The old domain is deallocated before the region, which has moved to another.
         server.mr.rereg(Rereg::new().pd(&other))?;
         drop(other);
         server.mr.deregister()?;
@@ -209,7 +210,7 @@ fn test_mr_rereg_pd() -> Result<(), Error> {
 fn test_mr_rereg_addr() -> Result<(), Error> {
     everywhere(|a, b| {
         let (client, mut server) = players(a, b, &|pd| pd.register(MESSAGE, LOCAL))?;
-        // A receive with the old address waits.
+        // A receive with the old address is posted.
         server.qp.recv(1, server.mr.all())?;
         let old = server.mr.all();
         server.mr.rereg(Rereg::new().memory(MemoryBuffer::new(2 * MESSAGE)?, None))?;

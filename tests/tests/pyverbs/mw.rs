@@ -6,7 +6,7 @@ use rnic::{Access, Device, Error, Gather, MemoryWindow, MwType, Operation, WcOpc
 
 const ITERS: u64 = 10;
 const BINDABLE: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
-/// As in the suite: the right to write locally is no right of a window, and does no harm.
+/// As in the suite: the right to write locally is not a window right, and has no effect.
 const RIGHTS: Access = Access::REMOTE_WRITE.union(Access::LOCAL_WRITE);
 
 struct Scene {
@@ -26,7 +26,7 @@ impl Scene {
         [(&self.client, &self.windows[0]), (&self.server, &self.windows[1])]
     }
 
-    /// Tells each player the other's window.
+    /// Tells each player about the other's window.
     fn exchange(&mut self) {
         self.client.remote = self.windows[1].remote(&self.server.mr, 0);
         self.server.remote = self.windows[0].remote(&self.client.mr, 0);

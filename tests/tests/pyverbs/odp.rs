@@ -1,6 +1,6 @@
-//! `test_odp.py` over reliable connections and datagrams (extended reliable connections are in `xrc.rs`): nothing is ever
-//! pinned here, and pages that are gone come back when they are touched. Before each round their pages are given back to
-//! the kernel, where the case does so.
+//! `test_odp.py` over reliable connections and datagrams (extended reliable connections are in `xrc.rs`): memory is
+//! never pinned here, and missing pages are restored when they are touched. Before each round their pages are
+//! returned to the kernel, if the case does so.
 
 use crate::players::{
     GRH, MESSAGE, Memory, Player, REMOTE, atomic_traffic, everywhere, players, rdma_traffic, read, traffic,
@@ -18,7 +18,7 @@ const ITERS: u64 = 100;
 const ON_DEMAND: Access = Access::ON_DEMAND.union(Access::LOCAL_WRITE).union(REMOTE);
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Pages of the program, as `mmap` gives them.
+/// Pages of the program, mapped with `mmap`.
 #[derive(Debug)]
 struct Pages {
     start: usize,
@@ -30,7 +30,7 @@ impl Pages {
     fn map(len: usize, flags: MapFlags) -> Option<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let size = NonZeroUsize::new(len)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(None, size, protection, flags | MapFlags::MAP_PRIVATE) }.ok()?;
         Some(Self { start: start.as_ptr().expose_provenance(), len })
     }
@@ -39,9 +39,9 @@ impl Pages {
         NonNull::new(std::ptr::with_exposed_provenance_mut(self.start)).expect("mapped")
     }
 
-    /// The first bytes of it, for as long as the mapping lives.
+    /// The first bytes of it, for the lifetime of the mapping.
     fn lend(self, len: u64) -> UserMemory {
-        // SAFETY: nobody else uses the mapping, and the memory keeps it.
+        // SAFETY: nothing else uses the mapping, and the memory keeps it alive.
         unsafe { UserMemory::new(self.start, len) }.keeping(Arc::new(self))
     }
 }
@@ -53,13 +53,13 @@ impl Drop for Pages {
     }
 }
 
-/// A message's worth of ordinary pages.
+/// Ordinary pages for one message.
 fn pages(pd: &ProtectionDomain) -> Result<MemoryRegion, Error> {
     let pages = Pages::map(4096, MapFlags::empty()).expect("memory");
     pd.register_memory(pages.lend(MESSAGE as u64), None, ON_DEMAND)
 }
 
-/// Gives the pages of a player back: they are read as zeroes then (`force_page_faults`).
+/// Returns a player's pages to the kernel: they then read as zeros (`force_page_faults`).
 fn forget(player: &Player) {
     forget_pages(&player.mr);
 }
@@ -67,11 +67,11 @@ fn forget(player: &Player) {
 fn forget_pages(mr: &MemoryRegion) {
     let start = std::ptr::with_exposed_provenance_mut(mr.memory().addr());
     let start = NonNull::new(start).expect("mapped");
-    // SAFETY: the mapping that was lent, which nothing refers into.
+    // SAFETY: the mapping that was lent, into which nothing refers.
     unsafe { madvise(start, 4096, MmapAdvise::MADV_DONTNEED) }.expect("the kernel takes it");
 }
 
-/// Rounds of `traffic` in which no page is there at the start.
+/// Rounds of `traffic` in which no page is present at the start.
 fn faulting_traffic(client: &Player, server: &Player) -> Result<(), Error> {
     for _ in 0..ITERS {
         forget(client);
@@ -96,7 +96,7 @@ fn test_odp_rc_traffic() -> Result<(), Error> {
 #[test]
 fn test_odp_rc_atomic_cmp_and_swp() -> Result<(), Error> {
     case(&|pd| pd.register(8, ON_DEMAND), |client, server| {
-        // Values that differ, then values that are equal.
+        // Different values, then equal ones.
         atomic_traffic(client, server, ITERS, |remote| {
             (Operation::CompareSwap { remote, compare: u64::MAX, swap: 7 }, |old| old)
         })?;
@@ -149,7 +149,7 @@ fn test_odp_ud_traffic() -> Result<(), Error> {
     everywhere(|a, b| ud_traffic([a, b], [&on_demand, &plain], ITERS, forget_pages))
 }
 
-/// A message's worth of memory, by the key of all memory.
+/// Memory for one message, accessed with the key of all memory.
 struct Anywhere {
     whole: MemoryRegion,
     sge: Sge,
@@ -158,7 +158,7 @@ struct Anywhere {
 
 impl Anywhere {
     fn new(pd: &ProtectionDomain) -> Result<Self, Error> {
-        // SAFETY: the peers of these tests name the pages below, and no other address.
+        // SAFETY: the peers of these tests only name the pages below.
         let whole = unsafe { UserMemory::whole_address_space() };
         let whole = pd.register_memory(whole, None, ON_DEMAND)?;
         let pages = Pages::map(4096, MapFlags::empty()).expect("memory").lend(4096);
@@ -167,7 +167,7 @@ impl Anywhere {
     }
 }
 
-/// Messages both ways between memory that is named by the key of all memory.
+/// Messages both ways between buffers that are accessed with the key of all memory.
 fn implicit(advice: Option<Advice>) -> Result<(), Error> {
     case(&|pd| pd.register(8, Access::LOCAL_WRITE), |client, server| {
         let (ours, theirs) = (Anywhere::new(&client.pd)?, Anywhere::new(&server.pd)?);
@@ -197,7 +197,7 @@ fn test_odp_implicit_rc_traffic() -> Result<(), Error> {
     implicit(None)
 }
 
-/// The right alone: ordinary pages take it, and nothing depends on it.
+/// The access right alone: ordinary pages accept it, and it has no effect.
 #[test]
 fn test_odp_rc_huge_traffic() -> Result<(), Error> {
     case(&|pd| pd.register(MESSAGE, ON_DEMAND | Access::HUGETLB), |client, server| {
@@ -222,7 +222,8 @@ fn test_odp_rc_huge_user_addr_traffic() -> Result<(), Error> {
     })
 }
 
-/// Advice, then traffic. It is done when the call returns, so that synchronous and asynchronous are the same.
+/// Advice, then traffic. The advice is complete when the call returns, so synchronous and asynchronous are the
+/// same.
 fn prefetched(advice: Advice) -> Result<(), Error> {
     case(&pages, |client, server| {
         for player in [client, server] {

@@ -1,15 +1,15 @@
-//! `tests/test_parent_domain.py`. A parent domain gives verbs two things: a thread domain, whose objects need no locks,
-//! and allocators for the memory of queues. Neither is offered. Domains are shared between threads as they are, and
-//! queues are memory of this process that the program never sees. What is left of the tests is the traffic, and that
-//! memory is aligned as an allocator would be asked to.
+//! `tests/test_parent_domain.py`. In verbs, a parent domain provides two things: a thread domain, whose objects
+//! need no locks, and allocators for the memory of queues. Neither is supported. Any domain can be shared between
+//! threads, and queues are memory of this process that the program never sees. The remaining parts of the tests are
+//! the traffic, and the alignment that an allocator would be asked for.
 
 use rnic::{Device, Error, RcEnd, WcStatus};
 use rnic_tests::open;
 
-/// The messages of a traffic test (`iters`).
+/// The number of messages in a traffic test (`iters`).
 const ITERS: u64 = 10;
 
-/// `u.traffic`: messages both ways, in turns.
+/// `u.traffic`: messages in alternating directions.
 fn traffic(client: &RcEnd, server: &RcEnd) -> Result<(), Error> {
     const LEN: usize = 1024;
     for (from, to) in [(client, server), (server, client)] {
@@ -28,7 +28,7 @@ fn traffic(client: &RcEnd, server: &RcEnd) -> Result<(), Error> {
     Ok(())
 }
 
-/// Several threads at once, each with queue pairs of its own on the same devices.
+/// Several threads at once, each with its own queue pairs on the same devices.
 fn on_threads(a: &Device, b: &Device) {
     std::thread::scope(|scope| {
         for _ in 0..3 {

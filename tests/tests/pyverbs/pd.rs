@@ -30,7 +30,7 @@ fn test_multiple_pd_creation() -> Result<(), Error> {
     Ok(())
 }
 
-/// Nobody can destroy a domain twice: it is gone when the last that uses it is.
+/// A domain cannot be destroyed twice: it is destroyed with its last user.
 #[test]
 fn test_destroy_pd_twice() -> Result<(), Error> {
     let device = Net::new().device();

@@ -1,5 +1,5 @@
-//! Two players whose memory is the matter: what pyverbs has in `RCResources`, `UDResources`, `traffic`, `rdma_traffic`
-//! and `atomic_traffic`.
+//! Two players for tests about memory: the equivalent of `RCResources`, `UDResources`, `traffic`, `rdma_traffic`
+//! and `atomic_traffic` in pyverbs.
 
 use rnic::sim::Net;
 use rnic::{
@@ -8,10 +8,10 @@ use rnic::{
 };
 use std::time::Duration;
 
-/// Bytes of each message, as in the suite.
+/// Length of each message in bytes, as in the suite.
 pub(crate) const MESSAGE: usize = 1024;
 
-/// Bytes of a global routing header, in front of every datagram that is received.
+/// Length of a global routing header, in front of every received datagram, in bytes.
 pub(crate) const GRH: usize = 40;
 
 /// The immediate data of the suite.
@@ -27,7 +27,7 @@ pub(crate) fn everywhere(case: impl Fn(&Device, &Device) -> Result<(), Error>) -
     case(&rnic_tests::open(), &rnic_tests::open())
 }
 
-/// What a player's memory is.
+/// Registers a player's memory.
 pub(crate) type Memory<'a> = dyn Fn(&ProtectionDomain) -> Result<MemoryRegion, Error> + 'a;
 
 /// One side: client or server.
@@ -37,7 +37,7 @@ pub(crate) struct Player {
     pub(crate) cq: CompletionQueue,
     pub(crate) qp: QueuePair,
     pub(crate) mr: MemoryRegion,
-    /// Where the peer's memory is.
+    /// The peer's memory.
     pub(crate) remote: Remote,
 }
 
@@ -54,26 +54,26 @@ impl Player {
         self.cq.wait(PATIENCE)
     }
 
-    /// Takes one completion, which must be a success.
+    /// Polls one completion, which must be a success.
     pub(crate) fn succeed(&self) -> Result<WorkCompletion, Error> {
         let wc = self.poll()?;
         assert_eq!(wc.status, WcStatus::Success, "{:?}", self.qp.failure().map(|f| f.to_string()));
         Ok(wc)
     }
 
-    /// Posts a signalled operation with the whole region, and returns how it ended.
+    /// Posts a signalled operation with the whole region, and returns its status.
     pub(crate) fn run(&self, operation: Operation) -> Result<WcStatus, Error> {
         self.run_with(operation, self.mr.all())
     }
 
-    /// Posts a signalled operation, and returns how it ended.
+    /// Posts a signalled operation, and returns its status.
     pub(crate) fn run_with(&self, operation: Operation, data: impl Into<Gather>) -> Result<WcStatus, Error> {
         self.qp.post(1, operation, data)?;
         Ok(self.poll()?.status)
     }
 }
 
-/// Two players that are connected and know each other's memory (`create_players`).
+/// Two connected players that know each other's memory (`create_players`).
 pub(crate) fn players(a: &Device, b: &Device, memory: &Memory<'_>) -> Result<(Player, Player), Error> {
     players_with(a, b, memory, &ConnectOptions::default())
 }
@@ -100,7 +100,7 @@ fn connect(client: &Player, server: &Player, options: &ConnectOptions) -> Result
 pub(crate) fn restate(client: &Player, server: &Player) -> Result<(), Error> {
     for player in [client, server] {
         player.qp.modify(&QpAttr::to_state(QpState::Reset))?;
-        // What was flushed.
+        // Flushed completions.
         while player.cq.poll_one().is_some() {}
     }
     connect(client, server, &ConnectOptions::default())
@@ -117,7 +117,7 @@ pub(crate) fn traffic(client: &Player, server: &Player, iters: u64) -> Result<Wc
     traffic_by(client, server, iters, |_| Operation::Send { imm: None, invalidate: None })
 }
 
-/// [`traffic`] by an operation that takes a receive at the peer.
+/// [`traffic`] with an operation that consumes a receive at the peer.
 pub(crate) fn traffic_by(
     client: &Player,
     server: &Player,
@@ -145,7 +145,7 @@ pub(crate) fn traffic_by(
     Ok(WcStatus::Success)
 }
 
-/// Client and server write each other's memory in turn, or read it, `iters` times, and check every byte
+/// Client and server write to or read from each other's memory in turn, `iters` times, and check every byte
 /// (`rdma_traffic`). Returns the status of the first operation that failed.
 pub(crate) fn rdma_traffic(
     client: &Player,
@@ -199,7 +199,7 @@ pub(crate) fn holds(player: &Player, message: &[u8]) -> bool {
     player.mr.read_at(0, &mut bytes).is_ok() && bytes == message[..bytes.len()]
 }
 
-/// Invalidates a key of the peer by a message without bytes.
+/// Invalidates a key of the peer with an empty message.
 pub(crate) fn send_with_invalidate(from: &Player, to: &Player, key: u32) -> Result<(), Error> {
     to.qp.recv(0, Gather::Empty)?;
     from.qp.post(0, Operation::Send { imm: None, invalidate: Some(key) }, Gather::Empty)?;
@@ -213,8 +213,8 @@ pub(crate) fn send_with_invalidate(from: &Player, to: &Player, key: u32) -> Resu
 /// The Q_Key of the suite's datagrams.
 const QKEY: QKey = QKey(0x1111_1111);
 
-/// The client sends the server datagrams, `iters` of them, and every byte is checked (`traffic` between `UDResources`).
-/// `before` is told of the source ahead of each. In front of what is received stands room for the GRH.
+/// The client sends `iters` datagrams to the server, and every byte is checked (`traffic` between `UDResources`).
+/// `before` is called with the source before each. Received data follows room for the GRH.
 pub(crate) fn ud_traffic(
     [a, b]: [&Device; 2],
     [source, target]: [&Memory<'_>; 2],
@@ -246,6 +246,6 @@ pub(crate) fn ud_traffic(
     Ok(())
 }
 
-/// Rights that peers use with most cases.
+/// The peers' access rights in most cases.
 pub(crate) const REMOTE: Access =
     Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);

@@ -1,8 +1,8 @@
-//! `test_qp.py`, without raw packets, which QPs of this device do not carry, and without `test_query_data_in_order`: an
-//! application that polls for bytes instead of completions has nothing to ask here.
+//! `test_qp.py`, without raw packets, which this device does not support, and without `test_query_data_in_order`,
+//! which does not apply here: it concerns applications that poll for bytes instead of completions.
 //!
-//! C creates queue pairs with and without extended attributes. Here there is one way; the cases of the extended one
-//! draw other sizes. Sizes are random, well below what the device takes, as in the suite.
+//! C creates queue pairs with and without extended attributes. Here there is one way; the extended cases use other
+//! sizes. Sizes are random, well below the device's limits, as in the suite.
 
 use crate::base::QKEY;
 use rand_chacha::ChaCha8Rng;
@@ -13,7 +13,7 @@ use rnic::{
     QueuePair,
 };
 
-/// A device, and what queue pairs need.
+/// A device, and the resources that queue pairs need.
 struct Scene {
     device: Device,
     pd: ProtectionDomain,
@@ -21,7 +21,7 @@ struct Scene {
     random: ChaCha8Rng,
 }
 
-/// How queue pairs are created: what the sizes are drawn from.
+/// How queue pairs are created: the range of their sizes.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Plain = 1,
@@ -54,10 +54,10 @@ impl Scene {
     }
 }
 
-/// What makes a queue pair of a type.
+/// Creates the attributes of a queue pair type.
 type Init = fn(&CompletionQueue, &CompletionQueue) -> QpInit;
 
-/// Creates one in RESET.
+/// Creates a queue pair in RESET.
 fn create(scene: &mut Scene, init: Init) -> Result<(QueuePair, QpCap), Error> {
     let cap = scene.cap();
     let qp = scene.pd.create_qp(&QpInit { cap, ..init(&scene.cq, &scene.cq) })?;
@@ -87,7 +87,7 @@ fn with_attr_datagram(init: Init, way: Way) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is asked for is there.
+/// A query returns what was requested.
 fn query(init: Init) -> Result<(), Error> {
     for way in [Way::Plain, Way::Extended] {
         let (qp, asked) = create(&mut Scene::new(way)?, init)?;
@@ -176,7 +176,7 @@ fn test_query_ud_qp() -> Result<(), Error> {
     query(QpInit::ud)
 }
 
-/// The Q_Key from INIT on, the PSN from RTS on, and nothing after RESET.
+/// The Q_Key is set from INIT on, the PSN from RTS on, and nothing after RESET.
 #[test]
 fn test_modify_ud_qp() -> Result<(), Error> {
     for way in [Way::Plain, Way::Extended] {
@@ -193,7 +193,7 @@ fn test_modify_ud_qp() -> Result<(), Error> {
     Ok(())
 }
 
-/// No case of the suite, which creates the halves of an extended connection only to use them (see `xrc.rs`).
+/// Not a case of the suite, which only creates the halves of an extended connection to use them (see `xrc.rs`).
 #[test]
 fn both_halves_of_xrc_are_created_modified_and_queried() -> Result<(), Error> {
     let mut scene = Scene::new(Way::Plain)?;

@@ -1,5 +1,5 @@
-//! `test_qpex.py`, without raw packets; its XRC cases are in `xrc.rs`. The extended way to post, which the file is
-//! about, is the only one here.
+//! `test_qpex.py`, without raw packets; its XRC cases are in `xrc.rs`. The extended way of posting that the file is
+//! about is the only one here.
 
 use crate::base::{self, PATIENCE, datagram_players, traffic_of};
 use crate::players::{
@@ -25,7 +25,7 @@ fn case(memory: &Memory<'_>, run: impl Fn(&Player, &Player) -> Result<WcStatus, 
     })
 }
 
-/// Datagrams of so many bytes.
+/// Datagrams of `len` bytes.
 fn datagrams(len: usize, imm: Option<u32>) -> Result<(), Error> {
     base::everywhere(|world| {
         let cqs = [world.a.create_cq(100)?, world.b.create_cq(100)?];
@@ -73,7 +73,7 @@ fn test_qp_ex_rc_rdma_write_imm() -> Result<(), Error> {
     })
 }
 
-/// Operations without bytes, each way: they succeed and change nothing.
+/// Operations without data, in both directions: they succeed and change nothing.
 fn without_bytes(
     client: &Player,
     server: &Player,
@@ -133,7 +133,7 @@ fn test_qp_ex_rc_atomic_write() -> Result<(), Error> {
     })
 }
 
-/// The client writes, and flushes what it wrote (`flush_traffic`), over connections that allow every flush. Returns
+/// The client writes, and flushes its writes (`flush_traffic`), over connections that permit every flush. Returns
 /// the status of the first flush that failed.
 fn flush_traffic(client: &Player, server: &Player, flush: FlushKind) -> Result<WcStatus, Error> {
     for round in 0..ITERS {
@@ -172,7 +172,7 @@ fn test_qp_ex_rc_flush() -> Result<(), Error> {
     })
 }
 
-/// The memory may be flushed to visibility, not to persistence.
+/// The memory may be flushed to global visibility, not to persistence.
 #[test]
 fn test_qp_ex_rc_flush_type_violate() -> Result<(), Error> {
     flush_case(|client, server| {
@@ -182,7 +182,7 @@ fn test_qp_ex_rc_flush_type_violate() -> Result<(), Error> {
     })
 }
 
-/// Through a window without the right to write a peer does not write, although the memory has it.
+/// A window without the right to write refuses a peer's write, although the region has that right.
 #[test]
 fn test_qp_ex_rc_bind_mw() -> Result<(), Error> {
     everywhere(|a, b| {
@@ -201,8 +201,8 @@ fn test_qp_ex_rc_bind_mw() -> Result<(), Error> {
     })
 }
 
-/// Runs a case on a player whose queue pair is in RTS: of datagrams, as in the suite, and of a connection. No packet
-/// leaves, so virtual time will do.
+/// Runs a case on a player whose queue pair is in RTS: with datagrams, as in the suite, and with a connection. No
+/// packet is sent, so virtual time is sufficient.
 fn bad_flow(run: impl Fn(&base::Player) -> Result<(), Error>) -> Result<(), Error> {
     base::in_virtual_time(|world| {
         let cqs = [world.a.create_cq(100)?, world.b.create_cq(100)?];

@@ -1,5 +1,5 @@
-//! `test_relaxed_ordering.py` over reliable connections and datagrams (extended reliable connections are in `xrc.rs`):
-//! the right is taken, and order is kept all the same.
+//! `test_relaxed_ordering.py` over reliable connections and datagrams (extended reliable connections are in
+//! `xrc.rs`): the access right is accepted, and order is kept anyway.
 
 use crate::players::{GRH, MESSAGE, everywhere, players, traffic, ud_traffic};
 use rnic::{Access, Error, ProtectionDomain, WcStatus};

@@ -8,10 +8,10 @@ use rnic::{
 };
 use std::time::Duration;
 
-/// Bytes of each message, as in the suite.
+/// Length of each message in bytes, as in the suite.
 const MESSAGE: usize = 1024;
 
-/// Receives that the queue has for each queue pair, as in the suite.
+/// Number of receives in the queue per queue pair, as in the suite.
 const NUM_MSGS: u32 = 1000;
 
 /// Longer than anything takes on a busy machine.
@@ -106,7 +106,7 @@ fn test_resize_srq() -> Result<(), Error> {
     })
 }
 
-/// 10 receives and a limit of 7: the fourth message leaves 6, which is fewer.
+/// 10 receives and a limit of 7: the fourth message leaves 6, which is below the limit.
 #[test]
 fn test_modify_srq_limit() -> Result<(), Error> {
     everywhere(|a, b| {
@@ -123,7 +123,7 @@ fn test_modify_srq_limit() -> Result<(), Error> {
         }
         let mut events = Vec::new();
         while let Some(event) = server.device.poll_event()? {
-            // What the suite's device does not tell of.
+            // An event that the suite's device does not report.
             if !matches!(event, AsyncEvent::QueuePair(_, QpEvent::CommunicationEstablished)) {
                 events.push(event);
             }
@@ -133,7 +133,7 @@ fn test_modify_srq_limit() -> Result<(), Error> {
     })
 }
 
-/// Of `test_odp.py`: memory is never pinned here, so all of it is paged on demand.
+/// From `test_odp.py`: memory is never pinned here, so all of it is paged on demand.
 #[test]
 fn test_odp_rc_srq_traffic() -> Result<(), Error> {
     everywhere(|a, b| {

@@ -1,5 +1,6 @@
 //! The cases of `test_cqex.py`, `test_qpex.py`, `test_relaxed_ordering.py`, `test_odp.py` and `test_atomic.py` over
-//! extended reliable connections. The extended ways to post and to poll that some of them are about are the only ones here.
+//! extended reliable connections. The extended ways of posting and polling that some of them are about are the only
+//! ones here.
 
 use crate::players::IMM;
 use rnic::sim::Net;
@@ -10,16 +11,16 @@ use rnic::{
 };
 use std::time::Duration;
 
-/// Bytes of each message, as in the suite.
+/// Length of each message in bytes, as in the suite.
 const MESSAGE: usize = 1024;
 
-/// Messages on each queue pair each way, as in the suite.
+/// Number of messages on each queue pair in each direction, as in the suite.
 const NUM_MSGS: u32 = 1000;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One side: two sending and two receiving halves, and one queue for what they receive (`XRCResources`).
+/// One side: two sending and two receiving halves, and one queue for their receives (`XRCResources`).
 struct Player {
     device: Device,
     xrcd: XrcDomain,
@@ -57,7 +58,7 @@ impl Player {
 fn everywhere(access: Access, imm: Option<u32>) -> Result<(), Error> {
     let net = Net::new();
     run(&net.device(), &net.device(), access, imm, NUM_MSGS)?;
-    // Fewer: one thread that waits for two devices in turn has to be noticed by both each time.
+    // Fewer: both devices must notice each time when one thread waits for them in turn.
     run(&rnic_tests::open(), &rnic_tests::open(), access, imm, NUM_MSGS / 10)
 }
 
@@ -143,7 +144,7 @@ fn xrc_atomic_traffic(
     server: &Player,
     operation: impl Fn(Remote) -> (Operation, fn(u64) -> u64),
 ) -> Result<(), Error> {
-    /// As many as `test_atomic.py` runs.
+    /// The number that `test_atomic.py` runs.
     const ITERS: u64 = 10;
     for value in 0..ITERS {
         for (from, to) in [(client, server), (server, client)] {
@@ -177,7 +178,7 @@ fn test_xrc_atomic_fetch_and_add() -> Result<(), Error> {
 #[test]
 fn test_xrc_atomic_cmp_and_swap() -> Result<(), Error> {
     atomic_case(|client, server| {
-        // Never equal, then equal in the last round but one.
+        // Never equal, then equal in the second to last round.
         xrc_atomic_traffic(client, server, |remote| {
             (Operation::CompareSwap { remote, compare: u64::MAX, swap: 7 }, |old| old)
         })?;

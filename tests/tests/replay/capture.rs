@@ -1,4 +1,4 @@
-//! The golden captures: their packets, and what their README says of each.
+//! The golden captures: their packets, and the README's information about each.
 
 use pcap_file::pcap::PcapReader;
 use qp::wire::icrc::{self, Flow};
@@ -10,15 +10,15 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A packet as Linux sent it.
+/// A packet sent by Linux.
 #[derive(Clone)]
 pub(crate) struct Captured {
-    /// Since the start of the capture.
+    /// Time since the start of the capture.
     pub(crate) at: Duration,
     pub(crate) flow: Flow,
     /// IPv4 identification; 0 for IPv6.
     pub(crate) ident: u16,
-    /// What a datagram's receiver finds in front of it: the IPv6 header, or 20 zero bytes and the IPv4 header.
+    /// The network header that a datagram's receiver sees: the IPv6 header, or 20 zero bytes and the IPv4 header.
     pub(crate) network: [u8; 40],
     /// BTH to ICRC.
     pub(crate) bytes: Vec<u8>,
@@ -29,11 +29,11 @@ impl Captured {
         Packet::parse(&self.bytes).unwrap()
     }
 
-    /// What the network layer tells a queue pair of it.
+    /// The packet's network-layer properties.
     pub(crate) fn arrival(&self) -> Arrival {
         let Flow { src, dst, src_port, .. } = self.flow;
         let (tos, hop_limit, flow_label) = match src {
-            // TOS and TTL, behind 20 bytes.
+            // TOS and TTL, after 20 bytes.
             IpAddr::V4(_) => (self.network[21], self.network[28], 0),
             IpAddr::V6(_) => {
                 let word = u32::from_be_bytes(self.network[..4].try_into().unwrap());
@@ -43,8 +43,8 @@ impl Captured {
         Arrival { src, dst, src_port, tos, hop_limit, flow_label, ident: self.ident }
     }
 
-    /// Whether `ours`, a whole packet with an ICRC of any identification, is this packet once its ICRC is that of
-    /// this packet's identification.
+    /// Whether `ours`, a whole packet with an ICRC for any identification, equals this packet once its ICRC is
+    /// recomputed for this packet's identification.
     pub(crate) fn equals(&self, ours: &[u8]) -> bool {
         let (covered, _) = ours.split_last_chunk::<ICRC_LEN>().unwrap();
         let icrc = icrc::compute(&self.flow, self.ident, covered);
@@ -64,7 +64,7 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// The number behind an option of the server's or the client's command.
+    /// The number that follows an option of the server's or the client's command.
     fn option(command: &str, name: &str) -> Option<u32> {
         let mut words = command.split_whitespace();
         words.find(|w| *w == name)?;
@@ -79,7 +79,7 @@ impl Scenario {
         Self::option(&self.client, name)
     }
 
-    /// The path MTU: what the commands say, or else the largest that the interfaces carry.
+    /// The path MTU: from the commands, or else the largest that the interfaces carry.
     pub(crate) fn mtu(&self) -> Mtu {
         let said = self.of_server("-m").and_then(Mtu::from_bytes);
         said.or_else(|| Mtu::for_interface(self.netdev)).unwrap()
@@ -93,7 +93,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// The service of its queue pairs: of one conversation, all packets are of one.
+    /// The service of its queue pairs; all packets of one conversation have the same.
     pub(crate) fn qp_type(&self) -> QpType {
         let packet = self.packets[0].packet();
         match packet.info().transport {
@@ -105,8 +105,8 @@ impl Capture {
         }
     }
 
-    /// What two queue pairs said to each other, for each two of them. Both sides numbered theirs alike where there are
-    /// several: connection managers, and the connections that they made.
+    /// Splits the capture by pairs of queue pairs. Where a side has several queue pairs, both sides numbered theirs
+    /// alike: connection managers, and the connections that they established.
     pub(crate) fn conversations(self) -> Vec<Self> {
         let several = self.packets.iter().any(|p| p.packet().dest_qpn() == Qpn::GSI);
         let mut parts: BTreeMap<Qpn, Vec<Captured>> = BTreeMap::new();
@@ -120,7 +120,7 @@ impl Capture {
 
     /// The two addresses, side A (the server, where the capture was taken) first.
     pub(crate) fn sides(&self) -> [IpAddr; 2] {
-        // The README: A is 10.77.0.1 and fd77::1.
+        // According to the README, A is 10.77.0.1 and fd77::1.
         let a = |ip: &IpAddr| match ip {
             IpAddr::V4(v4) => v4.octets()[3] == 1,
             IpAddr::V6(v6) => v6.octets()[15] == 1,
@@ -138,7 +138,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
 }
 
-/// Takes apart an Ethernet frame with IPv4 or IPv6 and UDP.
+/// Parses an Ethernet frame with IPv4 or IPv6 and UDP.
 fn from_frame(at: Duration, frame: &[u8]) -> Captured {
     let ip = &frame[14..];
     let mut network = [0; 40];

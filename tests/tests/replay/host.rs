@@ -1,10 +1,10 @@
-//! Memory and completions of the side that is ours.
+//! Memory and completions of our side.
 
 use qp::memory::{AtomicOp, Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
 use qp::{Access, AccessError, Domain, Host, Memory, PdId, Qpn, WcStatus, WorkCompletion};
 use std::collections::BTreeMap;
 
-/// Memory by key, one byte per address: as much as the packets of a capture touch.
+/// Memory by key, one byte per address: only what the packets of a capture touch.
 #[derive(Default)]
 pub(crate) struct ReplayHost {
     regions: BTreeMap<u32, BTreeMap<u64, u8>>,
@@ -13,25 +13,25 @@ pub(crate) struct ReplayHost {
 }
 
 impl ReplayHost {
-    /// Makes a range accessible, zero where nothing else was said.
+    /// Makes a range accessible; bytes without a value are zero.
     pub(crate) fn map(&mut self, key: u32, va: u64, len: usize) {
         let region = self.regions.entry(key).or_default();
         (va..va + len as u64).for_each(|at| _ = region.entry(at).or_insert(0));
     }
 
-    /// Puts bytes into memory.
+    /// Stores bytes in memory.
     pub(crate) fn store(&mut self, key: u32, va: u64, data: &[u8]) {
         self.regions.entry(key).or_default().extend((va..).zip(data.iter().copied()));
     }
 
-    /// Bytes of memory.
+    /// Loads bytes from memory.
     pub(crate) fn load(&self, key: u32, va: u64, len: usize) -> Option<Vec<u8>> {
         let region = self.regions.get(&key)?;
         (va..va + len as u64).map(|at| region.get(&at).copied()).collect()
     }
 
     fn get(&self, key: u32, va: u64, len: usize) -> Result<Vec<u8>, AccessError> {
-        // The captures know accesses that succeed, and such with a key that is wrong.
+        // The captures contain accesses that succeed, and accesses with an invalid key.
         if len == 0 { Ok(Vec::new()) } else { self.load(key, va, len).ok_or(AccessError::UnknownKey { key }) }
     }
 }
@@ -70,7 +70,7 @@ impl Memory for ReplayHost {
     }
 
     fn flush(&self, _: Domain, key: u32, _: Option<(u64, u64)>, _: Access) -> Result<(), AccessError> {
-        // No capture has one.
+        // No capture contains one.
         Err(AccessError::UnknownKey { key })
     }
 

@@ -1,9 +1,10 @@
-//! Our queue pair in the place of Linux rxe: in every golden capture, of every service, each side is replaced by ours, once
-//! as responder and once as requester, and must send byte for byte what rxe sent, and store what was sent to it.
+//! Our queue pair in place of Linux rxe: in every golden capture, of every service, each side is replaced by ours,
+//! once as responder and once as requester. It must send byte for byte what rxe sent, and store what was sent to
+//! it.
 //!
-//! The captures stand for a peer that was not made by us. Compared are whole packets from the BTH to the ICRC, their
-//! order and their number; times are not, because the captures were taken on slow emulated machines. What may
-//! differ stands in one list with its reason: [`freedom`].
+//! The captures represent a peer that is independent of rnic. The tests compare whole packets from the BTH to the
+//! ICRC, their order and their number, but not times, because the captures were taken on slow emulated machines.
+//! Permitted differences are listed in one place with their reasons: [`freedom`].
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,11 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Packets that were lost behind the point of capture, which is A's network interface: the README says that rules
-/// dropped them at the receiver's input, after the tap.
+/// Packets that were lost after the point of capture, which is A's network interface: according to the README,
+/// rules dropped them at the receiver's input, after the tap.
 ///
-/// Capture, opcode in the BTH or `None` for all, how many such packets came before. The rules count with
-/// `numgen inc mod 1000 n`, so one packet each is dropped.
+/// Capture, opcode in the BTH or `None` for all, number of earlier packets of that kind. The rules count with
+/// `numgen inc mod 1000 n`, so each drops one packet.
 const LOST: [(&str, Option<u8>, usize); 5] = [
     // At B, answers.
     ("rg_loss_ack", Some(0x11), 1),
@@ -38,7 +39,7 @@ const LOST: [(&str, Option<u8>, usize); 5] = [
     ("rg_dead_peer", None, 0),
 ];
 
-/// Captures whose last work request fails, and how.
+/// Captures whose last work request fails, and its status.
 const FAILURES: [(&str, WcStatus); 7] = [
     ("rg_rnr_exceeded", WcStatus::RnrRetryExcErr),
     ("rg_dead_peer", WcStatus::RetryExcErr),
@@ -52,25 +53,25 @@ const FAILURES: [(&str, WcStatus); 7] = [
 /// The Q_Key of the programs that send datagrams.
 const QKEY: QKey = QKey(0x1111_1111);
 
-/// Captures whose last request names a key that must not work: the README says "badrkey", or a region without
-/// remote rights.
+/// Captures whose last request names an invalid key: the README says "badrkey", or a region without remote rights.
 const BAD_KEYS: [&str; 4] =
     ["rg_nak_write_badrkey", "rg_nak_read_badrkey", "rg_nak_faa_badrkey", "rg_nak_noaccess"];
 
-/// In two places rxe and we differ on purpose. Returns our packet turned into what rxe sends, and why we do not.
+/// rxe and rnic deliberately differ in two places. Returns our packet converted to what rxe sends, and the reason
+/// for the difference.
 fn freedom(capture: &Capture, ours: &[u8]) -> Option<(Vec<u8>, &'static str)> {
-    /// Where the syndrome of an acknowledge stands: behind the BTH.
+    /// Offset of an acknowledgement's syndrome: after the BTH.
     const SYNDROME: usize = 12;
-    /// Where AckReq stands: in front of the PSN.
+    /// Offset of AckReq: in front of the PSN.
     const ACK_REQ: usize = 8;
-    // A SEND that is longer than the receive is an invalid request for the specification (IBTA 9.7.4.1.7); rxe says
-    // remote operational error.
+    // A SEND longer than its receive is an invalid request according to the specification (IBTA 9.7.4.1.7); rxe
+    // reports a remote operational error.
     if capture.name == "rg_nak_send_toolong" && ours[SYNDROME] == 0x61 {
         let mut rxe = ours.to_vec();
         rxe[SYNDROME] = 0x63;
         return Some((rxe, "NAK 0x61 where rxe says 0x63"));
     }
-    // rxe asks for acknowledgements of management datagrams, which nobody can give (IBTA 9.2.8; mended in Linux 6.11).
+    // rxe asks for acknowledgements of management datagrams, which do not exist (IBTA 9.2.8; fixed in Linux 6.11).
     if capture.qp_type() == QpType::Gsi && ours[ACK_REQ] & 0x80 == 0 {
         let mut rxe = ours.to_vec();
         rxe[ACK_REQ] |= 0x80;
@@ -79,16 +80,16 @@ fn freedom(capture: &Capture, ours: &[u8]) -> Option<(Vec<u8>, &'static str)> {
     None
 }
 
-/// How a comparison ended.
+/// The result of a comparison.
 #[derive(Default)]
 struct Tally {
     exact: usize,
-    /// Packets that differ, and why they may.
+    /// Permitted differences, with their reasons.
     free: Vec<&'static str>,
 }
 
 impl Tally {
-    /// Compares a packet of ours with the captured one in its place.
+    /// Compares one of our packets with the captured one in its place.
     fn compare(&mut self, capture: &Capture, theirs: &Captured, ours: &[u8]) {
         if theirs.equals(ours) {
             self.exact += 1;
@@ -112,7 +113,7 @@ impl Tally {
     }
 }
 
-/// One side of a capture, as our queue pair sees it.
+/// One side of a capture, from the point of view of our queue pair.
 struct Side<'c> {
     capture: &'c Capture,
     us: IpAddr,
@@ -126,13 +127,13 @@ impl<'c> Side<'c> {
         [Self { capture, us: a, server: true }, Self { capture, us: b, server: false }]
     }
 
-    /// Packets that we (rxe in our place) sent, requests or answers.
+    /// Packets that we (rxe in our place) sent, either requests or responses.
     fn sent(&self, requests: bool) -> impl Iterator<Item = &'c Captured> {
         let us = self.us;
         self.of_kind(requests).filter(move |p| p.flow.src == us)
     }
 
-    /// Packets that reached us.
+    /// Packets that we received.
     fn received(&self, requests: bool) -> impl Iterator<Item = &'c Captured> {
         let us = self.us;
         let lost = LOST.iter().filter(|(name, _, _)| *name == self.capture.name).collect::<Vec<_>>();
@@ -163,7 +164,8 @@ impl<'c> Side<'c> {
         let qp_type = self.capture.qp_type();
         let to = |us: bool| self.capture.packets.iter().find(|p| (p.flow.dst == self.us) == us);
         let qpn = |p: Option<&Captured>| p.map_or(Qpn::new(0xdead), |p| p.packet().dest_qpn());
-        // Where nobody answers, one side may never be spoken to: its number stands in what it sends.
+        // Without acknowledgements, one side may never receive a packet: its number is then known from the packets
+        // it sends.
         let named = self.sent(true).find_map(|p| p.packet().deth()).map(|deth| deth.src_qpn);
         let mut qp = QueuePair::new(QpConfig {
             qpn: named.unwrap_or_else(|| qpn(to(true))),
@@ -179,8 +181,8 @@ impl<'c> Side<'c> {
             sq_sig_all: true,
             has_srq: false,
             tuning: Tuning {
-                // rxe asks once 64 packets in a row did not ask, and the packet that ends the count is not counted:
-                // RXE_MAX_PKT_PER_ACK in rxe_req.c.
+                // rxe asks for an acknowledgement after 64 packets in a row that did not ask, and does not count
+                // the packet that ends the row: RXE_MAX_PKT_PER_ACK in rxe_req.c.
                 ack_interval: 66,
                 read_chunk: 0,
                 e2e_credits: false,
@@ -194,7 +196,7 @@ impl<'c> Side<'c> {
         qp
     }
 
-    /// The way of a queue pair to RTS.
+    /// The attributes that bring a queue pair to RTS.
     fn attributes(&self, qp_type: QpType, peer: Qpn) -> [QpAttr; 3] {
         let first = |mut packets: Vec<&Captured>| packets.drain(..).next().map(|p| p.packet().psn());
         let theirs =
@@ -229,7 +231,7 @@ impl<'c> Side<'c> {
         }
     }
 
-    /// One packet that the queue pair has to send, if there is one.
+    /// One packet that the queue pair has to send, if any.
     fn poll(&self, qp: &mut QueuePair, now: Instant, host: &mut impl Host) -> Option<Vec<u8>> {
         let mut buf = [0; 8192];
         let mut train = Train::new(&mut buf, self.capture.packets[0].flow, 1);
@@ -238,7 +240,7 @@ impl<'c> Side<'c> {
     }
 }
 
-/// Whether a packet is part of a message that takes a receive: a SEND, or the end of a WRITE with immediate.
+/// Whether a packet belongs to a message that consumes a receive: a SEND, or the end of a WRITE with immediate.
 fn takes_receive(packet: &Packet<'_>) -> bool {
     let info = packet.info();
     match info.operation {
@@ -273,9 +275,9 @@ fn captures_of_linux_rxe() {
         *covered.entry(qp_type).or_default() += 1;
     }
     println!("{number} captures: {} answers and {} requests exact", answers.exact, requests.exact);
-    // Three captures of connection management hold three reliable connections.
+    // Three captures of connection management contain three reliable connections.
     assert_eq!(covered, BTreeMap::from([("RC", 44 + 3), ("UC", 4), ("UD", 4), ("GSI", 3)]));
     assert!(answers.exact > 400 && requests.exact > 1200);
-    // The documented freedoms: one NAK, and every management datagram.
+    // The documented differences: one NAK, and every management datagram.
     assert_eq!((answers.free.len(), requests.free.len()), (1, 17));
 }

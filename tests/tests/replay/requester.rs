@@ -1,8 +1,9 @@
-//! Our requester in the place of rxe's: it gets the work requests that the capture shows and rxe's answers, and
-//! must send the requests of the capture, retransmissions included.
+//! Our requester in place of rxe's: it gets the work requests of the capture and rxe's responses, and must send the
+//! requests of the capture, including retransmissions.
 //!
-//! When an answer had reached rxe's requester cannot be seen at the other side, and when its timer ran out neither.
-//! Both follow from what it sent next: it goes on, or goes back to the oldest packet that it holds for lost.
+//! The capture at the other side does not show when a response reached rxe's requester, nor when its timer expired.
+//! Both follow from the next packet that it sent: it continues, or goes back to the oldest packet that it considers
+//! lost.
 
 use crate::host::ReplayHost;
 use crate::{Capture, Captured, FAILURES, Side, Tally};
@@ -16,25 +17,25 @@ use std::time::Instant;
 /// Key of the local buffers.
 const LOCAL: u32 = 1;
 
-/// How many packets of a capture the network doubled: copies with the IPv4 identification of the packet before. The
-/// requester sent one of each two.
+/// Number of packets of a capture that the network duplicated: copies with the IPv4 identification of the previous
+/// packet. The requester sent only one of each two.
 pub(crate) fn doubled(capture: &Capture) -> usize {
     capture.packets.iter().filter(|p| is_copy(capture, p)).count()
 }
 
 fn is_copy(capture: &Capture, packet: &Captured) -> bool {
     let same = |p: &&Captured| p.bytes == packet.bytes && p.ident == packet.ident;
-    // Without identifications copies look like retransmissions; only one scenario doubles, over IPv4.
+    // Without identifications, copies look like retransmissions; only one scenario duplicates packets, over IPv4.
     capture.name == "rg_netem_dup" && !std::ptr::eq(capture.packets.iter().find(same).unwrap(), packet)
 }
 
-/// A work request, put together from its packets.
+/// A work request, reconstructed from its packets.
 struct Message {
     operation: Operation,
     flags: SendFlags,
-    /// Whom a datagram is for.
+    /// The destination of a datagram.
     to: Destination,
-    /// What it sends, or the number of bytes that it brings.
+    /// The data that it sends, or the number of bytes that it receives.
     payload: Vec<u8>,
     brings: usize,
 }
@@ -55,7 +56,7 @@ pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
     driver.finish(&messages);
 }
 
-/// The work requests behind the first transmissions of the packets.
+/// The work requests that explain the first transmissions of the packets.
 fn messages(side: &Side<'_>, requests: &[&Captured]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut fresh = requests.first().map(|p| p.packet().psn());
@@ -80,7 +81,7 @@ fn messages(side: &Side<'_>, requests: &[&Captured]) -> Vec<Message> {
         if packet.solicited() {
             message.flags |= SendFlags::SOLICITED;
         }
-        // Immediate data comes with the last packet.
+        // Immediate data arrives with the last packet.
         if let (Some(value), Operation::Send { imm, .. } | Operation::Write { imm, .. }) =
             (packet.imm(), &mut message.operation)
         {
@@ -118,7 +119,7 @@ fn to(packet: &Packet<'_>) -> Destination {
     }
 }
 
-/// Where the buffer of work request number `i` lies.
+/// The address of the buffer of work request number `i`.
 fn buffer(i: usize) -> u64 {
     (i as u64) << 32
 }
@@ -139,7 +140,7 @@ struct Driver<'c, 's> {
     side: &'s Side<'c>,
     qp: QueuePair,
     host: ReplayHost,
-    /// Answers that the requester has not seen yet.
+    /// Responses that the requester has not received yet.
     answers: VecDeque<&'c Captured>,
     now: Instant,
 }
@@ -149,11 +150,11 @@ impl Driver<'_, '_> {
         self.side.poll(&mut self.qp, self.now, &mut self.host)
     }
 
-    /// Makes it so that the requester sends the packet in the place of `request` next: hands it answers that had
-    /// been sent by then, and lets its timer run out, as little of both as it takes.
+    /// Makes the requester send `request` next: delivers responses that had been sent by then, and lets its timer
+    /// expire, both as little as necessary.
     fn until_next_is(&mut self, request: &Captured) {
         let psn = request.packet().psn();
-        // Every turn hands over an answer or uses up a retry.
+        // Every iteration delivers a response or uses up a retry.
         for _ in 0..200 {
             let ready = self.qp.wants_to_transmit();
             let ahead = self.qp.next_psn().distance_from(psn);
@@ -176,7 +177,7 @@ impl Driver<'_, '_> {
     fn feed(&mut self) {
         let Some(answer) = self.answers.pop_front() else { return };
         let packet = answer.packet();
-        // A second answer to the same, of the responder to a duplicate, is a ghost.
+        // A second response, to a duplicate request, is a ghost.
         let _ = self.qp.handle_packet(self.now, &Arrival::default(), &packet, &mut self.host);
     }
 
@@ -186,7 +187,7 @@ impl Driver<'_, '_> {
         self.qp.handle_timeout(self.now, &mut self.host);
     }
 
-    /// Hands over what is left of the answers; then every work request has ended as it must, and nothing is sent.
+    /// Delivers the remaining responses; then every work request has the expected outcome, and nothing is sent.
     fn finish(&mut self, messages: &[Message]) {
         let name = self.side.capture.name.as_str();
         while !self.answers.is_empty() {
@@ -206,7 +207,7 @@ impl Driver<'_, '_> {
         self.compare_results(messages);
     }
 
-    /// What READs brought must be what rxe's answers carried.
+    /// The data that READs received must be what rxe's responses carried.
     fn compare_results(&self, messages: &[Message]) {
         let brought = messages
             .iter()
@@ -229,7 +230,7 @@ impl Driver<'_, '_> {
     }
 }
 
-/// Whether an answer makes a requester send this PSN (again).
+/// Whether a response makes a requester send this PSN (again).
 fn asks_again(answer: &Packet<'_>, psn: Psn) -> bool {
     let syndrome = answer.aeth().map(|a| a.kind());
     let again = matches!(syndrome, Some(Syndrome::Rnr { .. } | Syndrome::Nak(NakCode::PsnSequenceError)));

@@ -1,4 +1,4 @@
-//! Our responder in the place of rxe's: the requests of a capture go in, its answers must come out.
+//! Our responder in place of rxe's: it gets the requests of a capture, and must send its responses.
 
 use crate::host::ReplayHost;
 use crate::{BAD_KEYS, Captured, FAILURES, QKEY, Side, Tally, takes_receive};
@@ -7,9 +7,9 @@ use qp::{Psn, QKey, QpType, RecvWr, Sge, WcOpcode, WcStatus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Key of the receive buffers: none of the captures has it.
+/// Key of the receive buffers; no capture uses it.
 const RECEIVES: u32 = 0xffff_0000;
-/// Room for each receive: more than the largest message.
+/// Length of each receive: more than the largest message.
 const RECEIVE_LEN: u32 = 1 << 17;
 
 pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
@@ -46,20 +46,20 @@ pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
     compare_writes(side, &requests, &host);
 }
 
-/// Memory must hold what was written to it last.
+/// Memory must contain the data last written to it.
 fn compare_writes(side: &Side<'_>, requests: &[&Captured], host: &ReplayHost) {
     let mut memory: BTreeMap<(u32, u64), u8> = BTreeMap::new();
     let mut place = (0, 0, Psn::default());
     for packet in requests.iter().map(|p| p.packet()).filter(|p| p.info().operation == Operation::Write) {
         place = packet.reth().map_or(place, |reth| (reth.rkey, reth.va, packet.psn()));
         let (key, va, first) = place;
-        // By its number, not by what came before: that may be lost, or come again.
+        // By PSN, not by the previous packet, which may be lost or repeated.
         let index = u64::from(packet.psn().distance_from(first).unsigned_abs());
         let va = va + index * u64::from(side.mtu().bytes());
         memory.extend((va..).map(|va| (key, va)).zip(packet.payload().iter().copied()));
     }
     for atomic in requests.iter().filter_map(|p| p.packet().atomic_eth()) {
-        // What these make of it stands in the answers.
+        // The responses contain the effect of these.
         (atomic.va..atomic.va + 8).for_each(|va| _ = memory.remove(&(atomic.rkey, va)));
     }
     if !BAD_KEYS.contains(&side.capture.name.as_str()) {
@@ -68,7 +68,7 @@ fn compare_writes(side: &Side<'_>, requests: &[&Captured], host: &ReplayHost) {
     }
 }
 
-/// A message that takes a receive, as its packets make it.
+/// A message that consumes a receive, reconstructed from its packets.
 #[derive(PartialEq, Debug)]
 struct Received {
     imm: Option<u32>,
@@ -76,7 +76,7 @@ struct Received {
     stored: Vec<u8>,
 }
 
-/// What arrived must be what was sent: the messages in their order, datagrams behind their network header.
+/// The received messages must be those that were sent: in order, and datagrams after their network header.
 fn compare_messages(side: &Side<'_>, requests: &[&Captured], host: &ReplayHost) {
     let mut expected: Vec<Received> = Vec::new();
     let (mut message, mut next) = (Vec::new(), requests.first().map(|p| p.packet().psn()));
@@ -86,7 +86,7 @@ fn compare_messages(side: &Side<'_>, requests: &[&Captured], host: &ReplayHost) 
         let brings = if packet.info().operation == Operation::ReadRequest { packet.reth() } else { None };
         let psns = side.mtu().packets(brings.map_or(0, |reth| reth.length));
         if next != Some(packet.psn()) || packet.deth().is_some_and(|deth| !is_ours(side, deth.qkey)) {
-            // A retransmission; or a datagram that is not for us, which has a number all the same.
+            // A retransmission; or a datagram that is not for us, but has a PSN anyway.
             next = next.map(|psn| if packet.deth().is_some() { packet.psn().plus(1) } else { psn });
             continue;
         }
@@ -126,22 +126,22 @@ fn is_ours(side: &Side<'_>, qkey: QKey) -> bool {
     qkey == if side.capture.qp_type() == QpType::Gsi { QKey::GSI } else { QKEY }
 }
 
-/// rping fills the buffer that its peer reads with another text for each round.
+/// rping fills the buffer that its peer reads with a different text in each round.
 fn fill_anew(side: &Side<'_>, request: &Packet<'_>, host: &mut ReplayHost) {
     if let Some(reth) = request.reth() {
         host.store(reth.rkey, reth.va, &read_data(side, request, reth.length as usize));
     }
 }
 
-/// When which receives are posted, and how long they are.
+/// When each receive is posted, and its length.
 fn receives(side: &Side<'_>, requests: &[&Captured]) -> Vec<(Duration, u32)> {
-    // Retransmissions take no second one.
+    // Retransmissions consume no second one.
     let messages: BTreeSet<u32> =
         requests.iter().map(|p| p.packet()).filter(takes_receive).map(|p| p.psn().value()).collect();
     let (at, length) = match side.capture.name.as_str() {
         // `-z 60`: posted after 60 ms.
         "rg_rnr_nak" => (Duration::from_millis(60), RECEIVE_LEN),
-        // `-z 3000`: posted long after the other side had given up.
+        // `-z 3000`: posted long after the other side has given up.
         "rg_rnr_exceeded" => (Duration::from_secs(3), RECEIVE_LEN),
         // `-b 100`: buffers of 100 bytes.
         "rg_nak_send_toolong" => (Duration::ZERO, 100),
@@ -150,7 +150,7 @@ fn receives(side: &Side<'_>, requests: &[&Captured]) -> Vec<(Duration, u32)> {
     messages.iter().map(|_| (at, length)).collect()
 }
 
-/// Registers what the requests touch, with the content that the answers reveal.
+/// Registers the memory that the requests access, with the content that the responses reveal.
 fn prepare_memory(side: &Side<'_>, requests: &[&Captured], host: &mut ReplayHost) {
     let bad = BAD_KEYS.contains(&side.capture.name.as_str());
     let mut written: BTreeSet<(u32, u64)> = BTreeSet::new();
@@ -176,7 +176,8 @@ fn prepare_memory(side: &Side<'_>, requests: &[&Captured], host: &mut ReplayHost
     }
 }
 
-/// Stores what a request found, save where an earlier request had changed or found it: that the replay must do itself.
+/// Stores what a request found, except where an earlier request had changed or read it: there the replay itself
+/// must produce the content.
 fn reveal(host: &mut ReplayHost, known: &mut BTreeSet<(u32, u64)>, key: u32, va: u64, data: &[u8]) {
     for (at, byte) in (va..).zip(data) {
         if known.insert((key, at)) {
@@ -185,7 +186,7 @@ fn reveal(host: &mut ReplayHost, known: &mut BTreeSet<(u32, u64)>, key: u32, va:
     }
 }
 
-/// The bytes that rxe sent in answer to a READ.
+/// The data that rxe sent in response to a READ.
 fn read_data(side: &Side<'_>, request: &Packet<'_>, len: usize) -> Vec<u8> {
     let packets = i32::try_from(side.mtu().packets(len as u32)).unwrap();
     let belongs = |p: &&Captured| (0..packets).contains(&p.packet().psn().distance_from(request.psn()));

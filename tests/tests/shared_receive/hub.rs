@@ -1,4 +1,4 @@
-//! A device that receives through one shared receive queue, those that send to it, and the books on what came.
+//! A device that receives through one shared receive queue, its senders, and a ledger of the received messages.
 
 use rnic::engine::AsyncEvent;
 use rnic::sim::Net;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Bytes of a receive buffer.
+/// Size of a receive buffer in bytes.
 pub(super) const SLOT: usize = 8192;
 
 /// A device that receives through one shared receive queue.
@@ -38,7 +38,7 @@ impl Hub {
         self.pd.create_qp(&QpInit::rc(&self.cq, &self.cq).with_srq(&self.srq))
     }
 
-    /// Connects a queue pair of the hub with an end at `peer`.
+    /// Connects a queue pair of the hub with an endpoint at `peer`.
     pub(super) fn join(&self, peer: &Device, options: &ConnectOptions) -> Result<(RcEnd, QueuePair), Error> {
         let (end, qp) = (RcEnd::new(peer)?, self.qp()?);
         end.qp.connect(&qp.address(), options)?;
@@ -46,7 +46,7 @@ impl Hub {
         Ok((end, qp))
     }
 
-    /// Posts the buffer of this number.
+    /// Posts the buffer with this number.
     pub(super) fn post(&self, slot: u64) -> Result<(), Error> {
         let start = SLOT * slot as usize;
         self.srq.recv(slot, self.buffers.slice(start..start + SLOT)?)
@@ -56,7 +56,7 @@ impl Hub {
         self.cq.wait(PATIENCE)
     }
 
-    /// Waits for a completion in virtual time while `work` is done at every step.
+    /// Waits for a completion in virtual time, calling `work` at every step.
     pub(super) fn wait_while(
         &self,
         net: &Net,
@@ -68,14 +68,14 @@ impl Hub {
             if let Some(wc) = self.cq.poll_one() {
                 return Ok(wc);
             }
-            // What was posted just now moves things on again; nothing else can.
+            // Newly posted work can continue the simulation; nothing else can.
             if !net.step() && !std::mem::take(&mut moved) {
                 return Err(Error::Stalled);
             }
         }
     }
 
-    /// The message that a completion tells of.
+    /// The message that a completion refers to.
     pub(super) fn message(&self, wc: &WorkCompletion) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; wc.byte_len as usize];
         self.buffers.read_at(SLOT * wc.wr_id as usize, &mut bytes)?;
@@ -84,13 +84,13 @@ impl Hub {
 
     pub(super) fn events(&self) -> Vec<AsyncEvent> {
         std::iter::from_fn(|| self.device.poll_event().expect("not forked"))
-            // That a connection is in use is of no interest here.
+            // Events that a connection is established do not matter here.
             .filter(|e| !matches!(e, AsyncEvent::QueuePair(_, QpEvent::CommunicationEstablished)))
             .collect()
     }
 }
 
-/// Sends messages that tell who they are from and how many were before them.
+/// Sends messages that contain their sender's number and a sequence number.
 pub(super) struct Sender {
     pub(super) end: RcEnd,
     region: MemoryRegion,
@@ -101,7 +101,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Messages that are on the way at once.
+    /// Number of messages in flight.
     const DEPTH: u64 = 32;
 
     pub(super) fn new(end: RcEnd, number: u64, total: u64) -> Result<Self, Error> {
@@ -118,7 +118,7 @@ impl Sender {
         bytes
     }
 
-    /// Takes in what completed and posts what there is room for.
+    /// Polls completions and posts as much as there is room for.
     pub(super) fn work(&mut self) -> Result<(), Error> {
         while let Some(wc) = self.end.cq().poll_one() {
             assert_eq!((wc.status, wc.wr_id), (WcStatus::Success, self.done), "{:?}", self.end.qp.failure());
@@ -135,7 +135,7 @@ impl Sender {
     }
 }
 
-/// Counts how many messages of each queue pair came, and checks their order and bytes.
+/// Counts the received messages of each queue pair, and checks their order and content.
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) seen: HashMap<Qpn, (u64, u64)>,

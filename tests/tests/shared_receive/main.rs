@@ -66,7 +66,7 @@ fn the_limit_event_comes_once_and_again_when_it_is_set_again() -> Result<(), Err
     for slot in 0..8 {
         hub.post(slot)?;
     }
-    // Whichever queue pair takes them, they count.
+    // Receives count, whichever queue pair consumes them.
     for (end, events) in
         [(&left, 0), (&right, 0), (&left, 0), (&right, 0), (&left, 1), (&right, 0), (&left, 0)]
     {
@@ -75,7 +75,7 @@ fn the_limit_event_comes_once_and_again_when_it_is_set_again() -> Result<(), Err
         assert_eq!(hub.events(), vec![reached; events], "{} left", hub.srq.outstanding());
     }
     assert_eq!((hub.srq.outstanding(), hub.srq.query()?.limit), (1, 0));
-    // Set anew: above what is left it comes at once.
+    // Rearmed: with a limit above the remaining receives, the event comes at once.
     hub.srq.modify(SrqModify::limit(2))?;
     assert_eq!(hub.events(), [reached]);
     hub.post(0)?;
@@ -99,7 +99,7 @@ fn the_size_changes_under_traffic() -> Result<(), Error> {
     let mut free: Vec<u64> = (0..64).rev().collect();
     let (mut ledger, mut order, mut refused) = (Ledger::default(), Vec::new(), 0);
     while ledger.total() < TOTAL {
-        // As many buffers as the queue takes.
+        // As many buffers as the queue accepts.
         while let Some(slot) = free.pop() {
             if hub.post(slot).is_err() {
                 free.push(slot);
@@ -142,12 +142,12 @@ fn peers_wait_while_the_queue_is_empty() -> Result<(), Error> {
     net.run_for(Duration::from_millis(5));
     assert!(hub.cq.is_empty());
     for (end, qp) in [(&left, &a), (&right, &b)] {
-        // 5 ms of waits of 0.64 ms each.
+        // 5 ms of RNR waits of 0.64 ms each.
         let refusals = qp.counters().send_rnr_err;
         assert!((6..=8).contains(&refusals), "{refusals}");
         assert_eq!(end.qp.counters().rcvd_rnr_err, refusals);
     }
-    // One at a time: the peer that asks next gets it, the other waits on.
+    // One at a time: the next peer to retry gets it, the other keeps waiting.
     for slot in 0..8 {
         hub.post(slot)?;
         let wc = hub.wait()?;
@@ -159,7 +159,7 @@ fn peers_wait_while_the_queue_is_empty() -> Result<(), Error> {
             assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
         }
     }
-    // Without patience a peer gives up, and that is its own affair.
+    // A peer with few retries gives up, which affects only itself.
     let brief = ConnectOptions { rnr_retry: 1, ..ConnectOptions::default() };
     let (third, _c) = hub.join(&net.device(), &brief)?;
     third.qp.send(9, Gather::Empty)?;
@@ -178,7 +178,7 @@ fn a_queue_pair_that_is_destroyed_leaves_the_queue_to_others() -> Result<(), Err
     let peer = net.device();
     let (left, gone) = hub.join(&peer, &options)?;
     let (right, stays) = hub.join(&net.device(), &options)?;
-    // The third message of two packets each is under way when the queue pair goes.
+    // The third message, of two packets like the others, is in progress when the queue pair is destroyed.
     peer.add_fault("tx psn=#5 drop")?;
     for slot in 0..16 {
         hub.post(slot)?;
@@ -194,7 +194,7 @@ fn a_queue_pair_that_is_destroyed_leaves_the_queue_to_others() -> Result<(), Err
     drop(gone);
     let rest = [left.wait()?.status, left.wait()?.status, left.wait()?.status];
     assert_eq!(rest, [WcStatus::RetryExcErr, WcStatus::WrFlushErr, WcStatus::WrFlushErr]);
-    // The receive that the third message had taken went with it, without a completion.
+    // The receive of the third message is gone with the queue pair, without a completion.
     assert_eq!((hub.srq.outstanding(), hub.cq.poll_one()), (13, None));
     let refused = hub.srq.clone().destroy().expect_err("in use");
     let busy = ResourceError::Busy { what: "shared receive queue", users: 1, by: "queue pairs" };
@@ -233,7 +233,7 @@ fn a_queue_pair_in_error_reports_its_last_request_and_leaves_the_rest() -> Resul
     for slot in 0..4 {
         hub.post(slot)?;
     }
-    // Of a message of two packets the second never comes.
+    // The second packet of a message never arrives.
     peer.add_fault("tx send.last drop")?;
     let source = end.register(&pattern::bytes(1, SLOT))?;
     end.qp.send(1, source.all())?;
@@ -249,7 +249,7 @@ fn a_queue_pair_in_error_reports_its_last_request_and_leaves_the_rest() -> Resul
         other.qp.send(0, Gather::Empty)?;
         assert_eq!(hub.wait()?.wr_id, slot);
     }
-    // Without a message under way there is the event alone.
+    // Without a message in progress, only the event is reported.
     let (_end, qp) = hub.join(&peer, &ConnectOptions::default())?;
     qp.modify(&QpAttr::to_state(QpState::Err))?;
     assert_eq!(hub.events(), [AsyncEvent::QueuePair(qp.qpn(), QpEvent::LastWqeReached)]);
@@ -277,14 +277,14 @@ fn buffers_are_of_the_protection_domain_of_the_queue() -> Result<(), Error> {
     let wc = hub.wait()?;
     assert_eq!((wc.status, wc.qpn), (WcStatus::Success, qp.qpn()));
     assert_eq!(hub.message(&wc)?, b"for the domain of the queue");
-    // A buffer of the queue pair's own domain is a stranger's.
+    // A buffer in the queue pair's own domain is in the wrong domain.
     let theirs = elsewhere.register(64, Access::LOCAL_WRITE)?;
     hub.srq.recv(7, theirs.all())?;
     end.qp.send(2, source.all())?;
     let wc = hub.wait()?;
     assert_eq!((wc.wr_id, wc.status), (7, WcStatus::LocProtErr));
     assert_eq!(theirs.to_vec()?, [0; 64]);
-    // Memory that peers name is of the queue pair's domain, as ever.
+    // Memory that peers access belongs to the queue pair's domain, as always.
     let (end, _qp) = inside(&elsewhere)?;
     let target = elsewhere.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let source = end.register(b"by key")?;
@@ -316,7 +316,7 @@ fn a_bad_request_in_the_queue_hurts_only_the_queue_pair_that_takes_it() -> Resul
     lucky.qp.send(2, source.all())?;
     let wc = hub.wait()?;
     assert_eq!((wc.wr_id, wc.status, wc.qpn), (1, WcStatus::Success, b.qpn()));
-    // One that is too short for the message: the next queue pair goes, a third is served.
+    // One that is too short for the message: that queue pair fails, another is served.
     assert_eq!(lucky.wait()?.status, WcStatus::Success);
     lucky.qp.send(3, source.all())?;
     let wc = hub.wait()?;
@@ -356,7 +356,7 @@ fn a_queue_pair_with_a_shared_receive_queue_has_none_of_its_own() -> Result<(), 
     let net = Net::new();
     let hub = Hub::new(&net.device(), SrqInit { max_wr: 2, max_sge: 1, limit: 0 })?;
     let init = QpInit::rc(&hub.cq, &hub.cq).with_srq(&hub.srq);
-    // Sizes of a receive queue mean nothing, however large.
+    // The sizes of the receive queue are ignored, however large.
     let cap = rnic::QpCap { max_recv_wr: u32::MAX, max_recv_sge: u32::MAX, ..init.cap };
     let qp = hub.pd.create_qp(&QpInit { cap, ..init })?;
     assert_eq!(qp.query().cap.map(|cap| (cap.max_recv_wr, cap.max_recv_sge)), Some((0, 0)));
@@ -389,7 +389,8 @@ fn a_queue_pair_with_a_shared_receive_queue_has_none_of_its_own() -> Result<(), 
     Ok(())
 }
 
-/// As many elements as a work request may have, filled by one message, and as many work requests as a queue may hold.
+/// The maximum number of elements in a work request, filled by one message, and the maximum number of work requests
+/// in a queue.
 #[test]
 fn the_largest_queue_is_filled_and_emptied() -> Result<(), Error> {
     let net = Net::new();
@@ -426,8 +427,8 @@ fn the_largest_queue_is_filled_and_emptied() -> Result<(), Error> {
     Ok(())
 }
 
-/// Threads post to one queue, over sockets, while others send and one receives: nobody waits for anybody, nothing is
-/// lost.
+/// Threads post to one queue, over sockets, while others send and one receives: no thread blocks another, and
+/// nothing is lost.
 #[test]
 fn many_threads_post_to_one_queue() -> Result<(), Error> {
     const THREADS: u64 = 4;
@@ -435,7 +436,7 @@ fn many_threads_post_to_one_queue() -> Result<(), Error> {
     const EACH: u64 = 4000;
     let (a, b) = (open(), open());
     let hub = Hub::new(&b, SrqInit { max_wr: 64, ..SrqInit::default() })?;
-    // A second: nothing that works takes so long, even on a busy machine.
+    // A second: no working connection takes that long, even on a busy machine.
     let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
     let mut qps = Vec::new();
     let mut senders = Vec::new();
@@ -444,7 +445,7 @@ fn many_threads_post_to_one_queue() -> Result<(), Error> {
         qps.push(qp);
         senders.push(Sender::new(end, number, EACH)?);
     }
-    // Each poster has 16 buffers, and posts one again when it is given back.
+    // Each poster has 16 buffers, and posts one again when it is returned.
     let returned: Vec<std::sync::mpsc::Sender<u64>> = Vec::new();
     let posts = AtomicU64::new(0);
     let mut ledger = Ledger::default();

@@ -224,7 +224,7 @@ fn two_hundred_strangers_that_ask_for_credit_take_little_of_it() -> Result<()> {
         let (left, right) = RcEnd::pair(&a, &b)?;
         let source = left.register(&vec![7; 1 << 20])?;
         let target = right.register_remote(1 << 20)?;
-        let mut spam = || -> Result<()> {
+        let spam = || -> Result<()> {
             for (ud, cq, ah, region) in &ends {
                 while cq.poll_one().is_some() {}
                 let _ = ud.send_to(1, region.all(), ah, Qpn::new(0x4321), qp::QKey(5));

@@ -10,25 +10,25 @@ use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
 use crate::wire::packet::Headers;
 use crate::work::{Destination, Gather, Operation, SendFlags, WcStatus};
 
-/// One request packet: what it says and which bytes it carries.
+/// One request packet: its headers and its part of the payload.
 pub(super) struct Request {
     pub(super) headers: Headers,
     pub(super) offset: u64,
     pub(super) payload: u32,
-    /// PSNs it takes: more than one for a READ.
+    /// Number of PSNs it takes: more than one for a READ.
     pub(super) psns: u32,
-    /// Whether it ends the message.
+    /// Whether it is the last packet of the message.
     pub(super) last: bool,
 }
 
 impl QueuePair {
-    /// Gives a work request its PSNs; false if it cannot be sent at all.
+    /// Assigns PSNs to a work request; false if it cannot be sent at all.
     pub(super) fn start(&mut self, index: usize) -> bool {
         let mtu = self.path.mtu;
         let depth = self.attr.max_rd_atomic.unwrap_or(0);
         let wqe = &mut self.requester.queue[index];
         let operation = wqe.wr.operation;
-        // A FLUSH carries nothing, whatever buffers were given.
+        // A FLUSH carries no payload, regardless of the buffers given.
         let len = if matches!(operation, Operation::Flush { .. }) { 0 } else { wqe.wr.data.len() };
         let one_word = operation.is_atomic() || matches!(operation, Operation::AtomicWrite { .. });
         let expects_response = operation.expects_response();
@@ -57,7 +57,7 @@ impl QueuePair {
         true
     }
 
-    /// Decides the next packet of a started work request.
+    /// Chooses the next packet of a started work request.
     pub(super) fn build(&self, wqe: &SendWqe, budget: u32) -> Request {
         let mtu = self.path.mtu.bytes();
         let offset = u64::from(wqe.sent) * u64::from(mtu);
@@ -135,9 +135,9 @@ impl QueuePair {
         let carries_event = operation == WireOperation::Send || extra == Extra::Imm;
         request.headers.solicited =
             request.last && carries_event && wqe.wr.flags.contains(SendFlags::SOLICITED);
-        // Asked for at the end of a message, now and then within it, and in good time before the budget ends: an answer
-        // is what brings new budget, and whoever gives it may stop short of its end.
-        // Unreliable services have nobody to ask (IBTA 9.2.8).
+        // Ask for an acknowledgement at the end of a message, periodically within it, and well before the budget
+        // runs out: an answer brings new budget, and the caller may stop granting budget before its end. Unreliable
+        // services have no acknowledgements (IBTA 9.2.8).
         let since = self.requester.since_ack_request.saturating_add(request.psns);
         let reliable = self.config.qp_type.is_reliable();
         let interval = self.config.tuning.ack_interval.min(self.requester.ack_every.unwrap_or(u32::MAX));
@@ -145,8 +145,8 @@ impl QueuePair {
         request
     }
 
-    /// How many PSNs the next READ request of a work request takes. What was asked for before is asked for in the same
-    /// pieces, whatever the budget: it was given for them once.
+    /// The number of PSNs that the next READ request of a work request takes. A repeated READ uses the same pieces
+    /// as before, regardless of the budget: its responses were budgeted the first time.
     fn read_span(&self, wqe: &SendWqe, psn: Psn, budget: u32) -> u32 {
         if wqe.sent < wqe.sent_ever {
             let end = self.requester.read_ends.iter().find(|end| psn.is_before(**end));
@@ -159,7 +159,7 @@ impl QueuePair {
         (wqe.packets - wqe.sent).min(chunk).min(budget.max(1))
     }
 
-    /// Writes the packet into the train, payload and all.
+    /// Writes the packet and its payload into the train.
     pub(super) fn emit(
         &self,
         train: &mut Train<'_>,
@@ -174,7 +174,7 @@ impl QueuePair {
     }
 }
 
-/// Which of its message's packets number `index` of `packets` is.
+/// The position of packet `index` in a message of `packets` packets.
 fn position(index: u32, packets: u32) -> Position {
     match (index, packets) {
         (_, 1) => Position::Only,
@@ -184,7 +184,7 @@ fn position(index: u32, packets: u32) -> Position {
     }
 }
 
-/// Copies a slice of a gather list, `offset` bytes into it, to `out`.
+/// Copies part of a gather list to `out`, starting `offset` bytes into the list.
 pub(in crate::queue_pair) fn gather(
     memory: &impl Memory,
     domain: Domain,

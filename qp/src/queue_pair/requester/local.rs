@@ -1,4 +1,4 @@
-//! Work requests that concern this side only: they send nothing and are done at once, in their turn.
+//! Local operations: work requests that send nothing and are executed at once, in order.
 
 use super::SendWqe;
 use crate::memory::{BindError, Host};
@@ -6,9 +6,9 @@ use crate::queue_pair::{FailureContext, QueuePair};
 use crate::work::{Operation, WcStatus};
 
 impl QueuePair {
-    /// Runs a local operation whose turn it is; false if that ended the queue pair, or will.
+    /// Executes the next local operation; false if it failed the queue pair, now or once it is the oldest request.
     ///
-    /// It completes after what was posted before it, and is never run again: a retransmission passes over it.
+    /// It completes after all earlier requests, and is never executed again: a retransmission skips it.
     pub(super) fn execute_locally(&mut self, index: usize, host: &mut impl Host) -> bool {
         let domain = self.domain();
         let Some(wqe) = self.requester.queue.get(index) else { return false };

@@ -1,4 +1,4 @@
-//! Writing answers into trains.
+//! Writing responses into trains.
 
 use super::{Nak, QueuePair, Refused, Response};
 use crate::attr::QpType;
@@ -13,7 +13,7 @@ use crate::wire::packet::Headers;
 use crate::wire::syndrome::{Syndrome, encode_credits};
 
 impl QueuePair {
-    /// Writes answers into the train; true if some had to stay for want of room or budget.
+    /// Writes responses into the train; true if some remain for lack of room or budget.
     pub(in crate::queue_pair) fn respond(
         &mut self,
         train: &mut Train<'_>,
@@ -42,7 +42,8 @@ impl QueuePair {
                         budget.responses -= u32::from(room);
                         room
                     }
-                    // Given up: either it was a duplicate, or the QP went to ERR and the queue holds the NAK.
+                    // Abandoned: it either answered a duplicate, or the QP entered ERR and the queue now holds the
+                    // NAK.
                     None => continue,
                 },
             };
@@ -53,8 +54,8 @@ impl QueuePair {
         false
     }
 
-    /// The acknowledgement, with the number of receives that are posted (IBTA 9.7.7.2.4). A shared receive queue belongs
-    /// to nobody, so no credits are given on it.
+    /// The acknowledgement, with the number of posted receives (IBTA 9.7.7.2.4). A shared receive queue belongs to
+    /// no single queue pair, so no credits are advertised for it.
     fn credits(&self) -> Syndrome {
         if self.config.has_srq || !self.config.tuning.e2e_credits || self.config.qp_type != QpType::Rc {
             return Syndrome::ACK_UNLIMITED;
@@ -103,7 +104,8 @@ impl QueuePair {
         true
     }
 
-    /// Writes the next packet of a READ response: whether there was room, or `None` if its memory is gone.
+    /// Writes the next packet of a READ response. Returns whether there was room, or `None` if its memory is no
+    /// longer accessible.
     fn send_read_response(
         &mut self,
         train: &mut Train<'_>,
@@ -131,12 +133,12 @@ impl QueuePair {
         let pushed = train
             .push(&headers, payload as usize, |out| host.read(domain, rkey, va, Access::REMOTE_READ, out));
         if pushed.is_err() && replay {
-            // A duplicate is never answered by a NAK: the peer may have had its data long since.
+            // A duplicate is never answered with a NAK: the peer may already have its data.
             self.responder.responses.pop_front();
             return None;
         }
         if let Err(error) = pushed {
-            // The region went away after the request was accepted (IBTA 9.7.4.1.5).
+            // The region was revoked after the request was accepted (IBTA 9.7.4.1.5).
             self.responder.drop_responses();
             let nak = Nak::access(Refused::ReadMemory, error);
             self.refuse_request(psn, operation_name(WireOperation::ReadRequest, false), &nak, host);

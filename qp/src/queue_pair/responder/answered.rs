@@ -1,4 +1,4 @@
-//! Requests that are answered by themselves: READ, atomics, ATOMIC_WRITE and FLUSH.
+//! Requests that get a response of their own: READ, atomics, ATOMIC_WRITE and FLUSH.
 
 use super::{Nak, QueuePair, Refusal, Refused, Resource, Response};
 use crate::ids::Psn;
@@ -11,12 +11,12 @@ use crate::wire::syndrome::NakCode;
 use crate::work::WcStatus;
 
 impl QueuePair {
-    /// How many READs and atomics the peer may have outstanding.
+    /// The number of READs and atomics that the peer may have outstanding.
     pub(super) fn depth(&self) -> usize {
         usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0))
     }
 
-    /// The depth, if one more READ or atomic is within it.
+    /// The depth, if it allows one more READ or atomic.
     fn check_depth(&self) -> Result<usize, Refusal> {
         let depth = self.depth();
         if self.responder.unanswered() >= depth {
@@ -83,7 +83,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// ATOMIC_WRITE: 8 bytes, aligned, stored at once (IBTA annex A19). Needs the rights of a WRITE.
+    /// Executes an ATOMIC_WRITE: 8 bytes, aligned, stored at once (IBTA annex A19). Requires the rights of a WRITE.
     pub(super) fn execute_atomic_write(
         &mut self,
         packet: &Packet<'_>,
@@ -98,7 +98,7 @@ impl QueuePair {
         if reth.length != 8 {
             return Err(Refusal::invalid(Refused::Header("an ATOMIC_WRITE of other than 8 bytes")));
         }
-        // The bytes are stored as they came, whatever number they are to this processor.
+        // The bytes are stored as received, regardless of the host byte order.
         let op = AtomicOp::Store { value: u64::from_ne_bytes(bytes) };
         host.atomic(self.domain(), reth.rkey, reth.va, op).map_err(misaligned_is_invalid)?;
         self.counters.rx_write_requests += 1;
@@ -106,7 +106,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// FLUSH: placement type and selectivity as in IBTA annex A19.
+    /// Executes a FLUSH: placement type and selectivity as in IBTA annex A19.
     pub(super) fn execute_flush(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
         let (Some(reth), Some(feth)) = (packet.reth(), packet.feth()) else {
             return Err(Refusal::invalid(Refused::Header("no FETH")));
@@ -137,7 +137,7 @@ impl QueuePair {
     }
 }
 
-/// An atomic operation at an odd address is an invalid request, not an access error (IBTA 9.4.5).
+/// An atomic operation on a misaligned address is an invalid request, not an access error (IBTA 9.4.5).
 fn misaligned_is_invalid(error: AccessError) -> Refusal {
     match error {
         AccessError::Misaligned { .. } => Refusal::Nak(Nak {

@@ -1,4 +1,4 @@
-//! Answering requests that were executed before.
+//! Answering duplicate requests.
 
 use super::{QueuePair, Resource, Response};
 use crate::queue_pair::PacketDrop;
@@ -6,7 +6,7 @@ use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
 
 impl QueuePair {
-    /// Answers a request that was executed before, without executing it again and never with a NAK (IBTA C9-105).
+    /// Answers a request that was already executed, without executing it again and never with a NAK (IBTA C9-105).
     pub(super) fn duplicate(&mut self, packet: &Packet<'_>) -> Result<(), PacketDrop> {
         self.counters.duplicate_request += 1;
         match packet.info().operation {
@@ -23,8 +23,8 @@ impl QueuePair {
         }
     }
 
-    /// A duplicate ATOMIC_WRITE is answered and not stored again, lest it undo what came after (IBTA oA19-14). What a
-    /// FLUSH placed is placed still.
+    /// A duplicate ATOMIC_WRITE is answered but not stored again, because that could undo later writes (IBTA
+    /// oA19-14). Data that a FLUSH placed stays placed.
     fn duplicate_placed(&mut self, packet: &Packet<'_>) -> Result<(), PacketDrop> {
         let wanted = packet.psn();
         let kept = |r: &Resource| matches!(r, Resource::Placed { psn } if *psn == wanted);
@@ -39,7 +39,7 @@ impl QueuePair {
         self.responder.insert(Response::Placed { psn: wanted, msn, replay: true }, depth)
     }
 
-    /// A duplicate READ may ask for any part of the original (IBTA 9.7.5.1.4): it is read anew.
+    /// A duplicate READ may request any part of the original (IBTA 9.7.5.1.4); the memory is read again.
     fn duplicate_read(&mut self, packet: &Packet<'_>) -> Result<(), PacketDrop> {
         let psn = packet.psn();
         let mtu = self.path.mtu.bytes();
@@ -64,7 +64,7 @@ impl QueuePair {
             _ => false,
         });
         if let Some(Response::Read { psn: next, va, left, started, .. }) = waiting {
-            // What has not been sent yet is under way. What was sent is sent again, and the rest after it.
+            // The part not yet sent is already queued. The part that was sent is sent again, followed by the rest.
             let back = u32::try_from(next.distance_from(psn)).unwrap_or(0);
             if back > 0 {
                 *next = psn;

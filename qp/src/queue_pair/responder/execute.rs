@@ -9,7 +9,7 @@ use crate::wire::syndrome::NakCode;
 use crate::work::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
 impl QueuePair {
-    /// Executes the expected request; returns how many PSNs it takes.
+    /// Executes the expected request; returns the number of PSNs it takes.
     pub(super) fn execute(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<u32, Refusal> {
         let info = packet.info();
         let fits = matches!(
@@ -34,7 +34,8 @@ impl QueuePair {
         }
     }
 
-    /// First and Middle carry exactly one path MTU, Last 1 to one path MTU, Only at most one (IBTA C9-92).
+    /// A First or Middle carries exactly one path MTU, a Last 1 byte to one path MTU, an Only at most one path MTU
+    /// (IBTA C9-92).
     fn check_length(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let len = packet.payload().len();
         let bytes = self.path.mtu.bytes();
@@ -47,8 +48,8 @@ impl QueuePair {
         if right { Ok(()) } else { Err(Refusal::invalid(Refused::PacketLength { len, mtu: bytes })) }
     }
 
-    /// Takes a receive work request: of the queue pair itself, of its shared receive queue, or of the one that an XRC
-    /// request names.
+    /// Takes a receive work request from the queue pair's own queue, its shared receive queue, or the shared
+    /// receive queue that an XRC request names.
     fn take_recv(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<TakenRecv, Refusal> {
         if let Some(spare) = self.responder.take_spare() {
             return Ok(spare);
@@ -96,7 +97,7 @@ impl QueuePair {
         )?;
         *received = u32::try_from(total).unwrap_or(u32::MAX);
         if let Some(key) = packet.ieth() {
-            // Before the completion: whoever sees that relies on the key being gone.
+            // Before the completion: a program that sees it relies on the key being invalid.
             host.invalidate(ours, key).map_err(Refusal::access)?;
         }
         if matches!(position, Position::Last | Position::Only) {
@@ -110,7 +111,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Completes the receive work request of a message that is all there.
+    /// Completes the receive work request of a message that has arrived in full.
     fn deliver(
         &mut self,
         packet: &Packet<'_>,
@@ -157,7 +158,8 @@ impl QueuePair {
         }
         let outcome = self.write_packet(packet, ends, host);
         match outcome {
-            // Not ready: a First or Only starts over when it comes again; a Last finds the message as it was.
+            // Not ready: a First or Only is executed from the start when it is retransmitted; a Last continues the
+            // message in progress.
             Err(Refusal::NotReady) if position == Position::Only => self.responder.message = Message::None,
             Ok(()) if ends => {
                 self.responder.message = Message::None;
@@ -186,7 +188,7 @@ impl QueuePair {
                 return Err(Refusal::invalid(Refused::LengthMismatch));
             }
             if received == 0 {
-                // The whole range at once, so that a message that cannot end does not begin.
+                // Check the whole range at once, so that a message that must fail does not write its first packets.
                 host.check(domain, rkey, va, u64::from(length), Access::REMOTE_WRITE)
                     .map_err(Refusal::access)?;
             }
@@ -204,7 +206,7 @@ impl QueuePair {
                 Ok(())
             }
             (Err(refusal), Some(recv)) => {
-                // The receive that the immediate took reports the error.
+                // The receive that the immediate data consumed reports the error.
                 self.responder.message = Message::Send { recv, received: 0 };
                 Err(refusal)
             }

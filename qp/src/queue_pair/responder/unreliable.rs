@@ -1,7 +1,7 @@
 //! The responder of an unreliable connection (IBTA 9.8.2).
 //!
-//! Nothing is answered. A message that misses a packet or breaks a rule is dropped up to the next First or Only, and
-//! leaves its receive to the next message.
+//! Nothing is acknowledged. If a message misses a packet or breaks a rule, everything up to the next First or Only
+//! is dropped, and the next message uses its receive.
 
 use super::{PacketDrop, QueuePair, Refusal};
 use crate::memory::Host;
@@ -24,7 +24,7 @@ impl QueuePair {
         if starts || psn != self.responder.expected {
             self.responder.drop_message();
         }
-        // A First or Only begins a message wherever it comes (IBTA C9-216).
+        // A First or Only starts a message at any PSN (IBTA C9-216).
         self.responder.expected = psn.plus(1);
         match self.execute(packet, host) {
             Ok(_) => Ok(()),
@@ -48,7 +48,7 @@ impl QueuePair {
 }
 
 impl super::Responder {
-    /// Drops the message in progress; its receive is kept for the next.
+    /// Drops the message in progress; its receive is kept for the next one.
     fn drop_message(&mut self) {
         if let Some(recv) = self.abandon_message() {
             self.spare = Some(recv);

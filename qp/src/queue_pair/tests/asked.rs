@@ -1,10 +1,10 @@
-//! What an engine asks a queue pair before it gives it room to send.
+//! What the engine queries before it lets a queue pair send.
 
 use super::*;
 use crate::ids::PKey;
 use std::sync::Arc;
 
-/// Has it write one train of at most `max` packets: how many there were.
+/// Sends one train of at most `max` packets; returns the number of packets.
 fn one_train(b: &mut Bench, max: u32) -> u32 {
     let mut buf = [0; 65_536];
     let mut train = Train::new(&mut buf, Bench::flow(), max);
@@ -13,7 +13,7 @@ fn one_train(b: &mut Bench, max: u32) -> u32 {
 }
 
 #[test]
-fn who_it_is_and_whom_it_speaks_to() {
+fn accessors_return_the_queue_pair_and_its_peer() {
     let mut b = Setup::default().init();
     assert_eq!((b.qp.qpn(), b.qp.dest_qpn(), b.qp.pkey()), (OURS, Qpn::default(), PKey::DEFAULT));
     b.modify(&Setup::default().to_rtr());
@@ -30,24 +30,24 @@ fn who_it_is_and_whom_it_speaks_to() {
     assert_eq!(b.qp.sends_outstanding(), 1);
 }
 
-/// Packets behind the last that asked are on the way without anybody who will answer to them.
+/// Packets after the last one that asked for an acknowledgement are in flight, and nothing will acknowledge them.
 #[test]
 fn it_owes_an_acknowledgement_request_in_the_middle_of_a_message() {
     let mut b = Setup::default().rts();
-    assert!(!b.qp.owes_ack_request(), "nothing is on the way");
+    assert!(!b.qp.owes_ack_request(), "nothing is in flight");
     b.post(1, SEND, &[local(0, 3 * MTU)]);
-    assert!(!b.qp.owes_ack_request(), "nor was anything sent yet");
+    assert!(!b.qp.owes_ack_request(), "nothing has been sent yet");
     one_train(&mut b, 1);
     assert!(b.qp.owes_ack_request());
     one_train(&mut b, 2);
     assert!(!b.qp.owes_ack_request(), "the last packet asked");
     b.take(&acked(SQ + 2));
     assert!(!b.qp.owes_ack_request());
-    // A peer may acknowledge without having been asked.
+    // A peer may acknowledge without being asked.
     b.post(2, SEND, &[local(0, 3 * MTU)]);
     one_train(&mut b, 2);
     b.take(&acked(SQ + 4));
-    assert!(!b.qp.owes_ack_request(), "all that was sent is answered");
+    assert!(!b.qp.owes_ack_request(), "everything that was sent is answered");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn answers_and_requests_are_told_apart() {
     assert_eq!(asked(&b), (false, false, false, true));
 }
 
-/// A bind and an invalidation send nothing themselves, and what follows them may be as long as a packet can be.
+/// A bind or an invalidation sends nothing itself, and the next packet may have the maximum length.
 #[test]
 fn behind_a_local_operation_anything_may_follow() {
     let mut b = Setup::default().rts();
@@ -88,7 +88,7 @@ fn behind_a_local_operation_anything_may_follow() {
     assert_eq!(b.qp.next_payload(), 0);
 }
 
-/// Several queue pairs may share a train; each counts its own packets.
+/// Several queue pairs may share a train; each counts only its own packets.
 #[test]
 fn packets_of_a_train_that_others_began_are_not_counted() {
     let path = Arc::new(AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, 3)), 0));

@@ -1,9 +1,9 @@
-//! What is set is what a query gives back, and what is refused changes nothing.
+//! A query returns what was set, and a refused modify changes nothing.
 
 use super::*;
 use crate::attr::PathMigState;
 
-/// A change for every state on the way through all of them, with values that differ from those before.
+/// A modify for every state on the path through all of them, each with values that differ from the previous ones.
 fn changes(setup: &Setup) -> Vec<QpAttr> {
     let connected = setup.qp_type.is_connected();
     let requester = matches!(setup.qp_type, QpType::Rc | QpType::XrcSend);
@@ -65,7 +65,7 @@ fn a_query_gives_back_everything_that_was_set() {
             expected.cur_qp_state = expected.qp_state;
             assert_eq!(b.qp.query(), expected, "{qp_type} after {change:?}");
         }
-        // All that any change of state of this type takes was among them.
+        // Together they set every attribute that any transition of this type accepts.
         let of_type = |from| QpState::ALL.map(|to| attr::rule(qp_type, from, to));
         let taken = QpState::ALL.into_iter().flat_map(of_type).flatten();
         let all = taken.fold(AttrMask::STATE, |all, rule| all | rule.required | rule.optional);
@@ -83,7 +83,7 @@ fn a_change_that_is_refused_changes_nothing() {
         let mut b = setup.reset();
         for change in changes(&setup) {
             let before = (b.qp.query(), b.qp.state(), b.qp.mtu());
-            // A value out of range, an attribute too many, one too few, and the wrong state.
+            // A value out of range, an excess attribute, a missing one, and the wrong state.
             let offenders = [
                 QpAttr { timeout: Some(32), ..change.clone() },
                 QpAttr { rate_limit: Some(1), ..change.clone() },
@@ -101,14 +101,14 @@ fn a_change_that_is_refused_changes_nothing() {
     }
 }
 
-/// Attributes that change while a queue pair runs, or drains, are obeyed from then on.
+/// Attribute changes while a queue pair runs or drains take effect.
 #[test]
 fn changed_attributes_take_effect() {
-    // The timer of receivers that are not ready, in RTS.
+    // The RNR timer, in RTS.
     let mut b = Setup::default().rts();
     b.modify(&QpAttr::default().min_rnr_timer(3));
     b.expect(&request(Opcode::RcSendOnly, RQ, b""), &[nak(0x20 | 3, RQ, 0)]);
-    // Rights.
+    // Access rights.
     b.modify(&QpAttr::default().qp_access_flags(Access::LOCAL_WRITE));
     b.expect(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, &[1]), &[nak(0x61, RQ, 0)]);
     // Timeout and retries, in SQD.
@@ -123,7 +123,7 @@ fn changed_attributes_take_effect() {
     assert_eq!(b.notes()[0], Note::Sent(1, WcStatus::RetryExcErr));
 }
 
-/// A queue pair of some type in some state, if it gets there.
+/// A queue pair of the given type in the given state, if the type can reach it.
 fn in_state(setup: &Setup, state: QpState) -> Option<Bench> {
     let qp_type = setup.qp_type;
     Some(match state {
@@ -147,7 +147,7 @@ fn in_state(setup: &Setup, state: QpState) -> Option<Bench> {
     })
 }
 
-/// A SEND to somebody whom the type can name.
+/// A SEND with a destination that fits the type.
 fn any_send(qp_type: QpType, sges: &[Sge]) -> SendWr {
     let wr = SendWr::new(1, SEND, sges).flags(SendFlags::SIGNALED);
     match qp_type {
@@ -160,8 +160,8 @@ fn any_send(qp_type: QpType, sges: &[Sge]) -> SendWr {
     }
 }
 
-/// Rules "post_recv from INIT on; post_send from RTS; in SQE and ERR posts are accepted and flushed", and packets from RTR
-/// on: every type in every state.
+/// Rules "post_recv from INIT on; post_send from RTS; in SQE and ERR posts are accepted and flushed", and packets
+/// from RTR on: every type in every state.
 #[test]
 fn every_type_in_every_state() {
     use QpState::{Err as Failed, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -184,7 +184,7 @@ fn every_type_in_every_state() {
         assert_eq!(posted.is_ok(), receives && state != Reset, "{what}: {posted:?}");
         let expected = if receives && state == Failed { flushed(Note::Received, 2) } else { vec![] };
         assert_eq!(b.notes(), expected, "{what}");
-        // A packet that would be taken in RTS.
+        // A packet that is accepted in RTS.
         let of_rc = if qp_type.is_connected() { Opcode::RcWriteOnly } else { Opcode::RcSendOnly };
         let base = match qp_type.transport() {
             crate::wire::Transport::Uc => 0x20,

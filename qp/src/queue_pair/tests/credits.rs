@@ -1,5 +1,5 @@
-//! End-to-end credits (IBTA 9.7.7.2): a responder says how many receives it has, a requester does not send more messages
-//! than that, and one.
+//! End-to-end credits (IBTA 9.7.7.2): a responder advertises its receives; a requester sends at most that many
+//! messages, plus one.
 
 use super::*;
 use crate::wire::syndrome::{CREDITS_UNLIMITED, decode_credits, encode_credits};
@@ -12,12 +12,12 @@ fn success(id: u64) -> Note {
     Note::Sent(id, WcStatus::Success)
 }
 
-/// An ACK of our request from a peer that has done `msn` messages and has receives for as many as `code` says.
+/// An ACK of our request from a peer that has completed `msn` messages and advertises the receives of `code`.
 fn granting(psn: u32, msn: u32, code: u8) -> Out {
     answer(OURS, Opcode::RcAcknowledge, psn, code, msn, &[])
 }
 
-/// The codes of the credits in the answers to SENDs, with so many receives left after each.
+/// The credit code in the answer to a SEND that leaves this many receives.
 fn code_with(receives: u64) -> u8 {
     let mut b = credited().rts();
     (0..=receives).for_each(|id| b.post_recv(id, &[]));
@@ -25,7 +25,7 @@ fn code_with(receives: u64) -> u8 {
     b.sent()[0].headers.aeth.syndrome
 }
 
-/// The table of the specification, rounded down: nobody is promised a receive that is not there.
+/// The table of the specification, rounded down: the responder never advertises a receive that does not exist.
 #[test]
 fn acknowledgements_carry_the_receives_that_are_left() {
     let codes: Vec<_> =
@@ -38,7 +38,7 @@ fn acknowledgements_carry_the_receives_that_are_left() {
     }
 }
 
-/// Every answer that has an AETH and is no refusal carries them; the count is that of the moment of sending.
+/// Every answer that has an AETH and is not a NAK carries credits; the count is taken when it is sent.
 #[test]
 fn every_answer_carries_credits() {
     let mut b = credited().rts();
@@ -58,11 +58,12 @@ fn every_answer_carries_credits() {
         (O::RcReadResponseOnly, 4, 3),
         (O::RcAcknowledge, 4, 4),
     ];
-    assert_eq!(codes, expected, "four were there, one was used, one was posted before anything left");
+    assert_eq!(codes, expected, "four were posted, one was used, one was posted before anything was sent");
     b.expect(&request(Opcode::RcSendOnly, RQ + 9, b""), &[nak(0x60, RQ + 5, 4)]);
 }
 
-/// Rule "SRQ always sends 31": its receives belong to nobody. Nor do those of XRC, or of one who was told not to count.
+/// Rule "SRQ always sends 31": its receives belong to no single queue pair. The same holds for XRC, and for a queue
+/// pair with credits disabled.
 #[test]
 fn a_shared_receive_queue_gives_no_credits() {
     let mut shared = Setup { has_srq: true, ..credited() }.rts();
@@ -75,31 +76,31 @@ fn a_shared_receive_queue_gives_no_credits() {
     }
 }
 
-/// LSN = MSN + credits; a SEND may go while its number is not beyond LSN + 1.
+/// LSN = MSN + credits; a SEND may be sent if its number is at most LSN + 1.
 #[test]
 fn one_message_beyond_the_limit_may_go() {
     let mut b = credited().rts();
     (1..=9).for_each(|id| b.post(id, SEND, &[]));
-    // Until the peer has said so it has no limit.
+    // There is no limit until the peer advertises credits.
     assert_eq!(b.poll(64, &mut 1).len(), 1);
     b.take(&granting(SQ, 1, 3));
-    // Three receives, numbers 2 to 4; number 5 finds out whether there is one more.
+    // Three receives, for messages 2 to 4; number 5 probes for one more.
     assert_eq!(psns(&b.sent()), [SQ + 1, SQ + 2, SQ + 3, SQ + 4]);
     assert!(!b.qp.wants_to_transmit());
-    // An answer without new receives opens nothing: MSN goes up as the credits go down.
+    // An answer without new receives does not raise the limit: MSN goes up as the credits go down.
     b.take(&granting(SQ + 1, 2, 2));
     b.take(&granting(SQ + 2, 3, 1));
     assert_eq!(b.sent(), NONE);
-    // With all done and none left the next may still try.
+    // When everything is completed and no receive is left, one message may still probe.
     b.take(&granting(SQ + 4, 5, 0));
     assert_eq!(psns(&b.sent()), [SQ + 5]);
     b.take(&granting(SQ + 5, 6, 31));
-    assert_eq!(psns(&b.sent()), [SQ + 6, SQ + 7, SQ + 8], "a peer that gives none does not limit");
+    assert_eq!(psns(&b.sent()), [SQ + 6, SQ + 7, SQ + 8], "a peer that advertises no credits sets no limit");
     b.take(&granting(SQ + 8, 9, 31));
     assert_eq!(b.notes(), (1..=9).map(success).collect::<Vec<_>>());
 }
 
-/// Without any receive known, one message at a time.
+/// With no known receive, messages go one at a time.
 #[test]
 fn with_no_credits_messages_go_one_by_one() {
     let mut b = credited().rts();
@@ -114,7 +115,7 @@ fn with_no_credits_messages_go_one_by_one() {
     assert_eq!(b.notes().len(), 6);
 }
 
-/// 9.7.7.2: what takes no receive needs no credit. It counts as a message all the same.
+/// 9.7.7.2: an operation that consumes no receive needs no credit. It still counts as a message.
 #[test]
 fn writes_reads_and_atomics_are_not_limited() {
     let mut b = credited().rts();
@@ -131,28 +132,28 @@ fn writes_reads_and_atomics_are_not_limited() {
         assert_eq!(b.sent().is_empty(), limited, "{operation:?}");
     }
     b.take(&granting(SQ + 1, 2, 0));
-    assert_eq!(b.sent(), NONE, "messages 3 to 5 are in the way of number 6");
+    assert_eq!(b.sent(), NONE, "messages 3 to 5 are ahead of number 6");
     b.take(&granting(SQ + 2, 3, 2));
-    assert_eq!(psns(&b.sent()), [SQ + 5], "LSN is 5: number 6 may go, number 7 may not");
+    assert_eq!(psns(&b.sent()), [SQ + 5], "LSN is 5: number 6 may be sent, number 7 may not");
 }
 
-/// 24 bits of message numbers, all the way round.
+/// Message numbers have 24 bits and wrap around.
 #[test]
 fn message_numbers_wrap() {
     let mut b = credited().rts();
-    // As after 2^24 - 3 messages.
+    // The state after 2^24 - 3 messages.
     b.qp.requester.ssn = 0xff_fffd;
     (1..=9).for_each(|id| b.post(id, SEND, &[]));
     assert_eq!(b.poll(64, &mut 1).len(), 1);
     b.take(&granting(SQ, 0xff_fffe, 4));
-    // LSN 2: numbers ff_ffff, 0, 1, 2, and 3.
+    // LSN 2 permits numbers ff_ffff, 0, 1, 2, and 3.
     assert_eq!(b.sent().len(), 5);
     assert_eq!(b.qp.requester.ssn, 3);
     b.take(&granting(SQ + 1, 0xff_ffff, 3));
     assert_eq!(b.sent(), NONE);
     b.take(&granting(SQ + 5, 3, 1));
     assert_eq!(b.sent().len(), 2);
-    // The responder's side of it.
+    // The same on the responder's side.
     let mut b = credited().rts();
     b.qp.responder.msn = 0xff_fffe;
     (0..4).for_each(|id| b.post_recv(id, &[]));
@@ -163,7 +164,7 @@ fn message_numbers_wrap() {
     }
 }
 
-/// A late acknowledgement knows less than one that overtook it: the limit never moves back.
+/// An acknowledgement that arrives after a later one is stale: the limit never moves back.
 #[test]
 fn a_stale_acknowledgement_does_not_lower_the_limit() {
     let mut b = credited().rts();
@@ -188,18 +189,22 @@ fn an_unsolicited_credit_acknowledgement_opens_the_way() {
     assert_eq!(psns(&b.sent()), [SQ + 1]);
     b.take(&granting(SQ + 1, 2, 0));
     assert_eq!(psns(&b.sent()), [SQ + 2]);
-    // Number 3 is under way; a receive is posted.
+    // Number 3 is in flight; the peer posts a receive.
     b.take(&granting(SQ + 1, 2, 2));
     assert_eq!(psns(&b.sent()), [SQ + 3, SQ + 4]);
     assert_eq!(b.qp.counters().ghost_responses, 0);
-    assert_eq!(b.feed(&granting(SQ + 1, 2, 2)), Err(PacketDrop::Ghost), "the second one says nothing new");
-    // Other packets of the past are what they were.
+    assert_eq!(
+        b.feed(&granting(SQ + 1, 2, 2)),
+        Err(PacketDrop::Ghost),
+        "the second copy carries nothing new"
+    );
+    // Other old packets are still ghosts.
     let old = read_responses(OURS, SQ, 9, &[1])[0].clone();
     assert_eq!(b.feed(&old), Err(PacketDrop::Ghost));
     assert_eq!(b.notes(), [success(1), success(2)]);
 }
 
-/// A peer that does not count leaves us as we were, whatever it said before.
+/// A peer that sends code 31 sets no limit, whatever it advertised before.
 #[test]
 fn a_peer_that_sends_31_is_not_limited() {
     let mut b = credited().rts();
@@ -207,7 +212,7 @@ fn a_peer_that_sends_31_is_not_limited() {
     b.poll(64, &mut 1);
     b.take(&granting(SQ, 1, 31));
     assert_eq!(b.sent().len(), 29);
-    // Nor is one obeyed by a queue pair that was told not to.
+    // A queue pair with credits disabled obeys no limit either.
     let mut b = Setup::default().rts();
     (1..=30).for_each(|id| b.post(id, SEND, &[]));
     b.poll(64, &mut 1);
@@ -215,7 +220,7 @@ fn a_peer_that_sends_31_is_not_limited() {
     assert_eq!(b.sent().len(), 29);
 }
 
-/// The message beyond the limit that finds no receive is asked to wait; it needs no credit to be sent again.
+/// The probe beyond the limit that finds no receive gets an RNR NAK; its retransmission needs no credit.
 #[test]
 fn receiver_not_ready_and_credits() {
     let mut b = credited().rts();
@@ -232,7 +237,7 @@ fn receiver_not_ready_and_credits() {
     assert_eq!(psns(&b.sent()), [SQ + 2]);
 }
 
-/// A retransmission takes what was allowed once, whatever the limit.
+/// A retransmission repeats what was permitted once, regardless of the limit.
 #[test]
 fn a_retransmission_needs_no_credit() {
     let mut b = credited().rts();
@@ -243,8 +248,8 @@ fn a_retransmission_needs_no_credit() {
     assert_eq!(b.sent(), sent[1..]);
 }
 
-/// Each piece of a long READ is a READ to the peer, and counts in its MSN. Who counts it as one message believes to have
-/// credits that nobody gave, and after 2^23 of them to have none for ever.
+/// The peer sees each piece of a long READ as a READ of its own and counts it in its MSN. A requester that counts
+/// one message would assume credits that nobody advertised, and after 2^23 such READs never have credits again.
 #[test]
 fn the_pieces_of_a_read_count_as_messages() {
     let tuning = Tuning { read_chunk: MTU as u32, ..credited().tuning };
@@ -258,10 +263,10 @@ fn the_pieces_of_a_read_count_as_messages() {
         response.headers.aeth.syndrome = 1;
         b.take(&response);
     }
-    // MSN 4 and one receive: numbers 5, and 6 to try.
+    // MSN 4 and one receive permit number 5, and 6 as a probe.
     assert_eq!(psns(&b.sent()), [SQ + 4, SQ + 5]);
     assert_eq!(b.qp.requester.ssn, 6);
-    // Pieces that are asked for again count once.
+    // Repeated pieces count once.
     let mut b = Setup { tuning, max_rd_atomic: 4, ..Setup::default() }.rts();
     b.post(1, READ, &[local(0, 3 * MTU)]);
     b.sent();
@@ -271,7 +276,8 @@ fn the_pieces_of_a_read_count_as_messages() {
     assert_eq!(b.qp.requester.ssn, 3);
 }
 
-/// A message in the middle of which an acknowledgement is asked for: its receive is taken, and it is not counted yet.
+/// An acknowledgement requested in the middle of a message: its receive is consumed, but the message is not counted
+/// yet.
 #[test]
 fn a_message_that_is_being_received_is_not_promised_twice() {
     let mut b = credited().rts();
@@ -280,7 +286,7 @@ fn a_message_that_is_being_received_is_not_promised_twice() {
     first.headers.ack_req = true;
     b.take(&first);
     let aeth = b.sent()[0].headers.aeth;
-    assert_eq!((aeth.msn, aeth.syndrome), (0, 2), "at most two more beyond number 0");
+    assert_eq!((aeth.msn, aeth.syndrome), (0, 2), "at most two more after number 0");
     b.take(&request(Opcode::RcSendLast, RQ + 1, &[1]));
     let aeth = b.sent()[0].headers.aeth;
     assert_eq!((aeth.msn, aeth.syndrome), (1, 2));

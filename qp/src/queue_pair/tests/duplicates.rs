@@ -1,4 +1,4 @@
-//! Requests that come again: they are answered again, never executed again and never refused (C9-105).
+//! Duplicate requests: answered again, never executed again and never refused (C9-105).
 
 use super::*;
 use crate::memory::{AtomicOp, Domain, Memory};
@@ -20,12 +20,12 @@ fn a_duplicate_send_or_write_is_acknowledged_with_the_latest_psn() {
     assert_eq!(b.host.recvs.len(), 1);
     assert_eq!(b.qp.recvs_outstanding(), 1);
     assert_eq!(b.qp.counters().duplicate_request, 2);
-    // Even one that would be refused if it were new.
+    // Even a duplicate that would be refused as a new request.
     b.expect(&rdma(Opcode::RcWriteOnly, RQ, START, 7, 999, b"b"), &[ack(RQ + 1, 2)]);
     assert_eq!(b.qp.state(), QpState::Rts);
 }
 
-/// In the middle of a message the latest PSN is that of the last packet taken.
+/// In the middle of a message, the latest PSN is that of the last accepted packet.
 #[test]
 fn a_duplicate_within_a_message() {
     let mut b = Setup::default().rts();
@@ -35,7 +35,7 @@ fn a_duplicate_within_a_message() {
     b.expect(&request(Opcode::RcWriteLast, RQ + 1, &[2; MTU]), &[ack(RQ + 1, 1)]);
 }
 
-/// A duplicate READ may ask for any part of the original, and for nothing else; it is read anew.
+/// A duplicate READ may request any part of the original and nothing else; the memory is read again.
 #[test]
 fn a_duplicate_read_within_the_original_is_answered() {
     let mut b = Setup::default().rts();
@@ -61,7 +61,7 @@ fn a_duplicate_read_within_the_original_is_answered() {
     b.expect(&read(RQ + 4, 0, 1), &read_responses(PEERS, RQ + 4, 2, &[9]));
 }
 
-/// Nor is a READ of no bytes that begins where the original ended a part of it: another request had that PSN.
+/// A READ of no bytes at the end of the original is not a part of it either: another request had that PSN.
 #[test]
 fn a_duplicate_read_just_behind_the_original() {
     let mut b = Setup::default().rts();
@@ -71,13 +71,13 @@ fn a_duplicate_read_just_behind_the_original() {
     assert_eq!(b.feed(&read(RQ + 1, MTU as u64, 0)), Err(PacketDrop::StaleDuplicate));
 }
 
-/// The peer asks again while the answer is still being sent: from what was sent already, once; the rest is on
-/// its way.
+/// A duplicate arrives while the answer is still being sent: the part already sent is repeated once; the rest is
+/// sent as planned.
 #[test]
 fn a_duplicate_of_a_read_that_is_being_answered() {
     let mut b = Setup::default().rts();
     b.take(&read(RQ, 0, 4 * MTU));
-    // Nothing was sent yet: all of it is under way.
+    // Nothing has been sent yet, so everything is still queued.
     b.take(&read(RQ + 1, MTU as u64, 3 * MTU));
     let mut small = [0; 2 * (MTU + 20)];
     let flow = Flow { src: IpAddr::from([1; 4]), dst: IpAddr::from([2; 4]), src_port: 1, dst_port: 2 };
@@ -97,17 +97,17 @@ fn a_duplicate_atomic_returns_the_saved_result() {
     b.expect(&fetch_add(RQ + 1, START, 10), &[atomic_ack(RQ + 1, 3, 10)]);
     b.expect(&fetch_add(RQ + 2, START, 10), &[atomic_ack(RQ + 2, 3, 20)]);
     assert_eq!(b.host.bytes(KEY)[..8], 30u64.to_ne_bytes());
-    // Two results are kept; of the one before there is nothing to say.
+    // Two results are kept; older ones are forgotten.
     assert_eq!(b.feed(&fetch_add(RQ, START, 10)), Err(PacketDrop::StaleDuplicate));
     assert_eq!(b.sent(), NONE);
-    // Asked for twice before it is sent, it is sent once.
+    // Two duplicates before the answer is sent produce one answer.
     b.take(&fetch_add(RQ + 2, START, 10));
     b.take(&fetch_add(RQ + 2, START, 10));
     assert_eq!(psns(&b.sent()), [RQ + 2]);
 }
 
-/// An answer that was late instead of lost: the peer asks again, gets it, goes on, and both arrive together. The
-/// duplicate is not one more READ outstanding.
+/// An answer was late rather than lost: the peer repeats the request, receives the answer and continues, so both
+/// requests arrive together. The duplicate does not count as one more outstanding READ.
 #[test]
 fn duplicates_do_not_count_as_outstanding() {
     let mut b = Setup { max_dest_rd_atomic: 1, ..Setup::default() }.rts();
@@ -121,7 +121,7 @@ fn duplicates_do_not_count_as_outstanding() {
     assert_eq!(b.qp.state(), QpState::Rts);
 }
 
-/// The region of a READ that was answered long ago is gone when a copy of the request arrives: not the peer's fault.
+/// A duplicate arrives after the region of a completed READ was revoked, which is not the peer's fault.
 #[test]
 fn a_duplicate_read_of_a_revoked_region_is_dropped() {
     let mut b = Setup::default().rts();
@@ -133,7 +133,8 @@ fn a_duplicate_read_of_a_revoked_region_is_dropped() {
     b.expect(&request(Opcode::RcSendOnly, RQ + 1, b""), &[ack(RQ + 1, 2)]);
 }
 
-/// However many duplicates come before there is time to answer, no more answers wait than the peer may expect.
+/// However many duplicates arrive before answers can be sent, the number of waiting answers is bounded by what the
+/// peer may expect.
 #[test]
 fn answers_to_duplicates_are_bounded() {
     let mut b = Setup { max_dest_rd_atomic: 2, ..Setup::default() }.rts();
@@ -146,7 +147,7 @@ fn answers_to_duplicates_are_bounded() {
     assert_eq!(psns(&b.sent()), [RQ + 48, RQ + 49]);
 }
 
-/// Asking again for a little of a READ that is being answered does not end the answer there.
+/// A duplicate request for a small part of a READ in progress does not truncate the answer.
 #[test]
 fn a_partial_duplicate_does_not_cut_an_answer_short() {
     let mut b = Setup::default().rts();
@@ -160,7 +161,7 @@ fn a_partial_duplicate_does_not_cut_an_answer_short() {
     assert_eq!(b.sent(), read_responses(PEERS, RQ + 1, 1, &pattern(4 * MTU)[MTU..]));
 }
 
-/// Answers to duplicates stand before newer answers: one of those first would look like a loss.
+/// Answers to duplicates are sent before newer answers: in the opposite order, the peer would assume a loss.
 #[test]
 fn answers_to_duplicates_come_in_psn_order() {
     let mut b = Setup::default().rts();
@@ -170,7 +171,7 @@ fn answers_to_duplicates_come_in_psn_order() {
     assert_eq!(psns(&b.sent()), [RQ, RQ + 1]);
 }
 
-/// Changing max_dest_rd_atomic drops what was kept.
+/// Changing max_dest_rd_atomic discards the kept answers.
 #[test]
 fn a_new_depth_forgets_what_was_kept() {
     let mut b = Setup::default().rts();
@@ -184,7 +185,7 @@ fn a_new_depth_forgets_what_was_kept() {
     b.expect(&read(RQ + 2, 0, 1), &read_responses(PEERS, RQ + 2, 3, &[1]));
 }
 
-/// The oracle itself, in the one place where tests would not notice that it is wrong.
+/// Checks the oracle itself, in the one place where no other test would notice an error.
 #[test]
 fn the_test_host_checks_rights() {
     let mut host = TestHost::default();

@@ -1,7 +1,8 @@
-//! What no correct peer sends, into live queue pairs of every service: it is dropped, or refused as the rules say, and
-//! nothing else happens. Memory that the packet does not name rightly stays as it is.
+//! Packets that no correct peer sends, fed to live queue pairs of every service: each is dropped, or refused by the
+//! rules, and has no other effect. Memory that the packet does not validly name stays unchanged.
 //!
-//! The ICRC is not looked at here: it is taken to be right. Random bytes follow from seeds, which a failure names.
+//! The ICRC is not checked here; it is assumed to be correct. Random bytes derive from seeds, which a failure
+//! names.
 
 use super::host::XRC_SRQ;
 use super::pair::Rng;
@@ -9,17 +10,17 @@ use super::*;
 use crate::wire::headers::{DethFields, FethFields};
 use crate::work::FlushKind;
 
-/// The receive that is posted.
+/// The posted receive.
 const RECEIVE: Sge = Sge { addr: LOCAL_START, length: 600, lkey: LOCAL };
-/// Where results of our own requests go.
+/// Where the results of our own requests are stored.
 const RESULTS: u64 = 1024;
 
-/// A packet that a live queue pair takes, and what must have been before.
+/// A packet that a live queue pair accepts, and its preconditions.
 struct Case {
     qp_type: QpType,
-    /// Packets that came before it.
+    /// Earlier packets.
     before: Vec<Out>,
-    /// Our own requests that are out.
+    /// Our own requests in flight.
     posted: Vec<Operation>,
     packet: Out,
 }
@@ -36,10 +37,10 @@ impl Case {
         Setup { rights, has_srq, rq_psn, ..Setup::of(self.qp_type) }
     }
 
-    /// The queue pair as it is before the packet.
+    /// The queue pair in the state before the packet.
     fn bench(&self) -> Bench {
         let mut b = self.setup().rts();
-        // Compared after each of half a million packets: as little as it takes.
+        // Memory is compared after each of half a million packets, so it is kept small.
         b.host.regions.iter_mut().for_each(|region| region.bytes.truncate(4096));
         b.host.regions[0].access |= Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
         b.host.windows.push(Window { key: 77, bound_by: Some(OURS) });
@@ -127,7 +128,7 @@ fn requests(qp_type: QpType) -> Vec<Case> {
         .collect()
 }
 
-/// Responses to requests of ours.
+/// Responses to our own requests.
 fn responses(qp_type: QpType) -> Vec<Case> {
     let remote = REMOTE;
     let flush =
@@ -175,7 +176,7 @@ fn cases() -> Vec<Case> {
     all
 }
 
-/// The bytes of a region that the packet names, if it names any that it may change.
+/// The range of a region that the packet names and may change, if any.
 fn named(packet: &Packet<'_>) -> Option<(u32, std::ops::Range<u64>)> {
     let (rkey, va, len) = match (packet.reth(), packet.atomic_eth()) {
         (Some(reth), _) => (reth.rkey, reth.va, packet.payload().len() as u64),
@@ -185,19 +186,19 @@ fn named(packet: &Packet<'_>) -> Option<(u32, std::ops::Range<u64>)> {
     Some((rkey, va..va.wrapping_add(len)))
 }
 
-/// What a packet did.
+/// The effect of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 enum Fate {
-    /// No packet.
+    /// The bytes are not a packet.
     Malformed,
     Dropped(PacketDrop),
-    /// Taken; the queue pair goes on.
+    /// Accepted or dropped; the queue pair continues.
     Taken,
-    /// The queue pair ended.
+    /// The queue pair failed.
     Ended,
 }
 
-/// What happened, for the text of a failure.
+/// Describes an event for the failure message.
 struct What<'a> {
     what: &'a dyn fmt::Display,
     qp_type: QpType,
@@ -214,7 +215,7 @@ impl fmt::Display for What<'_> {
     }
 }
 
-/// Gives bytes to a queue pair and checks that what they do is one of the few things that packets may do.
+/// Feeds bytes to a queue pair and checks that their effect is one of the few that packets may have.
 fn judge(case: &Case, b: &mut Bench, bytes: &[u8], what: &dyn fmt::Display) -> Fate {
     let Ok(packet) = Packet::parse(bytes) else { return Fate::Malformed };
     let old = b.host.regions.clone();
@@ -225,7 +226,7 @@ fn judge(case: &Case, b: &mut Bench, bytes: &[u8], what: &dyn fmt::Display) -> F
     let what = What { what, qp_type: case.qp_type, packet: &packet, outcome, sent: &sent, notes: &notes };
     check_memory(case, &packet, &old, b, &what);
     let reliable = case.qp_type.is_reliable();
-    assert!(reliable || sent.is_empty(), "{what}: who is unreliable says nothing");
+    assert!(reliable || sent.is_empty(), "{what}: unreliable services do not answer");
     let state = b.qp.state();
     if let Err(drop) = outcome {
         assert_eq!((state, &*sent, &*notes), (QpState::Rts, &*NONE, &[][..]), "{what}");
@@ -242,7 +243,7 @@ fn judge(case: &Case, b: &mut Bench, bytes: &[u8], what: &dyn fmt::Display) -> F
     assert_eq!(state, QpState::Err, "{what}");
     assert!(b.qp.failure().is_some(), "{what}");
     if reliable && packet.info().is_request {
-        // One NAK, in the place of the request.
+        // One NAK, at the position of the request.
         let last = sent.last().unwrap();
         assert!(is_fatal(last) && last.headers.psn == packet.psn(), "{what}");
         assert!(sent[..sent.len() - 1].iter().all(|p| !is_fatal(p)), "{what}");
@@ -265,7 +266,7 @@ fn check_memory(case: &Case, packet: &Packet<'_>, old: &[host::Region], b: &Benc
         let allowed = |at: usize| {
             let va = new.start + at as u64;
             match new.key {
-                // Of a WRITE that had begun, the rest.
+                // The rest of a WRITE that has begun.
                 KEY => {
                     let begun = writing.is_some_and(|r| va >= r.va && va < r.va + u64::from(r.length));
                     begun || named(packet).is_some_and(|(key, range)| key == KEY && range.contains(&va))
@@ -281,7 +282,7 @@ fn check_memory(case: &Case, packet: &Packet<'_>, old: &[host::Region], b: &Benc
     }
 }
 
-/// Cases over and over: a queue pair that a packet left as it was serves for the next.
+/// Runs cases repeatedly; a queue pair that a packet left unchanged is reused for the next one.
 struct Rig<'c> {
     case: &'c Case,
     bench: Bench,
@@ -303,9 +304,9 @@ impl<'c> Rig<'c> {
     }
 }
 
-/// What the cases themselves are: right.
+/// The unmodified packets of all cases are valid.
 #[test]
-fn the_packets_that_are_spoiled_are_right() {
+fn the_unmodified_packets_are_valid() {
     for case in cases() {
         let mut rig = Rig::new(&case);
         let fatal = is_fatal(&case.packet);
@@ -321,7 +322,8 @@ fn every_bit_of_every_packet_flipped() {
     for case in cases() {
         let mut rig = Rig::new(&case);
         let bytes = case.packet.to_bytes();
-        // Of long payloads every byte is like the other; all of the headers, and the first and last of the rest.
+        // All bytes of a long payload are alike: flip bits in all of the headers, and in the first and last bytes
+        // of the rest.
         let headers = 8 * (case.packet.headers.wire_len() + 4);
         let end = 8 * (bytes.len() - ICRC_LEN);
         for bit in (0..end).filter(|bit| *bit < headers || *bit >= end - 64) {
@@ -330,7 +332,7 @@ fn every_bit_of_every_packet_flipped() {
             fates.insert(rig.give(&flipped, format_args!("bit {bit} flipped")));
         }
     }
-    // The test reaches what it is about.
+    // Checks that the test reaches the intended outcomes.
     for fate in [
         Fate::Malformed,
         Fate::Taken,
@@ -346,7 +348,7 @@ fn every_bit_of_every_packet_flipped() {
     }
 }
 
-/// Fields of one byte at all of their values, and of more at the ends of their ranges, two at a time.
+/// All values of one-byte fields, and the boundary values of longer ones, two at a time.
 #[test]
 fn every_value_of_every_byte_of_the_headers() {
     for case in cases() {
@@ -371,22 +373,22 @@ fn every_length_of_every_packet() {
         for len in 0..bytes.len() {
             let fate = rig.give(&bytes[..len], format_args!("{len} bytes"));
             let whole = len >= headers + ICRC_LEN && len % 4 == 0;
-            // What is cut off the pad is no packet either.
+            // A packet whose pad is cut off is not valid either.
             assert!(whole || fate == Fate::Malformed, "{len} bytes of {:?}", case.packet);
         }
-        // Longer than it should be: zeroes behind.
+        // Longer than it should be: zeros appended.
         for more in 1..=MTU {
             let mut long = bytes.clone();
             long.resize(bytes.len() + more, 0);
-            let fate = rig.give(&long, format_args!("{more} bytes too many"));
+            let fate = rig.give(&long, format_args!("{more} excess bytes"));
             let carries = case.packet.headers.opcode.info().has_payload;
             assert!(more % 4 == 0 && carries || fate == Fate::Malformed, "{more} more: {:?}", case.packet);
         }
     }
 }
 
-/// Random bytes, most of them with a plausible beginning: right version, a known opcode, the right queue pair, a PSN
-/// close to the one that is expected.
+/// Random bytes, most of them with a plausible start: the right version, a known opcode, the right queue pair, a
+/// PSN close to the expected one.
 #[test]
 fn random_bytes() {
     const EACH: u32 = 3000;
@@ -412,7 +414,7 @@ fn random_bytes() {
     }
 }
 
-/// Two packets of different kinds with their bytes mixed, and right packets in the wrong order.
+/// Two packets of different kinds with their bytes mixed, and valid packets in the wrong order.
 #[test]
 fn packets_of_others_and_mixtures() {
     let all = cases();

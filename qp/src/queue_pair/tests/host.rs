@@ -1,5 +1,5 @@
-//! A host for tests: memory in vectors, and a record of all that a queue pair reports. It shares no code with the
-//! product, so that it can judge it.
+//! A test host: memory in vectors, and a record of everything that a queue pair reports. It shares no code with the
+//! product, so that it can serve as an oracle.
 
 use crate::ids::{PdId, Qpn};
 use crate::memory::{
@@ -19,12 +19,12 @@ pub(super) struct Region {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Something that the queue pair reported, in the order of the reports.
+/// A report from the queue pair, in the order of the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// A send work request with this identifier ended.
+    /// A send work request with this ID completed.
     Sent(u64, WcStatus),
-    /// A receive work request with this identifier ended.
+    /// A receive work request with this ID completed.
     Received(u64, WcStatus),
     Event(QpEvent),
     /// A memory window was bound to this key.
@@ -33,7 +33,7 @@ pub(super) enum Note {
     Invalidated(u32),
 }
 
-/// The number of the host's shared receive queue, as XRC requests name it.
+/// The number of the host's shared receive queue, as named by XRC requests.
 pub(super) const XRC_SRQ: u32 = 0x51;
 
 /// A memory window.
@@ -48,36 +48,36 @@ pub(super) struct Window {
 pub(super) struct TestHost {
     pub(super) regions: Vec<Region>,
     pub(super) notes: Vec<Note>,
-    /// The completions behind the notes.
+    /// The completions that the notes summarise.
     pub(super) sends: Vec<WorkCompletion>,
     pub(super) recvs: Vec<(WorkCompletion, bool)>,
     pub(super) shared: VecDeque<RecvWr>,
-    /// Protection domain of the shared receive queue, if it is not that of the queue pair.
+    /// Protection domain of the shared receive queue, if it differs from the queue pair's.
     pub(super) shared_pd: Option<PdId>,
-    /// How many receives completed as those of an XRC request.
+    /// Number of receives that completed for an XRC request.
     pub(super) xrc_completions: u32,
     pub(super) windows: Vec<Window>,
-    /// How many FLUSHes were done.
+    /// Number of executed FLUSHes.
     pub(super) flushes: Cell<u32>,
 }
 
 impl TestHost {
-    /// Registers `len` bytes, zero at first, at `start`.
+    /// Registers `len` zeroed bytes at `start`.
     pub(super) fn register(&mut self, key: u32, start: u64, len: usize, access: Access) {
         self.regions.push(Region { key, pd: super::PD, start, access, bytes: vec![0; len] });
     }
 
-    /// Takes the region away from the device.
+    /// Deregisters the region.
     pub(super) fn deregister(&mut self, key: u32) {
         self.regions.retain(|r| r.key != key);
     }
 
-    /// The bytes of a region, for the test itself.
+    /// The bytes of a region, for direct access by the test.
     pub(super) fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
         &mut self.regions.iter_mut().find(|r| r.key == key).unwrap().bytes
     }
 
-    /// The bytes behind a scatter/gather element.
+    /// The bytes that a scatter/gather element refers to.
     pub(super) fn behind(&self, sge: Sge) -> &[u8] {
         let region = self.regions.iter().find(|r| r.key == sge.lkey).unwrap();
         let start = usize::try_from(sge.addr - region.start).unwrap();
@@ -89,7 +89,7 @@ impl TestHost {
         std::mem::take(&mut self.notes)
     }
 
-    /// Index of the region and offset in it, or the rule that forbids it.
+    /// The index of the region and the offset in it, or the rule that forbids the access.
     fn find(
         &self,
         domain: Domain,
@@ -217,7 +217,8 @@ impl Host for TestHost {
     }
 
     fn complete_recv(&mut self, xrc_srq: Option<u32>, completion: WorkCompletion, solicited: bool) {
-        // A program that serves many queue pairs by one shared queue knows by these alone what has failed.
+        // A program that serves many queue pairs with one shared queue identifies a failed receive by these fields
+        // alone.
         let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
         assert!(received && completion.qpn == super::OURS, "{completion:?}");
         self.xrc_completions += u32::from(xrc_srq.is_some());

@@ -1,4 +1,4 @@
-//! Work requests that send nothing, and fences (IBTA 10.8.3.3, table 79).
+//! Local operations and fences (IBTA 10.8.3.3, table 79).
 
 use super::*;
 use crate::memory::Bind;
@@ -14,7 +14,7 @@ fn invalidate(key: u32) -> Operation {
     Operation::LocalInvalidate { key }
 }
 
-/// Binds the window that has key `window` now under the next key.
+/// Binds the window whose current key is `window` under the next key.
 fn bind(window: u32) -> Operation {
     Operation::BindWindow(Bind {
         window,
@@ -26,7 +26,7 @@ fn bind(window: u32) -> Operation {
     })
 }
 
-/// In RTS, with a window that is bound under 50, and one that is not, under 60.
+/// A queue pair in RTS, with a bound window under key 50 and an unbound one under key 60.
 fn with_windows(setup: &Setup) -> Bench {
     let mut b = setup.rts();
     b.host.windows.push(Window { key: 50, bound_by: Some(OURS) });
@@ -52,7 +52,7 @@ fn local_operations_are_done_in_their_turn_without_a_packet() {
     }
 }
 
-/// A bind does not wait for what was sent before it, but completes after it; what follows goes out at once.
+/// A bind does not wait for earlier requests, but completes after them; later requests go out at once.
 #[test]
 fn a_bind_is_done_early_and_completes_in_order() {
     let mut b = with_windows(&Setup::default());
@@ -67,7 +67,7 @@ fn a_bind_is_done_early_and_completes_in_order() {
     assert_eq!(b.notes(), [success(3)]);
 }
 
-/// Rule "LOCAL_INV waits for everything": what is under way may still use the key.
+/// Rule "LOCAL_INV waits for everything": requests in flight may still use the key.
 #[test]
 fn an_invalidation_waits_for_everything_before_it() {
     for (before, answer) in [
@@ -89,8 +89,8 @@ fn an_invalidation_waits_for_everything_before_it() {
     }
 }
 
-/// The bug of Linux rxe of April 2022 ("local operations replayed on retry"): binding twice fails, because the key has
-/// changed; invalidating twice too.
+/// The Linux rxe bug of April 2022 ("local operations replayed on retry"): a second bind fails, because the key has
+/// changed, and so does a second invalidation.
 #[test]
 fn a_retransmission_passes_over_local_operations() {
     for lost in [SQ, SQ + 1] {
@@ -119,7 +119,7 @@ fn a_retransmission_passes_over_local_operations() {
     }
 }
 
-/// A local operation behind a READ that is asked for again in parts.
+/// A local operation after a READ that is repeated in parts.
 #[test]
 fn a_partial_retry_passes_over_local_operations_too() {
     let mut b = with_windows(&Setup::default());
@@ -136,7 +136,7 @@ fn a_partial_retry_passes_over_local_operations_too() {
     assert_eq!(b.notes(), [Note::Bound(61), success(1), success(2), success(3)]);
 }
 
-/// The error waits for its turn, and then is the reason, unless something before it failed first.
+/// The error is reported when its work request is the oldest, unless an earlier one fails first.
 #[test]
 fn a_local_operation_that_fails_ends_the_queue_pair_in_its_turn() {
     for (operation, status, vendor_err) in
@@ -157,7 +157,7 @@ fn a_local_operation_that_fails_ends_the_queue_pair_in_its_turn() {
     }
 }
 
-/// Two failures: the one that ends the queue pair is the one that is told, with its own reason.
+/// With two failures, the one that ends the queue pair is reported, with its own cause.
 #[test]
 fn the_reason_is_that_of_the_work_request_that_failed_first() {
     let mut b = with_windows(&Setup::default());
@@ -187,8 +187,8 @@ fn a_window_of_another_queue_pair_cannot_be_invalidated() {
     assert_eq!(b.host.windows[0].bound_by, Some(PEERS));
 }
 
-/// The bug of Linux rxe of May 2022 ("fence waited for everything"), with local operations: a bind with a fence waits
-/// for READs and atomics before it, and for nothing else.
+/// The Linux rxe bug of May 2022 ("fence waited for everything"), with local operations: a fenced bind waits for
+/// earlier READs and atomics, and for nothing else.
 #[test]
 fn a_bind_with_a_fence_waits_for_reads_and_atomics_only() {
     for (before, waits) in [(READ, true), (ADD, true), (WRITE, false), (SEND, false)] {
@@ -207,7 +207,7 @@ fn a_bind_with_a_fence_waits_for_reads_and_atomics_only() {
     }
 }
 
-/// A fence means READs before it in the queue; those behind it are none of its business, nor are those that are done.
+/// A fence only waits for earlier READs; later ones and completed ones do not matter.
 #[test]
 fn a_fence_looks_back_only() {
     let mut b = Setup::default().rts();
@@ -217,7 +217,7 @@ fn a_fence_looks_back_only() {
     assert_eq!(psns(&b.sent()), [SQ]);
     b.take(&read_responses(OURS, SQ, 1, &[0; 8])[0]);
     assert_eq!(psns(&b.sent()), [SQ + 1, SQ + 2, SQ + 3]);
-    // Sent again although a READ is out: the fence was passed once.
+    // Retransmitted although a READ is outstanding: the fence was passed once.
     b.take(&refused(0x60, SQ + 1));
     assert_eq!(psns(&b.sent()), [SQ + 1, SQ + 2, SQ + 3]);
     // A partly answered READ is not done.
@@ -234,8 +234,8 @@ fn a_fence_looks_back_only() {
 
 const DRAINED: Note = Note::Event(QpEvent::SendQueueDrained);
 
-/// 10.3.1.6: in SQD a local operation that was not begun waits; one that is done does not keep the queue from being
-/// drained.
+/// 10.3.1.6: in SQD, a local operation that has not started waits; a completed one does not keep the queue from
+/// draining.
 #[test]
 fn draining_with_local_operations() {
     let mut b = with_windows(&Setup::default());
@@ -255,7 +255,7 @@ fn draining_with_local_operations() {
     assert_eq!(b.notes(), [Note::Invalidated(50), success(3), Note::Bound(62), success(4)]);
 }
 
-/// While the peer is not ready nothing of the send queue begins.
+/// During an RNR wait, nothing in the send queue starts.
 #[test]
 fn local_operations_wait_for_a_receiver_that_is_not_ready() {
     let mut b = with_windows(&Setup::default());
@@ -270,7 +270,7 @@ fn local_operations_wait_for_a_receiver_that_is_not_ready() {
     assert_eq!(b.notes(), [Note::Bound(61), success(1), success(2)]);
 }
 
-/// The flush of what was not done changes nothing.
+/// Flushing local operations has no effect on memory.
 #[test]
 fn flushed_local_operations_are_not_executed() {
     let mut b = with_windows(&Setup::default());

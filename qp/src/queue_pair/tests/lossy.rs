@@ -1,5 +1,5 @@
-//! Two unreliable queue pairs and a network that loses, doubles and reorders: what arrives is a whole message that was
-//! sent, or nothing.
+//! Two unreliable queue pairs over a network that loses, duplicates and reorders packets: what arrives is a
+//! complete message that was sent, or nothing.
 //!
 //! Every run is a function of its seed, which a failure names.
 
@@ -8,7 +8,8 @@ use super::*;
 use crate::wire::headers::GRH_LEN;
 use std::sync::Arc;
 
-/// Messages of a run, and the room for each: in the source, in the target of WRITEs, and in the receives behind that.
+/// Number of messages in a run, and the room for each: in the source, in the target of WRITEs, and in the receives
+/// after it.
 const MESSAGES: usize = 60;
 const ROOM: usize = 5000;
 const RECEIVES: usize = MESSAGES * ROOM;
@@ -22,12 +23,12 @@ enum Kind {
 
 struct Message {
     kind: Kind,
-    /// Where it lies in the source, and where a WRITE goes.
+    /// Offset in the source, and in the target of a WRITE.
     at: usize,
     payload: Vec<u8>,
 }
 
-/// How many messages of a run arrived.
+/// Runs with this weather and seed; returns the number of messages that arrived.
 fn run(qp_type: QpType, weather: Weather, seed: u64) -> usize {
     let what = format!("{qp_type}, {weather:?}, seed {seed}");
     let mtu = Mtu::ALL[(seed % 5) as usize];
@@ -72,7 +73,7 @@ fn run(qp_type: QpType, weather: Weather, seed: u64) -> usize {
         }
         posted < MESSAGES
     };
-    // With all that was posted delivered or lost nothing moves by itself.
+    // Once everything posted is delivered or lost, nothing happens any more.
     let mut more = true;
     while more {
         more = post(&mut pair);
@@ -103,7 +104,7 @@ fn run(qp_type: QpType, weather: Weather, seed: u64) -> usize {
         arrived.push(number);
     }
     for Message { kind, at, payload } in &messages {
-        // Of a WRITE there are whole packets from its start on.
+        // The target of a WRITE contains whole packets from the start of the message on.
         let stored = theirs.host.behind(sge(TARGET, *at, ROOM));
         let same = stored.iter().zip(payload).take_while(|(a, b)| a == b).count();
         assert!(stored[same..].iter().all(|b| *b == 0), "{what}: a piece of another message");
@@ -137,7 +138,7 @@ fn unreliable_connections_deliver_whole_messages_or_nothing() {
     ] {
         let arrived = runs(QpType::Uc, weather, 40);
         assert!(arrived > 0, "{weather:?}");
-        // Doubles alone lose something too: the second copy of a packet breaks its message.
+        // Duplication alone also loses messages: the second copy of a packet breaks its message.
         assert!(arrived < calm, "{weather:?}: {arrived} of {calm}");
     }
 }
@@ -148,6 +149,6 @@ fn datagrams_arrive_whole_or_not_at_all() {
     assert_eq!(calm, 20 * MESSAGES);
     let lost = runs(QpType::Ud, Weather { loss: 20, ..CALM }, 20);
     assert!(lost > 0 && lost < calm);
-    // Each stands for itself: neither doubles nor reordering lose any, as long as there are receives.
+    // Datagrams are independent: neither duplication nor reordering loses any, as long as receives are posted.
     assert_eq!(runs(QpType::Ud, Weather { reorder: 50, ..CALM }, 20), calm);
 }

@@ -1,5 +1,5 @@
-//! Two reliable queue pairs, every operation at random and a network that loses, doubles and reorders: each work request
-//! is executed exactly once and in order, whatever it is.
+//! Two reliable queue pairs with random operations over a network that loses, duplicates and reorders packets:
+//! every work request is executed exactly once and in order.
 //!
 //! Every run is a function of its seed, which a failure names.
 
@@ -9,31 +9,32 @@ use super::*;
 use crate::memory::Bind;
 use crate::work::FlushKind;
 
-/// Work requests of each side.
+/// Number of work requests on each side.
 const WORK: u64 = 60;
 const MESSAGE: usize = 3000;
-/// The target: the remote counter, bytes that WRITEs change, results of READs and atomics, receives.
+/// Layout of the target: the remote counter, bytes that WRITEs change, results of READs and atomics, receives.
 const COUNTER: usize = BIG - 8;
 const WRITTEN: usize = 16 << 10;
 const RESULTS: usize = WRITTEN;
 const RECEIVES: usize = 512 << 10;
-/// Keys that the other side may invalidate, bound from the start, one for each message; and the window of our own.
+/// Keys that the other side may invalidate, bound from the start, one for each message; and the key of our own
+/// window.
 const REVOCABLE: u32 = 0x10_0000;
 const OWN_WINDOW: u32 = 0x20_0000;
 
-/// A message that the other side receives.
+/// A message for the other side to receive.
 struct Message {
     payload: Vec<u8>,
     flags: WcFlags,
     imm_or_rkey: u32,
 }
 
-/// What one side's work does to the other side, by a model of a few lines.
+/// A minimal model of the effect of one side's work on the other side.
 struct Model {
     target: Vec<u8>,
     counter: u64,
     messages: Vec<Message>,
-    /// What each READ and atomic must bring: where it is stored, and the bytes.
+    /// The expected result of each READ and atomic: where it is stored, and the bytes.
     results: Vec<(usize, Vec<u8>)>,
     flushes: u32,
     /// The key of our own window, and whether it is bound.
@@ -55,7 +56,7 @@ impl Default for Model {
     }
 }
 
-/// A SEND: plain, with immediate data, or with the invalidation of a key that was never used before.
+/// A SEND: plain, with immediate data, or with the invalidation of an unused key.
 fn any_send(model: &mut Model, rng: &mut Rng, payload: Vec<u8>) -> Operation {
     let number = model.messages.len() as u32;
     let (operation, flags, imm_or_rkey) = match rng.below(3) {
@@ -94,7 +95,7 @@ fn any_atomic(model: &mut Model, rng: &mut Rng) -> Operation {
     Operation::CompareSwap { remote, compare, swap }
 }
 
-/// Binds our own window, or revokes it: each changes the key's meaning, so neither works twice.
+/// Binds our own window, or invalidates it. Either changes the meaning of the key, so neither succeeds twice.
 fn next_local(model: &mut Model) -> Operation {
     let (key, bound) = model.window;
     if bound {
@@ -112,7 +113,7 @@ fn next_local(model: &mut Model) -> Operation {
     })
 }
 
-/// Posts a random work request and notes in the model what it must do.
+/// Posts a random work request and records its expected effect in the model.
 fn post_random(side: &mut Bench, other_source: &[u8], model: &mut Model, rng: &mut Rng) {
     let xrc = side.qp.config.qp_type == QpType::XrcSend;
     let len = rng.below(MESSAGE);
@@ -131,7 +132,7 @@ fn post_random(side: &mut Bench, other_source: &[u8], model: &mut Model, rng: &m
             model.results.push((result_at, model.counter.to_ne_bytes().to_vec()));
             (any_atomic(model, rng), vec![sge(TARGET, result_at, 8)])
         }
-        // There are no XRC opcodes for the next two.
+        // XRC has no opcodes for the next two.
         7 if !xrc => {
             model.flushes += 1;
             let whole_region = rng.percent(30);
@@ -161,7 +162,7 @@ fn prepare(side: &mut Bench) {
     side.host.windows.push(Window { key: OWN_WINDOW, bound_by: None });
 }
 
-/// Posts receive number `number`, to the queue that the side has.
+/// Posts receive number `number` to the side's receive queue.
 fn post_receive(side: &mut Bench, number: usize, rng: &mut Rng) {
     let data = split(rng, TARGET, RECEIVES + number * MESSAGE, MESSAGE);
     let wr = RecvWr { wr_id: number as u64, data: data[..].into() };
@@ -172,14 +173,14 @@ fn post_receive(side: &mut Bench, number: usize, rng: &mut Rng) {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Default)]
 struct Sum {
     retransmitted: u64,
     signs_of_loss: u64,
 }
 
-/// Both sides post random work; receives come late now and then.
+/// Both sides post random work; receives are occasionally posted late.
 fn run(setups: [&Setup; 2], weather: Weather, seed: u64) -> Sum {
     let what = format!("seed {seed}, {weather:?}, {setups:?}");
     let mut pair = Pair::of(setups[0], setups[1], weather, seed);
@@ -235,7 +236,7 @@ fn check(model: &Model, ours: &Bench, theirs: &Bench, what: &str) {
         let stored = theirs.host.behind(sge(TARGET, RECEIVES + k * MESSAGE, message.payload.len()));
         assert!(stored == message.payload, "{what}: message {k}");
     }
-    // Our window is what our last local operation made of it.
+    // The state of our window is that set by our last local operation.
     let window = ours.host.windows.last().unwrap();
     assert_eq!((window.key, window.bound_by.is_some()), model.window, "{what}");
     for (number, message) in (0u32..).zip(&model.messages) {
@@ -267,7 +268,7 @@ fn storms() -> impl Iterator<Item = (u64, Weather)> {
 fn every_operation_in_calm_weather() {
     for seed in 0..30 {
         let setup = setup(seed);
-        // What is sent again had found no receive.
+        // Any retransmission is due to a missing receive.
         assert_eq!(run([&setup, &setup], CALM, seed).signs_of_loss, 0, "seed {seed}");
     }
 }
@@ -276,7 +277,7 @@ fn every_operation_in_calm_weather() {
 fn every_operation_in_bad_weather() {
     let mut retransmitted = 0;
     for (seed, weather) in storms() {
-        // Sides that count and sides that do not, in all pairs.
+        // Sides with and without credits, in all combinations.
         let (ours, theirs) = (setup(seed), setup(seed + 5 * (seed % 2)));
         let theirs = Setup { tuning: theirs.tuning, has_srq: theirs.has_srq, ..ours.clone() };
         retransmitted += run([&ours, &theirs], weather, seed).retransmitted;
@@ -295,7 +296,7 @@ fn extended_connections_in_bad_weather() {
     assert!(retransmitted > 1000, "{retransmitted}");
 }
 
-/// Credits spare packets that find no receive, and never end in a wait for each other.
+/// Credits avoid sending packets that find no receive, and never deadlock.
 #[test]
 fn credits_do_not_deadlock() {
     let mut again = [0, 0];
@@ -308,5 +309,5 @@ fn credits_do_not_deadlock() {
         }
     }
     let [without, with] = again;
-    assert!(with > 0 && with < without, "sent again: {without} packets without credits, {with} with");
+    assert!(with > 0 && with < without, "retransmitted: {without} packets without credits, {with} with");
 }

@@ -1,6 +1,6 @@
-//! Tests of the queue pair, role by role: a packet goes in, the exact answer comes out.
+//! Tests of the queue pair, by role: feed a packet, and expect the exact answer.
 //!
-//! Names and comments cite the rules that the tests check by the number IBTA gives them.
+//! Names and comments cite the tested rules by their IBTA numbers.
 
 mod asked;
 mod attributes;
@@ -43,29 +43,29 @@ use std::time::Duration;
 const OURS: Qpn = Qpn::new(0x11);
 const PEERS: Qpn = Qpn::new(0x22);
 const PD: PdId = PdId(1);
-/// PSN of the first request that the peer sends.
+/// PSN of the peer's first request.
 const RQ: u32 = 100;
-/// PSN of the first request that we send.
+/// PSN of our first request.
 const SQ: u32 = 500;
-/// The key of our datagram queue pairs.
+/// The Q_Key of our datagram queue pairs.
 const QKEY: QKey = QKey(0x1111_1111);
-/// Bytes of a full packet, unless a test says otherwise.
+/// Payload of a full packet, unless a test says otherwise.
 const MTU: usize = 256;
 
-/// A region with every right, which the peer works on.
+/// A region with every access right, which the peer's requests target.
 const KEY: u32 = 0x1000;
 const START: u64 = 0x10_0000;
-/// A region with every right, where receives and READ results go and payloads come from.
+/// A region with every access right, for receives, READ results and payloads.
 const LOCAL: u32 = 0x2000;
 const LOCAL_START: u64 = 0x20_0000;
-/// A region without any remote right.
+/// A region without remote access rights.
 const PRIVATE: u32 = 0x3000;
 const PRIVATE_START: u64 = 0x30_0000;
 const REGION_LEN: usize = 1 << 16;
 
 const NONE: Vec<Out> = Vec::new();
 
-/// The test pattern: byte `i` tells its place.
+/// The test pattern: byte `i` depends on `i`.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
@@ -90,7 +90,7 @@ impl Out {
         self.headers.psn.value()
     }
 
-    /// As bytes; nobody here looks at the ICRC.
+    /// The encoded packet; these tests do not check the ICRC.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.headers.wire_len()];
         self.headers.emit(&mut bytes, self.payload.len());
@@ -103,12 +103,12 @@ impl Out {
 impl fmt::Debug for Out {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Packet::parse(&self.to_bytes()).unwrap())?;
-        // A few bytes tell payloads apart.
+        // A few bytes distinguish payloads.
         write!(f, " {:02x?}", &self.payload[..self.payload.len().min(8)])
     }
 }
 
-/// How a queue pair is set up. What its type does not have is ignored.
+/// The configuration of a queue pair. Settings that its type does not have are ignored.
 #[derive(Clone, Debug)]
 struct Setup {
     qp_type: QpType,
@@ -147,7 +147,7 @@ impl Default for Setup {
             rq_psn: RQ,
             sq_sig_all: false,
             has_srq: false,
-            // No asking in mid-message and no split READs, unless a test wants them.
+            // No acknowledgement requests within a message and no split READs, unless a test enables them.
             tuning: Tuning { ack_interval: u32::MAX, read_chunk: 0, mig_req: false, e2e_credits: false },
         }
     }
@@ -158,7 +158,7 @@ impl Setup {
         Self { qp_type, ..Self::default() }
     }
 
-    /// In RESET.
+    /// A queue pair in RESET.
     fn reset(&self) -> Bench {
         let config = QpConfig {
             qpn: OURS,
@@ -179,7 +179,7 @@ impl Setup {
         host.register(KEY, START, REGION_LEN, all_rights());
         host.register(LOCAL, LOCAL_START, REGION_LEN, all_rights());
         host.register(PRIVATE, PRIVATE_START, REGION_LEN, Access::LOCAL_WRITE);
-        // A datagram queue pair has no path MTU: the port's counts.
+        // A datagram queue pair has no path MTU and uses that of the port.
         let limits = if self.qp_type.is_connected() {
             Limits::default()
         } else {
@@ -240,7 +240,7 @@ impl Setup {
     }
 }
 
-/// A queue pair, its surroundings and the time.
+/// A queue pair, its host and the time.
 struct Bench {
     qp: QueuePair,
     host: TestHost,
@@ -253,13 +253,13 @@ impl Bench {
         self.qp.modify(attr, &self.limits, &mut self.host).unwrap();
     }
 
-    /// Gives a packet to the queue pair.
+    /// Feeds a packet to the queue pair.
     fn feed(&mut self, packet: &Out) -> Result<(), PacketDrop> {
         let bytes = packet.to_bytes();
         self.qp.handle_packet(self.now, &Arrival::default(), &Packet::parse(&bytes).unwrap(), &mut self.host)
     }
 
-    /// Gives a packet that must be taken.
+    /// Feeds a packet that must be accepted.
     fn take(&mut self, packet: &Out) {
         assert_eq!(self.feed(packet), Ok(()), "{packet:?}");
     }
@@ -273,7 +273,7 @@ impl Bench {
         }
     }
 
-    /// Everything that the queue pair has to say now, in trains of at most `max` packets.
+    /// Everything that the queue pair can send now, in trains of at most `max` packets.
     fn poll(&mut self, max: u32, requests: &mut u32) -> Vec<Out> {
         let flow = Self::flow();
         let mut out = Vec::new();
@@ -289,18 +289,21 @@ impl Bench {
                 out.push(Out::new(Headers::of(&packet), packet.payload()));
             }
             if train.packets() == 0 || !more {
-                assert!(*requests == 0 || !self.qp.wants_to_transmit(), "it wants to send and does not");
+                assert!(
+                    *requests == 0 || !self.qp.wants_to_transmit(),
+                    "it announces packets but sends none"
+                );
                 return out;
             }
         }
     }
 
-    /// Everything that the queue pair has to say now.
+    /// Everything that the queue pair can send now.
     fn sent(&mut self) -> Vec<Out> {
         self.poll(64, &mut u32::MAX.clone())
     }
 
-    /// Gives a request and expects these answers.
+    /// Feeds a request and expects these answers.
     fn expect(&mut self, request: &Out, answers: &[Out]) {
         self.take(request);
         assert_eq!(self.sent(), answers, "after {request:?}");
@@ -323,10 +326,10 @@ impl Bench {
         self.qp.post_send(wr, &mut self.host).unwrap();
     }
 
-    /// Moves time to the next timer, which must be due `after` from now.
+    /// Advances time to the next timer, which must be due `after` from now.
     fn sleep(&mut self, after: Duration) {
         assert_eq!(self.qp.poll_timeout().map(|t| t - self.now), Some(after));
-        // Not a nanosecond before.
+        // One nanosecond before that, nothing happens.
         self.now += after - Duration::from_nanos(1);
         self.qp.handle_timeout(self.now, &mut self.host);
         assert_eq!(self.sent(), NONE, "too early");
@@ -340,7 +343,7 @@ fn local(offset: u64, len: usize) -> Sge {
     Sge { addr: LOCAL_START + offset, length: len as u32, lkey: LOCAL }
 }
 
-/// A request of the peer; the last packet of a message asks for an acknowledgement.
+/// A request from the peer; the last packet of a message asks for an acknowledgement.
 fn request(opcode: Opcode, psn: u32, payload: &[u8]) -> Out {
     let ack_req = opcode.info().position.ends();
     Out::new(Headers { ack_req, ..Headers::new(opcode, OURS, Psn::new(psn)) }, payload)
@@ -369,7 +372,7 @@ fn answer(dest: Qpn, opcode: Opcode, psn: u32, syndrome: u8, msn: u32, payload: 
     let mut headers = Headers::new(opcode, dest, Psn::new(psn));
     headers.aeth = AethFields { syndrome, msn };
     if opcode == Opcode::RcReadResponseMiddle {
-        // Has no AETH.
+        // This opcode has no AETH.
         headers.aeth = AethFields::default();
     }
     Out::new(headers, payload)
@@ -392,7 +395,7 @@ fn atomic_ack(psn: u32, msn: u32, original: u64) -> Out {
     out
 }
 
-/// The packets that answer a READ of `data`.
+/// The response packets of a READ of `data`.
 fn read_responses(dest: Qpn, psn: u32, msn: u32, data: &[u8]) -> Vec<Out> {
     let pieces: Vec<&[u8]> = if data.is_empty() { vec![data] } else { data.chunks(MTU).collect() };
     let last = pieces.len() - 1;
@@ -408,7 +411,7 @@ fn read_responses(dest: Qpn, psn: u32, msn: u32, data: &[u8]) -> Vec<Out> {
     pieces.iter().enumerate().map(one).collect()
 }
 
-/// An answer that our own request gets.
+/// An ACK of our own request.
 fn acked(psn: u32) -> Out {
     answer(OURS, Opcode::RcAcknowledge, psn, ACK, 0, &[])
 }

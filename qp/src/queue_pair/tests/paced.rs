@@ -1,10 +1,10 @@
-//! What congestion control asks of a queue pair.
+//! What congestion control requires of a queue pair.
 
 use super::*;
 
 #[test]
-fn who_sends_slowly_asks_for_acknowledgements_in_good_time() {
-    // 4.096 us x 2^14 are 67 ms, of which a quarter holds three packets of 5 ms, and not one of 20 ms.
+fn a_slow_sender_asks_for_acknowledgements_in_time() {
+    // 4.096 us x 2^14 is 67 ms; a quarter of that holds three packets of 5 ms, and less than one of 20 ms.
     for (packet_time, asked) in
         [(1, vec![15, 19]), (5, vec![2, 5, 8, 11, 14, 17, 19]), (20, (0..20).collect())]
     {
@@ -34,7 +34,7 @@ fn a_mark_is_returned_once_with_the_next_answer() {
     let mut responses = read_responses(PEERS, RQ + 2, 3, &[0; 2 * MTU]);
     responses[0] = marked(responses[0].clone());
     b.expect(&read(RQ + 2, 100, 2 * MTU), &responses);
-    // Nobody acknowledges here, so nothing is kept.
+    // This service has no acknowledgements, so nothing is kept.
     let mut uc = Setup { qp_type: QpType::Uc, ..Setup::default() }.rts();
     uc.qp.echo_congestion();
     assert!(!uc.qp.wants_to_acknowledge());
@@ -57,12 +57,12 @@ fn acknowledgements_need_no_budget_but_wait_behind_read_responses() {
     assert_eq!(poll(&mut b, Budget::none()), 1);
     assert!(!b.qp.wants_to_acknowledge() && b.qp.wants_to_transmit());
     assert_eq!(poll(&mut b, Budget::none()), 0);
-    assert_eq!(poll(&mut b, Budget::default()), 2, "the READ response, and the acknowledgement behind it");
+    assert_eq!(poll(&mut b, Budget::default()), 2, "the READ response, followed by the acknowledgement");
 }
 
 #[test]
 fn a_train_is_bounded_in_bytes_but_for_its_first_packet() {
-    // 256 bytes, BTH and ICRC; what is counted beyond makes it 300.
+    // A packet is 256 bytes, BTH and ICRC; with the overhead it counts as 300.
     for (max, packets) in [(0, 1), (299, 1), (599, 1), (600, 2), (900, 3), (usize::MAX, 8)] {
         let mut b = Setup::default().rts();
         b.post(1, SEND, &[local(0, 8 * MTU)]);
@@ -77,11 +77,11 @@ fn a_train_is_bounded_in_bytes_but_for_its_first_packet() {
 #[test]
 fn the_payload_of_the_next_packet_is_known_before_it_is_built() {
     let mut b = Setup::default().rts();
-    assert_eq!(b.qp.next_payload(), 0, "there is none");
+    assert_eq!(b.qp.next_payload(), 0, "the budget is empty");
     b.post(1, SEND, &[local(0, 40)]);
     b.post(2, SEND, &[local(0, 3 * MTU)]);
     assert_eq!(b.qp.next_payload(), 40);
-    // What is larger does not follow in the same train, whose segments are as long as its first packet.
+    // A larger packet does not join the train, whose segments are as long as its first packet.
     let mut buf = [0; 4096];
     let mut train = Train::new(&mut buf, Bench::flow(), 64);
     assert!(b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host));
@@ -91,5 +91,5 @@ fn the_payload_of_the_next_packet_is_known_before_it_is_built() {
     b.take(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, b"x"));
     assert_eq!(b.qp.next_payload(), 0, "an acknowledgement");
     b.take(&read(RQ + 1, 0, 1));
-    assert_eq!(b.qp.next_payload(), MTU as u32, "what it answers is not looked at");
+    assert_eq!(b.qp.next_payload(), MTU as u32, "its responses are ignored");
 }

@@ -1,11 +1,12 @@
-//! Two queue pairs and a network that loses, doubles and reorders, in virtual time: what arrives is what was sent.
+//! Two queue pairs over a network that loses, duplicates and reorders packets, in virtual time: the received data
+//! matches the sent data.
 //!
 //! Every run is a function of its seed, which a failure names.
 
 use super::*;
 use std::collections::BTreeMap;
 
-/// SplitMix64: a small generator with a good enough spread for any seed.
+/// SplitMix64: a small generator with good statistical quality for any seed.
 pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
@@ -27,7 +28,7 @@ impl Rng {
     }
 }
 
-/// What happens to packets, in percent.
+/// Packet impairments, in percent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
     pub(super) loss: u32,
@@ -37,17 +38,17 @@ pub(super) struct Weather {
 
 pub(super) const CALM: Weather = Weather { loss: 0, double: 0, reorder: 0 };
 
-/// The time that a packet takes.
+/// The latency of the network.
 const LATENCY: Duration = Duration::from_micros(5);
-/// Packets that each side may bring in flight; answers give no room back here, polls do.
+/// Packets that each side may have in flight; polls restore the budget, answers do not.
 const BUDGET: u32 = 24;
 
-/// Two queue pairs with a network between them.
+/// Two queue pairs connected by a network.
 pub(super) struct Pair {
     pub(super) sides: [Bench; 2],
     rng: Rng,
     weather: Weather,
-    /// Packets on the way by arrival and order of sending: the side they go to, and their bytes.
+    /// Packets in transit, by arrival time and order of sending: the destination side and the packet.
     wire: BTreeMap<(Instant, u64), (usize, Out)>,
     packets: u64,
 }
@@ -57,7 +58,7 @@ impl Pair {
         Self::of(setup, setup, weather, seed)
     }
 
-    /// The second side has the PSNs that the first one expects.
+    /// The second side sends the PSNs that the first one expects.
     pub(super) fn of(setup: &Setup, other: &Setup, weather: Weather, seed: u64) -> Self {
         let swapped = Setup { sq_psn: setup.rq_psn, rq_psn: setup.sq_psn, ..other.clone() };
         let mut sides = [setup.rts(), swapped.rts()];
@@ -75,12 +76,12 @@ impl Pair {
         pair
     }
 
-    /// Lets a side send what it can and puts it on the wire.
+    /// Lets a side send what it can, and puts the packets on the wire.
     fn transmit(&mut self, from: usize) {
         let side = &mut self.sides[from];
         let flight = side.qp.next_psn().distance_from(side.qp.unacked_psn()).unsigned_abs();
         let packets = side.poll(64, &mut BUDGET.saturating_sub(flight));
-        // Whoever is at the last retry gets through: to give up after eight unlucky tries in a row would be right.
+        // Packets on the last retry are not dropped: giving up after eight lost tries in a row would be correct.
         let desperate = |s: &Bench| s.qp.sends_outstanding() > 0 && s.qp.requester.retries == 0;
         let mercy = self.sides.iter().any(|s| s.qp.config.qp_type.is_reliable() && desperate(s));
         for packet in packets {
@@ -97,7 +98,7 @@ impl Pair {
         }
     }
 
-    /// Moves time to the next packet or timer; false if there is none.
+    /// Advances time to the next packet or timer; false if there is none.
     fn step(&mut self) -> bool {
         let timer = self.sides.iter().filter_map(|s| s.qp.poll_timeout()).min();
         let arrival = self.wire.first_key_value().map(|(key, _)| key.0);
@@ -108,7 +109,7 @@ impl Pair {
         }
         if arrival == Some(next) {
             let (_, (to, packet)) = self.wire.pop_first().unwrap();
-            // What is not taken is a matter of the counters.
+            // The counters record packets that are dropped.
             let _: Result<(), PacketDrop> = self.sides[to].feed(&packet);
         } else {
             for side in &mut self.sides {
@@ -118,7 +119,7 @@ impl Pair {
         true
     }
 
-    /// Runs until nothing moves any more; `each` is called before every step.
+    /// Runs until nothing is left to do; `each` is called before every step.
     pub(super) fn run(&mut self, mut each: impl FnMut(&mut Self)) {
         for _ in 0..3_000_000 {
             each(self);
@@ -132,11 +133,11 @@ impl Pair {
     }
 }
 
-/// The region that payloads come from, and the one they go to, on both sides. Addresses start at 0.
+/// The source and target regions of payloads, on both sides. Addresses start at 0.
 pub(super) const SOURCE: u32 = 0x50;
 pub(super) const TARGET: u32 = 0x51;
 pub(super) const BIG: usize = (1 << 20) + 4096;
-/// Where messages lie in the source, and where they go: odd addresses.
+/// Offsets of messages in the source and the target; both are odd.
 const FROM: usize = 1031;
 const TO: usize = 13;
 
@@ -144,7 +145,7 @@ pub(super) fn sge(lkey: u32, addr: usize, len: usize) -> Sge {
     Sge { addr: addr as u64, length: len as u32, lkey }
 }
 
-/// `len` bytes at `addr` in up to four pieces at odd places.
+/// `len` bytes at `addr`, split into up to four elements at odd places.
 pub(super) fn split(rng: &mut Rng, lkey: u32, addr: usize, len: usize) -> Vec<Sge> {
     let mut cuts: Vec<usize> = (0..rng.below(4)).map(|_| rng.below(len + 1)).collect();
     cuts.extend([0, len]);
@@ -164,7 +165,7 @@ enum Kind {
     Read,
 }
 
-/// One message of each size between two others; memory is compared byte by byte.
+/// Transfers one message of this size between two others, and compares memory byte by byte.
 fn transfer(kind: Kind, len: usize, setup: &Setup, weather: Weather, seed: u64) {
     let mut pair = Pair::new(setup, weather, seed);
     let sides = &mut pair.sides;
@@ -191,9 +192,9 @@ fn transfer(kind: Kind, len: usize, setup: &Setup, weather: Weather, seed: u64) 
     let recvs = if matches!(kind, Kind::Send | Kind::WriteImm) { 3 } else { 2 };
     assert_eq!(pair.sides[1].host.recvs.len(), recvs, "{what}");
     let target = pair.sides[usize::from(kind != Kind::Read)].host.bytes(TARGET);
-    assert!(target[TO..TO + len] == source, "{what}: other bytes arrived");
+    assert!(target[TO..TO + len] == source, "{what}: the received data differs");
     let around = target[..TO].iter().chain(&target[TO + len..]);
-    assert!(around.copied().all(|b| b == 0), "{what}: bytes around the message changed");
+    assert!(around.copied().all(|b| b == 0), "{what}: bytes outside the message changed");
     if weather.loss + weather.reorder == 0 {
         let counters = pair.sides[0].qp.counters();
         assert_eq!(counters.retransmitted_pkts, 0, "{what}");
@@ -211,7 +212,7 @@ pub(super) fn rough(mtu: Mtu, seed: u64) -> Setup {
         timeout: 6,
         retry_cnt: 7,
         rnr_retry: 7,
-        // Just below the end of the circle, so that every run of some length wraps.
+        // Close to the largest PSN, so that every run of some length wraps.
         sq_psn: 0xff_fff0 + (seed as u32 & 0xf),
         rq_psn: 0xff_ffff,
         tuning: Tuning { ack_interval: 4, read_chunk: 8 * mtu.bytes(), mig_req: false, e2e_credits: false },
@@ -219,7 +220,8 @@ pub(super) fn rough(mtu: Mtu, seed: u64) -> Setup {
     }
 }
 
-/// Every size, MTU and operation over a network that loses this much, and doubles and reorders if it loses at all.
+/// Every size, MTU and operation over a network with this loss rate; if it is not 0, the network also duplicates
+/// and reorders.
 fn transfers(loss: u32) {
     let weather = Weather { loss, double: loss, reorder: loss };
     let mut seed = u64::from(loss) << 32;
@@ -254,7 +256,7 @@ fn transfers_with_20_percent_loss() {
 }
 
 #[test]
-fn a_network_that_only_doubles_makes_nobody_retransmit() {
+fn duplicated_packets_cause_no_retransmission() {
     for seed in 0..20 {
         let weather = Weather { loss: 0, double: 50, reorder: 0 };
         for kind in [Kind::Send, Kind::Write, Kind::Read] {
@@ -263,26 +265,26 @@ fn a_network_that_only_doubles_makes_nobody_retransmit() {
     }
 }
 
-/// A side of a random conversation: what it will have done to the other side's memory, by a model of a few lines.
+/// One side of a random conversation: a minimal model of its effect on the other side's memory.
 struct Model {
     target: Vec<u8>,
     counter: u64,
-    /// Messages that the other side receives, in order.
+    /// Messages for the other side to receive, in order.
     messages: Vec<Vec<u8>>,
-    /// What each READ and atomic must bring: where it is stored, and the bytes.
+    /// The expected result of each READ and atomic: where it is stored, and the bytes.
     results: Vec<(usize, Vec<u8>)>,
     posted: u64,
 }
 
-/// The remote counter of atomics: behind the bytes that WRITEs change.
+/// The remote counter for atomics, after the bytes that WRITEs change.
 const COUNTER: usize = BIG - 8;
-/// WRITEs change the first bytes of the target; results of READs and atomics are stored behind, then receives.
+/// WRITEs change the first bytes of the target; results of READs and atomics follow, then receives.
 const WRITTEN: usize = 32 << 10;
 const RESULTS: usize = 32 << 10;
 const RECEIVES: usize = 512 << 10;
 const MESSAGE: usize = 4096;
 
-/// Posts a random work request and notes in the model what it must do.
+/// Posts a random work request and records its expected effect in the model.
 fn post_random(side: &mut Bench, other_source: &[u8], model: &mut Model, rng: &mut Rng) {
     let len = rng.below(MESSAGE);
     let from = rng.below(BIG - MESSAGE);
@@ -326,7 +328,7 @@ fn post_random(side: &mut Bench, other_source: &[u8], model: &mut Model, rng: &m
     }
 }
 
-/// Both sides post random work; receives come late now and then.
+/// Both sides post random work; receives are occasionally posted late.
 fn conversation(weather: Weather, seed: u64) {
     const WORK: u64 = 60;
     let mtu = Mtu::ALL[(seed % 5) as usize];

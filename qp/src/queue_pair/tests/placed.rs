@@ -1,4 +1,4 @@
-//! FLUSH and ATOMIC_WRITE (IBTA annex A19): answered by an empty READ response.
+//! FLUSH and ATOMIC_WRITE (IBTA annex A19), which an empty READ response answers.
 
 use super::*;
 use crate::wire::headers::FethFields;
@@ -17,7 +17,7 @@ fn flushable() -> Access {
     all_rights() | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT
 }
 
-/// In RTS, with the right to flush on the queue pair and on the region of the peer.
+/// In RTS, with the flush rights on the queue pair and on the target region.
 fn target() -> Bench {
     let mut b = Setup { rights: flushable(), ..Setup::default() }.rts();
     b.host.regions[0].access = flushable();
@@ -45,13 +45,13 @@ fn a_flush_is_answered_by_an_empty_read_response() {
     b.expect(&flush(RQ, 1, 0, START, KEY, 100), &[placed(PEERS, RQ, 1)]);
     b.expect(&flush(RQ + 1, 2, 0, START, KEY, 100), &[placed(PEERS, RQ + 1, 2)]);
     b.expect(&flush(RQ + 2, 3, 0, START, KEY, 0), &[placed(PEERS, RQ + 2, 3)]);
-    // The whole region: address and length say nothing.
+    // The whole region: address and length are ignored.
     b.expect(&flush(RQ + 3, 1, 1, 0, KEY, 1 << 40), &[placed(PEERS, RQ + 3, 4)]);
     assert_eq!((b.notes(), b.qp.counters().rx_flush_requests), (vec![], 4));
     assert_eq!(b.host.flushes.take(), 4);
 }
 
-/// Every value of the FETH's two fields: 16 placement types, 4 selectivity levels.
+/// All values of the two FETH fields: 16 placement types, 4 selectivity levels.
 #[test]
 fn reserved_bits_of_the_feth_are_invalid_requests() {
     for placement in 0..16 {
@@ -88,7 +88,7 @@ fn a_flush_needs_the_rights_of_its_placement_type() {
 }
 
 #[test]
-fn a_flush_of_what_is_not_there_is_refused() {
+fn a_flush_outside_of_registered_memory_is_refused() {
     let end = START + REGION_LEN as u64;
     for offender in [
         flush(RQ, 1, 0, START, 7, 8),
@@ -110,7 +110,7 @@ fn an_atomic_write_stores_eight_bytes() {
     assert_eq!(
         b.host.bytes(KEY)[..24],
         [[0; 8], data, [0; 8]].concat(),
-        "as they came, whatever the processor"
+        "stored as received, regardless of host byte order"
     );
     assert_eq!((b.notes(), b.qp.counters().rx_write_requests), (vec![], 1));
 }
@@ -124,14 +124,14 @@ fn an_atomic_write_that_breaks_a_rule_stores_nothing() {
         ("four bytes", all_rights(), lengths(4, 4), INVALID),
         ("no bytes", all_rights(), lengths(0, 0), INVALID),
         ("sixteen bytes", all_rights(), lengths(16, 16), INVALID),
-        ("a RETH that says more", all_rights(), lengths(16, 8), INVALID),
-        ("a RETH that says less", all_rights(), lengths(8, 7), INVALID),
+        ("RETH length too large", all_rights(), lengths(16, 8), INVALID),
+        ("RETH length too small", all_rights(), lengths(8, 7), INVALID),
         ("misaligned", all_rights(), right(START + 4, KEY), INVALID),
-        ("not allowed on the queue pair", Access::REMOTE_ATOMIC, right(START, KEY), INVALID),
-        ("an unknown key", all_rights(), right(START, 7), ACCESS),
-        ("a region without the right", all_rights(), right(PRIVATE_START, PRIVATE), ACCESS),
+        ("not enabled on the queue pair", Access::REMOTE_ATOMIC, right(START, KEY), INVALID),
+        ("unknown key", all_rights(), right(START, 7), ACCESS),
+        ("region lacks the right", all_rights(), right(PRIVATE_START, PRIVATE), ACCESS),
         ("beyond the region", all_rights(), right(end, KEY), ACCESS),
-        ("around the end of memory", all_rights(), right(u64::MAX - 7, KEY), ACCESS),
+        ("address range wraps around", all_rights(), right(u64::MAX - 7, KEY), ACCESS),
     ] {
         let mut b = Setup { rights, ..Setup::default() }.rts();
         b.expect(&offender, &[nak(code, RQ, 0)]);
@@ -140,13 +140,14 @@ fn an_atomic_write_that_breaks_a_rule_stores_nothing() {
             assert!(b.host.bytes(key).iter().all(|b| *b == 0), "{rule}");
         }
     }
-    // It is a WRITE to the rights of the region and of the queue pair: that of atomics is not needed.
+    // It needs the WRITE rights of the region and of the queue pair, not the right to atomics.
     let mut b = Setup { rights: Access::REMOTE_WRITE, ..Setup::default() }.rts();
     b.host.regions[0].access = Access::REMOTE_WRITE | Access::LOCAL_WRITE;
     b.expect(&right(START, KEY), &[placed(PEERS, RQ, 1)]);
 }
 
-/// oA19-14: a duplicate is answered, and not stored again: it would undo what came after. Of a FLUSH nothing is lost.
+/// oA19-14: a duplicate is answered but not stored again, which could undo later writes. The effect of a FLUSH
+/// persists.
 #[test]
 fn duplicates_are_answered_and_not_executed() {
     let mut b = target();
@@ -157,11 +158,11 @@ fn duplicates_are_answered_and_not_executed() {
     b.expect(&flush(RQ + 1, 1, 0, START, KEY, 8), &[placed(PEERS, RQ + 1, 3)]);
     assert_eq!(b.host.bytes(KEY)[..8], [2; 8]);
     assert_eq!(b.qp.counters().duplicate_request, 2);
-    // Twice before it is sent is once.
+    // Two duplicates before the answer is sent produce one answer.
     b.take(&atomic_write(RQ, START, &[1; 8]));
     b.take(&atomic_write(RQ, START, &[1; 8]));
     assert_eq!(psns(&b.sent()), [RQ]);
-    // A duplicate that would be refused if it were new, and one that is not kept any more.
+    // A duplicate that would be refused as a new request, and one whose answer is no longer kept.
     b.host.deregister(KEY);
     b.expect(&atomic_write(RQ + 2, START, &[2; 8]), &[placed(PEERS, RQ + 2, 3)]);
     assert_eq!(b.feed(&fetch_add(RQ + 2, START, 1)), Err(PacketDrop::StaleDuplicate));
@@ -169,7 +170,7 @@ fn duplicates_are_answered_and_not_executed() {
     assert_eq!((b.sent(), b.qp.state()), (NONE, QpState::Rts));
 }
 
-/// They are answered by themselves, so they count among the READs and atomics that may be outstanding.
+/// Each gets a response of its own, so they count towards the outstanding READs and atomics.
 #[test]
 fn they_count_against_max_dest_rd_atomic() {
     let mut b = Setup { max_dest_rd_atomic: 2, rights: flushable(), ..Setup::default() }.rts();
@@ -181,7 +182,7 @@ fn they_count_against_max_dest_rd_atomic() {
     assert_eq!(b.host.bytes(KEY)[..8], [1; 8]);
 }
 
-/// A FLUSH follows the writes before it, and its answer those of the READs before it.
+/// A FLUSH follows earlier writes, and its answer follows those of earlier READs.
 #[test]
 fn answers_keep_the_order_of_the_requests() {
     let mut b = target();
@@ -193,7 +194,7 @@ fn answers_keep_the_order_of_the_requests() {
 }
 
 #[test]
-fn requests_say_what_was_asked_for() {
+fn requests_carry_the_operands_of_the_work_request() {
     let mut b = Setup::default().rts();
     b.host.bytes(LOCAL)[..8].copy_from_slice(b"8 bytes.");
     let kinds = [
@@ -211,13 +212,13 @@ fn requests_say_what_was_asked_for() {
         headers.feth = FethFields { placement, selectivity };
         headers.reth = RethFields { va: REMOTE.addr, rkey: REMOTE.rkey, length: 1 << 31 };
         headers.ack_req = true;
-        assert_eq!(sent[i], Out::new(headers, &[]), "no payload, whatever buffers were given");
+        assert_eq!(sent[i], Out::new(headers, &[]), "no payload, regardless of the buffers given");
     }
     let mut headers = Headers::new(Opcode::RcAtomicWrite, PEERS, Psn::new(SQ + 3));
     headers.reth = RethFields { va: REMOTE.addr, rkey: REMOTE.rkey, length: 8 };
     headers.ack_req = true;
     assert_eq!(sent[3..], [Out::new(headers, b"8 bytes.")]);
-    // Inline data too.
+    // Inline data works too.
     let wr = SendWr::new(4, Operation::AtomicWrite { remote: REMOTE }, Gather::Inline(Box::new([3; 8])));
     (0..4).for_each(|i| b.take(&placed(OURS, SQ + i, i + 1)));
     b.qp.post_send(wr, &mut b.host).unwrap();
@@ -227,7 +228,7 @@ fn requests_say_what_was_asked_for() {
     assert_eq!(done, [(0, flush, 0), (1, flush, 0), (2, flush, 0), (3, WcOpcode::AtomicWrite, 0)]);
 }
 
-/// An answer answers what was sent before as well; one beyond an unanswered FLUSH shows that its answer was lost.
+/// A response also answers earlier requests; one that skips an unanswered FLUSH shows that its response was lost.
 #[test]
 fn lost_answers_are_asked_for_again() {
     for operation in [
@@ -248,7 +249,7 @@ fn lost_answers_are_asked_for_again() {
         b.take(&acked(SQ + 2));
         assert_eq!(b.notes(), [success(2), success(3)]);
         assert_eq!(b.feed(&placed(OURS, SQ + 1, 2)), Err(PacketDrop::Ghost));
-        // Nor does the same answer serve for the next request.
+        // A duplicate of the response does not answer the next request.
         b.post(4, operation, &[local(0, 8)]);
         assert_eq!(psns(&b.sent()), [SQ + 3]);
         assert_eq!(b.feed(&placed(OURS, SQ + 1, 2)), Err(PacketDrop::Ghost));
@@ -256,7 +257,7 @@ fn lost_answers_are_asked_for_again() {
     }
 }
 
-/// Answers that no correct peer sends.
+/// Responses that no correct peer sends.
 #[test]
 fn other_answers_are_bad_responses() {
     let answers = [
@@ -264,7 +265,7 @@ fn other_answers_are_bad_responses() {
         ("a First", answer(OURS, Opcode::RcReadResponseFirst, SQ, ACK, 1, &[1; MTU])),
         ("a Middle", answer(OURS, Opcode::RcReadResponseMiddle, SQ, ACK, 1, &[1; MTU])),
         ("a Last", answer(OURS, Opcode::RcReadResponseLast, SQ, ACK, 1, &[1])),
-        ("a NAK with it", answer(OURS, Opcode::RcReadResponseOnly, SQ, 0x62, 1, &[])),
+        ("a NAK syndrome", answer(OURS, Opcode::RcReadResponseOnly, SQ, 0x62, 1, &[])),
     ];
     for (what, response) in answers {
         let mut b = Setup::default().rts();
@@ -273,7 +274,7 @@ fn other_answers_are_bad_responses() {
         b.take(&response);
         assert_eq!(b.notes(), [Note::Sent(1, WcStatus::BadRespErr)], "{what}");
     }
-    // The answer of an atomic, and an ACK, which shows that the data was lost.
+    // An atomic response, and an ACK, which shows that the data was lost.
     let mut b = Setup::default().rts();
     b.post(1, Operation::AtomicWrite { remote: REMOTE }, &[local(0, 8)]);
     let sent = b.sent();
@@ -293,7 +294,7 @@ fn refusals_become_statuses() {
     }
 }
 
-/// They are limited by max_rd_atomic, and what a fence waits for.
+/// max_rd_atomic limits them, and a fence waits for them.
 #[test]
 fn depth_and_fence() {
     let flush = Operation::Flush { remote: REMOTE, len: 8, flush: GLOBAL };
@@ -311,7 +312,7 @@ fn depth_and_fence() {
     b.take(&placed(OURS, SQ + 2, 3));
     assert_eq!(psns(&b.sent()), [SQ + 3]);
     assert_eq!(b.notes(), [1, 2, 3].map(success));
-    // Without initiator depth they cannot be sent; nor can an ATOMIC_WRITE of other than eight bytes.
+    // Without initiator depth they cannot be sent; nor can an ATOMIC_WRITE whose length is not eight bytes.
     for (depth, operation, len, status) in [
         (0, flush, 0, WcStatus::LocQpOpErr),
         (0, write, 8, WcStatus::LocQpOpErr),

@@ -1,4 +1,4 @@
-//! What the requester sends, and how the answers end work requests.
+//! What the requester sends, and how responses complete work requests.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn a_write_names_its_target_once() {
     assert_eq!(b.sent(), expected);
 }
 
-/// A READ is one packet that takes as many PSNs as its answer.
+/// A READ is one packet that takes as many PSNs as its response.
 #[test]
 fn reads_and_atomics() {
     let mut b = Setup::default().rts();
@@ -106,7 +106,7 @@ fn reads_and_atomics() {
     read_responses(OURS, SQ, 1, &pattern(1000)).iter().for_each(|p| b.take(p));
     assert_eq!(b.host.behind(local(0, 1000)), pattern(1000));
     assert_eq!(b.notes(), [success(1)]);
-    // Big-endian on the wire, host order in memory.
+    // Big-endian on the wire, host byte order in memory.
     b.take(&atomic_answer(SQ + 4, 0x0102_0304_0506_0708));
     b.take(&atomic_answer(SQ + 5, 7));
     assert_eq!(b.host.behind(local(2000, 8)), 0x0102_0304_0506_0708u64.to_ne_bytes());
@@ -116,7 +116,7 @@ fn reads_and_atomics() {
     assert_eq!(b.qp.poll_timeout(), None);
 }
 
-/// What a READ brought is what it asked for, and no byte where that is nothing.
+/// A READ reports the number of bytes it requested, including zero.
 #[test]
 fn a_read_of_nothing_completes_with_no_bytes() {
     let mut b = Setup::default().rts();
@@ -127,7 +127,7 @@ fn a_read_of_nothing_completes_with_no_bytes() {
     assert_eq!((b.host.sends[0].opcode, b.host.sends[0].byte_len), (WcOpcode::RdmaRead, 0));
 }
 
-/// The solicited bit stands on the last packet of a SEND and of a WRITE with immediate, nowhere else.
+/// The solicited bit is set on the last packet of a SEND and of a WRITE with immediate, nowhere else.
 #[test]
 fn solicited_bits() {
     let with_imm = Operation::Write { remote: REMOTE, imm: Some(1) };
@@ -142,7 +142,7 @@ fn solicited_bits() {
     }
 }
 
-/// 9.7.5.1.2: an acknowledgement answers all that was sent before.
+/// 9.7.5.1.2: an acknowledgement answers everything sent before it.
 #[test]
 fn an_acknowledgement_retires_everything_up_to_its_psn() {
     let mut b = Setup::default().rts();
@@ -169,7 +169,7 @@ fn sq_sig_all_signals_everything() {
     assert_eq!(b.notes(), [success(1)]);
 }
 
-/// 9.7.5.1.3: an answer to nothing that is outstanding is ignored.
+/// 9.7.5.1.3: a response that matches no outstanding request is ignored.
 #[test]
 fn ghost_answers_are_ignored() {
     let mut b = Setup::default().rts();
@@ -202,8 +202,8 @@ fn reserved_syndromes_are_dropped() {
     assert_eq!(b.qp.state(), QpState::Rts);
 }
 
-/// Refusals of the peer, the status they become, and C9-220: the one at fault completes with the error even if it was
-/// not signalled, then everything else is flushed in order.
+/// The peer's NAKs, the resulting statuses, and C9-220: the failed request completes with the error even if it is
+/// not signalled, then all others are flushed in order.
 #[test]
 fn refusals_become_statuses() {
     for (code, status) in [
@@ -219,7 +219,7 @@ fn refusals_become_statuses() {
             b.post_with(id, WRITE, &[local(0, MTU + 1)], SendFlags::empty());
         }
         b.sent();
-        // The first is answered by implication, the second is at fault.
+        // The first is answered implicitly, the second failed.
         b.take(&refused(code, SQ + 2));
         let flushed = WcStatus::WrFlushErr;
         let expected = [
@@ -241,7 +241,7 @@ fn refusals_become_statuses() {
     }
 }
 
-/// A NAK in answer to a READ, at its start and in its middle.
+/// A NAK for a READ, at its start and in its middle.
 #[test]
 fn a_refused_read() {
     for got in [0, 2] {
@@ -256,7 +256,7 @@ fn a_refused_read() {
     }
 }
 
-/// 10.8.3.3: a fence waits for READs and atomics before it, and for nothing else.
+/// 10.8.3.3: a fence waits for earlier READs and atomics, and for nothing else.
 #[test]
 fn a_fence_waits_for_reads_and_atomics_only() {
     for (before, waits) in [(READ, true), (ADD, true), (WRITE, false), (SEND, false)] {
@@ -274,8 +274,8 @@ fn a_fence_waits_for_reads_and_atomics_only() {
     }
 }
 
-/// 9.7.4.1.5 from the other side: no more READs and atomics are outstanding than max_rd_atomic; what is behind
-/// waits too.
+/// 9.7.4.1.5 on the requester's side: at most max_rd_atomic READs and atomics are outstanding; later requests wait
+/// too.
 #[test]
 fn max_rd_atomic_is_obeyed() {
     let mut b = Setup { max_rd_atomic: 2, ..Setup::default() }.rts();
@@ -286,7 +286,7 @@ fn max_rd_atomic_is_obeyed() {
     assert_eq!(psns(&b.sent()), [SQ, SQ + 2]);
     let responses = read_responses(OURS, SQ, 1, &[1; 2 * MTU]);
     b.take(&responses[0]);
-    assert_eq!(b.sent(), NONE, "half a READ is a READ");
+    assert_eq!(b.sent(), NONE, "half a READ counts as a READ");
     b.take(&responses[1]);
     assert_eq!(psns(&b.sent()), [SQ + 3, SQ + 4]);
     b.take(&atomic_answer(SQ + 2, 0));
@@ -330,7 +330,7 @@ fn local_errors_wait_for_what_was_sent_before() {
     }
 }
 
-/// The payload of a later packet cannot be read: what was sent of the message stays without an end.
+/// The payload of a later packet cannot be read: the message sent so far stays incomplete.
 #[test]
 fn a_local_error_in_the_middle_of_a_message() {
     let mut b = Setup::default().rts();
@@ -356,14 +356,14 @@ fn results_that_cannot_be_stored_are_a_protection_error() {
     }
 }
 
-/// Answers that no correct peer sends.
+/// Responses that no correct peer sends.
 #[test]
 fn malformed_read_responses_are_bad_responses() {
     let answer = |opcode, len: usize| vec![answer(OURS, opcode, SQ, ACK, 1, &vec![1; len])];
     for (what, responses) in [
         ("too short", answer(Opcode::RcReadResponseFirst, MTU - 4)),
         ("too long", answer(Opcode::RcReadResponseFirst, MTU + 4)),
-        ("all at once", answer(Opcode::RcReadResponseOnly, MTU + 1)),
+        ("all in one packet", answer(Opcode::RcReadResponseOnly, MTU + 1)),
         ("no end", {
             let mut all = read_responses(OURS, SQ, 1, &[1; MTU + 1]);
             all[1].headers.opcode = Opcode::RcReadResponseMiddle;
@@ -379,7 +379,7 @@ fn malformed_read_responses_are_bad_responses() {
     }
 }
 
-/// Data comes with an ACK or not at all.
+/// Data arrives with an ACK or not at all.
 #[test]
 fn data_with_a_nak_is_a_bad_response() {
     let data = |opcode, psn, syndrome, len: usize| answer(OURS, opcode, psn, syndrome, 1, &vec![1; len]);
@@ -396,8 +396,8 @@ fn data_with_a_nak_is_a_bad_response() {
     }
 }
 
-/// The largest READ with the smallest MTU takes half of all PSNs: it is asked for in pieces even without a bound
-/// of one's own, because with half the circle in flight old and new look alike.
+/// The largest READ with the smallest MTU takes half of all PSNs. It is split even without a configured limit,
+/// because with half of the PSN space in flight, old and new PSNs are indistinguishable.
 #[test]
 fn the_largest_read_leaves_room_on_the_circle() {
     let mut b = Setup::default().rts();
@@ -410,8 +410,8 @@ fn the_largest_read_leaves_room_on_the_circle() {
     assert_eq!((next.psn(), next.headers.reth.length), (SQ + (1 << 22), 1 << 30));
 }
 
-/// `budget` bounds what is brought in flight, the answers to READs included. In good time before it ends an answer is
-/// asked for, and at its end again: only that brings new budget.
+/// `budget` bounds the packets put in flight, including responses to READs. The requester asks for an
+/// acknowledgement well before the budget runs out and again at its end, because only an answer brings new budget.
 #[test]
 fn the_budget_is_respected() {
     let mut b = Setup::default().rts();
@@ -428,7 +428,7 @@ fn the_budget_is_respected() {
     assert_eq!(psns(&sent), [SQ + 3, SQ + 4, SQ + 5, SQ + 6, SQ + 7, SQ + 8]);
     let asked: Vec<_> = sent.iter().map(|p| p.headers.ack_req).collect();
     assert_eq!(asked, [false, false, false, true, true, true]);
-    assert_eq!(sent[5].headers.reth.length as usize, 2 * MTU, "a READ of as much as the budget holds");
+    assert_eq!(sent[5].headers.reth.length as usize, 2 * MTU, "a READ as large as the budget");
     budget = 100;
     let sent = b.poll(64, &mut budget);
     assert_eq!(psns(&sent), [SQ + 10]);
@@ -443,8 +443,8 @@ fn answers_need_no_budget_for_requests() {
     assert_eq!(b.poll(64, &mut 0).len(), 3);
 }
 
-/// READ responses have a budget of their own, and what comes behind one in the order of answers waits with it.
-/// Acknowledgements need none.
+/// READ responses have a budget of their own, and answers queued after one wait with it. Acknowledgements need no
+/// budget.
 #[test]
 fn the_budget_of_answers_is_respected() {
     let mut b = Setup::default().rts();
@@ -497,7 +497,7 @@ fn a_long_read_is_asked_for_in_pieces() {
     assert_eq!(b.host.sends[0].byte_len as usize, data.len());
 }
 
-/// A piece of a READ that is answered makes room for one request more, and for no more when the whole of it is.
+/// An answered piece of a READ makes room for one more request; completing the READ makes room for no further one.
 #[test]
 fn pieces_of_a_read_count_once_each_against_max_rd_atomic() {
     let tuning = Tuning { read_chunk: 2 * MTU as u32, ..Setup::default().tuning };
@@ -526,21 +526,21 @@ fn psns_wrap() {
     assert_eq!(b.qp.next_psn(), Psn::new(3));
 }
 
-/// What brings data needs registered memory to put it into, and what this device does not do is refused at once.
+/// An operation that returns data needs registered memory for it. Unsupported operations are refused at once.
 #[test]
-fn what_cannot_be_done_is_not_accepted() {
+fn invalid_work_requests_are_refused_when_posted() {
     let mut b = Setup::default().rts();
     let remote = Remote { addr: REMOTE.addr, rkey: REMOTE.rkey };
     let inline = |operation| SendWr::new(1, operation, Gather::Inline(Box::new([0; 8])));
     for operation in [Operation::Read { remote }, Operation::FetchAdd { remote, add: 1 }] {
-        let error = b.qp.post_send(inline(operation), &mut b.host).expect_err("no place for the result");
+        let error = b.qp.post_send(inline(operation), &mut b.host).expect_err("no buffer for the result");
         assert!(matches!(error, PostError::InlineResult { .. }), "{error}");
     }
     let to_srq = SendWr::new(1, SEND, Gather::Empty).to(Destination::XrcSrq(7));
     let error = b.qp.post_send(to_srq, &mut b.host).expect_err("RC has no SRQ numbers");
     assert_eq!(
         error.to_string(),
-        "a send on RC queue pairs needs no other receiver than the peer that it is connected to"
+        "a send on RC queue pairs needs no destination: the queue pair is connected to its peer"
     );
     b.qp.post_send(inline(SEND), &mut b.host).expect("an ordinary inline SEND");
 }

@@ -6,7 +6,7 @@ const LOC_PROT_ERR: Note = Note::Received(1, WcStatus::LocProtErr);
 const OK: Note = Note::Received(1, WcStatus::Success);
 const ACCESS_ERROR: Note = Note::Event(QpEvent::AccessError);
 const REQUEST_ERROR: Note = Note::Event(QpEvent::RequestError);
-/// NAK codes as they stand on the wire.
+/// NAK codes as on the wire.
 const SEQUENCE: u8 = 0x60;
 const INVALID: u8 = 0x61;
 const ACCESS: u8 = 0x62;
@@ -28,7 +28,7 @@ fn a_send_fills_the_receive_and_is_acknowledged() {
 #[test]
 fn a_long_send_is_scattered_and_acknowledged_once() {
     let mut b = Setup::default().rts();
-    // Boundaries of the pieces fall inside packets; one piece is empty.
+    // Boundaries of the elements fall inside packets; one element is empty.
     let pieces = [local(0, 1), local(100, 300), local(500, 0), local(600, 7), local(1000, 1000)];
     b.post_recv(1, &pieces);
     let data = pattern(3 * MTU + 5);
@@ -38,7 +38,7 @@ fn a_long_send_is_scattered_and_acknowledged_once() {
     b.expect(&request(Opcode::RcSendLast, RQ + 3, &data[3 * MTU..]), &[ack(RQ + 3, 1)]);
     let stored: Vec<u8> = pieces.iter().flat_map(|p| b.host.behind(*p).to_vec()).collect();
     assert_eq!(stored[..data.len()], data);
-    assert!(stored[data.len()..].iter().all(|b| *b == 0), "bytes behind the message");
+    assert!(stored[data.len()..].iter().all(|b| *b == 0), "bytes after the message");
     assert_eq!(b.host.recvs[0].0.byte_len as usize, data.len());
 }
 
@@ -59,7 +59,7 @@ fn immediate_data_and_solicited_reach_the_completion() {
     assert_eq!((c.flags, c.byte_len), (WcFlags::empty(), 0));
     assert_eq!((d.imm(), d.opcode, d.byte_len), (Some(5), WcOpcode::RecvRdmaWithImm, 4));
     assert_eq!(&b.host.bytes(KEY)[..4], b"data");
-    // Three ACKs that nobody had sent yet are one.
+    // Three unsent ACKs are coalesced into one.
     assert_eq!(b.sent(), [ack(RQ + 2, 3)]);
     assert_eq!(b.qp.counters().ack_deferred, 2);
 }
@@ -82,7 +82,7 @@ fn a_send_with_invalidate_revokes_the_key_before_it_completes() {
     // A duplicate invalidates nothing: the key may be in use again.
     b.expect(&with_inv(RQ), &[ack(RQ, 1)]);
     assert_eq!(b.notes(), []);
-    // A key that cannot be revoked ends the connection.
+    // A key that cannot be invalidated ends the connection.
     b.expect(&with_inv(RQ + 1), &[nak(ACCESS, RQ + 1, 1)]);
     assert_eq!(b.host.recvs[1].0.status, WcStatus::LocAccessErr);
     assert_eq!(b.qp.state(), QpState::Err);
@@ -121,7 +121,7 @@ fn reads_of_all_sizes() {
         b.host.bytes(KEY).copy_from_slice(&data);
         let packets = len.div_ceil(MTU).max(1) as u32;
         b.expect(&read(RQ, 9, len), &read_responses(PEERS, RQ, 1, &data[9..9 + len]));
-        // The next request has the PSN behind the responses, and READs count as messages (C9-148).
+        // The next request has the PSN after the responses, and READs count as messages (C9-148).
         b.post_recv(1, &[]);
         b.expect(&request(Opcode::RcSendOnly, RQ + packets, b""), &[ack(RQ + packets, 2)]);
     }
@@ -143,7 +143,7 @@ fn atomics_return_the_old_value() {
     assert_eq!(b.qp.counters().rx_atomic_requests, 3);
 }
 
-/// C9-88: an access of no bytes is right whatever its key and address.
+/// C9-88: an access of no bytes succeeds with any key and address.
 #[test]
 fn zero_length_requests_check_no_key() {
     let mut b = Setup::default().rts();
@@ -152,7 +152,7 @@ fn zero_length_requests_check_no_key() {
     b.expect(&rdma(Opcode::RcReadRequest, RQ + 1, u64::MAX, 0xbad, 0, &[]), &answer);
 }
 
-/// 9.7.5.1.5: without AckReq nothing is owed, and the answers to READs stand in line with acknowledgements.
+/// 9.7.5.1.5: without AckReq no acknowledgement is due, and READ responses keep their order among acknowledgements.
 #[test]
 fn answers_keep_the_order_of_the_requests() {
     let mut b = Setup::default().rts();
@@ -162,7 +162,7 @@ fn answers_keep_the_order_of_the_requests() {
     b.expect(&quiet, &NONE);
     b.take(&request(Opcode::RcSendOnly, RQ + 1, b""));
     b.take(&read(RQ + 2, 0, MTU + 1));
-    // Elsewhere: a READ may see what later requests do (10.8.3.3 leaves that to fences).
+    // At a different address: a READ may see the effect of later requests (10.8.3.3 leaves that to fences).
     b.take(&fetch_add(RQ + 4, START + 4096, 1));
     b.take(&request(Opcode::RcSendOnly, RQ + 5, b""));
     let mut expected = vec![ack(RQ + 1, 2)];
@@ -177,13 +177,13 @@ fn psns_of_requests_wrap() {
     let mut b = Setup { rq_psn: 0xff_ffff, ..Setup::default() }.rts();
     b.expect(&read(0xff_ffff, 0, 2 * MTU), &read_responses(PEERS, 0xff_ffff, 1, &[0; 2 * MTU]));
     b.expect(&rdma(Opcode::RcWriteOnly, 1, START, KEY, 0, &[]), &[ack(1, 2)]);
-    // Half a circle behind is old, beyond it is ahead.
+    // Up to half of the PSN space behind is old, the rest is ahead.
     let old = Psn::new(2).minus(1 << 23).value();
     b.expect(&rdma(Opcode::RcWriteOnly, old, START, KEY, 0, &[]), &[ack(1, 2)]);
     b.expect(&rdma(Opcode::RcWriteOnly, old - 1, START, KEY, 0, &[]), &[nak(SEQUENCE, 2, 2)]);
 }
 
-/// 9.7.5.2.8: one NAK with the expected PSN, then silence until that PSN arrives.
+/// 9.7.5.2.8: one NAK with the expected PSN, then none until that PSN arrives.
 #[test]
 fn a_gap_is_reported_once() {
     let mut b = Setup::default().rts();
@@ -192,19 +192,19 @@ fn a_gap_is_reported_once() {
     b.take(&write(RQ + 2));
     assert_eq!(b.sent(), [ack(RQ, 1), nak(SEQUENCE, RQ + 1, 1)]);
     assert_eq!(b.feed(&write(RQ + 3)), Err(PacketDrop::OutOfSequence));
-    // A duplicate does not end the silence.
+    // A duplicate does not permit another NAK.
     b.expect(&write(RQ), &[ack(RQ, 1)]);
     assert_eq!(b.feed(&write(RQ + 2)), Err(PacketDrop::OutOfSequence));
     assert_eq!(b.sent(), NONE);
     b.expect(&write(RQ + 1), &[ack(RQ + 1, 2)]);
-    // The next gap is a new one.
+    // The next gap gets a NAK of its own.
     b.expect(&write(RQ + 9), &[nak(SEQUENCE, RQ + 2, 2)]);
     assert_eq!(b.qp.counters().out_of_seq_request, 4);
     assert_eq!(b.notes(), []);
     assert_eq!(b.qp.state(), QpState::Rts);
 }
 
-/// 9.7.5.2.8: without a receive the peer is told to wait, with the PSN of the request and the timer of the QP.
+/// 9.7.5.2.8: without a receive the peer gets an RNR NAK, with the PSN of the request and the timer of the QP.
 #[test]
 fn receiver_not_ready() {
     for shared in [false, true] {
@@ -224,14 +224,15 @@ fn receiver_not_ready() {
     }
 }
 
-/// A WRITE that finds no receive for its immediate goes on where it was, or starts over, once there is one.
+/// A WRITE that finds no receive for its immediate data continues where it was, or starts over, once a receive is
+/// posted.
 #[test]
 fn receiver_not_ready_for_an_immediate() {
     let mut b = Setup::default().rts();
     let rnr = |psn, msn| nak(0x20 | 12, psn, msn);
     let only = rdma(Opcode::RcWriteOnlyImm, RQ, START, KEY, 1, b"a");
     b.expect(&only, &[rnr(RQ, 0)]);
-    assert_eq!(b.host.bytes(KEY)[0], 0, "nothing is written before it is known to complete");
+    assert_eq!(b.host.bytes(KEY)[0], 0, "nothing is written before the message is known to complete");
     b.post_recv(1, &[]);
     b.expect(&only, &[ack(RQ, 1)]);
     b.expect(&rdma(Opcode::RcWriteFirst, RQ + 1, START, KEY, MTU + 1, &pattern(MTU)), &NONE);
@@ -243,7 +244,8 @@ fn receiver_not_ready_for_an_immediate() {
     assert_eq!(b.host.bytes(KEY)[MTU], b'z');
 }
 
-/// A request that must be refused: what went before, the offender, its NAK, and what the program hears of it.
+/// A request that must be refused: the requests before it, the offender, its NAK, and what the program is notified
+/// of.
 struct Refused {
     rule: &'static str,
     rights: Access,
@@ -269,7 +271,7 @@ impl Refused {
         self
     }
 
-    /// One receive of 300 bytes is posted, and a second that shows the flush.
+    /// One receive of 300 bytes is posted, and a second one that shows the flush.
     fn check(mut self) {
         let mut b = Setup { rights: self.rights, max_dest_rd_atomic: 1, ..Setup::default() }.rts();
         b.post_recv(1, &[local(0, 300)]);
@@ -279,7 +281,7 @@ impl Refused {
             b.take(packet);
         }
         b.take(&self.offender);
-        // C9-220: then both queues are flushed, each in its order.
+        // C9-220: then both queues are flushed, each in order.
         self.notes.push(Note::Sent(9, WcStatus::WrFlushErr));
         let taken = matches!(self.notes[0], Note::Received(..));
         let rest = if taken { 2..=2 } else { 1..=2 };
@@ -287,7 +289,7 @@ impl Refused {
         assert_eq!(b.notes(), self.notes, "{}", self.rule);
         assert_eq!(b.qp.state(), QpState::Err, "{}", self.rule);
         assert!(b.qp.failure().is_some(), "{}", self.rule);
-        // The NAK goes out although the queue pair is in ERR; nothing else does, and nothing comes in.
+        // The NAK is sent although the queue pair is in ERR; nothing else is sent, and nothing is received.
         assert_eq!(b.sent().last(), Some(&self.nak), "{}", self.rule);
         assert_eq!(b.feed(&self.offender), Err(PacketDrop::State));
         assert_eq!(b.sent(), NONE);
@@ -324,13 +326,13 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
         Refused::new("atomic in a WRITE", fetch_add(RQ + 1, START, 1), INVALID, REQUEST_ERROR)
             .after(write_first(300)),
         Refused::new(
-            "an ATOMIC_WRITE of four bytes",
+            "ATOMIC_WRITE of four bytes",
             rdma(Opcode::RcAtomicWrite, RQ, START, KEY, 4, &[0; 4]),
             INVALID,
             REQUEST_ERROR,
         ),
         Refused::new(
-            "a FLUSH to nowhere",
+            "FLUSH with a reserved placement type",
             rdma(Opcode::RcFlush, RQ, START, KEY, 8, &[]),
             INVALID,
             REQUEST_ERROR,
@@ -357,7 +359,12 @@ fn wrong_lengths_are_invalid_requests() {
         Refused::new("short WRITE First", write(Opcode::RcWriteFirst, 300, 8), INVALID, REQUEST_ERROR),
         Refused::new("WRITE Only too short", write(Opcode::RcWriteOnly, 9, 8), INVALID, REQUEST_ERROR),
         Refused::new("WRITE Only too long", write(Opcode::RcWriteOnly, 7, 8), INVALID, REQUEST_ERROR),
-        Refused::new("First is all", write(Opcode::RcWriteFirst, MTU, MTU), INVALID, REQUEST_ERROR),
+        Refused::new(
+            "First is the whole message",
+            write(Opcode::RcWriteFirst, MTU, MTU),
+            INVALID,
+            REQUEST_ERROR,
+        ),
         Refused::new("Last too short", cont(Opcode::RcWriteLast, 3), INVALID, REQUEST_ERROR)
             .after(write_first(MTU + 4)),
         Refused::new("Last too long", cont(Opcode::RcWriteLast, 5), INVALID, REQUEST_ERROR)
@@ -365,7 +372,7 @@ fn wrong_lengths_are_invalid_requests() {
         Refused::new("Middle beyond the length", cont(Opcode::RcWriteMiddle, MTU), INVALID, REQUEST_ERROR)
             .after(write_first(MTU + 4)),
         Refused::new(
-            "WRITE with immediate too short: its receive tells",
+            "WRITE with immediate too short: its receive reports the error",
             rdma(Opcode::RcWriteOnlyImm, RQ, START, KEY, 9, &[1; 8]),
             INVALID,
             taken,
@@ -375,7 +382,7 @@ fn wrong_lengths_are_invalid_requests() {
     }
 }
 
-/// C9-94: no message is longer than 2^31 bytes.
+/// C9-94: messages are at most 2^31 bytes long.
 #[test]
 fn messages_beyond_the_limit_are_invalid_requests() {
     let huge = (1 << 31) + 1;
@@ -383,7 +390,7 @@ fn messages_beyond_the_limit_are_invalid_requests() {
     Refused::new("WRITE of 2^31 + 1", write, INVALID, REQUEST_ERROR).check();
     let read_it = rdma(Opcode::RcReadRequest, RQ, START, KEY, huge, &[]);
     Refused::new("READ of 2^31 + 1", read_it, INVALID, REQUEST_ERROR).check();
-    // 2^31 is no error of length: it ends with the range check.
+    // A length of 2^31 is valid: the request fails the range check instead.
     let write = rdma(Opcode::RcWriteFirst, RQ, START, KEY, 1 << 31, &[1; MTU]);
     Refused::new("WRITE of 2^31", write, ACCESS, ACCESS_ERROR).check();
 }
@@ -392,7 +399,7 @@ fn messages_beyond_the_limit_are_invalid_requests() {
 fn operations_that_the_queue_pair_does_not_allow_are_invalid_requests() {
     let write = rdma(Opcode::RcWriteOnly, RQ, START, KEY, 1, &[1]);
     Refused::new("WRITE", write, INVALID, REQUEST_ERROR).without(Access::REMOTE_WRITE).check();
-    // Even one of no bytes.
+    // Even with a length of 0.
     Refused::new("READ", read(RQ, 0, 0), INVALID, REQUEST_ERROR).without(Access::REMOTE_READ).check();
     let add = fetch_add(RQ, START, 1);
     Refused::new("atomic", add, INVALID, REQUEST_ERROR).without(Access::REMOTE_ATOMIC).check();
@@ -413,7 +420,7 @@ fn memory_that_the_peer_may_not_use_is_an_access_error() {
         Refused::new("WRITE, no right", write(PRIVATE_START, PRIVATE, 1), ACCESS, ACCESS_ERROR),
         Refused::new("WRITE, below", write(START - 1, KEY, 2), ACCESS, ACCESS_ERROR),
         Refused::new("WRITE, beyond", write(end - 1, KEY, 2), ACCESS, ACCESS_ERROR),
-        Refused::new("WRITE, around the end", write(u64::MAX, KEY, 2), ACCESS, ACCESS_ERROR),
+        Refused::new("WRITE, range wraps around", write(u64::MAX, KEY, 2), ACCESS, ACCESS_ERROR),
         Refused::new("READ, unknown key", read(START, 7, 1), ACCESS, ACCESS_ERROR),
         Refused::new("READ, no right", read(PRIVATE_START, PRIVATE, 1), ACCESS, ACCESS_ERROR),
         Refused::new("READ, beyond", read(end - 1, KEY, 2), ACCESS, ACCESS_ERROR),
@@ -422,7 +429,7 @@ fn memory_that_the_peer_may_not_use_is_an_access_error() {
         Refused::new("atomic, beyond", add(end, KEY), ACCESS, ACCESS_ERROR),
         Refused::new("misaligned atomic", add(START + 4, KEY), INVALID, REQUEST_ERROR),
         Refused::new(
-            "WRITE whose end lies beyond, found at its start",
+            "WRITE beyond the end, detected at its start",
             rdma(Opcode::RcWriteFirst, RQ, end - MTU as u64, KEY, MTU + 1, &[1; MTU]),
             ACCESS,
             ACCESS_ERROR,
@@ -432,7 +439,7 @@ fn memory_that_the_peer_may_not_use_is_an_access_error() {
     }
 }
 
-/// C9-222.1.1: a receive that the request had taken tells of the error; without one there is an event.
+/// C9-222.1.1: a receive that the request had consumed reports the error; without one there is an event.
 #[test]
 fn an_access_error_with_a_receive_completes_it() {
     let write = rdma(Opcode::RcWriteOnlyImm, RQ, START, 7, 1, &[1]);
@@ -468,7 +475,8 @@ fn a_receive_buffer_that_cannot_be_written_is_an_operational_error() {
     }
 }
 
-/// 9.7.4.1.5: more READs and atomics outstanding than the responder offered. What is answered is not outstanding.
+/// 9.7.4.1.5: the peer has more READs and atomics outstanding than the responder permits. Answered requests are not
+/// outstanding.
 #[test]
 fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
     Refused::new("a second READ", read(RQ + 2, 0, 1), INVALID, REQUEST_ERROR)
@@ -494,7 +502,7 @@ impl Refused {
     }
 }
 
-/// 9.7.4.1.5: the key is looked up for every packet; one that goes away in the middle of a READ ends it.
+/// 9.7.4.1.5: the key is looked up for every packet; revoking it in the middle of a READ ends the READ.
 #[test]
 fn a_region_that_is_revoked_in_the_middle_of_a_read() {
     let mut b = Setup::default().rts();
@@ -511,7 +519,7 @@ fn a_region_that_is_revoked_in_the_middle_of_a_read() {
     assert!(b.qp.failure().unwrap().to_string().contains("0x00001000 names no memory region"));
 }
 
-/// A WRITE whose region goes away between its packets.
+/// The region of a WRITE is revoked between its packets.
 #[test]
 fn a_region_that_is_revoked_in_the_middle_of_a_write() {
     let mut b = Setup::default().rts();
@@ -521,7 +529,7 @@ fn a_region_that_is_revoked_in_the_middle_of_a_write() {
     assert_eq!(b.notes(), [ACCESS_ERROR]);
 }
 
-/// C9-148: the message number counts messages when they are done, and what is refused is not.
+/// C9-148: the message number counts completed messages; refused ones do not count.
 #[test]
 fn message_sequence_numbers() {
     let mut b = Setup::default().rts();
@@ -550,7 +558,7 @@ fn packets_of_other_services_are_dropped() {
     assert_eq!(b.qp.counters().rcvd_pkts, 0);
 }
 
-/// The reserved bits and MigReq of a request make no difference (C9-6).
+/// The reserved bits and MigReq of a request have no effect (C9-6).
 #[test]
 fn either_mig_req_is_accepted_and_ours_is_a_choice() {
     for mig_req in [false, true] {

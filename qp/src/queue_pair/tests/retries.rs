@@ -1,4 +1,4 @@
-//! Retransmission: timers, sequence errors, implied NAKs and "receiver not ready" (IBTA 9.7.5.2.8, 9.7.6).
+//! Retransmission: timers, sequence errors, implied NAKs and RNR NAKs (IBTA 9.7.5.2.8, 9.7.6).
 
 use super::*;
 use crate::wire::syndrome::rnr_delay;
@@ -12,8 +12,8 @@ fn success(id: u64) -> Note {
     Note::Sent(id, WcStatus::Success)
 }
 
-/// 9.7.6.1.3: the timeout doubles with each step of the attribute, and retry_cnt 3 means one send and three more. 7 is
-/// a number like others, not "for ever".
+/// 9.7.6.1.3: the timeout doubles with each step of the attribute, and retry_cnt 3 means one transmission and three
+/// retries. 7 has no special meaning of "without limit" here.
 #[test]
 fn a_silent_peer_gets_as_many_tries_as_allowed() {
     for (timeout, retry_cnt) in [(1, 0), (12, 3), (14, 1), (20, 7), (31, 2)] {
@@ -39,7 +39,7 @@ fn a_silent_peer_gets_as_many_tries_as_allowed() {
 }
 
 #[test]
-fn timeout_0_waits_for_ever() {
+fn timeout_0_never_expires() {
     let mut b = Setup { timeout: 0, ..Setup::default() }.rts();
     b.post(1, SEND, &[]);
     b.sent();
@@ -49,7 +49,7 @@ fn timeout_0_waits_for_ever() {
     assert_eq!(b.sent(), NONE);
 }
 
-/// Who changes something else in RTS gives the peer no further tries.
+/// Changing other attributes in RTS does not give the peer more retries.
 #[test]
 fn other_attributes_do_not_refill_the_retries() {
     let mut b = Setup { retry_cnt: 2, ..Setup::default() }.rts();
@@ -81,7 +81,7 @@ fn progress_refills_the_retries() {
     assert_eq!(b.qp.poll_timeout(), None);
 }
 
-/// The timer runs from the first packet without an answer, not from the newest.
+/// The timer runs from the first unanswered packet, not from the newest.
 #[test]
 fn later_packets_do_not_put_the_timer_off() {
     let mut b = Setup::default().rts();
@@ -94,7 +94,8 @@ fn later_packets_do_not_put_the_timer_off() {
     assert_eq!(psns(&b.sent()), [SQ, SQ + 1]);
 }
 
-/// A sequence error NAK: everything before it is answered, everything from it on is sent again. Copies of it say nothing new.
+/// A sequence error NAK: everything before its PSN is answered, everything from it on is retransmitted. Copies of
+/// the NAK have no effect.
 #[test]
 fn go_back_n() {
     let mut b = Setup::default().rts();
@@ -114,7 +115,7 @@ fn go_back_n() {
     assert_eq!(b.notes(), [success(2), success(3)]);
 }
 
-/// Packets that are sent again count like others when it is about asking for an acknowledgement now and then.
+/// Retransmitted packets count towards the acknowledgement interval like new ones.
 #[test]
 fn a_retransmission_asks_as_often() {
     let tuning = Tuning { ack_interval: 4, ..Setup::default().tuning };
@@ -131,7 +132,7 @@ fn a_retransmission_asks_as_often() {
     assert_eq!(asked, [SQ, SQ + 4, SQ + 8, SQ + 9]);
 }
 
-/// Every sequence error without progress costs a retry (a timeout lies between: copies do not count).
+/// Every sequence error without progress costs a retry (a timeout lies between them, because copies do not count).
 #[test]
 fn sequence_errors_exhaust_the_retries() {
     let mut b = Setup { retry_cnt: 1, ..Setup::default() }.rts();
@@ -143,7 +144,8 @@ fn sequence_errors_exhaust_the_retries() {
     assert_eq!(b.notes(), [RETRY_EXCEEDED]);
 }
 
-/// Answers to the first transmission that come during the second are answers, and what they answer is not sent again.
+/// Answers to the first transmission that arrive during the retransmission are valid, and what they answer is not
+/// retransmitted.
 #[test]
 fn late_answers_overtake_a_retransmission() {
     let mut b = Setup::default().rts();
@@ -159,7 +161,7 @@ fn late_answers_overtake_a_retransmission() {
     assert_eq!(b.qp.next_psn(), Psn::new(SQ + 5));
 }
 
-/// The same for a READ: what came late is not asked for again, even while it is to be asked for again.
+/// The same for a READ: data that arrives late is not requested again, even after its retransmission was decided.
 #[test]
 fn late_data_shortens_the_next_read_request() {
     let mut b = Setup::default().rts();
@@ -176,7 +178,7 @@ fn late_data_shortens_the_next_read_request() {
     assert_eq!(b.host.behind(local(0, data.len())), data);
 }
 
-/// 9.7.6.1.2.3: an answer beyond an outstanding READ or atomic shows that its answer was lost.
+/// 9.7.6.1.2.3: a response beyond an outstanding READ or atomic shows that its response was lost.
 #[test]
 fn answers_out_of_order_are_implied_naks() {
     let beyond =
@@ -190,7 +192,7 @@ fn answers_out_of_order_are_implied_naks() {
             b.post(3, last, &[local(0, 8)]);
             let sent = b.sent();
             b.take(&answer);
-            assert_eq!(b.notes(), [success(1)], "what came before is answered");
+            assert_eq!(b.notes(), [success(1)], "everything before it is answered");
             b.take(&answer);
             assert_eq!(b.sent(), sent[1..], "once");
             let c = b.qp.counters();
@@ -200,8 +202,8 @@ fn answers_out_of_order_are_implied_naks() {
     }
 }
 
-/// C9-105: a READ whose answer was lost in part is asked for again from the missing PSN on, with address and
-/// length moved along.
+/// C9-105: a READ whose response was partly lost is requested again from the missing PSN on, with address and
+/// length adjusted.
 #[test]
 fn a_partial_read_goes_on_at_the_missing_packet() {
     let data = pattern(5 * MTU + 3);
@@ -216,7 +218,7 @@ fn a_partial_read_goes_on_at_the_missing_packet() {
             }
         }
         if lost == 5 {
-            // Nothing follows that could show the loss.
+            // No later response reveals the loss.
             b.sleep(TIMEOUT);
         }
         let [again] = &b.sent()[..] else { panic!("one request") };
@@ -230,11 +232,11 @@ fn a_partial_read_goes_on_at_the_missing_packet() {
     }
 }
 
-/// 9.7.5.2.8: the peer says how long to wait; the timer of acknowledgements rests meanwhile.
+/// 9.7.5.2.8: the peer specifies the wait; the acknowledgement timer is stopped meanwhile.
 #[test]
 fn receiver_not_ready_waits_as_told() {
     for code in 0..32 {
-        // A shorter timeout than most of the waits.
+        // A timeout shorter than most of the waits.
         let mut b = Setup { timeout: 1, rnr_retry: 1, retry_cnt: 0, ..Setup::default() }.rts();
         b.post(1, SEND, &[]);
         b.post(2, SEND, &[]);
@@ -275,7 +277,7 @@ fn rnr_retries_are_counted_and_7_is_without_end() {
     }
 }
 
-/// An RNR NAK answers what lies before it, and progress refills its counter.
+/// An RNR NAK answers everything before it, and progress refills its counter.
 #[test]
 fn rnr_retries_start_over_with_progress() {
     let mut b = Setup { rnr_retry: 1, ..Setup::default() }.rts();
@@ -290,7 +292,7 @@ fn rnr_retries_start_over_with_progress() {
     assert_eq!(b.notes(), [1, 2, 3, 4].map(success));
 }
 
-/// Fences, depths and the end of the queue hold in a retransmission as they did at first.
+/// Fences, depth limits and the end of the queue apply to a retransmission as to the first transmission.
 #[test]
 fn a_retransmission_obeys_the_depth() {
     let mut b = Setup { max_rd_atomic: 1, ..Setup::default() }.rts();
@@ -308,8 +310,8 @@ fn a_retransmission_obeys_the_depth() {
     assert_eq!(b.notes(), [1, 2, 3].map(success));
 }
 
-/// A duplicate READ may ask for a part of an original only (IBTA 9.7.5.1.4). Whatever the budget was when the originals
-/// were sent and is when they are sent again, no request reaches beyond the end of one that was sent before.
+/// A duplicate READ may only request a part of one original (IBTA 9.7.5.1.4). Whatever the budgets were at the
+/// first transmission and at the retransmission, no request extends beyond the end of one that was sent before.
 #[test]
 fn reads_are_repeated_within_their_first_requests() {
     let mut b = Setup::default().rts();
@@ -321,14 +323,14 @@ fn reads_are_repeated_within_their_first_requests() {
     assert_eq!(pieces(&b.poll(64, &mut 3)), [(0, 3)]);
     assert_eq!(pieces(&b.poll(64, &mut 2)), [(3, 2)]);
     assert_eq!(pieces(&b.sent()), [(5, 1), (6, 2)]);
-    // The middle of the first piece is lost, and now there is more budget, or less.
+    // The middle of the first piece is lost, and the budget has grown or shrunk since.
     let data = pattern(8 * MTU);
     b.take(&read_responses(OURS, SQ, 1, &data[..3 * MTU])[0]);
     b.sleep(TIMEOUT);
     assert_eq!(pieces(&b.sent()), [(1, 2), (3, 2), (5, 1), (6, 2)]);
     b.sleep(TIMEOUT);
     let mut budget = 1;
-    assert_eq!(pieces(&b.poll(64, &mut budget)), [(1, 2)], "budget was given for it once");
+    assert_eq!(pieces(&b.poll(64, &mut budget)), [(1, 2)], "it was budgeted the first time");
     assert_eq!(budget, 0);
     read_responses(OURS, SQ + 1, 1, &data[MTU..3 * MTU]).iter().for_each(|p| b.take(p));
     assert_eq!(pieces(&b.sent()), [(3, 2), (5, 1), (6, 2)]);

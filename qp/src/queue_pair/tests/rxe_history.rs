@@ -1,5 +1,5 @@
-//! Bugs that software queue pairs have had: one test for each that was found in Linux rxe (and in rdma-core) between 2021
-//! and 2026, by its date and what its report said. None of them may be here.
+//! Regression tests for known bugs of software queue pairs: one for each that was found in Linux rxe (and in
+//! rdma-core) between 2021 and 2026, named by its date and quoting the gist of its report.
 
 use super::*;
 use crate::wire::headers::DethFields;
@@ -8,14 +8,14 @@ use crate::wire::packet::WireError;
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 
-/// The bytes of a request as it leaves, for tests that spoil them.
+/// The encoded bytes of a request, for tests that corrupt them.
 fn bytes_of(packet: &Out) -> Vec<u8> {
     packet.to_bytes()
 }
 
 /// "Responder errors for operations without a receive work request sent no NAK."
 #[test]
-fn bug_of_2021_03_errors_without_a_receive_are_refused_aloud() {
+fn bug_of_2021_03_errors_without_a_receive_get_a_nak() {
     let mut bad_add = fetch_add(RQ, START, 1);
     bad_add.headers.atomic.rkey = 7;
     for (offender, code) in [
@@ -94,19 +94,19 @@ fn bug_of_2022_10_a_read_whose_memory_goes_away_ends_with_a_nak() {
     let mut train = Train::new(&mut buf, flow, 64);
     b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
     assert_eq!(train.packets(), 1);
-    // Not revoked, but shorter than it was.
+    // The region is not revoked but shortened.
     b.host.bytes(KEY).truncate(2 * MTU);
     let mut second = answer(PEERS, Opcode::RcReadResponseMiddle, RQ + 1, ACK, 1, &[5; MTU]);
     second.headers.aeth = AethFields::default();
     assert_eq!(
         b.sent(),
         [second, nak(0x62, RQ + 2, 1)],
-        "what is there, then a NAK in the place of the rest"
+        "the available data, then a NAK in place of the rest"
     );
     assert_eq!(b.qp.state(), QpState::Err);
 }
 
-/// "The receive queue is not flushed in ERR", and of June 2023: "no LAST_WQE_REACHED".
+/// "The receive queue is not flushed in ERR", and, from June 2023, "no LAST_WQE_REACHED".
 #[test]
 fn bug_of_2022_10_the_receive_queue_is_flushed_in_err() {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi] {
@@ -137,7 +137,7 @@ fn bug_of_2023_05_runts_are_no_packets() {
     }
 }
 
-/// "AckReq is set in packets of UC and UD", where nobody answers.
+/// "AckReq is set in packets of UC and UD", which have no acknowledgements.
 #[test]
 fn bug_of_2024_06_unreliable_services_do_not_ask_for_acknowledgements() {
     let tuning = Tuning { ack_interval: 1, ..Setup::default().tuning };
@@ -151,7 +151,7 @@ fn bug_of_2024_06_unreliable_services_do_not_ask_for_acknowledgements() {
     b.qp.post_send(wr, &mut b.host).unwrap();
     let sent = b.sent();
     assert_eq!((sent.len(), sent[0].headers.ack_req), (1, false));
-    // One who asks all the same gets none.
+    // A peer that asks anyway gets no acknowledgement.
     let mut b = Setup::of(QpType::Ud).rts();
     b.post_recv(1, &[local(0, 100)]);
     let mut asks = request(Opcode::UdSendOnly, 0, b"x");
@@ -204,7 +204,8 @@ fn bug_of_2026_05_ranges_do_not_wrap_around() {
             }
         }
     }
-    // A region at the very end of the address space is legal, its last byte too; the byte behind it is not byte 0.
+    // A region at the very end of the address space is legal, including its last byte; the byte after it is not
+    // byte 0.
     let mut b = Setup::default().rts();
     b.host.register(9, top, 4 * MTU - 1, all_rights());
     b.host.bytes(9).copy_from_slice(&pattern(4 * MTU - 1));
@@ -239,11 +240,11 @@ fn bug_of_2026_07_the_depth_changes_while_answers_wait() {
         b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
         b.modify(&QpAttr::to_state(QpState::Sqd));
         b.modify(&QpAttr::default().max_dest_rd_atomic(depth));
-        // What was accepted is answered, to the end.
+        // Accepted requests are answered completely.
         let mut expected = read_responses(PEERS, RQ, 1, &pattern(4 * MTU)).split_off(1);
         expected.push(atomic_ack(RQ + 4, 2, 0));
         assert_eq!(b.sent(), expected, "{depth}");
-        // Duplicates belong to the old depth: nothing is kept of them.
+        // Duplicates belong to the old depth: nothing is kept for them.
         assert_eq!(b.feed(&read(RQ, 0, 4 * MTU)), Err(PacketDrop::StaleDuplicate));
         assert_eq!(b.feed(&fetch_add(RQ + 4, START + 4096, 1)), Err(PacketDrop::StaleDuplicate));
         let next = fetch_add(RQ + 5, START + 4096, 1);
@@ -284,7 +285,7 @@ fn bug_of_2026_06_sums_of_lengths_do_not_wrap_around() {
         b.post(1, SEND, sges);
         assert_eq!((b.sent(), b.notes()), (NONE, vec![Note::Sent(1, WcStatus::LocLenErr)]));
     }
-    // A receive of 8 GiB takes a short message.
+    // A receive of 8 GiB accepts a short message.
     let mut b = Setup::default().rts();
     b.post_recv(1, &[local(0, 10), most, most]);
     b.expect(&request(Opcode::RcSendOnly, RQ, &[7; 100]), &[ack(RQ, 1)]);

@@ -1,5 +1,5 @@
-//! What a failed send does to an unreliable queue pair: SQE, where the receive queue goes on (IBTA 10.3.1.7); and how
-//! send queues drain that nobody acknowledges.
+//! The effect of a failed send on an unreliable queue pair: SQE, in which the receive queue continues (IBTA
+//! 10.3.1.7). Also how send queues without acknowledgements drain.
 
 use super::*;
 use crate::wire::headers::DethFields;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const FLUSHED: WcStatus = WcStatus::WrFlushErr;
 const UNRELIABLE: [QpType; 2] = [QpType::Uc, QpType::Ud];
-/// Names no region.
+/// An element in no region.
 const BAD: Sge = Sge { addr: 0, length: 8, lkey: 7 };
 
 fn sent(id: u64, status: WcStatus) -> Note {
@@ -19,7 +19,7 @@ fn in_rts(qp_type: QpType) -> Bench {
 }
 
 impl Bench {
-    /// Posts a SEND, to an address where the type needs one.
+    /// Posts a SEND, with an address if the type needs one.
     fn send(&mut self, wr_id: u64, sges: &[Sge], flags: SendFlags) {
         let to = if self.qp.config().qp_type.is_connected() {
             Destination::Connected
@@ -31,7 +31,7 @@ impl Bench {
         self.qp.post_send(wr, &mut self.host).unwrap();
     }
 
-    /// Takes a message of the peer into a receive of its own.
+    /// Feeds a message from the peer, which a receive of its own must accept.
     fn receives_still(&mut self, psn: u32) {
         self.post_recv(99, &[local(0, 100)]);
         let opcode = match self.qp.config().qp_type {
@@ -47,8 +47,8 @@ impl Bench {
     }
 }
 
-/// The offender completes with its error even though it is not signalled, what is behind it is flushed in order, and the
-/// receive queue notices nothing.
+/// The failed request completes with its error even though it is not signalled, later requests are flushed in
+/// order, and the receive queue is not affected.
 #[test]
 fn a_failed_send_leads_to_sqe() {
     for qp_type in UNRELIABLE {
@@ -65,11 +65,11 @@ fn a_failed_send_leads_to_sqe() {
         assert_eq!((b.qp.state(), b.host.sends[1].vendor_err), (QpState::Sqe, 1));
         assert_eq!(b.qp.recvs_outstanding(), 1);
         assert_eq!((b.qp.counters().req_cqe_error, b.qp.counters().req_cqe_flush_error), (1, 2));
-        // C10-96: posting goes on and is flushed at once.
+        // C10-96: posts are accepted and flushed at once.
         b.send(5, &[], SendFlags::empty());
         assert_eq!(b.notes(), [sent(5, FLUSHED)]);
         assert_eq!((b.sent(), b.qp.poll_timeout(), b.qp.wants_to_transmit()), (NONE, None, false));
-        // The receive that was there serves the next message.
+        // The receive posted before serves the next message.
         let mut message = request(Opcode::UcSendOnly, RQ, b"x");
         if qp_type == QpType::Ud {
             message = request(Opcode::UdSendOnly, RQ, b"x");
@@ -90,12 +90,12 @@ fn sqe_is_left_for_rts_and_sends_work_again() {
         assert_eq!(psns(&b.sent()), [SQ]);
         b.notes();
         b.modify(&QpAttr::to_state(QpState::Rts).cur_qp_state(QpState::Sqe));
-        assert_eq!(b.qp.failure(), None, "what was dealt with is no reason any more");
+        assert_eq!(b.qp.failure(), None, "a handled failure is no longer reported");
         b.send(3, &[local(0, 8)], SendFlags::SIGNALED);
-        assert_eq!(psns(&b.sent()), [SQ + 1], "{qp_type}: no number is left out");
+        assert_eq!(psns(&b.sent()), [SQ + 1], "{qp_type}: no PSN is skipped");
         assert_eq!(b.notes(), [sent(3, WcStatus::Success)]);
         b.receives_still(RQ);
-        // A second failure has a reason of its own.
+        // A second failure is recorded anew.
         b.send(4, &[Sge { addr: LOCAL_START - 1, length: 2, lkey: LOCAL }], SendFlags::empty());
         b.sent();
         assert_eq!((b.qp.state(), b.host.sends.last().map(|wc| wc.vendor_err)), (QpState::Sqe, Some(4)));
@@ -149,7 +149,7 @@ fn other_ways_to_sqe() {
     }
 }
 
-/// A reliable queue pair has no such state: its failure ends it.
+/// A reliable queue pair has no SQE state: its failure ends it.
 #[test]
 fn a_reliable_queue_pair_goes_to_err_instead() {
     for qp_type in [QpType::Rc, QpType::XrcSend] {
@@ -180,7 +180,7 @@ fn drain(b: &mut Bench) {
     b.modify(&QpAttr::to_state(QpState::Sqd).en_sqd_async_notify(true));
 }
 
-/// Rule "started WQEs finish; SQ_DRAINED if notification was asked for", for messages that end by leaving.
+/// Rule "started WQEs finish; SQ_DRAINED if notification was asked for", for messages that complete when sent.
 #[test]
 fn sqd_of_an_unreliable_connection_finishes_its_message() {
     let mut b = in_rts(QpType::Uc);
@@ -190,7 +190,7 @@ fn sqd_of_an_unreliable_connection_finishes_its_message() {
     drain(&mut b);
     assert_eq!(b.notes(), []);
     assert_eq!(psns(&b.poll(64, &mut 1)), [SQ + 1]);
-    assert_eq!(b.notes(), [], "not all of it has left");
+    assert_eq!(b.notes(), [], "part of it is not sent yet");
     assert_eq!(psns(&b.sent()), [SQ + 2]);
     assert_eq!(b.notes(), [sent(1, WcStatus::Success), DRAINED]);
     b.post(3, SEND, &[]);
@@ -200,7 +200,7 @@ fn sqd_of_an_unreliable_connection_finishes_its_message() {
     assert_eq!(b.notes(), [2, 3].map(|id| sent(id, WcStatus::Success)));
 }
 
-/// Datagrams are whole: either they have left or they were not started.
+/// A datagram is either completely sent or not started.
 #[test]
 fn a_queue_of_datagrams_is_drained_at_once() {
     let mut b = in_rts(QpType::Ud);
@@ -213,7 +213,7 @@ fn a_queue_of_datagrams_is_drained_at_once() {
     assert_eq!(b.sent().len(), 2);
 }
 
-/// A failure while the queue drains leads to SQE as well, and nothing is drained.
+/// A failure while the queue drains also leads to SQE, and the drained event is not reported.
 #[test]
 fn a_failure_in_sqd() {
     let mut b = in_rts(QpType::Uc);

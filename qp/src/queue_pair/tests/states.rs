@@ -1,4 +1,4 @@
-//! What a queue pair does in each state (IBTA 10.3.1).
+//! The behaviour of a queue pair in each state (IBTA 10.3.1).
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn in_state(state: QpState) -> Bench {
             b.modify(&QpAttr::to_state(state));
             b
         }
-        QpState::Sqe => panic!("no RC queue pair gets there"),
+        QpState::Sqe => panic!("no RC queue pair enters SQE"),
     }
 }
 
@@ -25,7 +25,8 @@ fn send_wr(wr_id: u64) -> SendWr {
     SendWr::new(wr_id, SEND, Gather::Empty).flags(SendFlags::SIGNALED)
 }
 
-/// C10-96 and 10.8.2: sends from RTS on, receives from INIT on; in ERR both are taken and flushed at once.
+/// C10-96 and 10.8.2: sends are accepted from RTS on, receives from INIT on; in ERR both are accepted and flushed
+/// at once.
 #[test]
 fn posting_in_every_state() {
     for state in RC_STATES {
@@ -36,7 +37,9 @@ fn posting_in_every_state() {
         assert_eq!(send.is_ok(), sends, "{state}");
         assert_eq!(recv.is_ok(), state != QpState::Reset, "{state}");
         if let Err(error) = send {
-            let text = format!("cannot post to the send queue in state {state}: it takes RTS or later");
+            let text = format!(
+                "cannot post to the send queue in state {state}: the queue pair must be in RTS or later"
+            );
             assert_eq!(error.to_string(), text);
         }
         let flushed = WcStatus::WrFlushErr;
@@ -51,7 +54,7 @@ fn posting_in_every_state() {
     }
 }
 
-/// Requests are served from RTR on, responses taken from RTS on; elsewhere packets are dropped.
+/// Requests are served from RTR on, responses accepted from RTS on; in other states packets are dropped.
 #[test]
 fn packets_in_every_state() {
     for state in RC_STATES {
@@ -95,7 +98,7 @@ fn reset_forgets_everything() {
     assert_eq!(*b.qp.counters(), counted);
     let attr = b.qp.query();
     assert_eq!((attr.qp_state, attr.dest_qp_num, attr.rq_psn), (Some(QpState::Reset), None, None));
-    // It comes up again as new: PSNs, message numbers, saved results and the reasons of a failure.
+    // It starts anew: PSNs, message numbers, saved results and the recorded failure are reset.
     let fresh = Setup::default().rts();
     b.modify(&QpAttr::to_init(1, 0, all_rights()));
     let peer = *fresh.qp.address_vector().unwrap();
@@ -106,7 +109,7 @@ fn reset_forgets_everything() {
     b.expect(&read(RQ + 50, 8, 1), &read_responses(PEERS, RQ + 50, 1, &[0]));
 }
 
-/// ERR by the program's wish: everything is flushed, nothing goes out any more, and no reason is recorded.
+/// The program enters ERR: everything is flushed, nothing is sent any more, and no failure is recorded.
 #[test]
 fn a_program_can_enter_err() {
     let mut b = Setup::default().rts();
@@ -115,7 +118,7 @@ fn a_program_can_enter_err() {
     b.post(3, SEND, &[]);
     b.post(4, WRITE, &[]);
     b.sent();
-    // The first receive is half filled, and READ responses wait.
+    // The first receive is half filled, and READ responses are waiting.
     b.take(&request(Opcode::RcSendFirst, RQ, &[1; MTU]));
     b.modify(&QpAttr::to_state(QpState::Err));
     let flushed = WcStatus::WrFlushErr;
@@ -136,7 +139,7 @@ fn a_program_can_enter_err() {
     assert_eq!(b.qp.state(), QpState::Reset);
 }
 
-/// In ERR nothing is answered any more, save the NAK that led there.
+/// In ERR nothing is answered, except for the NAK that led there.
 #[test]
 fn a_queue_pair_that_failed_answers_nothing() {
     let mut b = Setup::default().rts();
@@ -148,7 +151,7 @@ fn a_queue_pair_that_failed_answers_nothing() {
     assert_eq!((b.sent(), b.qp.state()), (NONE, QpState::Err));
 }
 
-/// o11-5.2.5: with a shared receive queue the end of its use is reported; what is in it stays.
+/// o11-5.2.5: with a shared receive queue, the end of its use is reported; its receives stay.
 #[test]
 fn last_wqe_reached() {
     let mut b = Setup { has_srq: true, ..Setup::default() }.rts();
@@ -166,7 +169,7 @@ fn drain(b: &mut Bench) {
 
 const DRAINED: Note = Note::Event(QpEvent::SendQueueDrained);
 
-/// 10.3.1.6: in SQD what was started is finished, retransmissions included; what was not started waits for RTS.
+/// 10.3.1.6: in SQD started messages are finished, including retransmissions; messages not started wait for RTS.
 #[test]
 fn sqd_finishes_what_was_started() {
     let mut b = Setup::default().rts();
@@ -198,7 +201,7 @@ fn an_idle_send_queue_is_drained_at_once() {
     assert_eq!(b.notes(), [], "nobody asked");
 }
 
-/// A change of attributes while the queue drains does not take back the wish to be told.
+/// Changing attributes while the queue drains does not cancel the requested notification.
 #[test]
 fn changing_attributes_in_sqd_keeps_the_notification() {
     let mut b = Setup::default().rts();
@@ -240,7 +243,7 @@ fn work_requests_that_do_not_fit_are_refused() {
     let inline = with(Gather::Inline(vec![0; 65].into()));
     assert_eq!(b.qp.post_send(inline, &mut b.host), Err(PostError::TooMuchInline { given: 65, max: 64 }));
     assert_eq!(b.qp.sends_outstanding() + b.qp.recvs_outstanding(), 0);
-    // What fits just.
+    // The largest list that fits.
     let eight: Gather = (&[local(0, 1); 8][..]).into();
     for data in [Gather::Inline(vec![0; 64].into()), eight.clone()] {
         assert_eq!(b.qp.post_send(with(data), &mut b.host), Ok(()));
@@ -248,20 +251,20 @@ fn work_requests_that_do_not_fit_are_refused() {
     assert_eq!(b.qp.post_recv(RecvWr { wr_id: 1, data: eight }, &mut b.host), Ok(()));
 }
 
-/// A little of everything, and every counter that is not zero after it.
+/// A mix of operations, and every counter that is non-zero after it.
 #[test]
 fn counters_move_as_their_names_say() {
     let mut b = Setup { rnr_retry: 7, ..Setup::default() }.rts();
     b.post_recv(1, &[local(0, 300)]);
     b.post_recv(2, &[local(0, 3)]);
-    // As responder: a WRITE, a READ, an atomic, a SEND, a duplicate, a gap, and in the end a key that is wrong.
+    // As responder: a WRITE, a READ, an atomic, a SEND, a duplicate, a gap, and finally an invalid key.
     b.take(&rdma(Opcode::RcWriteOnly, RQ, START, KEY, 5, b"bytes"));
     b.take(&read(RQ + 1, 0, 10));
     b.take(&fetch_add(RQ + 2, START, 1));
     b.take(&request(Opcode::RcSendOnly, RQ + 3, b"hello"));
     b.take(&request(Opcode::RcSendOnly, RQ + 3, b"hello"));
     b.take(&request(Opcode::RcSendOnly, RQ + 5, b""));
-    // As requester: a SEND that must wait, one that is lost, and a READ whose answer is lost.
+    // As requester: a SEND that gets an RNR NAK, one that is lost, and a READ whose response is lost.
     b.post(1, SEND, &[local(0, 20)]);
     b.post(2, SEND, &[]);
     b.post(3, READ, &[local(0, 8)]);

@@ -1,9 +1,10 @@
-//! What goes into one train, and in which order.
+//! The contents of a train, and their order.
 
 use super::*;
 
-/// The shortest packet of a train has to be its last, so a lone acknowledgement goes behind the requests of one train: where
-/// there was no room for it, it leads the next, however much there is to request. It waits for one train only, each time.
+/// The shortest packet of a train must be its last, so a single acknowledgement follows the requests of a train. If
+/// there was no room for it, it leads the next train, however many requests there are. It waits for at most one
+/// train.
 #[test]
 fn an_acknowledgement_waits_for_one_train_of_requests_at_most() {
     let mut b = Setup::default().rts();
@@ -15,13 +16,13 @@ fn an_acknowledgement_waits_for_one_train_of_requests_at_most() {
         assert_eq!(psns(&sent), order);
         b.take(&acked(first + 6));
     }
-    // Where there is room it is the last of its train.
+    // If there is room, it is the last of its train.
     b.post(3, SEND, &[local(0, MTU)]);
     b.take(&rdma(Opcode::RcWriteOnly, RQ + 2, START, KEY, 1, b"x"));
     assert_eq!(psns(&b.poll(3, &mut u32::MAX.clone())), [SQ + 14, RQ + 2]);
 }
 
-/// A limit counts from what the train has, and is never taken back.
+/// A limit counts from the current length of the train and is never withdrawn.
 #[test]
 fn a_train_that_is_limited_on_the_way() {
     let mut b = Setup::default().rts();

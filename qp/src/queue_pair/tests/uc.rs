@@ -1,4 +1,4 @@
-//! Unreliable connections (IBTA 9.8.2): what is lost stays lost, and nothing is ever answered.
+//! Unreliable connections (IBTA 9.8.2): nothing is retransmitted, and nothing is acknowledged.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn four_packets(psn: u32, fill: u8) -> Vec<Out> {
 fn a_message_is_delivered_and_nothing_is_answered() {
     let mut b = uc().rts();
     b.post_recv(1, &[local(0, 1000)]);
-    // AckReq means nothing here; old versions of Linux rxe set it all the same.
+    // AckReq has no meaning here; old versions of Linux rxe set it anyway.
     for packet in four_packets(RQ, 7) {
         assert!(packet.headers.ack_req || packet.payload.len() == MTU);
         b.expect(&packet, &NONE);
@@ -64,12 +64,12 @@ fn a_gap_anywhere_drops_the_message_and_leaves_its_receive_to_the_next() {
             let outcome = match i {
                 i if i == lost => continue,
                 i if i < lost => Ok(()),
-                // What comes behind the gap is part of a message without a whole.
+                // Packets after the gap belong to an incomplete message.
                 _ => LOST,
             };
             assert_eq!(b.feed(packet), outcome, "packet {i} without packet {lost}");
         }
-        assert_eq!(b.notes(), [], "nothing completes for want of packet {lost}");
+        assert_eq!(b.notes(), [], "nothing completes without packet {lost}");
         for packet in four_packets(RQ + 4, 2) {
             b.take(&packet);
         }
@@ -79,12 +79,12 @@ fn a_gap_anywhere_drops_the_message_and_leaves_its_receive_to_the_next() {
         assert_eq!((first.byte_len as usize, second.byte_len), (3 * MTU + 5, 4));
         assert!(b.host.behind(local(0, 3 * MTU + 5)).iter().all(|b| *b == 2), "the second message");
         assert_eq!((b.sent(), b.qp.state()), (NONE, QpState::Rts));
-        // The last packet's loss shows in the next message, every other one's at once.
+        // The loss of the last packet shows in the next message, the loss of any other packet at once.
         assert_eq!(b.qp.counters().out_of_seq_request, 1);
     }
 }
 
-/// The same for RDMA WRITE: whatever was written stays, the rest of the message is dropped.
+/// The same for RDMA WRITE: data already written stays, the rest of the message is dropped.
 #[test]
 fn a_gap_in_a_write_drops_the_rest_of_it() {
     let parts = |psn: u32, fill: u8| {
@@ -114,7 +114,7 @@ fn a_gap_in_a_write_drops_the_rest_of_it() {
     }
 }
 
-/// A First or an Only begins a message wherever it comes; what was there is dropped.
+/// A First or an Only starts a message at any PSN; the message in progress is dropped.
 #[test]
 fn a_first_in_the_middle_of_a_message_begins_a_new_one() {
     let begun = &four_packets(RQ, 1)[..2];
@@ -127,7 +127,7 @@ fn a_first_in_the_middle_of_a_message_begins_a_new_one() {
         assert_eq!(b.host.recvs[0].0.byte_len as usize, len);
         assert!(b.host.behind(local(0, len)).iter().eq(new.iter().flat_map(|p| &p.payload)));
     }
-    // A SEND in a WRITE, and a WRITE in a SEND, whose receive is the next message's.
+    // A SEND in a WRITE, and a WRITE in a SEND, whose receive goes to the next message.
     let mut b = with_receives();
     b.take(&rdma(Opcode::UcWriteFirst, RQ, START, KEY, 2 * MTU, &[1; MTU]));
     b.take(&only(RQ + 1, b"a"));
@@ -140,14 +140,14 @@ fn a_first_in_the_middle_of_a_message_begins_a_new_one() {
 }
 
 impl Out {
-    /// The same packet with another PSN.
+    /// The same packet with a different PSN.
     fn at(mut self, psn: u32) -> Self {
         self.headers.psn = Psn::new(psn);
         self
     }
 }
 
-/// Packets of other messages, and packets twice, never mix into one message.
+/// Packets of other messages, and repeated packets, never mix into one message.
 #[test]
 fn packets_that_continue_nothing_are_dropped() {
     let [first, middle, _, last] = &four_packets(RQ, 1)[..] else { panic!() };
@@ -158,13 +158,13 @@ fn packets_that_continue_nothing_are_dropped() {
         ("a Last without a First", None, last.clone().at(RQ)),
         ("a WRITE Middle in a SEND", Some(first), write_middle),
         ("a WRITE Last in a SEND", Some(first), write_last),
-        ("a Middle of the past", Some(first), middle.clone().at(RQ)),
-        ("a Middle half a circle away", Some(first), middle.clone().at(RQ + 1 + (1 << 23))),
+        ("an old Middle", Some(first), middle.clone().at(RQ)),
+        ("a Middle half the PSN space away", Some(first), middle.clone().at(RQ + 1 + (1 << 23))),
     ] {
         let mut b = with_receives();
         before.into_iter().for_each(|packet| b.take(packet));
         assert_eq!(b.feed(&offender), LOST, "{what}");
-        // The message is over: its own next packet finds none.
+        // The message was dropped: its own next packet is dropped too.
         assert_eq!(b.feed(middle), LOST, "{what}");
         b.take(&only(RQ + 40, b"x"));
         assert_eq!((b.notes(), b.qp.state()), (vec![received(1)], QpState::Rts), "{what}");
@@ -172,10 +172,10 @@ fn packets_that_continue_nothing_are_dropped() {
     }
 }
 
-/// Rules that RC answers with a NAK (C9-92, C9-94, access flags, rkey): here the message is dropped without a word, its
-/// receive is kept, and the queue pair goes on.
+/// Rules for which RC sends a NAK (C9-92, C9-94, access flags, rkey): here the message is silently dropped, its
+/// receive is kept, and the queue pair continues.
 #[test]
-fn what_breaks_a_rule_is_dropped_in_silence() {
+fn packets_that_break_a_rule_are_silently_dropped() {
     let write = |va, key, len: usize, data: &[u8]| rdma(Opcode::UcWriteOnly, RQ, va, key, len, data);
     let imm = |key, len: usize| rdma(Opcode::UcWriteOnlyImm, RQ, START, key, len, &[1; 8]);
     let end = START + REGION_LEN as u64;
@@ -184,8 +184,8 @@ fn what_breaks_a_rule_is_dropped_in_silence() {
         ("WRITE with immediate and an unknown rkey", all_rights(), imm(7, 8)),
         ("WRITE without the region's right", all_rights(), write(PRIVATE_START, PRIVATE, 8, &[1; 8])),
         ("WRITE beyond the region", all_rights(), write(end - 7, KEY, 8, &[1; 8])),
-        ("WRITE around the end of memory", all_rights(), write(u64::MAX - 3, KEY, 8, &[1; 8])),
-        ("WRITE that the queue pair does not allow", Access::LOCAL_WRITE, write(START, KEY, 8, &[1; 8])),
+        ("WRITE whose range wraps around", all_rights(), write(u64::MAX - 3, KEY, 8, &[1; 8])),
+        ("WRITE not enabled on the queue pair", Access::LOCAL_WRITE, write(START, KEY, 8, &[1; 8])),
         ("WRITE shorter than its RETH", all_rights(), write(START, KEY, 9, &[1; 8])),
         ("WRITE longer than its RETH", all_rights(), write(START, KEY, 7, &[1; 8])),
         ("WRITE with immediate of another length", all_rights(), imm(KEY, 9)),
@@ -209,7 +209,7 @@ fn what_breaks_a_rule_is_dropped_in_silence() {
     }
 }
 
-/// C9-88 holds here too.
+/// C9-88 applies here too.
 #[test]
 fn a_write_of_no_bytes_checks_no_key() {
     let mut b = with_receives();
@@ -225,14 +225,14 @@ fn a_send_longer_than_its_receive_is_dropped_and_leaves_it() {
     b.take(first);
     assert_eq!(b.feed(middle), LOST);
     assert_eq!(b.qp.counters().resp_local_length_error, 1);
-    assert_eq!(b.feed(&request(Opcode::UcSendLast, RQ + 2, &[1])), LOST, "the rest goes with it");
+    assert_eq!(b.feed(&request(Opcode::UcSendLast, RQ + 2, &[1])), LOST, "the rest is dropped too");
     assert_eq!((b.notes(), b.qp.state()), (vec![], QpState::Rts));
     b.take(&only(RQ + 3, &[2; MTU]));
     assert_eq!(b.notes(), [received(1)]);
-    assert_eq!(b.host.behind(local(300, 300)), [0; 300], "nothing behind the buffer");
+    assert_eq!(b.host.behind(local(300, 300)), [0; 300], "nothing after the buffer");
 }
 
-/// A receive that its own program spoilt is an error of this side: it completes with it, and the queue pair ends.
+/// An invalid receive is an error of the local program: it completes with the error, and the queue pair fails.
 #[test]
 fn a_receive_that_cannot_be_written_ends_the_queue_pair() {
     for (sge, vendor_err) in [
@@ -257,7 +257,7 @@ fn without_a_receive_the_message_is_dropped() {
     let mut b = uc().rts();
     let message = four_packets(RQ, 1);
     assert_eq!(b.feed(&message[0]), Err(PacketDrop::NoReceive));
-    // A receive that is posted in mid-message is for the next one.
+    // A receive posted in the middle of a message serves the next one.
     b.post_recv(1, &[local(0, 1000)]);
     for packet in &message[1..] {
         assert_eq!(b.feed(packet), LOST);
@@ -265,7 +265,7 @@ fn without_a_receive_the_message_is_dropped() {
     assert_eq!((b.notes(), b.qp.counters().out_of_buffer), (vec![], 1));
     b.take(&only(RQ + 4, b"x"));
     assert_eq!(b.notes(), [received(1)]);
-    // One for immediate data is looked for at the end.
+    // The receive for immediate data is taken at the end of the message.
     b.take(&rdma(Opcode::UcWriteFirst, RQ + 5, START, KEY, MTU + 1, &[1; MTU]));
     assert_eq!(b.feed(&request(Opcode::UcWriteLastImm, RQ + 6, &[1])), Err(PacketDrop::NoReceive));
     assert_eq!(b.feed(&rdma(Opcode::UcWriteOnlyImm, RQ + 7, START, KEY, 0, &[])), Err(PacketDrop::NoReceive));
@@ -286,10 +286,10 @@ fn psns_wrap_on_both_sides() {
     assert_eq!((b.qp.next_psn(), b.qp.unacked_psn()), (Psn::new(2), Psn::new(2)));
 }
 
-/// The bug of Linux rxe of June 2024 ("AckReq set on UC/UD"): nobody could answer. A work request is done when its last
-/// packet has left (9.8.1.1), and no timer runs.
+/// The Linux rxe bug of June 2024 ("AckReq set on UC/UD"): nothing answers it. A work request is done when its last
+/// packet is sent (9.8.1.1), and no timer runs.
 #[test]
-fn work_requests_end_when_they_leave_and_ask_for_nothing() {
+fn unacknowledged_work_requests_complete_when_sent() {
     let tuning = Tuning { ack_interval: 2, ..Setup::default().tuning };
     let mut b = Setup { tuning, ..uc() }.rts();
     b.post(1, SEND, &[local(0, 4 * MTU)]);
@@ -302,7 +302,8 @@ fn work_requests_end_when_they_leave_and_ask_for_nothing() {
     b.post(3, Operation::Send { imm: Some(6), invalidate: None }, &[]);
     let mut sent = b.poll(64, &mut 3);
     assert_eq!((sent.len(), b.notes()), (3, vec![]), "the first is not complete yet");
-    // However long a message is: what nobody answers is not in flight, and never stops at the bound of what may be.
+    // Without acknowledgements packets are never in flight, so the limit on packets in flight never stops a
+    // message, however long.
     assert_eq!((b.qp.unacked_psn(), b.qp.next_psn()), (Psn::new(SQ + 3), Psn::new(SQ + 3)));
     sent.extend(b.sent());
     assert_eq!(b.notes(), [Note::Sent(1, DONE), Note::Sent(3, DONE)]);
@@ -352,11 +353,11 @@ fn receives_may_come_from_a_shared_queue() {
     let [first, ..] = &four_packets(RQ + 1, 1)[..] else { panic!() };
     b.take(first);
     b.take(&only(RQ + 9, b"y"));
-    assert_eq!(b.notes(), [received(1)], "the one that the dropped message had taken");
+    assert_eq!(b.notes(), [received(1)], "the one that the dropped message had consumed");
     assert_eq!((b.host.shared.len(), b.host.xrc_completions), (1, 0));
 }
 
-/// What a dropped message left is flushed with the rest, first and once.
+/// The receive left by a dropped message is flushed with the rest, first and once.
 #[test]
 fn the_receive_of_a_dropped_message_is_flushed() {
     for dropped in [false, true] {
@@ -370,7 +371,7 @@ fn the_receive_of_a_dropped_message_is_flushed() {
         let flushed = |id| Note::Received(id, WcStatus::WrFlushErr);
         assert_eq!(b.notes(), [flushed(1), flushed(2)]);
     }
-    // While a WRITE is under way.
+    // While a WRITE is in progress.
     let mut b = with_receives();
     b.take(&four_packets(RQ, 1)[0]);
     b.take(&rdma(Opcode::UcWriteFirst, RQ + 1, START, KEY, 2 * MTU, &[1; MTU]));

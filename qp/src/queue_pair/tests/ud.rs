@@ -1,11 +1,11 @@
-//! Datagrams (IBTA 9.8.3): one packet each, to anybody, behind a network header of 40 bytes.
+//! Datagrams (IBTA 9.8.3): one packet each, to any destination, received after a network header of 40 bytes.
 
 use super::*;
 use crate::wire::headers::{DethFields, GRH_LEN};
 use std::sync::Arc;
 
 const DONE: WcStatus = WcStatus::Success;
-/// The sender of the datagrams that arrive.
+/// The sender of the received datagrams.
 const SENDER: Qpn = Qpn::new(0x77);
 
 fn ud() -> Setup {
@@ -41,7 +41,7 @@ impl Bench {
         self.qp.post_send(wr, &mut self.host).unwrap();
     }
 
-    /// Gives a packet that came this way.
+    /// Feeds a packet with these network-layer properties.
     fn feed_from(&mut self, arrival: &Arrival, packet: &Out) -> Result<(), PacketDrop> {
         let bytes = packet.to_bytes();
         self.qp.handle_packet(self.now, arrival, &Packet::parse(&bytes).unwrap(), &mut self.host)
@@ -57,12 +57,12 @@ fn a_datagram_lies_behind_its_network_header() {
     assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.flags), (1, DONE, WcOpcode::Recv, WcFlags::GRH));
     assert_eq!((wc.byte_len as usize, wc.src_qpn, wc.qpn), (GRH_LEN + 5, SENDER, OURS));
     assert!(!solicited);
-    // Ten bytes of the header in the first piece, thirty in the second.
+    // Ten bytes of the header are in the first element, thirty in the second.
     assert_eq!(b.host.behind(local(130, 6)), b"hello\0");
     assert_eq!((b.qp.counters().rdma_recvs, b.qp.recvs_outstanding()), (1, 0));
 }
 
-/// The PSN of a datagram says nothing: any is taken, one number twice too.
+/// The PSN of a datagram has no meaning: any is accepted, even the same one twice.
 #[test]
 fn psns_of_datagrams_are_not_looked_at() {
     let mut b = ud().rts();
@@ -90,7 +90,7 @@ fn immediate_data_and_solicited_reach_the_completion() {
     assert_eq!((second.imm(), slept), (None, false));
 }
 
-/// Rule "the Q_Key must match" (9.6.1.4.1): else the datagram is dropped in silence and takes no receive.
+/// Rule "the Q_Key must match" (9.6.1.4.1): otherwise the datagram is silently dropped and consumes no receive.
 #[test]
 fn a_datagram_with_another_qkey_is_dropped() {
     let mut b = ud().rts();
@@ -100,14 +100,14 @@ fn a_datagram_with_another_qkey_is_dropped() {
         assert_eq!(b.feed(&wrong), Err(PacketDrop::QKey), "{qkey:#x}");
     }
     assert_eq!((b.notes(), b.sent(), b.qp.recvs_outstanding()), (vec![], NONE, 1));
-    // The key can change while the queue pair runs.
+    // The Q_Key can change while the queue pair runs.
     b.modify(&QpAttr::default().qkey(QKey(7)));
     assert_eq!(b.feed(&right(0, b"x")), Err(PacketDrop::QKey));
     b.take(&datagram(Opcode::UdSendOnly, 0, QKey(7), b"x"));
     assert_eq!(b.notes(), [received(1)]);
 }
 
-/// 10.2.5: with the most significant bit set, a work request's Q_Key stands for the queue pair's own.
+/// 10.2.5: if the most significant bit of a work request's Q_Key is set, the queue pair's own is used.
 #[test]
 fn a_controlled_qkey_is_replaced_by_the_queue_pairs_own() {
     let mut b = ud().rts();
@@ -121,7 +121,7 @@ fn a_controlled_qkey_is_replaced_by_the_queue_pairs_own() {
 }
 
 #[test]
-fn datagrams_say_who_sent_them_and_ask_for_nothing() {
+fn datagrams_name_their_sender_and_request_no_acknowledgement() {
     let mut b = Setup { sq_psn: 0xff_ffff, ..ud() }.rts();
     b.host.bytes(LOCAL)[..3].copy_from_slice(b"abc");
     let path = way(2);
@@ -137,13 +137,13 @@ fn datagrams_say_who_sent_them_and_ask_for_nothing() {
     second.headers.opcode = Opcode::UdSendOnlyImm;
     (second.headers.imm, second.headers.solicited) = (9, true);
     assert_eq!(b.sent(), [first, second], "no AckReq, PSNs that wrap");
-    assert_eq!(b.notes(), [Note::Sent(1, DONE)], "done when it has left; the second is not signalled");
+    assert_eq!(b.notes(), [Note::Sent(1, DONE)], "done when sent; the second is not signalled");
     assert_eq!((b.qp.poll_timeout(), b.qp.sends_outstanding()), (None, 0));
     assert_eq!((b.qp.next_psn(), b.qp.unacked_psn()), (Psn::new(1), Psn::new(1)));
     assert_eq!((b.qp.counters().rdma_sends, b.qp.counters().sent_bytes), (2, 5));
 }
 
-/// A train goes one way: what goes elsewhere waits for the next.
+/// All packets of a train take the same path: those for other destinations wait for the next train.
 #[test]
 fn each_train_goes_one_way() {
     let mut b = ud().rts();
@@ -161,7 +161,7 @@ fn each_train_goes_one_way() {
         trains.push((path.dgid, train.packets(), more));
     }
     let expected = [(east.dgid, 2, true), (west.dgid, 1, true), (east.dgid, 1, false)];
-    assert_eq!(trains, expected, "two handles of one address are one way");
+    assert_eq!(trains, expected, "two handles with the same address are the same path");
     assert!(!b.qp.wants_to_transmit());
 }
 
@@ -181,7 +181,7 @@ fn each_train_goes_to_one_slot() {
     assert_eq!(b.qp.next_destination().map(|(_, qpn)| qpn.slot()), Some(2));
 }
 
-/// A train holds as many as its budget; without one nothing leaves.
+/// A train holds as many packets as the budget permits; without budget nothing is sent.
 #[test]
 fn datagrams_respect_the_budget() {
     let mut b = ud().rts();
@@ -194,7 +194,7 @@ fn datagrams_respect_the_budget() {
     assert_eq!(b.poll(2, &mut 100).len(), 3);
 }
 
-/// C10-93.1.1: a message that does not fit one packet is not sent, and that is no error.
+/// C10-93.1.1: a message that does not fit into one packet is not sent, and that is not an error.
 #[test]
 fn a_message_longer_than_the_mtu_completes_without_a_packet() {
     let mut b = ud().rts();
@@ -202,7 +202,7 @@ fn a_message_longer_than_the_mtu_completes_without_a_packet() {
     for (id, len) in [(1, MTU), (2, MTU + 1), (3, 4096)] {
         b.post_to(id, SEND, &[local(0, len)], to(&path, 0));
     }
-    // Lengths that add up to more than a number of 32 bits.
+    // The sum of the lengths exceeds 32 bits.
     b.post_to(4, SEND, &[Sge { length: u32::MAX, ..local(0, 0) }, local(0, MTU + 1)], to(&path, 0));
     b.post_to(5, SEND, &[], to(&path, 0));
     let sent = b.sent();
@@ -212,7 +212,7 @@ fn a_message_longer_than_the_mtu_completes_without_a_packet() {
     assert_eq!((b.qp.state(), b.qp.mtu()), (QpState::Rts, Mtu::B256));
 }
 
-/// The MTU of the port bounds what arrives as well.
+/// The MTU of the port also limits received datagrams.
 #[test]
 fn a_datagram_longer_than_the_mtu_is_dropped() {
     let mut b = ud().rts();
@@ -222,7 +222,7 @@ fn a_datagram_longer_than_the_mtu_is_dropped() {
     assert_eq!(b.notes(), [received(1)]);
 }
 
-/// C9-205: without a receive, or with one that is too short for network header and data, the datagram is dropped. The
+/// C9-205: without a receive, or with one too short for network header and data, the datagram is dropped. The
 /// receive stays.
 #[test]
 fn a_datagram_without_room_is_dropped_and_takes_no_receive() {
@@ -261,7 +261,8 @@ fn a_receive_that_cannot_be_written_ends_the_queue_pair() {
     assert_eq!((counters.rdma_recvs, counters.resp_cqe_error, counters.resp_cqe_flush_error), (0, 1, 1));
 }
 
-/// With a shared receive queue a receive is seen only once it is taken: one that is too short ends with an error.
+/// The length of a receive from a shared receive queue is only known after taking it: one that is too short ends
+/// with an error.
 #[test]
 fn datagrams_from_a_shared_receive_queue() {
     let mut b = Setup { has_srq: true, ..ud() }.rts();
@@ -271,12 +272,12 @@ fn datagrams_from_a_shared_receive_queue() {
     }
     (0..3).for_each(|_| b.take(&right(0, b"x")));
     assert_eq!(b.notes(), [received(1), Note::Received(2, WcStatus::LocLenErr), received(3)]);
-    assert_eq!(b.qp.state(), QpState::Rts, "a short receive does not end a queue pair that shares it");
+    assert_eq!(b.qp.state(), QpState::Rts, "a short receive does not fail a queue pair that shares it");
     let counters = b.qp.counters();
     assert_eq!((counters.rdma_recvs, counters.resp_cqe_error, counters.resp_local_length_error), (2, 1, 1));
     assert_eq!(b.host.behind(local(2000, 40)), [0; 40]);
     assert_eq!(b.host.behind(local(1000, 41))[40], b'x');
-    // Its buffers are of its own protection domain.
+    // Its buffers belong to its own protection domain.
     b.host.shared_pd = Some(PdId(99));
     b.host.shared.push_back(RecvWr { wr_id: 4, data: local(0, 100).into() });
     b.take(&right(0, b"x"));
@@ -284,7 +285,7 @@ fn datagrams_from_a_shared_receive_queue() {
     assert_eq!((b.notes(), b.qp.state()), (expected.to_vec(), QpState::Err));
 }
 
-/// QP1 has the well-known key, whatever it was given; what it sends carries that too (13.5).
+/// QP1 has the well-known Q_Key, regardless of the one set; its datagrams carry it too (13.5).
 #[test]
 fn the_general_services_queue_pair_has_its_own_qkey() {
     let mut b = Setup::of(QpType::Gsi).rts();
@@ -296,7 +297,7 @@ fn the_general_services_queue_pair_has_its_own_qkey() {
     assert_eq!(b.sent()[0].headers.deth.qkey, QKey::GSI);
 }
 
-/// A17.4.5.2: over IPv4 the last 20 bytes are the IPv4 header as it came, the first 20 are zero.
+/// A17.4.5.2: for IPv4, the last 20 bytes are the received IPv4 header, the first 20 are zero.
 #[test]
 fn the_network_header_over_ipv4() {
     let mut b = ud().rts();
@@ -319,7 +320,7 @@ fn the_network_header_over_ipv4() {
     assert_eq!(b.host.behind(local(0, 40)), expected);
 }
 
-/// A sum whose carries carry once more: 4502 + 003c + ffff + 4000 + 3f11 + 3161 + 0002 + 0a4d + 0001 = 1ffff, folded 10000,
+/// A sum that carries twice: 4502 + 003c + ffff + 4000 + 3f11 + 3161 + 0002 + 0a4d + 0001 = 1ffff, folded 10000,
 /// folded again 0001; its complement is fffe.
 #[test]
 fn an_ipv4_header_checksum_that_carries_twice() {
@@ -337,7 +338,7 @@ fn an_ipv4_header_checksum_that_carries_twice() {
     assert_eq!(b.host.behind(local(30, 2)), [0xff, 0xfe]);
 }
 
-/// The sum over an IPv4 header with its checksum is all ones, whatever the header (RFC 1071).
+/// The sum over an IPv4 header including its checksum is all ones for any header (RFC 1071).
 #[test]
 fn ipv4_header_checksums_add_up() {
     for i in 0..2000u32 {
@@ -359,7 +360,7 @@ fn ipv4_header_checksums_add_up() {
     }
 }
 
-/// Over IPv6 it is the IPv6 header.
+/// For IPv6 it is the IPv6 header.
 #[test]
 fn the_network_header_over_ipv6() {
     let mut b = ud().rts();
@@ -405,7 +406,8 @@ fn a_datagram_needs_an_address_and_only_sends() {
     }
 }
 
-/// The packets of a train have one size, but for a shorter last one: a longer datagram begins the next.
+/// All packets of a train have the same size, except for a shorter last one: a longer datagram starts the next
+/// train.
 #[test]
 fn a_longer_datagram_begins_a_new_train() {
     let mut b = ud().rts();

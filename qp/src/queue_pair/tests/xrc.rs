@@ -1,5 +1,5 @@
-//! Extended reliable connections (IBTA annex A14): one half sends and names a shared receive queue in every request, the
-//! other executes and answers. They obey the rules of RC; here is what differs.
+//! Extended reliable connections (IBTA annex A14): one side sends and names a shared receive queue in every
+//! request, the other executes and answers. They follow the rules of RC; these tests cover the differences.
 
 use super::host::XRC_SRQ;
 use super::*;
@@ -9,7 +9,7 @@ const DONE: WcStatus = WcStatus::Success;
 /// Protection domain of the shared receive queue.
 const SRQ_PD: PdId = PdId(9);
 const NO_SRQ: u32 = XRC_SRQ + 1;
-/// A number of all 24 bits.
+/// A number that uses all 24 bits.
 const THEIRS: u32 = 0xfe_dcba;
 
 fn initiator() -> Setup {
@@ -21,7 +21,8 @@ fn target_setup() -> Setup {
     Setup { has_srq: true, pd: PdId(u32::MAX), ..Setup::of(QpType::XrcRecv) }
 }
 
-/// With receives of 600 bytes in the shared queue, which is in a protection domain of its own, as all memory is.
+/// With receives of 600 bytes in the shared receive queue, which has a protection domain of its own; all memory
+/// belongs to it.
 fn target(receives: u64) -> Bench {
     let mut b = target_setup().rts();
     b.host.shared_pd = Some(SRQ_PD);
@@ -96,7 +97,7 @@ fn every_request_names_the_shared_receive_queue() {
     assert!(sent.iter().all(|p| p.headers.xrc_srqn == THEIRS), "{sent:?}");
     assert!(sent.iter().all(|p| p.headers.ack_req == p.headers.opcode.info().position.ends()));
     assert_eq!((sent[5].headers.ieth, sent[9].headers.imm), (4, 6));
-    // Answers are those of RC under numbers of their own.
+    // Answers are those of RC, with opcodes of their own.
     b.take(&to_us(O::XrcAcknowledge, SQ + 9, ACK, &[]));
     b.take(&to_us(O::XrcReadResponseFirst, SQ + 10, ACK, &[1; MTU]));
     b.take(&to_us(O::XrcReadResponseLast, SQ + 11, ACK, &[2]));
@@ -118,7 +119,7 @@ fn the_initiator_retries_as_rc_does() {
     b.take(&to_us(Opcode::XrcAcknowledge, SQ + 1, 0x60, &[]));
     assert_eq!(b.sent(), sent[1..]);
     let late = to_us(Opcode::XrcAcknowledge, SQ, 0x20 | 1, &[]);
-    assert_eq!(b.feed(&late), Err(PacketDrop::Ghost), "number SQ is answered");
+    assert_eq!(b.feed(&late), Err(PacketDrop::Ghost), "PSN SQ is answered");
     b.take(&to_us(Opcode::XrcAcknowledge, SQ + 2, 0x62, &[]));
     assert_eq!(b.notes(), [Note::Sent(1, DONE), Note::Sent(2, WcStatus::RemAccessErr)]);
     assert_eq!(b.qp.state(), QpState::Err);
@@ -139,7 +140,7 @@ fn an_initiator_receives_no_requests_and_no_receives() {
     assert_eq!(t.qp.post_recv(RecvWr::default(), &mut t.host), none("receive", QpType::XrcRecv));
     let send = SendWr::new(1, SEND, Gather::Empty).to(Destination::XrcSrq(1));
     assert_eq!(t.qp.post_send(send, &mut t.host), none("send", QpType::XrcRecv));
-    // A response has nobody who asked.
+    // A response to a target, which has sent no request.
     assert_eq!(t.feed(&to_us(Opcode::XrcAcknowledge, SQ, ACK, &[])), Err(PacketDrop::Ghost));
     assert_eq!((b.sent(), t.sent()), (NONE, NONE));
 }
@@ -154,7 +155,7 @@ fn a_request_needs_the_number_of_a_shared_receive_queue() {
             let error = post(operation, to.clone()).unwrap_err().to_string();
             assert_eq!(
                 error,
-                "a send on XRC_SEND queue pairs needs the number of a shared receive queue of the peer, below 2^24"
+                "a send on XRC_SEND queue pairs needs the number of a shared receive queue at the peer, below 2^24"
             );
         }
     }
@@ -202,14 +203,14 @@ fn the_target_answers_in_opcodes_of_its_own_and_gives_no_credits() {
     assert_eq!(opcodes(b.sent()), responses);
     b.expect(&naming(XRC_SRQ, request(O::XrcSendOnly, RQ, &[])), &[ack(RQ + 6, 4)]);
     assert_eq!(b.qp.counters().duplicate_request, 3);
-    // A gap, and a queue that is empty.
+    // A gap, and an empty queue.
     let sequence = to_peer(O::XrcAcknowledge, RQ + 7, 0x60, 4, &[]);
     b.expect(&naming(XRC_SRQ, request(O::XrcSendOnly, RQ + 9, &[])), &[sequence]);
     let not_ready = to_peer(O::XrcAcknowledge, RQ + 7, 0x20 | 12, 4, &[]);
     b.expect(&naming(XRC_SRQ, request(O::XrcSendOnly, RQ + 7, &[])), &[not_ready]);
 }
 
-/// The upper eight bits of the XRCETH are reserved: ignored on receiving (C9-6).
+/// The upper eight bits of the XRCETH are reserved and ignored on reception (C9-6).
 #[test]
 fn the_reserved_bits_of_the_xrceth_are_ignored() {
     let mut b = target(1);
@@ -220,7 +221,8 @@ fn the_reserved_bits_of_the_xrceth_are_ignored() {
     assert_eq!(b.notes(), [Note::Received(1, DONE)]);
 }
 
-/// The receive that an unfinished message had taken goes back to the completion queue of its shared queue.
+/// A receive consumed by an unfinished message is returned through the completion queue of its shared receive
+/// queue.
 #[test]
 fn a_message_that_cannot_end_completes_its_receive_there() {
     let mut b = target(1);

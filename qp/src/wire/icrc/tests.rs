@@ -14,7 +14,7 @@ fn v6() -> Flow {
     Flow { src: Ipv6Addr::LOCALHOST.into(), dst: "fd77::1".parse().unwrap(), ..V4 }
 }
 
-/// Two acknowledgements that Linux rxe sent, as they were on the wire: identification, flags, BTH and AETH, ICRC.
+/// Two acknowledgements sent by Linux rxe, as captured: identification, flags, BTH and AETH, ICRC.
 #[test]
 fn acknowledgements_of_linux_rxe() {
     let v4 = Flow { src: [10, 77, 0, 1].into(), dst: [10, 77, 0, 2].into(), src_port: 0xc121, ..V4 };
@@ -28,7 +28,7 @@ fn acknowledgements_of_linux_rxe() {
     assert_eq!(compute(&v6, 0, &covered), u32::from_le_bytes([0x2b, 0x47, 0xbd, 0x06]));
 }
 
-/// A datagram of `len` covered bytes and the ICRC for this identification.
+/// A datagram of `len` covered bytes with the ICRC for this identification.
 fn datagram(flow: &Flow, ident: u16, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
     let crc = compute(flow, ident, &bytes);
@@ -71,7 +71,7 @@ fn every_identification_is_found_for_some_lengths() {
 fn exactly_the_differences_of_real_identifications_are_explained() {
     let bytes = datagram(&V4, 0, 28);
     let base = u32::from_le_bytes(*bytes.last_chunk().unwrap());
-    // Brute force: what each identification does to the ICRC.
+    // Brute force: the effect of each identification on the ICRC.
     let mut explained: Vec<(u32, u16)> =
         (0..=u16::MAX).map(|ident| (base ^ compute(&V4, ident, &bytes[..28]), ident)).collect();
     explained.sort_unstable();
@@ -90,7 +90,7 @@ fn exactly_the_differences_of_real_identifications_are_explained() {
         check(difference);
         check(difference ^ 1);
     }
-    // A walk over the 32-bit numbers with a step that is coprime to their count.
+    // Visits the 32-bit numbers with a step that is coprime to their count.
     (0..100_000u32).for_each(|i| check(i.wrapping_mul(0x9e37_79b1)));
 }
 
@@ -115,12 +115,13 @@ fn ipv6_has_no_identification() {
         let mut broken = bytes.clone();
         broken[bit / 8] ^= 1 << (bit % 8);
         let verdict = solver.verify(&flow, 0, &broken);
-        // Byte 4 of the BTH is not covered.
+        // The ICRC does not cover byte 4 of the BTH.
         assert_eq!(verdict, if bit / 8 == 4 { IcrcVerdict::Exact } else { IcrcVerdict::Bad }, "bit {bit}");
     }
 }
 
-/// What an identification adds to an ICRC depends on the length alone; it explains nothing where there is none, or no packet.
+/// The contribution of an identification to an ICRC depends only on the length. Nothing is explained for IPv6, or
+/// for lengths that are not those of packets.
 #[test]
 fn identifications_explain_packets_of_ipv4_only() {
     let mut solver = IdentSolver::new();
@@ -181,7 +182,7 @@ proptest! {
     }
 }
 
-/// Flows of both families, one that is written as the other, and one of both, which counts as IPv6.
+/// Flows of both families, one IPv4-mapped, and one with mixed addresses, which is treated as IPv6.
 fn flows() -> [Flow; 5] {
     let flow = |src: &str, dst: &str, src_port| Flow {
         src: src.parse().unwrap(),
@@ -207,7 +208,7 @@ proptest! {
         let flow = flows()[which];
         let mut crc = FlowCrc::new(flow);
         for (ident, mut covered) in packets {
-            // Small ones come from a table.
+            // Small identifications come from a table.
             for ident in [ident, ident % 100] {
                 let before = covered.clone();
                 prop_assert_eq!(crc.compute(ident, &mut covered), compute(&flow, ident, &before));

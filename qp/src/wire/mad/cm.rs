@@ -1,21 +1,20 @@
-//! Connection management (IBTA 12.6): the messages by which two hosts make a connection and end it.
+//! Connection management (IBTA 12.6): the messages with which two hosts establish and close a connection.
 //!
 //! ```text
 //! active side              passive side
-//!     REQ  ------------------->            my queue pair, the PSN to begin with, what I want to do
-//!          <-------------------  REP       the same of mine (or REJ: no, because...; or MRA: wait)
+//!     REQ  ------------------->            queue pair, starting PSN, requested parameters
+//!          <-------------------  REP       the same of the passive side (or REJ with a reason; or MRA: wait)
 //!     RTU  ------------------->            data may flow
 //!          <------------------>
-//!     DREQ ------------------->            either side may end it
+//!     DREQ ------------------->            either side may close the connection
 //!          <-------------------  DREP
 //! ```
 //!
-//! SIDR_REQ and SIDR_REP ask which queue pair takes datagrams for a service. LAP and APR load another path, which
-//! RoCE does not have: they are known by name only.
+//! SIDR_REQ and SIDR_REP resolve the queue pair that receives datagrams for a service. LAP and APR load an
+//! alternate path, which RoCE does not have: they are recognised but not decoded.
 //!
-//! Structs hold plain values; private data is borrowed. [`Message::parse`] ignores reserved bits, and
-//! [`Message::emit`] writes them as zero, as the specification wants. A value that has more bits than its field is
-//! cut to them.
+//! Structs hold plain values; private data is borrowed. As the specification requires, [`Message::parse`] ignores
+//! reserved bits, and [`Message::emit`] writes them as zero. A value with more bits than its field is truncated.
 
 pub use super::codes::{
     Attribute, CmTimeout, CommId, Failover, MtuCode, RejReason, SidrStatus, Subject, Transport,
@@ -26,13 +25,13 @@ use super::fields::{Field, Fields, Place, Value, group, message};
 use super::{DATA_LEN, EmitError, Header, Mad, MadError, split};
 use crate::ids::{Gid, PKey, Psn, QKey, Qpn};
 
-/// The version of connection management that there is: that of release 1.1 and later of the specification.
+/// The only supported version of connection management: that of release 1.1 and later of the specification.
 pub const CLASS_VERSION: u8 = 2;
 
 group! {
     /// A path as a request describes it: 44 bytes.
     Path {
-        /// LID of the active side; 0xffff or 0 over RoCE, which has none.
+        /// LID of the active side; 0xffff or 0 on RoCE, which has no LIDs.
         local_lid: u16 = 0[0; 16],
         /// LID of the passive side.
         remote_lid: u16 = 2[0; 16],
@@ -42,7 +41,7 @@ group! {
         remote_gid: Gid = 20[0; 128],
         /// Flow label, 20 bits.
         flow_label: u32 = 36[0; 20],
-        /// How fast the path is, as a code of six bits (those of static rates, IBTA 9.11); 0 for the rate of the port.
+        /// Rate of the path, as a six-bit code (those of static rates, IBTA 9.11); 0 for the rate of the port.
         packet_rate: u8 = 39[2; 6],
         /// Traffic class.
         traffic_class: u8 = 40[0; 8],
@@ -50,9 +49,9 @@ group! {
         hop_limit: u8 = 41[0; 8],
         /// Service level, 4 bits.
         service_level: u8 = 42[0; 4],
-        /// Whether no router lies between the two.
+        /// Whether both sides are in one subnet, with no router between them.
         subnet_local: bool = 42[4; 1],
-        /// After which time without an acknowledgement the passive side is to send again.
+        /// The acknowledgement timeout that the passive side uses.
         local_ack_timeout: CmTimeout = 43[0; 5],
     }
 }
@@ -60,9 +59,9 @@ group! {
 message! {
     /// Request for a connection (IBTA 12.6, table 106).
     Req {
-        /// The active side's number of the connection.
+        /// The active side's ID of the connection.
         local_comm_id: CommId = 0[0; 32],
-        /// What it wants to talk to.
+        /// The requested service.
         service_id: ServiceId = 8[0; 64],
         /// The GUID of the active side's device.
         local_ca_guid: u64 = 16[0; 64],
@@ -70,56 +69,57 @@ message! {
         local_qkey: QKey = 28[0; 32],
         /// The active side's queue pair.
         local_qpn: Qpn = 32[0; 24],
-        /// How many READs and atomics the active side can answer at a time.
+        /// Number of READs and atomics that the active side can have outstanding as responder.
         responder_resources: u8 = 35[0; 8],
         /// End-to-end context of reliable datagrams, 24 bits; 0.
         local_eecn: u32 = 36[0; 24],
-        /// How many READs and atomics the active side wants to have outstanding.
+        /// Number of READs and atomics that the active side wants to have outstanding as initiator.
         initiator_depth: u8 = 39[0; 8],
         /// The passive side's end-to-end context, 24 bits; 0.
         remote_eecn: u32 = 40[0; 24],
-        /// How long the passive side may take to answer.
+        /// Time that the passive side may take to answer.
         remote_cm_response_timeout: CmTimeout = 43[0; 5],
         /// The kind of connection.
         transport: Transport = 43[5; 2],
-        /// Whether the active side keeps to end-to-end credits.
+        /// Whether the active side implements end-to-end credits.
         end_to_end_flow_control: bool = 43[7; 1],
-        /// The PSN with which the passive side is to begin.
+        /// The PSN that the passive side starts with.
         starting_psn: Psn = 44[0; 24],
-        /// How long the active side will take to answer.
+        /// Time that the active side takes to answer.
         local_cm_response_timeout: CmTimeout = 47[0; 5],
-        /// How often the passive side is to send again without an acknowledgement; 3 bits.
+        /// Retry count for the passive side; 3 bits.
         retry_count: u8 = 47[5; 3],
         /// The partition of the connection.
         pkey: PKey = 48[0; 16],
-        /// How long packets may be.
+        /// The path MTU.
         path_mtu: MtuCode = 50[0; 4],
-        /// Whether there is a reliable datagram channel; no.
+        /// Whether a reliable datagram channel exists; always false.
         rdc_exists: bool = 50[4; 1],
-        /// How often the passive side is to send again to a receiver that is not ready; 3 bits, 7 for without end.
+        /// RNR retry count for the passive side; 3 bits, 7 means without limit.
         rnr_retry_count: u8 = 50[5; 3],
-        /// How often either side sends a message of connection management again; 4 bits.
+        /// How often either side retries a connection management message; 4 bits.
         max_cm_retries: u8 = 51[0; 4],
-        /// Whether the active side's queue pair receives from a shared queue.
+        /// Whether the active side's queue pair uses a shared receive queue.
         srq: bool = 51[4; 1],
-        /// More on the kind of connection, where [`Transport::Extended`] says so; 3 bits, 1 for XRC.
+        /// The extended transport type, if the transport is [`Transport::Extended`]; 3 bits, 1 for XRC.
         extended_transport: u8 = 51[5; 3],
-        /// The path.
+        /// The primary path.
         primary: Path = 52[0; 352],
-        /// Another path, all zero where there is none.
+        /// The alternate path; all zero if there is none.
         alternate: Path = 96[0; 352],
         @private 140
     }
 }
 
 message! {
-    /// Message receipt acknowledgement: the sender of the acknowledged message is to wait longer (IBTA 12.6, table 107).
+    /// Message receipt acknowledgement: asks the sender of the acknowledged message to wait longer (IBTA 12.6,
+    /// table 107).
     Mra {
-        /// The sender's number of the connection.
+        /// The sender's ID of the connection.
         local_comm_id: CommId = 0[0; 32],
-        /// The receiver's number of the connection.
+        /// The receiver's ID of the connection.
         remote_comm_id: CommId = 4[0; 32],
-        /// Which message has arrived.
+        /// The message that has arrived.
         message: Subject = 8[0; 2],
         /// How long the answer will take.
         service_timeout: CmTimeout = 9[0; 5],
@@ -128,18 +128,19 @@ message! {
 }
 
 message! {
-    /// Reject: there will be no connection (IBTA 12.6, table 108).
+    /// Reject: the connection is refused (IBTA 12.6, table 108).
     Rej {
-        /// The sender's number of the connection; 0 if it has given none.
+        /// The sender's ID of the connection; 0 if none is assigned yet.
         local_comm_id: CommId = 0[0; 32],
-        /// The receiver's number of the connection.
+        /// The receiver's ID of the connection.
         remote_comm_id: CommId = 4[0; 32],
-        /// Which message is rejected.
+        /// The rejected message.
         message: Subject = 8[0; 2],
-        /// Why.
+        /// The reason.
         reason: RejReason = 10[0; 16],
         @info
-        /// More on the reason: at most 72 bytes, such as the value that would have been accepted.
+        /// Additional information about the reason, at most 72 bytes, such as the value that would have been
+        /// accepted.
         info = 12..84, length 9[0; 7],
         @private 84
     }
@@ -148,9 +149,9 @@ message! {
 message! {
     /// Reply: the passive side's half of the connection (IBTA 12.6, table 110).
     Rep {
-        /// The passive side's number of the connection.
+        /// The passive side's ID of the connection.
         local_comm_id: CommId = 0[0; 32],
-        /// The active side's number of the connection.
+        /// The active side's ID of the connection.
         remote_comm_id: CommId = 4[0; 32],
         /// Key of reliable datagrams; 0.
         local_qkey: QKey = 8[0; 32],
@@ -158,21 +159,21 @@ message! {
         local_qpn: Qpn = 12[0; 24],
         /// End-to-end context of reliable datagrams, 24 bits; 0.
         local_eecn: u32 = 16[0; 24],
-        /// The PSN with which the active side is to begin.
+        /// The PSN that the active side starts with.
         starting_psn: Psn = 20[0; 24],
-        /// How many READs and atomics the passive side can answer at a time.
+        /// Number of READs and atomics that the passive side can have outstanding as responder.
         responder_resources: u8 = 24[0; 8],
-        /// How many READs and atomics the passive side wants to have outstanding.
+        /// Number of READs and atomics that the passive side wants to have outstanding as initiator.
         initiator_depth: u8 = 25[0; 8],
-        /// How long the passive side may take to acknowledge a packet.
+        /// Time that the passive side may take to acknowledge a packet.
         target_ack_delay: CmTimeout = 26[0; 5],
-        /// What it makes of the alternate path.
+        /// Whether the alternate path is accepted.
         failover: Failover = 26[5; 2],
-        /// Whether the passive side keeps to end-to-end credits.
+        /// Whether the passive side implements end-to-end credits.
         end_to_end_flow_control: bool = 26[7; 1],
-        /// How often the active side is to send again to a receiver that is not ready; 3 bits, 7 for without end.
+        /// RNR retry count for the active side; 3 bits, 7 means without limit.
         rnr_retry_count: u8 = 27[0; 3],
-        /// Whether the passive side's queue pair receives from a shared queue.
+        /// Whether the passive side's queue pair uses a shared receive queue.
         srq: bool = 27[3; 1],
         /// The GUID of the passive side's device.
         local_ca_guid: u64 = 28[0; 64],
@@ -181,22 +182,22 @@ message! {
 }
 
 message! {
-    /// Ready to use: the active side has the reply (IBTA 12.6, table 111).
+    /// Ready to use: the active side has received the reply (IBTA 12.6, table 111).
     Rtu {
-        /// The active side's number of the connection.
+        /// The active side's ID of the connection.
         local_comm_id: CommId = 0[0; 32],
-        /// The passive side's number of the connection.
+        /// The passive side's ID of the connection.
         remote_comm_id: CommId = 4[0; 32],
         @private 8
     }
 }
 
 message! {
-    /// Request for the end of a connection (IBTA 12.6, table 112).
+    /// Request to close a connection (IBTA 12.6, table 112).
     Dreq {
-        /// The sender's number of the connection.
+        /// The sender's ID of the connection.
         local_comm_id: CommId = 0[0; 32],
-        /// The receiver's number of the connection.
+        /// The receiver's ID of the connection.
         remote_comm_id: CommId = 4[0; 32],
         /// The receiver's queue pair.
         remote_qpn: Qpn = 8[0; 24],
@@ -205,11 +206,11 @@ message! {
 }
 
 message! {
-    /// Reply to the request for the end (IBTA 12.6, table 113).
+    /// Reply to a request to close a connection (IBTA 12.6, table 113).
     Drep {
-        /// The sender's number of the connection.
+        /// The sender's ID of the connection.
         local_comm_id: CommId = 0[0; 32],
-        /// The receiver's number of the connection.
+        /// The receiver's ID of the connection.
         remote_comm_id: CommId = 4[0; 32],
         @private 8
     }
@@ -218,11 +219,11 @@ message! {
 message! {
     /// Service ID resolution request (IBTA 12.11, table 119).
     SidrReq {
-        /// The sender's number of the request.
+        /// The sender's ID of the request.
         request_id: CommId = 0[0; 32],
-        /// The partition in which it will send.
+        /// The partition that it will send in.
         pkey: PKey = 4[0; 16],
-        /// The service whose queue pair it wants to know.
+        /// The service to resolve.
         service_id: ServiceId = 8[0; 64],
         @private 16
     }
@@ -231,9 +232,9 @@ message! {
 message! {
     /// Service ID resolution reply (IBTA 12.11, table 120).
     SidrRep {
-        /// The number of the request.
+        /// The ID of the request.
         request_id: CommId = 0[0; 32],
-        /// How it went.
+        /// The outcome.
         status: SidrStatus = 4[0; 8],
         /// The queue pair of the service.
         qpn: Qpn = 8[0; 24],
@@ -242,15 +243,15 @@ message! {
         /// The key that datagrams to it must carry.
         qkey: QKey = 20[0; 32],
         @info
-        /// More on the status: at most 72 bytes.
+        /// Additional information about the status, at most 72 bytes.
         info = 24..96, length 5[0; 8],
         @private 96
     }
 }
 
 impl<'a> Req<'a> {
-    /// The addresses with which the private data begins, and the consumer's part of it. `None` if the service is no
-    /// port, or where there are no addresses of a version that is known.
+    /// The addresses at the start of the private data, and the consumer's part of it. `None` if the service ID is
+    /// not a port, or if there are no addresses in a known version.
     #[must_use]
     pub fn ip_cm(&self) -> Option<(IpCm, &'a [u8])> {
         self.service_id.port().and_then(|_| IpCm::parse(self.private_data))
@@ -258,14 +259,14 @@ impl<'a> Req<'a> {
 }
 
 impl<'a> SidrReq<'a> {
-    /// The addresses with which the private data begins, and the consumer's part of it; as [`Req::ip_cm`].
+    /// The addresses at the start of the private data, and the consumer's part of it, like [`Req::ip_cm`].
     #[must_use]
     pub fn ip_cm(&self) -> Option<(IpCm, &'a [u8])> {
         self.service_id.port().and_then(|_| IpCm::parse(self.private_data))
     }
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
     /// Request for a connection.
@@ -278,41 +279,43 @@ pub enum Body<'a> {
     Rep(Rep<'a>),
     /// Ready to use.
     Rtu(Rtu<'a>),
-    /// Request for the end of a connection.
+    /// Request to close a connection.
     Dreq(Dreq<'a>),
-    /// Reply to that.
+    /// Reply to a request to close a connection.
     Drep(Drep<'a>),
     /// Service ID resolution request.
     SidrReq(SidrReq<'a>),
     /// Service ID resolution reply.
     SidrRep(SidrRep<'a>),
-    /// Load alternate path: not read any further.
+    /// Load alternate path; not decoded.
     Lap(&'a [u8; DATA_LEN]),
-    /// Alternate path response: not read any further.
+    /// Alternate path response; not decoded.
     Apr(&'a [u8; DATA_LEN]),
 }
 
-/// A message of connection management.
+/// A connection management message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message<'a> {
-    /// Chosen by whoever begins an exchange, and the same in all messages of it.
+    /// Chosen by the side that starts an exchange; all messages of the exchange carry it.
     pub transaction_id: u64,
-    /// What it says.
+    /// The content.
     pub body: Body<'a>,
 }
 
 impl<'a> Message<'a> {
-    /// Reads a management datagram.
+    /// Parses a management datagram.
     ///
     /// # Errors
-    /// The first thing that makes it no message of connection management.
+    ///
+    /// The first reason why it is not a connection management message.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, MadError> {
         Self::of(&Mad::parse(bytes)?)
     }
 
-    /// Reads the data of a management datagram whose header was read.
+    /// Parses the data of a management datagram whose header is already parsed.
     ///
     /// # Errors
+    ///
     /// As [`parse`](Self::parse).
     pub fn of(mad: &Mad<'a>) -> Result<Self, MadError> {
         let Mad { header, data } = *mad;
@@ -343,7 +346,7 @@ impl<'a> Message<'a> {
         Ok(Self { transaction_id: header.transaction_id, body })
     }
 
-    /// Which message it is.
+    /// The message type.
     #[must_use]
     pub const fn attribute(&self) -> Attribute {
         match self.body {
@@ -377,11 +380,12 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Writes the datagram to the front of `out`: [`MAD_LEN`](super::MAD_LEN) bytes.
+    /// Writes the datagram to the start of `out`: [`MAD_LEN`](super::MAD_LEN) bytes.
     ///
     /// # Errors
-    /// [`EmitError::NoRoom`], and [`EmitError::TooLong`] for private data or additional information; what stands in
-    /// `out` then means nothing.
+    ///
+    /// [`EmitError::NoRoom`], and [`EmitError::TooLong`] for private data or additional information. The content of
+    /// `out` is unspecified then.
     pub fn emit(&self, out: &mut [u8]) -> Result<(), EmitError> {
         let (header, data) = split(out)?;
         self.header().put(header, Header::PLACE);
@@ -402,7 +406,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The addresses with which a request for a port begins its private data, and the consumer's part of that.
+    /// The addresses at the start of a request's private data, and the consumer's part of it.
     #[must_use]
     pub fn ip_cm(&self) -> Option<(IpCm, &'a [u8])> {
         match &self.body {
@@ -414,7 +418,7 @@ impl<'a> Message<'a> {
 }
 
 impl Fields for Message<'_> {
-    /// The fields of the body; addresses that a request has in its private data come last.
+    /// The fields of the body, followed by the addresses in the private data, if any.
     fn each(&self, visit: &mut dyn FnMut(&'static str, Value<'_>)) {
         match &self.body {
             Body::Req(req) => req.each(visit),
@@ -439,7 +443,7 @@ fn part(data: &[u8; DATA_LEN], from: usize, to: usize) -> &[u8] {
     data.get(from..to).unwrap_or(&[])
 }
 
-/// Writes `bytes` from `from` on, where `to - from` fit.
+/// Writes `bytes` starting at `from`; at most `to - from` fit.
 fn fill(
     data: &mut [u8; DATA_LEN],
     from: usize,

@@ -1,11 +1,11 @@
-//! The codes of connection management: numbers that stand for something.
+//! The enumerated codes of connection management.
 
 use super::fields::{Value, field};
 use crate::ids::Mtu;
 use std::fmt;
 use std::time::Duration;
 
-/// Which connection management message a datagram carries: its attribute (IBTA 12.6).
+/// The type of a connection management message: its attribute (IBTA 12.6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum Attribute {
@@ -19,11 +19,11 @@ pub enum Attribute {
     Rep = 0x0013,
     /// Ready to use.
     Rtu = 0x0014,
-    /// Request for the end of a connection.
+    /// Request to close a connection.
     Dreq = 0x0015,
-    /// Reply to that.
+    /// Reply to a request to close a connection.
     Drep = 0x0016,
-    /// Service ID resolution request: which queue pair takes datagrams for this service?
+    /// Service ID resolution request: asks for the queue pair that receives datagrams for a service.
     SidrReq = 0x0017,
     /// Service ID resolution reply.
     SidrRep = 0x0018,
@@ -34,7 +34,7 @@ pub enum Attribute {
 }
 
 impl Attribute {
-    /// All of them, in the order of their numbers.
+    /// All message types in numerical order.
     pub const ALL: [Self; 11] = [
         Self::Req,
         Self::Mra,
@@ -49,7 +49,7 @@ impl Attribute {
         Self::Apr,
     ];
 
-    /// The message with this attribute ID.
+    /// The message type with this attribute ID.
     #[must_use]
     pub fn from_u16(id: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|a| *a as u16 == id)
@@ -74,7 +74,7 @@ impl Attribute {
     }
 }
 
-/// Defines an enum for a place of two bits, each of whose four values has a name.
+/// Defines an enum for a two-bit field whose four values all have names.
 macro_rules! two_bits {
     (
         $(#[$doc:meta])*
@@ -105,7 +105,7 @@ macro_rules! two_bits {
 }
 
 two_bits! {
-    /// The transport service of the connection to be (IBTA 12.6, table 106).
+    /// The transport service of the requested connection (IBTA 12.6, table 106).
     Transport {
         /// Reliable connection.
         #[default]
@@ -114,37 +114,37 @@ two_bits! {
         Uc = 1 "uc",
         /// Reliable datagram, which RoCE does not have.
         Rd = 2 "rd",
-        /// What the extended transport type says; 1 there is XRC.
+        /// The transport is given by the extended transport type; 1 there is XRC.
         Extended = 3 "extended",
     }
 }
 
 two_bits! {
-    /// The message that an MRA or a REJ is about (IBTA 12.6.6, 12.6.7).
+    /// The message that an MRA or a REJ refers to (IBTA 12.6.6, 12.6.7).
     Subject {
         /// A REQ.
         #[default]
         Req = 0 "req",
         /// A REP.
         Rep = 1 "rep",
-        /// A LAP where it is acknowledged; no message in particular where the connection is rejected.
+        /// In an MRA, a LAP; in a REJ, no particular message.
         Other = 2 "other",
-        /// Nothing that is defined.
+        /// Reserved.
         Reserved = 3 "reserved",
     }
 }
 
 two_bits! {
-    /// What the passive side makes of the alternate path (IBTA 12.6, table 110).
+    /// The passive side's answer about the alternate path (IBTA 12.6, table 110).
     Failover {
-        /// Accepted; also what is said where there was no alternate path.
+        /// Accepted; also used if no alternate path was requested.
         #[default]
         Accepted = 0 "accepted",
-        /// It cannot migrate paths.
+        /// The passive side does not support path migration.
         NotSupported = 1 "not-supported",
-        /// It can, but not to this one.
+        /// The passive side supports path migration, but not to this path.
         Rejected = 2 "rejected",
-        /// Nothing that is defined.
+        /// Reserved.
         Reserved = 3 "reserved",
     }
 }
@@ -162,15 +162,15 @@ macro_rules! explained {
                 #[doc = $meaning]
                 $variant,
             )*
-            /// A code to which no meaning was given.
+            /// A code without a defined meaning.
             Other($wire),
         }
 
         impl $name {
-            /// All codes that have a meaning.
+            /// All codes with a defined meaning.
             pub const ALL: &[Self] = &[$( Self::$variant ),*];
 
-            /// Reads the code.
+            /// Decodes the code.
             #[must_use]
             pub const fn from_code(code: $wire) -> Self {
                 match code { $( $code => Self::$variant, )* other => Self::Other(other) }
@@ -182,13 +182,13 @@ macro_rules! explained {
                 match self { $( Self::$variant => $code, )* Self::Other(code) => code }
             }
 
-            /// The name in lower case, as packet listings show it; `None` where there is none.
+            /// The name in lower case, as packet listings show it; `None` for an undefined code.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self { $( Self::$variant => Some($text), )* Self::Other(_) => None }
             }
 
-            /// What it means, in one sentence.
+            /// The meaning, in one sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {
@@ -223,7 +223,7 @@ macro_rules! explained {
 }
 
 explained! {
-    /// Why a connection was rejected (IBTA 12.6.7; 35 is of Linux's `ib_cm.h`).
+    /// Why a connection was rejected (IBTA 12.6.7; 35 is from Linux's `ib_cm.h`).
     RejReason(u16) {
         NoQp = 1 "no-qp" "There is no queue pair left for the connection.",
         NoEec = 2 "no-eec" "There is no end-to-end context left for the connection (reliable datagrams only).",
@@ -279,7 +279,7 @@ explained! {
 }
 
 explained! {
-    /// How a service ID resolution ended (IBTA 12.11).
+    /// The result of a service ID resolution (IBTA 12.11).
     SidrStatus(u8) {
         Valid = 0 "valid" "The reply names the queue pair of the service and its key.",
         Unsupported = 1 "unsupported" "Nobody offers this service.",
@@ -290,23 +290,23 @@ explained! {
     }
 }
 
-/// A time in five bits: 4.096 us * 2^code (IBTA 12.7, 9.7.6.1.3).
+/// A time encoded in five bits: 4.096 us * 2^code (IBTA 12.7, 9.7.6.1.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct CmTimeout(u8);
 
 impl CmTimeout {
     /// The longest time: almost two and a half hours.
     pub const MAX: Self = Self(31);
-    /// The time of code 0.
+    /// The time of code 0 in nanoseconds.
     const UNIT_NANOS: u64 = 4096;
 
-    /// The time with this code, of which the low five bits count.
+    /// The time with this code; only the low five bits are used.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & Self::MAX.0)
     }
 
-    /// The shortest time that is at least `time`; [`MAX`](Self::MAX) where none is.
+    /// The shortest time that is at least `time`; [`MAX`](Self::MAX) if `time` is longer than that.
     #[must_use]
     pub fn at_least(time: Duration) -> Self {
         (0..Self::MAX.0).map(Self).find(|t| t.duration() >= time).unwrap_or(Self::MAX)
@@ -333,13 +333,13 @@ impl fmt::Display for CmTimeout {
 
 field!(CmTimeout, n => Self::new(n as u8), this => this.0, Value::Time(*this));
 
-/// A path MTU as a request says it, in four bits. What means no MTU can be received, and is then to be rejected
+/// The path MTU in a request, in four bits. A request with a reserved code can be parsed, and is then rejected
 /// ([`RejReason::InvalidMtu`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MtuCode(u8);
 
 impl MtuCode {
-    /// The MTU with this code, of which the low four bits count.
+    /// The MTU with this code; only the low four bits are used.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 0x0f)
@@ -351,7 +351,7 @@ impl MtuCode {
         self.0
     }
 
-    /// The MTU, if there is one with this code.
+    /// The MTU; `None` if the code is reserved.
     #[must_use]
     pub fn mtu(self) -> Option<Mtu> {
         Mtu::from_code(self.0)
@@ -375,7 +375,7 @@ impl fmt::Display for MtuCode {
 
 field!(MtuCode, n => Self::new(n as u8), this => this.0, Value::Mtu(*this));
 
-/// The number by which one side knows a connection (IBTA 12.7). 0 stands for "none yet".
+/// One side's ID of a connection (IBTA 12.7). 0 means that none is assigned yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CommId(pub u32);
 
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn times_double() {
         assert_eq!(CmTimeout::new(0).duration(), Duration::from_nanos(4096));
-        // What Linux waits for an answer.
+        // How long Linux waits for an answer.
         assert_eq!(CmTimeout::new(20).duration(), Duration::from_nanos(4_294_967_296));
         assert_eq!(CmTimeout::new(20).to_string(), "4.295s");
         assert_eq!(CmTimeout::MAX.duration().as_secs(), 8_796);

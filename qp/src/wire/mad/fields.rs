@@ -1,16 +1,17 @@
-//! Layouts by their tables: each field is named once, with its place, and read, written and listed from there.
+//! Table-driven layouts: each field is declared once, with its place, and reading, writing and listing derive from
+//! that.
 
 use super::codes::{CmTimeout, MtuCode};
 use super::service::ServiceId;
 use crate::ids::{Gid, PKey, Psn, QKey, Qpn};
 use std::net::IpAddr;
 
-/// A place in a layout, as the tables of the specification give it.
+/// The place of a field in a layout, as the tables of the specification give it.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    /// The byte in which it begins.
+    /// Byte in which the field starts.
     byte: usize,
-    /// The bit of that byte in which it begins; 0 is the most significant one.
+    /// Bit of that byte in which the field starts; 0 is the most significant one.
     bit: usize,
     /// Number of bits.
     width: usize,
@@ -21,27 +22,27 @@ impl Place {
         Self { byte, bit, width }
     }
 
-    /// The byte in which it begins.
+    /// Byte in which the field starts.
     pub(super) const fn start(self) -> usize {
         self.byte
     }
 
-    /// The same place in a layout that begins `bytes` bytes further on.
+    /// The same place in a layout that starts `bytes` bytes later.
     pub(super) const fn moved(self, bytes: usize) -> Self {
         Self { byte: self.byte + bytes, ..self }
     }
 
-    /// The byte behind the last one.
+    /// The byte after the last one.
     const fn end(self) -> usize {
         self.byte + (self.bit + self.width).div_ceil(8)
     }
 
-    /// The bits of the last byte that belong to what follows.
+    /// Number of bits in the last byte after the field.
     const fn tail(self) -> usize {
         (self.end() - self.byte) * 8 - self.bit - self.width
     }
 
-    /// As many ones as the place has bits: 128 at most.
+    /// A mask of `width` ones, at most 128.
     const fn mask(self) -> u128 {
         u128::MAX >> (128 - self.width)
     }
@@ -53,7 +54,8 @@ impl Place {
         number >> self.tail() & self.mask()
     }
 
-    /// Writes the number, cut to the bits of the place, where zeros are. Does nothing outside of `bytes`.
+    /// Writes the number, truncated to the width of the place, which must hold zeros. Does nothing outside of
+    /// `bytes`.
     pub(super) fn put(self, bytes: &mut [u8], number: u128) {
         let mut rest = (number & self.mask()) << self.tail();
         for byte in bytes.get_mut(self.byte..self.end()).unwrap_or(&mut []).iter_mut().rev() {
@@ -63,61 +65,61 @@ impl Place {
     }
 }
 
-/// What can stand at a place.
+/// A type that can be stored at a place.
 pub(super) trait Field: Sized {
     fn get(bytes: &[u8], place: Place) -> Self;
     fn put(&self, bytes: &mut [u8], place: Place);
     fn show(&self) -> Value<'_>;
 }
 
-/// A field's value, for those who show it.
+/// The value of a field, for display.
 #[derive(Clone, Copy)]
 pub enum Value<'v> {
-    /// A number to count with.
+    /// A quantity.
     Number(u64),
-    /// A number that names something.
+    /// An identifier.
     Hex {
         /// The number.
         value: u64,
-        /// How many hexadecimal digits it takes.
+        /// Number of hexadecimal digits.
         digits: usize,
     },
-    /// A bit.
+    /// A flag.
     Flag(bool),
-    /// A number with a meaning.
+    /// An enumerated code.
     Code {
         /// The number.
         code: u16,
-        /// What it is called in lower case; `None` where it is reserved.
+        /// The name in lower case; `None` if the code is reserved.
         name: Option<&'static str>,
-        /// A sentence that says what it means, where there is one.
+        /// The meaning in one sentence, if there is one.
         meaning: Option<&'static str>,
     },
     /// A path MTU.
     Mtu(MtuCode),
-    /// A time.
+    /// A duration.
     Time(CmTimeout),
-    /// A service.
+    /// A service ID.
     Service(ServiceId),
-    /// An address of a port.
+    /// A port address.
     Gid(Gid),
     /// An IP address.
     Ip(IpAddr),
     /// Bytes.
     Bytes(&'v [u8]),
-    /// Numbers to count with.
+    /// A list of quantities.
     Numbers(&'v [u16]),
-    /// More fields.
+    /// Nested fields.
     Group(&'v dyn Fields),
 }
 
-/// What consists of named fields.
+/// A type that consists of named fields.
 pub trait Fields {
-    /// Shows each field, in the order on the wire.
+    /// Visits each field in wire order.
     fn each(&self, visit: &mut dyn FnMut(&'static str, Value<'_>));
 }
 
-/// Makes a type a [`Field`]: how it is made of a number, how it is a number, how it is shown.
+/// Implements [`Field`] for a type: conversion from a number, to a number, and to a display value.
 macro_rules! field {
     ($type:ty, $number:ident => $get:expr, $this:ident => $put:expr, $value:expr) => {
         impl $crate::wire::mad::fields::Field for $type {
@@ -140,7 +142,7 @@ macro_rules! field {
 }
 pub(super) use field;
 
-// A place is never wider than the type of its field, so that `as` cuts nothing.
+// A place is never wider than the type of its field, so `as` does not truncate.
 field!(u8, n => n as Self, this => *this, Value::Number(u64::from(*this)));
 field!(u16, n => n as Self, this => *this, Value::Hex { value: u64::from(*this), digits: 4 });
 field!(u32, n => n as Self, this => *this, Value::Hex { value: u64::from(*this), digits: 8 });
@@ -152,7 +154,7 @@ field!(PKey, n => Self(n as u16), this => this.0, Value::Number(u64::from(this.0
 field!(QKey, n => Self(n as u32), this => this.0, Value::Hex { value: u64::from(this.0), digits: 8 });
 field!(Gid, n => Self(n.to_be_bytes()), this => u128::from_be_bytes(this.0), Value::Gid(*this));
 
-/// Defines a struct of fields that stand at fixed places: `name: type = byte[first bit; bits]`.
+/// Defines a struct of fields at fixed places: `name: type = byte[first bit; bits]`.
 macro_rules! group {
     (
         $(#[$doc:meta])*
@@ -174,7 +176,7 @@ macro_rules! group {
 
         impl Field for $name {
             fn get(bytes: &[u8], place: Place) -> Self {
-                // The place of the whole, of which only the beginning counts.
+                // The place of the whole struct; only its start is used.
                 let start = place.start();
                 Self { $( $field: Field::get(bytes, Place::new($byte, $bit, $width).moved(start)), )* }
             }
@@ -198,8 +200,8 @@ macro_rules! group {
 }
 pub(super) use group;
 
-/// Defines a message: fields as [`group`] has them, perhaps additional information with a length, private data
-/// from a byte on to the end.
+/// Defines a message: fields as in [`group`], optional additional information with a length, and private data from
+/// a given byte to the end.
 macro_rules! message {
     (
         $(#[$doc:meta])*
@@ -228,14 +230,14 @@ macro_rules! message {
                 $(#[$info_doc])*
                 pub $info: &'a [u8],
             )?
-            /// What the two consumers have to say to each other. A received message has
-            /// [`PRIVATE_DATA_LEN`](Self::PRIVATE_DATA_LEN) bytes, for nothing tells how many of them were meant; one
-            /// to be sent may have fewer, and zeros follow.
+            /// Data from one consumer to the other. A received message always has
+            /// [`PRIVATE_DATA_LEN`](Self::PRIVATE_DATA_LEN) bytes, because it does not carry their length. A
+            /// message to be sent may have fewer; it is padded with zeros.
             pub private_data: &'a [u8],
         }
 
         impl<'a> $name<'a> {
-            /// How much private data there is room for, in bytes.
+            /// Capacity for private data in bytes.
             pub const PRIVATE_DATA_LEN: usize = DATA_LEN - $private;
 
             fn read(data: &'a [u8; DATA_LEN]) -> Self {

@@ -1,50 +1,43 @@
-//! The hello: how a port finds out whether a peer is one of ours, and what it can do.
+//! The hello: how a port detects whether a peer is an rnic port, and what the peer supports.
 //!
 //! ```text
-//! port that asks               its peer
-//!     Get      ------------------->            this is who I am; who are you?
-//!              <-------------------  GetResp   this is who I am, and a token for you
-//!     Get      ------------------->            the token proves my address; here is one for you
-//!              <-------------------  GetResp   I know you
+//! asking port                  its peer
+//!     Get      ------------------->            my properties; what are yours?
+//!              <-------------------  GetResp   my properties
 //! ```
 //!
-//! The peer keeps nothing until the third datagram: it computes the token from the address, slot and instance of the port
-//! that asks and from a secret of its own, and computes it again to check the proof. The transaction ID of a question plays
-//! the same part for the port that asks. Both ends put the token that they were given into everything that they say to the
-//! other end later on ([`control`](crate::wire::control), congestion notifications), so that nobody who does not see their
-//! packets can speak in their name.
+//! A management datagram of a vendor class with an OUI (IBTA 16.5), sent to queue pair 1 like any other. A receiver
+//! that does not know the class drops the datagram, or answers that it is not supported. Linux does the latter: it
+//! returns the question with an error status, so the status also decides whether a datagram is a hello
+//! ([`HelloError::Status`]).
 //!
-//! A management datagram of a vendor's class with an OUI (IBTA 16.5), sent to queue pair 1 as any other: a receiver that
-//! does not know it drops it, or answers that it does not know it. Linux does the latter, and sends the question back
-//! with a status for that: what is a hello is decided by the status too ([`HelloError::Status`]).
-//!
-//! rnic has no OUI. [`OUI`] is one of those that are locally administered, which everybody may use; that it is ours is
-//! our choice, and so are the class, the attribute and all that follows. Bytes from the start of the datagram,
+//! rnic has no assigned OUI. [`OUI`] is a locally administered one, which anybody may use; its use for rnic is our
+//! choice, and so are the class, the attribute and everything after them. Bytes from the start of the datagram,
 //! big-endian:
 //!
-//! | bytes    | what                                                                                   |
+//! | bytes    | content                                                                                |
 //! |----------|----------------------------------------------------------------------------------------|
 //! | 0..24    | header: class 0x3f, class version 1, method 0x01 or 0x81, status 0, attribute 0x0001     |
-//! | 24..36   | header of segmentation (RMPP), which is not used: zero                                 |
+//! | 24..36   | segmentation header (RMPP), not used: zero                                             |
 //! | 36       | reserved                                                                               |
 //! | 37..40   | OUI 02-72-6e                                                                           |
-//! | 40..42   | version of what follows: 2                                                             |
-//! | 42       | slot: the top byte of the queue pair numbers of the port                               |
+//! | 40..42   | version of the following fields: 1                                                     |
+//! | 42       | slot: the top byte of the port's queue pair numbers                                    |
 //! | 43       | number of data lanes, 1 to 15; 0 without credits                                       |
-//! | 44..48   | features: bit 0 obeys CNPs, bit 1 speaks link credits, bit 2 obeys pauses              |
+//! | 44..48   | features: bit 0 obeys CNPs, bit 1 supports link credits, bit 2 obeys pauses            |
 //! | 48..56   | instance                                                                               |
-//! | 56..58   | bytes that a block of credit stands for; 0 without credits                             |
-//! | 58       | what is counted: 0 bytes, 1 the kernel's charge of datagrams, 2 that of trains         |
+//! | 56..58   | bytes per block of credit; 0 without credits                                           |
+//! | 58       | what credits count: 0 bytes, 1 the kernel's charge for datagrams, 2 that for trains    |
 //! | 59       | number of source ports, 0 to 16                                                        |
 //! | 60..92   | source ports, 16 bits each                                                             |
 //! | 92..100  | token: what the receiver is to show to the sender from now on; 0 for none yet           |
 //! | 100..108 | proof: the token that the receiver gave the sender; 0 for none                          |
 //! | 108..256 | reserved                                                                               |
 //!
-//! Reserved bytes are zero, and ignored. A later version keeps all of this where it is and what it means, and adds to it
-//! in the reserved bytes, or as features, or as things that are counted: so a hello of any version from 2 on is read, as
-//! far as this table goes. What could not be kept that way would get another attribute. Version 1 had no tokens, and is
-//! refused.
+//! Reserved bytes are sent as zero and ignored on reception. A later version keeps these fields, with their places
+//! and meanings, and only adds to them: in reserved bytes, as features, or as things that credits count. A hello of any
+//! version from 1 on can therefore be read as far as this table goes. An incompatible change would use another
+//! attribute.
 
 use super::fields::{Field, Fields, Place, Value, field, group};
 use super::{Header, MAD_LEN, Mad, MadError};
@@ -52,45 +45,45 @@ use bitflags::bitflags;
 use std::fmt;
 use thiserror::Error;
 
-/// The OUI of our management datagrams, locally administered: see above.
+/// The locally administered OUI of our management datagrams; see the module documentation.
 pub const OUI: [u8; 3] = [0x02, 0x72, 0x6e];
 
-/// The most source ports that a hello names.
+/// Maximum number of source ports in a hello.
 pub const MAX_PORTS: usize = 16;
 
 /// The version of hellos that this is.
 pub const VERSION: u16 = 2;
 
-/// The most data lanes that a link has (IBTA 7.6).
+/// Maximum number of data lanes of a link (IBTA 7.6).
 const MAX_LANES: u8 = 15;
 
-/// The bit of the segmentation header that says that it means something (IBTA 13.6.2).
+/// The bit that marks the segmentation header as active (IBTA 13.6.2).
 const RMPP_ACTIVE: Place = Place::new(26, 7, 1);
 const OUI_PLACE: Place = Place::new(37, 0, 24);
 const VERSION_PLACE: Place = Place::new(40, 0, 16);
 const PORT_COUNT_PLACE: Place = Place::new(59, 0, 8);
 
 impl Header {
-    /// The management class of hellos: one of those for vendors with an OUI, 0x30 to 0x4f (IBTA 16.5).
+    /// The management class of hellos, from the range for vendors with an OUI, 0x30 to 0x4f (IBTA 16.5).
     pub const CLASS_HELLO: u8 = 0x3f;
-    /// The only version of that class.
+    /// The only version of this class.
     pub const HELLO_CLASS_VERSION: u8 = 1;
     /// The attribute of a hello; the class has no other.
     pub const HELLO_ATTRIBUTE: u16 = 0x0001;
-    /// The method that asks (IBTA 13.4.5).
+    /// The method of a question (IBTA 13.4.5).
     pub const METHOD_GET: u8 = 0x01;
-    /// The method that answers.
+    /// The method of an answer.
     pub const METHOD_GET_RESP: u8 = 0x81;
 }
 
-/// Whether a hello asks for one.
+/// Whether a hello asks for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Kind {
-    /// It does: the receiver is to answer with its own.
+    /// A question: the receiver answers with its own hello.
     #[default]
     Ask = Header::METHOD_GET,
-    /// It is the answer, with the transaction ID of the question.
+    /// The answer, with the transaction ID of the question.
     Answer = Header::METHOD_GET_RESP,
 }
 
@@ -113,19 +106,19 @@ field!(
 );
 
 bitflags! {
-    /// What a port understands. Bits that are not known here are kept.
+    /// Features that a port supports. Unknown bits are preserved.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Features: u32 {
-        /// Slows down a queue pair for which it gets a congestion notification.
+        /// Obeys congestion notifications: slows down the queue pair that they name.
         const CNP = 1;
-        /// Speaks link credits: sends nothing without, and gives some.
+        /// Supports link credits: sends nothing without credits, and grants credits.
         const CREDITS = 1 << 1;
         /// Obeys pauses.
         const PAUSE = 1 << 2;
     }
 }
 
-/// `cnp+credits+pause`, unknown bits as a number; `none` without any.
+/// `cnp+credits+pause`, unknown bits as a number, or `none`.
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -149,22 +142,22 @@ field!(
     Value::Hex { value: u64::from(this.bits()), digits: 8 }
 );
 
-/// What credits of a port count.
+/// What a port's credits count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Counting {
     /// The bytes of a packet, as on a cable.
     #[default]
     PacketBytes,
-    /// What the kernel charges a socket buffer for a packet that comes in a datagram of its own.
+    /// The kernel's charge to a socket buffer for a packet that arrives in a datagram of its own.
     DatagramCharge,
-    /// What the kernel charges a socket buffer for a packet that comes in a train.
+    /// The kernel's charge to a socket buffer for a packet that arrives in a train.
     TrainCharge,
-    /// Something that only later versions know: no credits can be agreed on.
+    /// A value that only later versions know: no credits can be agreed on.
     Other(u8),
 }
 
 impl Counting {
-    /// What stands for this number.
+    /// The variant with this number.
     #[must_use]
     pub const fn from_u8(number: u8) -> Self {
         match number {
@@ -186,7 +179,7 @@ impl Counting {
         }
     }
 
-    /// The name in lower case, `None` where there is none.
+    /// The name in lower case; `None` for an unknown value.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         match self {
@@ -214,16 +207,16 @@ field!(
     Value::Code { code: u16::from(this.to_u8()), name: this.name(), meaning: None }
 );
 
-/// The UDP ports from which a port sends: as many as [`MAX_PORTS`].
+/// The UDP source ports of a port: at most [`MAX_PORTS`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SourcePorts {
     len: u8,
-    /// Zero behind the first `len`, so that equal ones are equal.
+    /// Zero after the first `len`, so that equal values compare equal.
     all: [u16; MAX_PORTS],
 }
 
 impl SourcePorts {
-    /// These ports, in this order; `None` for more than [`MAX_PORTS`].
+    /// These ports, in this order; `None` if there are more than [`MAX_PORTS`].
     #[must_use]
     pub fn new(ports: &[u16]) -> Option<Self> {
         let mut all = [0; MAX_PORTS];
@@ -237,14 +230,14 @@ impl SourcePorts {
         self.all.get(..usize::from(self.len)).unwrap_or(&self.all)
     }
 
-    /// Where the port with this index stands, behind the count at `place`.
+    /// The place of the port with this index, after the count at `place`.
     const fn place(place: Place, index: usize) -> Place {
         Place::new(1 + 2 * index, 0, 16).moved(place.start())
     }
 }
 
 impl Field for SourcePorts {
-    /// A count that is too large is cut; [`Hello::parse`] has refused it before.
+    /// Truncates a count that is too large; [`Hello::parse`] has already refused it.
     fn get(bytes: &[u8], place: Place) -> Self {
         let count: u8 = Field::get(bytes, Place::new(0, 0, 8).moved(place.start()));
         let mut ports = Self { len: count.min(MAX_PORTS as u8), ..Self::default() };
@@ -267,28 +260,28 @@ impl Field for SourcePorts {
 }
 
 group! {
-    /// What a port says of itself.
+    /// The properties that a port announces.
     Hello {
-        /// Whether it asks.
+        /// Whether this is a question or an answer.
         kind: Kind = 3[0; 8],
-        /// Chosen by whoever asks, repeated by whoever answers.
+        /// Chosen by the asking port, repeated in the answer.
         transaction_id: u64 = 8[0; 64],
-        /// [`VERSION`], or what a later one says.
+        /// [`VERSION`], or a later version.
         version: u16 = 40[0; 16],
-        /// The top byte of its queue pair numbers.
+        /// The top byte of the port's queue pair numbers.
         slot: u8 = 42[0; 8],
-        /// How many data lanes it has, 0 without credits.
+        /// Number of data lanes; 0 without credits.
         lanes: u8 = 43[0; 8],
-        /// What it understands.
+        /// Supported features.
         features: Features = 44[0; 32],
-        /// A random number of this engine's life: another one means that the peer has started anew, and knows nothing
-        /// of what was agreed on.
+        /// A random number for the lifetime of the engine. A different number means that the peer has restarted and
+        /// lost all agreements.
         instance: u64 = 48[0; 64],
-        /// How many bytes of what is counted one block of credit stands for, 0 without credits.
+        /// Number of bytes, counted as `counting` says, in a block of credit; 0 without credits.
         block: u16 = 56[0; 16],
         /// What its credits count.
         counting: Counting = 58[0; 8],
-        /// Where its packets come from, so that the receiver knows its sender by its address.
+        /// The source ports of the port's packets, so that the receiver can identify the sender by its address.
         ports: SourcePorts = 59[0; 264],
         /// What the receiver is to show to the sender from now on; 0 where the sender has none for it yet.
         token: u64 = 92[0; 64],
@@ -297,32 +290,32 @@ group! {
     }
 }
 
-/// Why a management datagram is no hello. It is dropped and counted, or somebody else's.
+/// Why a management datagram is not a hello. Such a datagram is dropped and counted, or belongs to another handler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum HelloError {
-    /// No management datagram: of these, [`MadError::Length`] and [`MadError::BaseVersion`].
+    /// Not a management datagram: [`MadError::Length`] or [`MadError::BaseVersion`].
     #[error(transparent)]
     Mad(#[from] MadError),
-    /// Of another class.
-    #[error("management class {0:#04x} is not that of hellos (0x3f)")]
+    /// Another class.
+    #[error("management class {0:#04x} is not the hello class (0x3f)")]
     Class(u8),
-    /// Of another vendor, who may mean anything by the rest.
-    #[error("OUI {:02x}-{:02x}-{:02x} is not that of rnic (02-72-6e)", .0[0], .0[1], .0[2])]
+    /// Another vendor's OUI, so the rest may have any meaning.
+    #[error("OUI {:02x}-{:02x}-{:02x} is not the OUI of rnic (02-72-6e)", .0[0], .0[1], .0[2])]
     Oui([u8; 3]),
-    /// Another version of the class than 1.
-    #[error("hello class version {0}, only 1 exists")]
+    /// The class version is not 1.
+    #[error("hello class version {0} is not supported; only 1 exists")]
     ClassVersion(u8),
-    /// Another method than Get and GetResp.
-    #[error("hello method {0:#04x}, only 0x01 and 0x81 exist")]
+    /// The method is neither Get nor GetResp.
+    #[error("hello method {0:#04x} is unknown; only 0x01 and 0x81 exist")]
     Method(u8),
     /// Another attribute.
     #[error("unknown hello attribute {0:#06x}")]
     Attribute(u16),
-    /// The peer does not know hellos. What it sends back may be our own, which says nothing of it.
+    /// The peer does not support hellos. It may have returned our own datagram, which says nothing about the peer.
     #[error("refused with status {0:#06x}")]
     Status(u16),
-    /// One segment of several, where a hello needs one.
-    #[error("a hello in segments")]
+    /// One segment of several; a hello is never segmented.
+    #[error("the hello is segmented")]
     Segmented,
     /// A version from before there were tokens.
     #[error("hello version {0} is not supported, only 2 and later")]
@@ -330,14 +323,14 @@ pub enum HelloError {
     /// More source ports than there is room for.
     #[error("{0} source ports, 16 at most")]
     TooManyPorts(u8),
-    /// Credits on no lane or on more than there are, or of blocks of nothing.
+    /// Credits with an invalid number of lanes, or with blocks of zero bytes.
     #[error(
-        "credits on {lanes} lanes in blocks of {block} bytes, where 1 to 15 lanes and 1 byte are the least"
+        "credits on {lanes} lanes in blocks of {block} bytes; valid are 1 to 15 lanes and blocks of at least 1 byte"
     )]
     Credits {
         /// The number of lanes.
         lanes: u8,
-        /// The length of a block.
+        /// The size of a block.
         block: u16,
     },
 }
@@ -345,9 +338,10 @@ pub enum HelloError {
 impl Hello {
     const PLACE: Place = Place::new(0, 0, MAD_LEN * 8);
 
-    /// Reads a hello.
+    /// Parses a hello.
     ///
     /// # Errors
+    ///
     /// The first rule that the bytes break, in the order of [`HelloError`]'s variants.
     pub fn parse(bytes: &[u8]) -> Result<Self, HelloError> {
         let Header { class, class_version, method, status, attribute_id, .. } = Mad::parse(bytes)?.header;
@@ -389,7 +383,7 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Writes the datagram, reserved bits zero. One that breaks a rule of [`parse`](Self::parse) is written all the same.
+    /// Writes the datagram, with reserved bits set to zero. Does not check the rules of [`parse`](Self::parse).
     pub fn emit(&self, out: &mut [u8; MAD_LEN]) {
         out.fill(0);
         let header = Header {

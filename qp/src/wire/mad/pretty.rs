@@ -1,10 +1,11 @@
-//! One line of text for a management datagram.
+//! One-line description of a management datagram.
 //!
 //! `CM REQ comm=0xe1c2e0f5 svc=0x0000000001061c06(TCP 7174) qpn=0x000036 psn=12258241 mtu=1024 rr=1 depth=1 ...`
 //!
-//! `RNIC HELLO ask slot=3 instance=0x0123456789abcdef features=cnp+credits lanes=4 block=64 of=datagram-charge ports=49152`
+//! `RNIC HELLO ask slot=3 instance=0x0123456789abcdef features=cnp+credits lanes=4 block=64 of=datagram-charge
+//! ports=49152`
 //!
-//! As with packets, only what differs from the usual is named.
+//! As with packets, values that are the default are omitted.
 
 use super::cm::{Body, CommId, Mra, Rej, Rep, Req, SidrRep, SidrReq, SidrStatus, Transport};
 use super::hello::{self, Hello, HelloError};
@@ -12,7 +13,7 @@ use super::{Header, MAD_LEN, Mad, cm};
 use crate::ids::PKey;
 use std::fmt;
 
-/// A management datagram, to be shown. Bytes that are none are shown as what is wrong with them.
+/// Displays a management datagram. Invalid bytes are displayed with the reason why they are invalid.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary<'a>(pub &'a [u8; MAD_LEN]);
 
@@ -36,7 +37,7 @@ impl fmt::Display for Summary<'_> {
             "MAD class={:#04x} method={:#04x} attr={:#06x} tid={:#x}",
             header.class, header.method, header.attribute_id, header.transaction_id
         )?;
-        // That another class is no connection management is no news, nor that another vendor's is no hello.
+        // A datagram of another class or another vendor is not an error, so no reason is shown.
         match hello {
             _ if header.class == Header::CLASS_CM => write!(f, " ({error})"),
             Ok(_) | Err(HelloError::Mad(_) | HelloError::Class(_) | HelloError::Oui(_)) => Ok(()),
@@ -101,7 +102,7 @@ impl fmt::Display for cm::Message<'_> {
     }
 }
 
-/// The numbers of the connection: the sender's first.
+/// The connection IDs, the sender's first.
 fn ids(f: &mut fmt::Formatter<'_>, local: CommId, remote: CommId) -> fmt::Result {
     write!(f, " comm={local} peer={remote}")
 }
@@ -167,7 +168,7 @@ fn flags(f: &mut fmt::Formatter<'_>, flow_control: bool, srq: bool) -> fmt::Resu
     f.write_str(if srq { " srq" } else { "" })
 }
 
-/// The addresses of a request, and how much private data the consumer has added.
+/// The addresses in a request, and the length of the private data that the consumer added.
 fn addressed(
     f: &mut fmt::Formatter<'_>,
     ip_cm: Option<(cm::IpCm, &[u8])>,
@@ -178,7 +179,7 @@ fn addressed(
     private(f, consumer)
 }
 
-/// How long the private data is. Zeros at its end may be padding, and are not counted.
+/// The length of the private data. Zeros at the end may be padding and are not counted.
 fn private(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     match bytes.iter().rposition(|&byte| byte != 0) {
         Some(last) => write!(f, " private={}", last + 1),
@@ -200,7 +201,7 @@ mod tests {
     const REMOTE: CommId = CommId(0xe1c2_e0f5);
 
     #[test]
-    fn a_request_shows_what_is_wanted() {
+    fn a_request_shows_its_parameters() {
         let addresses = IpCm {
             src_port: 59_291,
             src: std::net::Ipv4Addr::new(10, 77, 0, 2).into(),
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(Summary(&bytes).to_string(), other, "of another vendor");
         bytes[39] ^= 1;
         bytes[59] = 17;
-        assert_eq!(Summary(&bytes).to_string(), format!("{other} (17 source ports, 16 at most)"));
+        assert_eq!(Summary(&bytes).to_string(), format!("{other} (17 source ports; the maximum is 16)"));
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! Services over IP: port numbers as service IDs, and the addresses that a request carries (IBTA annex A11).
+//! Services over IP: port numbers as service IDs, and the addresses in a request (IBTA annex A11).
 
 use super::fields::{Field, Fields, Place, Value, field};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a connection request asks for: a number of 64 bits.
+/// The service that a connection request asks for: a 64-bit number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ServiceId(pub u64);
 
-/// The kind of port that a service ID of annex A11 names. The numbers are those of the IP protocols.
+/// The port space of an annex A11 service ID. The numbers are those of the IP protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PortSpace {
     /// TCP: connections.
@@ -17,7 +17,7 @@ pub enum PortSpace {
     Udp,
     /// Native InfiniBand addresses (Linux `RDMA_PS_IB`).
     Ib,
-    /// The number of another IP protocol.
+    /// Another IP protocol number.
     Other(u8),
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for PortSpace {
 }
 
 impl ServiceId {
-    /// The upper 40 bits of the service IDs that stand for ports (IBTA annex A11).
+    /// The upper 40 bits of the service IDs that represent ports (IBTA annex A11).
     const IP_PREFIX: u64 = 0x00_0000_0001;
 
     /// The service ID of a port: 0x0000000001 (40 bits), port space (8), port (16).
@@ -82,13 +82,13 @@ impl ServiceId {
         Self::of_port(PortSpace::Udp, port)
     }
 
-    /// The service ID of a port of native InfiniBand addresses.
+    /// The service ID of a port in the native InfiniBand port space.
     #[must_use]
     pub const fn ib(port: u16) -> Self {
         Self::of_port(PortSpace::Ib, port)
     }
 
-    /// The port that it stands for; `None` for a service ID of another kind.
+    /// The port that the service ID represents; `None` for another kind of service ID.
     #[must_use]
     pub const fn port(self) -> Option<(PortSpace, u16)> {
         if self.0 >> 24 != Self::IP_PREFIX {
@@ -110,20 +110,21 @@ impl fmt::Display for ServiceId {
 
 field!(ServiceId, n => Self(n as u64), this => this.0, Value::Service(*this));
 
-/// The addresses with which a request for a port begins its private data: 36 bytes (IBTA annex A11, Linux `cma_hdr`).
+/// The addresses at the start of the private data of a request for a port: 36 bytes (IBTA annex A11, Linux
+/// `cma_hdr`).
 ///
 /// ```text
 /// | major version 4 | minor version 4 | IP version 4 | reserved 4 | source port 16 | source 128 | destination 128 |
 /// ```
 ///
-/// An IPv4 address stands in the last four bytes of its place, behind zeros.
+/// An IPv4 address is in the last four bytes of its field, after zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IpCm {
     /// Port of the active side.
     pub src_port: u16,
     /// Address of the active side.
     pub src: IpAddr,
-    /// Address of the passive side; its port stands in the service ID.
+    /// Address of the passive side; its port is part of the service ID.
     pub dst: IpAddr,
 }
 
@@ -137,8 +138,8 @@ impl IpCm {
     const SRC: Place = Place::new(4, 0, 128);
     const DST: Place = Place::new(20, 0, 128);
 
-    /// Reads the beginning of private data, and gives the rest, which is the consumer's. `None` if it is too short, of
-    /// another version than 0.0, or for another IP version than 4 and 6.
+    /// Parses the start of the private data, and returns the rest, which belongs to the consumer. `None` if the
+    /// data is too short, the version is not 0.0, or the IP version is neither 4 nor 6.
     #[must_use]
     pub fn parse(private_data: &[u8]) -> Option<(Self, &[u8])> {
         let (header, rest) = private_data.split_at_checked(Self::LEN)?;
@@ -155,7 +156,7 @@ impl IpCm {
         Some((Self { src_port, src: address(Self::SRC)?, dst: address(Self::DST)? }, rest))
     }
 
-    /// The bytes. If only one of the addresses is of IPv4, it is written in its IPv6-mapped form.
+    /// The encoded bytes. If only one of the addresses is IPv4, it is written in IPv4-mapped IPv6 form.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_header() {
+    fn other_headers_are_not_parsed() {
         let good = V4.to_bytes();
         assert_eq!(IpCm::parse(&good[..35]), None);
         for (at, byte) in [(0, 0x10), (0, 0x01), (1, 0x00), (1, 0x50)] {

@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// The data of a REQ that Linux sent: the golden capture `cm_rping`, frame 1.
+/// The data of a REQ sent by Linux: frame 1 of the golden capture `cm_rping`.
 const LINUX_REQ: &str = "e1c2e0f5 00000000 0000000001061c06 505400fffe770002 00000000 00000000 000036 01 000000 01 000000 \
     a0 bb0bc1 a7 ffff 37 f0 ffff ffff 00000000000000000000ffff0a4d0002 00000000000000000000ffff0a4d0001 a0a24000 00 40 \
     00 98";
 
-/// A datagram with these first bytes of its data.
+/// A datagram whose data starts with these bytes.
 fn datagram(attribute: Attribute, data: &[u8]) -> [u8; MAD_LEN] {
     let message = Message { transaction_id: 0x2_f5e0_c2e1, body: Body::Rtu(Rtu::default()) };
     let header = Header { attribute_id: attribute as u16, ..message.header() };
@@ -72,17 +72,17 @@ fn a_request_of_linux_is_read() {
     assert_eq!((req.pkey, req.transport), (PKey::DEFAULT, Transport::Rc));
     assert_eq!(req.path_mtu.mtu(), Some(Mtu::B1024));
     assert_eq!(req.remote_cm_response_timeout.duration(), Duration::from_nanos(4096 << 20));
-    // A private data of zeros has no addresses: there is no IP version 0.
+    // Private data of zeros contains no addresses: IP version 0 does not exist.
     assert_eq!(req.ip_cm(), None);
     assert_eq!(emitted(&message), bytes);
 }
 
-/// Bits that the specification reserves are ignored, and written as zero; each of the others has its place: its
-/// change changes the message, and comes out again where it went in.
+/// Bits that the specification reserves are ignored, and written as zero. Every other bit has a place: changing it
+/// changes the message, and the change is written back in the same place.
 #[test]
 fn every_bit_is_read_and_written_or_reserved() {
     let bits = DATA_LEN * 8;
-    // Reserved bits, as the tables 106 to 120 of the specification have them.
+    // The reserved bits of tables 106 to 120 of the specification.
     let path = 6 + 3 + 3;
     for (attribute, reserved) in [
         (Attribute::Req, 32 + 32 + 2 * path),
@@ -97,7 +97,7 @@ fn every_bit_is_read_and_written_or_reserved() {
         (Attribute::Lap, 0),
         (Attribute::Apr, 0),
     ] {
-        // Additional information counts as far as its length says; the bits of the length itself are left out.
+        // Additional information is only used up to its length; the bits of the length itself are skipped.
         let (length_byte, length, length_bits) = match attribute {
             Attribute::Rej => (9, 72 << 1, 7),
             Attribute::SidrRep => (5, 72, 8),
@@ -157,7 +157,7 @@ fn additional_information_ends_where_its_length_says() {
             assert_eq!(read, &info[..len]);
         }
     }
-    // A length that lies is cut to what there is.
+    // A length beyond the field is truncated.
     let mut data = [7; DATA_LEN];
     data[9] = 0xff;
     let bytes = datagram(Attribute::Rej, &data);
@@ -182,7 +182,7 @@ fn private_data_up_to_its_bound() {
             _ => Body::SidrRep(SidrRep { private_data, ..SidrRep::default() }),
         }
     };
-    // As in Linux' ib_cm.h.
+    // As in Linux's ib_cm.h.
     for (attribute, max) in [
         (Attribute::Req, 92),
         (Attribute::Mra, 222),
@@ -249,7 +249,7 @@ fn addresses_are_for_ports_only() {
     }
 }
 
-/// A packet of these headers with this payload, without a meaningful ICRC.
+/// A packet with these headers and this payload, without a valid ICRC.
 fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; headers.wire_len()];
     headers.emit(&mut bytes, payload.len());
@@ -271,7 +271,7 @@ fn only_datagrams_to_queue_pair_1_are_for_management() {
     assert_eq!(found(&headers, &mad[..255]), None);
     assert_eq!(found(&Headers { dest_qpn: Qpn::new(2), ..headers }, &mad), None);
     assert_eq!(found(&Headers { opcode: Opcode::RcSendOnly, ..headers }, &mad), None);
-    // That of slot 7, which elsewhere can be anybody's.
+    // Queue pair 1 of slot 7, which for other peers is an ordinary queue pair.
     let of_slot = Headers { dest_qpn: Qpn::new(0x07_0001), ..headers };
     let mut hello = [0; MAD_LEN];
     let answer = hello::Hello {
@@ -294,7 +294,7 @@ fn only_datagrams_to_queue_pair_1_are_for_management() {
     assert_eq!(found(&Headers { dest_qpn: Qpn::new(0x07_0002), ..headers }, &hello), None);
 }
 
-/// Any attribute, and any 232 bytes behind it.
+/// Any attribute with any 232 bytes of data.
 fn any_message() -> impl Strategy<Value = [u8; MAD_LEN]> {
     let data = proptest::collection::vec(any::<u8>(), DATA_LEN);
     (proptest::sample::select(&Attribute::ALL[..]), data).prop_map(|(a, data)| datagram(a, &data))
@@ -374,7 +374,7 @@ proptest! {
         let message = Message { transaction_id: guid, body: Body::Req(req) };
         let bytes = emitted(&message);
         prop_assert_eq!(Message::parse(&bytes).unwrap(), message);
-        // Bits that a field does not have are cut off, and no other field gets them.
+        // Excess bits of a value are truncated and do not leak into other fields.
         let wide = Req { retry_count: retry | 0xf8, max_cm_retries: cm_retries | 0xf0, ..req };
         let message = Message { transaction_id: guid, body: Body::Req(wide) };
         let bytes = emitted(&message);

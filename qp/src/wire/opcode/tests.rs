@@ -1,7 +1,7 @@
 use super::*;
 
-/// Byte, name, length of the BTH and its extension headers, whether a payload may follow. Written down from the
-/// table of the Linux kernel's RDMA headers and soft-RoCE, not from the list above; the last two are ours.
+/// Byte, name, length of the BTH and its extension headers, whether a payload may follow. Transcribed from the RDMA
+/// headers of the Linux kernel and soft-RoCE, not from the list above; the last two are ours.
 const EXPECTED: &[(u8, &str, u8, bool)] = &[
     (0, "RC SEND_FIRST", 12, true),
     (1, "RC SEND_MIDDLE", 12, true),
@@ -122,7 +122,7 @@ fn compose_is_the_inverse_of_info() {
 }
 
 #[test]
-fn compose_refuses_what_does_not_exist() {
+fn compose_refuses_nonexistent_opcodes() {
     use {Operation as Op, Position as Pos, Transport as T};
     assert_eq!(Opcode::compose(T::Ud, Op::Send, Pos::First, Extra::None), None);
     assert_eq!(Opcode::compose(T::Ud, Op::Write, Pos::Only, Extra::None), None);

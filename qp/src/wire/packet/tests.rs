@@ -3,7 +3,7 @@ use crate::ids::QKey;
 use crate::wire::opcode::Operation;
 use proptest::prelude::*;
 
-/// A packet of these headers, without a meaningful ICRC.
+/// A packet with these headers, without a valid ICRC.
 fn build(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0xee; headers.wire_len()];
     let len = headers.emit(&mut bytes, payload.len());
@@ -49,7 +49,7 @@ fn cnp_bytes() {
     assert_eq!(bytes[..28], expected);
     let packet = Packet::parse(&bytes).unwrap();
     assert!(packet.becn() && packet.payload().is_empty());
-    // Reserved bytes are ignored on receiving.
+    // Reserved bytes are ignored on reception.
     let mut marked = bytes.clone();
     marked[20] = 0xff;
     assert_eq!(Headers::of(&Packet::parse(&marked).unwrap()), Headers::of(&packet));
@@ -130,7 +130,7 @@ fn any_headers() -> impl Strategy<Value = Headers> {
 
 proptest! {
     #[test]
-    fn what_is_emitted_is_parsed(headers in any_headers(), payload in proptest::collection::vec(any::<u8>(), 0..70)) {
+    fn emitted_packets_parse_back(headers in any_headers(), payload in proptest::collection::vec(any::<u8>(), 0..70)) {
         let payload = if headers.opcode.info().has_payload { payload } else { Vec::new() };
         let bytes = build(&headers, &payload);
         let packet = Packet::parse(&bytes).unwrap();

@@ -1,18 +1,18 @@
-//! What was posted, and what may come of it; and the errors that calls may give.
+//! The posted work requests and their possible outcomes; and the errors that calls may return.
 
 use rnic_dropin::abi::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::io;
 
-/// Where a work request waits.
+/// The queue that a work request was posted to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     /// A queue pair: its address, and its number.
     Qp(*mut ibv_qp, u32),
     /// A shared receive queue.
     Srq(*mut ibv_srq),
-    /// A shared receive queue that is gone: completions that it left behind may still be read.
+    /// A destroyed shared receive queue: completions that it left may still be polled.
     Gone,
 }
 
@@ -21,25 +21,25 @@ pub(super) enum Owner {
 pub(super) struct Book {
     posted: BTreeMap<u64, (Owner, bool)>,
     next: u64,
-    /// Queues that may have had more to take than they have room for.
+    /// Completion queues that may have overrun.
     tight: BTreeSet<*mut ibv_cq>,
-    /// Completions so far, by status: none, if nothing ever flows.
+    /// Number of completions so far, by status: empty if nothing ever flows.
     pub(super) seen: BTreeMap<ibv_wc_status, u32>,
 }
 
 impl Book {
-    /// A number that no other work request has.
+    /// A unique work request ID.
     pub(super) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// It was posted. `owed`: it must complete, whatever happens.
+    /// Records a posted work request. `owed`: it must complete in any case.
     pub(super) fn post(&mut self, wr_id: u64, owner: Owner, owed: bool) {
         self.posted.insert(wr_id, (owner, owed));
     }
 
-    /// What a completion may be of.
+    /// Checks a completion against the posted work requests.
     pub(super) fn complete(&mut self, wr_id: u64, status: u32, qpn: u32) {
         let of = self.posted.remove(&wr_id);
         let Some((owner, _)) = of else { panic!("a completion of nothing that is posted: {wr_id}") };
@@ -50,7 +50,7 @@ impl Book {
         }
     }
 
-    /// The queue pair was reset or destroyed: nothing of it completes any more.
+    /// The queue pair was reset or destroyed: its work requests complete no more.
     pub(super) fn forget(&mut self, qp: *mut ibv_qp) {
         self.posted.retain(|_, (owner, _)| !matches!(owner, Owner::Qp(of, _) if *of == qp));
     }
@@ -62,7 +62,7 @@ impl Book {
         }
     }
 
-    /// A queue of this size takes completions, from now on or of more than before.
+    /// A queue of this size receives completions, either newly or from more work requests than before.
     pub(super) fn watch(&mut self, cq: *mut ibv_cq, cqe: c_int) {
         if self.posted.len() > usize::try_from(cqe).unwrap_or(0) {
             self.tight.insert(cq);
@@ -74,12 +74,12 @@ impl Book {
         !self.tight.contains(&cq)
     }
 
-    /// The queue is gone; another may get its address.
+    /// The queue was destroyed; another may get its address.
     pub(super) fn forget_queue(&mut self, cq: *mut ibv_cq) {
         self.tight.remove(&cq);
     }
 
-    /// What a queue pair in ERR has left.
+    /// The outstanding work requests of a queue pair in ERR.
     pub(super) fn owed(&self, qp: *mut ibv_qp) -> Vec<u64> {
         let ours = |owner: &Owner| matches!(owner, Owner::Qp(of, _) if *of == qp);
         let owed = self.posted.iter().filter(|(_, (owner, owed))| *owed && ours(owner));
@@ -87,14 +87,14 @@ impl Book {
     }
 }
 
-/// What the manual pages of rdma-core name for calls that make something: a wrong argument, no memory, something that
-/// the device does not have.
+/// Errors that the manual pages of rdma-core name for calls that create something: invalid argument, out of memory,
+/// not supported by the device.
 pub(super) const MAKE: &[c_int] = &[libc::EINVAL, libc::ENOMEM, libc::EOPNOTSUPP];
-/// Likewise for registration: there is also memory that is not there.
+/// The same for registration, plus memory that is not mapped.
 pub(super) const REGISTER: &[c_int] = &[libc::EINVAL, libc::ENOMEM, libc::EOPNOTSUPP, libc::EFAULT];
 /// For calls that change something.
 pub(super) const CHANGE: &[c_int] = &[libc::EINVAL, libc::ENOMEM, libc::EOPNOTSUPP];
-/// For calls that end something: somebody uses it; or there is none, where NULL is taken.
+/// For calls that destroy something: it is in use, or does not exist where NULL is accepted.
 pub(super) const END: &[c_int] = &[libc::EBUSY, libc::EINVAL];
 /// For posting: a full queue is ENOMEM.
 pub(super) const POST: &[c_int] = &[libc::EINVAL, libc::ENOMEM, libc::EFAULT];
@@ -110,7 +110,7 @@ pub(super) fn done(code: c_int, allowed: &[c_int]) -> bool {
     code == 0
 }
 
-/// Whether a call that returns -1 with `errno` succeeded.
+/// Whether a call that returns -1 and sets `errno` succeeded.
 #[track_caller]
 pub(super) fn went(code: c_int, allowed: &[c_int]) -> bool {
     let errno = errno();
@@ -118,7 +118,7 @@ pub(super) fn went(code: c_int, allowed: &[c_int]) -> bool {
     code == 0
 }
 
-/// What a call made that returns NULL with `errno` if it cannot.
+/// The result of a call that returns NULL and sets `errno` on failure.
 #[track_caller]
 pub(super) fn made<T>(pointer: *mut T, allowed: &[c_int]) -> Option<*mut T> {
     let errno = errno();

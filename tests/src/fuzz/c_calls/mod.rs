@@ -1,8 +1,9 @@
-//! Sequences of calls as a C program makes them: the exported symbols of our libibverbs, and the tables of its objects.
+//! Sequences of calls as a C program makes them: the exported symbols of our libibverbs, and the function tables of
+//! its objects.
 //!
-//! Two devices of this process, at loopback addresses, over sockets and in real time: what is posted does flow. A program
-//! that would be undefined in C as well is not generated: objects are not used once they are destroyed, what is read is
-//! acknowledged, and the memory that the library reads itself is there.
+//! Two devices of this process, at loopback addresses, use sockets and real time, so posted messages do flow.
+//! Programs that would be undefined in C are not generated: objects are not used after they are destroyed, events
+//! that are read are acknowledged, and memory that the library itself reads is mapped.
 
 #![expect(unsafe_code, reason = "the C interface")]
 
@@ -22,10 +23,10 @@ use side::Side;
 use std::sync::Once;
 use work::{Build, Receive, Send};
 
-/// Calls of a program, at most.
+/// Maximum number of calls in a program.
 const CALLS: usize = 60;
 
-/// A call by one of the two sides. Objects are named by any number: it is taken modulo how many there are.
+/// A call by one of the two sides. Objects are named by any number, modulo the number of objects.
 #[derive(Arbitrary, Debug)]
 enum Call {
     AllocPd,
@@ -77,7 +78,7 @@ enum Call {
     TurnPage { there: bool },
 }
 
-/// Where memory is: an address as [`Arena::address`] takes it, and a length.
+/// A memory range: an address for [`Arena::address`], and a length.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Place {
     at: u32,
@@ -92,7 +93,7 @@ impl Place {
     }
 }
 
-/// Where to: an address of one of the sides, or of nobody, and what else an address handle says.
+/// A destination: the address of one of the sides, or an unused one, and the other attributes of an address handle.
 #[derive(Arbitrary, Clone, Copy, Debug, Default)]
 struct Way {
     to: u8,
@@ -103,12 +104,13 @@ struct Way {
     class: u8,
 }
 
-/// Makes any calls in any order on two devices, and takes everything down.
+/// Makes any calls in any order on two devices, and destroys everything.
 ///
 /// # Panics
-/// If a call gives an error that is not documented for it (EIO is that of a panic inside), if something completes that was
-/// not posted or that has completed before, if something does not complete although its queue pair is in ERR, and if an
-/// object that nothing uses any more cannot be destroyed.
+///
+/// Panics if a call returns an undocumented error (EIO indicates a panic inside the library), if a completion
+/// belongs to no posted work request or to one that has already completed, if work does not complete although its
+/// queue pair is in ERR, or if an object that nothing uses any more cannot be destroyed.
 pub fn c_calls(data: &[u8]) {
     two_devices();
     let mut input = Unstructured::new(data);
@@ -124,17 +126,18 @@ pub fn c_calls(data: &[u8]) {
     program.finish();
 }
 
-/// Says to the library which devices there are: it asks when the first is looked for.
+/// Sets the library's devices: it reads the variable when it first lists devices.
 fn two_devices() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let addresses = format!("{},{}", crate::fresh_address(), crate::fresh_address());
-        // SAFETY: who reads the environment here does it through the standard library, which keeps readers and writers apart.
+        // SAFETY: everything here reads the environment through the standard library, which synchronises readers
+        // and writers.
         unsafe { std::env::set_var("RNIC_ADDR", addresses) };
     });
 }
 
-/// What both sides have in common.
+/// State shared by both sides.
 struct Common {
     arena: Arena,
     book: Book,
@@ -154,7 +157,7 @@ impl Program {
         Self { common: Common { arena: Arena::new(), book: Book::default(), gids }, sides }
     }
 
-    /// Brings some of what most calls need about, if the bits of the input's first byte say so.
+    /// Creates some of the objects that most calls need, as selected by the first byte of the input.
     fn set_up(&mut self, what: u8) {
         let place = Place { at: 0, len: 0x7000, more: 0 };
         for side in 0..2 {
@@ -214,7 +217,7 @@ impl Program {
         sides[peer].connect(common, other, (side, from), link);
     }
 
-    /// Lets what is on its way arrive.
+    /// Lets packets in flight arrive.
     fn settle(&mut self, polls: u8) {
         for _ in 0..polls % 64 {
             for side in &mut self.sides {
@@ -223,7 +226,7 @@ impl Program {
         }
     }
 
-    /// What nothing uses can be destroyed, so all can, in the right order.
+    /// An unused object can be destroyed, so all can, in the right order.
     fn finish(mut self) {
         self.settle(20);
         for side in &mut self.sides {
@@ -240,9 +243,9 @@ mod tests {
     use super::*;
     use rnic_dropin::abi::*;
 
-    /// All that a usual program does succeeds: if nothing flowed, the target would find little.
+    /// Everything that a typical program does succeeds: without traffic the target would find little.
     #[test]
-    fn what_is_posted_flows() {
+    fn posted_messages_arrive() {
         two_devices();
         let mut program = Program::new();
         program.set_up(0xff);

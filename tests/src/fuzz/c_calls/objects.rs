@@ -1,4 +1,4 @@
-//! Everything but queue pairs: completion queues, memory, shared receive queues, address handles.
+//! All objects except queue pairs: completion queues, memory, shared receive queues, address handles.
 
 use super::book::{Book, CHANGE, END, MAKE, Owner, POST, REGISTER, done, made, went};
 use super::side::{Cq, OBJECTS, Side, never_wait, pick, place, pointer};
@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// What one side knows of the other: a region of it, and numbers of its objects.
+/// What one side knows about the other: a region, and the numbers of its objects.
 pub(super) struct Remote {
     pub(super) rkey: u32,
     pub(super) addr: u64,
@@ -18,7 +18,7 @@ pub(super) struct Remote {
     pub(super) srqns: Vec<u32>,
 }
 
-/// Rights that make sense here: without those of huge pages.
+/// Valid access rights, except those for huge pages.
 fn rights(bits: u32) -> u32 {
     bits & (0x3ff | IBV_ACCESS_RELAXED_ORDERING) & !IBV_ACCESS_HUGETLB
 }
@@ -34,7 +34,7 @@ fn end<T>(
         assert_eq!(unsafe { how(null_mut()) }, libc::EINVAL);
         return None;
     };
-    // SAFETY: the object is there.
+    // SAFETY: the object exists.
     done(unsafe { how(list[at]) }, END).then(|| list.swap_remove(at))
 }
 
@@ -44,7 +44,7 @@ impl Side {
             Call::CreateChannel if self.channels.len() < OBJECTS => {
                 // SAFETY: the context is open.
                 let channel = made(unsafe { ibv_create_comp_channel(self.context) }, MAKE);
-                // SAFETY: the channel is there.
+                // SAFETY: the channel exists.
                 channel.into_iter().for_each(|channel| never_wait(unsafe { (*channel).fd }));
                 self.channels.extend(channel);
             }
@@ -57,7 +57,7 @@ impl Side {
             }
             Call::ResizeCq { cq, cqe } => {
                 let Some(cq) = pick(&self.cqs, cq) else { return };
-                // SAFETY: the queue is there.
+                // SAFETY: the queue exists.
                 if done(unsafe { ibv_resize_cq(cq.at, sane(cqe).cast_signed()) }, CHANGE) {
                     // SAFETY: likewise.
                     common.book.watch(cq.at, unsafe { (*cq.at).cqe });
@@ -65,7 +65,7 @@ impl Side {
             }
             Call::Arm { cq, solicited } => {
                 let Some(cq) = pick(&self.cqs, cq) else { return };
-                // SAFETY: the queue is there.
+                // SAFETY: the queue exists.
                 let code =
                     unsafe { ops(self.context).req_notify_cq.expect("offered")(cq.at, solicited.into()) };
                 _ = done(code, CHANGE);
@@ -88,10 +88,10 @@ impl Side {
         }
         let cqe = sane(cqe).cast_signed();
         let vector = c_int::from(vector.saturating_sub(0xf0));
-        // SAFETY: the context is open, and the channel there or NULL.
+        // SAFETY: the context is open, and the channel valid or NULL.
         let cq = made(unsafe { ibv_create_cq(self.context, cqe, null_mut(), channel, vector) }, MAKE);
         if let Some(at) = cq {
-            // SAFETY: the queue is there.
+            // SAFETY: the queue exists.
             common.book.watch(at, unsafe { (*at).cqe });
             self.cqs.push(Cq { at, ex: false });
         }
@@ -109,7 +109,7 @@ impl Side {
         if self.cqs.len() >= OBJECTS {
             return;
         }
-        // SAFETY: a structure of numbers and pointers; the context is open, and the channel there or NULL.
+        // SAFETY: a structure of numbers and pointers; the context is open, and the channel valid or NULL.
         let cq = unsafe {
             let mut init: ibv_cq_init_attr_ex = zeroed();
             init.cqe = sane(cqe);
@@ -119,7 +119,7 @@ impl Side {
             made(table(self.context).create_cq_ex.expect("offered")(self.context, &raw mut init), MAKE)
         };
         if let Some(at) = cq.map(<*mut ibv_cq_ex>::cast::<ibv_cq>) {
-            // SAFETY: the queue is there.
+            // SAFETY: the queue exists.
             common.book.watch(at, unsafe { (*at).cqe });
             self.cqs.push(Cq { at, ex: true });
         }
@@ -129,7 +129,7 @@ impl Side {
     pub(super) fn cq_events(&self, channel: u8) {
         let Some(channel) = pick(&self.channels, channel) else { return };
         let (mut cq, mut cq_context) = (null_mut(), null_mut());
-        // SAFETY: the channel is there; the queue is until its event is acknowledged.
+        // SAFETY: the channel exists; the queue exists until its event is acknowledged.
         unsafe {
             while went(ibv_get_cq_event(*channel, &raw mut cq, &raw mut cq_context), &[libc::EAGAIN]) {
                 assert!(self.cqs.iter().any(|ours| ours.at == cq), "an event of a queue that is none");
@@ -138,11 +138,11 @@ impl Side {
         }
     }
 
-    /// Takes completions, and returns how many there were.
+    /// Polls completions, and returns their number.
     pub(super) fn poll(&self, book: &mut Book, cq: Cq, room: c_int) -> c_int {
         // SAFETY: structures of numbers.
         let mut list: [ibv_wc; 128] = unsafe { zeroed() };
-        // SAFETY: the queue is there, and so is the room: i8 was wanted.
+        // SAFETY: the queue exists, and the list has room: `room` comes from an i8.
         let taken = unsafe { ops(self.context).poll_cq.expect("offered")(cq.at, room, list.as_mut_ptr()) };
         assert!(if room < 0 { taken == -1 } else { (0..=room).contains(&taken) }, "{taken} for {room}");
         for wc in list.iter().take(usize::try_from(taken).unwrap_or(0)) {
@@ -154,7 +154,7 @@ impl Side {
     fn poll_ex(&self, book: &mut Book, cq: u8, steps: u8) {
         let Some(cq) = pick(&self.cqs, cq).filter(|cq| cq.ex) else { return };
         let cq: *mut ibv_cq_ex = cq.at.cast();
-        // SAFETY: the queue is there, and one that is read field by field; `end_poll` follows a start that succeeded.
+        // SAFETY: the queue exists and is an extended one; `end_poll` follows a start that succeeded.
         unsafe {
             let mut attr = ibv_poll_cq_attr { comp_mask: u32::from(steps > 0xfc) };
             if !done((*cq).start_poll.expect("offered")(cq, &raw mut attr), &[libc::ENOENT, libc::EINVAL]) {
@@ -181,9 +181,9 @@ impl Side {
 
     fn destroy_cq(&mut self, common: &mut Common, cq: u8) {
         let Some(at) = place(&self.cqs, cq) else { return };
-        // Those that are read must be acknowledged before, and are.
+        // Events must be read and acknowledged first.
         self.async_events();
-        // SAFETY: the queue is there.
+        // SAFETY: the queue exists.
         if done(unsafe { ibv_destroy_cq(self.cqs[at].at) }, END) {
             let cq = self.cqs.swap_remove(at);
             common.book.forget_queue(cq.at);
@@ -199,9 +199,9 @@ impl Side {
                 let (flags, access) = (c_int::from(flags), rights(access).cast_signed());
                 let (addr, length) = (common.arena.address(place.at), place.length() as usize);
                 let pd = self.pd(pd);
-                // SAFETY: the objects are there; of memory it may be told anything.
+                // SAFETY: the objects exist; any memory range may be passed.
                 let code = unsafe { ibv_rereg_mr(*mr, flags, pd, addr as *mut c_void, length, access) };
-                // Its own errors are negative, -1 to -6.
+                // The call's own errors are negative, -1 to -6.
                 assert!((-6..=0).contains(&code), "{code}");
             }
             Call::Advise { pd, advice, flags, mr, place, count } => {
@@ -209,7 +209,7 @@ impl Side {
                 let (addr, length) = (common.arena.address(place.at), place.length());
                 let mut sges = [ibv_sge { addr, length, lkey }; 8];
                 let count = u32::from(count % 9);
-                // SAFETY: the context is open, the domain there or NULL, and so many elements.
+                // SAFETY: the context is open, the domain valid or NULL, and there are that many elements.
                 let code = unsafe {
                     let advise = table(self.context).advise_mr.expect("offered");
                     advise(pd, u32::from(advice % 5), flags.into(), sges.as_mut_ptr(), count)
@@ -218,7 +218,7 @@ impl Side {
             }
             Call::Deregister { mr } => _ = end(&mut self.mrs, mr, ibv_dereg_mr),
             Call::AllocMw { pd, kind } if self.mws.len() < OBJECTS => {
-                // SAFETY: the context is open, and the domain there or NULL.
+                // SAFETY: the context is open, and the domain valid or NULL.
                 let alloc = unsafe { ops(self.context).alloc_mw.expect("offered") };
                 // SAFETY: likewise.
                 self.mws.extend(made(unsafe { alloc(self.pd(pd), u32::from(kind % 4)) }, MAKE));
@@ -233,13 +233,13 @@ impl Side {
     }
 
     pub(super) fn lkey(&self, mr: u8) -> u32 {
-        // SAFETY: the region is there.
+        // SAFETY: the region exists.
         pick(&self.mrs, mr).map_or(0, |mr| unsafe { (**mr).lkey })
     }
 
-    /// What the other side knows of this one.
+    /// What the other side knows about this one.
     pub(super) fn as_remote(&self) -> Remote {
-        // SAFETY: all of them are there.
+        // SAFETY: all of them exist.
         unsafe {
             let (rkey, addr) = self.mrs.first().map_or((0, 0), |mr| ((**mr).rkey, (**mr).addr as u64));
             let qpns = self.qps.iter().map(|qp| (*qp.at).qp_num).collect();
@@ -260,11 +260,11 @@ impl Side {
         let (pd, access) = (self.pd(pd), rights(access));
         let (mut addr, mut length) = (common.arena.address(place.at), place.length() as usize);
         if place.more == 1 {
-            // All memory of the process; work requests name only the arena.
+            // All memory of the process; work requests only name the arena.
             (addr, length) = (0, usize::MAX);
         }
         let addr = addr as *mut c_void;
-        // SAFETY: the domain is there or NULL; of memory it may be told anything.
+        // SAFETY: the domain is valid or NULL; any memory range may be passed.
         let mr = unsafe {
             match iova {
                 None => ibv_reg_mr(pd, addr, length, access.cast_signed()),
@@ -279,7 +279,7 @@ impl Side {
         if self.mrs.len() >= OBJECTS || self.dms.len() >= OBJECTS {
             return;
         }
-        // SAFETY: the context is open, and the domain there or NULL.
+        // SAFETY: the context is open, and the domain valid or NULL.
         unsafe {
             let table = table(self.context);
             if kind.is_multiple_of(2) {
@@ -317,7 +317,7 @@ impl Side {
             mw_access_flags: rights(access),
         };
         let mut bind = ibv_mw_bind { wr_id, send_flags: flags.into(), bind_info };
-        // SAFETY: the objects are there, the region or NULL.
+        // SAFETY: the objects exist; the region is valid or NULL.
         unsafe {
             if done(ops(self.context).bind_mw.expect("offered")(qp.at, *mw, &raw mut bind), POST) {
                 let owner = Owner::Qp(qp.at, (*qp.at).qp_num);
@@ -332,7 +332,7 @@ impl Side {
             Call::CreateSrq { pd, wr, sge } if self.srqs.len() < OBJECTS => {
                 let attr = ibv_srq_attr { max_wr: sane(wr), max_sge: sane(sge), srq_limit: 0 };
                 let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
-                // SAFETY: the domain is there or NULL.
+                // SAFETY: the domain is valid or NULL.
                 self.srqs.extend(made(unsafe { ibv_create_srq(self.pd(pd), &raw mut init) }, MAKE));
             }
             Call::CreateSrqEx { pd, xrcd, cq, kind, mask, wr } if self.srqs.len() < OBJECTS => {
@@ -341,7 +341,7 @@ impl Side {
             Call::ModifySrq { srq, wr, limit, mask } => {
                 let mut attr = ibv_srq_attr { max_wr: sane(wr), max_sge: 1, srq_limit: sane(limit) };
                 let srq = pointer(&self.srqs, srq);
-                // SAFETY: the queue is there or NULL.
+                // SAFETY: the queue is valid or NULL.
                 _ = done(unsafe { ibv_modify_srq(srq, &raw mut attr, mask.into()) }, CHANGE);
                 // SAFETY: likewise.
                 let found = done(unsafe { ibv_query_srq(srq, &raw mut attr) }, CHANGE);
@@ -353,7 +353,7 @@ impl Side {
                 ended.into_iter().for_each(|srq| common.book.orphan(srq));
             }
             Call::OpenXrcd { mask, fd, oflags } if self.xrcds.len() < OBJECTS => {
-                // A file that is there, or none, or no file.
+                // An existing file, no file, or an invalid descriptor.
                 let file = std::fs::File::open("/dev/null").ok();
                 let own = file.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
                 let fd = match fd % 4 {
@@ -376,7 +376,7 @@ impl Side {
             }
             Call::CreateAh { pd, way } if self.ahs.len() < OBJECTS => {
                 let mut attr = way.attributes(common);
-                // SAFETY: the domain is there or NULL.
+                // SAFETY: the domain is valid or NULL.
                 self.ahs.extend(made(unsafe { ibv_create_ah(self.pd(pd), &raw mut attr) }, MAKE));
             }
             Call::CreateAhFromWc { pd, flags, at, port } if self.ahs.len() < OBJECTS => {
@@ -384,7 +384,7 @@ impl Side {
                 let mut wc: ibv_wc = unsafe { zeroed() };
                 wc.wc_flags = flags.into();
                 let (grh, _) = common.arena.readable(at.into(), 0);
-                // SAFETY: the domain is there or NULL; the arena's pages lie behind one another, so 40 bytes are there.
+                // SAFETY: the domain is valid or NULL; the arena's pages are contiguous, so 40 bytes are readable.
                 let ah =
                     unsafe { ibv_create_ah_from_wc(self.pd(pd), &raw mut wc, grh as *mut ibv_grh, port) };
                 self.ahs.extend(made(ah, MAKE));
@@ -395,7 +395,7 @@ impl Side {
     }
 
     fn create_srq_ex(&mut self, pd: u8, xrcd: u8, cq: u8, (kind, mask): (u8, u8), wr: u32) {
-        // SAFETY: a structure of numbers and pointers; the objects in it are there or NULL.
+        // SAFETY: a structure of numbers and pointers; the objects in it are valid or NULL.
         let srq = unsafe {
             let mut init: ibv_srq_init_attr_ex = zeroed();
             init.attr = ibv_srq_attr { max_wr: sane(wr), max_sge: 2, srq_limit: 0 };
@@ -410,7 +410,7 @@ impl Side {
 }
 
 impl Way {
-    /// What an address handle, or a queue pair, is told of the way.
+    /// The path attributes of an address handle or a queue pair.
     pub(super) fn attributes(self, common: &Common) -> ibv_ah_attr {
         // SAFETY: a structure of numbers.
         let mut attr: ibv_ah_attr = unsafe { zeroed() };

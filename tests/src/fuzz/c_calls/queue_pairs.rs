@@ -1,4 +1,4 @@
-//! Queue pairs: how they are made, changed and connected.
+//! Queue pairs: how they are created, modified and connected.
 
 use super::book::{CHANGE, MAKE, done, made};
 use super::side::{OBJECTS, Qp, Side, pick, place, pointer};
@@ -10,7 +10,7 @@ use rnic_dropin::abi::*;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-/// What a new queue pair is like.
+/// The attributes of a new queue pair.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct NewQp {
     pd: u8,
@@ -20,15 +20,15 @@ pub(super) struct NewQp {
     xrcd: u8,
     caps: Option<[u32; 5]>,
     all: bool,
-    /// Bits of `comp_mask`, changed from what is right for the type; none for the plain call.
+    /// Bits of `comp_mask` to flip, compared with the right value for the type; `None` for the plain call.
     ex: Option<u8>,
     calls: u16,
 }
 
 impl NewQp {
-    /// A usual one, of one of the types, that can be sent to by calls.
+    /// A typical one of the given type that supports posting by calls.
     pub(super) const fn plain(kind: u8) -> Self {
-        // All types have the calls for SEND, and with any of them all calls are there.
+        // All types have the calls for SEND, and any of them enables all calls.
         let calls = IBV_QP_EX_WITH_SEND as u16;
         let (srq, caps, ex) = (None, None, Some(0));
         Self { pd: 0, kind, cqs: [0; 2], srq, xrcd: 0, caps, all: false, ex, calls }
@@ -36,13 +36,13 @@ impl NewQp {
 }
 
 impl Link {
-    /// A usual one.
+    /// A typical one.
     pub(super) const fn plain() -> Self {
         Self { mtu: 2, access: 0xf, depth: 4, psn: 7, retries: 0xff, wrong: 0 }
     }
 }
 
-/// How two queue pairs are connected: mostly as they should be.
+/// How two queue pairs are connected: mostly correctly.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Link {
     mtu: u8,
@@ -50,11 +50,11 @@ pub(super) struct Link {
     depth: u8,
     psn: u16,
     retries: u8,
-    /// Bits of the masks that are changed.
+    /// Bits of the masks to flip.
     wrong: u8,
 }
 
-/// Attributes of a change, of which a mask says which are meant.
+/// The attributes of a modify; a mask selects the valid ones.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Attributes {
     states: [u8; 2],
@@ -64,7 +64,7 @@ pub(super) struct Attributes {
     access: u16,
 }
 
-/// The key of all datagram queue pairs here.
+/// The Q_Key of all datagram queue pairs here.
 pub(super) const QKEY: u32 = 0x1357;
 
 const TYPES: [ibv_qp_type; 8] = [
@@ -78,12 +78,12 @@ const TYPES: [ibv_qp_type; 8] = [
     77,
 ];
 
-/// What tells a group from others.
+/// Identifies a group.
 fn group_key(which: u8) -> u8 {
     which & 5
 }
 
-/// Addresses of groups that a queue pair may be attached to, and one that is none.
+/// Addresses of groups that a queue pair may be attached to, and one that is not a group.
 fn group(which: u8) -> ibv_gid {
     let mut raw = [0; 16];
     raw[10..].copy_from_slice(&[0xff, 0xff, 224 + 4 * (which & 4), 9, 9, which & 1]);
@@ -108,7 +108,7 @@ impl Side {
         let qp_type = TYPES[usize::from(new.kind) % TYPES.len()];
         let (qp_context, sq_sig_all) = (null_mut(), new.all.into());
         let pd = self.pd(new.pd);
-        // SAFETY: structures of numbers and pointers; the objects in them are there or NULL.
+        // SAFETY: structures of numbers and pointers; the objects in them are valid or NULL.
         let qp = unsafe {
             if let Some(mask) = new.ex {
                 let mut init: ibv_qp_init_attr_ex = zeroed();
@@ -137,16 +137,16 @@ impl Side {
 
     /// The number of a queue pair.
     pub(super) fn number_of(&self, qp: u8) -> Option<u32> {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         pick(&self.qps, qp).map(|qp| unsafe { (*qp.at).qp_num })
     }
 
     pub(super) fn destroy_qp(&mut self, common: &mut Common, qp: u8) {
         let Some(at) = place(&self.qps, qp) else { return };
         let Qp { at: qp, groups } = &mut self.qps[at];
-        // What is attached is in use.
+        // An attached queue pair is in use.
         for which in groups.drain(..) {
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair exists.
             assert_eq!(unsafe { ibv_detach_mcast(*qp, &group(which), 0) }, 0);
         }
         let qp = *qp;
@@ -157,9 +157,9 @@ impl Side {
         common.book.forget(qp);
     }
 
-    /// Changes a queue pair; what was reset has nothing to complete.
+    /// Modifies a queue pair; work requests of a queue pair that is reset do not complete.
     fn modify(&self, common: &mut Common, qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) {
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         if done(unsafe { ibv_modify_qp(qp, attr, mask.cast_signed()) }, CHANGE)
             && mask & IBV_QP_STATE != 0
             && attr.qp_state == IBV_QPS_RESET
@@ -191,7 +191,7 @@ impl Side {
 
     pub(super) fn query_qp(&self, qp: u8, mask: u32) {
         let Some(qp) = pick(&self.qps, qp) else { return };
-        // SAFETY: structures of numbers and pointers; the queue pair is there.
+        // SAFETY: structures of numbers and pointers; the queue pair exists.
         unsafe {
             let (mut attr, mut init) = (zeroed(), zeroed());
             assert_eq!(ibv_query_qp(qp.at, &raw mut attr, mask.cast_signed(), &raw mut init), 0);
@@ -202,10 +202,10 @@ impl Side {
         }
     }
 
-    /// Brings a queue pair to RTS, with the other one as its peer.
+    /// Moves a queue pair to RTS, with the other one as its peer.
     pub(super) fn connect(&self, common: &mut Common, qp: u8, (side, number): (usize, u32), link: Link) {
         let Some(qp) = pick(&self.qps, qp).map(|qp| qp.at) else { return };
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         let qp_type = unsafe { (*qp).qp_type };
         // SAFETY: a structure of numbers.
         let mut attr: ibv_qp_attr = unsafe { zeroed() };
@@ -216,7 +216,7 @@ impl Side {
         (attr.rq_psn, attr.sq_psn) = (u32::from(link.psn) << 8, u32::from(link.psn) << 8);
         attr.dest_qp_num = number;
         (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (link.depth % 17, link.depth % 17);
-        // A timeout of 67 ms: machines are busy.
+        // A timeout of 67 ms, for busy machines.
         (attr.min_rnr_timer, attr.timeout) = (1, 14);
         (attr.retry_cnt, attr.rnr_retry) = (link.retries & 7, link.retries >> 3 & 7);
         (attr.ah_attr.is_global, attr.ah_attr.port_num) = (1, 1);
@@ -255,7 +255,7 @@ impl Side {
         let Some(at) = place(&self.qps, qp) else { return };
         let Qp { at: qp, groups } = &mut self.qps[at];
         let errors = [libc::EINVAL, libc::ENOMEM, libc::ENODEV, libc::EADDRNOTAVAIL];
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         if done(unsafe { ibv_attach_mcast(*qp, &group(which), 0) }, &errors)
             && groups.iter().all(|ours| group_key(*ours) != group_key(which))
         {
@@ -266,7 +266,7 @@ impl Side {
     pub(super) fn detach(&mut self, qp: u8, which: u8) {
         let Some(at) = place(&self.qps, qp) else { return };
         let Qp { at: qp, groups } = &mut self.qps[at];
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         if done(unsafe { ibv_detach_mcast(*qp, &group(which), 0) }, &[libc::EINVAL]) {
             groups.retain(|ours| group_key(*ours) != group_key(which));
         }

@@ -1,4 +1,4 @@
-//! One device of a program, and what it holds there.
+//! One device of a program, and its objects.
 
 use super::book::{Book, CHANGE, END, MAKE, done, made, went};
 use super::symbols::*;
@@ -10,10 +10,10 @@ use std::mem::zeroed;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 
-/// Objects of each kind, at most; so that later calls meet earlier objects.
+/// Maximum number of objects of each kind, so that later calls use earlier objects.
 pub(super) const OBJECTS: usize = 4;
 
-/// A completion queue; `ex`: it can be read field by field.
+/// A completion queue; `ex`: its completions can be read field by field.
 #[derive(Clone, Copy)]
 pub(super) struct Cq {
     pub(super) at: *mut ibv_cq,
@@ -26,7 +26,7 @@ pub(super) struct Qp {
     pub(super) groups: Vec<u8>,
 }
 
-/// How a protection domain came to be.
+/// How a protection domain was created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Domain {
     Own,
@@ -50,22 +50,22 @@ pub(super) struct Side {
     pub(super) qps: Vec<Qp>,
 }
 
-/// The object that a number means; `None` if there is none.
+/// The object that a number selects; `None` if there is none.
 pub(super) fn pick<T>(list: &[T], which: u8) -> Option<&T> {
     list.get(usize::from(which) % list.len().max(1))
 }
 
-/// The same of pointers: NULL if there is none, which the library refuses.
+/// The same for pointers: NULL if there is none, which the library refuses.
 pub(super) fn pointer<T>(list: &[*mut T], which: u8) -> *mut T {
     pick(list, which).copied().unwrap_or(null_mut())
 }
 
-/// Where in the list the object is that a number means.
+/// The index of the object that a number selects.
 pub(super) fn place<T>(list: &[T], which: u8) -> Option<usize> {
     (!list.is_empty()).then(|| usize::from(which) % list.len())
 }
 
-/// Makes reading from a descriptor of the library one that does not wait.
+/// Makes a descriptor of the library non-blocking.
 pub(super) fn never_wait(fd: c_int) {
     // SAFETY: the library has opened it, and closes it with its object.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -121,7 +121,7 @@ impl Side {
         pick(&self.pds, which).map_or(null_mut(), |(pd, _)| *pd)
     }
 
-    /// The calls that are of no kind of queue pair.
+    /// The calls that do not concern queue pairs.
     pub(super) fn call(&mut self, common: &mut Common, call: Call) {
         match call {
             Call::AllocPd if self.pds.len() < OBJECTS => {
@@ -177,8 +177,7 @@ impl Side {
         };
         let (pd, kind) = self.pds[at];
         let used = |of: &*mut ibv_pd| *of == pd;
-        // In C what is made in a domain points to it.
-        // SAFETY: all of them are there.
+        // In C, objects point to their domain. SAFETY: all of them exist.
         let pointed_to = unsafe {
             self.mrs.iter().any(|of| used(&(**of).pd))
                 || self.qps.iter().any(|of| used(&(*of.at).pd))
@@ -188,7 +187,7 @@ impl Side {
         };
         match kind {
             _ if pointed_to && kind != Domain::Own => return,
-            // SAFETY: it is there.
+            // SAFETY: it exists.
             Domain::Imported => unsafe { ibv_unimport_pd(pd) },
             // SAFETY: likewise.
             _ if !done(unsafe { ibv_dealloc_pd(pd) }, END) => return,
@@ -197,7 +196,7 @@ impl Side {
         self.pds.swap_remove(at);
     }
 
-    /// Another context of the same device, with something in it.
+    /// Opens another context of the same device, with an object in it.
     fn open_once_more(&self) {
         let context = open(self.index);
         // SAFETY: the context is open until it is closed, and so is what is in it.
@@ -232,7 +231,7 @@ impl Side {
         }
     }
 
-    /// Reads all events that there are, and acknowledges them.
+    /// Reads all pending events, and acknowledges them.
     pub(super) fn async_events(&self) {
         // SAFETY: the context is open; what an event is of is there until it is acknowledged.
         unsafe {
@@ -244,26 +243,26 @@ impl Side {
         }
     }
 
-    /// Takes what has completed.
+    /// Polls all completions.
     pub(super) fn poll_all(&self, book: &mut Book) {
         for cq in &self.cqs {
             while self.poll(book, *cq, 16) > 0 {}
         }
     }
 
-    /// Everything of queue pairs in ERR completes.
+    /// Moves all queue pairs to ERR, where everything completes.
     pub(super) fn end_all(&mut self, common: &mut Common) {
         for qp in &self.qps {
             // SAFETY: a structure of numbers.
             let mut attr: ibv_qp_attr = unsafe { zeroed() };
             attr.qp_state = IBV_QPS_ERR;
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair exists.
             let code = unsafe { ibv_modify_qp(qp.at, &raw mut attr, IBV_QP_STATE.cast_signed()) };
             assert_eq!(code, 0, "ERR can always be reached");
         }
         self.poll_all(&mut common.book);
         for qp in &self.qps {
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair exists.
             let queues = unsafe { [(*qp.at).send_cq, (*qp.at).recv_cq] };
             if queues.iter().all(|cq| common.book.had_room(*cq)) {
                 let owed = common.book.owed(qp.at);
@@ -272,7 +271,7 @@ impl Side {
         }
     }
 
-    /// Destroys everything, users before what they use.
+    /// Destroys everything, users before the objects they use.
     pub(super) fn destroy_all(mut self, common: &mut Common) {
         while !self.qps.is_empty() {
             self.destroy_qp(common, 0);

@@ -1,5 +1,5 @@
-//! What a program that is linked against libibverbs finds: exported symbols, and calls of its tables, which the headers
-//! have as inline functions.
+//! The symbols of libibverbs that a program links against, and the calls in its function tables, which are inline
+//! functions in the headers.
 
 use rnic_dropin::abi::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -93,13 +93,14 @@ unsafe extern "C-unwind" {
     pub(super) fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
 }
 
-/// The table around a context (`verbs_get_ctx`).
+/// The extended table that contains a context (`verbs_get_ctx`).
 ///
 /// # Safety
+///
 /// The context is open.
 pub(super) unsafe fn table<'a>(context: *mut ibv_context) -> &'a verbs_context {
     let around = context.wrapping_byte_sub(offset_of!(verbs_context, context));
-    // SAFETY: as the caller says; `abi_compat` told programs of the structure around it.
+    // SAFETY: the caller guarantees it; `abi_compat` tells programs that the extended structure exists.
     unsafe { &*around.cast::<verbs_context>() }
 }
 
@@ -108,6 +109,6 @@ pub(super) unsafe fn table<'a>(context: *mut ibv_context) -> &'a verbs_context {
 /// # Safety
 /// The context is open.
 pub(super) unsafe fn ops<'a>(context: *mut ibv_context) -> &'a ibv_context_ops {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     unsafe { &(*context).ops }
 }

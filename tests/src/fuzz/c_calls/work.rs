@@ -1,4 +1,4 @@
-//! Posting: lists of work requests, and those that are built by calls.
+//! Posting: lists of work requests, and work requests that are built by calls.
 
 use super::book::{Owner, POST, done};
 use super::objects::Remote;
@@ -19,20 +19,20 @@ pub(super) struct Send {
     flags: u8,
     local: Local,
     remote: u32,
-    /// Whether the address and the key of the other side are those of a region there.
+    /// Whether the address and the key of the other side belong to a region there.
     real: u8,
     number: u32,
     ah: u8,
     object: u8,
 }
 
-/// Memory that a work request names.
+/// The memory that a work request names.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Local {
     mr: u8,
     count: u8,
     place: Place,
-    /// A key that is none.
+    /// Whether to use an invalid key.
     wrong: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Receive {
 }
 
 impl Local {
-    /// So many bytes of a region.
+    /// `len` bytes of a region.
     #[cfg(test)]
     pub(super) const fn plain(len: u16) -> Self {
         Self { mr: 0, count: 1, place: Place { at: 64, len, more: 0 }, wrong: false }
@@ -52,7 +52,7 @@ impl Local {
 }
 
 impl Send {
-    /// A signalled one, to the queue pair of the same place at the other side.
+    /// A signalled one, to the queue pair with the same index at the other side.
     #[cfg(test)]
     pub(super) const fn plain(opcode: u8, len: u16, object: u8) -> Self {
         let (flags, local) = (IBV_SEND_SIGNALED as u8, Local::plain(len));
@@ -61,7 +61,7 @@ impl Send {
 }
 
 impl Receive {
-    /// A few.
+    /// A few receives.
     #[cfg(test)]
     pub(super) const fn plain() -> Self {
         Self { local: Local::plain(0x2000), times: 3 }
@@ -76,11 +76,12 @@ pub(super) struct Build {
     abort: u8,
 }
 
-/// Elements that a work request may name here: more than any device takes.
+/// Number of elements that a work request may name here: more than any device supports.
 const SGES: usize = 40;
 
 impl Local {
-    /// The elements, and how many of them the work request has: any number, but of those that are looked at all are there.
+    /// The elements, and the number that the work request claims. The claim may be anything, but all elements that
+    /// are read exist.
     fn elements(&self, common: &Common, side: &Side, inline: bool) -> ([ibv_sge; SGES], c_int) {
         let lkey = if self.wrong { 0x1234 } else { side.lkey(self.mr) };
         let sge = |at: u32| {
@@ -95,14 +96,14 @@ impl Local {
             0..0xc0 => c_int::from(self.count % 4),
             0xc0..0xf0 => c_int::from(self.count - 0xc0) % 40,
             0xf0..0xf8 => -c_int::from(self.count),
-            // The library looks at no element beyond what any device takes.
+            // The library reads no element beyond the device's maximum.
             _ => c_int::MAX,
         };
         (std::array::from_fn(|at| sge(at as u32)), count)
     }
 }
 
-/// How many of a list were posted: all, or those before the one that was refused.
+/// Number of work requests posted from a list: all, or those before the refused one.
 fn posted<T>(code: c_int, list: &[T], bad: *const T) -> usize {
     if done(code, POST) {
         return list.len();
@@ -112,9 +113,9 @@ fn posted<T>(code: c_int, list: &[T], bad: *const T) -> usize {
 }
 
 impl Side {
-    /// The queues of a queue pair may have to take one more.
+    /// Records that the queues of a queue pair may receive one more completion.
     pub(super) fn watch_queues(&self, book: &mut Book, qp: *mut ibv_qp) {
-        // SAFETY: the queue pair is there, and so are its queues.
+        // SAFETY: the queue pair exists, and so do its queues.
         unsafe {
             for cq in [(*qp).send_cq, (*qp).recv_cq] {
                 if !cq.is_null() {
@@ -135,7 +136,7 @@ impl Side {
             list[at].next = list.get_mut(at + 1).map_or(null_mut(), std::ptr::from_mut);
         }
         let (first, mut bad) = (list.first_mut().map_or(null_mut(), std::ptr::from_mut), null_mut());
-        // SAFETY: the queue pair is there, and so is what the list names.
+        // SAFETY: the queue pair exists, and so do the objects in the list.
         let (code, number, all) = unsafe {
             let post = ops(self.context).post_send.expect("offered");
             (post(qp, first, &raw mut bad), (*qp).qp_num, signals_all(qp))
@@ -152,7 +153,7 @@ impl Side {
         let Remote { rkey, addr, .. } = *remote;
         match send.real {
             0..0xc0 if addr != 0 => (addr.wrapping_add(u64::from(send.remote & 0xfff)), rkey),
-            // Regions that begin at 0 are those of devices, or all memory: work requests name the arena there.
+            // Regions that start at 0 are device memory, or all memory: work requests name the arena there.
             0..0xe0 => (common.arena.address(send.remote), rkey),
             _ => (common.arena.address(send.remote), send.number),
         }
@@ -175,7 +176,7 @@ impl Side {
         wr.send_flags = u32::from(send.flags);
         wr.__bindgen_anon_1.imm_data = send.number;
         let (remote_addr, rkey) = self.remote(common, send, remote);
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         let qp_type = unsafe { (*qp).qp_type };
         match (qp_type, wr.opcode) {
             (IBV_QPT_UD, _) => {
@@ -221,9 +222,9 @@ impl Side {
 
     pub(super) fn post_recv(&self, common: &mut Common, qp: u8, receive: &Receive) {
         let Some(qp) = pick(&self.qps, qp).map(|qp| qp.at) else { return };
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair exists.
         let (number, post) = unsafe { ((*qp).qp_num, ops(self.context).post_recv.expect("offered")) };
-        // SAFETY: likewise, and so is what the list names.
+        // SAFETY: likewise, and so do the objects in the list.
         self.receive(common, receive, Owner::Qp(qp, number), |first, bad| unsafe { post(qp, first, bad) });
         self.watch_queues(&mut common.book, qp);
     }
@@ -232,9 +233,9 @@ impl Side {
         let Some(srq) = pick(&self.srqs, srq).copied() else { return };
         // SAFETY: the context is open.
         let post = unsafe { ops(self.context).post_srq_recv.expect("offered") };
-        // SAFETY: the queue is there, and so is what the list names.
+        // SAFETY: the queue exists, and so do the objects in the list.
         self.receive(common, receive, Owner::Srq(srq), |first, bad| unsafe { post(srq, first, bad) });
-        // A completion queue may have to take them, by way of any queue pair.
+        // A completion queue may receive their completions, through any queue pair.
         self.cqs.iter().for_each(|cq| common.book.watch(cq.at, 0));
     }
 
@@ -267,7 +268,7 @@ impl Side {
     /// Builds work requests by calls, in any order, between a start and an end.
     pub(super) fn build(&self, common: &mut Common, qp: u8, build: &Build, remote: &Remote) {
         let Some(qp) = pick(&self.qps, qp).map(|qp| qp.at) else { return };
-        // SAFETY: the queue pair is there, and so is all that is named; what was started is ended.
+        // SAFETY: the queue pair exists, and so do all objects named; every start has an end.
         unsafe {
             let by = ibv_qp_to_qp_ex(qp);
             if by.is_null() {
@@ -298,10 +299,11 @@ impl Side {
         self.watch_queues(&mut common.book, qp);
     }
 
-    /// Begins a work request. Returns whether there is such a call.
+    /// Starts a work request. Returns whether such a call exists.
     ///
     /// # Safety
-    /// The queue pair is there, and has been started.
+    ///
+    /// The queue pair exists, and has been started.
     unsafe fn begin(
         &self,
         common: &Common,
@@ -312,7 +314,7 @@ impl Side {
     ) -> bool {
         let (addr, rkey) = self.remote(common, send, remote);
         let (number, wide) = (send.number, u64::from(send.number));
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         unsafe {
             match step % 12 {
                 0 => (*by).wr_send.expect("offered")(by),
@@ -333,23 +335,24 @@ impl Side {
                     let info = self.bind_info(common, send);
                     (*by).wr_bind_mw.expect("offered")(by, mw, number, &raw const info);
                 }
-                // What the headers of later versions call, they find behind all others; here it is nothing.
+                // The calls of later header versions come after all others; they do nothing here.
                 _ => return false,
             }
         }
         true
     }
 
-    /// Says more of the work request that was begun last.
+    /// Adds details to the work request that was started last.
     ///
     /// # Safety
-    /// The queue pair is there, and has been started.
+    ///
+    /// The queue pair exists, and has been started.
     unsafe fn complete(&self, common: &Common, by: *mut ibv_qp_ex, step: u8, send: &Send, remote: &Remote) {
         let place = send.local.place;
         let (addr, length) = common.arena.readable(place.at, place.length());
         let buffers = [ibv_data_buf { addr: addr as *mut _, length: length as usize / 2 }; 2];
         let (sges, count) = send.local.elements(common, self, false);
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         unsafe {
             match step % 6 {
                 0 => {
@@ -366,7 +369,7 @@ impl Side {
                     let place = common.arena.address(place.at);
                     (*by).wr_set_sge.expect("offered")(by, self.lkey(send.local.mr), place, length);
                 }
-                // As a size it is as odd as the number was.
+                // As a size, the number is just as arbitrary.
                 _ => (*by).wr_set_sge_list.expect("offered")(by, count as usize, sges.as_ptr()),
             }
         }
@@ -376,9 +379,10 @@ impl Side {
 /// Whether all work requests of a send queue are signalled.
 ///
 /// # Safety
-/// The queue pair is there.
+///
+/// The queue pair exists.
 unsafe fn signals_all(qp: *mut ibv_qp) -> bool {
-    // SAFETY: structures of numbers and pointers; the queue pair is there.
+    // SAFETY: structures of numbers and pointers; the queue pair exists.
     unsafe {
         let (mut attr, mut init): (ibv_qp_attr, ibv_qp_init_attr) = (zeroed(), zeroed());
         ibv_query_qp(qp, &raw mut attr, 0, &raw mut init);

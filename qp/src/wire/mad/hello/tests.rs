@@ -25,7 +25,7 @@ fn emitted(hello: &Hello) -> [u8; MAD_LEN] {
     out
 }
 
-/// What becomes of a hello in which this byte is another one.
+/// The result of parsing a hello after setting this byte to another value.
 fn with(at: usize, byte: u8) -> Result<Hello, HelloError> {
     let mut bytes = emitted(&hello());
     bytes[at] = byte;
@@ -72,13 +72,13 @@ fn errors_name_the_rule() {
     let without_block = Hello { block: 0, ..hello() };
     let error = HelloError::Credits { lanes: 4, block: 0 };
     assert_eq!(Hello::parse(&emitted(&without_block)), Err(error));
-    // Without credits nobody asks what they are.
+    // Without credits, their parameters are not checked.
     let without_credits = Hello { features: Features::CNP, lanes: 0, block: 0, ..hello() };
     assert_eq!(Hello::parse(&emitted(&without_credits)), Ok(without_credits));
 }
 
-/// Linux answers a Get of a class that it does not know with the question itself: method GetResp, status 0x000c (method
-/// and attribute are not supported). That is no hello of a port with our features.
+/// Linux answers a Get of an unknown class by returning the question: method GetResp, status 0x000c (method and
+/// attribute not supported). This must not be taken for a hello from a port with our features.
 #[test]
 fn a_question_that_linux_sends_back_is_no_answer() {
     let mut bytes = emitted(&hello());
@@ -114,7 +114,7 @@ fn ports_are_sixteen_at_most() {
         let hello = Hello { ports: some, ..hello() };
         assert_eq!(Hello::parse(&emitted(&hello)), Ok(hello));
     }
-    // What stands behind the last one that is counted is not read.
+    // Ports beyond the count are not read.
     assert_eq!(with(64, 0xff), Ok(hello()));
 }
 
@@ -128,7 +128,8 @@ fn every_truncation_is_refused() {
 
 #[test]
 fn every_change_of_a_byte_gives_a_hello_or_a_reason() {
-    // Reserved: the attribute's neighbour and modifier, class specific bits, segmentation, what lies behind the ports.
+    // Reserved: the attribute's neighbour and modifier, class-specific bits, segmentation, and everything after the
+    // ports.
     let ignored = |at: usize| matches!(at, 6..8 | 18..37 | 64..);
     let (mut hellos, mut refused) = (0, 0);
     for at in 0..MAD_LEN {
@@ -177,7 +178,7 @@ fn any_hello() -> impl Strategy<Value = Hello> {
 
 proptest! {
     #[test]
-    fn what_is_emitted_is_parsed(hello in any_hello()) {
+    fn emitted_hellos_parse_back(hello in any_hello()) {
         let bytes = emitted(&hello);
         prop_assert_eq!(Hello::parse(&bytes), Ok(hello));
         prop_assert_eq!(Summary(&bytes).to_string(), hello.to_string());
