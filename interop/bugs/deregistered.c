@@ -1,6 +1,6 @@
 /* Bug: the local buffer was deregistered before it was sent.
  * Line: LOC_PROT_ERR (vendor_err 1)
- * Line: never registered, deregistered or invalidated
+ * Line: it was never registered, or was deregistered or invalidated
  */
 #include "bugs.h"
 

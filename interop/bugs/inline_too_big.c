@@ -1,5 +1,5 @@
 /* Bug: more inline data than the queue pair was created for.
- * Line: 65 bytes of inline data, but the queue pair was created for 64
+ * Line: 65 bytes of inline data; the queue pair was created with a maximum of 64
  */
 #include "bugs.h"
 

@@ -1,5 +1,5 @@
 /* Bug: pkey_index lies beyond the P_Key table.
- * Line: pkey_index is 1; it can be 0 to 0
+ * Line: pkey_index is 1; valid values are 0 to 0
  */
 #include "bugs.h"
 

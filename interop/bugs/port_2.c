@@ -1,5 +1,5 @@
 /* Bug: the device has one port, and the program asks for the second.
- * Line: port_num is 2; it can be 1 to 1
+ * Line: port_num is 2; valid values are 1 to 1
  */
 #include "bugs.h"
 

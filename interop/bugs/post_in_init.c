@@ -1,6 +1,6 @@
 /* Bug: a SEND is posted while the queue pair is in INIT.
  * Line: ibv_post_send: queue pair 0x
- * Line: cannot post to the send queue in state INIT: it takes RTS or later (EINVAL)
+ * Line: cannot post to the send queue in state INIT: the queue pair must be in RTS or later (EINVAL)
  */
 #include "bugs.h"
 

@@ -1,5 +1,5 @@
 /* Bug: more scatter/gather elements than the queue pair was created for.
- * Line: 3 scatter/gather elements, but the queue pair was created for 2
+ * Line: 3 scatter/gather elements; the queue pair was created with a maximum of 2
  */
 #include "bugs.h"
 

@@ -214,9 +214,9 @@ impl CompletionQueue {
     }
 
     /// Requests an event on the channel when there is a completion to take, or only for a solicited or failed one. A queue
-    /// that already holds such a completion delivers the event at once, as mlx5 does, so a program may sleep right after
-    /// arming. A program that polls in between, as portable programs do, may find that the event was for a completion that
-    /// it has taken since.
+    /// that already holds such a completion which no event has announced delivers the event at once, so a program may sleep
+    /// right after arming. A program that polls in between, as portable programs do, may find that the event was for a
+    /// completion that it has taken since.
     ///
     /// # Errors
     /// [`Error::Forked`].

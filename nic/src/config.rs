@@ -138,6 +138,7 @@ const WORDS: &[&str] = &[
     "scope_id",
     "mtu",
     "offload",
+    "gso",
     "source_ports",
     "recv_buffer",
     "peer_window",

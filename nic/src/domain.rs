@@ -71,7 +71,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// The domain, unchanged, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): objects are left in it, or
-    /// there are other handles. [`Error::Forked`].
+    /// there are other handles. [`Error::Forked`](crate::Error::Forked).
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let unused = self.destroy_in_place();

@@ -122,7 +122,7 @@ fn the_demo_of_link_credits() {
     let output = quick_demo(&["--link", "ib-credits"]);
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
-    for part in ["RNIC HELLO ask", "RNIC HELLO answer", "vl0 init", "limit=", "(PortXmitWait)"] {
+    for part in ["RNIC HELLO ask", "RNIC HELLO answer", "vl0 stalled", "limit=", "(PortXmitWait)"] {
         assert!(story.contains(part), "{part}: {story}");
     }
     assert!(story.contains("none of 800 messages was lost"), "{story}");
@@ -172,7 +172,7 @@ fn invalid_links_are_refused() {
 /// A block for each device: its name, then its attributes, one on each line and indented.
 fn attributes_fit_80_columns(text: &str, rows: &[Value]) {
     let heads = text.lines().filter(|line| !line.starts_with(' '));
-    assert!(heads.clone().all(|line| line.starts_with("attr rnic")), "{text}");
+    assert!(heads.clone().all(|line| line.starts_with("attr ")), "{text}");
     assert_eq!(heads.count(), rows.len(), "{text}");
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     for name in ["max_qp_wr", "async_events"] {

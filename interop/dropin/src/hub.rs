@@ -92,7 +92,7 @@ impl Hub {
             if !entry.is_some_and(|entry| is_usable(&entry)) {
                 let (index, own) = (way.sgid_index, self.address_index());
                 return Err(Errno::INVALID.because(format_args!(
-                    "no RoCE v2 GID is at sgid_index {index} of the GID table; the device's address is at {own}"
+                    "no RoCE v2 GID is at sgid_index {index} of the GID table; the device's address is at {own}; `--gid-table` lays it out as other drivers do"
                 )));
             }
         }

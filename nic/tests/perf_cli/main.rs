@@ -237,7 +237,7 @@ fn without_a_server_the_error_shows_how_to_start_one() {
 fn hosts_are_given_by_name() {
     let port = free_port();
     let error = complaint(&client(&["localhost", "--control-port", &port]));
-    assert!(error.contains("no rnic perf server at 127.0.0.1:"), "{error}");
+    assert!(error.contains("listening on TCP 127.0.0.1:"), "{error}");
     // Reserved never to exist (RFC 6761).
     for (args, part) in [
         (["client", "no-such-host.invalid"].as_slice(), "neither an IP address nor a known host name"),

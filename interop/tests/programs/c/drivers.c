@@ -150,7 +150,7 @@ static int events(struct ibv_comp_channel *channel) {
 	return count;
 }
 
-/* A queue that holds something of the kind that is asked for tells of it when it is armed. */
+/* A queue that holds something of the kind that is asked for, and has not told of it, does when it is armed. */
 static void arming(struct ibv_pd *pd, struct ibv_mr *mr, const union ibv_gid *gid) {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(pd->context);
 	struct ibv_cq *sent = ibv_create_cq(pd->context, 16, NULL, NULL, 0);
@@ -167,11 +167,19 @@ static void arming(struct ibv_pd *pd, struct ibv_mr *mr, const union ibv_gid *gi
 			struct ibv_wc wc;
 			ibv_poll_cq(sent, 1, &wc);
 		}
-		check(ibv_req_notify_cq(cq, solicited) == 0 && events(channel) == 1, "a completion that nobody polled");
+		/* Disarmed: nobody is told of this one. */
+		post_recv(qp, mr, 2);
+		send_datagram(qp, ah, mr, IBV_SEND_SOLICITED);
+		poll_one(cq);
+		while (ibv_req_notify_cq(cq, solicited) == 0 && events(channel) == 0) {
+			struct ibv_wc wc;
+			ibv_poll_cq(sent, 1, &wc);
+		}
+		check(ibv_req_notify_cq(cq, solicited) == 0 && events(channel) == 0, "completions that it told of");
 		poll_one(cq);
 		check(ibv_req_notify_cq(cq, solicited) == 0 && events(channel) == 0, "one that was polled");
 		/* Disarms it. */
-		post_recv(qp, mr, 2);
+		post_recv(qp, mr, 3);
 		send_datagram(qp, ah, mr, IBV_SEND_SOLICITED);
 		poll_one(cq);
 		while (events(channel) == 0) {

@@ -338,13 +338,6 @@ impl Engine {
             proof = hello.token;
         }
         self.say_hello(Kind::Answer, hello.transaction_id, from, hello.slot, (token, proof));
-        if !is_proven
-            && let Some(id) = self.peers.find(from, hello.slot)
-            && !self.is_known(id, hello.instance)
-        {
-            // Something new may be where our own packets go.
-            self.doubt(now, id);
-        }
     }
 
     fn handle_answer_to_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
@@ -365,11 +358,6 @@ impl Engine {
         for id in self.peers.at(from) {
             self.count_as_foreign(id, "it does not know hellos");
         }
-    }
-
-    /// Whether a peer is a partner with this instance.
-    fn is_known(&mut self, id: usize, instance: u64) -> bool {
-        Partners::partner(&mut self.peers, id).is_some_and(|partner| partner.said.instance == instance)
     }
 
     /// Partners of which something does not hold any more if a hello is true: another port has their slot, or their UDP

@@ -6,7 +6,6 @@ use crate::engine::{Departure, Due, Engine, QpEntry, Remote};
 use crate::net::DEFAULT_HOP_LIMIT;
 use cc::Policy;
 use cc::dcqcn::{Notification, NotificationPoint};
-use qp::wire::mad::hello::Features;
 use qp::wire::{Arrival, Headers, Packet};
 use qp::{PKey, QpState, QpType, Qpn, Train};
 use std::cmp::Reverse;
@@ -238,9 +237,7 @@ impl Engine {
             Some(remote) => remote.peer,
             None => self.partners.at(arrival.src, arrival.src_port),
         };
-        if let Some(partner) = peer.and_then(|id| Partners::partner(&mut self.peers, id))
-            && partner.understands(Features::CNP)
-        {
+        if let Some(partner) = peer.and_then(|id| Partners::partner(&mut self.peers, id)) {
             return packet.token() == partner.expected;
         }
         let notification = self.config.rate.policy.as_ref().and_then(Policy::notification);

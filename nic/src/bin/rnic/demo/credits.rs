@@ -90,9 +90,9 @@ fn lossy(page: &Page, ends: &Ends) -> Outcome {
 fn introduce(page: &Page, ends: &Ends) -> Outcome<u64> {
     page.section(
         "2. Two ports exchange credits",
-        "Now both ports use `ib-credits`. The first packet comes from a UDP source port that only rnic uses, so the receiver \
-         asks the sender to identify itself (HELLO). Then each port tells the other how much it has sent (init). From \
-         then on neither sends without credits.",
+        "Now both ports use `ib-credits`. The sender asks who the receiver is (HELLO), gets a token from it, and proves its \
+         own address with that. Then it says that a packet waits (stalled). Nothing else leaves before the receiver grants \
+         credits (limit).",
     );
     let ladder = Ladder::attach(&ends.sender, "sender", "receiver", RUNGS)?;
     ends.flood(0..1)?;

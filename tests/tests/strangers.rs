@@ -1,0 +1,229 @@
+//! Strangers and forgers at real sockets: what they cost a port, and those that it knows.
+//!
+//! `RNIC_LONG=1` runs each attack for a minute and asks for 80 % of the speed without it.
+
+use cc::credits::{FlowControlPacket, Op};
+use cc::vl::Vl;
+use qp::wire::mad::MAD_LEN;
+use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts, VERSION};
+use qp::wire::{DethFields, Flow, Headers, Opcode, Packet, PauseTimes, UDP_PORT, icrc};
+use rnic::cc;
+use rnic::{Device, DeviceConfig, Psn, QKey, Qpn, RcEnd, WcStatus};
+use rnic_tests::peer::{Peer, connect_local};
+use rnic_tests::protocol::{Connection, Opening};
+use rnic_tests::{counter, fresh_address};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// One attack at a time: each measures.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What the memory of the victim may grow by, in bytes.
+const GROWTH: u64 = 2 << 20;
+
+const LEN: usize = 1 << 20;
+
+fn is_long() -> bool {
+    std::env::var("RNIC_LONG").is_ok_and(|long| long == "1")
+}
+
+fn duration() -> Duration {
+    Duration::from_secs(if is_long() { 60 } else { 2 })
+}
+
+/// Resident memory of a process (proc(5)).
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("the process lives");
+    let pages: u64 = text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number of pages");
+    pages * 4096
+}
+
+/// A packet from a socket to a port.
+fn say(socket: &UdpSocket, to: IpAddr, headers: &Headers, payload: &[u8]) {
+    let SocketAddr::V4(from) = socket.local_addr().expect("bound") else { panic!("IPv4") };
+    let mut bytes = vec![0; headers.wire_len()];
+    headers.emit(&mut bytes, payload.len());
+    bytes.extend(payload);
+    let flow = Flow { src: (*from.ip()).into(), dst: to, src_port: from.port(), dst_port: UDP_PORT };
+    bytes.extend(icrc::compute(&flow, 0, &bytes).to_le_bytes());
+    // What the victim's socket has no room for is lost, as anybody's.
+    let _ = socket.send_to(&bytes, (to, UDP_PORT));
+}
+
+fn hello(proof: u64, port: u16, instance: u64) -> [u8; MAD_LEN] {
+    let hello = Hello {
+        kind: Kind::Ask,
+        transaction_id: instance,
+        version: VERSION,
+        slot: 0,
+        lanes: 1,
+        features: Features::CREDITS | Features::PAUSE | Features::CNP,
+        instance,
+        block: 512,
+        counting: Counting::TrainCharge,
+        ports: SourcePorts::new(&[port]).expect("one port"),
+        token: 7,
+        proof,
+    };
+    let mut mad = [0; MAD_LEN];
+    hello.emit(&mut mad);
+    mad
+}
+
+fn to_qp1() -> Headers {
+    Headers {
+        deth: DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI },
+        ..Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0))
+    }
+}
+
+/// The 127.66.0.0/16 of these tests.
+fn stranger(nth: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x7f42_0000 | (nth & 0xffff).max(1))
+}
+
+/// A process that serves, a device of this one that knows it, and the speed of WRITEs between them.
+struct Scene {
+    peer: Peer,
+    device: Device,
+    end: RcEnd,
+    remote: rnic::Remote,
+    source: rnic::MemoryRegion,
+}
+
+impl Scene {
+    fn new(link: &str, cc: &str) -> Self {
+        let mut peer = Peer::open(&Opening { link: link.into(), ..Opening::at(fresh_address()) });
+        let config = DeviceConfig {
+            link: link.parse().expect("a link"),
+            cc: cc.parse().expect("an algorithm"),
+            ..DeviceConfig::at(fresh_address())
+        };
+        let device = Device::open(&config).expect("a device");
+        let (end, _) = connect_local(&device, &mut peer, Connection { timeout: 16, ..Connection::default() });
+        let remote = peer.register_zeroes(LEN).place.into();
+        let source = rnic_tests::peer::register_pattern(end.pd(), LEN, 1);
+        let scene = Self { peer, device, end, remote, source };
+        scene.write(Duration::from_millis(200));
+        scene
+    }
+
+    /// WRITEs for a while; how many a second.
+    fn write(&self, time: Duration) -> f64 {
+        let (begin, mut writes) = (Instant::now(), 0_u32);
+        while begin.elapsed() < time {
+            self.end.qp.write(1, self.source.all(), self.remote).expect("room");
+            let wc = self.end.cq().wait(Duration::from_secs(30)).expect("a completion");
+            let counters: Vec<_> = self.device.counters().iter().filter(|(_, n)| *n > 0).collect();
+            assert_eq!(wc.status, WcStatus::Success, "{counters:?}");
+            writes += 1;
+        }
+        f64::from(writes) / begin.elapsed().as_secs_f64()
+    }
+
+    /// WRITEs without and with an attack, which `strike` carries out step by step, `rate` steps a second.
+    fn endure(&mut self, name: &str, rate: u32, mut strike: impl FnMut(u32) + Send) {
+        // What buffers and queues grow to by themselves, they have grown to before.
+        self.write(duration() / 4);
+        let alone = self.write(duration() / 2);
+        let before = resident(self.peer.pid());
+        let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
+        let beset = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let begin = Instant::now();
+                for step in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    strike(step);
+                    steps.store(u64::from(step), Ordering::Relaxed);
+                    let due = begin + Duration::from_secs_f64(f64::from(step) / f64::from(rate));
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                }
+            });
+            let beset = self.write(duration());
+            stop.store(true, Ordering::Relaxed);
+            beset
+        });
+        let grown = resident(self.peer.pid()).saturating_sub(before);
+        let steps = steps.into_inner();
+        println!("{name}: {steps} steps, {alone:.0} WRITEs/s alone, {beset:.0} beset, {grown} bytes grown");
+        assert!(steps > 10, "{name}: no attack");
+        assert!(grown <= GROWTH, "{name}: {grown} bytes grown");
+        assert!(!is_long() || beset > 0.8 * alone, "{name}: {beset} of {alone} WRITEs a second");
+    }
+}
+
+#[test]
+fn hellos_from_sixty_thousand_addresses_cost_no_memory() {
+    let _alone = ALONE.lock();
+    let mut scene = Scene::new("ib-credits", "off");
+    let victim = scene.peer.address();
+    scene.endure("hellos", 2000, |step| {
+        // A port with the sign of rnic (the remainder 23 by 61).
+        let Ok(socket) = UdpSocket::bind((stranger(step % 60_000), 49_158 - (49_158 % 61) + 23)) else {
+            return;
+        };
+        let port = socket.local_addr().expect("bound").port();
+        say(&socket, victim, &to_qp1(), &hello(u64::from(step), port, step.into()));
+    });
+    assert_eq!(scene.peer.counter("partners_met"), 1);
+    assert!(scene.peer.counter("rx_packets") > 1000);
+}
+
+/// Pauses, credits and notifications that come from the partner's address, without its token.
+#[test]
+fn forgers_at_the_address_of_a_partner_are_not_believed() {
+    let _alone = ALONE.lock();
+    let mut scene = Scene::new("ethernet:rate=10Gb/s,pfc=0", "dcqcn:preset=laptop");
+    let (victim, partner) = (scene.device.address(), scene.peer.address());
+    let socket = UdpSocket::bind((partner, 0)).expect("a port at the partner's address");
+    let slot = (scene.end.qp.qpn().value() >> 16) as u8;
+    let partners = scene.end.qp.query().dest_qp_num.map_or(0, |qpn| (qpn.value() >> 16) as u8);
+    let qpn = scene.end.qp.qpn();
+    let update = FlowControlPacket { op: Op::Normal, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+    scene.endure("forgers", 1000, |step| {
+        let said = |body: &[u8]| [&u64::from(step).to_be_bytes()[..], body].concat();
+        let pause = said(&PauseTimes([Some(u16::MAX); 8]).emit());
+        say(&socket, victim, &Headers::pause(slot, partners, step as u16), &pause);
+        say(&socket, victim, &Headers::flow_control(slot, partners, step as u16), &said(&update.encode()));
+        say(&socket, victim, &Headers { token: step.into(), ..Headers::cnp(qpn) }, &[]);
+    });
+    assert!(counter(&scene.device, "dropped_bad_token") > 30);
+    assert_eq!(counter(&scene.device, "rp_cnp_handled"), 0);
+}
+
+/// Two hundred ports that have proven their addresses, and nothing else, ask for credit all the time.
+#[test]
+fn strangers_that_ask_for_credit_take_none_from_a_connection() {
+    let _alone = ALONE.lock();
+    let mut scene = Scene::new("ib-credits", "off");
+    let victim = scene.peer.address();
+    let sockets: Vec<_> = (0..200)
+        .map(|nth| {
+            let socket = UdpSocket::bind((stranger(0xff00 + nth), UDP_PORT)).expect("a port of RoCE");
+            socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a time");
+            socket
+        })
+        .collect();
+    let slot = scene.end.qp.query().dest_qp_num.map_or(0, |qpn| (qpn.value() >> 16) as u8);
+    let mut tokens = Vec::new();
+    for (nth, socket) in sockets.iter().enumerate() {
+        say(socket, victim, &to_qp1(), &hello(0, UDP_PORT, nth as u64));
+        let mut buffer = [0; 2048];
+        let (len, _) = socket.recv_from(&mut buffer).expect("an answer");
+        let answer = Packet::parse(&buffer[..len]).expect("a packet");
+        let token = Hello::parse(answer.payload()).expect("a hello").token;
+        say(socket, victim, &to_qp1(), &hello(token, UDP_PORT, nth as u64));
+        tokens.push(token);
+    }
+    let update = FlowControlPacket { op: Op::Stalled, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+    scene.endure("credit", 2000, |step| {
+        let nth = step as usize % sockets.len();
+        let said = [&tokens[nth].to_be_bytes()[..], &update.encode()].concat();
+        say(&sockets[nth], victim, &Headers::flow_control(slot, 0, step as u16), &said);
+    });
+    assert_eq!(scene.peer.counter("partners_met"), 201);
+}
