@@ -13,31 +13,52 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// As `pthread.h` has them.
 const PTHREAD_CANCEL_ENABLE: c_int = 0;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
+const PTHREAD_CANCEL_DEFERRED: c_int = 0;
+const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
+
+/// Whether a thread could be cancelled, and how.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Before {
+    state: c_int,
+    kind: c_int,
+}
 
 // The same functions as in the crate libc, which says of them that they return.
 unsafe extern "C-unwind" {
     safe fn pthread_testcancel();
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
     fn read(fd: c_int, to: *mut c_void, room: usize) -> isize;
 }
 
 /// Keeps this thread from being cancelled. Returns what [`restore`] takes.
+///
+/// The type is changed too. The canceller looks at the state before it sends its signal, and glibc 2.36 does not look again
+/// when the signal arrives, but at the type: a thread with the asynchronous type would be cancelled with cancellation disabled.
 #[inline]
-pub(crate) extern "C-unwind" fn disable() -> c_int {
-    let mut before = PTHREAD_CANCEL_ENABLE;
-    // SAFETY: room for the state.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+pub(crate) extern "C-unwind" fn disable() -> Before {
+    let mut before = Before { state: PTHREAD_CANCEL_ENABLE, kind: PTHREAD_CANCEL_DEFERRED };
+    // SAFETY: room for the type, and for the state.
+    unsafe {
+        pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut before.kind);
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before.state);
+    }
     before
 }
 
 /// Lets this thread be cancelled again, if it could be before. With the asynchronous type that may happen here.
 #[inline]
-pub(crate) extern "C-unwind" fn restore(before: c_int) {
-    if before == PTHREAD_CANCEL_ENABLE {
-        let mut disabled = PTHREAD_CANCEL_DISABLE;
+pub(crate) extern "C-unwind" fn restore(before: Before) {
+    let mut unused = 0;
+    if before.state == PTHREAD_CANCEL_ENABLE {
         // SAFETY: as above.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &raw mut disabled) };
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &raw mut unused) };
+    }
+    if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
+        // SAFETY: as above.
+        unsafe { pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &raw mut unused) };
     }
 }
 

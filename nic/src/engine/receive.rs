@@ -68,7 +68,10 @@ impl Engine {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let message = packet.port_message().ok_or(DropReason::BadLength)?;
+        let Some(message) = packet.port_message() else {
+            let is_known = self.partners.at(arrival.src, arrival.src_port).is_some();
+            return Err(if is_known { DropReason::BadLength } else { DropReason::Stranger });
+        };
         if message.dest_slot != self.config.slot {
             return Err(DropReason::NoQp);
         }

@@ -321,7 +321,7 @@ pub enum HelloError {
     #[error("hello version {0} is not supported, only 2 and later")]
     Version(u16),
     /// More source ports than there is room for.
-    #[error("{0} source ports, 16 at most")]
+    #[error("{0} source ports; the maximum is 16")]
     TooManyPorts(u8),
     /// Credits with an invalid number of lanes, or with blocks of zero bytes.
     #[error(
