@@ -276,7 +276,7 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<Run, Fail
         }
     };
     drop(progress);
-    control.send(&Message::Finish { interrupted: stop::requested() })?;
+    control.send(&Message::Finish { interrupted: stop::requested(), messages: sent.messages })?;
     let server = match wait_for_report(end, control)? {
         Message::Report { report } => report,
         other => return Err(control.unexpected(&other)),

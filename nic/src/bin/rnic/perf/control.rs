@@ -17,7 +17,7 @@ pub(super) const PORT: u16 = 18515;
 const PROTOCOL: &str = "rnic-perf";
 
 /// Changes whenever the messages or their order change.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// How long to wait for an immediate answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,8 +64,8 @@ pub(super) enum Message {
     Begin { size: u32 },
     /// Server: its memory is prepared.
     Ready,
-    /// Client: all its messages are complete, or the user interrupted it.
-    Finish { interrupted: bool },
+    /// Client: all its messages are complete, this many, or the user interrupted it.
+    Finish { interrupted: bool, messages: u64 },
     /// Server: its result, the last message of a run.
     Report { report: SideReport },
     /// Either: the measurement failed.
@@ -264,7 +264,7 @@ mod tests {
         let mut server = server.join().unwrap();
         assert!(server.try_receive().unwrap().is_none());
         client.send(&Message::Begin { size: 7 }).unwrap();
-        client.send(&Message::Finish { interrupted: false }).unwrap();
+        client.send(&Message::Finish { interrupted: false, messages: 7 }).unwrap();
         assert!(matches!(server.receive(PATIENCE).unwrap(), Message::Begin { size: 7 }));
         assert!(matches!(server.receive(PATIENCE).unwrap(), Message::Finish { .. }));
         server.send(&Message::Failed { reason: "no memory".into() }).unwrap();

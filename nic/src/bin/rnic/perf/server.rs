@@ -169,7 +169,7 @@ fn measure(end: &Endpoint, size: u32, control: &mut Control) -> Result<SideRepor
         let mut progress = Progress::hidden();
         let sent = stream::send(end, size, &mut progress, &mut || match control.try_receive()? {
             None => Ok(stop::requested()),
-            Some(message @ Message::Finish { interrupted }) => {
+            Some(message @ Message::Finish { interrupted, .. }) => {
                 finish = Some(message);
                 Ok(interrupted)
             }
