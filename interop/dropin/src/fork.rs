@@ -1,7 +1,7 @@
 //! Support for programs that fork.
 //!
 //! Memory is not pinned, so a child that writes to it does not disturb the parent. There is nothing to prepare and
-//! nothing to report. A child cannot use its parent's objects; it opens devices of its own.
+//! nothing to request. A child cannot use its parent's objects; it opens devices of its own.
 
 use crate::abi::IBV_FORK_UNNEEDED;
 use crate::call::{Value, verbs};
