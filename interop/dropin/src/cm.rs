@@ -1,6 +1,7 @@
 //! `librdmacm.so.1`: its symbols, so that programs linked against it start.
 //!
-//! Connections are made with verbs alone. A program that asks for the connection manager gets an error.
+//! Connections are made with verbs alone. A program that asks for the connection manager is told that
+//! there is no connection manager.
 
 use crate::abi::*;
 use crate::call::{Handle, Out, Value, verbs};

@@ -179,7 +179,7 @@ verbs! {
         Ok(())
     }
 
-    /// Reads a file below `/sys`, without its trailing newline.
+    /// Reads a file of the `/sys` tree, without its trailing newline.
     fn ibv_read_sysfs_file(folder: &CStr, file: &CStr, out: *mut c_void, room: usize) -> Status {
         let path = format!("{}/{}", folder.to_string_lossy(), file.to_string_lossy());
         let text = std::fs::read(path)?;

@@ -1,7 +1,7 @@
 //! Private symbols that the libraries of rdma-core share.
 //!
-//! Programs linked against libmlx5 or libefa need these symbols to start. For a device of rnic these symbols are never
-//! called.
+//! Programs linked against libmlx5 or libefa need these symbols to start. Nothing here calls them for a device of
+//! rnic.
 
 use crate::errno::Errno;
 use std::ffi::c_void;

@@ -1,8 +1,8 @@
 /* Two processes, each with its own device: one writes to the other with a key that does not exist.
  * Usage: apart FOLDER [quiet]
  *
- * Creates FOLDER/ready once the processes are connected, and continues when FOLDER/go exists. With `quiet` the responder
- * prints no explanations. */
+ * Creates FOLDER/ready once the processes are connected, and continues when FOLDER/go exists. With `quiet` the
+ * responder prints no explanations. */
 #include "common.h"
 
 struct end {

@@ -102,7 +102,7 @@ static void datagrams(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, c
 	/* Bit 3 means UDP; the bits below it are 1 for IPv6 and 2 for IPv4. */
 	uint8_t type = wc.sl;
 	check(type == (is_ipv4(gid) ? 10 : 9), "sl is the type of the network header");
-	/* A program that goes by this type finds the receiver's address here. */
+	/* A program that relies on this type finds the receiver's address here. */
 	const char *receiver = is_ipv4(gid) ? memory + 36 : memory + 24;
 	check(memcmp(receiver, gid->raw + (is_ipv4(gid) ? 12 : 0), is_ipv4(gid) ? 4 : 16) == 0, "the receiver's address");
 	check(ibv_init_ah_from_wc(pd->context, 1, &wc, (struct ibv_grh *)memory, &back) == 0, "ibv_init_ah_from_wc");
