@@ -1,9 +1,10 @@
 /*
- * What the programs here share. Each has one bug, which is not there when it is built with -DFIXED.
+ * Shared by the programs in this folder. Each program has one bug, which -DFIXED removes.
  *
- * Two queue pairs of one device are connected to each other: a sends, b answers. What differs from the usual is set in
- * `struct plan` before they are made. A bug lets a call fail or a work request end in error; then the program ends, and
- * what matters is the line that rnic prints. A corrected program ends with 0 only if all went well.
+ * Two queue pairs of one device are connected to each other: a sends, b answers. A program sets its deviations from the
+ * defaults in `struct plan` before the queue pairs are created. A bug makes a call fail or a work request complete in
+ * error. Then the program ends, and the result is the line that rnic prints. A corrected program exits with 0 only if
+ * everything succeeded.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -65,7 +66,7 @@ static struct ibv_qp *a, *b;
 static struct ibv_mr *from, *to;
 static char source[SIZE], target[SIZE];
 
-/* A call failed: that is the bug, or in a corrected program a failure. */
+/* Requires that a call succeeded. A failure is the bug, or, in a corrected program, an error. */
 static inline void need(int holds) {
 	if (!holds) {
 		exit(1);
@@ -167,7 +168,7 @@ static inline void to_rts(struct ibv_qp *qp, uint32_t psn) {
 	need(ibv_modify_qp(qp, &attr, mask) == 0);
 }
 
-/* Opens the device and connects two queue pairs of it. */
+/* Opens the device and connects two of its queue pairs. */
 static inline void connect_both(void) {
 	open_device();
 	a = make();
@@ -221,7 +222,7 @@ static inline double now(void) {
 	return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Waits for `count` completions, each of which must be a success; gives up after `seconds`. */
+/* Waits for `count` completions, all of which must succeed; gives up after `seconds`. */
 static inline void complete(int count, double seconds) {
 	struct ibv_wc wc;
 	double end = now() + seconds;

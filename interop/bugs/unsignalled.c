@@ -14,7 +14,7 @@ int main(void) {
 		wrs[i].send_flags = BUG(0, i == 15 ? IBV_SEND_SIGNALED : 0);
 		wrs[i].next = i < BUG(16, 15) ? &wrs[i + 1] : NULL;
 	}
-	/* The peer holds them up: it has no receives yet. */
+	/* The peer delays them: it has posted no receives yet. */
 	post(wrs);
 	for (int i = 0; i < 16; i++) {
 		post_recv(b, 64);

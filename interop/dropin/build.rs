@@ -1,11 +1,11 @@
-//! Names the object and gives it the version nodes, and puts the names that the loader looks for beside it.
+//! Names the shared object, gives it its version nodes, and links the names that the loader looks for beside it.
 
 use std::error::Error;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// What the loader looks for. Links, not copies: it maps one file once.
+/// The names that the loader looks for. They are links, not copies, so the loader maps one file once.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={source}/versions.map");
-    // Its threads, and what threads of the program keep of it, must find it until the process ends.
+    // The library's threads, and the state that threads of the program keep in it, need it until the process ends.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // The output folder is target/PROFILE/build/PACKAGE-HASH/out.
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes `name` a link to the object, unless it is one.
+/// Makes `name` a link to the object, unless it already is.
 fn link(name: &Path) -> io::Result<()> {
     let target = Path::new("../librnic_dropin.so");
     if fs::read_link(name).is_ok_and(|to| to == target) {

@@ -1,11 +1,11 @@
-//! Puts the object beside the library that it belongs to.
+//! Links the shared object beside the library that it belongs to.
 
 use std::error::Error;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::{env, fs, io};
 
-/// What `rnic run` looks for.
+/// The name that `rnic run` looks for.
 const NAME: &str = "librnic_shim.so";
 
 fn main() -> Result<(), Box<dyn Error>> {

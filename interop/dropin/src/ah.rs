@@ -20,13 +20,14 @@ impl Object for Ah {
     type C = ibv_ah;
 }
 
-/// The bits of a flow label (RFC 8200, section 3).
+/// Mask of the bits of a flow label (RFC 8200, section 3).
 const FLOW_LABEL: u32 = 0xf_ffff;
 
-/// The way that a program gives. As with other drivers, a flow label is its lower 20 bits: UCX sets all 32.
+/// Converts the address vector that a program gives. As in other drivers, only the lower 20 bits of a flow label count:
+/// UCX sets all 32.
 pub(crate) fn vector(attr: &ibv_ah_attr) -> AddressVector {
     AddressVector {
-        // SAFETY: 16 bytes, under two names.
+        // SAFETY: both union fields are the same 16 bytes.
         dgid: Gid(unsafe { attr.grh.dgid.raw }),
         sgid_index: attr.grh.sgid_index,
         hop_limit: attr.grh.hop_limit,
@@ -44,17 +45,17 @@ fn create(pd: &Pd, way: &AddressVector) -> Result<Handle<ibv_ah>, Errno> {
     Ok(Box::new(Ah { c: UnsafeCell::new(c), inner }).give())
 }
 
-/// The way to the sender of a datagram, over the entry of the GID table that is the port's address.
-/// The GRH stands in front of a datagram, which need not be aligned: a reference to it there may not be.
+/// The address vector back to the sender of a datagram, through the GID table entry that is the port's address. The GRH
+/// in front of a datagram may be unaligned, so this takes a pointer: a reference would have to be aligned.
 fn back(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Result<AddressVector, Errno> {
     if grh.is_null() {
         return Err(Errno::INVALID.because("grh is NULL"));
     }
     let bytes = grh.cast::<[u8; size_of::<ibv_grh>()]>();
-    // SAFETY: the program lends so many bytes, and any bytes are bytes.
+    // SAFETY: the program lends the bytes of the GRH, and any bit pattern is valid for bytes.
     let bytes = unsafe { bytes.read_unaligned() };
     let flags = WcFlags::from_bits_truncate(wc.wc_flags);
-    // Not its `sl`, which holds the type of the network header: see `network_type`.
+    // Ignore the `sl` of `wc`, which holds the type of the network header: see `network_type`.
     let completion = WorkCompletion { flags, ..WorkCompletion::default() };
     if port != 1 {
         return Err(Errno::INVALID.because(format_args!("port {port}: the device has one port, 1")));
@@ -85,7 +86,7 @@ verbs! {
         create(pd, &way)
     }
 
-    /// Addresses of Ethernet are not a matter of programs here.
+    /// Programs need no Ethernet addresses here.
     fn ibv_resolve_eth_l2_from_gid(
         _context: &Context,
         _attr: InOut<'_, ibv_ah_attr>,
@@ -101,7 +102,7 @@ verbs! {
     }
 }
 
-/// The way that the device has, as verbs have it.
+/// Converts the device's address vector to the attributes of verbs.
 pub(crate) fn attributes(way: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {

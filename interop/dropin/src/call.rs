@@ -1,8 +1,8 @@
 //! The boundary between C and Rust.
 //!
-//! What verbs promise of their arguments is what is relied on here: a pointer is NULL, or it points to what its type says
-//! and stays so during the call; an object that verbs returned is passed on as it is until it is destroyed. NULL where
-//! an object is needed is EINVAL.
+//! This module relies on what verbs promise of their arguments. A pointer is NULL, or it points to a value of its type
+//! and stays valid during the call. The program passes an object that verbs returned on unchanged until it destroys the
+//! object. NULL where an object is needed is EINVAL.
 
 use crate::errno::Errno;
 use crate::explain::{self, type_name};
@@ -11,18 +11,18 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
-/// Something that a function of the boundary takes.
+/// An argument of a function of the boundary.
 pub(crate) trait Arg: Sized {
-    /// As C passes it.
+    /// The type that C passes.
     type Raw: Copy;
 
-    /// Makes it usable.
+    /// Converts the argument to its Rust form.
     ///
     /// # Safety
-    /// `raw` is what the module documentation says.
+    /// `raw` satisfies the contract in the module documentation.
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno>;
 
-    /// What people call the object that it is, where it is one that they know.
+    /// The name under which users know the object, if it has one.
     ///
     /// # Safety
     /// As [`take`](Self::take).
@@ -31,9 +31,9 @@ pub(crate) trait Arg: Sized {
     }
 }
 
-/// Something that a function of the boundary returns.
+/// A result of a function of the boundary.
 pub(crate) trait Reply: Sized {
-    /// As C gets it.
+    /// The type that C receives.
     type Raw;
 
     /// Converts it.
@@ -42,18 +42,18 @@ pub(crate) trait Reply: Sized {
 
 /// An object that programs hold through a pointer to a C structure inside it.
 pub(crate) trait Object: Sized {
-    /// The structure.
+    /// The C structure.
     type C;
 
-    /// Where in the object it is.
+    /// The offset of the structure in the object.
     const OFFSET: usize = 0;
 
-    /// What people call the object.
+    /// The name under which users know the object.
     fn name(&self) -> Option<String> {
         None
     }
 
-    /// What programs hold.
+    /// The pointer that programs hold.
     fn as_c(&self) -> *mut Self::C {
         ptr::from_ref(self).cast_mut().wrapping_byte_add(Self::OFFSET).cast()
     }
@@ -66,10 +66,10 @@ pub(crate) trait Object: Sized {
     /// The object that a program holds; `None` for NULL.
     ///
     /// # Safety
-    /// The pointer is NULL, or was [given](Self::give) to the program, which has not destroyed the object.
+    /// The pointer is NULL, or it was [given](Self::give) to the program, and the program has not destroyed the object.
     unsafe fn of<'a>(raw: *mut Self::C) -> Option<&'a Self> {
         let object: *const Self = raw.wrapping_byte_sub(Self::OFFSET).cast();
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         if raw.is_null() { None } else { Some(unsafe { &*object }) }
     }
 }
@@ -78,12 +78,12 @@ impl<T: Object> Arg for &T {
     type Raw = *mut T::C;
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { T::of(raw) }.ok_or_else(null::<T::C>)
     }
 
     unsafe fn subject(raw: Self::Raw) -> Option<String> {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { T::of(raw) }?.name()
     }
 }
@@ -97,18 +97,18 @@ impl<T: Object> Arg for Option<&T> {
     type Raw = *mut T::C;
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         Ok(unsafe { T::of(raw) })
     }
 }
 
-/// An object that the call may end.
+/// An object that the call may destroy.
 pub(crate) struct Owned<T: Object>(NonNull<T>);
 
 impl<T: Object> Owned<T> {
-    /// Ends the object.
+    /// Destroys the object.
     pub(crate) fn free(self) {
-        // SAFETY: it came from a box, and the program, which wants it destroyed, has no more use for it.
+        // SAFETY: the pointer came from a box, and the program destroys the object, so it has no more use for it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -117,7 +117,7 @@ impl<T: Object> Deref for Owned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the object is there until it is freed.
+        // SAFETY: the object exists until it is freed.
         unsafe { self.0.as_ref() }
     }
 }
@@ -133,12 +133,12 @@ impl<T: Object> Arg for Owned<T> {
     }
 
     unsafe fn subject(raw: Self::Raw) -> Option<String> {
-        // SAFETY: as the caller says; a call that fails has not ended the object.
+        // SAFETY: guaranteed by the caller; a call that fails has not destroyed the object.
         unsafe { T::of(raw) }?.name()
     }
 }
 
-/// A structure of the program, to be read.
+/// A structure of the program that the call reads.
 pub(crate) struct In<'a, T>(&'a T);
 
 impl<T> Deref for In<'_, T> {
@@ -158,7 +158,7 @@ impl<T> Arg for Option<In<'_, T>> {
     }
 }
 
-/// A structure of the program, to be read and written.
+/// A structure of the program that the call reads and writes.
 pub(crate) struct InOut<'a, T>(&'a mut T);
 
 impl<T> Deref for InOut<'_, T> {
@@ -193,28 +193,28 @@ impl<T> Arg for InOut<'_, T> {
     }
 }
 
-/// Room of the program for a result; it may hold nothing yet.
+/// Space that the program provides for a result; it may be uninitialized.
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
     /// Stores the result.
     pub(crate) fn put(&self, value: T) {
-        // SAFETY: the program lends the room for the call.
+        // SAFETY: the program lends the space for the call.
         unsafe { self.0.write(value) };
     }
 
-    /// The room so many bytes further on.
+    /// The space `bytes` further on.
     pub(crate) fn offset(&self, bytes: usize) -> Self {
-        // SAFETY: the program says that there is an array of them.
+        // SAFETY: the program guarantees that the space is an array.
         Self(unsafe { self.0.byte_add(bytes) })
     }
 
-    /// Stores as much of the result as the program has room for: programs may be older or newer than the structure. What
-    /// they have beyond is 0.
+    /// Stores as much of the result as the program has room for: the program may be older or newer than the structure.
+    /// Any space beyond the structure is set to 0.
     pub(crate) fn put_sized(&self, value: &T, room: usize) {
         let known = room.min(size_of::<T>());
         let bytes: *mut u8 = self.0.cast().as_ptr();
-        // SAFETY: the program says that there is so much room.
+        // SAFETY: the program guarantees `room` bytes.
         unsafe {
             ptr::write_bytes(bytes, 0, room);
             ptr::copy_nonoverlapping(ptr::from_ref(value).cast(), bytes, known);
@@ -245,7 +245,7 @@ impl Arg for &CStr {
         if raw.is_null() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: it is a string of the program.
+        // SAFETY: the program passes a string.
         Ok(unsafe { CStr::from_ptr(raw) })
     }
 }
@@ -280,7 +280,7 @@ impl<T> Arg for *const T {
     }
 }
 
-/// What a function returns that reports by an error number: 0, or the number. It is left in `errno` too.
+/// The result of a function that reports by an error number: 0, or the number, which is stored in `errno` too.
 impl Reply for () {
     type Raw = c_int;
 
@@ -295,7 +295,7 @@ impl Reply for () {
     }
 }
 
-/// What a function returns that reports by a pointer: NULL with `errno`, or the pointer.
+/// The result of a function that reports by a pointer: the pointer, or NULL with `errno` set.
 pub(crate) struct Handle<T>(pub(crate) *mut T);
 
 impl<T> Reply for Handle<T> {
@@ -312,7 +312,7 @@ impl<T> Reply for Handle<T> {
     }
 }
 
-/// What a function returns that reports by -1 with `errno`.
+/// The result of a function that reports by -1 with `errno` set.
 pub(crate) struct Status(pub(crate) c_int);
 
 impl Status {
@@ -333,7 +333,7 @@ impl Reply for Status {
     }
 }
 
-/// What a function returns that reports by a negative error number, or by how many there are.
+/// The result of a function that reports by a count, or by a negative error number.
 pub(crate) struct Count(pub(crate) isize);
 
 impl Reply for Count {
@@ -350,7 +350,7 @@ impl Reply for Count {
     }
 }
 
-/// What a function returns that cannot fail: the default if it is called with nothing.
+/// The result of a function that cannot fail: the default value if a required object is NULL.
 pub(crate) struct Value<T>(pub(crate) T);
 
 impl<T: Default> Reply for Value<T> {
@@ -367,7 +367,7 @@ impl<T: Default> Reply for Value<T> {
     }
 }
 
-/// Runs a verb. A panic in it is a bug of ours: it is reported, and ends here.
+/// Runs a verb. A panic in the verb is a bug of rnic: it is reported, and it does not unwind further.
 pub(crate) fn shield<R: Reply>(
     name: &'static str,
     subject: impl FnOnce() -> Option<String>,
@@ -387,7 +387,7 @@ fn panicked<R>(name: &str) -> Result<R, Errno> {
     Err(Errno::IO)
 }
 
-/// Functions of the C interface. Their bodies get checked arguments, and return results.
+/// Defines functions of the C interface. Their bodies receive checked arguments and return results.
 macro_rules! verbs {
     ($(
         $(#[$meta:meta])*
@@ -398,18 +398,18 @@ macro_rules! verbs {
             $($arg: <$ty as $crate::call::Arg>::Raw),*
         ) -> <$reply as $crate::call::Reply>::Raw {
             fn body($($arg: $ty),*) -> Result<$reply, $crate::errno::Errno> $body
-            // A function of its own, behind which nothing unwinds: a cancelled thread ends outside of it.
+            // A separate function that nothing unwinds through: a cancelled thread ends outside of it.
             #[inline(never)]
             extern "C" fn inside(
                 $($arg: <$ty as $crate::call::Arg>::Raw),*
             ) -> <$reply as $crate::call::Reply>::Raw {
                 let subject = || {
-                    // SAFETY: C passes what the module of the boundary relies on.
+                    // SAFETY: C callers keep the contract of the boundary module.
                     None$(.or_else(|| unsafe { <$ty as $crate::call::Arg>::subject($arg) }))*
                 };
                 $crate::call::shield(stringify!($name), subject, || {
                     $(
-                        // SAFETY: C passes what the module of the boundary relies on.
+                        // SAFETY: C callers keep the contract of the boundary module.
                         let $arg = unsafe { <$ty as $crate::call::Arg>::take($arg) }?;
                     )*
                     body($($arg),*)
@@ -427,11 +427,11 @@ pub(crate) use verbs;
 /// The elements of an array of the program.
 ///
 /// # Safety
-/// There are so many, or the pointer is NULL, and they stay as they are during the call.
+/// The pointer is NULL, or the array has `count` elements, which stay unchanged during the call.
 pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(first, count) }
 }

@@ -1,22 +1,23 @@
 //! Threads that are cancelled (`pthread_cancel`).
 //!
-//! A cancelled thread unwinds its stack at its next cancellation point, which most calls of the operating system are; with
-//! the asynchronous type it does so wherever it is. Frames of Rust that catch panics abort the process then, and those that
-//! hold a lock would take it along. So a verb does its work with cancellation disabled, and a verb that waits leaves its
-//! frames before it does: what is on the stack when a thread is unwound holds nothing, and has nothing to clean up.
+//! A cancelled thread unwinds its stack at its next cancellation point. Most system calls are cancellation points; with
+//! the asynchronous cancellation type the thread unwinds wherever it is. Unwinding aborts the process if it meets a
+//! Rust frame that catches panics, and it leaves a lock held if it meets a frame that holds one. So a verb does its
+//! work with cancellation disabled, and a verb that waits leaves its frames before it waits. When a thread is unwound,
+//! the frames on its stack hold nothing and have nothing to clean up.
 
 use crate::call::Reply;
 use crate::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// As `pthread.h` has them.
+/// The values in `pthread.h`.
 const PTHREAD_CANCEL_ENABLE: c_int = 0;
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
 
-/// Whether a thread could be cancelled, and how.
+/// The cancellation state and type of a thread.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Before {
@@ -24,7 +25,7 @@ pub(crate) struct Before {
     kind: c_int,
 }
 
-// The same functions as in the crate libc, which says of them that they return.
+// The crate libc declares the same functions with an ABI that does not unwind.
 unsafe extern "C-unwind" {
     safe fn pthread_testcancel();
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
@@ -33,14 +34,15 @@ unsafe extern "C-unwind" {
     fn read(fd: c_int, to: *mut c_void, room: usize) -> isize;
 }
 
-/// Keeps this thread from being cancelled. Returns what [`restore`] takes.
+/// Disables cancellation for this thread. Returns the value that [`restore`] takes.
 ///
-/// The type is changed too. The canceller looks at the state before it sends its signal, and glibc 2.36 does not look again
-/// when the signal arrives, but at the type: a thread with the asynchronous type would be cancelled with cancellation disabled.
+/// The type is changed too. The canceller checks the state before it sends its signal. When the signal arrives, glibc
+/// 2.36 checks only the type, not the state again: a thread with the asynchronous type would be cancelled although
+/// cancellation is disabled.
 #[inline]
 pub(crate) extern "C-unwind" fn disable() -> Before {
     let mut before = Before { state: PTHREAD_CANCEL_ENABLE, kind: PTHREAD_CANCEL_DEFERRED };
-    // SAFETY: room for the type, and for the state.
+    // SAFETY: both pointers are valid for writes.
     unsafe {
         pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut before.kind);
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before.state);
@@ -48,7 +50,7 @@ pub(crate) extern "C-unwind" fn disable() -> Before {
     before
 }
 
-/// Lets this thread be cancelled again, if it could be before. With the asynchronous type that may happen here.
+/// Restores cancellation as it was before [`disable`]. With the asynchronous type, this thread may be cancelled here.
 #[inline]
 pub(crate) extern "C-unwind" fn restore(before: Before) {
     let mut unused = 0;
@@ -62,11 +64,11 @@ pub(crate) extern "C-unwind" fn restore(before: Before) {
     }
 }
 
-/// What a verb that may have to wait comes to.
+/// The outcome of a verb that may have to wait.
 pub(crate) enum Found {
-    /// What was asked for.
+    /// The verb found an event.
     Event,
-    /// Nothing, until this descriptor is readable.
+    /// The verb found nothing: wait until this descriptor is readable.
     Nothing(c_int),
 }
 
@@ -76,7 +78,7 @@ impl Found {
     }
 }
 
-/// As a number: 0 for an event, -1 for an error, and otherwise the descriptor and 1.
+/// Encoded as a number: 0 for an event, -1 for an error, and otherwise the descriptor plus 1.
 impl Reply for Found {
     type Raw = c_int;
 
@@ -92,14 +94,14 @@ impl Reply for Found {
     }
 }
 
-/// Defines verbs that wait: a cancellation point, as a call that reads from the kernel's descriptor is. `look` is asked,
-/// and again after each wait, until it [finds](Found) an event or fails.
+/// Defines verbs that wait. Each is a cancellation point, like a read from the kernel's descriptor. The verb calls
+/// `look`, and calls it again after each wait, until it [finds](Found) an event or fails.
 macro_rules! waiting_verbs {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $look:ident;)*) => {$(
         pub(crate) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> std::ffi::c_int {
             loop {
                 $crate::cancel::point();
-                // SAFETY: the caller's arguments.
+                // SAFETY: the caller's arguments are passed on unchanged.
                 let found = unsafe { $look($($arg),*) };
                 if found <= 0 {
                     return found;
@@ -113,27 +115,28 @@ macro_rules! waiting_verbs {
 }
 pub(crate) use waiting_verbs;
 
-/// A thread that was cancelled ends here.
+/// A cancellation point: a thread that was cancelled ends here.
 #[inline]
 pub(crate) extern "C-unwind" fn point() {
     pthread_testcancel();
 }
 
-/// Waits until a counter can be read, unless the program made its descriptor one that does not wait. Returns 0, or -1 with
-/// `errno`: EAGAIN if there is nothing and the program does not want to wait, EINTR.
+/// Waits until a counter is readable, unless the program made its descriptor non-blocking. Returns 0, or -1 with
+/// `errno`: EAGAIN if the counter is empty and the descriptor is non-blocking, or EINTR.
 ///
-/// It waits by reading, and puts back what it read: that is how signals end it, or do not, as the program asked for when
-/// it set their handlers (`SA_RESTART`). Waiting by poll would not. A C library before glibc 2.41 may cancel a thread in the
-/// moment in which it has read: the count is lost then, and the next event makes the descriptor readable again.
+/// The function waits by reading the counter, and then writes back the value that it read. So a signal ends the wait or
+/// restarts it, as the program chose when it set the handler (`SA_RESTART`). Waiting by `poll` would not respect that
+/// choice. A C library before glibc 2.41 may cancel a thread just after the read: the count is then lost, and the next
+/// event makes the descriptor readable again.
 pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
-    // SAFETY: a number; it tells of a descriptor, if there is one.
+    // SAFETY: `fcntl` takes any number, and reports one that is no descriptor.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags == -1 {
         return -1;
     }
     if flags & libc::O_NONBLOCK != 0 {
         let mut list = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: a list of one. Something may have come since the look.
+        // SAFETY: the list has one element. An event may have arrived since `look`.
         return match unsafe { poll(&raw mut list, 1, 0) } {
             1 => 0,
             0 => {
@@ -144,12 +147,12 @@ pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
         };
     }
     let mut count = 0u64;
-    // SAFETY: room for the 8 bytes of a counter.
+    // SAFETY: `count` has room for the 8 bytes of a counter.
     if unsafe { read(fd, (&raw mut count).cast(), size_of::<u64>()) } < 0 {
         return -1;
     }
     let before = disable();
-    // SAFETY: as many bytes as were read.
+    // SAFETY: `count` has the 8 bytes that are written.
     let written = unsafe { libc::write(fd, (&raw const count).cast(), size_of::<u64>()) };
     restore(before);
     c_int::from(written >= 0) - 1

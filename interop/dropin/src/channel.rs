@@ -25,15 +25,15 @@ impl Object for Channel {
     type C = ibv_comp_channel;
 }
 
-/// Whether the descriptor can be read at this moment.
+/// Whether the descriptor is readable now.
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     matches!(poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO), Ok(1))
 }
 
-/// Makes a counter unreadable, whether or not it is one that blocks.
+/// Empties a counter, whether or not its descriptor is blocking.
 pub(crate) fn drain(fd: BorrowedFd<'_>) {
     if is_readable(fd) {
-        // It counts something; an error would say that somebody else has just emptied it.
+        // The counter is not 0; an error would mean that another thread has just emptied it.
         let _ = unistd::read(fd, &mut [0; 8]);
     }
 }
@@ -41,7 +41,7 @@ pub(crate) fn drain(fd: BorrowedFd<'_>) {
 verbs! {
     fn ibv_create_comp_channel(context: &Context) -> Handle<ibv_comp_channel> {
         let inner = context.hub.device.create_comp_channel()?;
-        // Programs wait for events by asking for them, unless they make it another.
+        // Programs wait in the call that asks for an event, unless they make the descriptor non-blocking.
         fcntl(inner.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
         let c = ibv_comp_channel { context: context.as_c(), fd: inner.as_raw_fd(), refcnt: 0 };
         Ok(Box::new(Channel { c: UnsafeCell::new(c), inner: Slot::new(inner) }).give())
@@ -57,12 +57,12 @@ verbs! {
     fn next_cq_event(channel: &Channel, cq: Out<*mut ibv_cq>, context: Out<*mut c_void>) -> Found {
         let inner = channel.inner.get()?;
         while let Some(event) = inner.next_event() {
-            // The queue is there: until the event is acknowledged it is not destroyed.
+            // The queue still exists: it is not destroyed before the event is acknowledged.
             let Some(address) = event.context() else { continue };
             event.keep();
             let structure = address as *mut ibv_cq;
             cq.put(structure);
-            // SAFETY: the address is that of the structure, given when the queue was made.
+            // SAFETY: the address is that of the queue's structure, set when the queue was created.
             context.put(unsafe { (*structure).cq_context });
             return Ok(Found::Event);
         }

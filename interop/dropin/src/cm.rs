@@ -1,6 +1,7 @@
-//! `librdmacm.so.1`: its symbols, so that programs which link it start.
+//! `librdmacm.so.1`: its symbols, so that programs linked against it start.
 //!
-//! Connections are made over verbs alone; a program that asks for the connection manager is told that there is none.
+//! Connections are made with verbs alone. A program that asks for the connection manager is told that
+//! there is no connection manager.
 
 use crate::abi::*;
 use crate::call::{Handle, Out, Value, verbs};
@@ -10,12 +11,13 @@ use std::io::Write;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Remembers that the program asked. Some only look whether there is a connection manager, and do without: why it failed is
-/// told to a program that ends with a failure.
+/// Records that the program asked for the connection manager. Some programs only probe for it and do without it, so the
+/// reason is printed only if the program exits with a failure.
 fn refuse(errno: Errno) -> Errno {
     static ASKED: AtomicBool = AtomicBool::new(false);
     if !ASKED.swap(true, Ordering::Relaxed) {
-        // SAFETY: a function of this library, which is not unloaded. Without room for it nothing is said.
+        // SAFETY: `at_exit` is a function of this library, which is never unloaded. If registration fails for lack of
+        // memory, no message is printed.
         unsafe { on_exit(at_exit, null_mut()) };
     }
     errno.set();
@@ -23,33 +25,33 @@ fn refuse(errno: Errno) -> Errno {
 }
 
 unsafe extern "C" {
-    /// As `stdlib.h` of glibc has it.
+    /// As declared in glibc's `stdlib.h`.
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// Runs when `main` returns or `exit` is called, with the status of that.
+/// Runs when `main` returns or the program calls `exit`, with the exit status.
 extern "C" fn at_exit(status: c_int, _: *mut c_void) {
     if status != 0 {
         let text = "there is no RDMA connection manager (librdmacm), which this program asked for";
-        // Not the macro, which panics if the stream is closed.
+        // Not `eprintln!`, which panics if the stream is closed.
         let _ = writeln!(std::io::stderr(), "rnic: {text}; connect without it");
     }
 }
 
-/// A call that reports by -1.
+/// Refuses a call that reports by -1.
 pub(crate) extern "C" fn refuse_by_number() -> c_long {
     refuse(Errno::UNSUPPORTED);
     -1
 }
 
-/// `rdma_create_event_channel`, with which programs begin. What it says on a host without the kernel's connection manager
-/// is what those expect that only look for one.
+/// `rdma_create_event_channel`, the first call of most programs. Its error is the one that a host without the kernel's
+/// connection manager gives, which programs that only probe for it expect.
 pub(crate) extern "C" fn refuse_channel() -> *mut c_void {
     refuse(Errno(libc::ENODEV));
     null_mut()
 }
 
-/// A call that gives back what no other call gave.
+/// A call that releases what no other call has handed out.
 pub(crate) extern "C" fn nothing() -> c_long {
     0
 }
@@ -74,7 +76,7 @@ const EVENTS: [&CStr; 16] = [
 ];
 
 verbs! {
-    /// There are none. Some programs look at the number whatever the list is, so it is stored in any case.
+    /// Returns no devices. Some programs read the count whatever the list is, so the count is always stored.
     fn rdma_get_devices(count: Option<Out<c_int>>) -> Handle<*mut ibv_context> {
         if let Some(count) = count {
             count.put(0);

@@ -15,13 +15,14 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-/// An open device, as a program has it.
+/// An open device, as a program sees it.
 #[repr(C)]
 pub(crate) struct Context {
     c: UnsafeCell<verbs_context>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) inbox: Arc<Inbox>,
-    /// What the program takes for the descriptor of the kernel's device. It tells the context when it comes back.
+    /// The descriptor that the program takes for that of the kernel's device. It identifies the context when the
+    /// program passes it back.
     command: OwnedFd,
     opened: u32,
 }
@@ -32,14 +33,14 @@ impl Object for Context {
     const OFFSET: usize = offset_of!(verbs_context, context);
 }
 
-/// Contexts that are open, as addresses.
+/// The addresses of the open contexts.
 static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 fn open(device: *mut crate::abi::ibv_device, index: usize) -> Result<Box<Context>, Errno> {
     let hub = Hub::open(index)?;
     let inbox = Arc::new(Inbox::new()?);
     let command = memfd_create(c"rnic", MFdFlags::MFD_CLOEXEC)?;
-    // SAFETY: a structure of numbers and pointers, of which zero and NULL are some.
+    // SAFETY: the structure consists of numbers and pointers, for which zero and NULL are valid.
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
     c.sz = size_of::<verbs_context>();
     offer(&mut c);
@@ -47,13 +48,13 @@ fn open(device: *mut crate::abi::ibv_device, index: usize) -> Result<Box<Context
     c.context.cmd_fd = command.as_raw_fd();
     c.context.async_fd = inbox.fd.as_raw_fd();
     c.context.num_comp_vectors = 1;
-    // What verbs_context.h calls __VERBS_ABI_IS_EXTENDED: a verbs_context is around it.
+    // The marker that verbs_context.h calls __VERBS_ABI_IS_EXTENDED: a verbs_context surrounds this context.
     c.context.abi_compat = usize::MAX as *mut _;
     hub.join(&inbox);
     Ok(Box::new(Context { c: UnsafeCell::new(c), hub, inbox, command, opened: std::process::id() }))
 }
 
-/// The calls that are not exported symbols. What is NULL is answered with EOPNOTSUPP by the headers themselves.
+/// Fills in the calls that are not exported symbols. For a NULL entry the headers themselves return EOPNOTSUPP.
 fn offer(c: &mut verbs_context) {
     c.query_port = Some(query::query_port);
     c.query_device_ex = Some(query::query_device_ex);
@@ -104,16 +105,16 @@ verbs! {
             return Err(Errno(libc::EBADF));
         }
         let _whole = hold_forks();
-        // SAFETY: the program lends it.
+        // SAFETY: the program lends the descriptor.
         let given = fstat(unsafe { BorrowedFd::borrow_raw(command) })?;
         for address in locked(&CONTEXTS).iter() {
-            // SAFETY: those in the list are open, and closing one waits for the list.
+            // SAFETY: the contexts in the list are open, and closing one waits for the lock of the list.
             let Some(context) = (unsafe { Context::of(*address as *mut ibv_context) }) else { continue };
             let ours = fstat(&context.command)?;
             if (ours.st_dev, ours.st_ino) == (given.st_dev, given.st_ino)
                 && context.opened == std::process::id()
             {
-                // SAFETY: the structures of devices stay.
+                // SAFETY: the structures of devices stay until the process ends.
                 let device = unsafe { (*context.c.get()).context.device };
                 // SAFETY: as above.
                 let index = unsafe { VerbsDevice::of(device) }.ok_or(Errno::INVALID)?.index;

@@ -43,8 +43,8 @@ impl Cq {
             None => device.create_cq(cqe)?,
             Some(channel) => device.create_cq_with_channel(cqe, channel.inner.get()?)?,
         };
-        // SAFETY: a structure of numbers and pointers, of which zero and NULL are some; the mutex and the condition in it
-        // are as their initializers make them.
+        // SAFETY: the structure consists of numbers and pointers, for which zero and NULL are valid; all zeros is also
+        // the initial value of the mutex and the condition variable in it.
         let mut c: ibv_cq_ex = unsafe { zeroed() };
         c.context = context.as_c();
         c.channel = channel.map_or(std::ptr::null_mut(), Object::as_c);
@@ -65,7 +65,7 @@ impl Cq {
         Ok(cq)
     }
 
-    /// The program is done with so many events.
+    /// Records that the program has acknowledged this number of events.
     pub(crate) fn acknowledge(&self, events: u32) {
         let guard = locked(&self.acknowledging);
         if let Ok(inner) = self.inner.get() {
@@ -75,7 +75,7 @@ impl Cq {
         self.acknowledged.notify_all();
     }
 
-    /// Destroys the queue; events of it that the program has read must be acknowledged first, which is waited for.
+    /// Destroys the queue. First waits until the program has acknowledged the events of the queue that it has read.
     fn destroy(&self) -> Result<(), Errno> {
         if !self.hub.is_ours() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Cq {
         }
     }
 
-    /// Whether nothing but events that are not acknowledged keeps the queue.
+    /// Whether unacknowledged events are all that keeps the queue in use.
     fn waits_for_events(&self) -> bool {
         self.inner.get().is_ok_and(|inner| inner.unacknowledged_events() > 0 && !inner.is_used())
     }

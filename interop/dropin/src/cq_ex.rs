@@ -1,4 +1,4 @@
-//! Completions one by one, field by field (`ibv_cq_ex`).
+//! Completions read one at a time, field by field (`ibv_cq_ex`).
 
 use crate::abi::*;
 use crate::call::{Arg, Handle, InOut, Object, Value, verbs};
@@ -14,7 +14,7 @@ use std::ffi::c_uint;
 use std::ops::Deref;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a queue has that gives completions one by one.
+/// The extra state of a queue whose completions are read one at a time.
 pub(crate) struct Reader {
     gate: Gate,
     /// Whether the program promised to read from one thread at a time.
@@ -22,14 +22,14 @@ pub(crate) struct Reader {
     current: UnsafeCell<WorkCompletion>,
 }
 
-/// A queue that gives completions one by one.
+/// A queue whose completions are read one at a time.
 pub(crate) struct Ex<'a>(&'a Cq);
 
 impl Arg for Ex<'_> {
     type Raw = *mut ibv_cq_ex;
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
-        // SAFETY: both structures begin with the same fields, at the same place.
+        // SAFETY: both structures begin with the same fields at the same offsets.
         unsafe { Cq::of(raw.cast()) }.map(Ex).ok_or(Errno::INVALID)
     }
 }
@@ -52,12 +52,12 @@ impl Ex<'_> {
     /// Takes the next completion.
     fn advance(&self) -> Result<(), Errno> {
         let current = self.reader()?.current.get();
-        // SAFETY: one thread at a time reads: the gate, or the program, sees to that.
+        // SAFETY: one thread at a time reads: the gate or the program ensures it.
         let current = unsafe { &mut *current };
         if self.inner.get()?.poll(std::slice::from_mut(current)) == 0 {
             return Err(Errno(libc::ENOENT));
         }
-        // SAFETY: as above; programs look at these two fields themselves.
+        // SAFETY: as above; programs read these two fields directly.
         let c = unsafe { &mut *self.c.get() };
         (c.status, c.wr_id) = (current.status as ibv_wc_status, current.wr_id);
         Ok(())
@@ -69,7 +69,7 @@ impl Ex<'_> {
     }
 }
 
-/// The time of day at an instant of the device's clock.
+/// The wall-clock time at an instant of the device's clock.
 fn wall_clock(stamp: u64, now: u64) -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     u64::try_from(wall).unwrap_or(u64::MAX).saturating_sub(now.saturating_sub(stamp))
@@ -86,7 +86,7 @@ verbs! {
         }
         let result = cq.advance();
         if result.is_err() && !reader.single {
-            // Without a completion the program does not end what it has not begun.
+            // Leave the gate: without a completion the program does not call `end_poll`.
             reader.gate.leave();
         }
         result
@@ -136,12 +136,12 @@ verbs! {
         Ok(Value(network_type(&cq.current()?, cq.hub.device.address())))
     }
 
-    /// There are no LIDs over Ethernet.
+    /// RoCE has no LIDs.
     fn read_slid(_cq: Ex<'_>) -> Value<u32> {
         Ok(Value(0))
     }
 
-    /// There are no LIDs over Ethernet.
+    /// RoCE has no LIDs.
     fn read_dlid_path_bits(_cq: Ex<'_>) -> Value<u8> {
         Ok(Value(0))
     }
@@ -158,7 +158,7 @@ verbs! {
 const STAMPS: u64 =
     (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 
-/// What completions can say: all that verbs have but what belongs to raw packets and tag matching.
+/// The supported completion fields: all of verbs, except those of raw packets and tag matching.
 const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -170,7 +170,8 @@ const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
 
 const ATTRIBUTES: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
 
-/// Overruns may be left to the program, which promises that there are none; they are told all the same.
+/// With `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN` the program promises that the queue does not overrun; an overrun is
+/// reported all the same.
 const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 
 fn offer(c: &mut ibv_cq_ex) {
@@ -200,10 +201,10 @@ verbs! {
         if init.wc_flags & !FIELDS != 0 {
             return Err(Errno::UNSUPPORTED.because("wc_flags ask for what this device does not have"));
         }
-        // SAFETY: the program made it and has not destroyed it.
+        // SAFETY: the program created the channel and has not destroyed it.
         let channel = unsafe { Channel::of(init.channel) };
         let cq = Cq::new(context, init.cqe, init.cq_context, channel)?;
-        // SAFETY: nobody else knows it yet.
+        // SAFETY: no other thread knows the queue yet.
         offer(unsafe { &mut *cq.c.get() });
         let single = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
         let reader = Reader { gate: Gate::default(), single, current: UnsafeCell::default() };

@@ -1,4 +1,4 @@
-//! Queue pairs and shared receive queues with everything that verbs can say of them.
+//! The extended calls that create queue pairs and shared receive queues.
 
 use crate::abi::*;
 use crate::call::{Handle, InOut, Object, Out, verbs};
@@ -12,7 +12,7 @@ use crate::srq::Srq;
 use crate::xrc::Xrcd;
 use rnic::SrqInit;
 
-/// Bytes that an ATOMIC_WRITE takes along by call.
+/// Bytes that an ATOMIC_WRITE built by calls carries inline.
 const ATOMIC: u32 = 8;
 
 const QP_PARTS: u32 = IBV_QP_INIT_ATTR_PD
@@ -34,7 +34,7 @@ verbs! {
         if calls {
             check(init.qp_type, init.send_ops_flags)?;
         }
-        // SAFETY: the program made them and has not destroyed them.
+        // SAFETY: the program created them and has not destroyed them.
         let (pd, xrcd) = unsafe {
             (
                 Pd::of(init.pd).filter(|_| has(IBV_QP_INIT_ATTR_PD)),
@@ -69,7 +69,7 @@ verbs! {
             return Err(Errno::UNSUPPORTED.because("comp_mask asks for what this device does not have"));
         }
         let kind = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
-        // SAFETY: the program made them and has not destroyed them.
+        // SAFETY: the program created them and has not destroyed them.
         let (pd, xrcd, cq) = unsafe { (Pd::of(init.pd), Xrcd::of(init.xrcd), Cq::of(init.cq)) };
         let pd = pd.filter(|_| has(IBV_SRQ_INIT_ATTR_PD)).ok_or_else(|| Errno::INVALID.because("a shared receive queue needs a protection domain"))?;
         let wanted = SrqInit { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// What the environment says, read once: devices of a process do not come and go.
+/// The configuration from the environment, read once: the devices of a process do not come and go.
 static CONFIG: OnceLock<Option<ProcessConfig>> = OnceLock::new();
 
 pub(crate) fn config() -> Option<&'static ProcessConfig> {
@@ -25,21 +25,21 @@ pub(crate) fn config() -> Option<&'static ProcessConfig> {
         .as_ref()
 }
 
-/// The device of this number.
+/// The device with this index.
 pub(crate) fn named(index: usize) -> Option<&'static NamedDevice> {
     config()?.devices.get(index)
 }
 
-/// How GID tables are laid out.
+/// The layout of the GID tables.
 pub(crate) fn layout() -> GidLayout {
     config().map_or_else(GidLayout::default, |config| config.gid_table)
 }
 
 /// The structures of the devices. They stay until the process ends: programs free the list while they have a device
-/// open, and look at its name afterwards.
+/// open, and read the device's name afterwards.
 struct Structures(Vec<VerbsDevice>);
 
-// SAFETY: nothing changes in them, and the pointers in them are NULL.
+// SAFETY: the structures never change, and the pointers in them are NULL.
 unsafe impl Send for Structures {}
 // SAFETY: as above.
 unsafe impl Sync for Structures {}
@@ -56,7 +56,7 @@ fn structures() -> &'static [VerbsDevice] {
 }
 
 fn structure(index: usize, device: &NamedDevice) -> VerbsDevice {
-    // SAFETY: a structure of numbers and pointers, of which zero and NULL are some.
+    // SAFETY: the structure consists of numbers and pointers, for which zero and NULL are valid.
     let mut verbs: VerbsDevice = unsafe { std::mem::zeroed() };
     verbs.device.node_type = IBV_NODE_CA;
     verbs.device.transport_type = IBV_TRANSPORT_IB;
@@ -69,7 +69,7 @@ fn structure(index: usize, device: &NamedDevice) -> VerbsDevice {
     verbs
 }
 
-/// Stores a string; room for the zero behind it is kept.
+/// Stores a string, and always leaves room for the terminating NUL.
 pub(crate) fn put(room: &mut [c_char], text: &str) {
     let Some(last) = room.len().checked_sub(1) else { return };
     room.fill(0);
@@ -89,20 +89,20 @@ verbs! {
             count.put(c_int::try_from(list.len()).unwrap_or(c_int::MAX));
         }
         list.push(ptr::null_mut());
-        // Some programs have more in mind with a list than to free it, so its length must be found from the list alone.
+        // Some programs do more with the list than free it, so the list alone must show its length.
         let room = list.len() * size_of::<*mut ibv_device>();
-        // SAFETY: an allocation of the C library, which frees it.
+        // SAFETY: `malloc` allocates the list, and `free` releases it.
         let copy: *mut *mut ibv_device = unsafe { libc::malloc(room) }.cast();
         if copy.is_null() {
             return Err(Errno::NO_MEMORY);
         }
-        // SAFETY: there is room for it.
+        // SAFETY: the allocation has room for the list.
         unsafe { ptr::copy_nonoverlapping(list.as_ptr(), copy, list.len()) };
         Ok(Handle(copy))
     }
 
     fn ibv_free_device_list(list: *mut std::ffi::c_void) -> Value<()> {
-        // SAFETY: it was allocated above.
+        // SAFETY: the list was allocated above.
         unsafe { libc::free(list) };
         Ok(Value(()))
     }

@@ -1,4 +1,4 @@
-//! Device memory: memory of the process, which programs reach through copies and work requests only.
+//! Device memory: memory of the process that programs reach only through copies and work requests.
 
 use crate::abi::*;
 use crate::call::{Handle, InOut, Object, Owned, verbs};
@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-/// Bytes of device memory that can be had at once.
+/// The limit of device memory, in bytes.
 pub(crate) const MAX_BYTES: u64 = 1 << 20;
 
 /// Device memory.
@@ -20,7 +20,7 @@ pub(crate) const MAX_BYTES: u64 = 1 << 20;
 pub(crate) struct Dm {
     c: UnsafeCell<ibv_dm>,
     memory: Arc<Block>,
-    /// Whether it is another's, under a name of its own.
+    /// Whether this is another handle for imported memory.
     imported: bool,
 }
 
@@ -32,19 +32,19 @@ impl Handled for Dm {
     const KIND: Kind = Kind::Dm;
 }
 
-/// A piece of memory, in words, because atomic operations want it aligned.
+/// A block of memory, in 8-byte words, because atomic operations need alignment.
 struct Block {
     words: Box<[UnsafeCell<u64>]>,
     length: u64,
 }
 
-// SAFETY: nobody has references into it; all accesses are copies that may meet each other.
+// SAFETY: no references into the block exist; every access is a copy, and copies may race.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// A part of it.
+    /// A part of the block.
     fn part(self: &Arc<Self>, offset: u64, length: usize) -> Result<UserMemory, Errno> {
         let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
         end.ok_or_else(|| {
@@ -52,7 +52,7 @@ impl Block {
                 .because(format_args!("{length} bytes at {offset} are not inside the device memory"))
         })?;
         let start = self.words.as_ptr() as usize + usize::try_from(offset).map_err(|_| Errno::INVALID)?;
-        // SAFETY: nobody holds references to it, and it is kept as long as it is registered.
+        // SAFETY: no references into the block exist, and the registration keeps the block alive.
         Ok(unsafe { UserMemory::new(start, length as u64) }.keeping(Arc::clone(self) as _))
     }
 }
@@ -63,13 +63,13 @@ fn new(context: &Context, memory: Arc<Block>, handle: u32, imported: bool) -> Bo
     Box::new(Dm { c: UnsafeCell::new(c), memory, imported })
 }
 
-/// The memory of a handle, for another context.
+/// Imports the memory with this handle into another context.
 pub(crate) fn import(context: &Context, handle: u32) -> Result<Handle<ibv_dm>, Errno> {
     let memory = handles::with(handle, |dm: &Dm| Arc::clone(&dm.memory))?;
     Ok(new(context, memory, handle, true).give())
 }
 
-/// Whether a copy is one of words.
+/// Checks that a copy consists of whole words.
 fn aligned(offset: u64, length: usize) -> Result<(), Errno> {
     const WORD: u64 = 4;
     let whole = offset.is_multiple_of(WORD) && (length as u64).is_multiple_of(WORD);
@@ -89,7 +89,7 @@ verbs! {
         let memory = Arc::new(Block { words, length: attr.length as u64 });
         let dm = new(context, memory, handles::next(), false);
         Ok(handles::give(dm, |dm| {
-            // SAFETY: it does not change.
+            // SAFETY: the handle never changes.
             unsafe { (*dm.c.get()).handle }
         }))
     }
@@ -98,20 +98,20 @@ verbs! {
         if dm.imported {
             return Err(Errno::INVALID);
         }
-        // Regions in it hold it.
+        // Regions in the block keep a reference to it.
         if Arc::strong_count(&dm.memory) > 1 {
             return Err(Errno::BUSY.because("memory regions are left in the device memory"));
         }
-        // SAFETY: it does not change.
+        // SAFETY: the handle never changes.
         handles::forget(unsafe { (*dm.c.get()).handle });
         dm.free();
         Ok(())
     }
 
-    /// Programs copy words of 4 bytes, as mlx5 asks them to.
+    /// Programs copy words of 4 bytes, as mlx5 requires.
     fn to_dm(dm: &Dm, offset: u64, from: *const c_void, length: usize) -> () {
         aligned(offset, length)?;
-        // SAFETY: the program says that there are so many bytes.
+        // SAFETY: the program guarantees `length` bytes.
         let bytes = unsafe { crate::call::list(from.cast::<u8>(), length) };
         dm.memory.part(offset, length)?.write_at(0, bytes).map_err(|_| Errno(libc::EFAULT))
     }
@@ -122,14 +122,14 @@ verbs! {
         if to.is_null() || length == 0 {
             return if length == 0 { Ok(()) } else { Err(Errno::INVALID) };
         }
-        // SAFETY: the program lends so many bytes for the call.
+        // SAFETY: the program lends `length` bytes for the call.
         let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
         memory.read_at(0, bytes).map_err(|_| Errno(libc::EFAULT))
     }
 
     fn reg_dm_mr(pd: &Pd, dm: &Dm, offset: u64, length: usize, flags: c_uint) -> Handle<ibv_mr> {
         let access = mr::access(flags);
-        // As mlx5: device memory has no address that it could be known by.
+        // As in mlx5: device memory has no address by which a region could refer to it.
         if !access.contains(rnic::Access::ZERO_BASED) {
             return Err(Errno::INVALID.because("a region in device memory needs IBV_ACCESS_ZERO_BASED"));
         }

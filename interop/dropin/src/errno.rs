@@ -1,4 +1,4 @@
-//! Errors, as the numbers that verbs return.
+//! Errors as the error numbers that verbs return.
 
 use rnic::engine::{ModifyQpError, ResourceError};
 use rnic::{AccessError, BufferError, Error, PostError, RegisterError};
@@ -16,12 +16,12 @@ impl Errno {
     pub(crate) const IO: Self = Self(libc::EIO);
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
 
-    /// What the last call of the operating system said.
+    /// The error of the last system call.
     pub(crate) fn last() -> Self {
         nix::errno::Errno::last().into()
     }
 
-    /// Leaves the number where C programs look for it.
+    /// Stores the number in `errno`, where C programs look for it.
     pub(crate) fn set(self) {
         nix::errno::Errno::from_raw(self.0).set();
     }
@@ -46,7 +46,7 @@ impl From<Error> for Errno {
 }
 
 impl Errno {
-    /// The number that the kernel, or a driver of rdma-core, gives for an error.
+    /// The number that the kernel or a driver of rdma-core returns for an error.
     fn of(error: &Error) -> Self {
         match error {
             Error::Resource(error) => resource(error),
@@ -57,7 +57,7 @@ impl Errno {
             Error::Access(AccessError::OutOfRange { .. } | AccessError::Fault { .. }) => Self(libc::EFAULT),
             Error::Access(AccessError::Denied { .. }) => Self(libc::EPERM),
             Error::Open(_) => Self(libc::EADDRNOTAVAIL),
-            // The kernel refuses a context that another process opened so.
+            // The kernel's error for a context that another process opened.
             Error::Forked => Self(libc::EACCES),
             _ => Self::INVALID,
         }

@@ -1,7 +1,8 @@
 //! Asynchronous events.
 //!
-//! A device has one queue of events, and each of its contexts a descriptor. Whoever drives the device wakes our listener
-//! when there is an event; it hands each to the context of the object that it is of, and what concerns the port to all.
+//! A device has one event queue, and each of its contexts has a descriptor. The thread that drives the device wakes the
+//! listener when an event arrives. The listener delivers an event of an object to the context of that object, and an
+//! event of the port to all contexts.
 
 use crate::abi::*;
 use crate::call::{InOut, Object, Out, Value, verbs};
@@ -22,10 +23,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::{self, Poll, Wake, Waker};
 
-/// The next event of a device, when it comes.
+/// The next event of a device, as a future.
 pub(crate) type Listener = Pin<Box<dyn Future<Output = rnic::Result<AsyncEvent>> + Send>>;
 
-/// Events that a program has read, and those of them that it has acknowledged.
+/// The number of events that the program has read, and the number that it has acknowledged.
 #[derive(Default)]
 pub(crate) struct Acks {
     counts: Mutex<(u32, u32)>,
@@ -42,7 +43,7 @@ impl Acks {
         self.changed.notify_all();
     }
 
-    /// Waits until the program has acknowledged all that it has read: nobody may hold an event of what is destroyed.
+    /// Waits until the program has acknowledged every event that it has read: no event may refer to a destroyed object.
     fn wait(&self) {
         let counts = locked(&self.counts);
         let open = |counts: &mut (u32, u32)| counts.1 < counts.0;
@@ -50,7 +51,7 @@ impl Acks {
     }
 }
 
-/// What an event is of, as a key.
+/// The source of an event, as a key.
 type Key = (u8, u64);
 
 fn key(source: EventSource) -> Key {
@@ -65,13 +66,13 @@ fn key(source: EventSource) -> Key {
 /// An object that may have events.
 pub(crate) struct Target {
     source: EventSource,
-    /// Its structure, which events point to.
+    /// The address of its structure, which events point to.
     address: u64,
     inbox: Arc<Inbox>,
     acks: Arc<Acks>,
 }
 
-/// Who hears of what.
+/// The objects and contexts that receive events.
 #[derive(Default)]
 pub(crate) struct Tables {
     objects: HashMap<Key, Target>,
@@ -93,12 +94,12 @@ pub(crate) struct Inbox {
     pub(crate) fd: EventFd,
 }
 
-/// More events than this are not kept for a program that reads none.
+/// The limit of queued events, for a program that reads none.
 const MAX_WAITING: usize = rnic::engine::MAX_EVENTS;
 
 impl Inbox {
     pub(crate) fn new() -> Result<Self, Errno> {
-        // A blocking one, as programs expect; those that do not want to wait make it another.
+        // The descriptor is blocking, as programs expect; programs that do not want to wait change that.
         let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?;
         Ok(Self { waiting: Mutex::default(), fd })
     }
@@ -109,7 +110,8 @@ impl Inbox {
             waiting.pop_front();
         }
         waiting.push_back(entry);
-        // Each time: who polls for edges gets one. It fits, because the counter is emptied long before.
+        // Write for every event, so that edge-triggered pollers see an edge. The counter is emptied long before it
+        // overflows.
         let _ = self.fd.write(1);
     }
 
@@ -142,11 +144,11 @@ impl Wake for Alarm {
 }
 
 impl Hub {
-    /// Hands out the events that there are, and asks to be woken at the next.
+    /// Delivers the pending events, and registers the waker for the next one.
     pub(crate) fn listen(self: &Arc<Self>) {
         self.news.store(true, Ordering::SeqCst);
         while self.news.load(Ordering::SeqCst) {
-            // Whoever has it looks once more: a wake may come from inside.
+            // The thread that holds the lock checks `news` again: a wake may come from inside this loop.
             let Ok(mut listener) = self.listener.try_lock() else { return };
             self.news.store(false, Ordering::SeqCst);
             let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(self))));
@@ -156,7 +158,7 @@ impl Hub {
                 let next = listener.get_or_insert_with(|| Box::pin(async move { device.next_event().await }));
                 let Poll::Ready(event) = next.as_mut().poll(&mut cx) else { break };
                 *listener = None;
-                // Without a thread that serves the device there are no events; it says so where it matters.
+                // Events need a thread that serves the device. The lack of one is reported where it matters.
                 let Ok(event) = event else { break };
                 self.hand_out(event);
             }
@@ -172,18 +174,18 @@ impl Hub {
         } else if key == (0, 0) {
             tables.contexts.retain(|inbox| inbox.strong_count() > 0);
             for inbox in tables.contexts.iter().filter_map(Weak::upgrade) {
-                // The number of the port, or nothing.
+                // The number of the port; other events of the device ignore it.
                 inbox.add(Entry { kind, key, element: 1, acks: None });
             }
         }
     }
 
-    /// A context wants to hear of the port.
+    /// Subscribes a context to events of the port.
     pub(crate) fn join(&self, inbox: &Arc<Inbox>) {
         locked(&self.tables).contexts.push(Arc::downgrade(inbox));
     }
 
-    /// From now on events of this object reach the program.
+    /// Starts to deliver events of this object to the program.
     pub(crate) fn watch<T: Object>(&self, source: EventSource, object: &T, context: &Context) -> Watch {
         let acks = Arc::new(Acks::default());
         let inbox = Arc::clone(&context.inbox);
@@ -193,7 +195,8 @@ impl Hub {
         Watch { source, acks }
     }
 
-    /// The object is gone: events of it that nobody has read go too, and those that were read have to be acknowledged.
+    /// Ends delivery for an object: drops its unread events, and waits until the program has acknowledged those that it
+    /// has read.
     pub(crate) fn unwatch(&self, watch: &Watch) {
         if !self.is_ours() {
             return;
@@ -249,8 +252,8 @@ verbs! {
     }
 
     fn ibv_ack_async_event(event: InOut<'_, ibv_async_event>) -> Value<()> {
-        // SAFETY: which of the pointers it is follows from the kind; the program has not destroyed the object, because
-        // that waits for this.
+        // SAFETY: the event type determines which pointer is valid. The program has not destroyed the object, because
+        // destroying it waits for this acknowledgement.
         let watch = unsafe {
             match event.event_type {
                 IBV_EVENT_CQ_ERR => Cq::of(event.element.cq).map(|cq| &cq.watch),

@@ -1,23 +1,23 @@
-//! Why a call fails, for programs that see an errno only: see [`rnic::explain`].
+//! Explains why a call fails to programs that see only an errno: see [`rnic::explain`].
 //!
-//! Where an error becomes a number, its reason is kept for the thread; the boundary prints it if the call then fails.
+//! When an error becomes a number, the thread keeps its reason; the boundary prints the reason if the call then fails.
 
 use crate::errno::Errno;
 use std::cell::RefCell;
 use std::fmt;
 
 thread_local! {
-    /// The reason of the last error of this thread, and its number.
+    /// The number and the reason of this thread's last error.
     static REASON: RefCell<Option<(Errno, String)>> = const { RefCell::new(None) };
 }
 
-/// Has failures explained and logged, if the environment asks for it.
+/// Turns on explanations and logging, if the environment asks for them.
 pub(crate) fn begin(config: &rnic::process::ProcessConfig) {
     config.explain();
     log();
 }
 
-/// Logs what rnic has to say, if `RNIC_LOG` names a level or a filter.
+/// Logs the messages of rnic, if `RNIC_LOG` names a level or a filter.
 fn log() {
     if std::env::var_os("RNIC_LOG").is_none_or(|level| level.is_empty()) {
         return;
@@ -25,7 +25,7 @@ fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("RNIC_LOG")
         .inspect_err(|error| eprintln!("rnic: RNIC_LOG: {error}"))
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    // A program in Rust may have a log of its own.
+    // A program in Rust may have its own logger.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -35,23 +35,23 @@ fn log() {
 }
 
 impl Errno {
-    /// The same number, with its reason.
+    /// Records a reason for this number, and returns the number.
     #[must_use]
     pub(crate) fn because(self, reason: impl fmt::Display) -> Self {
         if rnic::explain::is_on() {
-            // A thread that is ending has no reasons any more.
+            // A thread that is exiting no longer has storage for a reason.
             let _ = REASON.try_with(|kept| kept.replace(Some((self, reason.to_string()))));
         }
         self
     }
 
-    /// Says that it only tells that there is nothing to be had: programs ask until there is.
+    /// Whether the number only means that nothing is available: programs retry until something is.
     fn is_no_failure(self) -> bool {
         matches!(self.0, libc::EAGAIN | libc::ENOENT | libc::ENODATA)
     }
 }
 
-/// A call begins: forgets the reasons of errors before it.
+/// Starts a call: forgets the reasons of earlier errors.
 #[inline]
 pub(crate) fn begin_call() {
     if rnic::explain::is_on() {
@@ -59,12 +59,12 @@ pub(crate) fn begin_call() {
     }
 }
 
-/// The type of a structure in C.
+/// The C name of a structure type.
 pub(crate) fn type_name<T>() -> &'static str {
     std::any::type_name::<T>().rsplit("::").next().unwrap_or_default()
 }
 
-/// Takes the reason of an error.
+/// Takes the recorded reason of an error.
 pub(crate) fn reason(of: Errno) -> Option<String> {
     if !rnic::explain::is_on() {
         return None;
@@ -73,7 +73,7 @@ pub(crate) fn reason(of: Errno) -> Option<String> {
     kept.filter(|(errno, _)| *errno == of).map(|(_, reason)| reason)
 }
 
-/// A verb fails: `subject` says what it was about.
+/// Explains the failure of a verb: `subject` names the object.
 #[cold]
 pub(crate) fn failed(verb: &'static str, errno: Errno, subject: impl FnOnce() -> Option<String>) {
     if !rnic::explain::is_on() {

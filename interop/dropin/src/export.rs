@@ -1,7 +1,7 @@
-//! Which symbol, of which version, is which function.
+//! Maps each exported symbol and version to its function.
 //!
-//! The versions are those in which rdma-core introduced the symbols. What was changed between IBVERBS_1.0 and 1.1, in
-//! 2006, is there as of 1.1 only.
+//! The versions are those in which rdma-core introduced the symbols. Symbols that changed between IBVERBS_1.0 and 1.1,
+//! in 2006, exist as of 1.1 only.
 
 use crate::trampoline::{exports, jump};
 use crate::{

@@ -1,7 +1,7 @@
-//! Programs that fork.
+//! Support for programs that fork.
 //!
-//! Memory is not pinned, so a child that writes to it disturbs nobody: there is nothing to be done, and nothing to be
-//! asked for. A child has none of its parent's objects; it opens devices of its own.
+//! Memory is not pinned, so a child that writes to it does not disturb the parent. There is nothing to prepare and
+//! nothing to request. A child cannot use its parent's objects; it opens devices of its own.
 
 use crate::abi::IBV_FORK_UNNEEDED;
 use crate::call::{Value, verbs};

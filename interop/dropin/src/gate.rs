@@ -4,10 +4,10 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 
-/// Looks at a lock that is taken, before the processor is left to others.
+/// The number of spins on a held lock before the thread yields the processor.
 const SPINS: u32 = 128;
 
-/// Keeps threads apart that take completions, or build work requests, over several calls.
+/// Serializes threads that read completions, or build work requests, over several calls.
 #[derive(Default)]
 pub(crate) struct Gate(AtomicBool);
 

@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use rnic::{GidEntry, GidType};
 use std::ffi::{c_int, c_uint};
 
-/// `ENODATA`: what the kernel says of an entry that is not there.
+/// `ENODATA`: the kernel's error for an empty entry.
 const NO_DATA: Errno = Errno(libc::ENODATA);
 
 fn entry(context: &Context, port: u32, index: u32) -> Result<GidEntry, Errno> {
@@ -38,14 +38,14 @@ verbs! {
         let index = u32::try_from(index).map_err(|_| Errno::INVALID.because(format_args!("index is {index}")))?;
         match entry(context, u32::from(port), index) {
             Ok(entry) => gid.put(ibv_gid { raw: entry.gid.0 }),
-            // An entry that is empty is all zero.
+            // An empty entry reads as all zeros.
             Err(NO_DATA) => gid.put(ibv_gid { raw: [0; 16] }),
             Err(error) => return Err(error),
         }
         Ok(Status::OK)
     }
 
-    /// What sysfs calls the type: 0 for RoCE v1, 1 for RoCE v2.
+    /// Returns the type as in sysfs: 0 for RoCE v1, 1 for RoCE v2.
     fn ibv_query_gid_type(context: &Context, port: u8, index: c_uint, gid_type: Out<c_uint>) -> Status {
         let entry = entry(context, u32::from(port), index)?;
         gid_type.put(u32::from(entry.gid_type == GidType::RoceV2));
@@ -80,7 +80,7 @@ verbs! {
         let entries = context.hub.gids();
         let count = entries.len().min(max);
         if count < entries.len() {
-            // As with the kernel: a table that does not fit is none.
+            // As in the kernel, a table that does not fit is not stored at all.
             let text = format_args!("the GID table has {} entries, and there is room for {max}", entries.len());
             return Err(Errno::INVALID.because(text));
         }

@@ -1,4 +1,4 @@
-//! Numbers that objects go by between contexts of a process (`handle`).
+//! Numbers that identify objects across the contexts of a process (`handle`).
 
 use crate::call::{Handle, Object};
 use crate::errno::Errno;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex};
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Pd,
@@ -16,21 +16,21 @@ pub(crate) enum Kind {
     Dm,
 }
 
-/// An object that goes by a number.
+/// An object that has a handle.
 pub(crate) trait Handled: Object {
     const KIND: Kind;
 }
 
-/// Objects by number: what they are, and where.
+/// The objects by handle: their kind and address.
 static ALL: LazyLock<Mutex<HashMap<u32, (Kind, usize)>>> = LazyLock::new(Mutex::default);
 
-/// A number that no other object has.
+/// A new handle that no other object has.
 pub(crate) fn next() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Gives an object to the program; others can import it by `handle` from now on.
+/// Gives an object to the program; other contexts can import it by `handle` from now on.
 pub(crate) fn give<T: Handled>(object: Box<T>, handle: impl FnOnce(&T) -> u32) -> Handle<T::C> {
     let number = handle(&object);
     let given = object.give();
@@ -39,16 +39,16 @@ pub(crate) fn give<T: Handled>(object: Box<T>, handle: impl FnOnce(&T) -> u32) -
     given
 }
 
-/// The object is about to go.
+/// Forgets an object that is about to be destroyed.
 pub(crate) fn forget(handle: u32) {
     let _whole = hold_forks();
     locked(&ALL).remove(&handle);
 }
 
-/// Looks at the object of a number.
+/// Calls `look` with the object that has this handle.
 ///
 /// # Errors
-/// EINVAL if there is none of this kind.
+/// EINVAL if no object of this kind has the handle.
 pub(crate) fn with<T: Handled, R>(handle: u32, look: impl FnOnce(&T) -> R) -> Result<R, Errno> {
     let _whole = hold_forks();
     let all = locked(&ALL);
@@ -58,6 +58,7 @@ pub(crate) fn with<T: Handled, R>(handle: u32, look: impl FnOnce(&T) -> R) -> Re
     if kind != T::KIND {
         return Err(Errno::INVALID.because(format_args!("the object of handle {handle} is of another kind")));
     }
-    // SAFETY: it is of this kind, and taken off the list before it goes, which waits for the list.
+    // SAFETY: the object has this kind, and it is removed from the list, which waits for the lock, before it is
+    // destroyed.
     unsafe { T::of(address as *mut T::C) }.map(look).ok_or(Errno::INVALID)
 }

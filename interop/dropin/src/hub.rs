@@ -1,7 +1,7 @@
 //! The devices of this process.
 //!
-//! A port has one socket, so all contexts of a device share what is opened here. It stays open as long as a context, or
-//! anything made in one, is left.
+//! A port has one socket, so all contexts of a device share the open device. The device stays open until all of its
+//! contexts, and all objects made in them, are gone.
 
 use crate::devices;
 use crate::errno::Errno;
@@ -12,7 +12,8 @@ use rnic::{AddressVector, Device, GidEntry};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Takes a lock; who panicked with it has left nothing half done that matters.
+/// Takes a lock, even a poisoned one: a thread that panicked while it held the lock left no state half done that
+/// matters.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -22,21 +23,21 @@ pub(crate) struct Hub {
     pub(crate) device: Device,
     pub(crate) named: &'static NamedDevice,
     layout: GidLayout,
-    /// The process that opened it: a child cannot use it.
+    /// The process that opened the device: a child cannot use it.
     pid: u32,
-    /// Who hears of events.
+    /// The objects and contexts that receive events.
     pub(crate) tables: Mutex<Tables>,
     pub(crate) listener: Mutex<Option<Listener>>,
     pub(crate) news: AtomicBool,
-    /// XRC domains that go by files.
+    /// The XRC domains that belong to files.
     pub(crate) xrcds: Mutex<Vec<Shared>>,
 }
 
-/// What is open, by number.
+/// The open devices, by index.
 static OPEN: Mutex<Vec<(usize, Weak<Hub>)>> = Mutex::new(Vec::new());
 
 impl Hub {
-    /// The device of this number, opened if it is not.
+    /// The device with this index; opens it if it is not open.
     pub(crate) fn open(index: usize) -> Result<Arc<Self>, Errno> {
         let named = devices::named(index).ok_or(Errno(libc::ENODEV))?;
         let _whole = hold_forks();
@@ -65,27 +66,29 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Whether this process opened it. The locks of one that its parent opened may be held by threads that do not exist here.
+    /// Whether this process opened the device. In a child, locks of its parent's device may be held by threads that do
+    /// not exist there.
     pub(crate) fn is_ours(&self) -> bool {
         self.pid == std::process::id()
     }
 
-    /// The GID table, as programs see it.
+    /// The GID table that programs see.
     pub(crate) fn gids(&self) -> Vec<GidEntry> {
         self.device.gid_table().first().map_or_else(Vec::new, |own| self.layout.table(own))
     }
 
-    /// How many entries the GID table has.
+    /// The number of entries in the GID table.
     pub(crate) fn gid_entries(&self) -> u32 {
         GidLayout::ENTRIES
     }
 
-    /// The index of the entry that is the port's address.
+    /// The index of the GID table entry that is the port's address.
     pub(crate) fn address_index(&self) -> u32 {
         self.layout.address_index()
     }
 
-    /// The way that a program means, as the device knows it: its table has one entry, and aliases stand for addresses.
+    /// Translates a program's address vector for the device: the device's own table has one entry, and aliases stand
+    /// for addresses.
     pub(crate) fn way(&self, way: AddressVector) -> Result<AddressVector, Errno> {
         if way.is_global {
             let entry = self.gids().into_iter().find(|entry| entry.index == u32::from(way.sgid_index));

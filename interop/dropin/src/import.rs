@@ -1,4 +1,4 @@
-//! Objects of other contexts of this process, by their numbers.
+//! Importing objects of other contexts of this process, by their handles.
 
 use crate::abi::{ibv_dm, ibv_mr};
 use crate::call::{Handle, Owned, Value, verbs};

@@ -1,9 +1,9 @@
-//! Copies between the structures of the kernel's interface and those of verbs. Programs have neither; the original
-//! librdmacm does.
+//! Copies between the structures of the kernel's interface and those of verbs. Programs do not
+//! call these functions; the original librdmacm does.
 
 use crate::errno::Errno;
 
-/// Nothing here speaks to the kernel.
+/// Does nothing: this library does not talk to the kernel driver.
 pub(crate) extern "C" fn nothing() {
     Errno::UNSUPPORTED.set();
 }

@@ -1,16 +1,16 @@
-//! `libibverbs.so.1` and `librdmacm.so.1` over rnic, for programs as they are.
+//! `libibverbs.so.1` and `librdmacm.so.1` over rnic, for unmodified programs.
 //!
 //! A program that was built for rdma-core finds these symbols, versions and structures where it looks for those of
-//! rdma-core, and gets a RoCEv2 device in software. This crate converts: it takes C arguments apart, calls [`rnic`], and
-//! gives an errno back. What the transport does is not its matter.
+//! rdma-core, and gets a RoCEv2 device in software. This crate only converts: it unpacks C arguments, calls [`rnic`],
+//! and returns an errno. The transport is not its concern.
 //!
-//! - `abi`: the structures, as the headers have them, and what is asserted of them.
-//! - `call`: the boundary. Pointers become references there, results become errnos, and no panic goes through.
-//! - `explain`: why a call fails, for people.
-//! - `cancel`: what a thread that is cancelled in a verb leaves behind: nothing.
-//! - `export`: which symbol, of which version, is which function.
-//! - `hub`: the devices of this process. All contexts of one share one socket.
-//! - The rest is named after the objects of verbs.
+//! - `abi`: the structures of the headers, and assertions about their layout.
+//! - `call`: the boundary. It turns pointers into references and results into errnos, and stops panics.
+//! - `explain`: messages for users about why a call fails.
+//! - `cancel`: cancellation inside a verb, which leaves no lock held and no state behind.
+//! - `export`: the exported symbols, their versions, and their functions.
+//! - `hub`: the devices of this process. All contexts of a device share one socket.
+//! - The other modules are named after the objects of verbs.
 
 pub mod abi;
 mod ah;

@@ -18,18 +18,18 @@ pub(crate) struct Mr {
     inner: Slot<Region>,
 }
 
-/// `IBV_ADVISE_MR_FLAG_FLUSH`: the work is to be done on return; it is in any case.
+/// `IBV_ADVISE_MR_FLAG_FLUSH`: the work must be done on return, which is always the case.
 const FLUSH: u32 = 1;
 
-/// What a region is.
+/// The kind of a region.
 enum Region {
     /// Memory of the program, or of the device.
     Memory(MemoryRegion),
-    /// Nothing: reads as zeroes and swallows what is written.
+    /// No memory: reads return zeros, and writes are discarded.
     Null(#[expect(dead_code, reason = "kept until the region goes")] NullRegion),
-    /// No bytes: the key is that of a window which is never bound, so whoever uses it is refused.
+    /// No bytes: the key belongs to a window that is never bound, so every access is refused.
     Empty(MemoryWindow),
-    /// Another's, under a name of its own.
+    /// Another handle for an imported region.
     Imported,
 }
 
@@ -42,7 +42,7 @@ impl Handled for Mr {
 }
 
 impl Mr {
-    /// A region in `pd`, given to the program.
+    /// Creates a region in `pd` and gives it to the program.
     pub(crate) fn of_memory(
         inner: MemoryRegion,
         pd: &Pd,
@@ -53,7 +53,7 @@ impl Mr {
         Self::give_as(Region::Memory(inner), pd, addr, length, (lkey, rkey))
     }
 
-    /// A region of no bytes.
+    /// Creates a region of no bytes.
     pub(crate) fn empty(pd: &Pd) -> Result<Handle<ibv_mr>, Errno> {
         let inner = pd.inner.get()?.alloc_mw(MwType::Type1)?;
         let key = inner.rkey();
@@ -77,57 +77,57 @@ impl Mr {
     }
 
     fn structure(&self) -> ibv_mr {
-        // SAFETY: it changes only while the program registers the region anew.
+        // SAFETY: the structure changes only while the program reregisters the region.
         unsafe { *self.c.get() }
     }
 
-    /// The key for work requests of this side.
+    /// The key for local work requests.
     pub(crate) fn lkey(&self) -> u32 {
         self.structure().lkey
     }
 }
 
-/// The region of a handle, for another context.
+/// Imports the region with this handle into another context.
 pub(crate) fn import(pd: &Pd, handle: u32) -> Result<Handle<ibv_mr>, Errno> {
     let of = handles::with(handle, Mr::structure)?;
     let (context, pd) = (pd.context()?.as_c(), pd.as_c());
-    // Programs know of the number and the keys alone.
+    // Programs know only the handle and the keys of the region.
     let c = ibv_mr { context, pd, addr: std::ptr::null_mut(), length: 0, ..of };
     Ok(Box::new(Mr { c: UnsafeCell::new(c), inner: Slot::new(Region::Imported) }).give())
 }
 
-/// Rights that a device may do without: they are hints (`IBV_ACCESS_OPTIONAL_RANGE`).
+/// Rights that a device may ignore: they are hints (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: u32 = 0x3ff0_0000;
 
-/// Rights as the program gives them.
+/// Converts the rights that the program gives.
 pub(crate) fn access(flags: c_uint) -> Access {
     let unknown = flags & OPTIONAL & !Access::all().bits();
     Access::from_bits_retain(flags & !unknown)
 }
 
-/// Memory of the program.
+/// Memory of the program, to be registered.
 pub(crate) fn memory(addr: *mut c_void, length: usize, access: Access) -> Result<UserMemory, Errno> {
     let addr = addr as usize;
     if addr == 0 && length == usize::MAX && access.contains(Access::ON_DEMAND) {
-        // SAFETY: the program registers its whole memory, and minds what is done with it.
+        // SAFETY: the program registers its whole address space, and takes responsibility for accesses to it.
         return Ok(unsafe { UserMemory::whole_address_space() });
     }
     if length > 0 && !access.contains(Access::ON_DEMAND) {
         page_in(addr, length, access)?;
     }
-    // SAFETY: the program keeps the memory for this as long as it is registered; verbs ask it to.
+    // SAFETY: verbs require the program to keep the memory for this use while it is registered.
     Ok(unsafe { UserMemory::new(addr, length as u64) })
 }
 
-/// What a device needs to be able to write to the memory (`ib_access_writable` of the kernel).
+/// The rights that need a device to write to the memory (`ib_access_writable` of the kernel).
 const WRITABLE: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::MW_BIND);
 
-/// Has the pages there, as registration by the kernel does, which pins them.
+/// Faults the pages in, as the kernel does when registration pins them.
 ///
 /// # Errors
-/// EFAULT: there is no memory at some of the addresses, or the program may not read it, or not write it where `access` wants
-/// that. EINVAL if the range goes beyond the last address.
+/// EFAULT if some of the addresses are not mapped, if the program may not read the memory, or if `access` includes
+/// writing and the program may not write it. EINVAL if the range extends beyond the last address.
 fn page_in(addr: usize, length: usize, access: Access) -> Result<(), Errno> {
     let page = page_size();
     let start = addr / page * page;
@@ -138,7 +138,7 @@ fn page_in(addr: usize, length: usize, access: Access) -> Result<(), Errno> {
     let writes = access.intersects(WRITABLE);
     let advice = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     match populate(start, end - start, advice) {
-        // Memory of a device, which cannot be pinned either, or of which the program has not these rights.
+        // The memory belongs to a device and cannot be pinned either, or the program lacks these rights to it.
         Err(Errno(libc::EINVAL)) if can_populate() => {
             let right = if writes { "written" } else { "read" };
             Err(Errno(libc::EFAULT)
@@ -156,12 +156,12 @@ fn page_size() -> usize {
 }
 
 fn populate(start: usize, length: usize, advice: c_int) -> Result<(), Errno> {
-    // SAFETY: it brings pages in and changes no byte of them.
+    // SAFETY: the call faults pages in and changes no byte of them.
     let done = unsafe { libc::madvise(start as *mut c_void, length, advice) };
     if done == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// Whether the kernel can be asked to bring pages in, which it can as of 5.14: asked for no page at all, it says so.
+/// Whether the kernel can be asked to fault pages in, as of Linux 5.14: a request for no pages tells.
 fn can_populate() -> bool {
     populate(0, 0, libc::MADV_POPULATE_READ).is_ok()
 }
@@ -213,7 +213,7 @@ fn reregister(
         change = change.memory(memory(addr, length, rights)?, None);
     }
     inner.rereg(change)?;
-    // SAFETY: the program uses the region from one thread while it is registered anew.
+    // SAFETY: the program uses the region from one thread while it reregisters it.
     let c = unsafe { &mut *mr.c.get() };
     (c.lkey, c.rkey) = (inner.lkey(), inner.rkey());
     if moves {
@@ -242,7 +242,7 @@ verbs! {
         mr.inner.destroy(|region| match region {
             Region::Memory(region) => region.deregister_in_place(),
             Region::Empty(window) => window.dealloc_in_place(),
-            // Nothing keeps these: they go with the structure.
+            // Nothing can keep these in use: they are dropped with the structure.
             Region::Null(_) | Region::Imported => Ok(()),
         })?;
         handles::forget(mr.handle());
@@ -250,7 +250,7 @@ verbs! {
         Ok(())
     }
 
-    /// Registers a region anew. Errors are those of its own, -1 and on.
+    /// Reregisters a region. The call has its own error codes, from -1 down.
     fn ibv_rereg_mr(
         mr: &Mr,
         flags: c_int,
@@ -264,7 +264,7 @@ verbs! {
             Err(errno) => {
                 errno.set();
                 crate::explain::failed("ibv_rereg_mr", errno, || None);
-                // All is found before anything changes.
+                // Every error is found before anything changes.
                 IBV_REREG_MR_ERR_INPUT
             }
         }))
@@ -286,13 +286,13 @@ verbs! {
         if flags & !FLUSH != 0 || count == 0 || sges.is_null() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the program says that there are so many.
+        // SAFETY: the program guarantees `count` elements.
         let sges = unsafe { list(sges, count as usize) };
         let sges: Vec<_> = sges.iter().map(sge).collect();
         Ok(pd.inner.get()?.advise(advice, &sges)?)
     }
 
-    /// There is no device whose memory could be shared.
+    /// Refused: there is no device whose memory could be shared.
     fn ibv_reg_dmabuf_mr(
         _pd: &Pd,
         _offset: u64,

@@ -1,7 +1,7 @@
 //! Thread domains and parent domains.
 //!
-//! A thread domain promises that one thread at a time uses what is made with it. That changes nothing here; it is
-//! counted, as programs expect of it.
+//! With a thread domain the program promises that one thread at a time uses the objects made with it. The promise
+//! changes nothing here; references to thread domains are counted, as programs expect.
 
 use crate::abi::*;
 use crate::call::{Handle, InOut, Object, Owned, verbs};
@@ -22,8 +22,8 @@ impl Object for Td {
     type C = ibv_td;
 }
 
-/// What a program may say of a parent domain. Queues are not allocated by its functions: they are free to be asked, and
-/// are not.
+/// The attributes that a program may set for a parent domain. Queues may call its allocators, but need not, and do
+/// not here.
 const PARTS: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
 
 verbs! {
@@ -50,7 +50,7 @@ verbs! {
         if init.comp_mask & !PARTS != 0 {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the program made them and has not destroyed them.
+        // SAFETY: the program created them and has not destroyed them.
         let (pd, td) = unsafe { (Pd::of(init.pd), Td::of(init.td)) };
         let pd = pd.ok_or_else(|| Errno::INVALID.because("pd is NULL"))?;
         let parent = Parent { _thread: td.map(|td| Arc::clone(&td.users)) };

@@ -11,20 +11,20 @@ use rnic::ProtectionDomain;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// A protection domain, or a parent domain: the same with something on top.
+/// A protection domain, or a parent domain: a protection domain with additions.
 #[repr(C)]
 pub(crate) struct Pd {
     c: UnsafeCell<ibv_pd>,
     pub(crate) inner: Slot<ProtectionDomain>,
     pub(crate) hub: Arc<Hub>,
     context: *mut ibv_context,
-    /// How many pointers the program has to the domain: those that it imported are its own too.
+    /// The number of pointers that the program has to the domain, including pointers that it imported.
     pointers: Arc<()>,
-    /// What a parent domain has on top.
+    /// The additions of a parent domain.
     parent: Option<Parent>,
 }
 
-/// What a parent domain keeps.
+/// The additions of a parent domain.
 pub(crate) struct Parent {
     /// Its thread domain.
     pub(crate) _thread: Option<Arc<()>>,
@@ -45,7 +45,7 @@ impl Pd {
         Box::new(Self { c, inner: Slot::new(inner), hub, context, pointers, parent: None })
     }
 
-    /// A parent domain: what is made in it is made in `pd`.
+    /// Creates a parent domain: objects made in it are made in `pd`.
     pub(crate) fn parent_of(pd: &Self, context: &Context, parent: Parent) -> Result<Box<Self>, Errno> {
         let inner = pd.inner.get()?.clone();
         let mut made = Self::new(inner, context, handles::next(), Arc::new(()));
@@ -54,13 +54,13 @@ impl Pd {
     }
 
     pub(crate) fn handle(&self) -> u32 {
-        // SAFETY: it does not change.
+        // SAFETY: the handle never changes.
         unsafe { (*self.c.get()).handle }
     }
 
-    /// The context that it is of.
+    /// The context of the domain.
     pub(crate) fn context(&self) -> Result<&Context, Errno> {
-        // SAFETY: programs close a context after what is in it.
+        // SAFETY: a program destroys the objects of a context before it closes the context.
         unsafe { Context::of(self.context) }.ok_or(Errno::INVALID)
     }
 }
@@ -72,7 +72,7 @@ verbs! {
     }
 
     fn ibv_dealloc_pd(pd: Owned<Pd>) -> () {
-        // What is made in a parent domain is in the domain below; the last pointer to a domain ends it.
+        // Objects made in a parent domain are in its underlying domain. The last pointer to a domain destroys it.
         if pd.parent.is_none() && Arc::strong_count(&pd.pointers) == 1 {
             pd.inner.destroy(ProtectionDomain::destroy_in_place)?;
         }
@@ -81,7 +81,7 @@ verbs! {
         Ok(())
     }
 
-    /// The same domain under another pointer.
+    /// Imports a domain: the same domain under another pointer.
     fn ibv_import_pd(context: &Context, handle: u32) -> Handle<ibv_pd> {
         let same = handles::with(handle, |pd: &Pd| {
             let ours = Arc::ptr_eq(&pd.hub, &context.hub) && pd.parent.is_none();

@@ -1,4 +1,4 @@
-//! Taking completions.
+//! Polling for completions.
 
 use crate::abi::*;
 use crate::call::{Out, Status, verbs};
@@ -8,20 +8,20 @@ use rnic::{WcFlags, WorkCompletion};
 use std::ffi::c_int;
 use std::net::IpAddr;
 
-/// Completions that are taken at a time: what most programs ask for.
+/// Completions per batch: the number that most programs ask for.
 const BATCH: usize = 16;
 
-/// Immediate data, which travels and is read in network order, or a key, which is a number.
+/// The immediate data, which is in network byte order on the wire and in the program, or a key, which is a number.
 pub(crate) fn number(of: &WorkCompletion) -> u32 {
     if of.flags.contains(WcFlags::WITH_INV) { of.imm_or_rkey } else { of.imm_or_rkey.to_be() }
 }
 
-/// What `sl` holds in the completion of a datagram: the type of its network header, as mlx5 has it there. Bit 3 says that
-/// the packet was UDP, the bits below 1 for IPv6 and 2 for IPv4.
+/// The value of `sl` in the completion of a datagram: the type of its network header, in the encoding of mlx5. Bit 3
+/// means UDP; the bits below it are 1 for IPv6 and 2 for IPv4.
 ///
-/// RoCE carries no service level, so nothing is lost, and IBTA A17.4.5.1 wants completions to say which of the two it
-/// was. UCX reads it here to find the receiver's address in the 40 bytes in front of a datagram; other programs look at
-/// the version in the header itself, as `ibv_init_ah_from_wc` does, and ignore this.
+/// RoCE carries no service level, so nothing is lost, and IBTA A17.4.5.1 requires completions to report the header
+/// type. UCX reads it here to find the receiver's address in the 40 bytes in front of a datagram. Other programs look
+/// at the version in the header itself, as `ibv_init_ah_from_wc` does, and ignore this field.
 pub(crate) fn network_type(of: &WorkCompletion, port: IpAddr) -> u8 {
     const UDP: u8 = 1 << 3;
     const IPV6: u8 = 1;
@@ -33,7 +33,7 @@ pub(crate) fn network_type(of: &WorkCompletion, port: IpAddr) -> u8 {
     }
 }
 
-/// A completion of the port at `port` as verbs have it.
+/// Converts a completion of the port with address `port` to the structure of verbs.
 fn structure(of: &WorkCompletion, port: IpAddr) -> ibv_wc {
     ibv_wc {
         wr_id: of.wr_id,

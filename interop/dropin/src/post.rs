@@ -14,10 +14,10 @@ use rnic::{
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-/// The largest list of elements that a device takes: what is beyond is not even looked at.
+/// The largest number of elements that a device takes: a longer list is refused before it is read.
 const MAX_SGE: usize = 32;
 
-/// The elements of a work request.
+/// The scatter/gather elements of a work request.
 pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
     let known = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE);
     let refused =
@@ -26,7 +26,7 @@ pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [i
     if first.is_null() && count > 0 {
         return Err(Errno::INVALID.because(format_args!("num_sge is {count}, and sg_list is NULL")));
     }
-    // SAFETY: the program says that there are so many, and leaves them as they are until the call returns.
+    // SAFETY: the program guarantees `count` elements, and leaves them unchanged until the call returns.
     Ok(unsafe { list(first, count) })
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn sge(of: &ibv_sge) -> Sge {
     Sge { addr: of.addr, length: of.length, lkey: of.lkey }
 }
 
-/// Memory that a work request names.
+/// The memory that a work request names.
 pub(crate) fn gather(sges: &[ibv_sge]) -> Gather {
     match sges {
         [] => Gather::Empty,
@@ -43,7 +43,7 @@ pub(crate) fn gather(sges: &[ibv_sge]) -> Gather {
     }
 }
 
-/// The bytes that a work request takes along: a copy of those in the program's memory. No more than `max`.
+/// The inline data of a work request: a copy of the bytes in the program's memory, at most `max`.
 pub(crate) fn inline<'a>(
     parts: impl Iterator<Item = (*const u8, usize)> + Clone + 'a,
     max: u32,
@@ -57,15 +57,16 @@ pub(crate) fn inline<'a>(
         if addr.is_null() && length > 0 {
             return Err(Errno(libc::EFAULT).because("the address of inline data is NULL"));
         }
-        // SAFETY: the program says that so many bytes are there.
+        // SAFETY: the program guarantees `length` bytes at `addr`.
         bytes.extend_from_slice(unsafe { list(addr, length) });
     }
     Ok(Gather::Inline(bytes.into_boxed_slice()))
 }
 
-/// What a work request does.
+/// The operation of a work request.
 fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
-    // SAFETY: numbers and pointers, of which any bits are some; which of them are meant follows from the opcode.
+    // SAFETY: the union fields consist of numbers and pointers, for which any bit pattern is valid; the opcode
+    // determines which fields count.
     let (number, rdma, atomic) = unsafe { (wr.__bindgen_anon_1.invalidate_rkey, wr.wr.rdma, wr.wr.atomic) };
     let imm = u32::from_be(number);
     let remote = Remote { addr: rdma.remote_addr, rkey: rdma.rkey };
@@ -84,7 +85,7 @@ fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
         IBV_WR_LOCAL_INV => Operation::LocalInvalidate { key: number },
         IBV_WR_ATOMIC_WRITE => Operation::AtomicWrite { remote },
         IBV_WR_BIND_MW => {
-            // SAFETY: it is the one that belongs to the opcode.
+            // SAFETY: the opcode selects this union field.
             let of = unsafe { wr.__bindgen_anon_2.bind_mw };
             Operation::BindWindow(bind(of.mw, of.rkey, &of.bind_info)?)
         }
@@ -98,11 +99,11 @@ fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
 
 /// The operands of a bind.
 pub(crate) fn bind(mw: *const ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
-    // SAFETY: the program says that they are there.
+    // SAFETY: the program guarantees that the window and the region exist.
     let (window, mr) = unsafe { (mw.as_ref(), Mr::of(info.mr)) };
     let lkey = match mr {
         Some(mr) => mr.lkey(),
-        // Bound to nothing.
+        // Unbinds the window.
         None if info.length == 0 => 0,
         None => {
             return Err(Errno::INVALID.because("bind_info names no memory region, and its length is not 0"));
@@ -118,9 +119,10 @@ pub(crate) fn bind(mw: *const ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Resu
     })
 }
 
-/// Whom a work request of a queue pair is for.
+/// The destination of a work request on a queue pair of this type.
 fn destination(qp_type: QpType, wr: &ibv_send_wr) -> Result<Destination, Errno> {
-    // SAFETY: numbers and pointers, of which any bits are some; which are meant follows from the type.
+    // SAFETY: the union fields consist of numbers and pointers, for which any bit pattern is valid; the type determines
+    // which fields count.
     let (ud, srqn) = unsafe { (wr.wr.ud, wr.qp_type.xrc.remote_srqn) };
     Ok(match qp_type {
         QpType::Ud => datagram(ud.ah, ud.remote_qpn, ud.remote_qkey)?,
@@ -129,9 +131,9 @@ fn destination(qp_type: QpType, wr: &ibv_send_wr) -> Result<Destination, Errno> 
     })
 }
 
-/// The receiver of a datagram.
+/// The destination of a datagram.
 pub(crate) fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, Errno> {
-    // SAFETY: the program made it and has not destroyed it.
+    // SAFETY: the program created it and has not destroyed it.
     let ah = unsafe { Ah::of(ah) };
     let ah = ah.ok_or_else(|| {
         Errno::INVALID.because("wr.ud.ah is NULL: a UD work request needs an address handle")
@@ -139,7 +141,7 @@ pub(crate) fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destinati
     Ok(ah.inner.datagram(Qpn::new(qpn), QKey(qkey)))
 }
 
-/// The flags that are the transport's.
+/// The flags that concern the transport.
 pub(crate) fn flags(of: u32) -> SendFlags {
     SendFlags::from_bits_truncate(of)
 }
@@ -166,7 +168,7 @@ fn receive(wr: &ibv_recv_wr) -> Result<RecvWr, Errno> {
     Ok(RecvWr { wr_id: wr.wr_id, data: gather(elements(wr.sg_list, wr.num_sge)?) })
 }
 
-/// A list of work requests, as programs chain them.
+/// A list of work requests, as programs link them.
 trait Chain: Sized {
     fn next(&self) -> *mut Self;
 }
@@ -183,7 +185,7 @@ impl Chain for ibv_recv_wr {
     }
 }
 
-/// Goes through a list, and remembers where it is.
+/// Walks a list of work requests.
 struct Walk<'a, T> {
     at: *mut T,
     list: PhantomData<&'a T>,
@@ -199,14 +201,14 @@ impl<'a, T: Chain + 'a> Iterator for Walk<'a, T> {
     type Item = &'a T;
 
     fn next(&mut self) -> Option<&'a T> {
-        // SAFETY: the program leaves the list as it is until the call returns.
+        // SAFETY: the program leaves the list unchanged until the call returns.
         let wr = unsafe { self.at.as_ref() }?;
         self.at = wr.next();
         Some(wr)
     }
 }
 
-/// The number of an error that keeps work requests out of a queue.
+/// The errno for an error that keeps a work request out of a queue.
 pub(crate) fn refused(qp: &Qp, error: Error) -> Errno {
     let full = matches!(error, Error::Post(PostError::QueueFull { queue: "send", .. }));
     let silent = if full && rnic::explain::is_on() {
@@ -223,7 +225,8 @@ pub(crate) fn refused(qp: &Qp, error: Error) -> Errno {
     ))
 }
 
-/// Posts a list with `post`, which says how many were taken before one was refused. `bad` gets the one that was.
+/// Posts a list with `post`, whose error carries the number of work requests accepted before the refused one. `bad`
+/// receives the refused one.
 fn post<T: Chain, W>(
     first: *mut T,
     bad: Option<&Out<*mut T>>,

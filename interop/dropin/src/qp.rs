@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) c: UnsafeCell<ibv_qp_ex>,
-    /// Where headers after rdma-core 44 have it.
+    /// At the offset where headers newer than rdma-core 44 expect it.
     wr_flush: WrFlush,
     pub(crate) builder: OnceLock<Builder>,
     pub(crate) inner: Slot<QueuePair>,
@@ -35,7 +35,7 @@ pub(crate) struct Qp {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
     sq_sig_all: bool,
-    /// The ways to the peer as the program gave them: with its index of the GID table.
+    /// The address vector of the peer as the program gave it, with the program's index into the GID table.
     way: Mutex<Option<ibv_ah_attr>>,
 }
 
@@ -47,7 +47,7 @@ impl Object for Qp {
     }
 }
 
-/// What a queue pair is made of, as a program names it.
+/// The objects that a queue pair is made of, as the program names them.
 pub(crate) struct Parts<'a> {
     pub(crate) pd: Option<&'a Pd>,
     pub(crate) xrcd: Option<XrcDomain>,
@@ -60,7 +60,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Qp {
-    /// Creates a queue pair; `cap` is then what it has.
+    /// Creates a queue pair, and stores its actual capacities in `cap`.
     pub(crate) fn new(
         context: &Context,
         parts: &Parts<'_>,
@@ -76,7 +76,7 @@ impl Qp {
                     .because(format_args!("qp_type {other} is unknown, or programs cannot create it")));
             }
         };
-        // SAFETY: the program made them and has not destroyed them.
+        // SAFETY: the program created them and has not destroyed them.
         let (send_cq, recv_cq, srq) =
             unsafe { (Cq::of(parts.send_cq), Cq::of(parts.recv_cq), Srq::of(parts.srq)) };
         let [sends, receives] = match qp_type {
@@ -116,7 +116,7 @@ impl Qp {
                 return Err(Errno::INVALID.because("a queue pair of this type needs a protection domain"));
             }
         };
-        // SAFETY: a structure of numbers and pointers, of which zero and NULL are some.
+        // SAFETY: the structure consists of numbers and pointers, for which zero and NULL are valid.
         let mut c: ibv_qp_ex = unsafe { zeroed() };
         let base = &mut c.qp_base;
         base.context = context.as_c();
@@ -143,18 +143,18 @@ impl Qp {
         Ok(qp)
     }
 
-    /// Stores the state where programs look at it.
+    /// Stores the state in the field that programs read.
     fn show(&self, state: QpState) {
         // SAFETY: the program changes a queue pair from one thread at a time.
         unsafe { (*self.c.get()).qp_base.state = state as ibv_qp_state };
     }
 }
 
-/// Attributes that verbs have bits for, and `IBV_QP_RATE_LIMIT`.
+/// The attributes that verbs have bits for, and `IBV_QP_RATE_LIMIT`.
 const KNOWN: u32 = ((1 << 21) - 1) | IBV_QP_RATE_LIMIT;
 
-/// What is passed over for a type: programs set the attributes of RC for the halves of XRC as well, and the kernel's
-/// `modify_qp_mask` takes away those of the other half.
+/// The attributes that are ignored for a type. Programs set the attributes of RC for both halves of XRC too, and the
+/// kernel's `modify_qp_mask` removes those of the other half.
 const fn ignored(qp_type: QpType) -> u32 {
     match qp_type {
         QpType::XrcSend => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
@@ -163,7 +163,7 @@ const fn ignored(qp_type: QpType) -> u32 {
     }
 }
 
-/// What a modify sets.
+/// Converts the attributes that a modify sets.
 fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
     if mask & !KNOWN != 0 {
         let unknown = mask & !KNOWN;
@@ -226,9 +226,9 @@ fn cap(of: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// The attributes of a queue pair, as verbs have them.
+/// Converts the attributes of a queue pair to the structure of verbs.
 fn structure(qp: &Qp, of: &QpAttr, state: QpState) -> ibv_qp_attr {
-    // SAFETY: a structure of numbers.
+    // SAFETY: the structure consists of numbers.
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     (attr.qp_state, attr.cur_qp_state) = (state as ibv_qp_state, state as ibv_qp_state);
     attr.path_mtu = of.path_mtu.map_or(0, |mtu| mtu as ibv_mtu);
@@ -297,7 +297,7 @@ verbs! {
         let state = inner.state();
         qp.show(state);
         attr.put(structure(qp, &inner.query(), state));
-        // SAFETY: nothing in it changes but the state.
+        // SAFETY: only the state in it changes.
         let base = unsafe { &(*qp.c.get()).qp_base };
         init.put(ibv_qp_init_attr {
             qp_context: base.qp_context,
@@ -312,7 +312,8 @@ verbs! {
     }
 
     fn ibv_destroy_qp(qp: Owned<Qp>) -> () {
-        // As drivers do: a program that has destroyed it does not expect its number any more.
+        // Remove its completions, as drivers do: a program does not expect the number of a queue pair that it has
+        // destroyed.
         qp.inner.destroy(QueuePair::destroy_with_completions_in_place)?;
         qp.watch.get().into_iter().for_each(|watch| qp.hub.unwatch(watch));
         qp.free();
@@ -320,12 +321,12 @@ verbs! {
     }
 
     fn ibv_attach_mcast(qp: &Qp, gid: InOut<'_, ibv_gid>, _lid: u16) -> () {
-        // SAFETY: 16 bytes, under two names.
+        // SAFETY: both union fields are the same 16 bytes.
         Ok(qp.inner.get()?.attach_mcast(Gid(unsafe { gid.raw }))?)
     }
 
     fn ibv_detach_mcast(qp: &Qp, gid: InOut<'_, ibv_gid>, _lid: u16) -> () {
-        // SAFETY: 16 bytes, under two names.
+        // SAFETY: both union fields are the same 16 bytes.
         Ok(qp.inner.get()?.detach_mcast(Gid(unsafe { gid.raw }))?)
     }
 }

@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ops::Deref;
 
-/// What a queue pair has that is sent to by calls.
+/// The extra state of a queue pair whose work requests are built by calls.
 pub(crate) struct Builder {
     gate: Gate,
     batch: UnsafeCell<Batch>,
@@ -21,12 +21,12 @@ pub(crate) struct Builder {
 #[derive(Default)]
 struct Batch {
     wrs: Vec<SendWr>,
-    /// What was wrong first. Nothing is posted then.
+    /// The first error in the batch. If there is one, nothing is posted.
     error: Option<(Errno, Option<String>)>,
 }
 
 impl Batch {
-    /// Something is wrong with a work request; the first time counts.
+    /// Records an error in a work request; the first error counts.
     fn refuse(&mut self, errno: Errno) {
         if self.error.is_none() {
             self.error = Some((errno, crate::explain::reason(errno)));
@@ -34,14 +34,14 @@ impl Batch {
     }
 }
 
-/// A queue pair that is sent to by calls.
+/// A queue pair whose work requests are built by calls.
 pub(crate) struct Ex<'a>(&'a Qp);
 
 impl Arg for Ex<'_> {
     type Raw = *mut ibv_qp_ex;
 
     unsafe fn take(raw: Self::Raw) -> Result<Self, Errno> {
-        // SAFETY: the one structure begins with the other.
+        // SAFETY: the extended structure begins with the basic one.
         unsafe { Qp::of(raw.cast()) }.map(Ex).ok_or(Errno::INVALID)
     }
 
@@ -68,11 +68,11 @@ impl Ex<'_> {
 
     #[expect(clippy::mut_from_ref, reason = "a cell, behind the gate")]
     fn batch(&self) -> Result<&mut Batch, Errno> {
-        // SAFETY: between start and end one thread is inside the gate.
+        // SAFETY: between `start` and the end of the batch only one thread is inside the gate.
         Ok(unsafe { &mut *self.builder()?.batch.get() })
     }
 
-    /// Begins a work request, with the number and flags that the program has stored.
+    /// Begins a work request, with the `wr_id` and the flags that the program has stored.
     fn begin(&self, operation: Result<Operation, Errno>) -> Result<Value<()>, Errno> {
         let batch = self.batch()?;
         // SAFETY: the program stores them before the call.
@@ -84,7 +84,7 @@ impl Ex<'_> {
         Ok(Value(()))
     }
 
-    /// Changes the work request that was begun last.
+    /// Changes the work request begun last.
     fn complete(&self, change: impl FnOnce(&mut SendWr) -> Result<(), Errno>) -> Result<Value<()>, Errno> {
         let batch = self.batch()?;
         let result = batch
@@ -221,7 +221,7 @@ verbs! {
             if parts.is_null() && count > 0 {
                 return Err(Errno::INVALID);
             }
-            // SAFETY: the program says that there are so many.
+            // SAFETY: the program guarantees `count` elements.
             let parts = unsafe { list(parts, count) };
             let parts = parts.iter().map(|part| (part.addr.cast_const().cast(), part.length));
             wr.data = inline(parts, qp.cap.max_inline_data)?;
@@ -245,19 +245,19 @@ verbs! {
     }
 }
 
-/// Placement and level of a FLUSH (`IBV_FLUSH_GLOBAL`, `IBV_FLUSH_PERSISTENT`, `IBV_FLUSH_MR`), which headers of rdma-core
-/// 44 do not have yet.
+/// Placement and level of a FLUSH (`IBV_FLUSH_GLOBAL`, `IBV_FLUSH_PERSISTENT`, `IBV_FLUSH_MR`), which the headers of
+/// rdma-core 44 lack.
 const FLUSH_GLOBAL: u8 = 1;
 const FLUSH_PERSISTENT: u8 = 2;
 const FLUSH_MR: u8 = 1;
 
-/// `IBV_QP_EX_WITH_FLUSH`, likewise.
+/// `IBV_QP_EX_WITH_FLUSH`, which they lack too.
 const WITH_FLUSH: u64 = 1 << 11;
 
-/// What a program calls behind `wr_atomic_write`, if its headers are newer.
+/// The type of the call that follows `wr_atomic_write` in newer headers.
 pub(crate) type WrFlush = unsafe extern "C-unwind" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
 
-/// The calls that queue pairs of a type have.
+/// The calls that queue pairs of a type support.
 fn offers(qp_type: QpType) -> u64 {
     let sends = u64::from(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM);
     let connected = sends
@@ -283,7 +283,7 @@ fn offers(qp_type: QpType) -> u64 {
     }
 }
 
-/// Checks the calls that a program asks for.
+/// Checks the calls that a program requests.
 pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Errno> {
     let offered = QpType::from_code(qp_type).map_or(0, offers);
     let others = operations & !offered;
@@ -292,12 +292,12 @@ pub(crate) fn check(qp_type: ibv_qp_type, operations: u64) -> Result<(), Errno> 
 }
 
 impl Qp {
-    /// Lets a program that has just created it send by calls. All are there: one that was not asked for may still be
-    /// refused when it is posted.
+    /// Installs the calls in a new queue pair. All of them are installed: a call that the program did not request may
+    /// still be refused when the work request is posted.
     pub(crate) fn offer_calls(&self) {
         let builder = Builder { gate: Gate::default(), batch: UnsafeCell::default() };
         let _ = self.builder.set(builder);
-        // SAFETY: nobody else knows it yet.
+        // SAFETY: no other thread knows the queue pair yet.
         let c = unsafe { &mut *self.c.get() };
         c.wr_start = Some(wr_start);
         c.wr_complete = Some(wr_complete);

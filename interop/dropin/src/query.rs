@@ -1,4 +1,4 @@
-//! What devices and ports are.
+//! Attributes of devices and ports.
 
 use crate::abi::*;
 use crate::call::{In, InOut, Out, Status, verbs};
@@ -10,14 +10,14 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::{offset_of, zeroed};
 use std::time::Duration;
 
-/// No vendor: the IEEE has given this OUI to nobody.
+/// The vendor ID of no vendor: the IEEE has not assigned this OUI.
 const VENDOR: u32 = 0xff_ffff;
 
-/// Bits of `device_cap_flags_ex` that headers of rdma-core 44 do not have a name for.
+/// Bits of `device_cap_flags_ex` that the headers of rdma-core 44 do not name.
 const FLUSH_GLOBAL: u64 = 1 << 38;
 const ATOMIC_WRITE: u64 = 1 << 40;
 
-/// What the device is good for, of what verbs have a bit for.
+/// The capabilities of the device that verbs have a bit for.
 const FLAGS: c_uint = IBV_DEVICE_BAD_PKEY_CNTR
     | IBV_DEVICE_BAD_QKEY_CNTR
     | IBV_DEVICE_UD_AV_PORT_ENFORCE
@@ -31,7 +31,7 @@ const FLAGS: c_uint = IBV_DEVICE_BAD_PKEY_CNTR
     | IBV_DEVICE_MEM_MGT_EXTENSIONS
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
-/// An `int` of verbs, where counts are.
+/// Converts a count to the `int` in which verbs store it.
 fn int(count: impl TryInto<c_int>) -> c_int {
     count.try_into().unwrap_or(c_int::MAX)
 }
@@ -39,12 +39,12 @@ fn int(count: impl TryInto<c_int>) -> c_int {
 fn attributes(context: &Context) -> ibv_device_attr {
     let of = context.hub.device.attr();
     let guid = u64::from_ne_bytes(context.hub.named.guid);
-    // SAFETY: a structure of numbers.
+    // SAFETY: the structure consists of numbers.
     let mut attr: ibv_device_attr = unsafe { zeroed() };
     put(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
     (attr.node_guid, attr.sys_image_guid) = (guid, guid);
     attr.max_mr_size = of.max_mr_size;
-    // Pages of 4 KiB and all larger powers of two: memory is not mapped in pages at all.
+    // Pages of 4 KiB and all larger powers of two: the device does not map memory in pages at all.
     attr.page_size_cap = 0xffff_ffff_ffff_f000;
     (attr.vendor_id, attr.vendor_part_id, attr.hw_ver) = (VENDOR, 0, 0);
     (attr.max_qp, attr.max_qp_wr) = (int(of.max_qp), int(of.max_qp_wr));
@@ -61,18 +61,18 @@ fn attributes(context: &Context) -> ibv_device_attr {
     (attr.max_srq, attr.max_srq_wr, attr.max_srq_sge) =
         (int(of.max_srq), int(of.max_srq_wr), int(of.max_srq_sge));
     attr.max_pkeys = of.max_pkeys;
-    // 4.096 us x 2^15, the 0.13 s of other devices: a processor that is busy elsewhere answers late.
+    // 4.096 us x 2^15, the 0.13 s of other devices: a host whose processor is busy answers late.
     attr.local_ca_ack_delay = 15;
     attr.phys_port_cnt = of.phys_port_cnt;
     attr
 }
 
 fn attributes_ex(context: &Context) -> ibv_device_attr_ex {
-    // SAFETY: a structure of numbers.
+    // SAFETY: the structure consists of numbers.
     let mut attr: ibv_device_attr_ex = unsafe { zeroed() };
     attr.orig_attr = attributes(context);
     attr.phys_port_cnt_ex = u32::from(attr.orig_attr.phys_port_cnt);
-    // Memory is never pinned, so all of it is on demand, if a program asks for that.
+    // Memory is never pinned, so any region can be on demand if the program asks for that.
     attr.odp_caps.general_caps = u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
     let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let all = datagrams | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
@@ -80,14 +80,14 @@ fn attributes_ex(context: &Context) -> ibv_device_attr_ex {
     attr.odp_caps.per_transport_caps.uc_odp_caps = datagrams | IBV_ODP_SUPPORT_WRITE;
     attr.odp_caps.per_transport_caps.ud_odp_caps = datagrams;
     attr.xrc_odp_caps = all;
-    // The clock of completions counts nanoseconds, in 64 bits; verbs want kHz.
+    // The clock of completions counts nanoseconds in 64 bits; verbs report its frequency in kHz.
     (attr.completion_timestamp_mask, attr.hca_core_clock) = (u64::MAX, 1_000_000);
     attr.device_cap_flags_ex = u64::from(FLAGS) | FLUSH_GLOBAL | ATOMIC_WRITE;
     attr.max_dm_size = crate::dm::MAX_BYTES;
     attr
 }
 
-/// A width and a speed of 100 Gb/s: what programs make of it is printed, or divided by.
+/// A width and a speed that make 100 Gb/s. Programs print the product, or divide by it.
 const WIDTH_4X: u8 = 2;
 const SPEED_25_GBPS: u8 = 32;
 /// Physical states of a port (IBTA table 146).
@@ -96,7 +96,7 @@ const LINK_UP: u8 = 5;
 
 fn port(device: &Device, gids: u32) -> ibv_port_attr {
     let of = device.port_attr();
-    // SAFETY: a structure of numbers.
+    // SAFETY: the structure consists of numbers.
     let mut port: ibv_port_attr = unsafe { zeroed() };
     (port.state, port.phys_state) =
         if of.active { (IBV_PORT_ACTIVE, LINK_UP) } else { (IBV_PORT_DOWN, DISABLED) };
@@ -113,10 +113,10 @@ fn port(device: &Device, gids: u32) -> ibv_port_attr {
     port
 }
 
-/// The part of `ibv_port_attr` that the exported symbol gives: up to `link_layer`.
+/// The part of `ibv_port_attr` that the exported symbol fills in: the fields up to `link_layer`.
 const COMPAT_PORT: usize = offset_of!(ibv_port_attr, flags);
 
-/// The device has no port of this number.
+/// The error for a port that the device does not have.
 fn no_port(number: impl std::fmt::Display) -> Errno {
     Errno::INVALID.because(format_args!("port {number}: the device has one port, 1"))
 }
@@ -166,7 +166,7 @@ verbs! {
         Ok(())
     }
 
-    /// What the clock of completions shows.
+    /// The current time of the completion clock.
     fn query_rt_values(context: &Context, values: InOut<'_, ibv_values_ex>) -> () {
         let asked = values.comp_mask;
         let mut values = values;
@@ -179,7 +179,7 @@ verbs! {
         Ok(())
     }
 
-    /// Reads a file of the tree in `/sys`, without the line end.
+    /// Reads a file of the `/sys` tree, without its trailing newline.
     fn ibv_read_sysfs_file(folder: &CStr, file: &CStr, out: *mut c_void, room: usize) -> Status {
         let path = format!("{}/{}", folder.to_string_lossy(), file.to_string_lossy());
         let text = std::fs::read(path)?;
@@ -189,7 +189,7 @@ verbs! {
         }
         let length = text.len().min(room - 1);
         let out: *mut u8 = out.cast();
-        // SAFETY: the program says that there is so much room.
+        // SAFETY: the program guarantees `room` bytes.
         unsafe {
             out.copy_from_nonoverlapping(text.as_ptr(), length);
             out.add(length).write(0);

@@ -1,12 +1,12 @@
-//! Where an object keeps what it is made of.
+//! A cell for the rnic object inside an object of verbs.
 
 use crate::errno::Errno;
 use std::cell::UnsafeCell;
 
-/// A place for an object of rnic.
+/// A cell that holds an object of rnic.
 ///
-/// Verbs leave it to the program that nobody uses an object while it is registered anew; that is what makes the accesses
-/// here sound.
+/// Verbs make the program responsible for not using an object while it is reregistered. That makes the accesses here
+/// sound.
 pub(crate) struct Slot<T>(UnsafeCell<T>);
 
 impl<T> Slot<T> {
@@ -17,30 +17,30 @@ impl<T> Slot<T> {
     /// The object.
     ///
     /// # Errors
-    /// None today: what takes an object apart leaves it in its place.
+    /// None today: destroying an object leaves it in its slot.
     pub(crate) fn get(&self) -> Result<&T, Errno> {
-        // SAFETY: it changes only while it is registered anew, and then nobody uses it.
+        // SAFETY: the object changes only while the program reregisters it, and then no other thread uses it.
         Ok(unsafe { &*self.0.get() })
     }
 
-    /// The object, to be changed.
+    /// The object, for changing it.
     ///
     /// # Errors
     /// As [`get`](Self::get).
     #[expect(clippy::mut_from_ref, reason = "a cell: see the type")]
     pub(crate) fn get_mut(&self) -> Result<&mut T, Errno> {
-        // SAFETY: nobody else uses it meanwhile.
+        // SAFETY: no other thread uses the object meanwhile.
         Ok(unsafe { &mut *self.0.get() })
     }
 
-    /// Destroys the object by `destroy`, if that is possible now; what is left of it goes with the place. It stays where it
-    /// is meanwhile: threads that use it do not notice that it was refused.
+    /// Destroys the object with `destroy`, if that is possible now; the rest of it is dropped with the slot. The object
+    /// stays in its slot during the attempt, so a refusal goes unnoticed by threads that use it.
     ///
     /// # Errors
-    /// Why not; it is as it was then.
+    /// The reason for a refusal, which leaves the object unchanged.
     pub(crate) fn destroy<R>(&self, destroy: impl FnOnce(&T) -> rnic::Result<R>) -> Result<(), Errno> {
         match destroy(self.get()?) {
-            // The parent's objects are not the child's to destroy: here only the memory is given back.
+            // A child must not destroy its parent's objects: only the memory is released.
             Ok(_) | Err(rnic::Error::Forked) => Ok(()),
             Err(refused) => Err(refused.into()),
         }

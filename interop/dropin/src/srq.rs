@@ -34,7 +34,7 @@ impl Srq {
         context: &Context,
         srq_context: *mut c_void,
     ) -> Box<Self> {
-        // SAFETY: a structure of numbers and pointers, of which zero and NULL are some.
+        // SAFETY: the structure consists of numbers and pointers, for which zero and NULL are valid.
         let mut c: ibv_srq = unsafe { zeroed() };
         (c.context, c.srq_context, c.pd) = (context.as_c(), srq_context, pd.as_c());
         let source = EventSource::SharedReceiveQueue(inner.srqn());

@@ -1,9 +1,9 @@
-//! Names of codes, and rates: as programs print and compare them.
+//! Names of codes and rates, as programs print and compare them.
 
 use crate::call::{Handle, Value, verbs};
 use std::ffi::{CStr, c_char, c_int};
 
-/// The name of a code, in the words of rdma-core.
+/// The name of a code, worded as in rdma-core.
 fn name(names: &[&'static CStr], code: c_int, other: &'static CStr) -> Handle<c_char> {
     let name = usize::try_from(code).ok().and_then(|code| names.get(code)).copied().unwrap_or(other);
     Handle(name.as_ptr().cast_mut())
@@ -62,7 +62,7 @@ const STATUSES: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
-/// The kinds of nodes, from 1 on.
+/// The node types, from 1 on.
 const NODES: [&CStr; 7] = [
     c"InfiniBand channel adapter",
     c"InfiniBand switch",
@@ -73,7 +73,7 @@ const NODES: [&CStr; 7] = [
     c"unspecified",
 ];
 
-/// Rates: the code of verbs, the multiple of 2.5 Gb/s where it is one, and Mb/s.
+/// Rates: the code of verbs, the multiple of 2.5 Gb/s if the rate is one, and Mb/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2_500),
     (5, Some(2), 5_000),

@@ -1,12 +1,12 @@
-//! What is between the libraries of rdma-core.
+//! Private symbols that the libraries of rdma-core share.
 //!
-//! Programs that link libmlx5 or libefa want these symbols to be there when they start. Nothing here calls them for a
-//! device of ours.
+//! Programs linked against libmlx5 or libefa need these symbols to start. Nothing here calls them for a device of
+//! rnic.
 
 use crate::errno::Errno;
 use std::ffi::c_void;
 
-/// Symbols without a version of their own: the loader takes them for any version whose node exists.
+/// Defines symbols without a version of their own: the loader accepts them for any version whose node exists.
 macro_rules! private {
     ($($name:ident)*) => {$(
         #[expect(unsafe_code, reason = "an exported symbol")]
@@ -17,7 +17,8 @@ macro_rules! private {
     )*};
 }
 
-/// What is asked of a driver of the kernel, which there is none of. Silent: constructors of libraries call it.
+/// Refuses a request to a kernel driver, because there is no such driver. The refusal is silent: constructors of
+/// libraries make such requests.
 fn unsupported() -> *mut c_void {
     Errno::UNSUPPORTED.set();
     std::ptr::null_mut()

@@ -1,10 +1,10 @@
 //! Symbols with versions.
 //!
-//! A function of Rust cannot have a symbol version: what the compiler hands to the linker by name is local, or has no
-//! version. So each exported name is a jump of its own, in assembly, which the assembler gives name and version.
+//! A Rust function cannot have a symbol version: a name that the compiler passes to the linker is local or unversioned.
+//! So each exported name is a separate jump in assembly, and the assembler gives it the name and the version.
 
-/// Exports functions under names and versions: `@@` for the version that the linker takes for new programs, `@` for
-/// others.
+/// Exports functions under names and versions. `@@` marks the version that the linker picks for new programs; `@` marks
+/// the others.
 macro_rules! exports {
     ($($name:literal $version:literal => $function:path;)*) => {$(
         std::arch::global_asm!(

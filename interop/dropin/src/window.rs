@@ -34,7 +34,7 @@ verbs! {
         Ok(Box::new(Mw { c: UnsafeCell::new(c), inner: Slot::new(inner) }).give())
     }
 
-    /// Binds a window of type 1, with a new key: the low byte one up.
+    /// Binds a type 1 window under a new key: its low byte is incremented.
     fn bind_mw(qp: &Qp, mw: &Mw, request: InOut<'_, ibv_mw_bind>) -> () {
         // SAFETY: the program binds a window from one thread at a time.
         let c = unsafe { &mut *mw.c.get() };

@@ -25,20 +25,20 @@ impl Object for Xrcd {
     type C = ibv_xrcd;
 }
 
-/// A file that a domain goes by: device and inode.
+/// The identity of a domain's file: device and inode.
 pub(crate) type File = (u64, u64);
 
-/// A domain that goes by a file: those who know the file share it.
+/// A domain that belongs to a file: all programs that open the file share it.
 pub(crate) struct Shared {
     file: File,
     domain: XrcDomain,
     handles: usize,
 }
 
-/// What a program must say of a domain.
+/// The attributes that a program must set for a domain.
 const PARTS: u32 = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
 
-/// Opens the domain of a file, by the rules of the kernel.
+/// Opens the domain of a file, by the kernel's rules.
 fn share(hub: &Hub, file: File, oflags: i32) -> Result<XrcDomain, Errno> {
     let mut all = locked(&hub.xrcds);
     if let Some(shared) = all.iter_mut().find(|shared| shared.file == file) {
@@ -67,7 +67,7 @@ verbs! {
         } else if init.fd < 0 {
             return Err(Errno(libc::EBADF));
         } else {
-            // SAFETY: the program lends it.
+            // SAFETY: the program lends the descriptor.
             let stat = fstat(unsafe { BorrowedFd::borrow_raw(init.fd) })?;
             let file = (stat.st_dev, stat.st_ino);
             (share(&hub, file, init.oflags)?, Some(file))

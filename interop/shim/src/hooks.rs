@@ -1,7 +1,7 @@
-//! The calls of the C library that take a path.
+//! Hooks for the calls of the C library that take a path.
 //!
-//! Each hands its arguments on as they are, but for the path. Calls with a variable number of arguments are declared with
-//! the one that may follow: reading an argument that was not passed gives a number that nobody looks at.
+//! Each hook passes its arguments on unchanged, except for the path. A variadic call is declared with the argument that
+//! may follow: reading an argument that was not passed gives a number that is never used.
 
 use crate::Next;
 use crate::path::{is_led, resolved, with_led};
@@ -14,7 +14,7 @@ type Ptr = *mut c_void;
 /// `mode_t`, which is passed as an `unsigned int`.
 type Mode = u32;
 
-/// What a call returns if the C library does not have it.
+/// The return value of a call that the C library lacks.
 trait Missing {
     const MISSING: Self;
 }
@@ -31,7 +31,7 @@ impl Missing for Ptr {
     const MISSING: Self = std::ptr::null_mut();
 }
 
-/// The next function of that name, which has this type; the function around it returns `missing` if there is none.
+/// The next function of this name and type. If the C library lacks it, the surrounding function returns `missing`.
 macro_rules! next {
     ($name:ident: $type:ty, $missing:expr) => {{
         static NEXT: Next = Next::new(
@@ -42,7 +42,7 @@ macro_rules! next {
         );
         let next = NEXT.get();
         if next.is_null() {
-            // SAFETY: `errno` is this thread's.
+            // SAFETY: `errno` belongs to this thread.
             unsafe { *libc::__errno_location() = libc::ENOSYS };
             return $missing;
         }
@@ -56,36 +56,35 @@ macro_rules! hooks {
         #[doc = concat!("`", stringify!($name), "` of the C library.")]
         ///
         /// # Safety
-        /// As there.
+        /// As for the function of the C library.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             let next = next!($name: unsafe extern "C-unwind" fn($($type),*) -> $result, <$result>::MISSING);
-            // SAFETY: the C library wants a string as well.
+            // SAFETY: the function of the C library requires a string as well.
             if unsafe { is_led($path) } {
-                // SAFETY: it is one, and the caller's other arguments.
+                // SAFETY: the path is a string, and the other arguments are the caller's.
                 let result = unsafe { with_led($path, |$path| next($($argument),*)) };
                 $($seen(result);)?
                 return result;
             }
-            // SAFETY: the caller's arguments.
+            // SAFETY: the caller's arguments are passed on unchanged.
             unsafe { next($($argument),*) }
         }
     )* };
 }
 
-/// `read` and its like of the C library: the content of a file that was led elsewhere is as of now, as that of the
-/// kernel's is.
+/// `read` and similar calls of the C library: a redirected file shows its current content, as the kernel's file does.
 macro_rules! reads {
     ($($name:ident($file:ident: c_int $(, $argument:ident: $type:ty)*);)*) => { $(
         #[doc = concat!("`", stringify!($name), "` of the C library.")]
         ///
         /// # Safety
-        /// As there.
+        /// As for the function of the C library.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($file: c_int $(, $argument: $type)*) -> c_long {
             let next = next!($name: unsafe extern "C-unwind" fn(c_int $(, $type)*) -> c_long, -1);
             refresh($file);
-            // SAFETY: the caller's arguments.
+            // SAFETY: the caller's arguments are passed on unchanged.
             unsafe { next($file $(, $argument)*) }
         }
     )* };

@@ -1,10 +1,10 @@
 //! The C structures.
 
-// The headers are those of rdma-core 44; later ones only add at ends that they mark. Made by
-// `bindgen src/abi/headers.h --allowlist-type '(ibv_|verbs_|rdma_).*' --allowlist-var '(IBV_|RDMA_).*'
+// The headers are those of rdma-core 44; later versions only extend structures at ends that they mark. The bindings
+// were made by `bindgen src/abi/headers.h --allowlist-type '(ibv_|verbs_|rdma_).*' --allowlist-var '(IBV_|RDMA_).*'
 // --opaque-type 'ibv_flow_.*' --no-prepend-enum-name --ignore-functions --rust-edition 2024 --rust-target 1.85
-// --use-core --no-doc-comments --no-derive-debug --override-abi '.*=C-unwind'`. That ABI because a thread may be cancelled
-// in a call (see `cancel`).
+// --use-core --no-doc-comments --no-derive-debug --override-abi '.*=C-unwind'`. The ABI is `C-unwind` because a thread
+// may be cancelled in a call (see `cancel`).
 #[expect(
     clippy::use_self,
     clippy::allow_attributes_without_reason,
@@ -22,22 +22,22 @@ pub use bindings::*;
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
 
-/// A device, as libraries of rdma-core see it: what follows `ibv_device` tells whose device it is. libmlx5 and libefa read
-/// it to find out whether the device is theirs.
+/// A device, as the libraries of rdma-core see it. The fields after `ibv_device` identify the driver: libmlx5 and
+/// libefa read them to find out whether the device is theirs.
 #[repr(C)]
 pub(crate) struct VerbsDevice {
     pub(crate) device: ibv_device,
-    /// Whose device it is: nobody's.
+    /// The driver's operations: NULL, because the device belongs to no driver.
     pub(crate) ops: *const c_void,
     pub(crate) refcount: c_int,
     pub(crate) entry: [*mut c_void; 2],
     pub(crate) sysfs: *mut c_void,
     pub(crate) core_support: u64,
-    /// Which of the configured devices it is.
+    /// The index of the configured device.
     pub(crate) index: usize,
 }
 
-/// What programs that were built for rdma-core 22 and later rely on.
+/// The layout that programs built for rdma-core 22 and later rely on.
 const _: () = {
     assert!(size_of::<ibv_device>() == 664);
     assert!(offset_of!(VerbsDevice, ops) == 664);

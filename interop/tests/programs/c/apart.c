@@ -1,7 +1,8 @@
-/* Two processes with a device each: one writes to the other, with a key that does not exist. usage: apart FOLDER [quiet]
+/* Two processes, each with its own device: one writes to the other with a key that does not exist.
+ * Usage: apart FOLDER [quiet]
  *
- * Makes FOLDER/ready once they are connected, and goes on when there is FOLDER/go. With `quiet` the responder does not
- * explain. */
+ * Creates FOLDER/ready once the processes are connected, and continues when FOLDER/go exists. With `quiet` the
+ * responder prints no explanations. */
 #include "common.h"
 
 struct end {

@@ -1,5 +1,5 @@
-/* Threads that are cancelled inside a verb: their cleanup handlers run, the process goes on, and others can use the same
- * objects afterwards. rping ends the thread that waits for its events so. */
+/* Cancels threads inside a verb: their cleanup handlers run, the process goes on, and other threads can use the same
+ * objects afterwards. rping ends the thread that waits for its events this way. */
 #include "common.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -37,7 +37,7 @@ static void wait_async(void) {
 	}
 }
 
-/* Has a cancellation point of its own, as programs do that poll in a loop. */
+/* A poll loop with its own cancellation point, as programs have it. */
 static void poll_often(void) {
 	struct ibv_wc wc;
 	for (int i = 0; i < 100; i++) {
@@ -50,7 +50,7 @@ static void register_often(void) {
 	static char buffer[4096];
 	struct ibv_mr *own = ibv_reg_mr(mr->pd, buffer, sizeof buffer, 0);
 	int old;
-	/* What it made is not lost. */
+	/* Destroy the region that it registered. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 	if (own) {
 		ibv_dereg_mr(own);
@@ -59,7 +59,7 @@ static void register_often(void) {
 	pthread_testcancel();
 }
 
-/* A call of the C library that is not about a device. */
+/* A call of the C library that does not concern a device. */
 static void read_pipe(void) {
 	char byte;
 	if (read(pipe_ends[0], &byte, 1) < 0) {
@@ -101,7 +101,7 @@ static void cancel_one(const char *name, verb *act, int type, int delay) {
 	check(cleaned == before + 1, "the cleanup handler ran");
 }
 
-/* Everything still works: a WRITE whose completion is met by an event. */
+/* Everything still works: a WRITE, with an event for its completion. */
 static void go_on(void) {
 	struct ibv_cq *which;
 	void *of;
@@ -126,7 +126,7 @@ static void *signal_main(void *argument) {
 	return NULL;
 }
 
-/* Waiting is still ended by a signal whose handler does not restart calls. */
+/* A signal whose handler does not restart calls still ends the wait. */
 static void interrupted(void) {
 	struct sigaction action = {.sa_handler = on_signal};
 	struct ibv_cq *which;
@@ -167,14 +167,14 @@ int main(void) {
 		for (unsigned at = 0; at < sizeof verbs / sizeof *verbs; at++) {
 			cancel_one(verbs[at].name, verbs[at].act, PTHREAD_CANCEL_DEFERRED, round * 500);
 			go_on();
-			/* What the thread does between two calls must bear it, too. */
+			/* The code between two calls must survive asynchronous cancellation, too. */
 			if (verbs[at].act == wait_cq || verbs[at].act == wait_async || verbs[at].act == poll_often) {
 				cancel_one(verbs[at].name, verbs[at].act, PTHREAD_CANCEL_ASYNCHRONOUS, round * 500);
 				go_on();
 			}
 		}
 	}
-	/* At whatever moment: also between the event and what is done about it. */
+	/* At any moment, even between an event and the code that handles it. */
 	for (int round = 0; round < STORMS; round++) {
 		cancel_one("ibv_poll_cq, soon", poll_often, PTHREAD_CANCEL_ASYNCHRONOUS, round % 20);
 		cancel_one("ibv_get_cq_event, soon", wait_cq, PTHREAD_CANCEL_DEFERRED, round % 20);

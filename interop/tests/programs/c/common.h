@@ -1,4 +1,5 @@
-/* What the programs here share: devices, a queue pair connected to another of the same process, and checks that print. */
+/* Shared by these programs: devices, a queue pair connected to another one of the same process, and checks that
+ * print. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* No program needs all of it. */
+/* No program needs all of these functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 static int failures;
@@ -30,7 +31,7 @@ static void check(int holds, const char *what) {
 		}                                                                                  \
 	} while (0)
 
-/* A call that returns a pointer, or none and sets errno. */
+/* A call that returns a pointer, or NULL with errno set. */
 #define NONE(call, wanted)                                                                         \
 	do {                                                                                       \
 		errno = 0;                                                                         \

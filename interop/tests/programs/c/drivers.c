@@ -1,11 +1,12 @@
-/* What programs learned to expect of drivers, mlx5 above all: fields of address handles and completions, and events. */
+/* The driver behavior that programs rely on, above all that of mlx5: fields of address handles and completions, and
+ * events. */
 #include "common.h"
 #include <arpa/inet.h>
 #include <poll.h>
 
 enum { QKEY = 0x1234, GRH = 40, IMM = 0x01020304 };
 
-/* A flow label as UCX gives it: all 32 bits. */
+/* A flow label as UCX sets it: all 32 bits. */
 static const uint32_t WIDE = 0xffffffff;
 
 static char memory[4096];
@@ -98,10 +99,10 @@ static void datagrams(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, c
 	check(wc.byte_len == GRH + 8, "its length");
 	check(wc.qp_num == qp->qp_num && wc.src_qp == qp->qp_num, "its queue pairs");
 	check(wc.slid == 0 && wc.dlid_path_bits == 0 && wc.pkey_index == 0 && wc.vendor_err == 0, "what RoCE has not");
-	/* Bit 3: UDP. Below it 1 for IPv6 and 2 for IPv4. */
+	/* Bit 3 means UDP; the bits below it are 1 for IPv6 and 2 for IPv4. */
 	uint8_t type = wc.sl;
 	check(type == (is_ipv4(gid) ? 10 : 9), "sl is the type of the network header");
-	/* The address of the receiver is where a program looks for it that goes by that type. */
+	/* A program that relies on this type finds the receiver's address here. */
 	const char *receiver = is_ipv4(gid) ? memory + 36 : memory + 24;
 	check(memcmp(receiver, gid->raw + (is_ipv4(gid) ? 12 : 0), is_ipv4(gid) ? 4 : 16) == 0, "the receiver's address");
 	check(ibv_init_ah_from_wc(pd->context, 1, &wc, (struct ibv_grh *)memory, &back) == 0, "ibv_init_ah_from_wc");
@@ -111,7 +112,7 @@ static void datagrams(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, c
 	wc = poll_one(sent);
 	check(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND && wc.wr_id == 8, "its sending");
 	check(wc.wc_flags == IBV_WC_WITH_IMM, "which was with immediate data");
-	/* A program that copies the field of the datagram as it is. */
+	/* Some programs copy the field from the completion of the datagram unchanged. */
 	way.sl = type;
 	struct ibv_ah *copied = ibv_create_ah(pd, &way);
 	check(copied != NULL, "an address handle with that sl");
@@ -124,7 +125,7 @@ static void datagrams(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, c
 	check(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(sent) == 0, "the end");
 }
 
-/* A WRITE that succeeds and one that its target refuses. */
+/* A WRITE that succeeds, and one that its target refuses. */
 static void reliable(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
 	connect_to(a, b->qp_num);
@@ -150,7 +151,8 @@ static int events(struct ibv_comp_channel *channel) {
 	return count;
 }
 
-/* A queue that holds something of the kind that is asked for, and has not told of it, does when it is armed. */
+/* Arming a queue raises an event at once if the queue holds a completion of the requested kind that has not raised
+ * one. */
 static void arming(struct ibv_pd *pd, struct ibv_mr *mr, const union ibv_gid *gid) {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(pd->context);
 	struct ibv_cq *sent = ibv_create_cq(pd->context, 16, NULL, NULL, 0);
@@ -163,11 +165,11 @@ static void arming(struct ibv_pd *pd, struct ibv_mr *mr, const union ibv_gid *gi
 		post_recv(qp, mr, 1);
 		send_datagram(qp, ah, mr, solicited ? IBV_SEND_SOLICITED : 0);
 		while (events(channel) == 0) {
-			/* Drives the device. */
+			/* Polling drives the device. */
 			struct ibv_wc wc;
 			ibv_poll_cq(sent, 1, &wc);
 		}
-		/* Disarmed: nobody is told of this one. */
+		/* The queue is disarmed: this completion raises no event. */
 		post_recv(qp, mr, 2);
 		send_datagram(qp, ah, mr, IBV_SEND_SOLICITED);
 		poll_one(cq);
@@ -178,7 +180,7 @@ static void arming(struct ibv_pd *pd, struct ibv_mr *mr, const union ibv_gid *gi
 		check(ibv_req_notify_cq(cq, solicited) == 0 && events(channel) == 0, "completions that it told of");
 		poll_one(cq);
 		check(ibv_req_notify_cq(cq, solicited) == 0 && events(channel) == 0, "one that was polled");
-		/* Disarms it. */
+		/* This completion disarms the queue. */
 		post_recv(qp, mr, 3);
 		send_datagram(qp, ah, mr, IBV_SEND_SOLICITED);
 		poll_one(cq);

@@ -1,5 +1,5 @@
-/* Ends in the way that its argument names, in the middle of traffic, without closing anything. Prints before how many WRITEs
- * have completed. */
+/* Ends as its argument names, in the middle of traffic, without closing anything. First prints how many WRITEs have
+ * completed. */
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* A call that fails a thousand times. */
+/* Makes a call that fails a thousand times. */
 #include "common.h"
 
 int main(void) {

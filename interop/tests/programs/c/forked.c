@@ -1,4 +1,5 @@
-/* A child of a process with an open device: its calls are refused, its end disturbs nobody, and it may open the device anew. */
+/* The child of a process with an open device: its calls are refused, its exit disturbs no other process, and it may
+ * open the device again. */
 #include "common.h"
 
 int main(void) {

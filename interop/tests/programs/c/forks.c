@@ -1,5 +1,5 @@
-/* Forks at any moment, while threads of the parent open and close devices and make objects: no child waits for a lock that
- * a thread held which it does not have. */
+/* Forks at arbitrary moments, while threads of the parent open and close devices and create objects: no child waits
+ * for a lock held by a thread that the child does not have. */
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ static void *use_all_the_time(void *unused) {
 int main(int count, char **arguments) {
 	int forks = count > 1 ? atoi(arguments[1]) : FORKS;
 	pthread_t threads[THREADS];
-	/* The first fork may meet the first open. */
+	/* The first fork may coincide with the first open. */
 	for (int i = 0; i < THREADS; i++) {
 		pthread_create(&threads[i], NULL, use_all_the_time, NULL);
 	}

@@ -1,4 +1,4 @@
-/* Calls that are wrong: each is refused with the errno value of rdma-core and the kernel, and the process goes on. */
+/* Makes invalid calls: each is refused with the errno value of rdma-core and the kernel, and the process goes on. */
 #include "common.h"
 
 static void arguments(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq) {
@@ -65,7 +65,7 @@ static void states(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	to_init(qp);
 	REFUSED(post_write(qp, mr, mr, 1), EINVAL);
 
-	/* Three elements where two were asked for; seventeen receives where there is room for sixteen. */
+	/* Three elements where the limit is two; seventeen receives where the limit is sixteen. */
 	struct ibv_sge sges[3] = {{(uintptr_t)mr->addr, 1, mr->lkey}};
 	struct ibv_recv_wr wrs[17], *bad = NULL;
 	memset(wrs, 0, sizeof wrs);
@@ -80,7 +80,7 @@ static void states(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	REFUSED(ibv_post_recv(qp, wrs, &bad), ENOMEM);
 	check(bad == &wrs[16], "the seventeenth is the bad one");
 
-	/* In ERR everything comes back flushed. */
+	/* In ERR, every work request is flushed. */
 	attr.qp_state = IBV_QPS_ERR;
 	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
 	for (int i = 0; i < 16; i++) {
@@ -128,13 +128,13 @@ int main(void) {
 	nothing(pd, cq);
 	states(pd, cq, mr);
 	order(context);
-	/* After all that it still works. */
+	/* After all this, the device still works. */
 	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
 	connect_to(a, b->qp_num);
 	connect_to(b, a->qp_num);
 	REFUSED(post_write(a, mr, mr, 8), 0);
 	check(wait_for(cq) == IBV_WC_SUCCESS, "a WRITE");
 	printf("%d failures\n", failures);
-	/* Ends without destroying anything. */
+	/* Exit without destroying anything. */
 	return failures != 0;
 }

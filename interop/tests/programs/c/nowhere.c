@@ -1,4 +1,5 @@
-/* Work requests whose elements are nowhere, and registrations of memory that the program itself may not use so. */
+/* Posts work requests whose elements point at no memory, and registers memory with rights that the program itself
+ * lacks. */
 #include "common.h"
 
 static void post(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, struct ibv_mr *mr) {
@@ -27,14 +28,14 @@ static void post(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, stru
 	recv.num_sge = -1;
 	REFUSED(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);
 	REFUSED(ibv_post_srq_recv(srq, &recv, &bad_recv), EINVAL);
-	/* A list of nothing is posted, and what is refused without a place for it is refused. */
+	/* Posting an empty list succeeds. A refusal works without a place to store the bad work request. */
 	REFUSED(ibv_post_send(qp, NULL, &bad_send), 0);
 	REFUSED(ibv_post_recv(qp, NULL, &bad_recv), 0);
 	REFUSED(ibv_post_recv(qp, &recv, NULL), EINVAL);
 	REFUSED(ibv_post_send(qp, &wr, NULL), EINVAL);
 	check(ibv_poll_cq(cq, -1, &wc) <= 0, "less than none wanted");
 	check(ibv_poll_cq(cq, 1, &wc) == 0, "nothing of that was posted");
-	/* What needs no memory may have none: an empty message, an inline one too. */
+	/* An operation that needs no memory may have none: an empty message, inline or not. */
 	wr = (struct ibv_send_wr){.wr_id = 3, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
 	wr.wr.rdma.remote_addr = (uintptr_t)mr->addr;
 	wr.wr.rdma.rkey = mr->rkey;
@@ -48,7 +49,7 @@ static void post(struct ibv_qp *qp, struct ibv_srq *srq, struct ibv_cq *cq, stru
 	check(wait_for(cq) == IBV_WC_SUCCESS, "an inline WRITE of nothing");
 }
 
-/* The same by calls. */
+/* The same with work requests built by calls. */
 static void build(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq) {
 	struct ibv_qp_init_attr_ex init = {
 		.send_cq = cq,
@@ -85,7 +86,7 @@ static void registrations(struct ibv_pd *pd) {
 	char *memory = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, all, remote);
 	check(mr != NULL && ibv_dereg_mr(mr) == 0, "memory with all rights");
-	/* Read-only: for reading. */
+	/* Read-only memory can be registered only for reading. */
 	mprotect(memory + page, page, PROT_READ);
 	NONE(ibv_reg_mr(pd, memory, all, write), EFAULT);
 	NONE(ibv_reg_mr(pd, memory, all, remote), EFAULT);
@@ -97,7 +98,7 @@ static void registrations(struct ibv_pd *pd) {
 		      errno == EFAULT,
 	      "read-only memory is not registered anew for writing");
 	check(mr != NULL && ibv_dereg_mr(mr) == 0, "what was read-only goes");
-	/* Without rights, and gone. */
+	/* Memory without rights, and unmapped memory. */
 	mprotect(memory + page, page, PROT_NONE);
 	NONE(ibv_reg_mr(pd, memory, all, 0), EFAULT);
 	NONE(ibv_reg_mr(pd, memory, all, write), EFAULT);
@@ -106,14 +107,14 @@ static void registrations(struct ibv_pd *pd) {
 	NONE(ibv_reg_mr(pd, memory, all, write), EFAULT);
 	NONE(ibv_reg_mr(pd, NULL, page, write), EFAULT);
 	NONE(ibv_reg_mr(pd, (void *)0x10, 8, 0), EFAULT);
-	/* Beyond the end of a file there are addresses, and no pages. */
+	/* The addresses beyond the end of a file have no pages. */
 	FILE *file = tmpfile();
 	check(file && ftruncate(fileno(file), page) == 0, "a file");
 	char *mapped = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
 	NONE(ibv_reg_mr(pd, mapped, 2 * page, write), EFAULT);
 	mr = ibv_reg_mr(pd, mapped, page, write);
 	check(mr != NULL && ibv_dereg_mr(mr) == 0, "the file itself");
-	/* Nothing, and more than there is. */
+	/* A registration of no bytes, and of more than there are. */
 	NONE(ibv_reg_mr(pd, memory, 0, write), EINVAL);
 	NONE(ibv_reg_mr(pd, memory, SIZE_MAX, write), EINVAL);
 	munmap(memory, all);

@@ -1,13 +1,13 @@
-/* Ranks of MPI that reduce, exchange and reach into one another's memory, and check what they get: `ranks ROUNDS`. */
+/* MPI ranks that reduce, exchange and access one another's memory, and verify the results: `ranks ROUNDS`. */
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements of the longest message: 1 MiB of int64, past every threshold between eager and rendezvous protocols. */
+/* Elements of the longest message: 1 MiB of int64, above every threshold between eager and rendezvous protocols. */
 #define LONGEST (1 << 17)
-/* Additions of each rank to the counters of each. */
+/* Additions of each rank to the counters of each rank. */
 #define ADDITIONS 50
 
 static int rank, ranks, failures;
@@ -27,7 +27,7 @@ static long long *numbers(size_t count) {
 	return all;
 }
 
-/* A number that says who sent it to whom, where it stands, and when. */
+/* A number that encodes the sender, the receiver, the position and the round. */
 static long long stamp(int from, int to, int at, int round) {
 	return ((long long)round << 48) | ((long long)from << 40) | ((long long)to << 32) | at;
 }
@@ -62,7 +62,7 @@ static void exchange(int count, int round) {
 	free(in);
 }
 
-/* The window of each rank has a part for what each rank puts there. */
+/* The window of each rank has a section for each rank that writes to it. */
 static void put_and_get(MPI_Win window, long long *memory, int count, int round) {
 	long long *out = numbers(count), *in = numbers(count);
 	int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks, at, wrong = 0;
@@ -82,7 +82,7 @@ static void put_and_get(MPI_Win window, long long *memory, int count, int round)
 	free(in);
 }
 
-/* All ranks add to all counters at once, and each addition tells what was there before. */
+/* All ranks add to all counters at once, and each addition fetches the value before it. */
 static void accumulate(int round) {
 	long long *counters, one = 1, before, last;
 	int peer, at;

@@ -1,4 +1,4 @@
-/* Threads that use objects while another tries in vain to destroy them: a refusal changes nothing for them. */
+/* Threads use objects while another thread tries in vain to destroy them: a refusal does not affect their work. */
 #include "common.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* Threads that share a device: each creates, uses and destroys objects of its own beside the others. */
+/* Threads that share a device: each creates, uses and destroys its own objects, concurrently with the others. */
 #include "common.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* Buffers that are unmapped while they are registered: the work fails, the process lives. */
+/* Unmaps buffers while they are registered: the work requests fail, and the process survives. */
 #include "common.h"
 
 #define SIZE 8192
