@@ -227,6 +227,6 @@ fn counters_are_shown_that_moved() {
     assert_eq!(moved.matches("of ibv_rc_pingpong (pid ").count(), 2, "{moved}");
     let line = |text: &str, name: &str| text.lines().any(|line| line.trim_start().starts_with(name));
     assert!(line(&moved, "rdma_recvs                           1000  "), "{moved}");
-    // No list of losses is suggested if nothing was lost.
+    // Without losses, `--all` is needed to list the loss counters.
     assert!(!line(&moved, "dropped_bad_icrc") && line(&all, "dropped_bad_icrc"), "{all}");
 }

@@ -160,7 +160,7 @@ impl<'a> Talk<'a> {
         self.check(kind, length, seed);
     }
 
-    /// A WRITE of whose end the responder is not notified, followed by an empty message that notifies it.
+    /// A WRITE that completes without notifying the responder, followed by an empty message that does.
     pub(crate) fn untold_write(&mut self, length: usize) {
         self.post(Kind::Write, length);
         let seed = self.count;

@@ -98,7 +98,7 @@ impl Lines {
 impl Drop for Lines {
     fn drop(&mut self) {
         match &mut self.link {
-            // The agent kills the rest.
+            // The agent then kills any remaining process.
             Link::Guest { input, .. } => drop(input.shutdown(Shutdown::Both)),
             // `rnic run` execs the program.
             Link::Here { child, .. } => {

@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("programs::perftest_with_rxe_as_client_over_ipv6", || perftest(Ip::V6, Server::Here)),
 ];
 
-/// `rnic run` with a device at this address; the program is still to be added.
+/// `rnic run` with a device at this address. The caller adds the program.
 pub(crate) fn rnic_run(address: IpAddr, options: &[&str]) -> Command {
     let mut command = Command::new(guest::built().join("rnic"));
     for (name, _) in std::env::vars_os() {
