@@ -141,9 +141,9 @@ pub(crate) enum PeerView {
     Told(String),
     /// It runs on this host, but does not explain its refusals.
     Silent,
-    /// Its address is this device's own. With the queue pair, if it exists.
+    /// Its address is this device's own. Includes the queue pair, if it exists.
     Itself(End, Option<QpSnapshot>),
-    /// Another program of this user has its address. With the queue pair, if it exists.
+    /// Another program of this user has its address. Includes the queue pair, if it exists.
     Program { peer: End, pid: u32, comm: String, queue_pair: Option<QpSnapshot> },
     /// Its address is on this host, but no process serves it.
     Nobody(End),
