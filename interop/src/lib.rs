@@ -1,4 +1,4 @@
-//! Everything of rnic that meets software from elsewhere: other programs judge what it says on the wire.
+//! Support for interoperability tests: software from elsewhere judges what rnic puts on the wire.
 
 pub mod pcap;
 pub mod tshark;

@@ -1,4 +1,4 @@
-//! Captures of packets that nobody sent, for others to judge.
+//! Captures of hand-made packets, for other decoders to judge.
 
 use qp::wire::icrc::{self, DONT_FRAGMENT};
 use qp::wire::mad::MAD_LEN;
@@ -6,7 +6,7 @@ use qp::wire::{DethFields, Flow, Headers, Opcode, UDP_PORT, pad_len};
 use qp::{Psn, QKey, Qpn};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The IP packet of a RoCEv2 packet, with the right ICRC.
+/// Wraps a RoCEv2 packet in an IP packet, with the correct ICRC.
 #[must_use]
 pub fn ip_packet(ipv6: bool, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let (src, dst): (IpAddr, IpAddr) = if ipv6 {
@@ -42,7 +42,7 @@ pub fn ip_packet(ipv6: bool, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The IP packet of a datagram to queue pair 1.
+/// Wraps a datagram to queue pair 1 in an IP packet.
 #[must_use]
 pub fn mad_packet(ipv6: bool, psn: u32, mad: &[u8; MAD_LEN]) -> Vec<u8> {
     let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(psn));
@@ -50,7 +50,7 @@ pub fn mad_packet(ipv6: bool, psn: u32, mad: &[u8; MAD_LEN]) -> Vec<u8> {
     ip_packet(ipv6, &headers, mad)
 }
 
-/// A pcap file of IP packets, of link type 101, one in each second.
+/// A pcap file of IP packets (link type 101), one second apart.
 #[must_use]
 pub fn file(packets: &[Vec<u8>]) -> Vec<u8> {
     let mut file: Vec<u8> =

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Whether tshark is installed. Says so if it is not: the test is then skipped.
+/// Whether tshark is installed. If not, prints a message: the test is then skipped.
 #[must_use]
 pub fn is_installed() -> bool {
     let found = Command::new("tshark").arg("--version").output().is_ok_and(|o| o.status.success());
@@ -13,10 +13,10 @@ pub fn is_installed() -> bool {
     found
 }
 
-/// Runs tshark and gives what it prints.
+/// Runs tshark and returns its output.
 ///
 /// # Panics
-/// If it fails: whoever calls has no other judge.
+/// If tshark fails: the caller has no other judge.
 #[must_use]
 pub fn run(arguments: &[&str]) -> String {
     let output = Command::new("tshark").args(arguments).output().expect("tshark runs");
@@ -24,13 +24,13 @@ pub fn run(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The values of these fields in each packet of a capture that the filter lets through; empty where there is none.
+/// The values of these fields in each packet that passes the filter. A field that a packet lacks is empty.
 ///
 /// # Panics
 /// As [`run`].
 #[must_use]
 pub fn fields(capture: &Path, filter: &str, fields: &[&str]) -> Vec<Vec<String>> {
-    // Payloads that look like RPC are guessed at and then called malformed; only RoCE is to be judged here.
+    // tshark guesses that some payloads are RPC and then calls them malformed. Only RoCE is to be judged here.
     let path = capture.to_string_lossy();
     let mut arguments = vec!["-r", &path, "--disable-protocol", "rpcordma", "-Y", filter];
     arguments.extend(["-T", "fields", "-E", "separator=;", "-E", "occurrence=f"]);
@@ -41,7 +41,7 @@ pub fn fields(capture: &Path, filter: &str, fields: &[&str]) -> Vec<Vec<String>>
     text.lines().map(|line| line.split(';').map(str::to_owned).collect()).collect()
 }
 
-/// A number as tshark prints it: decimal, hexadecimal, or a truth value.
+/// Parses a number as tshark prints it: decimal, hexadecimal, or a truth value.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
     match text {

@@ -1,4 +1,4 @@
-//! Wireshark's dissector as a judge: it shares no code with rnic, and reads the headers that we write.
+//! Wireshark's dissector as a judge: it shares no code with rnic, and decodes the headers that rnic writes.
 
 use qp::wire::{HeaderSet, Headers, Opcode};
 use rnic::capture::{Content, Decoder};
@@ -24,12 +24,12 @@ const FIELDS: &[&str] = &[
     "infiniband.immdt",
 ];
 
-/// A field as a number. Immediate data is bytes to tshark.
+/// Parses a field as a number. tshark prints immediate data as bytes.
 fn number(field: &str, text: &str) -> Option<u64> {
     if field == "infiniband.immdt" { u64::from_str_radix(text, 16).ok() } else { tshark::number(text) }
 }
 
-/// What our own decoder reads of the same fields.
+/// The same fields as rnic's own decoder reads them.
 fn ours(frame: u64, h: &Headers) -> Vec<Option<u64>> {
     let has = |set| h.opcode.info().headers.contains(set);
     let when = |set, value: u64| has(set).then_some(value);
@@ -41,7 +41,7 @@ fn ours(frame: u64, h: &Headers) -> Vec<Option<u64>> {
         Some(u64::from(h.ack_req)),
         Some(u64::from(h.solicited)),
         Some(u64::from(h.pkey.0)),
-        // The dissector gives address and key of both headers the same names.
+        // The dissector uses the same names for address and key of both headers.
         when(HeaderSet::RETH, h.reth.va).or(when(HeaderSet::ATOMIC_ETH, h.atomic.va)),
         when(HeaderSet::RETH, u64::from(h.reth.rkey))
             .or(when(HeaderSet::ATOMIC_ETH, u64::from(h.atomic.rkey))),
@@ -52,7 +52,7 @@ fn ours(frame: u64, h: &Headers) -> Vec<Option<u64>> {
     ]
 }
 
-/// Compares tshark's reading of a capture with ours, field by field; returns how many packets there were.
+/// Compares tshark's decoding of a capture with ours, field by field; returns the number of packets.
 fn compare(file: &Path) -> usize {
     let fields: Vec<&str> = FIELDS.iter().copied().chain(["_ws.malformed"]).collect();
     let read = |columns: Vec<String>| {
@@ -68,7 +68,7 @@ fn compare(file: &Path) -> usize {
             panic!("{}: frame {} is no packet to us", file.display(), packet.frame);
         };
         assert_eq!(&ours(packet.frame, headers), theirs, "{}: frame {}", file.display(), packet.frame);
-        // A UD SEND without payload is legal, but the dissector looks for a payload type in it; and it takes some
+        // A UD SEND without payload is legal, but the dissector looks for a payload type in it. It also takes some
         // payloads for Ethernet frames that hold IP packets.
         let quirk = headers.opcode == Opcode::UdSendOnly && *payload_len == 0
             || malformed.contains("Malformed Packet: IPv4");
@@ -79,7 +79,7 @@ fn compare(file: &Path) -> usize {
     packets
 }
 
-/// Runs every operation, with losses, and captures it.
+/// Runs every operation, with losses, and captures the packets.
 fn record(net: &rnic::sim::Net, path: &Path, mtu: Mtu) -> Result<(), Error> {
     let (a, b) = (net.device(), net.device());
     a.capture(path)?;

@@ -1,4 +1,4 @@
-//! Wireshark's dissector as a judge of connection management: every field of it that the dissector knows.
+//! Wireshark's dissector as a judge of connection management: every field that the dissector knows.
 
 use qp::Gid;
 use qp::wire::mad::cm::{Attribute, Body, IpCm, Message, Path as RoutedPath, PortSpace, Rej, Rep, Req};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Reading {
     Number(u64),
@@ -24,7 +24,7 @@ enum Reading {
 }
 
 impl Reading {
-    /// Whether tshark says the same.
+    /// Whether tshark reads the same value.
     fn agrees(&self, theirs: &str) -> bool {
         match self {
             Self::Number(ours) => tshark::number(theirs) == Some(*ours),
@@ -40,7 +40,7 @@ impl Reading {
     }
 }
 
-/// The fields of a datagram, by the names that tshark has for them.
+/// The fields of a datagram, by tshark's names.
 #[derive(Default)]
 struct Ours(BTreeMap<String, Reading>);
 
@@ -73,7 +73,7 @@ impl Ours {
             }
             Body::Dreq(dreq) => {
                 ours.ids("dreq", dreq.local_comm_id.0, dreq.remote_comm_id.0);
-                // The dissector's name for it, though it is in a DREQ.
+                // The dissector uses this name, although the field is in a DREQ.
                 ours.number("cm.req.remoteqpneecn", dreq.remote_qpn.value());
                 ours.bytes("cm.dreq.private", dreq.private_data);
             }
@@ -81,7 +81,7 @@ impl Ours {
                 ours.ids("drsp", drep.local_comm_id.0, drep.remote_comm_id.0);
                 ours.bytes("cm.drsp.private", drep.private_data);
             }
-            // The dissector knows these by name only.
+            // The dissector knows only the names of these messages.
             Body::Mra(_) | Body::SidrReq(_) | Body::SidrRep(_) | Body::Lap(_) | Body::Apr(_) => {}
         }
         ours
@@ -131,7 +131,7 @@ impl Ours {
         let Gid(local) = req.primary.local_gid;
         let Gid(remote) = req.primary.remote_gid;
         if over_ipv4 {
-            // In a packet over IPv4 the last four bytes are all that is shown.
+            // In a packet over IPv4, only the last four bytes are shown.
             let tail = |gid: [u8; 16]| Reading::Address(IpAddr::from([gid[12], gid[13], gid[14], gid[15]]));
             self.put("cm.req.prim_localgid_ipv4", tail(local));
             self.put("cm.req.prim_remotegid_ipv4", tail(remote));
@@ -161,7 +161,7 @@ impl Ours {
         self.put(&format!("cm.req.{which}_pktrate"), misread(path.packet_rate.into(), label >> 12 & 0x3f));
     }
 
-    /// The service, and the private data as its kind has it.
+    /// The service, and the private data in the layout of its kind.
     fn service(&mut self, req: &Req<'_>) {
         self.number("cm.req.serviceid", req.service_id.0);
         let Some((space, port)) = req.service_id.port() else {
@@ -206,7 +206,7 @@ impl Ours {
         self.number("cm.rej.msgrej", rej.message as u8);
         self.number("cm.rej.rejinfolen", rej.info.len() as u64);
         self.number("cm.rej.reason", rej.reason.code());
-        // All 72 bytes of its place.
+        // All 72 bytes of the field.
         let mut info = rej.info.to_vec();
         info.resize(72, 0);
         self.bytes("cm.rej.ari", &info);
@@ -214,13 +214,13 @@ impl Ours {
     }
 }
 
-/// All fields of management datagrams and of connection management that this tshark knows.
+/// All management datagram and connection management fields that this tshark knows.
 fn known_fields() -> Vec<String> {
     let all = tshark::run(&["-G", "fields"]);
     let names = all.lines().filter(|line| line.starts_with("F\t")).filter_map(|line| line.split('\t').nth(2));
     let names: Vec<String> = names
         .filter(|name| name.starts_with("infiniband.cm.") || name.starts_with("infiniband.mad."))
-        // Reserved bits have no place with us: they are written as zero.
+        // rnic has no fields for reserved bits: it writes them as zero.
         .filter(|name| !name.contains("reserved"))
         .map(str::to_owned)
         .collect();
@@ -228,7 +228,8 @@ fn known_fields() -> Vec<String> {
     names
 }
 
-/// Compares what tshark and we read in the datagrams of a capture, field by field; gives the names of the messages.
+/// Compares tshark's decoding of the datagrams of a capture with ours, field by field; returns the names of the
+/// messages.
 fn compare(capture: &Path, known: &[String]) -> Vec<&'static str> {
     let columns: Vec<&str> = ["frame.number"].into_iter().chain(known.iter().map(String::as_str)).collect();
     let theirs = tshark::fields(capture, "infiniband.mad.method", &columns);
@@ -273,12 +274,12 @@ fn wireshark_and_we_read_connections_of_linux_alike() {
     let connection = ["REQ", "REP", "RTU", "DREQ", "DREP"];
     assert_eq!(compare(&folder.join("cm_reject.pcap"), &known), ["REQ", "REJ"]);
     assert_eq!(compare(&folder.join("cm_rping.pcap"), &known), connection);
-    // Two connections at the same time.
+    // Two connections are set up at the same time.
     let twice: Vec<_> = connection.iter().flat_map(|name| [*name; 2]).collect();
     assert_eq!(compare(&folder.join("cm_ucmatose.pcap"), &known), twice);
 }
 
-/// Sebastiano Vigna's splitmix64: numbers that look random, the same ones for the same seed.
+/// Sebastiano Vigna's splitmix64: pseudo-random numbers, the same ones for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -307,7 +308,7 @@ impl Random {
         if ipv4 { IpAddr::from([a, b, c, d]) } else { Ipv6Addr::from(bytes).into() }
     }
 
-    /// A message with any values, as we write it. Requests for ports have addresses.
+    /// A message with random values, as rnic writes it. Requests for ports have addresses.
     fn message(&mut self, attribute: Attribute) -> [u8; MAD_LEN] {
         let mut data = [0; DATA_LEN];
         self.fill(&mut data);

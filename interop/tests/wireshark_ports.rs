@@ -1,5 +1,5 @@
-//! Wireshark's dissector as a judge of what rnic ports say to one another: hellos are management datagrams of a vendor,
-//! credits and pauses are packets of a vendor, and nothing of that is malformed.
+//! Wireshark's dissector as a judge of the packets that rnic ports send to each other: hellos are vendor management
+//! datagrams, credits and pauses are vendor packets, and none is malformed.
 
 use qp::QKey;
 use qp::wire::mad::MAD_LEN;
@@ -8,7 +8,7 @@ use qp::wire::{Headers, PauseTimes};
 use rnic::capture::{Decoder, IcrcCheck};
 use rnic_interop::{pcap, tshark};
 
-/// What tshark reads of these packets: the fields of each, empty where there are none, and never "malformed".
+/// tshark's decoding of these packets: the fields of each, empty if absent. No packet may be malformed.
 fn judge(name: &str, packets: &[Vec<u8>], fields: &[&str]) -> Vec<Vec<String>> {
     let file = pcap::file(packets);
     let ours: Vec<_> = Decoder::new(&file[..]).expect("a capture").map(|p| p.expect("a packet")).collect();
@@ -76,7 +76,7 @@ fn wireshark_takes_hellos_for_datagrams_of_a_vendor() {
             let method = kind as u64;
             let expected = [0x64, 1, qkey, 1, 1, 0x3f, 1, method, 0, 0x0102_0304_0506_0708, 1];
             assert_eq!(numbers, expected.map(Some));
-            // What follows the header is the vendor's: OUI at 37, the slot at 42, the ports from 60 on.
+            // What follows the header is vendor data: OUI at 37, the slot at 42, the ports from 60 on.
             let data = rows[0][fields.len()].replace(':', "");
             assert_eq!(data, hex(&mad[24..]));
             let at = |byte: usize| &data[2 * (byte - 24)..];
@@ -86,7 +86,7 @@ fn wireshark_takes_hellos_for_datagrams_of_a_vendor() {
     }
 }
 
-/// Neither opcode has a meaning to Wireshark, and both have the BTH that we wrote.
+/// Wireshark knows neither opcode, and decodes both BTHs as rnic wrote them.
 #[test]
 fn wireshark_takes_credits_and_pauses_for_packets_of_a_vendor() {
     if !tshark::is_installed() {
@@ -116,7 +116,7 @@ fn wireshark_takes_credits_and_pauses_for_packets_of_a_vendor() {
             let (qpn, psn) = (headers.dest_qpn.value(), headers.psn.value());
             let expected = [headers.opcode as u32, qpn, psn, 0xffff].map(|n| Some(u64::from(n)));
             assert_eq!(numbers, expected);
-            // What follows the BTH is the vendor's to Wireshark; version 4.0 gives the first four bytes of it.
+            // To Wireshark, what follows the BTH is vendor data; version 4.0 shows the first four bytes of it.
             let theirs = row[4].replace(':', "");
             assert_eq!(theirs.get(..8), Some(&*hex(&payload[..4])), "{theirs}");
         }

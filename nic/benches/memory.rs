@@ -1,9 +1,9 @@
-//! What an access to registered memory costs, next to memcpy and the CRC that goes with every packet.
+//! The cost of accesses to registered memory, compared with memcpy and the CRC of every packet.
 //!
-//! `write_at` and `read_at` are the copies of the data path behind a range check; `table_*` add the key lookup
-//! and all checks, in a table of a million regions; `window_*` go through a memory window to a region. `random_key` takes
-//! another region each time: what it costs more among a million is a miss of the cache. `rebind` is what a memory window
-//! costs to open and close again.
+//! `write_at` and `read_at` are the copies of the data path after a range check. `table_*` add the key lookup and all
+//! checks, in a table of a million regions. `window_*` access a region through a memory window. `random_key` uses a
+//! different region each time: its extra cost among a million regions is a cache miss. `rebind` is the cost of closing
+//! and reopening a memory window.
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
@@ -12,7 +12,7 @@ use qp::{Access, AtomicOp, Domain, Memory, PdId, Qpn};
 use rnic::memory::{KeySource, MemoryBuffer, MwType, RegionTable, UserMemory};
 use std::sync::Arc;
 
-/// A flag, a small message, the payload at an Ethernet MTU of 1500, and at 4200.
+/// A flag, a small message, and the payloads at Ethernet MTUs of 1500 and 4200.
 const SIZES: [usize; 4] = [8, 64, 1024, 4096];
 const PD: PdId = PdId(1);
 const DOMAIN: Domain = Domain { pd: PD, qpn: Qpn::GSI };
@@ -114,7 +114,7 @@ fn rebind(bencher: Bencher<'_, '_>) {
 #[divan::bench(sample_size = 1000)]
 fn fault(bencher: Bencher<'_, '_>) {
     let mut table = RegionTable::new(1, KeySource::System);
-    // SAFETY: no program has memory in the first page; the accesses fail, which is what is measured.
+    // SAFETY: no program has memory in the first page; the accesses fail, and the benchmark measures that.
     #[expect(unsafe_code, reason = "registers memory that does not exist")]
     let nothing = unsafe { UserMemory::new(8, 8) };
     let keys = table.register(PD, nothing, Some(0), ALL).expect("a valid region");
@@ -125,13 +125,13 @@ fn buffer(len: usize) -> MemoryBuffer {
     MemoryBuffer::new(len).expect("memory")
 }
 
-/// A table with a million regions of one buffer, the key of one in the middle, and its address.
+/// A table with a million regions of one buffer. Also returns the key of a region in the middle, and its address.
 fn million(len: usize) -> (RegionTable, u32, u64) {
     let (table, keys, va) = regions(1_000_000, len);
     (table, keys[keys.len() / 2], va)
 }
 
-/// A table with regions of one buffer, their keys, and the address of all of them.
+/// A table with regions of one buffer. Also returns their keys, and their common address.
 fn regions(count: usize, len: usize) -> (RegionTable, Vec<u32>, u64) {
     let shared = Arc::new(buffer(len));
     let mut table = RegionTable::new(1 << 20, KeySource::System);
@@ -140,7 +140,7 @@ fn regions(count: usize, len: usize) -> (RegionTable, Vec<u32>, u64) {
     (table, keys, shared.addr() as u64)
 }
 
-/// Binds a memory window of type 2.
+/// Binds a type 2 memory window.
 fn open(table: &mut RegionTable, lkey: u32, addr: u64, len: usize) -> Bind {
     let window = table.alloc_mw(PD, MwType::Type2).expect("room");
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -149,7 +149,7 @@ fn open(table: &mut RegionTable, lkey: u32, addr: u64, len: usize) -> Bind {
     bind
 }
 
-/// Fisher and Yates, with the same numbers every time (xorshift).
+/// A Fisher-Yates shuffle with the same random numbers every time (xorshift).
 fn shuffle(keys: &mut [u32]) {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for last in (1..keys.len()).rev() {

@@ -10,7 +10,7 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
 }
 
-/// A file of this test's own.
+/// A file of one test.
 fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, bytes).unwrap();
@@ -97,7 +97,7 @@ fn packets_are_filtered_by_queue_pair_psn_and_time() {
         line.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap().to_owned()
     };
     let (qpn, psn) = (word(&all[0], "dqp="), word(&all[0], "psn="));
-    // The capture has one connection: the requests to a queue pair, and its answers.
+    // The capture has one connection: the requests to a queue pair, and the responses to them.
     let one = shown(&["--qpn", &qpn]);
     assert_eq!((one.len(), summary(&one)), (23, "22 packets, 0 bad ICRC of 22".to_owned()));
     assert_eq!(summary(&shown(&["--qpn", "0xfffff0"])), "0 packets, 0 bad ICRC of 22");

@@ -169,7 +169,7 @@ fn invalid_links_are_refused() {
     }
 }
 
-/// A block for each device: its name, then its attributes, one on each line and indented.
+/// A block for each device: its name, then its attributes, indented, one on each line.
 fn attributes_fit_80_columns(text: &str, rows: &[Value]) {
     let heads = text.lines().filter(|line| !line.starts_with(' '));
     assert!(heads.clone().all(|line| line.starts_with("attr ")), "{text}");

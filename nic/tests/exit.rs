@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 const PEER: &str = "RNIC_TEST_PEER";
 
-/// Enough rounds for the device to learn that the program polls and answers, and to hold acknowledgements back for its
+/// Enough rounds for the device to detect that the program polls and answers, and to delay acknowledgements until its
 /// answers.
 const ROUNDS: u64 = 3000;
 
@@ -55,7 +55,7 @@ fn the_last_message_is_acknowledged() {
     for round in 1..=ROUNDS {
         end.qp.recv(round, memory.all()).unwrap();
         end.qp.send(round, memory.all()).unwrap();
-        // Its own completion, and the answer; to the last there is none.
+        // The completion of the send, and the answer. The last message gets no answer.
         for _ in 0..if round == ROUNDS { 1 } else { 2 } {
             assert_eq!(end.wait().unwrap().status, WcStatus::Success, "round {round}");
         }

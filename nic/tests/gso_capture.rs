@@ -54,13 +54,13 @@ impl Cable {
 impl Drop for Cable {
     fn drop(&mut self) {
         for name in &self.names {
-            // There is nothing to do about a failure, and the namespace may not exist.
+            // A failure cannot be handled here, and the namespace may not exist.
             let _ = Command::new("ip").args(["netns", "del", name]).output();
         }
     }
 }
 
-/// A pcap file of all frames that wait at a packet socket, and the length of the longest.
+/// A pcap file of all frames that are queued at a packet socket, and the length of the longest.
 fn drain(sniffer: &OwnedFd) -> (Vec<u8>, usize) {
     let header = [0xa1b2_c3d4, 0x0002_0004, 0, 0, 0x4_0000, 1];
     let mut file: Vec<u8> = header.into_iter().flat_map(u32::to_be_bytes).collect();
@@ -73,7 +73,8 @@ fn drain(sniffer: &OwnedFd) -> (Vec<u8>, usize) {
     (file, longest)
 }
 
-/// Writes 20 packets of 1024 bytes over the cable. Gives the capture at the sender's interface, and its longest frame.
+/// Writes 20 packets of 1024 bytes over the cable. Returns the capture at the sender's interface, and its longest
+/// frame.
 fn capture_of_a_write(cable: &Cable, gso: Option<bool>) -> (Vec<u8>, usize) {
     let device = move |address: &str| {
         let config = DeviceConfig { gso, ..DeviceConfig::at(address.parse().unwrap()) };

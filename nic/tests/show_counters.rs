@@ -17,7 +17,7 @@ impl RunDir {
         Self(path)
     }
 
-    /// Devices of this process at these addresses, which publish their counters.
+    /// Opens devices of this process at these addresses, which publish their counters.
     fn devices(&self, addresses: &[&str]) -> Vec<Device> {
         let settings = Settings {
             run_dir: Some(self.0.clone()),
@@ -78,7 +78,7 @@ fn a_network_namespace_does_not_see_the_counters_of_another() {
     let rows = std::thread::scope(|scope| {
         let elsewhere = scope.spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-            // A program that is started from this thread is in its namespace.
+            // A program started from this thread is in the thread's namespace.
             Some((dir.rows(&[]), dir.show(&[]).1, dir.rows(&["--all-namespaces"])))
         });
         elsewhere.join().unwrap()

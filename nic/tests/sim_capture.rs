@@ -1,4 +1,4 @@
-//! Captures of simulations are the same in every run.
+//! Captures of simulations are identical in every run.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,10 +8,11 @@ use rnic::{Access, ConnectOptions, MwType, Operation, RcEnd, WcStatus};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Set in a process that runs the program; the file to capture into.
+/// Set in a process that runs the program: the capture file.
 const CHILD: &str = "RNIC_TEST_SIM_CAPTURE";
 
-/// A program with whatever carries addresses, keys and random numbers: all operations, faults, marks and windows.
+/// A program that uses everything that contains addresses, keys and random numbers: all operations, faults, marks and
+/// windows.
 fn program(seed: u64, capture: &Path) {
     let net = Net::with_seed(seed);
     let setup = DeviceSetup {
@@ -46,7 +47,7 @@ fn program(seed: u64, capture: &Path) {
     a.stop_captures();
 }
 
-/// Runs the program in a process of its own, where the kernel chooses other addresses for memory.
+/// Runs the program in its own process, where the kernel chooses other memory addresses.
 fn run(seed: u64, run: u32) -> Vec<u8> {
     let name = format!("sim-{seed}-{run}-{}.pcapng", std::process::id());
     let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

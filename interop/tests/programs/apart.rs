@@ -1,4 +1,4 @@
-//! Two programs that talk to each other, and what others learn of them: `rnic show qp`, and reasons of refusals.
+//! Two connected programs, and what other processes see of them: `rnic show qp`, and the reasons of refusals.
 
 use crate::c::build;
 use crate::lab::{self, Ended, Folder, LIMIT, Running};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The queue pairs that `rnic show qp` lists, once there are `count` in RTS.
+/// The queue pairs that `rnic show qp` lists, once `count` of them are in RTS.
 fn queue_pairs(folder: &Folder, count: usize) -> Vec<Value> {
     let start = Instant::now();
     loop {

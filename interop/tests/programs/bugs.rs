@@ -1,22 +1,22 @@
-//! Programs in C with one bug each (`interop/bugs`): under `rnic run --explain` a line names the bug, and there is no line
-//! when the bug is not there.
+//! C programs with one bug each (`interop/bugs`). Under `rnic run --explain` a line names the bug; the fixed program
+//! prints no such line.
 
 use crate::lab::{self, Ended, Folder, LIMIT, Running, has};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How many programs there are, at least.
+/// The minimum number of programs.
 const PROGRAMS: usize = 45;
 
-/// A program, and what the lines that explain its bug contain.
+/// A program, and the text that the lines explaining its bug contain.
 struct Program {
     name: String,
     source: PathBuf,
     wanted: Vec<String>,
 }
 
-/// The programs, each with what it says of itself in its first comment.
+/// The programs. The first comment of each says what to expect of it.
 fn programs() -> Vec<Program> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("bugs");
     let mut all: Vec<_> = fs::read_dir(&folder)
@@ -34,7 +34,7 @@ fn programs() -> Vec<Program> {
     all
 }
 
-/// Builds a program, with its bug or without, and runs it with explanations.
+/// Builds a program, with or without its bug, and runs it with explanations.
 fn run(folder: &Folder, of: &Program, is_fixed: bool) -> Ended {
     let program = folder.path().join(format!("{}-{}", of.name, if is_fixed { "fixed" } else { "bug" }));
     let mut cc = Command::new("cc");
@@ -45,12 +45,12 @@ fn run(folder: &Folder, of: &Program, is_fixed: bool) -> Ended {
     Running::start(folder, &mut lab::run(folder, &["--explain"], &program)).wait(LIMIT)
 }
 
-/// The lines that explain something.
+/// The lines that explain a failure.
 fn lines(text: &str) -> Vec<&str> {
     text.lines().filter(|line| line.starts_with("rnic: ")).collect()
 }
 
-/// What is wrong with what a program with its bug printed.
+/// What is missing or wrong in the output of a program with its bug.
 fn unexplained(of: &Program, ended: &Ended) -> Option<String> {
     if ended.status.is_none_or(|status| status.code().is_none()) {
         return ended.fault();
@@ -60,7 +60,7 @@ fn unexplained(of: &Program, ended: &Ended) -> Option<String> {
     Some(format!("no line says `{missing}`:\n    {}", ended.text.trim_end().replace('\n', "\n    ")))
 }
 
-/// Whether programs can be built here.
+/// Whether C programs can be built here.
 fn can_build() -> bool {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         println!("SKIPPED: libibverbs-dev is not installed, so the programs with bugs were not built");

@@ -1,11 +1,11 @@
-//! Programs in C that use the verbs in ways that others do not: wrongly, in threads, across fork, on memory that is gone.
+//! C programs that use the verbs in unusual ways: incorrectly, from several threads, across fork, on unmapped memory.
 
 use crate::lab::{self, Folder, LIMIT, Running, has};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds one of the programs against the installed headers and the library of ours. `None` if that is not possible here;
-/// it says so then.
+/// Builds one of the programs against the installed headers and rnic's library. Returns `None`, and prints why, if that
+/// is not possible here.
 pub(crate) fn build(folder: &Folder, name: &str) -> Option<PathBuf> {
     let header = Path::new("/usr/include/infiniband/verbs.h");
     if !header.exists() {
@@ -29,7 +29,7 @@ pub(crate) fn build(folder: &Folder, name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs one of the programs under `rnic run`, and expects that all of its checks hold.
+/// Runs one of the programs under `rnic run`, and requires that all of its checks pass.
 fn all_holds(name: &str, options: &[&str]) {
     let folder = Folder::new();
     let Some(program) = build(&folder, name) else { return };

@@ -1,4 +1,4 @@
-//! Captures of programs that end in whatever way: the file is whole, and holds all that was captured.
+//! Captures of programs that end in various ways: the file is always complete and readable.
 
 use crate::c::build;
 use crate::lab::{self, Folder, LIMIT, Running, has};
@@ -8,8 +8,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs `ends.c`, which ends as `way` says after so many WRITEs, with a capture. Returns its file, and how many WRITEs the
-/// program saw complete.
+/// Runs `ends.c` with a capture. The program ends in the given `way` after `writes` WRITEs. Returns the capture file,
+/// and the number of WRITEs that the program saw complete.
 fn capture(folder: &Folder, program: &Path, way: &str, writes: usize) -> (PathBuf, usize) {
     let file = folder.path().join("capture.pcapng");
     let path = file.to_str().expect("a path of text");
@@ -31,7 +31,7 @@ fn a_capture_is_whole_however_the_program_ends() {
         return;
     }
     let _alone = lab::alone();
-    // SIGINT, SIGKILL and SIGTERM by their numbers.
+    // The numbers are SIGINT, SIGKILL and SIGTERM.
     for way in ["return", "exit", "_exit", "abort", "2", "9", "15"] {
         let (file, completed) = capture(&folder, &program, way, 100);
         let read = Command::new("tshark")
@@ -55,7 +55,7 @@ fn a_capture_is_whole_when_the_program_is_killed_in_the_middle_of_traffic() {
     let _alone = lab::alone();
     let mut damaged = Vec::new();
     for round in 0..30 {
-        // Some beyond the first MiB, in which the file has grown.
+        // Some rounds go beyond the first MiB, so that the file has grown.
         let (file, completed) = capture(&folder, &program, "9", 10 + 61 * round);
         let mut writes = 0;
         for packet in Decoder::new(File::open(&file).expect("the capture")).expect("a capture") {
@@ -69,7 +69,7 @@ fn a_capture_is_whole_when_the_program_is_killed_in_the_middle_of_traffic() {
         }
         assert!(writes >= completed, "round {round}: {writes} of {completed} WRITEs captured");
     }
-    // Killed between two stores that follow one upon the other, the block behind the last packet is damaged.
+    // If the program is killed between two consecutive stores, the block behind the last packet is damaged.
     assert!(damaged.len() <= 1, "{damaged:?}");
 }
 
@@ -80,7 +80,8 @@ fn a_capture_ends_with_its_last_packet_if_the_program_lets_it() {
     let _alone = lab::alone();
     let (file, completed) = capture(&folder, &program, "return", 10);
     let bytes = file.metadata().expect("the capture").len();
-    // Both ways of a WRITE of 1000 bytes and of its acknowledgement, with what a block takes for them: below 3000 bytes.
+    // A WRITE of 1000 bytes and its acknowledgement, each captured in both directions, with block overhead: less than
+    // 3000 bytes.
     let packets = Decoder::new(File::open(&file).expect("the capture")).expect("a capture").count() as u64;
     assert!(completed >= 10 && bytes < 1000 + packets * 1500, "{bytes} bytes for {packets} packets");
 }

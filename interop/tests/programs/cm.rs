@@ -1,8 +1,8 @@
-//! Programs that look for a connection manager, which there is none of.
+//! Programs that look for a connection manager. rnic has none.
 
 use crate::lab::{self, Folder, LIMIT, Running, has};
 
-/// What rnic says of it.
+/// The message that rnic prints.
 const LINE: &str = "rnic: there is no RDMA connection manager";
 
 #[test]

@@ -50,7 +50,7 @@ fn ibv_devinfo_tells_what_the_device_can_do() {
     }
 }
 
-/// Programs and their options, for both ends.
+/// Programs and their options, the same for both ends.
 const PINGPONGS: [(&str, &[&[&str]]); 5] = [
     (
         "ibv_rc_pingpong",

@@ -1,4 +1,4 @@
-//! Where programs are run: `rnic` and its libraries as cargo builds them, ports, time limits, and what programs print.
+//! How programs are run: `rnic` and its libraries as cargo builds them, ports, time limits, and output.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a program may take that has little to do. A slow host is given time; a program that hangs is not.
+/// The time limit for a program with little to do: long enough for a slow host, but it catches a program that hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// The folder in which cargo leaves what it builds for these tests.
+/// The directory in which cargo puts the build output for these tests.
 pub(crate) fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -25,7 +25,7 @@ pub(crate) fn built() -> &'static Path {
         let folder = test.ancestors().nth(2).expect("a folder of a profile").to_path_buf();
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        // A test cannot depend on libraries for C: cargo builds them when told to, or sees that they are as they should be.
+        // A test cannot depend on C libraries, so cargo builds them here, or finds that they are up to date.
         build.args(["build", "--quiet", "--package=rnic", "--package=rnic-dropin", "--package=rnic-shim"]);
         if folder.ends_with("release") {
             build.arg("--release");
@@ -35,12 +35,12 @@ pub(crate) fn built() -> &'static Path {
     })
 }
 
-/// The folder for what is installed for the tests alone.
+/// The directory for software that is installed only for the tests.
 pub(crate) fn installed() -> &'static Path {
     built().parent().expect("a target folder")
 }
 
-/// Whether a program is there. Says so if it is not: the test is then skipped.
+/// Whether a program is installed. If not, prints a message: the test is then skipped.
 pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
@@ -50,7 +50,7 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-/// A folder of a test's own, removed at its end.
+/// A directory of one test, removed when dropped.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -73,7 +73,7 @@ impl Drop for Folder {
     }
 }
 
-/// A command line of `rnic`, with a run folder in `folder`, and nothing of the environment's.
+/// A command line of `rnic`, with a run directory in `folder`, and no rnic variables from the environment.
 pub(crate) fn rnic(folder: &Folder) -> Command {
     let mut command = Command::new(built().join("rnic"));
     for (name, _) in std::env::vars_os() {
@@ -92,7 +92,7 @@ pub(crate) fn run(folder: &Folder, options: &[&str], program: impl AsRef<OsStr>)
     command
 }
 
-/// A program that runs.
+/// A running program.
 pub(crate) struct Running {
     child: Child,
     output: PathBuf,
@@ -101,14 +101,14 @@ pub(crate) struct Running {
 
 /// How a program ended, and what it printed.
 pub(crate) struct Ended {
-    /// `None` if it took too long and was ended.
+    /// `None` if it exceeded the time limit and was killed.
     pub(crate) status: Option<ExitStatus>,
-    /// Of both streams.
+    /// Standard output and standard error.
     pub(crate) text: String,
 }
 
 impl Running {
-    /// Starts a program, with both of its streams in one file.
+    /// Starts a program, with both of its streams redirected to one file.
     pub(crate) fn start(folder: &Folder, command: &mut Command) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let output = folder.path().join(format!("output-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
@@ -130,13 +130,13 @@ impl Running {
         self.child.kill().expect("a child of ours");
     }
 
-    /// Asks it to end.
+    /// Asks it to terminate.
     pub(crate) fn terminate(&self) {
         let pid = Pid::from_raw(self.id().cast_signed());
         kill(pid, Signal::SIGTERM).expect("a child of ours");
     }
 
-    /// Waits for its end, until `limit` after its start.
+    /// Waits until it ends, at most until `limit` after its start.
     pub(crate) fn wait(mut self, limit: Duration) -> Ended {
         while !self.has_ended() && self.started.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(10));
@@ -152,7 +152,7 @@ impl Running {
 }
 
 impl Ended {
-    /// What is wrong with the end itself, if anything.
+    /// What is wrong with the way it ended, if anything.
     pub(crate) fn fault(&self) -> Option<String> {
         match self.status {
             None => Some("took too long".to_owned()),
@@ -165,7 +165,7 @@ impl Ended {
     }
 }
 
-/// TCP ports for programs to meet at, each given once.
+/// TCP ports for programs to meet at. Each is returned once.
 pub(crate) fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().expect("no test panics here");
@@ -177,7 +177,7 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// Whether somebody listens at a TCP port. Connecting would tell as well, and would be taken for the client.
+/// Whether a process listens at a TCP port. Connecting would tell as well, but the server would take it for its client.
 fn is_listened_at(port: u16) -> bool {
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
@@ -191,15 +191,15 @@ fn is_listened_at(port: u16) -> bool {
     tables.iter().flat_map(|table| table.lines().skip(1)).any(listens)
 }
 
-/// One thing at a time, as long as the guard lives: programs that poll take a processor each, and two pairs of them on two
+/// Serializes tests while the guard lives. Programs that poll take a processor each, and two pairs of them on two
 /// processors wait out each other's time slices until connections fail.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Both ends of a program that meet at a TCP port (`-p`): the server, and a client that is told 127.0.0.1. Each has options
-/// of its own behind the common ones.
+/// Runs both ends of a program that meet at a TCP port (`-p`): the server, and a client that connects to 127.0.0.1.
+/// Each end has its own options after the common ones.
 pub(crate) fn pair(program: &str, options: &[&str], common: &[&str], ends: [&[&str]; 2]) -> [Ended; 2] {
     let folder = Folder::new();
     let common = [&["-d", "rnic0"], common].concat();
@@ -210,8 +210,8 @@ pub(crate) fn pair(program: &str, options: &[&str], common: &[&str], ends: [&[&s
     })
 }
 
-/// Both ends of a program, of which the client is told 127.0.0.1 as its last argument. `end` makes the command line of one
-/// from the TCP port and the options that this end has of its own.
+/// Runs both ends of a program; the last argument of the client is 127.0.0.1. `end` makes the command line of an end
+/// from the TCP port and the options of that end.
 pub(crate) fn meet<O: ?Sized>(
     folder: &Folder,
     ends: [&O; 2],
@@ -226,25 +226,25 @@ pub(crate) fn meet<O: ?Sized>(
     }
     let client = Running::start(folder, end(&text, ends[1]).arg("127.0.0.1"));
     let client = client.wait(LIMIT);
-    // A server whose client failed may wait without end.
+    // A server whose client failed may wait forever.
     let patience = if client.fault().is_some() { Duration::from_secs(2) } else { Duration::from_secs(20) };
     let limit = server.started.elapsed() + patience;
     [server.wait(limit), client]
 }
 
-/// What the programs of a run folder have counted: the sum of one counter over all of them, and how many they are.
+/// Sums one counter over all programs of a run directory. Also returns the number of programs.
 pub(crate) fn counted(folder: &Folder, counter: &str) -> (u64, usize) {
     let shown = rnic(folder).args(["show", "counters", "--json"]).output().expect("rnic");
     let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown.stdout).expect("JSON");
     (rows.iter().filter_map(|row| row[counter].as_u64()).sum(), rows.len())
 }
 
-/// What is wrong with one of two ends: how it ended, or what `check` finds in its output.
+/// What is wrong with either end: how it ended, or what `check` finds in its output.
 pub(crate) fn faults(ends: &[Ended; 2], check: impl Fn(usize, &str) -> Option<String>) -> Option<String> {
     let named = ["server", "client"].into_iter().zip(ends).enumerate();
     let mut all = named.filter_map(|(at, (name, end))| {
         let fault = end.fault().or_else(|| check(at, &end.text))?;
-        // All of it: what went wrong comes first, unbuffered, and what the program had printed until then behind it.
+        // Print all lines: unbuffered errors come first, followed by the earlier output of the program.
         let lines: Vec<_> = end.text.lines().filter(|line| !line.trim().is_empty()).collect();
         let lines = lines.get(..40).unwrap_or(&lines).join("\n    ");
         Some(format!("{name} {fault}:\n    {lines}"))
@@ -252,7 +252,7 @@ pub(crate) fn faults(ends: &[Ended; 2], check: impl Fn(usize, &str) -> Option<St
     all.next()
 }
 
-/// Runs all rows of a matrix and panics with those that failed.
+/// Runs all rows of a matrix and panics with a list of those that failed.
 pub(crate) fn matrix(what: &str, rows: impl Iterator<Item = (String, Option<String>)>) {
     let (mut count, mut failed) = (0, Vec::new());
     for (row, fault) in rows {

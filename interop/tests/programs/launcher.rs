@@ -23,7 +23,7 @@ fn exit_status_signals_and_arguments_are_those_of_the_program() {
     let folder = Folder::new();
     let printed = end(&folder, lab::run(&folder, &[], "printf").args(["%s|", "--mtu", "a b", "-- 'x'"]));
     assert_eq!(printed.text, "--mtu|a b|-- 'x'|");
-    // The program takes the place of rnic: what is told to one is told to the other.
+    // The program replaces the rnic process: a signal to one reaches the other.
     let mut pid = lab::run(&folder, &[], "sh");
     let running = Running::start(&folder, pid.args(["-c", "echo $$"]));
     let id = running.id();
@@ -70,13 +70,13 @@ fn a_program_without_its_libraries_says_where_it_looked() {
     let folder = Folder::new();
     let copy = folder.path().join("bin/rnic");
     fs::create_dir_all(folder.path().join("bin")).expect("a folder");
-    // Not by this process: what another test starts meanwhile would have the file open for writing, and nothing open for
-    // writing can be run.
+    // A separate `cp` makes the copy. A child that another test starts meanwhile would inherit a descriptor of this
+    // process that is open for writing, and a file that is open for writing cannot be executed.
     assert!(Command::new("cp").arg(built().join("rnic")).arg(&copy).status().expect("cp").success());
     let ended = end(&folder, Command::new(&copy).args(["run", "--", "true"]));
     assert_eq!(ended.status.and_then(|status| status.code()), Some(125), "{}", ended.text);
     assert!(ended.text.contains("libibverbs.so.1") && ended.text.contains("bin/dropin"), "{}", ended.text);
-    // Installed, they are in lib/rnic.
+    // In an installation the libraries are in lib/rnic.
     let library = folder.path().join("lib/rnic");
     fs::create_dir_all(&library).expect("a folder");
     for name in ["libibverbs.so.1", "librdmacm.so.1", "librnic_shim.so"] {
@@ -134,7 +134,7 @@ fn faults_captures_and_counters_reach_programs() {
         command
     };
     let faulty = ["--fault", "tx data psn=#40 drop", "--capture", capture.to_str().expect("a path in UTF-8")];
-    // Long enough for others to look at.
+    // It runs long enough to be inspected.
     let server = Running::start(&folder, &mut program(&[], &[], "4000"));
     std::thread::sleep(Duration::from_millis(500));
     let mut client = Running::start(&folder, &mut program(&faulty, &["127.0.0.1"], "4000"));
@@ -160,14 +160,14 @@ fn faults_captures_and_counters_reach_programs() {
     let last = of(id).expect("kept");
     assert_eq!((&last["program"], &last["comm"]), (&"ended".into(), &"ib_write_bw".into()));
     assert!(last["sent_pkts"].as_u64() >= seen["sent_pkts"].as_u64(), "{seen} then {last}");
-    // 4,000 messages of 16 packets, and those from the lost one on again.
+    // 4,000 messages of 16 packets, plus the retransmissions from the lost one on.
     assert!(last["sent_pkts"].as_u64() > Some(64_000), "{last}");
     assert!(last["retransmitted_pkts"].as_u64() > Some(0), "{last}");
     let written = fs::metadata(folder.path().join(format!("{id}.pcapng"))).expect("a capture").len();
     assert!(written > 1_000_000, "{written}");
 }
 
-/// What a program lost and sent again, packet by packet.
+/// A packet-by-packet list of what a program lost and retransmitted.
 #[test]
 fn a_capture_of_a_program_shows_what_was_lost_and_sent_again() {
     if !has("ib_write_bw") {
@@ -204,7 +204,7 @@ fn a_capture_of_a_program_shows_what_was_lost_and_sent_again() {
     assert!(again.contains("RC WRITE_MIDDLE") && again.ends_with(" null"), "{again}");
 }
 
-/// For people, counters that moved, with what they count; the rest when asked for.
+/// The text form lists the counters that changed, each with its meaning, and the rest on request.
 #[test]
 fn counters_are_shown_that_moved() {
     if !has("ibv_rc_pingpong") {
@@ -227,6 +227,6 @@ fn counters_are_shown_that_moved() {
     assert_eq!(moved.matches("of ibv_rc_pingpong (pid ").count(), 2, "{moved}");
     let line = |text: &str, name: &str| text.lines().any(|line| line.trim_start().starts_with(name));
     assert!(line(&moved, "rdma_recvs                           1000  "), "{moved}");
-    // A list of what was lost is not asked for where nothing was.
+    // Without losses, `--all` is needed to list the loss counters.
     assert!(!line(&moved, "dropped_bad_icrc") && line(&all, "dropped_bad_icrc"), "{all}");
 }

@@ -1,6 +1,6 @@
-//! Programs as they are, from elsewhere, on devices of rnic: both ends of each under `rnic run`.
+//! Unmodified programs from elsewhere on rnic devices: both ends of each under `rnic run`.
 //!
-//! `tests/run` installs them. A test whose program is missing says so and is skipped.
+//! `tests/run` installs the programs. A test whose program is missing prints a message and is skipped.
 
 mod apart;
 mod bugs;

@@ -1,11 +1,11 @@
-//! Open MPI and MPICH: four ranks of a program that checks what it reduces, exchanges, and reads and writes in one
-//! another's memory. Both go over UCX, and each rank has a device of its own.
+//! Open MPI and MPICH: four ranks of a program that checks its reductions, its exchanges, and its reads and writes of
+//! each other's memory. Both use UCX, and each rank has its own device.
 
 use crate::lab::{self, Folder, LIMIT, Running, has};
 use std::path::Path;
 use std::process::Command;
 
-/// An implementation: its compiler, and its launcher with options.
+/// An MPI implementation: its compiler, and its launcher with options.
 struct Mpi {
     compiler: &'static str,
     launcher: &'static str,
@@ -15,8 +15,8 @@ struct Mpi {
 const OPEN_MPI: Mpi = Mpi {
     compiler: "mpicc.openmpi",
     launcher: "mpirun.openmpi",
-    // It refuses to run as root, or more ranks than there are processors. Without a word about it, it may take other
-    // ways than UCX.
+    // Open MPI refuses to run as root, or with more ranks than processors, and may silently use other transports than
+    // UCX.
     options: &["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx", "--mca", "osc", "ucx"],
 };
 
@@ -24,11 +24,11 @@ const MPICH: Mpi = Mpi { compiler: "mpicc.mpich", launcher: "mpirun.mpich", opti
 
 const RANKS: usize = 4;
 
-/// Payload that the ranks of one round exchange at the least: each sends half of its longest message to the others in an
-/// allreduce and three quarters in an alltoall, and puts and gets the whole.
+/// The minimum payload that the ranks exchange in one round. Each sends half of its longest message to the others in an
+/// allreduce and three quarters in an alltoall, and puts and gets the whole message.
 const LEAST: u64 = RANKS as u64 * 3 * (1 << 20);
 
-/// Builds the program and runs its ranks over each of UCX's transports for verbs.
+/// Builds the program and runs its ranks over each of UCX's verbs transports.
 fn ranks_agree(mpi: &Mpi) {
     if !has(mpi.compiler) || !has(mpi.launcher) {
         return;
@@ -44,7 +44,7 @@ fn ranks_agree(mpi: &Mpi) {
     for transports in ["rc_v,self", "ud_v,self"] {
         let folder = Folder::new();
         let mut command = lab::run(&folder, &[], mpi.launcher);
-        // On one host UCX would take shared memory.
+        // Within one host UCX would use shared memory.
         command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "rnic0:1");
         command.args(mpi.options).args(["-n", &RANKS.to_string()]).arg(&program);
         let ended = Running::start(&folder, &mut command).wait(LIMIT);

@@ -2,7 +2,7 @@
 
 use crate::lab::{self, Folder, LIMIT, Running, has};
 
-/// What a shell script prints in a process with a device at this address.
+/// The output of a shell script in a process with a device at this address.
 fn sh(address: &str, script: &str) -> String {
     let folder = Folder::new();
     let options = ["--addr", address, "--gid-table", "rxe"];
@@ -83,9 +83,9 @@ fn the_tree_of_a_process_goes_with_it() {
         shell.args(["-c", "ls /sys/class/infiniband; ls $RNIC_RUN_DIR/trees | wc -l"]),
     );
     let ended = ended.wait(LIMIT);
-    // `ls` had one, of which nothing is left; the second looked only at the folder.
+    // `ls` created a tree and removed it at exit; the second command only lists the directory.
     assert_eq!((ended.fault(), &*ended.text), (None, "rnic0\n0\n"));
-    // One that is killed leaves its tree to the next.
+    // A killed process leaves its tree for the next one to remove.
     let mut killed = lab::run(&folder, &[], "python3");
     let script =
         "import os, signal; os.listdir('/sys/class/infiniband'); os.kill(os.getpid(), signal.SIGKILL)";

@@ -1,14 +1,14 @@
-//! perftest: bandwidth and latency of every operation over every transport, through both interfaces for posting.
+//! perftest: bandwidth and latency of every operation over every transport, through both posting interfaces.
 
 use crate::lab::{self, has};
 
-/// An operation, the transports that perftest has it over, and what its options allow.
+/// An operation, the transports over which perftest runs it, and the options that it allows.
 struct Operation {
     name: &'static str,
     transports: &'static [&'static str],
-    /// Sends data of its own, which can be inline.
+    /// It sends its own data, which can be inline.
     inline: bool,
-    /// Takes receives, which can be shared.
+    /// It consumes receives, which can come from a shared receive queue.
     srq: bool,
 }
 
@@ -25,7 +25,7 @@ enum Kind {
     Latency,
 }
 
-/// Options, and where they apply.
+/// Options, and the cases to which they apply.
 struct Variant {
     options: &'static [&'static str],
     applies: fn(&Operation, &str, Kind) -> bool,
@@ -33,12 +33,12 @@ struct Variant {
 
 const ALWAYS: fn(&Operation, &str, Kind) -> bool = |_, _, _| true;
 
-/// Sizes from 2 bytes to 8 MiB; a datagram ends with the MTU, and an atomic has 8 bytes.
+/// Sizes from 2 bytes to 8 MiB. A datagram is limited to the MTU, and an atomic has 8 bytes.
 const ALL_SIZES: &[&str] = &["-a"];
 
 const VARIANTS: [Variant; 12] = [
-    // perftest measures the clock of the processor for every row, for 0.2 s and at both ends, which no option prevents: of the
-    // latencies, those of one transport have to do.
+    // perftest calibrates the processor's clock for every row, for 0.2 s and at both ends, and no option prevents that.
+    // So latency is measured over one transport only.
     Variant {
         options: ALL_SIZES,
         applies: |operation, transport, kind| {
@@ -46,7 +46,7 @@ const VARIANTS: [Variant; 12] = [
         },
     },
     Variant { options: &[], applies: ALWAYS },
-    // perftest has no events for WRITE, whose other end hears of nothing.
+    // perftest has no events for WRITE, because its target sees no completions.
     Variant { options: &["-e"], applies: |operation, _, _| operation.name != "write" },
     Variant { options: &["--use_old_post_send"], applies: ALWAYS },
     Variant {
@@ -74,12 +74,13 @@ const VARIANTS: [Variant; 12] = [
     },
 ];
 
-/// How often each row is measured: a multiple of the length of lists of work requests, and of the 100 of which perftest asks
-/// for one completion. It takes each completion for 100, the last of a queue pair as well: with a number in between and
-/// several queue pairs it can have counted all of them while one still has something to post, and then polls no more.
+/// The number of iterations of each row: a multiple of the length of work request lists, and of 100, because perftest
+/// signals one send in every 100. It counts each completion as 100, even the last of a queue pair. With a number in
+/// between and several queue pairs, it can have counted all of them while one still has requests to post, and then
+/// stops polling.
 const ITERATIONS: &str = "400";
 
-/// The sizes that a table must have a row for.
+/// The sizes for which a table must have a row.
 fn sizes(operation: &Operation, transport: &str, options: &[&str]) -> Vec<u64> {
     if operation.name == "atomic" {
         vec![8]
@@ -93,13 +94,13 @@ fn sizes(operation: &Operation, transport: &str, options: &[&str]) -> Vec<u64> {
     }
 }
 
-/// The sizes of the rows that a table has, with a result in each.
+/// The sizes of the rows of a table that contain results.
 fn table(text: &str) -> Vec<u64> {
     let rows = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace().map(str::parse::<f64>);
         let (size, iterations) = (words.next()?.ok()?, words.next()?.ok()?);
         let results: Result<Vec<_>, _> = words.collect();
-        // The last is the message rate, or the tail of the latencies.
+        // The last column is the message rate, or the tail of the latencies.
         (iterations > 0.0 && results.is_ok_and(|results| results.len() >= 3)).then_some(size as u64)
     });
     rows.collect()
@@ -129,14 +130,16 @@ fn run(name: &str) {
         }
         common.extend(options);
         if matches!(transport, "RC" | "XRC") {
-            // A second, not perftest's 67 ms, until something is sent again, seven times: a host for tests may be busy.
+            // Set the retransmission timeout to a second instead of perftest's 67 ms, seven times: a test host may be
+            // busy.
             common.extend(["-u", "18"]);
         }
-        // Nobody sends a lost message of UC or UD again, and perftest waits for all of them. With link credits none is lost.
+        // UC and UD do not retransmit lost messages, and perftest waits for all of them. With link credits none is
+        // lost.
         let link: &[&str] = if matches!(transport, "UC" | "UD") { &["--link", "ib-credits"] } else { &[] };
         let ends = lab::pair(&program, link, &common, [&[], &[]]);
         let check = |end: usize, text: &str| {
-            // A server whose memory is written or read has nothing to measure; its client tells.
+            // A server that is the target of WRITEs or READs has nothing to measure; its client reports.
             let rows = table(text);
             (end == 1 && rows != expected).then(|| format!("has rows for {rows:?}, not {expected:?}"))
         };
@@ -172,7 +175,7 @@ fn counters_of_the_port_are_reported() {
     }
     let names = "counters/port_xmit_packets,hw_counters/sent_pkts,hw_counters/rcvd_pkts";
     let ends = lab::pair("ib_write_bw", &[], &["-F", "-s", "4096", "-n", "300"], [&[], &["-W", names]]);
-    // 300 packets of 4096 bytes, besides what warms up.
+    // 300 packets of 4096 bytes, plus the warm-up.
     let check = |end: usize, text: &str| {
         let sent = text.lines().find_map(|line| line.split("sent_pkts").nth(1));
         let number =
@@ -204,7 +207,7 @@ fn any_gid_of_a_table_can_be_named() {
         (format!("GID {index} of {layout}"), lab::faults(&ends, |_, _| None))
     });
     lab::matrix("GIDs", ended);
-    // RoCE v1 is listed, and cannot be used.
+    // RoCE v1 is listed but cannot be used.
     let common = ["-F", "-s", "4096", "-n", "300", "-x", "2"];
     let ends = lab::pair("ib_write_bw", &["--gid-table", "mlx5"], &common, [&[], &[]]);
     assert!(ends[1].fault().is_some_and(|fault| fault.starts_with("ended")), "{}", ends[1].text);

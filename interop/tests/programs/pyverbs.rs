@@ -1,23 +1,23 @@
-//! pyverbs' tests, which are the field's own for verbs, as they are.
+//! The tests of pyverbs, the field's own test suite for verbs, unmodified.
 //!
-//! A call that is not supported makes a test skip itself, so it is passes that are counted, and what is skipped must stand
-//! in `pyverbs/skipped.txt` with the reason. Tests with `not run` for a reason would fail, and are not run.
+//! A test skips itself if a call is not supported. So passes are counted, and each skipped test must be listed in
+//! `pyverbs/skipped.txt` with the reason. Tests whose reason is `not run` would fail, and are not run.
 
 use crate::lab::{self, Folder, Running};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// How many tests pass, at least.
+/// The minimum number of tests that pass.
 const PASSES: usize = 136;
 
-/// How many skip themselves, at most. The list may have names for more: some skip on some hosts only.
+/// The maximum number of tests that skip themselves. The list may name more: some skip on some hosts only.
 const SKIPS: usize = 127;
 
-/// All of them take a minute on a host with two cores.
+/// The whole suite takes a minute on a host with two cores.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// What came of each test, by name, and why.
+/// The result of each test, by name, with its reason.
 fn results(text: &str) -> BTreeMap<String, (String, String)> {
     let mut results = BTreeMap::new();
     for line in text.lines() {
@@ -32,7 +32,7 @@ fn results(text: &str) -> BTreeMap<String, (String, String)> {
     results
 }
 
-/// Parts of the names of tests in which something is meant to fail.
+/// Parts of the names of tests that provoke failures.
 const MEANT: [&str; 9] = [
     "bad",
     "invalid",
@@ -45,8 +45,8 @@ const MEANT: [&str; 9] = [
     "test_qp_ex_rc_bind_mw",
 ];
 
-/// Lines of `--explain` that were drawn by tests in which nothing is meant to fail: those that pass, and do not try out
-/// what a device has.
+/// `--explain` lines from tests that do not provoke failures: those that pass, and do not probe the features of a
+/// device.
 fn unmeant<'a>(text: &'a str, results: &BTreeMap<String, (String, String)>) -> Vec<(&'a str, &'a str)> {
     let (mut test, mut found) = ("", Vec::new());
     for line in text.lines() {
@@ -61,7 +61,7 @@ fn unmeant<'a>(text: &'a str, results: &BTreeMap<String, (String, String)>) -> V
     found
 }
 
-/// The beginnings of the names of tests that are not run.
+/// The prefixes of the names of tests that are not run.
 fn not_run(list: &str) -> Vec<&str> {
     let lines = list.lines().filter(|line| !line.starts_with('#'));
     let lines = lines.filter_map(|line| line.split_once(' '));
@@ -69,7 +69,7 @@ fn not_run(list: &str) -> Vec<&str> {
     not_run.map(|(name, _)| name.trim_end_matches('*')).collect()
 }
 
-/// The tests that may be skipped: names, of which a `*` at the end stands for anything.
+/// Whether a test may be skipped. In the list, a `*` at the end of a name matches anything.
 fn may_be_skipped(list: &str, test: &str) -> bool {
     let lines = list.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_whitespace().next()).any(|name| match name.strip_suffix('*') {

@@ -1,18 +1,17 @@
-//! sideway, a crate for programs in Rust that use verbs: its tests and examples, as they are. It finds the libraries with
-//! `dlopen`.
+//! sideway, a Rust crate for verbs: its unmodified tests and examples. It loads the libraries with `dlopen`.
 
 use crate::lab::{self, Folder, LIMIT, Running, built};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How many of its tests there are; each opens devices of its own.
+/// The number of its tests; each opens its own devices.
 const PASSES: usize = 68;
 
-/// Its tests, but for those of what the compiler says.
+/// Its tests, except those of compiler messages.
 const TESTS: [&str; 5] = ["test_atomic", "test_cq", "test_mr_and_cq", "test_post_send", "test_qp"];
 
-/// Where it was fetched to. Says so if it was not: the test is then skipped.
+/// The directory to which it was downloaded. If it is missing, prints a message: the test is then skipped.
 fn folder() -> Option<PathBuf> {
     let folder = lab::installed().join("sideway");
     let found = folder.join("complete").exists();
@@ -31,7 +30,7 @@ fn the_tests_of_sideway_pass() {
     command.args(["test", "--offline", "--locked", "--no-fail-fast", "--manifest-path"]);
     command.arg(folder.join("source/Cargo.toml")).arg("--target-dir").arg(&folder).arg("--lib");
     command.args(TESTS.iter().flat_map(|test| ["--test", test]));
-    // cargo itself is not run on rnic, but what it runs is. Some of its tests name the GID at index 1.
+    // cargo itself does not run on rnic, but the tests that it starts do. Some of them use the GID at index 1.
     let runner = format!("{} run --", built().join("rnic").display());
     command.env(runner_variable(), runner).env("RNIC_RUN_DIR", place.path().join("run"));
     let alone = lab::alone();
@@ -45,7 +44,7 @@ fn the_tests_of_sideway_pass() {
     assert!(passes >= PASSES, "{passes} passed; there were {PASSES}:\n{}", ended.text);
 }
 
-/// The variable that names what cargo runs tests with, for this host.
+/// The environment variable that sets cargo's test runner for this host.
 fn runner_variable() -> String {
     let text = Command::new("rustc").arg("-vV").output().expect("rustc").stdout;
     let text = String::from_utf8(text).expect("text");

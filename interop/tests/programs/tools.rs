@@ -1,4 +1,4 @@
-//! Tools that look at devices from outside: those of infiniband-diags, and Prometheus' node_exporter.
+//! Tools that look at devices from outside: infiniband-diags, and the Prometheus node_exporter.
 
 use crate::lab::{self, Folder, LIMIT, Running, built, has, rnic};
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ fn ibstat_tells_of_the_port() {
     }
 }
 
-/// Programs name a device; what they are told and where they look agree, and so does `rnic show`.
+/// Programs name a device. Verbs, the file system and `rnic show` agree about it.
 #[test]
 fn devices_have_the_names_that_they_are_given() {
     if !has("ibv_rc_pingpong") {
@@ -57,13 +57,13 @@ fn devices_have_the_names_that_they_are_given() {
     assert_eq!(names, [(&"mlx5_0".into(), &"127.90.5.2".into()), (&"mlx5_1".into(), &"127.90.5.3".into())]);
 }
 
-/// Without options the two agree as well: the device of a program has the first free address of loopback.
+/// The two also agree without options: a program's device has the first free loopback address.
 #[test]
 fn show_names_the_device_that_a_program_would_get() {
     if !has("ibv_devinfo") {
         return;
     }
-    // Another program may take the address in between.
+    // Another program could take the address in between.
     let _alone = lab::alone();
     let folder = Folder::new();
     let shown = rnic(&folder).args(["show", "link", "--json"]).output().expect("rnic").stdout;
@@ -76,7 +76,7 @@ fn show_names_the_device_that_a_program_would_get() {
     assert!(ended.text.contains(&format!("::ffff:{address}, RoCE v2")), "{address} in {}", ended.text);
 }
 
-/// What a server of HTTP answers to a request for `/metrics`; `None` while nobody listens.
+/// The response of an HTTP server to a request for `/metrics`; `None` while nothing listens at the port.
 fn metrics(port: u16) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
@@ -85,7 +85,7 @@ fn metrics(port: u16) -> Option<String> {
     Some(text)
 }
 
-/// node_exporter is a program in Go, whose system calls nobody sees: it is pointed to a folder.
+/// node_exporter is written in Go, so its system calls cannot be redirected: an option points it to a directory.
 #[test]
 fn node_exporter_reads_the_counters_of_running_programs() {
     if !has("prometheus-node-exporter") || !has("ib_write_bw") {

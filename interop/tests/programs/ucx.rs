@@ -1,14 +1,14 @@
-//! UCX: `ucx_perftest` over both of its layers (UCP, and UCT below it) and both transports that it has on verbs.
+//! UCX: `ucx_perftest` over both of its layers (UCP, and UCT below it) and both of its verbs transports.
 //!
-//! Its settings are the defaults, but for those that choose the device and the transport: on one host UCX would take
+//! Settings are the defaults, except those that choose the device and the transport: within one host UCX would use
 //! shared memory.
 
 use crate::lab::{self, Folder, has};
 use std::fs;
 
-/// Measurements that both ends make one after the other, read from a file.
+/// Measurements that both ends make in sequence, read from a file.
 struct Batch {
-    /// `UCX_TLS`, which chooses transports for UCP; UCT takes one as an option.
+    /// `UCX_TLS`, which chooses transports for UCP. For UCT an option chooses one.
     transports: &'static str,
     /// Options of each row.
     options: &'static str,
@@ -40,8 +40,8 @@ const UCP: &[(&str, u64, u64)] = &[
     ("ucp_am_bw", 100_000, 50),
 ];
 
-/// Ends that sleep until an event wakes them. The target of an RDMA WRITE or READ hears of nothing, whatever the NIC, and
-/// would sleep without end.
+/// The ends sleep until an event wakes them. The target of an RDMA WRITE or READ sees no completion on any NIC, and
+/// would sleep forever.
 const SLEEP: &[(&str, u64, u64)] = &[
     ("tag_lat", 8, 200),
     ("tag_bw", 4096, 200),
@@ -86,7 +86,7 @@ fn batches() -> Vec<Batch> {
     ]
 }
 
-/// Runs a batch; what is wrong with it, if anything.
+/// Runs a batch; returns what is wrong with it, if anything.
 fn fault(batch: &Batch) -> Option<String> {
     let folder = Folder::new();
     let name = |(test, size, _): &(&str, u64, u64)| format!("{test}/{size}");
@@ -98,7 +98,7 @@ fn fault(batch: &Batch) -> Option<String> {
     let ends = lab::meet(&folder, [&(), &()], |port, ()| {
         let mut command = lab::run(&folder, &[], "ucx_perftest");
         command.env("UCX_TLS", batch.transports).env("UCX_NET_DEVICES", "rnic0:1");
-        // Rows of numbers alone, with the names of their tests.
+        // Print rows of numbers only, with the names of their tests.
         command.args(["-f", "-v", "-p", port, "-b"]).arg(&file);
         command
     });
@@ -108,7 +108,7 @@ fn fault(batch: &Batch) -> Option<String> {
         (!missing.is_empty()).then(|| format!("measured no {}", missing.join(", ")))
     };
     lab::faults(&ends, measured).or_else(|| {
-        // All of it went over the devices, whichever end sent it.
+        // All data went over the devices, whichever end sent it.
         let least: u64 = batch.rows.iter().map(|(_, size, count)| size * count).sum();
         let (sent, devices) = lab::counted(&folder, "tx_bytes");
         (sent < least || devices < 2).then(|| format!("{devices} devices sent {sent} bytes, not {least}"))

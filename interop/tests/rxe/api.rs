@@ -9,7 +9,7 @@ use rnic::{
 };
 use std::time::{Duration, Instant};
 
-/// A device with what was made on it, numbered from 0.
+/// A device with the objects that were created on it, numbered from 0.
 pub(crate) struct Api {
     regions: Vec<Option<MemoryRegion>>,
     windows: Vec<MemoryWindow>,

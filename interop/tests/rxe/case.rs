@@ -1,4 +1,4 @@
-//! What the tests have in common: who meets whom, connections, single messages.
+//! What the tests share: pairings of ends, connections, single messages.
 
 use crate::api::Api;
 use crate::end::{Completion, End, Memory, Options, Part, Qp, RECV, RECV_RDMA_WITH_IMM, WITH_IMM};
@@ -6,14 +6,14 @@ use crate::guest::Ip;
 use crate::lines::Lines;
 use rnic::{Access, Operation, QpType, WcStatus};
 
-/// Who meets whom.
+/// Which implementations run against each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pairing {
     /// rnic's Rust API and rxe.
     RustRxe,
     /// A program on rnic's libibverbs, and the same program on rxe.
     ProgramRxe,
-    /// Both on rxe: what the tests expect is what Linux does.
+    /// Both on rxe: shows that the tests expect what Linux does.
     RxeRxe,
     /// Both on rnic.
     RustProgram,
@@ -29,7 +29,7 @@ impl Pairing {
         }
     }
 
-    /// Runs `test` with the first as requester, then with the second.
+    /// Runs `test` with the first end as requester, then with the second.
     pub(crate) fn both_ways(self, ip: Ip, mut test: impl FnMut(&mut dyn End, &mut dyn End)) {
         let [mut one, mut other] = self.ends(ip);
         test(&mut *one, &mut *other);
@@ -37,12 +37,12 @@ impl Pairing {
     }
 }
 
-/// All rights that a peer may have.
+/// All access rights that a peer may have.
 pub(crate) fn all_rights() -> Access {
     Options::default().access
 }
 
-/// Two queue pairs, connected to each other; `options` are the first one's.
+/// Two connected queue pairs; `options` are those of the first.
 pub(crate) fn connect(ends: [&mut dyn End; 2], qp_type: QpType, options: &Options) -> [Qp; 2] {
     let [a, b] = ends;
     let qps = [a.qp(qp_type, None), b.qp(qp_type, None)];
@@ -51,13 +51,13 @@ pub(crate) fn connect(ends: [&mut dyn End; 2], qp_type: QpType, options: &Option
     qps
 }
 
-/// Panics unless this is a success with this number.
+/// Panics unless this is a successful completion with this ID.
 pub(crate) fn succeeded(completion: Completion, id: u64) -> Completion {
     assert_eq!((completion.id, completion.status), (id, WcStatus::Success), "{completion:?}");
     completion
 }
 
-/// What a message is.
+/// The operation of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Send,
@@ -70,7 +70,7 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Self; 5] = [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read];
 
-    /// Whether it takes a receive work request of the responder.
+    /// Whether it consumes a receive work request at the responder.
     pub(crate) fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// Panics unless a receive ended as one of a message of this kind does.
+    /// Panics unless a receive completed as a message of this kind requires.
     pub(crate) fn check_receive(self, receive: Completion, length: usize, imm: u32) {
         let opcode = if self == Self::WriteImm { RECV_RDMA_WITH_IMM } else { RECV };
         let has_imm = self != Self::Send;
@@ -95,10 +95,10 @@ impl Kind {
     }
 }
 
-/// Bytes in front of and behind a message that must stay as they are.
+/// Bytes before and after a message that must not change.
 const MARGIN: u64 = 8;
 
-/// Two ends with memory and queue pairs, and how much was exchanged.
+/// Two ends with memory and queue pairs, and the number of messages exchanged.
 pub(crate) struct Talk<'a> {
     pub(crate) requester: &'a mut dyn End,
     pub(crate) responder: &'a mut dyn End,
@@ -108,7 +108,7 @@ pub(crate) struct Talk<'a> {
 }
 
 impl<'a> Talk<'a> {
-    /// Connected, with memory for messages of up to `most` bytes.
+    /// Two connected ends, with memory for messages of up to `most` bytes.
     pub(crate) fn new(
         requester: &'a mut dyn End,
         responder: &'a mut dyn End,
@@ -122,13 +122,14 @@ impl<'a> Talk<'a> {
         Self { requester, responder, qps, memory, count: 0 }
     }
 
-    /// A message. Nothing longer may have been exchanged before: then the bytes behind it tell whether too much was written.
+    /// Exchanges a message. No longer message may precede it: then the bytes behind it show whether too much was
+    /// written.
     pub(crate) fn message(&mut self, kind: Kind, length: usize) {
         self.post(kind, length);
         self.finish(kind, length);
     }
 
-    /// Fills the source of a message and posts it, with a receive where it takes one.
+    /// Fills the source of a message and posts it, with a receive if it consumes one.
     pub(crate) fn post(&mut self, kind: Kind, length: usize) {
         self.count += 1;
         let (seed, id) = (self.count, u64::from(self.count));
@@ -139,7 +140,7 @@ impl<'a> Talk<'a> {
             self.requester.fill(near, seed);
         }
         if kind.takes_receive() {
-            // WRITEs go where the key says, not to the receive's buffer.
+            // WRITEs go where the key says, not to the buffer of the receive.
             let buffer = (kind != Kind::WriteImm).then_some(far);
             self.responder.recv(self.qps[1], id, buffer);
         }
@@ -147,7 +148,7 @@ impl<'a> Talk<'a> {
         self.requester.post(self.qps[0], id, operation, Some(near), None);
     }
 
-    /// Takes the completions of the message that was posted, and looks at what arrived.
+    /// Takes the completions of the posted message, and checks the data that arrived.
     pub(crate) fn finish(&mut self, kind: Kind, length: usize) {
         let (seed, id) = (self.count, u64::from(self.count));
         let done = self.requester.completion(self.qps[0]);
@@ -159,7 +160,7 @@ impl<'a> Talk<'a> {
         self.check(kind, length, seed);
     }
 
-    /// A WRITE whose end the responder is not told, and behind it an empty message, whose end it is.
+    /// A WRITE that completes without notifying the responder, followed by an empty message that does.
     pub(crate) fn untold_write(&mut self, length: usize) {
         self.post(Kind::Write, length);
         let seed = self.count;

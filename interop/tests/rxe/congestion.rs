@@ -1,4 +1,4 @@
-//! Packets that arrive from rxe with a mark of congestion: it is told of them where that is configured, and never otherwise.
+//! Packets that arrive from rxe with congestion marks. rnic sends CNPs to rxe if configured to, and never otherwise.
 
 use crate::Test;
 use crate::api::Api;
@@ -9,7 +9,7 @@ use crate::lines::Lines;
 use rnic::engine::DropReason;
 use rnic::{DeviceConfig, QpType};
 
-/// After those of `wire`, which counts that nobody said such things.
+/// These run after those of `wire`, which checks that no such packets were sent.
 pub(crate) const TESTS: &[Test] = &[
     ("congestion::marks_are_not_answered_by_default_over_ipv4", || silence(Ip::V4, "off", false)),
     ("congestion::marks_are_not_answered_by_default_over_ipv6", || silence(Ip::V6, "dcqcn", false)),
@@ -17,19 +17,19 @@ pub(crate) const TESTS: &[Test] = &[
     ("congestion::notifications_do_not_harm_rxe_over_ipv6", || notified(Ip::V6)),
 ];
 
-/// What the guest's packet filter does: it marks all that leaves for rnic, and counts what comes from there. The opcode is the first
-/// byte of a BTH, 64 bits into the transport header; CNPs have 0x81 (IBTA A17.9.3).
+/// The rules of the guest's packet filter: it marks all packets that leave for rnic, and counts those that come from
+/// there. The opcode is the first byte of a BTH, 64 bits into the transport header; CNPs have 0x81 (IBTA A17.9.3).
 const RULES: &str = "table inet congestion {\\n\
     chain out {\\ntype filter hook output priority 0\\n\
     udp dport 4791 ip ecn set ce counter\\nudp dport 4791 ip6 ecn set ce counter\\n}\\n\
     chain in {\\ntype filter hook prerouting priority 0\\n\
     udp dport 4791 @th,64,8 0x81 counter\\nudp dport 4791 ip ecn ect0 counter\\nudp dport 4791 ip6 ecn ect0 counter\\n}\\n}\\n";
 
-/// What the filter saw.
+/// The counts of the filter.
 struct Seen {
     marked: u64,
     cnps: u64,
-    /// Packets that say that their sender understands marks.
+    /// Packets whose sender is ECN-capable.
     capable: u64,
 }
 
@@ -44,7 +44,7 @@ fn stop_marking() -> Seen {
     Seen { marked: v4 + v6, cnps, capable: ect_v4 + ect_v6 }
 }
 
-/// Messages of every kind, of many packets and of one, in both directions on one connection each.
+/// Messages of every kind, of many packets and of one, in both directions, with one connection for each direction.
 fn exchange(ours: &mut Api, guest: &mut Lines) {
     let options = Options::default();
     for turn in 0..2 {
@@ -62,7 +62,7 @@ fn exchange(ours: &mut Api, guest: &mut Lines) {
     }
 }
 
-/// Exchanges messages of which the guest's are marked; what both sides counted.
+/// Exchanges messages; those of the guest are marked. Returns the counts of both sides.
 fn marked(ip: Ip, cc: &str, foreign_cnp: bool) -> (Seen, Api) {
     let cc = cc.parse().expect("an algorithm");
     let config = DeviceConfig { cc, foreign_cnp, ..DeviceConfig::at(ip.ours()) };
@@ -82,12 +82,12 @@ fn silence(ip: Ip, cc: &str, foreign_cnp: bool) {
     assert_eq!((seen.cnps, seen.capable), (0, 0));
 }
 
-/// rxe knows no CNP. It drops them, and goes on with the connection that they came for.
+/// rxe does not know CNPs. It drops them, and the connection continues.
 fn notified(ip: Ip) {
     let (seen, ours) = marked(ip, "dcqcn", true);
     assert!(seen.cnps > 0 && seen.capable > 0, "{} CNPs, {} packets with ECT", seen.cnps, seen.capable);
     let port = ours.device.counters().port;
-    // What the guest said last may have come when the queue pair was gone.
+    // The last packets of the guest may have arrived after the queue pair was destroyed.
     assert_eq!(port.dropped_total(), port.dropped(DropReason::NoQp), "{port:?}");
     let complaints =
         guest::run("dmesg | grep -E 'Oops|BUG: |WARNING: |Call Trace|general protection' || true");

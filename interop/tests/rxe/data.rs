@@ -35,7 +35,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("data::program_shared_receive_queues", || shared_receives(Pairing::ProgramRxe, Ip::V6)),
 ];
 
-/// Sizes in ascending order: every padding, alone and around one, two and many packets.
+/// Sizes in ascending order: every padding, by itself and around one, two and many packets.
 fn lengths(mtu: usize) -> Vec<usize> {
     let around = |packets: usize| packets * mtu - 1..=packets * mtu + 3;
     (0..=5).chain(around(1)).chain(around(2)).chain([65_533, 65_538, (1 << 20) - 1, 1 << 20]).collect()
@@ -79,7 +79,7 @@ fn atomics(pairing: Pairing, ip: Ip) {
         responder.put(far, 16, expected);
         for id in 0..12 {
             let remote = far.at(16);
-            // Additions carry from one half to the other and wrap; every other comparison fails.
+            // Additions carry from one half to the other and wrap; every second comparison fails.
             let (operation, next) = match id % 4 {
                 0 | 2 => {
                     let add = 0x1_0000_0000 + 7 * id;
@@ -104,8 +104,8 @@ fn atomics(pairing: Pairing, ip: Ip) {
     });
 }
 
-/// The responder opens a window; the requester writes through it, closes it with a SEND, of one packet or of three, and finds
-/// it closed.
+/// The responder opens a window. The requester writes through it and closes it with a SEND, of one packet or of three;
+/// then the window is closed.
 fn windows(pairing: Pairing, ip: Ip) {
     pairing.both_ways(ip, |requester, responder| {
         let [a, b] = connect([requester, responder], QpType::Rc, &Options::default());
@@ -125,7 +125,7 @@ fn windows(pairing: Pairing, ip: Ip) {
             let write = Operation::Write { remote: inside, imm: None };
             requester.post(a, 2, write, Some(near.part(0, 64)), None);
             succeeded(requester.completion(a), 2);
-            // The pattern does not depend on how much of it there is.
+            // The pattern does not depend on its length.
             responder.check(far.part(110, 64), seed);
 
             responder.recv(b, 3, Some(far.part(0, length)));
@@ -147,7 +147,7 @@ fn windows(pairing: Pairing, ip: Ip) {
     });
 }
 
-/// Messages of 65 packets from PSNs that wrap in the first of them, in each direction.
+/// Messages of 65 packets whose PSNs wrap within the first message, in each direction.
 fn psns_wrap(pairing: Pairing, ip: Ip) {
     pairing.both_ways(ip, |requester, responder| {
         let options = Options { psns: [0xff_fff0, 0xff_ffe0], ..Options::default() };
@@ -156,7 +156,7 @@ fn psns_wrap(pairing: Pairing, ip: Ip) {
             talk.message(kind, 65_537);
         }
         talk.end();
-        // The last PSN of all ends a message, and the next is another's.
+        // The largest PSN ends a message, and the next PSN begins another.
         let options = Options { psns: [0xff_ffff, 0xff_ffff], ..Options::default() };
         for kind in [Kind::Read, Kind::Send, Kind::Write] {
             let mut talk = Talk::new(requester, responder, QpType::Rc, &options, 3000);
@@ -167,7 +167,7 @@ fn psns_wrap(pairing: Pairing, ip: Ip) {
     });
 }
 
-/// Two connections take their receives from one queue, in the order of the messages.
+/// Two connections take their receives from one shared queue, in the order of the messages.
 fn shared_receives(pairing: Pairing, ip: Ip) {
     pairing.both_ways(ip, |requester, responder| {
         let srq = responder.srq();

@@ -1,4 +1,4 @@
-//! UD: datagrams with the global routing header in front of them.
+//! UD: datagrams preceded by the global routing header.
 
 use crate::Test;
 use crate::case::{Pairing, all_rights, succeeded};
@@ -16,13 +16,13 @@ pub(crate) const TESTS: &[Test] = &[
 
 const QKEY: u32 = 0x1122_3344;
 
-/// The bytes in front of a datagram.
+/// The size of the header before a datagram.
 const HEADER: usize = 40;
 
 fn datagrams(pairing: Pairing, ip: Ip) {
     pairing.both_ways(ip, |sender, receiver| {
         let (a, b) = (sender.qp(QpType::Ud, None), receiver.qp(QpType::Ud, None));
-        // One of them wraps.
+        // One of the two PSNs wraps.
         sender.activate(a, 0xff_fffe, QKEY);
         receiver.activate(b, 7, QKEY);
         let to = To { ah: sender.ah(receiver.gid()), qpn: b.qpn, qkey: QKEY };
@@ -45,7 +45,7 @@ fn datagrams(pairing: Pairing, ip: Ip) {
             let gids = [sender.gid(), receiver.gid()];
             check_header(receiver, far, ip, gids);
         }
-        // Another key: dropped without a word. What follows shows that nothing was delivered.
+        // A datagram with another Q_Key is dropped silently. The next one shows that nothing was delivered.
         receiver.recv(b, 100, Some(far.part(0, HEADER + 8)));
         let send = Operation::Send { imm: None, invalidate: None };
         for (id, qkey, seed) in [(98, QKEY ^ 1, 98), (99, QKEY, 99)] {
@@ -60,8 +60,8 @@ fn datagrams(pairing: Pairing, ip: Ip) {
     });
 }
 
-/// The header tells who sent the datagram and to whom: as an IPv6 header, or as an IPv4 header in its last 20 bytes
-/// (IBTA A17.4.5.2).
+/// The header names the sender and the destination of the datagram, as an IPv6 header, or as an IPv4 header in its last
+/// 20 bytes (IBTA A17.4.5.2).
 fn check_header(receiver: &mut dyn End, memory: Memory, ip: Ip, gids: [[u8; 16]; 2]) {
     let words: Vec<u8> = (0..5).flat_map(|word| receiver.get(memory, word * 8).to_ne_bytes()).collect();
     let (version, from, to) = match ip {

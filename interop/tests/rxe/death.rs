@@ -1,5 +1,5 @@
-//! Either side is killed in the middle of a transfer: the other learns of it in the time that its attributes say, and both
-//! can go on with others.
+//! Either side is killed in the middle of a transfer. The other detects it within the time that its attributes set, and
+//! both can continue with other peers.
 
 use crate::Test;
 use crate::api::Api;
@@ -17,18 +17,18 @@ pub(crate) const TESTS: &[Test] = &[
     ("death::rxe_goes_on_when_its_peer_on_rnic_is_killed", peer_on_rnic),
 ];
 
-/// 4.096 us x 2^16 = 268 ms, at most four times that for each of six tries (IBTA 9.7.6.1.3): time enough for a host that is
-/// busy with other things to answer.
+/// 4.096 us x 2^16 = 268 ms, at most four times that for each of six tries (IBTA 9.7.6.1.3): enough time for a busy
+/// host to answer.
 fn options() -> Options {
     Options { timeout: 16, retry_cnt: 5, ..Options::default() }
 }
 
 const LENGTH: usize = 1 << 20;
 
-/// So many messages of that take two seconds, at the 30 MB/s that an emulated host does: a kill takes a part of one.
+/// These messages take two seconds at the 30 MB/s of an emulated host; a kill takes a fraction of a second.
 const MESSAGES: usize = 60;
 
-/// Posts more than is done in a moment, lets `kill` do it, and looks at how all of it ends: with one of `errors`.
+/// Posts more than completes at once, calls `kill`, and checks how the requests end: with one of `errors`.
 fn survive(
     survivor: &mut dyn End,
     mut victim: Box<dyn End>,
@@ -54,7 +54,7 @@ fn survive(
     survivor.destroy(qp);
 }
 
-/// The one that is left does as before with another.
+/// The survivor works as before with another peer.
 fn go_on(survivor: &mut dyn End, next: &mut dyn End) {
     for kind in Kind::ALL {
         let mut talk = Talk::new(survivor, next, QpType::Rc, &Options::default(), 10_000);
@@ -68,7 +68,7 @@ fn go_on(survivor: &mut dyn End, next: &mut dyn End) {
 
 fn peer_on_rxe(mut survivor: impl End, ip: Ip) {
     let victim = Box::new(Lines::in_guest(ip));
-    // Linux takes what a process has away from it one by one: its memory may be gone before its queue pair.
+    // Linux removes the objects of a process one by one: its memory may be gone before its queue pair.
     let errors = [WcStatus::RetryExcErr, WcStatus::RemAccessErr];
     survive(&mut survivor, victim, |_| Lines::kill_in_guest(), &errors);
     go_on(&mut survivor, &mut Lines::in_guest(ip));
@@ -77,7 +77,7 @@ fn peer_on_rxe(mut survivor: impl End, ip: Ip) {
 fn peer_on_rnic() {
     let mut survivor = Lines::in_guest(Ip::V4);
     let victim = Box::new(Lines::on_rnic(Ip::V4, &[]));
-    // Dropped, it is killed.
+    // Dropping it kills it.
     survive(&mut survivor, victim, drop, &[WcStatus::RetryExcErr]);
     go_on(&mut survivor, &mut Lines::on_rnic(Ip::V4, &[]));
     go_on(&mut survivor, &mut Api::new(Ip::V4));

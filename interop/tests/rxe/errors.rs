@@ -1,4 +1,4 @@
-//! What a responder refuses, and how the requester learns of it.
+//! What a responder refuses, and what the requester learns of it.
 
 use crate::Test;
 use crate::case::{Pairing, all_rights, connect, succeeded};
@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("errors::program_receives_that_are_never_posted", || no_receives(Pairing::ProgramRxe, Ip::V4)),
 ];
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Write,
@@ -28,23 +28,23 @@ enum Asks {
     Atomic,
 }
 
-/// One request that fails: what it asks for and where, what the responder allows, how it ends.
+/// A request that fails: its operation and address, what the responder allows, and how it completes.
 struct Refusal {
     what: &'static str,
     asks: Asks,
-    /// Where in the memory of [`SIZE`] bytes it begins.
+    /// Its offset in the memory of [`SIZE`] bytes.
     offset: u64,
-    /// What is wrong with the key, as bits.
+    /// Bits to invert in the key.
     key: u32,
     length: usize,
-    /// What the memory does not allow, and what the queue pair does not.
+    /// The rights that the memory lacks, and those that the queue pair lacks.
     without: [Access; 2],
     status: WcStatus,
 }
 
 const SIZE: u64 = 4096;
 
-/// Bits of the index in a key of rnic and of rxe: with another one it is the key of nothing.
+/// Bits of the index in the keys of rnic and of rxe: with another index a key belongs to no region.
 const INDEX: u32 = 0x0055_5500;
 
 fn refusals() -> Vec<Refusal> {
@@ -104,7 +104,7 @@ fn refused(pairing: Pairing, ip: Ip) {
     });
 }
 
-/// Linux does not even take such a request from a program of its own.
+/// Linux does not even accept such a request from its own programs.
 fn misaligned(pairing: Pairing, ip: Ip) {
     let [mut requester, mut responder] = pairing.ends(ip);
     let refusal = Refusal {
@@ -142,14 +142,14 @@ fn check_refusal(requester: &mut dyn End, responder: &mut dyn End, refusal: &Ref
     let done: Vec<_> = requester.completions(a, 2, 30_000).iter().map(|wc| (wc.id, wc.status)).collect();
     assert_eq!(done, [(1, refusal.status), (2, WcStatus::WrFlushErr)], "{what}");
     assert!(requester.has_failed(a), "{what}: the requester goes on");
-    // What was refused has changed nothing, but a WRITE of several packets, whose last is the one that does not fit.
+    // A refused request changes nothing, except a WRITE of several packets whose last packet does not fit.
     if !(refusal.asks == Asks::Write && length > 1024) {
         responder.same(far.part(0, usize::try_from(SIZE).expect("small")), 0xee);
     }
     if refusal.asks != Asks::Write {
         requester.check(near.part(0, length), 3);
     }
-    // The responder's queue pair fails, too, and flushes its receive (IBTA 9.9.3.1).
+    // The responder's queue pair fails as well, and flushes its receive (IBTA 9.9.3.1).
     let flushed = responder.completions(b, 1, 30_000);
     let flushed: Vec<_> = flushed.iter().map(|wc| (wc.id, wc.status)).collect();
     assert_eq!(flushed, [(9, WcStatus::WrFlushErr)], "{what}");
@@ -158,7 +158,7 @@ fn check_refusal(requester: &mut dyn End, responder: &mut dyn End, refusal: &Ref
     responder.destroy(b);
 }
 
-/// The responder's receive ends with a length error, and the requester learns of it.
+/// The responder's receive completes with a length error, and the requester is told.
 fn too_long(pairing: Pairing, ip: Ip) {
     pairing.both_ways(ip, |requester, responder| {
         for (room, length) in [(99, 100), (1024, 1025), (2000, 5000)] {
@@ -172,7 +172,7 @@ fn too_long(pairing: Pairing, ip: Ip) {
             let told = matches!(status, WcStatus::RemInvReqErr | WcStatus::RemOpErr);
             assert!(told, "{length} bytes for {room}: {status:?}");
             let receive = responder.completion(b);
-            // The second is what Linux makes of it.
+            // Linux reports the second status.
             let fits = matches!(receive.status, WcStatus::LocLenErr | WcStatus::LocQpOpErr);
             assert!(receive.id == 1 && fits, "{length} bytes for {room}: {receive:?}");
             responder.same(far.part(room as u64, 64), 0xee);
@@ -182,7 +182,7 @@ fn too_long(pairing: Pairing, ip: Ip) {
     });
 }
 
-/// The requester waits as long as it is told, and nothing is lost or done twice.
+/// The requester waits as long as the RNR NAK says, and nothing is lost or executed twice.
 fn late_receives(pairing: Pairing, ip: Ip) {
     pairing.both_ways(ip, |requester, responder| {
         // 10.24 ms (IBTA table 45).

@@ -1,4 +1,4 @@
-//! The guest: commands that run there, and where things are on this side.
+//! The guest: commands that run in it, and addresses and directories on this side.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long one thing may take. The guest's processor is emulated, on a machine that may be busy; what hangs is ended.
+/// The time limit of one action. The guest's processor is emulated on a machine that may be busy; an action that hangs
+/// is ended.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Which version of IP connects the two.
+/// The IP version that connects the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ip {
     V4,
@@ -29,7 +30,7 @@ impl Ip {
         self.host(1)
     }
 
-    /// The address of programs under `rnic run`.
+    /// The address of devices of programs under `rnic run`.
     pub(crate) fn program(self) -> IpAddr {
         self.host(3)
     }
@@ -38,7 +39,7 @@ impl Ip {
         self.host(2)
     }
 
-    /// Where the guest's address stands in its table of GIDs: behind the link-local address that the kernel made.
+    /// The index of the guest's address in its GID table: after the link-local address that the kernel created.
     pub(crate) fn guest_gid_index(self) -> u8 {
         match self {
             Self::V4 => 1,
@@ -47,19 +48,19 @@ impl Ip {
     }
 }
 
-/// The folder in which cargo leaves what it builds: target/PROFILE.
+/// The directory in which cargo puts its build output: target/PROFILE.
 pub(crate) fn built() -> PathBuf {
     // target/PROFILE/deps/TEST
     let test = std::env::current_exe().expect("the path of this test");
     test.ancestors().nth(2).expect("a folder of a profile").to_path_buf()
 }
 
-/// Where `interop/rxe/install` leaves what it makes.
+/// The directory in which `interop/rxe/install` puts its output.
 pub(crate) fn folder() -> PathBuf {
     built().parent().expect("a target folder").join("rxe")
 }
 
-/// Builds `rnic` and its libraries: a test cannot depend on libraries for C.
+/// Builds `rnic` and its libraries: a test cannot depend on C libraries.
 pub(crate) fn build() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
@@ -75,13 +76,13 @@ pub(crate) fn is_root() -> bool {
     status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
 }
 
-/// What the guest's kernel printed.
+/// The console output of the guest's kernel.
 pub(crate) fn console() -> String {
     let log = std::env::var_os("RXE_LOG").unwrap_or_default();
     String::from_utf8_lossy(&std::fs::read(Path::new(&log)).unwrap_or_default()).into_owned()
 }
 
-/// A connection to the agent, whose input begins with a command: it runs until it ends or the connection is closed.
+/// A connection to the agent, which begins with a command. The command runs until it ends or the connection is closed.
 pub(crate) fn connect(command: &str) -> TcpStream {
     let agent = SocketAddr::from(([10, 78, 0, 2], 7));
     let mut stream = TcpStream::connect_timeout(&agent, LIMIT).expect("the agent of the guest");
@@ -91,7 +92,7 @@ pub(crate) fn connect(command: &str) -> TcpStream {
     stream
 }
 
-/// A command that runs in the guest; it is killed when this is dropped.
+/// A command that runs in the guest. It is killed when this is dropped.
 pub(crate) struct Remote {
     stream: TcpStream,
     command: String,
@@ -102,7 +103,7 @@ impl Remote {
         Self { stream: connect(command), command: command.to_owned() }
     }
 
-    /// Waits for its end: its exit status, and what it printed.
+    /// Waits until it ends. Returns its exit status and its output.
     pub(crate) fn end(mut self) -> (i32, String) {
         let mut bytes = Vec::new();
         let deadline = Instant::now() + LIMIT;
@@ -116,21 +117,21 @@ impl Remote {
                 Err(error) => panic!("in the guest, `{}`: {error}", self.command),
             }
         }
-        // A zero byte, then how it ended.
+        // A zero byte precedes the exit status.
         let at = bytes.iter().rposition(|&byte| byte == 0).expect("the agent tells how a command ended");
         let status = String::from_utf8_lossy(&bytes[at + 1..]).parse().expect("a status");
         (status, String::from_utf8_lossy(&bytes[..at]).into_owned())
     }
 }
 
-/// Runs a command in the guest, which must succeed; what it printed.
+/// Runs a command in the guest, which must succeed; returns its output.
 pub(crate) fn run(command: &str) -> String {
     let (status, text) = Remote::start(command).end();
     assert_eq!(status, 0, "in the guest, `{command}`: {text}");
     text
 }
 
-/// What the counters of a packet filter's rules say, in the order of the rules: packets.
+/// The packet counters of a packet filter's rules, in the order of the rules.
 pub(crate) fn packets(rules: &str) -> Vec<u64> {
     let words: Vec<_> = rules.split_whitespace().collect();
     let counts = words.windows(2).filter(|pair| pair[0] == "packets").map(|pair| pair[1].parse());

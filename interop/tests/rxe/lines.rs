@@ -23,12 +23,12 @@ impl Link {
     }
 }
 
-/// The program, with what it was told to make.
+/// The program, with the objects that it was told to create.
 pub(crate) struct Lines {
     link: Link,
     name: &'static str,
     gid: [u8; 16],
-    /// Numbers that were given, of each kind of object.
+    /// The next number of each kind of object.
     given: [usize; 5],
 }
 
@@ -47,7 +47,7 @@ impl Lines {
         Self::open(link, "rxe", "rxe0", ip.guest_gid_index())
     }
 
-    /// On this side, on rnic's libibverbs, with these options of `rnic run`.
+    /// On this side, on rnic's libibverbs, with these `rnic run` options.
     pub(crate) fn on_rnic(ip: Ip, options: &[&str]) -> Self {
         let mut command = crate::programs::rnic_run(ip.program(), options);
         command.arg(guest::folder().join("verbs")).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -69,7 +69,7 @@ impl Lines {
         lines
     }
 
-    /// Tells it a line, which must work; what stands behind `ok`.
+    /// Sends it a line, which must succeed; returns the text after `ok`.
     fn tell(&mut self, line: &str) -> String {
         let (input, output) = self.link.parts();
         let mut answer = String::new();
@@ -89,7 +89,7 @@ impl Lines {
         self.given[kind] - 1
     }
 
-    /// Kills all that run in the guest: no peer is told.
+    /// Kills all programs in the guest; no peer is told.
     pub(crate) fn kill_in_guest() {
         guest::run("pkill -9 -x verbs; while pgrep -x verbs; do usleep 1000; done");
     }
@@ -98,9 +98,9 @@ impl Lines {
 impl Drop for Lines {
     fn drop(&mut self) {
         match &mut self.link {
-            // The agent kills what is left.
+            // The agent then kills any remaining process.
             Link::Guest { input, .. } => drop(input.shutdown(Shutdown::Both)),
-            // `rnic run` becomes the program.
+            // `rnic run` execs the program.
             Link::Here { child, .. } => {
                 drop(child.kill());
                 drop(child.wait());

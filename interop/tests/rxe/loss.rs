@@ -1,5 +1,5 @@
-//! Packets that get lost on either way, in the guest or by rules of faults here: everything arrives once and unchanged, and
-//! counters of those who had to do it again tell that they did.
+//! Packets get lost in either direction, in the guest or by fault rules here. Everything arrives once and unchanged,
+//! and the counters of retransmissions show that packets were lost.
 
 use crate::Test;
 use crate::api::Api;
@@ -17,14 +17,14 @@ pub(crate) const TESTS: &[Test] = &[
     ("loss::program_packets_that_faults_drop", program_faults),
 ];
 
-/// Whether requests of ours get lost or responses of ours.
+/// Whether requests or responses of rnic get lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Out,
     Back,
 }
 
-/// Retransmits soon, 4.096 us x 2^15 = 134 ms: what is the last of a message is missed by the timer alone.
+/// A short timeout, 4.096 us x 2^15 = 134 ms: only the timer detects the loss of the last packet of a message.
 fn options() -> Options {
     Options { timeout: 15, ..Options::default() }
 }
@@ -40,8 +40,9 @@ fn messages(requester: &mut dyn End, responder: &mut dyn End) -> crate::end::Qp 
     talk.qps[0]
 }
 
-/// A rule of the guest's packet filter that drops each 19th RoCE packet that arrives: 19 and 17 have nothing in common, so every
-/// packet of a message gets lost some time, and what is sent again is shorter, so the same packet does not get lost each time.
+/// A packet filter rule in the guest that drops every 19th RoCE packet that arrives. 19 and 17 are coprime, so every
+/// packet of a message gets lost at some time. Retransmissions are shorter, so the same packet does not get lost each
+/// time.
 fn drop_arriving() {
     guest::run("modprobe crc32c_generic && modprobe nf_tables && modprobe nft_numgen");
     guest::run(
@@ -50,13 +51,13 @@ fn drop_arriving() {
     );
 }
 
-/// How many it dropped, and no longer does.
+/// Stops dropping. Returns the number of packets dropped.
 fn stop_dropping() -> u64 {
     let rules = guest::run("nft list table inet loss; nft delete table inet loss");
     *guest::packets(&rules).first().expect("the counter of a rule")
 }
 
-/// How often rxe had reason to send again.
+/// How often rxe had to retransmit.
 fn repeated_by_guest() -> u64 {
     guest::counter("completer_retry_err") + guest::counter("rcvd_seq_err")
 }
@@ -77,7 +78,7 @@ fn to_guest(ip: Ip, way: Way) {
     assert!(repeated > 0, "{dropped} packets were dropped, and nothing was repeated");
 }
 
-/// The guest's network drops what leaves it, at random.
+/// The guest's network drops outgoing packets at random.
 fn from_guest(ip: Ip) {
     let (mut ours, mut guest) = (Api::new(ip), Lines::in_guest(ip));
     guest::run("modprobe sch_netem && /bin/tc qdisc replace dev eth0 root netem limit 10000 loss 8%");
@@ -90,7 +91,7 @@ fn from_guest(ip: Ip) {
     println!("the guest lost {dropped}, we repeated {}", ours.qp_of(qp).counters().completer_retry_err);
 }
 
-/// Rules that hit packets of both ways, and both roles.
+/// Rules that hit packets in both directions, and both roles.
 const FAULTS: [&str; 4] =
     ["tx data p=0.05 drop", "rx data p=0.05 drop", "tx ack p=0.05 drop", "rx ack p=0.05 drop"];
 

@@ -1,8 +1,8 @@
 //! Linux rxe in a virtual machine as a peer: rnic's Rust API and programs under `rnic run` against the kernel.
 //!
-//! `interop/rxe/boot` starts the guest, once for all tests here, on a network that only it and this process have: this
-//! program starts itself again inside, and a second time, for a few of the tests, as a user who has no rights. The tests run
-//! one after another, each with objects of its own on both sides.
+//! `interop/rxe/boot` starts the guest, once for all tests here, on a network that only the guest and this process
+//! have. This program starts itself again on that network, and a second time, for a few of the tests, as an
+//! unprivileged user. The tests run one after another, each with its own objects on both sides.
 
 mod api;
 mod case;
@@ -24,10 +24,10 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// A test with its name.
+/// A test and its name.
 pub(crate) type Test = (&'static str, fn());
 
-/// Where a panic happened and what it said.
+/// The location and the message of a panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn tests() -> impl Iterator<Item = Test> {
@@ -44,13 +44,13 @@ fn tests() -> impl Iterator<Item = Test> {
     groups.into_iter().flatten().copied()
 }
 
-/// The tests whose names contain one of the words that this program was called with; all, without words.
+/// The tests whose names contain one of the arguments of this program, or all tests without arguments.
 fn chosen() -> Vec<Test> {
     let words: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     tests().filter(|(name, _)| words.is_empty() || words.iter().any(|word| name.contains(word))).collect()
 }
 
-/// Runs one test; what it said if it failed.
+/// Runs one test; returns its panic message if it failed.
 fn failure(test: fn()) -> Option<String> {
     let done = panic::catch_unwind(AssertUnwindSafe(test));
     done.is_err().then(|| std::mem::take(&mut *PANIC.lock().expect("no test panics here")))
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         wire::watch();
     }
     panic::set_hook(Box::new(|info| {
-        // The first tells what was wrong; others may follow from it.
+        // The first panic is the cause; others may follow from it.
         let mut text = PANIC.lock().expect("nothing panics here");
         if text.is_empty() {
             *text = info.to_string();

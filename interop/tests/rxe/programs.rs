@@ -1,4 +1,4 @@
-//! Programs as they are, one end on rxe in the guest, the other on rnic under `rnic run`.
+//! Unmodified programs, one end on rxe in the guest, the other on rnic under `rnic run`.
 
 use crate::Test;
 use crate::guest::{self, Ip, LIMIT, Remote};
@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("programs::perftest_with_rxe_as_client_over_ipv6", || perftest(Ip::V6, Server::Here)),
 ];
 
-/// `rnic run` with a device at this address, up to the program.
+/// `rnic run` with a device at this address. The caller adds the program.
 pub(crate) fn rnic_run(address: IpAddr, options: &[&str]) -> Command {
     let mut command = Command::new(guest::built().join("rnic"));
     for (name, _) in std::env::vars_os() {
@@ -62,13 +62,13 @@ fn perftest(ip: Ip, server: Server) {
         &["ib_read_lat", "-n", "20"],
         &["ib_send_lat", "-n", "20"],
     ] {
-        // -F: the clock of an emulated processor is none to go by.
+        // -F: the clock of an emulated processor is not reliable.
         let row: Vec<_> = row.iter().copied().chain(["-F", "-u", "18"]).collect();
         pair(&row, "-x", ip, server);
     }
 }
 
-/// A program on this side, with a file for what it prints.
+/// A program on this side, whose output goes to a file.
 struct Here {
     child: Child,
     output: PathBuf,
@@ -103,12 +103,12 @@ impl Drop for Here {
     }
 }
 
-/// What a line of /proc/net/tcp has where somebody listens at this port.
+/// The text in a line of /proc/net/tcp if a process listens at this port.
 fn listening(port: u16) -> String {
     format!(":{port:04X} 0*:0000 0A")
 }
 
-/// Waits until a server of this side listens.
+/// Waits until a server on this side listens.
 fn await_listener(port: u16) {
     let deadline = Instant::now() + LIMIT;
     let test = format!("grep -q '{}' /proc/net/tcp /proc/net/tcp6", listening(port));
@@ -118,7 +118,7 @@ fn await_listener(port: u16) {
     }
 }
 
-/// Runs both ends of a program, which must end well on both.
+/// Runs both ends of a program, which must succeed on both.
 fn pair(row: &[&str], gid_option: &str, ip: Ip, server: Server) {
     let started = Instant::now();
     static PORT: AtomicU16 = AtomicU16::new(18_600);
@@ -127,7 +127,7 @@ fn pair(row: &[&str], gid_option: &str, ip: Ip, server: Server) {
     here.args(row).args(["-d", "rnic0", gid_option, "0", "-p", &port.to_string()]);
     let gid = ip.guest_gid_index();
     let there = format!("{} -d rxe0 {gid_option} {gid} -p {port}", row.join(" "));
-    // They meet over IPv4, whatever connects their devices.
+    // They meet over IPv4, whichever IP version connects their devices.
     let (here, there) = if server == Server::Guest {
         let there = Remote::start(&format!("exec {there}"));
         guest::run(&format!(
@@ -141,7 +141,7 @@ fn pair(row: &[&str], gid_option: &str, ip: Ip, server: Server) {
         (here, Remote::start(&format!("exec {there} {}", Ip::V4.program())))
     };
     let (status, text) = there.end();
-    // The other end of one that failed may wait for it for ever.
+    // If one end failed, the other may wait for it forever.
     let (here_status, here_text) = here.end(if status == 0 { LIMIT } else { Duration::from_secs(2) });
     assert!(
         status == 0 && here_status == Some(0),

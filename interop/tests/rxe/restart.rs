@@ -1,18 +1,18 @@
-//! Starts this program again, on the network of a guest: as the user that this is, and as one without rights.
+//! Starts this program again on the network of a guest, as the current user and as an unprivileged one.
 
 use crate::{Test, guest};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// One start.
+/// One run of the program.
 struct Run {
     what: &'static str,
-    /// What `interop/rxe/boot` is to make the network of; what it finds best, if nothing.
+    /// How `interop/rxe/boot` creates the network; `None` leaves the choice to it.
     network: Option<&'static str>,
-    /// The tests that are run; all, if nothing.
+    /// The tests to run; `None` stands for all.
     tests: Option<&'static [&'static str]>,
-    /// Whether to be somebody who may do nothing, if this is root.
+    /// Whether to drop all privileges, if this is root.
     nobody: bool,
 }
 
@@ -21,7 +21,7 @@ const RUNS: [Run; 3] = [
     Run {
         what: "without rights, in a namespace, with Ethernet over Unix sockets",
         network: Some("socket"),
-        // Long messages that arrive in bursts, what gets lost, programs that also talk over TCP, what is counted on the wire.
+        // Long messages that arrive in bursts, losses, programs that also use TCP, counts on the wire.
         tests: Some(&[
             "data::rust_messages_of_all_sizes_over_ipv4_with_mtu_4096",
             "data::program_messages_of_all_sizes_over_ipv6_with_mtu_1024",
@@ -37,7 +37,7 @@ const RUNS: [Run; 3] = [
     Run {
         what: "without rights or namespaces, in a machine, with Ethernet over Unix sockets",
         network: Some("machines"),
-        // This side's kernel is the guest's, too: its devices refuse what those here take (UDP_SEGMENT).
+        // This side's kernel is the guest's, too: its devices reject features that those here accept (UDP_SEGMENT).
         tests: Some(&[
             "data::rust_unreliable_connections_over_ipv4",
             "data::program_atomics",
@@ -49,7 +49,7 @@ const RUNS: [Run; 3] = [
 ];
 
 impl Run {
-    /// A program, run by whom it is to be run by.
+    /// A command that runs as the user of this run.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         if !(self.nobody && guest::is_root()) {
             return Command::new(program);
@@ -60,13 +60,13 @@ impl Run {
         command
     }
 
-    /// Those of its tests that were asked for.
+    /// Its tests among the chosen ones.
     fn chosen(&self, chosen: &[Test]) -> Vec<&'static str> {
         let names = chosen.iter().map(|(name, _)| *name);
         names.filter(|name| self.tests.is_none_or(|tests| tests.contains(name))).collect()
     }
 
-    /// What the host lacks for it.
+    /// What the host lacks for this run.
     fn missing(&self) -> Option<String> {
         let image = guest::folder().join("initramfs");
         for file in [boot(), this(), image] {
@@ -84,7 +84,7 @@ impl Run {
         }
     }
 
-    /// Why there is no namespace with a network.
+    /// Why a network namespace cannot be created.
     fn no_namespace(&self) -> Option<String> {
         let spaces = if guest::is_root() && !self.nobody { "-n" } else { "-Urn" };
         let veth = ["ip", "link", "add", "guest0", "type", "veth", "peer", "name", "end0"];
@@ -99,7 +99,7 @@ impl Run {
         }
     }
 
-    /// Runs these tests beside a guest; whether all passed.
+    /// Runs these tests with a guest; returns whether all passed.
     fn run(&self, names: &[&str]) -> bool {
         println!("\n{}:", self.what);
         let mut command = self.command(boot());
@@ -112,7 +112,7 @@ impl Run {
     }
 }
 
-/// Why two machines cannot be joined.
+/// Why two machines cannot be connected.
 fn no_machines() -> Option<String> {
     let output = Command::new("qemu-system-x86_64").args(["-machine", "none", "-netdev", "help"]).output();
     let joins = output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("dgram"));
@@ -131,7 +131,7 @@ fn this() -> PathBuf {
     std::env::current_exe().expect("the path of this test")
 }
 
-/// What must be there before it can be asked who may do what.
+/// Programs that are needed before permissions can be checked.
 fn missing_programs() -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let has = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
@@ -143,11 +143,11 @@ fn missing_programs() -> Option<String> {
     (!installed).then(|| "interop/rxe/install has not been run".to_owned())
 }
 
-/// Runs these tests beside a guest, and some of them again without rights.
+/// Runs these tests with a guest, and some of them again without privileges.
 pub(crate) fn beside_guests(chosen: &[Test]) -> ExitCode {
     let missing = missing_programs();
     if missing.is_none() {
-        // What is to be run is built outside: inside there is no network.
+        // Everything is built outside: inside there is no network.
         guest::build();
     }
     let mut passed = true;

@@ -1,27 +1,27 @@
-//! What rnic says to a peer that is not rnic: nothing but RoCEv2. The guest's packet filter counts what would be more, from
-//! the first test on.
+//! What rnic sends to a peer that is not rnic: nothing but RoCEv2. The guest's packet filter counts any other packets,
+//! from the first test on.
 
 use crate::Test;
 use crate::guest::{self, Ip};
 use std::net::{SocketAddr, UdpSocket};
 
-/// Behind the others: it looks at their packets.
+/// These run after the others, because they check the packets of the others.
 pub(crate) const TESTS: &[Test] = &[("wire::rnic_says_nothing_but_rocev2_to_rxe", nothing_else_was_said)];
 
-/// What is counted: a name, and which packets, in the words of nftables. A BTH stands 64 bits into the transport header: the
-/// opcode, 8 bits, and after 32 bits more the destination queue pair, 24 bits (IBTA 9.2).
+/// The counters: a name, and an nftables expression for the packets. A BTH begins 64 bits into the transport header:
+/// the opcode, 8 bits, and after 32 more bits the destination queue pair, 24 bits (IBTA 9.2).
 const RULES: [(&str, &str); 5] = [
     ("any", ""),
-    // No service that rxe knows: CNP, and what rnic ports say to one another alone.
+    // Services that rxe does not know: CNP, and what rnic ports send only to each other.
     ("services", "@th,64,3 > 3"),
     // Management datagrams: connections here are made without them.
     ("management", "@th,104,24 1"),
-    // Marks of a sender that obeys congestion notifications.
+    // ECN bits of a sender that reacts to congestion notifications.
     ("marked_v4", "ip ecn != not-ect"),
     ("marked_v6", "ip6 ecn != not-ect"),
 ];
 
-/// Starts to count.
+/// Starts the counters.
 pub(crate) fn watch() {
     let rules: String = RULES.iter().map(|(_, rule)| format!("udp dport 4791 {rule} counter\\n")).collect();
     guest::run(&format!(
@@ -39,7 +39,7 @@ fn nothing_else_was_said() {
     assert!(said[0] > 1000, "the filter saw {} packets only", said[0]);
     assert_eq!(said[1..], [0; 4], "packets of {:?}", &RULES[1..]);
 
-    // The rules see what they are for: one packet each, of queue pairs that rxe does not have.
+    // Each rule must match its packets: one each, to queue pairs that rxe does not have.
     say(Ip::V4, 0x81, NOBODY, 0);
     say(Ip::V6, 0x64, 1, 0);
     say(Ip::V4, 0x04, NOBODY, 2);
@@ -50,7 +50,7 @@ fn nothing_else_was_said() {
 /// A queue pair that rxe does not have.
 const NOBODY: u32 = 0xff_fff0;
 
-/// Sends the guest a packet of its own: an opcode, whom it is for, its ECN bits.
+/// Sends the guest a packet with this opcode, destination queue pair and ECN bits.
 fn say(ip: Ip, opcode: u8, qpn: u32, ecn: u32) {
     let socket = UdpSocket::bind(SocketAddr::new(ip.program(), 0)).expect("a socket");
     let options = socket2::SockRef::from(&socket);

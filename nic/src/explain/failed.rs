@@ -1,4 +1,4 @@
-//! The lines of queue pairs.
+//! The lines about queue pairs.
 
 use super::refusals::run_dir;
 use crate::doctor::port_holders;
@@ -64,7 +64,7 @@ pub(crate) struct Refusing {
 }
 
 impl Refusing {
-    /// Why, for the peer.
+    /// The reason, for the peer.
     pub(crate) fn reason(&self) -> String {
         let FailureContext::ServingRequest(why) = self.failure.context else { return String::new() };
         let mut text = why.to_string();
@@ -91,7 +91,7 @@ impl fmt::Display for Refusing {
     }
 }
 
-/// A queue pair whose peer has no receive, and that never gives up.
+/// A queue pair whose peer has not posted a receive, and which retries forever.
 pub(crate) struct Stalled {
     pub(crate) own: End,
     pub(crate) peer: Option<End>,
@@ -109,12 +109,12 @@ impl fmt::Display for Stalled {
     }
 }
 
-/// A packet that a queue pair did not take, where the sender is not told.
+/// A packet that a queue pair dropped without telling the sender.
 pub(crate) struct Dropped {
     pub(crate) own: End,
     pub(crate) peer: End,
     pub(crate) reason: DropReason,
-    /// The Q_Key that came and the one that is wanted, if they differ.
+    /// The Q_Key of the packet and that of the queue pair, if they differ.
     pub(crate) qkeys: Option<(u32, u32)>,
 }
 
@@ -131,26 +131,26 @@ impl fmt::Display for Dropped {
     }
 }
 
-/// What can be found out about a peer without asking it.
+/// What this side can find out about a peer without asking it.
 #[derive(Default)]
 pub(crate) enum PeerView {
     /// Nothing.
     #[default]
     Unknown,
-    /// It told why it refused a request.
+    /// It published why it refused a request.
     Told(String),
-    /// It runs on this host, and does not explain.
+    /// It runs on this host, but does not explain its refusals.
     Silent,
-    /// Its address is this device's own; the queue pair, if there is one.
+    /// Its address is this device's own. Includes the queue pair, if it exists.
     Itself(End, Option<QpSnapshot>),
-    /// Another program of this user has its address; the queue pair, if there is one.
+    /// Another program of this user has its address. Includes the queue pair, if it exists.
     Program { peer: End, pid: u32, comm: String, queue_pair: Option<QpSnapshot> },
-    /// Its address is on this host, and nobody serves it.
+    /// Its address is on this host, but no process serves it.
     Nobody(End),
 }
 
 impl PeerView {
-    /// Looks for a peer that does not answer, and has another address than this device.
+    /// Looks for a peer that does not answer and whose address differs from this device's.
     pub(crate) fn elsewhere(peer: End) -> Self {
         if let Some(run_dir) = run_dir()
             && let Some(found) = find_queue_pair(&run_dir, peer.address, peer.qpn.value())
@@ -165,7 +165,7 @@ impl PeerView {
     }
 }
 
-/// What is odd about the queue pair that should answer.
+/// The state of the queue pair that should answer, as a hint why it does not.
 struct Oddity<'a>(End, &'a Option<QpSnapshot>);
 
 impl fmt::Display for Oddity<'_> {
@@ -178,7 +178,8 @@ impl fmt::Display for Oddity<'_> {
             Some((address, number)) => write!(f, ", connected to {address} queue pair {number:#08x}")?,
         }
         write!(f, ", and expects PSN {}", seen.expected_psn)?;
-        // Why is for those of its own process to know, and for those that it tells: see the module above.
+        // Only its own process, and the peers that it tells, may know the reason: see the module documentation of
+        // `explain`.
         if seen.last_failure.is_some() { f.write_str("; it has failed") } else { Ok(()) }
     }
 }

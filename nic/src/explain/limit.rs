@@ -1,9 +1,9 @@
-//! How many lines of one kind there may be.
+//! The rate limit of each kind of line.
 
 use super::{BURST, WINDOW};
 use std::time::Instant;
 
-/// The kinds of lines that there were, with what became of each.
+/// The kinds of lines seen, with the counts of each.
 pub(super) struct Limits {
     kinds: Vec<Kind>,
 }
@@ -12,21 +12,21 @@ struct Kind {
     name: &'static str,
     /// When the window began.
     since: Instant,
-    /// Lines since then.
+    /// Lines printed since then.
     printed: u32,
-    /// Lines that were not printed, since the last that was.
+    /// Lines suppressed since the last printed one.
     suppressed: u64,
 }
 
-/// What becomes of a line.
+/// The decision about a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It is printed, and before it how many of its kind were not.
+    /// Print it, preceded by the number of suppressed lines of its kind.
     Print {
-        /// Lines that were not printed.
+        /// The number of suppressed lines.
         suppressed: u64,
     },
-    /// It is counted.
+    /// Only count it.
     Suppress,
 }
 
@@ -35,7 +35,7 @@ impl Limits {
         Self { kinds: Vec::new() }
     }
 
-    /// What becomes of a line of this kind.
+    /// Decides about a line of this kind.
     pub(super) fn ask(&mut self, name: &'static str, now: Instant) -> Verdict {
         let Some(kind) = self.kinds.iter_mut().find(|kind| kind.name == name) else {
             self.kinds.push(Kind { name, since: now, printed: 1, suppressed: 0 });
@@ -52,7 +52,7 @@ impl Limits {
         Verdict::Print { suppressed: std::mem::take(&mut kind.suppressed) }
     }
 
-    /// What was not printed and not told either.
+    /// Suppressed lines that have not been reported yet.
     pub(super) fn rest(&mut self) -> impl Iterator<Item = (&'static str, u64)> {
         let left = |kind: &mut Kind| (kind.name, std::mem::take(&mut kind.suppressed));
         self.kinds.iter_mut().map(left).filter(|(_, suppressed)| *suppressed > 0)

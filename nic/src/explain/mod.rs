@@ -1,20 +1,21 @@
-//! Lines that say why something failed, for programs that see a number only.
+//! Lines that say why something failed, for programs that only see a number.
 //!
-//! A program in C learns of a failure by an errno or by the status of a completion. With `RNIC_EXPLAIN=1` it also gets a
-//! line on standard error for each call that fails, for the first failure of each queue pair, and for datagrams that
-//! are lost where no completion can say so. The reasons are values of types that Rust programs have as well:
-//! [`Error`](crate::Error), and [`Failure`](crate::Failure) by [`QueuePair::failure`](crate::QueuePair::failure).
+//! A program in C learns of a failure by an errno or by the status of a completion. With `RNIC_EXPLAIN=1` it also gets
+//! a line on standard error for each call that fails, for the first failure of each queue pair, and for lost datagrams
+//! whose loss no completion can report. The reasons are values of types that Rust programs also get:
+//! [`Error`](crate::Error), and [`Failure`](crate::Failure) from [`QueuePair::failure`](crate::QueuePair::failure).
 //!
-//! Lines of one kind are limited to [`BURST`] in [`WINDOW`]; those beyond are counted, and the count is printed. Without
-//! the variable nothing is formatted and nothing printed: a failure costs one load more, and success nothing.
+//! Lines of one kind are limited to [`BURST`] in [`WINDOW`]. Further lines are counted, and the count is printed.
+//! Without the variable nothing is formatted or printed: a failure costs one additional load, and success nothing.
 //!
 //! # What a peer learns
 //!
-//! A NAK says no more than "remote access error", and that must stay so: who could read the reason could try keys until
-//! one fits. So the reason never travels. The responder prints it on its own standard error, and leaves it in the run
-//! folder (`RNIC_RUN_DIR`), which belongs to one user of one host and is closed to all others. The requester looks there
-//! for a refusal of its own queue pair: by the addresses and numbers of both ends. So a process learns the reason only if
-//! both run as the same user on the same host, where each may read the memory of the other anyway, and both explain.
+//! A NAK says no more than "remote access error", and that must stay so: a peer that could read the reason could try
+//! keys until one fits. So the reason is never sent. The responder prints it on its own standard error, and stores it
+//! in the run folder (`RNIC_RUN_DIR`), which belongs to one user of one host and is closed to all others. The requester
+//! searches the run folder for a refusal of its own queue pair, by the addresses and numbers of both ends. So a process
+//! learns the reason only if both processes run as the same user on the same host, where each may read the memory of
+//! the other anyway, and both explain.
 
 mod failed;
 mod limit;
@@ -31,10 +32,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How many lines of one kind there are in a [`WINDOW`].
+/// The limit of lines of one kind in a [`WINDOW`].
 pub const BURST: u32 = 16;
 
-/// The time after which suppressed lines are counted out, and others of their kind are printed again.
+/// The time after which the number of suppressed lines is printed, and others of their kind are printed again.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -53,7 +54,8 @@ pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Explains failures from now on; reasons of refusals are left in `run_dir` for those whose requests were refused.
+/// Explains failures from now on. Reasons of refusals are stored in `run_dir` for the peers whose requests were
+/// refused.
 pub fn turn_on(run_dir: Option<&Path>) {
     if let Some(mut state) = state()
         && state.refusals.is_none()
@@ -65,7 +67,7 @@ pub fn turn_on(run_dir: Option<&Path>) {
     }
 }
 
-/// Prints a line of a kind, unless there were too many of it lately.
+/// Prints a line of a kind, unless the limit for that kind has been reached.
 pub fn say(kind: &'static str, line: impl fmt::Display) {
     if !is_on() {
         return;
@@ -80,7 +82,7 @@ pub fn say(kind: &'static str, line: impl fmt::Display) {
     }
 }
 
-/// What is kept between lines; `None` while another thread has it, and in a child that was forked meanwhile: there
+/// The state kept between lines. `None` while another thread holds it, and in a child that was forked meanwhile: there
 /// lines are printed without a limit.
 fn state() -> Option<MutexGuard<'static, State>> {
     for _ in 0..1000 {
@@ -93,7 +95,7 @@ fn state() -> Option<MutexGuard<'static, State>> {
     None
 }
 
-/// Says what was suppressed, before the program ends.
+/// Reports the suppressed lines before the program ends.
 fn finish() {
     let Some(mut state) = state() else { return };
     for (kind, suppressed) in state.limits.rest() {
@@ -101,9 +103,9 @@ fn finish() {
     }
 }
 
-/// Writes a line at once, so that it stays whole beside those of other threads and processes. No lock is taken: a child
-/// that was forked while another thread held it would wait without end.
+/// Writes a line with one call, so that lines of other threads and processes do not interleave with it. Takes no lock:
+/// a child that was forked while another thread held the lock would wait forever.
 fn print(line: &str) {
-    // Nobody is left to be told that standard error is closed.
+    // If standard error is closed, the failure cannot be reported.
     let _ = nix::unistd::write(std::io::stderr(), line.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Why requests of peers were refused, where those peers may look: see the module above.
+//! Why requests of peers were refused, stored where those peers may look: see the module documentation of `explain`.
 
 use super::state;
 use crate::process::{ReasonFile, reason_files};
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// How many refusals of a process are kept: a requester looks as soon as it hears of its own.
+/// How many refusals a process keeps: a requester looks as soon as it learns of its own.
 const KEPT: usize = 64;
 
 /// A request that was refused.
@@ -17,11 +17,11 @@ pub(crate) struct Refusal {
     pub(crate) responder: (IpAddr, u32),
     /// Address and queue pair of the requester.
     pub(crate) requester: (IpAddr, u32),
-    /// Why.
+    /// The reason.
     pub(crate) reason: String,
 }
 
-/// Those of this process, and where those of others are.
+/// The refusals of this process, and where to find those of others.
 pub(super) struct Refusals {
     run_dir: Option<PathBuf>,
     file: Option<ReasonFile>,
@@ -33,7 +33,7 @@ impl Refusals {
         Self { run_dir: run_dir.map(Path::to_path_buf), file: None, kept: VecDeque::new() }
     }
 
-    /// Keeps a refusal, and leaves it where its requester may look.
+    /// Keeps a refusal, and stores it where its requester may look.
     fn keep(&mut self, refusal: Refusal) {
         self.kept.truncate(KEPT - 1);
         self.kept.push_front(refusal);
@@ -51,7 +51,7 @@ impl Refusals {
         }
     }
 
-    /// Why `responder` refused a request of `requester`, if it has told.
+    /// Why `responder` refused a request of `requester`, if it published the reason.
     fn find(&self, responder: (IpAddr, u32), requester: (IpAddr, u32)) -> Option<String> {
         let is_it = |refusal: &&Refusal| refusal.responder == responder && refusal.requester == requester;
         if let Some(own) = self.kept.iter().find(is_it) {
@@ -69,7 +69,7 @@ impl Refusals {
 }
 
 impl Refusal {
-    /// Keeps it for its requester.
+    /// Keeps the refusal for its requester.
     pub(crate) fn tell(self) {
         if let Some(refusals) = state().as_mut().and_then(|state| state.refusals.as_mut()) {
             refusals.keep(self);
@@ -77,7 +77,7 @@ impl Refusal {
     }
 }
 
-/// Why `responder` refused a request of `requester`, if it has told.
+/// Why `responder` refused a request of `requester`, if it published the reason.
 pub(crate) fn told_by(responder: (IpAddr, u32), requester: (IpAddr, u32)) -> Option<String> {
     state()?.refusals.as_ref()?.find(responder, requester)
 }

@@ -80,9 +80,9 @@ impl fmt::Display for HostAddress {
     }
 }
 
-/// Takes an IPv4 or IPv6 address, an IPv6 address with its interface (`fe80::1%eth0`), or the name of an interface
-/// (`eth0`). An interface stands for its first IPv4 address, or without one for its first IPv6 address, a link-local one
-/// last.
+/// Parses an IPv4 or IPv6 address, an IPv6 address with its interface (`fe80::1%eth0`), or the name of an interface
+/// (`eth0`). An interface stands for its first IPv4 address, or without one for its first IPv6 address, a link-local
+/// one last.
 impl FromStr for HostAddress {
     type Err = EnvFault;
 

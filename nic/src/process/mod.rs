@@ -88,7 +88,7 @@ pub struct NamedDevice {
 }
 
 impl ProcessConfig {
-    /// Has failures explained, if they are to be.
+    /// Turns on explanations of failures, if the configuration says so.
     pub fn explain(&self) {
         if self.explain {
             crate::explain::turn_on(self.run_dir.as_deref());
@@ -163,7 +163,7 @@ impl NamedDevice {
 /// The devices of this process that are open, by GUID.
 static OPEN: Mutex<Vec<([u8; 8], Weak<DeviceInner>)>> = Mutex::new(Vec::new());
 
-/// A device, if this process, not its parent, has opened it.
+/// A device, if this process has opened it, not its parent.
 fn opened(device: &NamedDevice) -> Option<Device> {
     let _whole = hold_forks();
     let open = locked(&OPEN);

@@ -1,18 +1,18 @@
-//! What devices are called.
+//! The names of devices.
 
 use super::EnvFault;
 
 /// The longest name, in bytes: `IBV_SYSFS_NAME_MAX` without the zero at its end.
 const LONGEST: usize = 63;
 
-/// What becomes the number of the device.
+/// The placeholder for the number of the device.
 const NUMBER: &str = "%d";
 
-/// Reads a list of names.
+/// Parses a list of names.
 pub(super) fn read(text: &str) -> Result<Vec<String>, EnvFault> {
     let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
     let checked = names.map(|name| {
-        // Longer by no more than the largest number, 15.
+        // The largest number is 15, so no name gets longer than this.
         if is_name(&name.replacen(NUMBER, "15", 1)) { Ok(name.to_owned()) } else { Err(wrong(name)) }
     });
     checked.collect()
@@ -25,7 +25,7 @@ fn wrong(name: &str) -> EnvFault {
     EnvFault::malformed(name, wanted)
 }
 
-/// Whether programs can name a device this way: by a folder in `/sys`, in front of a colon and a port, and in lists.
+/// Whether programs can name a device this way: as a directory in `/sys`, before a colon and a port, and in lists.
 fn is_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     !name.is_empty() && name.len() <= LONGEST && !name.starts_with(['.', '-']) && name.bytes().all(is_part)

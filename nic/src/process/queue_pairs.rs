@@ -1,6 +1,6 @@
-//! Queue pairs of running programs, for others to look at, as [`published`](super::published) has it with counters.
+//! Queue pairs of running programs, for other processes to read, like the counters of [`published`](super::published).
 //!
-//! The file of a device holds one JSON object, written as a whole ten times a second where it changes.
+//! The file of a device holds one JSON object, which is rewritten up to ten times a second when it changes.
 
 use super::publish::PERIOD;
 use super::run_dir::{changed, files, has_ended, is_ours, make, make_locked, unique};
@@ -15,39 +15,39 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Of how many queue pairs a device tells: a file of them has some 300 KB.
+/// The maximum number of queue pairs that a device publishes. A file with this number has about 300 KB.
 pub(crate) const MOST: usize = 1024;
 
-/// The longest file that is read.
+/// The longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 21;
 
-/// How long reasons of a program that has ended are kept.
+/// How long the reasons of a program are kept after it has ended.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// How often a file is read again that was being written.
+/// How often a file is read again if it was being written at that moment.
 const TRIES: usize = 5;
 
-/// The queue pairs of a device of some program.
+/// The queue pairs of one device of one program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedQueuePairs {
-    /// How often it was written: the same at the beginning and at the end of a file that is whole.
+    /// The number of writes so far. A complete file has the same number at its beginning and its end.
     sequence: u64,
     /// The device, as its program calls it.
     pub device: String,
     /// Its address.
     pub address: IpAddr,
-    /// The process.
+    /// The process ID.
     pub pid: u32,
-    /// The name of its program.
+    /// The name of the program.
     pub comm: String,
     /// The queue pairs.
     pub queue_pairs: Vec<QpSnapshot>,
-    /// How many more there are.
+    /// The number of further queue pairs, which are not listed.
     pub more: usize,
     end: u64,
 }
 
-/// The queue pairs of the programs that run, by a run folder; none if the folder does not exist.
+/// The queue pairs that running programs have published in a run folder. Empty if the folder does not exist.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -61,7 +61,7 @@ pub fn published_queue_pairs(run_dir: &Path) -> io::Result<Vec<PublishedQueuePai
     Ok(all)
 }
 
-/// The program that has `address`, and its queue pair `qpn` if there is one.
+/// The program that has `address`, and its queue pair `qpn` if it exists.
 pub(crate) fn find_queue_pair(
     run_dir: &Path,
     address: IpAddr,
@@ -76,14 +76,14 @@ fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("queue-pairs")
 }
 
-/// The whole of a file of ours; `None` for one that is too long.
+/// The whole content of one of our files; `None` if it is too long.
 fn read(path: &Path) -> Option<String> {
     let mut text = String::new();
     let read = File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
     ((read as u64) < LONGEST).then_some(text)
 }
 
-/// Replaces what a file holds.
+/// Replaces the content of a file.
 fn replace(file: &File, text: &str) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)?;
     file.set_len(text.len() as u64)
@@ -92,7 +92,7 @@ fn replace(file: &File, text: &str) -> io::Result<()> {
 impl PublishedQueuePairs {
     fn read(path: &Path) -> Option<Self> {
         if has_ended(&File::open(path).ok()?) {
-            // What a program had that was killed is of no use to anybody.
+            // The queue pairs of a killed program are of no use.
             let _ = fs::remove_file(path);
             return None;
         }
@@ -114,7 +114,7 @@ struct State {
 }
 
 impl QueuePairFile {
-    /// Makes the file of a device.
+    /// Creates the file of a device.
     pub(super) fn new(run_dir: &Path, device: &str, address: IpAddr) -> io::Result<Self> {
         let folder = folder(run_dir);
         make(run_dir)?;
@@ -137,17 +137,17 @@ impl QueuePairFile {
         Ok(Self { file, path: folder.join(name), state })
     }
 
-    /// The file, which a forked child has to close.
+    /// The file, which a forked child must close.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether it should be written again.
+    /// Whether it is time to write the queue pairs again.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now >= locked(&self.state).due
     }
 
-    /// Writes the queue pairs, unless they are what was written last.
+    /// Writes the queue pairs, unless they have not changed.
     pub(crate) fn write(&self, (queue_pairs, more): (Vec<QpSnapshot>, usize), now: Instant) {
         let mut state = locked(&self.state);
         state.due = now + PERIOD;
@@ -157,19 +157,19 @@ impl QueuePairFile {
         }
         last.sequence += 1;
         (last.end, last.queue_pairs, last.more) = (last.sequence, queue_pairs, more);
-        // Nobody waits for it: what cannot be written is missing there.
+        // Nothing depends on the file: if a write fails, the data is missing there.
         if let Ok(text) = serde_json::to_string(last) {
             let _ = replace(&self.file, &text);
         }
     }
 
-    /// Removes the file: its device is closed.
+    /// Removes the file, because the device is closed.
     pub(crate) fn remove(&self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// The file in which a process leaves why it refused requests.
+/// The file in which a process publishes why it refused requests.
 pub(crate) struct ReasonFile {
     file: File,
     pid: u32,
@@ -189,7 +189,7 @@ impl ReasonFile {
         Ok(Self { file, pid: std::process::id() })
     }
 
-    /// Whether this process made it, not its parent.
+    /// Whether this process created it, not its parent.
     pub(crate) fn is_ours(&self) -> bool {
         self.pid == std::process::id()
     }
@@ -199,10 +199,10 @@ impl ReasonFile {
     }
 }
 
-/// What processes that run, or ran until lately, have left in such files.
+/// The contents of such files, of processes that are running or ended recently.
 pub(crate) fn reason_files(run_dir: &Path) -> Vec<String> {
     let text = |path: &PathBuf| {
-        // A requester may look a moment after the responder has ended.
+        // A requester may look shortly after the responder has ended.
         let is_old = changed(path).elapsed().is_ok_and(|age| age > KEPT);
         if is_old && has_ended(&File::open(path).ok()?) {
             let _ = fs::remove_file(path);
@@ -211,7 +211,7 @@ pub(crate) fn reason_files(run_dir: &Path) -> Vec<String> {
         read(path)
     };
     let folder = reasons(run_dir);
-    // What another user left there is no reason of a process of this one.
+    // A folder of another user contains no reasons from processes of this user.
     if !is_ours(&folder) {
         return Vec::new();
     }

@@ -22,7 +22,7 @@ pub enum Variable {
     Addr,
     /// `RNIC_DEVICES`: the number of devices.
     Devices,
-    /// `RNIC_DEVICE_NAME`: what the devices are called.
+    /// `RNIC_DEVICE_NAME`: the names of the devices.
     DeviceName,
     /// `RNIC_MTU`: the largest path MTU.
     Mtu,
@@ -97,7 +97,7 @@ pub struct Settings {
     pub addresses: Vec<HostAddress>,
     /// The number of devices. `None` means one per address, or one.
     pub devices: Option<usize>,
-    /// What the devices are called: a name for each, or one in which `%d` becomes the number of the device; empty for
+    /// The names of the devices: one for each, or one in which `%d` becomes the number of the device; empty for
     /// `rnic%d`.
     pub device_names: Vec<String>,
     /// The largest path MTU.
@@ -168,7 +168,7 @@ impl Settings {
     }
 
     fn read_text(&mut self, variable: Variable, text: &str) -> Result<(), EnvFault> {
-        // Blanks count as empty.
+        // Whitespace counts as empty.
         if text.is_empty() {
             return Ok(());
         }
@@ -225,8 +225,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets the addresses of the devices from a list with commas, in which host names may stand too
-    /// ([`HostAddress::look_up`]); an empty list leaves them as they are. The variable takes no host names, so that no
+    /// Sets the addresses of the devices from a comma-separated list, which may also contain host names
+    /// ([`HostAddress::look_up`]). An empty list leaves them unchanged. The variable takes no host names, so that no
     /// program waits for a name server when it lists its devices.
     ///
     /// # Errors
@@ -243,8 +243,8 @@ impl Settings {
         Ok(())
     }
 
-    /// The variables to set for a process that is to have these settings, with their values. Paths should be absolute,
-    /// because a program may change its working directory before it reads them.
+    /// The variables, with their values, that give a process these settings. Paths should be absolute, because a
+    /// program may change its working directory before it reads them.
     #[must_use]
     pub fn vars(&self) -> Vec<(Variable, OsString)> {
         fn text(value: Option<&(impl ToString + ?Sized)>) -> OsString {
@@ -340,7 +340,7 @@ impl Settings {
         Ok(config)
     }
 
-    /// A device: the one of this number among so many.
+    /// Device `number` of `count`.
     fn named(
         &self,
         common: &DeviceConfig,
@@ -373,7 +373,7 @@ impl Settings {
     }
 }
 
-/// The addresses of a list with commas.
+/// Parses a comma-separated list of addresses.
 fn addresses(
     text: &str,
     read: impl Fn(&str) -> Result<HostAddress, EnvFault>,
@@ -381,7 +381,7 @@ fn addresses(
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(read).collect()
 }
 
-/// The rules of a list, each of which must be one.
+/// Splits a list of rules, and checks each.
 fn rules(text: &str) -> Result<Vec<String>, EnvFault> {
     let rules = text.split([';', '\n']).map(str::trim).filter(|rule| !rule.is_empty());
     let checked = rules.map(|rule| match rule.parse::<FaultRule>() {

@@ -13,14 +13,14 @@ pub struct PortSpeed {
 }
 
 impl PortSpeed {
-    /// As sysfs has it: `100 Gb/sec (4X EDR)`.
+    /// The text in sysfs: `100 Gb/sec (4X EDR)`.
     #[must_use]
     pub fn text(&self) -> &'static str {
         self.text
     }
 }
 
-/// The speeds that Linux reports for rates of Ethernet (`ib_get_eth_speed` and mlx5), each up to a number of Gb/s.
+/// The speeds that Linux reports for Ethernet rates (`ib_get_eth_speed` and mlx5), each up to a number of Gb/s.
 const SPEEDS: [(u64, PortSpeed); 9] = [
     (1, PortSpeed { width: 1, speed: 1, text: "2.5 Gb/sec (1X SDR)" }),
     (10, PortSpeed { width: 1, speed: 4, text: "10 Gb/sec (1X QDR)" }),
@@ -33,10 +33,11 @@ const SPEEDS: [(u64, PortSpeed); 9] = [
     (400, PortSpeed { width: 2, speed: 128, text: "400 Gb/sec (4X NDR)" }),
 ];
 
-/// The speed of a port without a rate of its own. Programs size their queues by it, and no host that runs rnic is faster.
+/// The speed of a port without a rate limit. Programs size their queues by it, and no host that runs rnic is faster.
 const UNLIMITED: PortSpeed = PortSpeed { width: 2, speed: 32, text: "100 Gb/sec (4X EDR)" };
 
-/// The speed of a port with a link of this rate: the slowest Ethernet speed that is not slower, if there is one.
+/// The speed of a port with a link of this rate: the slowest Ethernet speed that is at least this rate, if there is
+/// one.
 #[must_use]
 #[doc(alias = "ibv_query_port_speed")]
 pub fn speed(rate: Option<Rate>) -> PortSpeed {

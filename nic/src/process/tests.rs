@@ -284,7 +284,7 @@ fn a_device_takes_the_first_of_its_addresses_that_is_free() {
     assert!(matches!(error, Error::Open(BindError::NotLocal(_))), "{error}");
 }
 
-/// Found by fuzzing: `RNIC_LINK=" "` was remembered as words of a link, but handed on to nobody.
+/// Found by fuzzing: `RNIC_LINK=" "` was stored as a link description, but never used.
 #[test]
 fn bug_of_2026_11_blanks_alone_set_nothing() {
     let mut settings = Settings::default();

@@ -1,23 +1,23 @@
-//! Traffic classes: what `--sl` and `--tclass` do at a port with priorities or virtual lanes.
+//! Traffic classes: the effect of `--sl` and `--tclass` at a port with priorities or virtual lanes.
 
 use crate::rig::{Folder, Server, complaint, json};
 use serde_json::Value;
 use std::process::Stdio;
 
-/// A counter of a side in the first result.
+/// A counter of one side in the first result.
 fn counter(document: &Value, side: &str, name: &str) -> u64 {
     document["results"][0][side][name].as_u64().unwrap()
 }
 
 #[test]
 fn a_priority_with_pfc_loses_nothing_where_another_one_does() {
-    // A buffer that one queue of WRITEs overflows.
+    // The WRITEs of one queue pair overflow this buffer.
     let server = Server::start(&["--link", "ethernet:rate=50Mb/s,pfc=3,buffer=64KB"]);
     let args = ["--size", "4096", "-n", "600", "--mtu", "1024", "--json", "--link", "ethernet:pfc=3"];
     let run = |class: &[&str]| json(&server.client(&[&args[..], class].concat()));
     let lossy = run(&["--sl", "0"]);
     let lossless = run(&["--sl", "3"]);
-    // DSCP 26, of the same priority.
+    // DSCP 26 has the same priority.
     let by_dscp = run(&["--tclass", "0x68"]);
     let of = |document: &Value, name| counter(document, "server_counters", name);
     assert!(of(&lossy, "link_rx_dropped") > 0, "{lossy}");
@@ -45,7 +45,7 @@ fn classes_share_a_port_by_their_bandwidth() {
         let document = json(&client.wait_with_output().unwrap());
         document["results"][0]["bw_average_mib_per_s"].as_f64().unwrap()
     });
-    // 80 to 20, less what each has alone while the other starts or ends.
+    // 80 to 20, minus the time that each has alone while the other starts or ends.
     assert!(large > 2.0 * small && small > 0.0, "{large} and {small} MiB/s");
 }
 

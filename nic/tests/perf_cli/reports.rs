@@ -1,4 +1,4 @@
-//! What a report says about losses, and which client it is about.
+//! What a report says about losses, and to which client it attributes them.
 
 use crate::rig::{Folder, Server, client, complaint, interrupt, json};
 use std::process::{Command, Stdio};
@@ -64,7 +64,7 @@ fn unreliable_services_report_lost_messages_and_no_timers() {
 #[test]
 fn a_server_keeps_its_clients_apart() {
     let mut server = Server::start(&[]);
-    // A client that loses packets all the time, and one that loses none meanwhile.
+    // One client loses packets all the time, and another loses none meanwhile.
     let lossy = [
         "--size",
         "64",

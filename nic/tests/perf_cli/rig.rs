@@ -1,4 +1,4 @@
-//! A server, clients, and what they print.
+//! A server, its clients, and their output.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts at a free address and control port.
+    /// Starts a server at a free address and control port.
     pub(crate) fn start(more: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_rnic"))
             .args(["perf", "server", "--control-port", "0"])
@@ -62,13 +62,13 @@ pub(crate) fn client(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_rnic")).args(["perf", "client"]).args(args).output().unwrap()
 }
 
-/// The JSON document of a client.
+/// The JSON output of a client.
 pub(crate) fn json(output: &Output) -> Value {
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The error of a client: one line.
+/// The error message of a client: one line.
 pub(crate) fn complaint(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -77,7 +77,7 @@ pub(crate) fn complaint(output: &Output) -> String {
     text
 }
 
-/// SIGINT, as from Ctrl-C.
+/// Sends SIGINT, as Ctrl-C does.
 pub(crate) fn interrupt(child: &Child) {
     let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();

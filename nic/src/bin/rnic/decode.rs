@@ -78,7 +78,7 @@ impl<'a> Shown<'a> {
     fn open(args: &'a Args) -> Result<Self, CaptureError> {
         let filter = &args.filter;
         let partners = if filter.needs_partners() {
-            // A damaged file says so when it is read to show it.
+            // Ignore errors of a damaged file here: they are reported when the packets are shown.
             Partners::of(decoder(&args.file)?.flatten())
         } else {
             Partners::default()
@@ -87,7 +87,7 @@ impl<'a> Shown<'a> {
         Ok(Self { decoder, filter, partners, start: None, summary: Summary::default(), failure: None })
     }
 
-    /// The summary of what was shown, and of how much there was.
+    /// The summary of the packets shown, and the total number of packets.
     fn summary(&self) -> String {
         let all = self.decoder.summary();
         if self.filter.is_empty() { all.to_string() } else { format!("{} of {}", self.summary, all.packets) }
@@ -139,7 +139,7 @@ fn print_line(out: &mut impl Write, Packet { time, packet }: &Packet) -> io::Res
         None => write!(out, " icrc not checked")?,
     }
     for comment in &packet.comments {
-        // A comment may hold anything, even what would move the cursor of a terminal.
+        // A comment may contain anything, even escape sequences that move the cursor of a terminal.
         write!(out, " # {}", comment.escape_debug())?;
     }
     writeln!(out)
@@ -163,11 +163,11 @@ fn print_json(shown: &mut Shown<'_>, mut out: impl Write) -> io::Result<()> {
 
 fn print_ladders(shown: &mut Shown<'_>, mut out: impl Write) -> io::Result<()> {
     let packets: Vec<_> = shown.collect();
-    // See https://no-color.org: set and not empty.
+    // See https://no-color.org: the variable must be set and not empty.
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let style = Style { color: !plain && io::stdout().is_terminal(), ..Style::default() };
     if let Some(Packet { time, packet }) = packets.first() {
-        // The ladders count from there.
+        // The ladders count time from the first packet shown.
         let (secs, micros) = (time.as_secs(), time.subsec_micros());
         writeln!(out, "from frame {}, {secs}.{micros:06} s after the first packet\n", number(packet))?;
     }

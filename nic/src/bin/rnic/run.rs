@@ -176,7 +176,7 @@ fn environment(devices: &Devices) -> Result<Vec<(&'static str, OsString)>, Box<d
     let before = |name: &str, own: OsString, separators: &[u8]| {
         let mut value = own.clone();
         if let Some(old) = std::env::var_os(name).filter(|old| !old.is_empty()) {
-            // Nested in another `rnic run`, there is nothing to add.
+            // If this runs inside another `rnic run`, there is nothing to add.
             let mut parts = old.as_bytes().split(|byte| separators.contains(byte));
             if old == own
                 || parts.any(|part| part == folder.as_os_str().as_bytes())
@@ -207,10 +207,10 @@ fn starts_with(list: &OsStr, beginning: &OsStr) -> bool {
         .is_some_and(|rest| matches!(rest.first(), None | Some(b':')))
 }
 
-/// The folder of the drop-in libraries: `dropin` beside this program, as cargo builds it, or `../lib/rnic`, as it is
-/// installed.
+/// The directory of the drop-in libraries: `dropin` beside this program, where cargo builds them, or `../lib/rnic`,
+/// where they are installed.
 fn library_folder(program: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    // A symbolic link to the program is elsewhere.
+    // Resolve symbolic links: a link to the program may be in another directory.
     let program = program.canonicalize()?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     let installed = beside.parent().unwrap_or(Path::new("/")).join("lib/rnic");
@@ -266,7 +266,7 @@ pub(crate) fn env(args: &EnvArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A word for sh: nothing means anything within single quotes, except the one that ends them.
+/// Quotes a word for sh: within single quotes nothing is special except the single quote itself.
 fn quoted(word: &[u8]) -> Vec<u8> {
     let mut text = vec![b'\''];
     for byte in word {

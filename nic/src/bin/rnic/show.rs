@@ -190,7 +190,7 @@ fn plain(value: &Value) -> String {
 
 /// An address that a device can have.
 struct Candidate {
-    /// What the device is called under `rnic run`; `None` if it would be none there.
+    /// The device's name under `rnic run`; `None` if no device would use the address.
     name: Option<String>,
     address: IpAddr,
     netdev: String,
@@ -245,7 +245,7 @@ impl Candidate {
     }
 }
 
-/// The addresses of this host, loopback first. Of 127.0.0.0/8, those in use and the first free one.
+/// The addresses of this host, loopback first. Of 127.0.0.0/8, those in use and the first free ones.
 fn candidates(process: &ProcessConfig) -> Result<Vec<Candidate>, Box<dyn Error>> {
     // Free addresses can be listed even if the holders of others are unknown.
     let holders = port_holders().unwrap_or_default();
@@ -259,7 +259,7 @@ fn candidates(process: &ProcessConfig) -> Result<Vec<Candidate>, Box<dyn Error>>
             addresses.extend(held.filter(|ip| ip.is_ipv4() && ip.is_loopback()));
             let asked = process.devices.iter().flat_map(|device| &device.addresses).map(|address| address.ip);
             addresses.extend(asked.filter(|ip| ip.is_ipv4() && ip.is_loopback()));
-            // As many free ones as there are devices, all open at once so that each is another.
+            // Find a free address for each device. All are open at once, so that each gets a different one.
             let open: Vec<_> = process.devices.iter().map_while(|_| rnic::open().ok()).collect();
             addresses.extend(open.iter().map(Device::address));
         }
@@ -268,10 +268,10 @@ fn candidates(process: &ProcessConfig) -> Result<Vec<Candidate>, Box<dyn Error>>
     Ok(found)
 }
 
-/// The devices of a process that starts now, in order. What its settings leave open is decided as the process would: a
-/// device takes the first of its addresses that is free, or of those of loopback.
+/// The devices of a process that starts now, in order. What its settings leave open is decided as the process would
+/// decide: a device takes the first free one of its addresses, or of the loopback addresses.
 fn settled(process: &ProcessConfig, mut all: Vec<Candidate>) -> Result<Vec<Candidate>, String> {
-    // With one device at an address that nobody chose, the other addresses are worth knowing.
+    // With one device and no configured address, the other addresses are worth listing.
     let chosen =
         process.devices.len() > 1 || process.devices.iter().any(|device| !device.addresses.is_empty());
     let mut named: Vec<Candidate> = Vec::new();
@@ -285,7 +285,7 @@ fn settled(process: &ProcessConfig, mut all: Vec<Candidate>) -> Result<Vec<Candi
     Ok(named)
 }
 
-/// Which of these addresses a device would be at.
+/// The index of the address that a device would take.
 fn place(device: &NamedDevice, all: &[Candidate]) -> Option<usize> {
     let own: Vec<IpAddr> = device.addresses.iter().map(|address| address.ip).collect();
     let is_own = |candidate: &Candidate| {

@@ -1,4 +1,4 @@
-//! `rnic sysfs`: devices as files, for programs that `rnic run` cannot lead there.
+//! `rnic sysfs`: devices as files, for programs whose paths `rnic run` cannot redirect.
 
 use crate::show::run_dir;
 use nix::sys::signal::{SigSet, Signal};
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often files are brought up to date: Prometheus asks for them every 15 seconds.
+/// How often the files are updated. Prometheus reads them every 15 seconds.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Keep the devices of running programs as files, as the kernel has them in /sys.
@@ -33,14 +33,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);
-    // The thread below inherits this, and waits for them.
+    // The thread below inherits the mask, and waits for the signals.
     signals.thread_block()?;
     let failed = |error| format!("{}: {error}", args.folder.display());
     let mut folder = SysFolder::new(&args.folder, &run_dir()).map_err(failed)?;
     let (stop, stopped) = channel();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let _ = signals.wait();
-        // Nobody listens if the files could not be written, which ends the program as well.
+        // If the files could not be written, the receiver is gone, and the program ends anyway.
         let _ = stop.send(());
     })?;
     loop {

@@ -15,8 +15,8 @@ const OWN: &str = "/proc/thread-self/ns/net";
 pub struct NetNamespace {
     /// The inode number, as `lsns -t net` and `ls -l /proc/PID/ns/net` show it; 0 where there is no `/proc`.
     pub inode: u64,
-    /// The kernel's cookie (`SO_NETNS_COOKIE`, Linux 5.14); 0 where there is none. The number of a namespace that is
-    /// gone is given to a later one; the cookie is not.
+    /// The kernel's cookie (`SO_NETNS_COOKIE`, Linux 5.14); 0 if the kernel has none. Inode numbers of removed
+    /// namespaces are reused; cookies are not.
     pub cookie: u64,
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{RcEnd, WcStatus};
 
-/// A folder of the test's own, removed at its end.
+/// A directory of one test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -93,7 +93,7 @@ fn a_program_whose_process_id_was_reused_counts_as_ended() {
     one.write(&Counters::default(), Instant::now());
     let [only] = &*published(&folder.0).expect("a folder") else { panic!("one device") };
     assert!(only.running);
-    // The process ID in the file is that of this process, which lives on.
+    // The process ID in the file is that of this process, which is still running.
     drop(one);
     let [only] = &*published(&folder.0).expect("a folder") else { panic!("one device") };
     assert!(only.pid == std::process::id() && !only.running, "{only:?}");

@@ -1,5 +1,5 @@
-//! The files and links of a tree, and their contents. Names and formats are those of the kernel (`drivers/infiniband/core`:
-//! `sysfs.c`, `device.c`, `uverbs_main.c`).
+//! The files and links of a tree, and their contents. Names and formats are those of the kernel
+//! (`drivers/infiniband/core`: `sysfs.c`, `device.c`, `uverbs_main.c`).
 
 use super::view::View;
 use crate::engine::DropReason;
@@ -50,7 +50,7 @@ pub(super) fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
         at(&port, "sm_lid", "0x0"),
         at(&port, "sm_sl", "0"),
         at(&port, "lid_mask_count", "0"),
-        // IB_PORT_CM_SUP alone.
+        // IB_PORT_CM_SUP only.
         at(&port, "cap_mask", "0x00010000"),
         at(&port, "link_layer", "Ethernet"),
         at(&port, "rate", speed(view.device.config.link.rate).text()),
@@ -89,7 +89,7 @@ pub(super) fn live(view: &View<'_>) -> Vec<File> {
     for index in 0..GidLayout::ENTRIES {
         let entry = view.gids.iter().find(|entry| entry.index == index);
         let netdev = entry.and_then(|entry| entry.interface.as_ref()).map(|interface| &*interface.name);
-        // For an empty entry the kernel fails a read of type or interface; here the files are empty.
+        // The kernel fails a read of type or interface of an empty entry; here the files are empty.
         let line = |text: Option<&str>| text.map(|text| format!("{text}\n")).unwrap_or_default();
         let gid_text = gid(entry.map(|entry| entry.gid).unwrap_or_default());
         files.push((format!("{port}/gids/{index}"), format!("{gid_text}\n")));
@@ -104,7 +104,7 @@ pub(super) fn live(view: &View<'_>) -> Vec<File> {
     files.extend(ib);
     let own = view.counters.iter();
     files.extend(own.map(|(name, value)| (format!("{port}/hw_counters/{name}"), format!("{value}\n"))));
-    // How long the kernel keeps values before it asks the hardware again, in milliseconds. These are never old.
+    // How long the kernel caches values before it asks the hardware again, in milliseconds. These are always current.
     files.push((format!("{port}/hw_counters/lifespan"), "0\n".to_owned()));
     files
 }
@@ -137,7 +137,7 @@ fn guid(guid: [u8; 8]) -> String {
     groups(&guid)
 }
 
-/// A GID as the kernel writes it, with all zeroes.
+/// A GID as the kernel writes it, without shortening zeroes.
 fn gid(gid: Gid) -> String {
     groups(&gid.0)
 }

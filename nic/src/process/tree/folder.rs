@@ -1,4 +1,4 @@
-//! The devices of all programs as real files, for programs that are not led to a tree of their own.
+//! The devices of all programs as real files, for programs whose paths `rnic run` cannot redirect.
 
 use super::content;
 use super::view::View;
@@ -11,18 +11,19 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Tells a folder of ours from others. Its lock tells that somebody keeps the files up to date.
+/// Marks a folder as ours. Its lock shows that a process keeps the files up to date.
 const MARK: &str = ".rnic-sysfs";
 
-/// A folder that stands for `/sys`: below `class/infiniband` in it are the devices that programs have open at this moment,
-/// with the files and counters that the kernel would have there.
+/// A folder that stands in for `/sys`. Its `class/infiniband` contains the devices that programs have open at this
+/// moment, with the same files and counters that the kernel would provide.
 ///
-/// `rnic run` leads a program's calls of the C library to such files. A program that makes its system calls itself, as
-/// those in Go do, has to be pointed to this folder instead: `prometheus-node-exporter --path.sysfs=FOLDER`. It can
-/// also be mounted at `/sys/class/infiniband` of a container.
+/// `rnic run` redirects a program's C library calls to such files. A program that makes its own system calls, as Go
+/// programs do, has to be pointed to this folder instead: `prometheus-node-exporter --path.sysfs=FOLDER`. It can also
+/// be mounted at `/sys/class/infiniband` of a container.
 ///
-/// Devices of different programs may have the same name, but never the same address, so a device is called by both here:
-/// `rnic0_127.0.0.1`. That does not change while it is open, as labels of a time series must not.
+/// Devices of different programs may have the same name, but never the same address, so each device is named after both
+/// here: `rnic0_127.0.0.1`. The name does not change while the device is open, because labels of a time series must not
+/// change.
 #[derive(Debug)]
 pub struct SysFolder {
     root: PathBuf,
@@ -32,11 +33,11 @@ pub struct SysFolder {
 }
 
 impl SysFolder {
-    /// Takes a folder that does not exist, is empty, or was used for this before, for the devices of programs that
+    /// Takes over a folder that does not exist, is empty, or was used for this before, for the devices of programs that
     /// publish their counters in `run_dir`.
     ///
     /// # Errors
-    /// There is something else in it, another process keeps it, or it cannot be written.
+    /// The folder contains something else, another process maintains it, or it cannot be written.
     pub fn new(root: &Path, run_dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(root)?;
         let mark = root.join(MARK);
@@ -51,22 +52,22 @@ impl SysFolder {
             return Err(io::Error::new(ErrorKind::DirectoryNotEmpty, "it is not empty"));
         }
         let mark = make_locked(root, MARK)?;
-        // Programs that find no such folder take it that the host has no RDMA at all.
+        // Programs that do not find this folder assume that the host has no RDMA at all.
         fs::create_dir_all(root.join("class/infiniband"))?;
         let (root, run_dir) = (root.to_owned(), run_dir.to_owned());
         Ok(Self { root, run_dir, shown: BTreeSet::new(), _mark: mark })
     }
 
-    /// Brings the files up to date; returns the names of the devices.
+    /// Updates the files; returns the names of the devices.
     ///
     /// # Errors
-    /// The run folder cannot be read, or a file not be written.
+    /// The run folder cannot be read, or a file cannot be written.
     pub fn update(&mut self) -> io::Result<&BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for (number, one) in published(&self.run_dir)?.iter().filter(|one| one.running).enumerate() {
             let mut device = device(one, &self.run_dir);
             if names.contains(&device.name) {
-                // Programs in different network namespaces that share a run folder.
+                // Programs in different network namespaces can share a run folder and have the same address.
                 device.name = format!("{}_{}", device.name, one.pid);
             }
             let view = View::new(&device, GidLayout::default());
@@ -84,7 +85,7 @@ impl SysFolder {
         Ok(&self.shown)
     }
 
-    /// Removes the files, and the folder if there is nothing else in it.
+    /// Removes the files, and the folder if it contains nothing else.
     ///
     /// # Errors
     /// A file cannot be removed.
@@ -98,7 +99,7 @@ impl SysFolder {
     }
 }
 
-/// Where devices are.
+/// The path of the devices.
 const DEVICES: &str = "class/infiniband/";
 
 fn remove_class(root: &Path) -> io::Result<()> {

@@ -72,8 +72,9 @@ impl ProcessConfig {
 }
 
 impl ProcessConfig {
-    /// Rewrites the file behind a descriptor if it is a file of this process's tree whose content changes, and returns whether
-    /// it is. In the middle of a file nothing is written, so that a reader sees one consistent content.
+    /// Rewrites the file behind a descriptor if it is a file of this process's tree whose content changes, and returns
+    /// whether it is. Nothing is written if the descriptor is in the middle of the file, so that a reader sees one
+    /// consistent content.
     #[must_use]
     pub fn refresh(&self, file: BorrowedFd<'_>) -> bool {
         let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
@@ -84,7 +85,7 @@ impl ProcessConfig {
         if !content::is_counter(inside) {
             return false;
         }
-        // After its end it is read again only after a seek.
+        // After reaching its end, a reader can read it again only after a seek.
         if lseek(file, 0, Whence::SeekCur).is_ok_and(|at| at == 0) {
             tree.refresh(self, inside);
         }
@@ -133,7 +134,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Rewrites the files whose content changes and that are `inside`, or in the directory `inside`.
+    /// Rewrites the files that change, if their path is `inside` or below it.
     fn refresh(&self, process: &ProcessConfig, inside: &Path) {
         let Ok(below) = inside.strip_prefix("sys/class/infiniband") else { return };
         let Some(name) = below.components().next() else { return };
@@ -147,19 +148,19 @@ impl Tree {
         }
     }
 
-    /// Writes a file if its content differs. In place, because it may be open.
+    /// Writes a file if its content differs. Writes in place, because the file may be open.
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         write(&self.root.join(file), text)
     }
 
     fn remove(&self) {
-        // The directory first: one without a lock counts as one whose process has ended, which is then true.
+        // Remove the directory first: a tree without a lock counts as abandoned, which is true by then.
         let _ = fs::remove_dir_all(&self.root);
         let _ = fs::remove_file(lock_of(&self.root));
     }
 }
 
-/// Writes a file, unless it is so already: in place, because it may be open.
+/// Writes a file, unless it has this content already. Writes in place, because the file may be open.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let before = fs::read(path).ok();
     if before.as_ref().is_some_and(|now| now == text.as_bytes()) {
@@ -203,7 +204,7 @@ fn prune(folder: &Path) -> io::Result<()> {
 /// Has the tree removed when the program exits.
 fn at_exit() {
     crate::port::run_at_exit(|| {
-        // The thread that holds it may never run again.
+        // The thread that holds the lock may never run again.
         if let Ok(tree) = TREE.try_lock()
             && let Some(tree) = &*tree
             && tree.generation == generation()

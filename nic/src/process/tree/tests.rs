@@ -4,7 +4,7 @@ use crate::{RcEnd, WcStatus};
 use std::io::Read;
 use std::os::fd::AsFd;
 
-/// A process of its own in a folder of its own. There is one tree in a process, so this file has one test that looks at it.
+/// A process configuration with its own run folder. A process has only one tree, so only one test in this file uses it.
 fn process(run_dir: &Path, addresses: &[&str]) -> ProcessConfig {
     let settings = Settings {
         addresses: addresses.iter().map(|address| address.parse().expect("an address")).collect(),
@@ -35,7 +35,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     assert_eq!(of("rnic2", "ports/1/gid_attrs/types/0"), "RoCE v2\n");
     assert_eq!(of("rnic2", "ports/1/gid_attrs/ndevs/0"), "lo\n");
     assert_eq!(of("rnic2", "ports/1/pkeys/0"), "0xffff\n");
-    // Of two addresses it is the open that chooses.
+    // A device with two addresses gets one of them only when it is opened.
     let empty = "0000:0000:0000:0000:0000:0000:0000:0000\n";
     assert_eq!((&*of("rnic1", "ports/1/gids/1"), &*of("rnic1", "ports/1/gid_attrs/types/1")), (empty, ""));
     let list = |path: &str| {
@@ -55,7 +55,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     let missing = all.map_path(Path::new("/dev/infiniband/uverbs3")).expect("a path of ours");
     assert!(!missing.exists());
 
-    // Open devices: their addresses, and counters as of now.
+    // Open devices show their addresses and current counters.
     let (a, b) = (all.devices[1].open().expect("a device"), all.devices[2].open().expect("a device"));
     assert_eq!(of("rnic1", "ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f53:0302\n");
     assert_eq!(of("rnic1", "ports/1/gids/0"), "fe80:0000:0000:0000:504e:7fff:fe53:0302\n");
@@ -75,7 +75,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     assert_eq!(number("rnic1", "ports/1/hw_counters/sent_bytes"), 20_000);
     assert!(number("rnic1", "ports/1/counters/port_xmit_data") >= 5_000, "words of four bytes");
     assert!(number("rnic2", "ports/1/counters/port_rcv_packets") >= 5);
-    // Kept open, a counter is as of now whenever it is read from its beginning.
+    // A counter file that stays open shows the current value whenever it is read from its beginning.
     let mut again = || {
         assert!(all.refresh(kept.as_fd()));
         let mut text = String::new();
@@ -84,7 +84,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     };
     assert_eq!([again(), again()], ["20000\n", ""]);
     assert!(!all.refresh(io::stdin().as_fd()));
-    // Whoever lists the folder and reads below it finds them up to date as well.
+    // A program that opens the directory and reads files relative to it also sees current values.
     let folder = all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/hw_counters")).expect("ours");
     let received = fs::read_to_string(folder.join("rcvd_bytes")).expect("a counter");
     assert_eq!(received, "20000\n");
@@ -94,7 +94,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
         (&*of("rnic2", "ports/1/state"), &*of("rnic2", "ports/1/phys_state")),
         ("4: ACTIVE\n", "5: LinkUp\n")
     );
-    // Closed, a device still shows what it counted.
+    // A closed device still shows its counters.
     drop((left, right, source, target, a, b));
     assert_eq!(number("rnic2", "ports/1/hw_counters/rcvd_bytes"), 20_000);
     fs::remove_dir_all(&run_dir).expect("the run folder");

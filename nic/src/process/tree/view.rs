@@ -1,4 +1,4 @@
-//! A device, as the file system shows it to programs.
+//! A device as programs see it in the file system.
 
 use crate::PKey;
 use crate::device::Counters;
@@ -7,7 +7,7 @@ use crate::net::{SocketCounters, interfaces};
 use crate::process::{GidLayout, NamedDevice, opened, published};
 use std::net::IpAddr;
 
-/// A device at this moment, open or not.
+/// The current state of a device, open or not.
 pub(super) struct View<'a> {
     pub(super) device: &'a NamedDevice,
     /// The entries of the GID table that are not empty.
@@ -54,7 +54,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The counter of this name; 0 if there is none.
+    /// The counter with this name; 0 if it does not exist.
     pub(super) fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|(counter, _)| counter == name).map_or(0, |(_, value)| *value)
     }

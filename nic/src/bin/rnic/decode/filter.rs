@@ -60,7 +60,7 @@ impl Filter {
     }
 }
 
-/// A number as decode shows it, or in hexadecimal.
+/// Parses a number, decimal as decode shows it, or hexadecimal.
 fn parse_24_bits(text: &str) -> Option<u32> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok()?,
@@ -74,7 +74,7 @@ fn parse_qpn(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "a queue pair number is from 0 to 0xffffff, such as 17 or 0x11".to_owned())
 }
 
-/// PSNs from one to another. They wrap: after 0xffffff comes 0.
+/// A range of PSNs. PSNs wrap: after 0xffffff comes 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PsnRange {
     first: u32,
@@ -87,7 +87,7 @@ impl PsnRange {
     fn has(self, psn: Psn, relative: Option<i32>) -> bool {
         let psn = match relative {
             _ if !self.relative => psn.value(),
-            // What comes before the first packet is the end of the circle.
+            // PSNs before the first packet wrap around to the end of the range.
             Some(relative) => relative.cast_unsigned() & MAX_24_BITS,
             None => return false,
         };
@@ -116,13 +116,13 @@ impl FromStr for PsnRange {
     }
 }
 
-/// The queue pairs that send, by addresses and the queue pair that they send to. Requests over a connection do not name
-/// their sender; the answers that follow give it away.
+/// The sending queue pairs, by addresses and destination queue pair. Requests over a connection do not name their
+/// sender; the responses to them do.
 #[derive(Debug, Default)]
 pub(super) struct Partners(HashMap<(IpAddr, IpAddr, u32), u32>);
 
 impl Partners {
-    /// What the packets of a capture tell.
+    /// Collects them from the packets of a capture.
     pub(super) fn of(packets: impl Iterator<Item = DecodedPacket>) -> Self {
         let mut known = HashMap::new();
         for packet in packets {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long to wait for an answer of the server, whose own waits end after 10 s.
+/// How long to wait for an answer of the server. The server's own waits end after 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The most packets of a ladder; the longest of the demo has 20.
@@ -172,7 +172,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// The same for a message that invalidates `rkey`.
+    /// As [`received`](Self::received), for a message that invalidates `rkey`.
     pub(super) fn received_and_closed(&mut self, connection: &Connection, len: usize, rkey: u32) -> Outcome {
         let (_, found) = self.message(connection, len)?;
         expect(found == Some(rkey), || format!("the message invalidated {found:x?} instead of {rkey:#x}"))
@@ -229,7 +229,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Has the server wait for the message of that service and compare it.
+    /// Has the server wait for the message of that service and compare it with a pattern.
     pub(super) fn heard(&mut self, opened: &Opened, len: usize, pattern: u64) -> Outcome {
         self.compared(&Ask::Hear { number: opened.number, len, pattern }, len)
     }

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// The default rate of the ports. An unoptimised build cannot fill 5 Gb/s.
 const RATE: Rate = if cfg!(debug_assertions) { Rate::from_mbps(500) } else { Rate::from_gbps(5) };
 
-/// How long the senders send, and in a quick demo. With DCQCN this is at least four times the 0.4 s that the laptop preset
-/// needs until the shares are fair.
+/// How long the senders send, normally and in a quick demo. With DCQCN this is at least four times the 0.4 s that the
+/// laptop preset needs until the shares are fair.
 const TIME_OFF: [Duration; 2] = [Duration::from_millis(1000), Duration::from_millis(600)];
 const TIME_ON: [Duration; 2] = [Duration::from_millis(3000), Duration::from_millis(1600)];
 

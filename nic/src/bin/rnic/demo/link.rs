@@ -81,7 +81,7 @@ pub(super) fn counter(device: &Device, name: &str) -> u64 {
 pub(super) fn show_counters(page: &Page, who: &str, device: &Device, names: &[&str]) {
     for name in names {
         let meaning = rnic::Counters::describe().find(|(n, _)| n == name).map_or("", |(_, meaning)| meaning);
-        // The first clause fits.
+        // Only the first clause fits into a line.
         let meaning = meaning.split(['.', ',', ':']).next().unwrap_or_default();
         page.row(&format!("{who:<8}  {name:<26} {:>7}  ", counter(device, name)), meaning);
     }

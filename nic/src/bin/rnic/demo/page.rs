@@ -19,12 +19,13 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn to_stdout() -> Self {
-        // See https://no-color.org: set and not empty.
+        // See https://no-color.org: the variable must be set and not empty.
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self { out: RefCell::new(BufWriter::new(io::stdout())), color: wanted && io::stdout().is_terminal() }
     }
 
-    /// The style of ladders. On a busy host half a millisecond is no pause; the timers of the demo are 10 ms and longer.
+    /// The style of ladders. Half a millisecond without a packet is no pause on a busy host; the demo's timers are 10
+    /// ms and longer.
     pub(super) fn ladder_style(&self) -> Style {
         Style {
             color: self.color,

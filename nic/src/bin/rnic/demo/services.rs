@@ -15,7 +15,7 @@ pub(super) const QKEY: QKey = QKey(0x0de3_0de3);
 /// The size of each message in bytes: one packet.
 const LEN: usize = 100;
 
-/// Sends a message over each.
+/// Sends one message over each service.
 pub(super) fn all(client: &mut Client<'_>) -> Outcome {
     for (service, name, lesson) in [
         (

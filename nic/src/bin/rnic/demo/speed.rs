@@ -13,7 +13,7 @@ const LARGEST: usize = 1 << 20;
 /// The message sizes, with their names.
 const SIZES: [(usize, &str); 4] = [(64, "64 B"), (4096, "4 KiB"), (65_536, "64 KiB"), (LARGEST, "1 MiB")];
 
-/// The most bytes in flight, and the most messages: half of what the queue holds.
+/// The most bytes in flight, and the most messages: half of the capacity of the queue.
 const WINDOW: (usize, usize) = (8 << 20, 64);
 
 /// How long to wait for outstanding WRITEs at the end.

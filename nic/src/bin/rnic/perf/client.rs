@@ -174,7 +174,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     params.check()?;
     let mut config = args.setup.device()?;
     let (mut control, local) = reach(SocketAddr::new(args.server, args.control_port))?;
-    // On loopback every process has an address of its own, whatever the route.
+    // On loopback every process has its own address, whatever the route.
     let routed = (!args.server.is_loopback()).then_some(local);
     if let Some(HostAddress { ip, scope_id }) = args.bind {
         (config.address, config.scope_id) = (Some(ip), scope_id);
@@ -210,7 +210,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The address of a server: of several that a name has, the first IPv4 address, else the first one.
+/// The address of a server. If a name has several, the first IPv4 address, else the first one.
 fn server_address(text: &str) -> Result<IpAddr, String> {
     if let Ok(ip) = text.parse() {
         return Ok(ip);

@@ -37,9 +37,9 @@ pub(super) struct SideReport {
     pub(super) seconds: f64,
     /// The highest rate over a part of the run, in messages per second.
     pub(super) peak: f64,
-    /// What the device counted during the run. Other clients of a server are included.
+    /// The device's counters during the run. They include other clients of a server.
     pub(super) counters: Counters,
-    /// What the queue pairs of this client counted during the run.
+    /// The counters of this client's queue pairs during the run.
     pub(super) qp_counters: Counters,
     /// Messages that arrived over an unreliable service, and the time between the first and the last.
     pub(super) arrived: u64,
@@ -221,7 +221,7 @@ impl Control {
         let _ = poll(&mut fds, PollTimeout::from(TICK));
     }
 
-    /// What the other side is.
+    /// The role of the other side.
     fn other(&self) -> &'static str {
         if self.heeds_stop { "the client" } else { "the server" }
     }
@@ -242,7 +242,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    /// Both ends of a connection; the first is still without greetings.
+    /// Both ends of a connection. The first has not exchanged greetings yet.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -291,7 +291,7 @@ mod tests {
         let flood = thread::spawn(move || client.send_line(&"x".repeat(2 * MAX_LINE)).is_ok());
         assert!(server.receive(PATIENCE).unwrap_err().to_string().contains("too long"));
         drop(server);
-        // Whether all of it was sent does not matter here.
+        // It does not matter here whether all of it was sent.
         let _ = flood.join().unwrap();
     }
 }

@@ -5,8 +5,8 @@ use super::report::Run;
 use serde::Serialize;
 use std::fmt;
 
-/// Counters that increase only if a packet of a measurement did not arrive. Drops for other reasons may be of earlier
-/// clients, or of messages between ports.
+/// Counters that increase only if a packet of a measurement did not arrive. Drops for other reasons may come from
+/// earlier clients, or from messages between ports.
 const LOST: [&str; 12] = [
     "out_of_seq_request",
     "rcvd_seq_err",
@@ -22,7 +22,7 @@ const LOST: [&str; 12] = [
     "dropped_truncated",
 ];
 
-/// Counters of repetitions, which follow a loss or an answer that is late.
+/// Counters of retransmissions, which follow a loss or a late answer.
 const REPEATED: [&str; 5] = [
     "local_ack_timeout_err",
     "retransmitted_pkts",
@@ -40,9 +40,9 @@ const NOT_READY: [&str; 1] = ["rcvd_rnr_err"];
 pub(super) enum Delivery {
     /// Nothing was lost or repeated.
     Clean,
-    /// A receiver had no receive posted, and packets were repeated later.
+    /// A receiver had no receive posted, and packets were retransmitted later.
     NotReady,
-    /// Acknowledgement timers expired, but all that was repeated had arrived already.
+    /// Acknowledgement timers expired, but all retransmitted packets had arrived before.
     LateAnswers,
     /// Packets were lost.
     Lost,
@@ -62,7 +62,7 @@ impl Delivery {
     }
 }
 
-/// Sums of the counters that matter, as far as they are not 0.
+/// Sums of the relevant counters that are not 0.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) client: Counters,
@@ -82,8 +82,8 @@ fn add(sums: &mut Counters, name: &str, value: u64) {
 }
 
 impl Tally {
-    /// Adds the counters of a run. Of the server's, those of this client's queue pairs count; where packets are dropped
-    /// before they reach a queue pair, only the device knows.
+    /// Adds the counters of a run. On the server's side, those of this client's queue pairs count. Only the device
+    /// counts packets that were dropped before they reached a queue pair.
     pub(super) fn add(&mut self, run: &Run) {
         self.lost_messages += run.loss.map_or(0, |loss| loss.lost);
         for (name, value) in &run.client {
@@ -95,7 +95,7 @@ impl Tally {
         }
     }
 
-    /// The counters that matter, of the server's queue pairs alone.
+    /// The relevant counters of the server's queue pairs only.
     pub(super) fn of_server(counted: &Counters) -> Counters {
         let mut sums = Counters::new();
         for (name, value) in counted {
@@ -104,7 +104,7 @@ impl Tally {
         sums
     }
 
-    /// Whether no counter moved.
+    /// Whether all counters are 0.
     pub(super) fn is_empty(&self) -> bool {
         self.client.is_empty() && self.server.is_empty()
     }
@@ -114,7 +114,8 @@ impl Tally {
         of(&self.client) + of(&self.server)
     }
 
-    /// The conclusion. Of a reliable service, a repeated packet that was not a duplicate to its receiver had been lost.
+    /// The conclusion. In a reliable service, a retransmitted packet that was not a duplicate to its receiver had been
+    /// lost.
     pub(super) fn delivery(&self, is_reliable: bool) -> Delivery {
         if self.sum(&LOST) + self.lost_messages > 0 {
             return Delivery::Lost;

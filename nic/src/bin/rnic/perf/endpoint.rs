@@ -102,7 +102,7 @@ impl Endpoint {
         if params.service == Service::Xrc {
             let xrcd = device.open_xrcd()?;
             for _ in 0..params.qps {
-                // WRITE needs one as well: it determines the protection domain of the memory.
+                // WRITE needs a shared receive queue as well: it determines the protection domain of the memory.
                 srqs.push(pd.create_xrc_srq(&of(recv_depth.max(1)), &xrcd, &cq)?);
                 targets.push(device.create_qp(&QpInit::xrc_recv(&xrcd))?);
             }
@@ -236,7 +236,7 @@ impl Endpoint {
     /// Posts message `number` of `size` bytes.
     pub(super) fn post(&self, qp: usize, number: u64, size: u32, signalled: bool) -> Result<(), Failure> {
         let Some(peer) = &self.peer else { return Err("the queue pairs are not connected".into()) };
-        // Both sides lay out their regions alike.
+        // Both sides use the same region layout.
         let remote = |offset: usize| Remote { addr: peer.addr.wrapping_add(offset as u64), rkey: peer.rkey };
         let imm = self.params.imm.then_some(number as u32);
         let (source, target) = (self.source(qp), self.target(qp));
@@ -314,7 +314,7 @@ impl Endpoint {
         Ok(sum)
     }
 
-    /// Takes completions. With `--events`, sleeps up to a tick until there are some. A failed completion is an error.
+    /// Takes completions. With `--events`, sleeps up to a tick if there are none. A failed completion is an error.
     pub(super) fn poll(&self, each: impl FnMut(Completed) -> Result<(), Failure>) -> Result<usize, Failure> {
         self.take(self.channel.as_ref(), each)
     }
@@ -356,7 +356,7 @@ impl Endpoint {
         Ok(taken)
     }
 
-    /// Decodes a completion; an error with the status and its cause if it failed.
+    /// Decodes a completion. If it failed, returns an error with the status and its cause.
     fn judge(&self, completion: &WorkCompletion) -> Result<Completed, Failure> {
         let recv = completion.wr_id & RECV != 0;
         let qp = ((completion.wr_id & !RECV) >> QP_SHIFT) as usize;

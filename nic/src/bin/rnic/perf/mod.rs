@@ -1,9 +1,9 @@
 //! `rnic perf`: bandwidth and latency of RDMA WRITE, READ, SEND and atomics between two of these NICs.
 //!
-//! Definitions, options and tables are those of perftest (`ib_write_bw` and its siblings), so that figures can be
-//! compared. A client chooses what to measure; a server serves many clients. They agree over a TCP connection (`control`),
-//! prepare their queue pairs (`endpoint`) and stream (`stream`) or play ping-pong (`pingpong`). `delivery` tells lost
-//! packets from late answers.
+//! Definitions, options and tables are those of perftest (`ib_write_bw` and its siblings), so that results can be
+//! compared. A client chooses the measurement; a server serves many clients. They negotiate over a TCP connection
+//! (`control`), prepare their queue pairs (`endpoint`) and stream (`stream`) or play ping-pong (`pingpong`). `delivery`
+//! distinguishes lost packets from late answers.
 
 mod client;
 mod control;

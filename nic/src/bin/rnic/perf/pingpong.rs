@@ -191,7 +191,7 @@ pub(super) fn initiate(
         }
         let latency = now.saturating_duration_since(sent).as_nanos() / divisor;
         latencies.saturating_record(u64::try_from(latency).unwrap_or(LONGEST));
-        // Not within the measured time.
+        // Outside the measured time.
         if params.polls_memory() && (number + 1).is_multiple_of(drain_every) {
             game.drain()?;
         }

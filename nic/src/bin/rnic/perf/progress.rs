@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// How often the bar changes. Shorter runs show none.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// A progress bar on standard error. There is none if that is not a terminal.
+/// A progress bar on standard error, shown only if that is a terminal.
 pub(super) struct Progress {
     bar: ProgressBar,
     limit: Limit,
@@ -26,7 +26,7 @@ impl Progress {
             Limit::Seconds(seconds) => ((seconds * 1e3) as u64, "{msg} [{bar:30}] {eta} left"),
         };
         let bar = ProgressBar::new(length);
-        // Without a style that can be parsed, the default one does.
+        // If the style cannot be parsed, the default style is used.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }

@@ -124,7 +124,8 @@ impl Figures {
     }
 }
 
-/// The number of messages sent, and of those lost: they did not arrive or, in a latency test, were not answered.
+/// The number of messages sent, and of those lost: messages that did not arrive or, in a latency test, were not
+/// answered.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Loss {
     pub(super) sent: u64,
@@ -140,13 +141,13 @@ pub(super) struct Run {
     /// For unreliable services.
     #[serde(flatten)]
     pub(super) loss: Option<Loss>,
-    /// What the client's device counted during the run.
+    /// The counters of the client's device during the run.
     #[serde(rename = "client_counters")]
     pub(super) client: Counters,
-    /// What the server's device counted during the run. Other clients are included.
+    /// The counters of the server's device during the run. They include other clients.
     #[serde(rename = "server_counters")]
     pub(super) server: Counters,
-    /// What the server's queue pairs of this client counted during the run.
+    /// The counters of the server's queue pairs for this client during the run.
     #[serde(rename = "server_qp_counters")]
     pub(super) server_qps: Counters,
 }
@@ -176,7 +177,7 @@ struct Document<'a> {
     results: &'a [Run],
     /// What the counters say about lost and repeated packets.
     delivery: Delivery,
-    /// The counters that say so, over all runs.
+    /// The counters behind this conclusion, over all runs.
     losses: Losses,
 }
 
@@ -241,7 +242,7 @@ impl Report {
         Ok(())
     }
 
-    /// The messages that an unreliable service lost.
+    /// Prints the number of messages that an unreliable service lost.
     fn print_lost_messages(&self) -> Result<(), Failure> {
         let mut lossless = !self.params.service.is_reliable();
         for run in &self.runs {

@@ -81,7 +81,7 @@ fn serve_all(device: &Device, listener: &TcpListener, once: bool) -> Result<(), 
 
 /// Prints a line and flushes it: scripts that start a server wait for the first line.
 fn say(line: &str) {
-    // Clients are served even if nobody reads the output.
+    // The server serves clients even if its output cannot be written.
     let _ = writeln!(stdout(), "{line}").and_then(|()| stdout().flush());
 }
 
@@ -149,7 +149,7 @@ fn session(device: &Device, control: &mut Control) -> Result<String, Failure> {
     Ok(format!("client {address}: {}, {seconds:.1} s{repeated}", params.title()))
 }
 
-/// The counters of losses and repetitions that moved, to follow the rest of a line.
+/// The loss and retransmission counters that are not 0, as the end of a line.
 fn summary(counted: &Counters) -> String {
     let list: Vec<_> =
         Tally::of_server(counted).iter().map(|(name, value)| format!("{name} {value}")).collect();

@@ -31,7 +31,7 @@ impl Service {
         }
     }
 
-    /// Whether it retransmits what is lost.
+    /// Whether the service retransmits lost packets.
     pub(super) fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
     }
@@ -68,7 +68,7 @@ impl Params {
             return Err(format!("--size {size}: atomics operate on 8 bytes").into());
         }
         if self.service == Service::Ud {
-            // The limit of any port; that of these ports is checked when both are known.
+            // The limit of any port. The limit of these ports is checked when both are known.
             self.check_datagrams(4096)?;
         }
         Ok(())

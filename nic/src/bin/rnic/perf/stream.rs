@@ -12,7 +12,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(1);
 /// The shortest interval between two marks of a run.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// The most marks of a run. When there are as many, every other one is removed and the interval doubles.
+/// The most marks of a run. When this number is reached, every other one is removed and the interval doubles.
 const MAX_MARKS: usize = 512;
 
 /// How long a receiver waits for messages that are missing after the sender has finished: longer than a slow receiver takes
@@ -37,7 +37,7 @@ struct Lane {
     signalled: u64,
 }
 
-/// How far a run had come at some time.
+/// The progress of a run at some time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     seconds: f64,
@@ -45,9 +45,9 @@ struct Mark {
     completed: u64,
 }
 
-/// Marks over a run, from which the peak rate is computed as perftest does: the highest rate over any part of the run, from
-/// posting the first message of the part to completing its last. Completions alone would show rates that never were,
-/// because a thread that was not scheduled for a while then finds many of them at once.
+/// Marks over a run, from which the peak rate is computed as perftest does: the highest rate over any part of the run,
+/// from posting the first message of the part to completing its last. Completions alone would show rates that never
+/// occurred, because a thread that was not scheduled for a while then finds many of them at once.
 struct Meter {
     marks: Vec<Mark>,
     interval: Duration,
@@ -81,7 +81,7 @@ impl Meter {
         let mut peak = 0.0_f64;
         for (index, end) in self.marks.iter().enumerate() {
             for start in &self.marks[..index] {
-                // What was posted before the part began is not counted.
+                // Messages posted before the part began are not counted.
                 let messages = end.completed.saturating_sub(start.posted);
                 let seconds = end.seconds - start.seconds;
                 if seconds > 0.0 {
@@ -109,7 +109,8 @@ impl Stream<'_> {
             loop {
                 // Post at least one, so that there is data to verify.
                 let more = lane.posted == 0 || (!stop && params.limit.allows(lane.posted, elapsed));
-                // After an unforeseen end, one more signalled message shows when those before it are complete.
+                // If the end was not foreseen, one more signalled message shows when the messages before it are
+                // complete.
                 if !more && lane.signalled == lane.posted {
                     break;
                 }
@@ -129,7 +130,7 @@ impl Stream<'_> {
         Ok(all_posted)
     }
 
-    /// Takes what completed.
+    /// Takes completions.
     fn drain(&mut self) -> Result<(), Failure> {
         let (end, lanes) = (self.end, &mut self.lanes);
         end.poll(|done| {
@@ -197,7 +198,7 @@ pub(super) fn serve(end: &Endpoint, control: &mut Control) -> Result<Message, Fa
         }
         looked = now;
         if let Some(message) = control.try_receive()? {
-            // Whatever the peer has seen acknowledged has completed here.
+            // All messages that the peer has seen acknowledged have completed here.
             while end.poll_now(repost)? > 0 {}
             return Ok(message);
         }
@@ -209,7 +210,7 @@ pub(super) struct Arrivals<'a> {
     end: &'a Endpoint,
     before: u64,
     messages: u64,
-    /// When the last look before the first message was, and when the last message was seen.
+    /// The time of the last check before the first message, and the time at which the last message was seen.
     span: Option<(Instant, Instant)>,
     looked: Instant,
 }
@@ -261,8 +262,8 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// The number of messages, and the time between the first and the last. When they were posted is not known here, so
-    /// there is no peak.
+    /// The number of messages, and the time between the first and the last. The receiver does not know when they were
+    /// posted, so there is no peak.
     pub(super) fn sum(&self) -> Sent {
         let seconds = self.span.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
         Sent { messages: self.messages, seconds, peak: 0.0 }
@@ -278,7 +279,7 @@ mod tests {
     fn a_peak_is_a_rate_that_was_reached_from_post_to_completion() {
         let at = Duration::from_millis;
         let mut meter = Meter::new();
-        // 1000 messages in flight throughout, 1000 complete per second. Those of the second second are found late.
+        // 1000 messages in flight throughout, 1000 completions per second. Those of the second second are found late.
         meter.note(at(1000), 2000, 1000);
         meter.note(at(2000), 2000, 1000);
         meter.note(at(2010), 3000, 2000);

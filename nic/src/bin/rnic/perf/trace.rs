@@ -54,7 +54,7 @@ impl TraceArgs {
 }
 
 impl Tracing {
-    /// Ends the trace. Fails if not all of it could be written.
+    /// Ends the trace. Fails if it could not be written completely.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let Self { path, thread } = self;
         let cannot = |error| format!("cannot write the trace {}: {error}", path.display());

@@ -238,7 +238,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
             Shape::Shade(steps) => {
                 for (from, to, share) in steps.iter().filter(|step| step.2 > 0.0) {
                     let (left, right) = (self.place((*from, 0.0)).0, self.place((*to, 0.0)).0);
-                    // At least visible.
+                    // Keep it at least visible.
                     let color = color.lighter(0.75 * (1.0 - share));
                     self.canvas.rectangle((left, self.frame.top), (right, self.frame.bottom), color)?;
                 }

@@ -6,10 +6,10 @@ use rnic::trace::{Header, LaneSample, QpSample, Reader, Sample};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The most queue pairs of a file, which is the most of a sample.
+/// The most queue pairs of a file, equal to the limit of a sample.
 const MAX_FLOWS: usize = rnic::trace::MAX_QPS;
 
-/// The most lanes of a file, likewise.
+/// The most lanes of a file, equal to the limit of a sample.
 const MAX_LANES: usize = rnic::trace::MAX_LANES;
 
 /// The result of reading a trace for the first time.

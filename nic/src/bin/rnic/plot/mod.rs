@@ -37,7 +37,7 @@ const WIDTH: u32 = 1280;
 /// The default height in pixels, the number of panels that it suits, and the pixels that each further panel adds.
 const HEIGHT: (u32, usize, u32) = (720, 4, 140);
 
-/// The range of sizes in pixels: less has no room for text, more takes over a gigabyte of memory.
+/// The range of sizes in pixels: smaller pictures have no room for text, larger ones take over a gigabyte of memory.
 const SIZES: std::ops::RangeInclusive<i64> = 320..=6000;
 
 /// The most traces that can be told apart in one picture.

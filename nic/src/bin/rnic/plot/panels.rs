@@ -27,7 +27,8 @@ struct Stream {
     alpha: Vec<Point>,
 }
 
-/// A direction of a queue pair is drawn if it moves at least this share of the other: less are requests and short answers.
+/// A direction of a queue pair is drawn if it moves at least this share of the other. Less than that is requests and
+/// short responses.
 const WORTH_A_LINE: f64 = 0.05;
 
 /// The names of the panels, in order.
@@ -203,7 +204,7 @@ fn goodput(
             items.push(Item::new(shape, *look, stream.name.clone()));
         } else {
             unnamed += 1;
-            // After those with a colour.
+            // Drawn after those with a colour.
             items.insert(0, Item::silent(shape, *look));
         }
     }

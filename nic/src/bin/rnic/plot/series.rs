@@ -1,4 +1,4 @@
-//! The way of a quantity from samples to a line. Memory does not depend on the length of the trace.
+//! Turns the samples of a quantity into a line. Memory does not depend on the length of the trace.
 
 /// A point of a line: a time in seconds, and a value. NaN is a gap.
 pub(super) type Point = (f64, f64);
@@ -104,8 +104,8 @@ impl Gauge {
     }
 }
 
-/// A counter whose rate is drawn. The increase between two samples is spread over the windows between them, so that none of
-/// it is missing in the picture.
+/// A counter whose rate is drawn. The increase between two samples is spread over the windows between them, so that the
+/// picture shows all of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counter {
     /// The previous sample.
@@ -158,7 +158,7 @@ impl Counter {
         .collect()
     }
 
-    /// The increase per second in each window, from its start to its end, however much of it samples cover.
+    /// The increase per second in each window, from its start to its end, regardless of how much of it samples cover.
     pub(super) fn steps(&self, span: &Span) -> Vec<(f64, f64, f64)> {
         let windows = self.windows.iter().enumerate();
         windows

@@ -47,7 +47,8 @@ impl Pattern {
     fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (&self.0, name.chars().collect::<Vec<_>>());
         let (mut at, mut done) = (0, 0);
-        // The latest `*`, and how much of the name the text before `at` takes. On a mismatch it takes one character more.
+        // The latest `*`, and how much of the name the text before `at` consumes. On a mismatch the `*` consumes one
+        // more character.
         let mut star = None;
         while done < name.len() {
             match pattern.get(at) {
@@ -97,7 +98,7 @@ pub(crate) fn run_dir() -> PathBuf {
     set.map_or_else(default_run_dir, PathBuf::from)
 }
 
-/// The devices to show, those of running programs first. If none is left, stderr says why.
+/// The devices to show, those of running programs first. If none is left, prints the reason on standard error.
 pub(super) fn read(filter: &Filter) -> Result<Vec<Published>, Box<dyn Error>> {
     if !filter.counter.is_empty() && !Counters::describe().any(|(name, _)| any(&filter.counter, &[name])) {
         return Err("--counter: no counter has such a name; `rnic show counter-names` lists them".into());
@@ -138,7 +139,7 @@ pub(super) fn row(one: &Published, filter: &Filter) -> Row {
     Row { head: format!("link {}/1", one.device), keys, pairs }
 }
 
-/// For people: a block for each device, with a line for each counter that is not zero, or for `all`.
+/// Prints text: a block for each device, with a line for each counter that is not zero, or with `all` for each counter.
 pub(super) fn write(
     published: &[Published],
     filter: &Filter,

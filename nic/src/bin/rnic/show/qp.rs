@@ -8,7 +8,7 @@ use serde_json::json;
 use std::error::Error;
 use std::path::Path;
 
-/// A line for each queue pair. Says so if there are no programs.
+/// A row for each queue pair. Prints a message if there are no programs.
 pub(super) fn rows(run_dir: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
     let unreadable = |error| format!("{} cannot be read: {error}", run_dir.display());
     let published = published_queue_pairs(run_dir).map_err(unreadable)?;
@@ -40,14 +40,14 @@ fn row(one: &PublishedQueuePairs, qp: &QpSnapshot) -> Row {
         ("pid", json!(one.pid)),
         ("comm", json!(one.comm)),
     ];
-    // Last on the line, because it has blanks in it.
+    // The last property of the line, because it contains spaces.
     pairs.extend(qp.last_failure.as_ref().map(|failure| ("last_failure", json!(failure))));
     let lqpn = format!("{:#08x}", qp.qpn);
     let head = format!("link {}/1 lqpn {lqpn}", one.device);
     Row { head, keys: vec![("ifname", json!(one.device)), ("port", json!(1)), ("lqpn", json!(lqpn))], pairs }
 }
 
-/// A line for each number.
+/// A row for each number.
 pub(super) fn vendor_errors() -> Vec<Row> {
     let row = |error: &VendorError| Row {
         head: format!("vendor_err {:>3} {:<28} {}", error.code(), error.name(), error.meaning()),

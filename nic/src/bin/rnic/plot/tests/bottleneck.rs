@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PACKET: u64 = 4096;
 
-/// The time that a mark takes from the queue to the sender.
+/// The delay of a mark from the queue to the sender.
 const LOOP: Duration = Duration::from_micros(100);
 
 const SERVER: &str = "10.0.0.9";
@@ -42,7 +42,7 @@ struct Sender {
     pacer: Pacer,
     controller: Controller,
     receiver: NotificationPoint,
-    /// CNPs on their way to it.
+    /// CNPs on their way to the sender.
     cnps: VecDeque<Instant>,
     qp: QpSample,
     port: PortSample,

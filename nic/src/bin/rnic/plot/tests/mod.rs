@@ -1,4 +1,4 @@
-//! Pictures of known traces: the content of the SVG, and whether a bitmap is drawn at all.
+//! Pictures of known traces: the content of the SVG, and whether a bitmap is drawn.
 
 mod bottleneck;
 mod svg;
