@@ -8,9 +8,9 @@
 //! poll_transmit(now, ..)     poll_timeout()   poll_event()         give something out, never wait
 //! ```
 //!
-//! The order of a turn: take in all that arrived, act on timers that are due, then transmit until
-//! [`Engine::poll_transmit`] has nothing more. Acknowledgements are due once a burst is taken in, and so are sent
-//! once for the whole of it.
+//! A turn has this order: take in all packets that arrived, handle expired timers, then transmit until
+//! [`Engine::poll_transmit`] returns `None`. Acknowledgements become due once a burst is taken in, and so are sent once
+//! for the whole burst.
 
 mod counters;
 mod drains;

@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Gives a waiting queue pair a turn before all others that wait; returns whether one waits.
+    /// Gives a waiting queue pair a turn before all others that wait; returns whether it exists.
     pub(super) fn call(&mut self, index: usize) -> bool {
         let Some(entry) = self.qps[index].as_mut() else { return false };
         (entry.waiting, entry.called) = (false, true);
