@@ -186,7 +186,7 @@ pub(crate) struct Partners {
     /// Whether limits may be due.
     limits_due: bool,
     sequence: u16,
-    /// The timer of the pool.
+    /// The timer of the pool and of greetings.
     pub(super) timer: Option<Instant>,
 }
 
