@@ -77,7 +77,7 @@ reasons! {
     BadToken = "dropped_bad_token",
     /// A datagram that the receive buffer truncated.
     Truncated = "dropped_truncated",
-    /// The port was taken down on purpose, or its device failed.
+    /// The port was disabled on purpose, or its device failed.
     PortDown = "dropped_port_down",
 }
 
@@ -226,7 +226,7 @@ port_counters! {
     /// Copies that a queue pair refused, because of its Q_Key, its state or the lack of a receive, while others
     /// accepted theirs.
     mcast_copies_refused,
-    /// Packets that did not leave because the port was taken down on purpose, or its device failed.
+    /// Packets that did not leave because the port was disabled on purpose, or its device failed.
     tx_port_down,
     /// Asynchronous events that were not read before 1,024 newer ones came.
     async_events_lost,

@@ -1,4 +1,4 @@
-//! The engine: everything behind one port, sans-IO.
+//! The engine: everything behind one port, without I/O of its own (sans-IO).
 //!
 //! It holds the queue pairs, the registered memory and the completion queues of a port. The holder of its lock drives
 //! it: the socket driver in real time, the simulator in virtual time, both through the same calls:
@@ -137,7 +137,7 @@ struct QpEntry {
     last_sent: Option<Instant>,
     /// Where the last datagram went.
     last_to: Option<IpAddr>,
-    /// When it last obeyed a congestion notification of a foreign peer.
+    /// When it last accepted a congestion notification of a foreign peer.
     foreign_cnp: Option<Instant>,
     /// Its earliest entry in the timer heap.
     timer: Option<Instant>,
@@ -478,7 +478,7 @@ impl Engine {
 /// The features that a port supports.
 fn features(config: &EngineConfig) -> Features {
     let mut features = config.partner.features;
-    // A port whose policy marks packets reacts to marks.
+    // A port whose policy has packets marked reacts to the marks.
     features.set(Features::CNP, config.rate.policy.as_ref().is_some_and(|policy| policy.red().is_some()));
     features
 }

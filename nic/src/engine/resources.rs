@@ -42,7 +42,7 @@ pub(crate) fn device_attr() -> DeviceAttr {
         max_cqe: MAX_CQE,
         max_mr: MAX_MR,
         max_mw: MAX_MR,
-        // A message has at most 2^31 bytes; a region may span the whole address space.
+        // A message has at most 2^31 bytes; a region may span all memory.
         max_mr_size: usize::MAX as u64,
         max_pd: MAX_OBJECTS as u32,
         max_srq: u32::try_from(MAX_SRQ).unwrap_or(u32::MAX),
@@ -449,7 +449,7 @@ impl Engine {
         Ok(links.map_or(0, |links| self.discard_from(&links, qpn)))
     }
 
-    /// Queue pairs that exist.
+    /// Number of existing queue pairs.
     #[must_use]
     pub fn qp_count(&self) -> usize {
         self.live

@@ -58,9 +58,9 @@ impl QpEntry {
         if self.turn > 0 {
             return room.min(self.turn);
         }
-        // Requesting an acknowledgement ensures that packets in flight do not occupy room indefinitely, possibly the very
-        // room that the queue pair waits for. If packets leave in shorter trains than assumed, the packet that requests
-        // the acknowledgement may exceed the window by one.
+        // Requesting an acknowledgement ensures that packets in flight do not occupy room indefinitely, possibly the
+        // very room that the queue pair waits for. If packets leave in shorter trains than assumed, the packet that
+        // requests the acknowledgement may exceed the window by one.
         let owes = self.qp.owes_ack_request();
         let room = if owes { room.max(1) } else { room };
         // First come, first served: a queue pair that was not called queues behind those that wait.

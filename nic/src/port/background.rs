@@ -277,7 +277,7 @@ fn wait_readable<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> 
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let len = libc::nfds_t::try_from(N).unwrap_or(0);
-    // SAFETY: the list and the timeout live across the call; a descriptor that was closed meanwhile gives POLLNVAL.
+    // SAFETY: the list and the timeout outlive the call; a descriptor that was closed meanwhile yields POLLNVAL.
     // Whatever the result, the caller checks for work again.
     unsafe { libc::ppoll(list.as_mut_ptr(), len, timeout, std::ptr::null()) };
     list.map(|polled| polled.revents != 0)

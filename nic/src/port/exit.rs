@@ -42,8 +42,8 @@ extern "C" fn at_exit() {
 
 fn install() {
     INSTALL.call_once(|| {
-        // SAFETY: the handler is a plain function of this library, which is not unloaded before it runs. If there is
-        // no room for it, a program that exits in mid-conversation may leave its peer to a timeout.
+        // SAFETY: the handler is a plain function of this library, which is not unloaded before it runs. If its
+        // registration finds no room, a program that exits in mid-conversation may leave its peer to a timeout.
         if unsafe { libc::atexit(at_exit) } != 0 {
             tracing::warn!("cannot register an exit handler: close devices before exiting");
         }

@@ -117,9 +117,9 @@ extern "C" fn in_child() {
 
 /// Registers the handlers when the program or library is loaded: later, a thread could fork during the registration.
 extern "C" fn install() {
-    // SAFETY: functions of this program or library, which is not unloaded. `in_child` only stores to atomics, lets go of a
-    // lock and closes descriptors. Without memory for the registration, which a process has that begins, children keep
-    // copies of the sockets.
+    // SAFETY: functions of this program or library, which is not unloaded. `in_child` only stores to atomics, releases
+    // a lock and closes descriptors. If there is no memory for the registration, which a starting process does have,
+    // children keep copies of the sockets.
     unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
 }
 

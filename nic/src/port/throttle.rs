@@ -133,7 +133,7 @@ mod tests {
         for _ in 0..60 {
             buffer.put(&Arrival::default(), &[0; 4116]);
         }
-        // 425,984 bytes at 8,448 each: the 51st still finds it not full.
+        // 425,984 bytes at 8,448 each: when the 51st packet arrives, the buffer is still not full.
         assert_eq!(buffer.overrun(), 9);
         assert!(buffer.take().is_some());
         buffer.put(&Arrival::default(), &[0; 4116]);

@@ -202,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// Writes the next CNP, if one is due (IBTA A17.9.3).
+    /// Writes the next queued CNP, if any (IBTA A17.9.3).
     pub(super) fn transmit_cnp(&mut self, buf: &mut [u8]) -> Option<Departure> {
         let cnp = self.rates.notifications.due.pop_front()?;
         let dscp = self.config.rate.policy.as_ref()?.notification()?.cnp_dscp;
