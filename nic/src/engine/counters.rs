@@ -1,11 +1,11 @@
-//! What a port counts, and why it drops.
+//! Counters of a port, and the reasons for which it drops packets.
 
 use cc::pfc::PRIORITIES;
 use qp::queue_pair::PacketDrop;
 use qp::wire::WireError;
 use std::time::Duration;
 
-/// Declares the reasons once: the enum, its names and the counters.
+/// Declares each reason once: generates the enum, its names and the counters.
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
         /// Why a packet from the wire had no effect. Every packet that arrives is either handled or counted under
@@ -23,7 +23,7 @@ macro_rules! reasons {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What it means.
+            /// What the reason means.
             #[must_use]
             pub fn explain(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),*).trim_ascii_start(),)* }
@@ -33,19 +33,19 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Shorter than its headers say, or than any packet.
+    /// Shorter than its headers indicate, or than any valid packet.
     BadLength = "dropped_bad_len",
     /// Transport version other than 0.
     BadVersion = "dropped_bad_tver",
     /// An opcode that RoCEv2 does not have.
     BadOpcode = "dropped_bad_opcode",
-    /// The ICRC does not match, whatever the IPv4 identification.
+    /// The ICRC does not match for any IPv4 identification.
     BadIcrc = "dropped_bad_icrc",
     /// No queue pair has the destination number.
     NoQp = "dropped_no_qp",
-    /// A queue pair of another service than the opcode's.
+    /// The queue pair's service differs from the opcode's.
     WrongService = "dropped_wrong_service",
-    /// The queue pair is in a state that takes no packets.
+    /// The queue pair is in a state that accepts no packets.
     BadState = "dropped_bad_state",
     /// The packet's partition key does not match.
     BadPkey = "dropped_bad_pkey",
@@ -53,30 +53,31 @@ reasons! {
     BadQkey = "dropped_bad_qkey",
     /// The packet does not come from the address that the queue pair is connected to.
     BadAddress = "dropped_bad_addr",
-    /// A duplicate of a READ or atomic whose answer is not kept any more.
+    /// A duplicate of a READ or atomic whose response is no longer kept.
     StaleDuplicate = "dropped_stale_duplicate",
     /// A request ahead of a gap, after the NAK for the gap was sent.
     OutOfSequence = "dropped_out_of_sequence",
-    /// A response that no outstanding request explains.
+    /// A response that matches no outstanding request.
     Ghost = "dropped_ghost_response",
     /// An acknowledgement with a reserved syndrome.
     ReservedSyndrome = "dropped_reserved_syndrome",
-    /// A message over an unreliable service that found no receive work request.
+    /// A message over an unreliable service for which no receive work request was posted.
     NoReceive = "dropped_no_receive",
-    /// A packet over an unreliable service that cannot be delivered: after a gap, against a rule, or too long for its
-    /// receive.
+    /// A packet over an unreliable service that cannot be delivered: it follows a gap, violates a rule, or is too long
+    /// for its receive.
     Unreliable = "dropped_unreliable",
     /// A datagram to a multicast group that no queue pair is attached to, or one of whose address and destination queue
-    /// pair number only one means a group.
+    /// pair number only one denotes a group.
     NoGroup = "dropped_no_group",
-    /// Credits or a pause from a peer that never said that it is rnic.
+    /// Credits or a pause from a peer that has not identified itself as rnic.
     Stranger = "dropped_stranger",
-    /// Credits, a pause or a congestion notification in the name of a peer, without the token that it was given; or a
-    /// notification of a foreign peer that is not the queue pair's own, or that sends more of them than a receiver would.
+    /// Credits, a pause or a congestion notification in the name of a peer, without the token that the peer was given;
+    /// or a notification of a foreign peer that is not the queue pair's own, or that sends them more often than a
+    /// receiver would.
     BadToken = "dropped_bad_token",
-    /// A datagram that was cut short by the receive buffer.
+    /// A datagram that the receive buffer truncated.
     Truncated = "dropped_truncated",
-    /// The port was taken down on purpose, or its device failed.
+    /// The port was disabled on purpose, or its device failed.
     PortDown = "dropped_port_down",
 }
 
@@ -109,13 +110,13 @@ impl From<PacketDrop> for DropReason {
 /// Pauses of one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PriorityPauses {
-    /// Pauses received that named it, ends of pauses included.
+    /// Received pauses that named it, including ends of pauses.
     pub rx_pause: u64,
-    /// For how long peers have had it paused, without pauses that last. Pauses of several peers add up.
+    /// For how long peers have paused it, excluding current pauses. Pauses of several peers add up.
     pub rx_pause_duration: Duration,
     /// Pauses that ended.
     pub rx_pause_transition: u64,
-    /// Pauses sent that named it, ends of pauses included.
+    /// Sent pauses that named it, including ends of pauses.
     pub tx_pause: u64,
 }
 
@@ -127,7 +128,7 @@ impl PriorityPauses {
     }
 }
 
-/// Declares the counters that are not of drops once: fields, names and what they mean.
+/// Declares each counter that does not count drops once: generates fields, names and descriptions.
 macro_rules! port_counters {
     ($($(#[doc = $doc:literal])* $field:ident,)*) => {
         /// Counters of a port that belong to no queue pair.
@@ -156,7 +157,7 @@ macro_rules! port_counters {
                 own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), self.dropped(*r))))
             }
 
-            /// Every counter's name with what it counts.
+            /// Name and description of every counter.
             pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
                 let own = [$((stringify!($field), concat!($($doc),*).trim_ascii_start())),*];
                 own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), r.explain())))
@@ -166,7 +167,7 @@ macro_rules! port_counters {
 }
 
 port_counters! {
-    /// Packets received, whatever became of them.
+    /// Packets received, dropped ones included.
     rx_packets,
     /// Bytes received, BTH to ICRC.
     rx_bytes,
@@ -174,33 +175,33 @@ port_counters! {
     tx_packets,
     /// Bytes sent, BTH to ICRC.
     tx_bytes,
-    /// Packets whose ICRC is right only for an IPv4 identification that had to be solved for: the check is then
-    /// 16 bits strong.
+    /// Packets whose ICRC matches only for an IPv4 identification that had to be solved for: this weakens the check to
+    /// 16 bits.
     icrc_solved,
     /// Packets that arrived with the ECN field saying "congestion experienced".
     np_ecn_marked_roce_packets,
-    /// Congestion notifications (CNPs) sent, because such packets arrived.
+    /// Congestion notifications (CNPs) sent in response to such packets.
     np_cnp_sent,
     /// CNPs received that a queue pair obeyed.
     rp_cnp_handled,
-    /// CNPs received that had no effect: no congestion control that knows them, a queue pair that does not exist, is not
-    /// connected to their sender, or has not sent anything.
+    /// CNPs received that had no effect: there is no congestion control that reacts to them, or the queue pair does not
+    /// exist, is not connected to their sender, or has not sent anything.
     rp_cnp_ignored,
     /// Times that a queue pair waited because the peer's window was full.
     window_stalls,
-    /// Times that a queue pair whose packets nobody acknowledges waited, so as not to overrun the receiver.
+    /// Times that a queue pair whose packets are not acknowledged waited, so as not to overrun the receiver.
     pace_stalls,
     /// Times that a queue pair waited for link credit.
     credit_stalls,
-    /// Times that a queue pair waited to learn what its peer is, under the credit model.
+    /// Times that a queue pair waited to learn the kind of its peer, under the credit model.
     greeting_stalls,
     /// Times that a queue pair waited for the end of a pause.
     pause_stalls,
-    /// Pauses that did not end, so that the watchdog of their priority took them for a storm.
+    /// Pauses that did not end, so that the watchdog of their priority treated them as a storm.
     pause_storms,
-    /// Packets that were not sent because the watchdog has them dropped.
+    /// Packets that the watchdog dropped instead of sending them.
     pause_storm_dropped_pkts,
-    /// Flow control packets sent: what was sent, and how much more the peer may send.
+    /// Flow control packets sent: they report how much was sent, and how much more the peer may send.
     tx_flow_control,
     /// Flow control packets received.
     rx_flow_control,
@@ -210,23 +211,24 @@ port_counters! {
     rx_pause,
     /// Datagrams for which their sender had no credit.
     excessive_buffer_overrun_errors,
-    /// Peers that said that they are rnic too; one that starts anew counts again.
+    /// Peers that identified themselves as rnic; one that restarts counts again.
     partners_met,
-    /// Peers that are rnic too and fell silent while something waited for their credit.
+    /// Peers that are rnic and fell silent while a queue pair waited for their credit.
     partners_lost,
-    /// Peers that could not be remembered as partners, because there were too many to which nothing is connected.
+    /// Peers that could not be remembered as partners, because too many peers without connected queue pairs were known.
     partners_refused,
-    /// Peers that give no link credits, to a port that speaks them: what is sent to them is bounded by a window.
+    /// Peers that give no link credits to a port that supports them: a window bounds what is sent to them.
     foreign_peers,
-    /// Hellos that nobody asked for, and questions beyond those that are answered in a second.
+    /// Unsolicited hellos, and questions beyond the number that is answered per second.
     hellos_ignored,
-    /// Copies of datagrams to multicast groups that queue pairs took.
+    /// Copies of datagrams to multicast groups that queue pairs accepted.
     mcast_copies,
-    /// Copies that a queue pair refused, for its Q_Key, its state or want of a receive, while others took theirs.
+    /// Copies that a queue pair refused, because of its Q_Key, its state or the lack of a receive, while others
+    /// accepted theirs.
     mcast_copies_refused,
-    /// Packets that did not leave because the port was taken down on purpose, or its device failed.
+    /// Packets that did not leave because the port was disabled on purpose, or its device failed.
     tx_port_down,
-    /// Asynchronous events that nobody read before 1,024 newer ones came.
+    /// Asynchronous events that were not read before 1,024 newer ones came.
     async_events_lost,
 }
 
@@ -236,13 +238,13 @@ impl PortCounters {
         self.drops[reason as usize] += 1;
     }
 
-    /// Packets dropped for one reason.
+    /// Number of packets dropped for one reason.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// Packets dropped, for any reason.
+    /// Number of packets dropped, for any reason.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.drops.iter().sum()

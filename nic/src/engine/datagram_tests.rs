@@ -1,4 +1,4 @@
-//! Which datagrams leave together.
+//! Which datagrams leave in the same train.
 
 use super::Departure;
 use crate::error::Result;
@@ -17,8 +17,8 @@ fn way(last: u8) -> AddressVector {
     AddressVector::new(Gid::from(Ipv4Addr::new(10, 0, 0, last)), 0)
 }
 
-/// Posts datagrams of so many bytes along these ways, and returns the trains in which they leave but for the first
-/// datagram, which leaves at once.
+/// Posts datagrams of these sizes along these paths. Returns the trains in which they leave, except for the first
+/// datagram, which leaves immediately.
 fn trains(posts: &[(&AddressVector, usize)]) -> Result<Vec<Departure>> {
     let device = crate::sim::Net::new().device();
     let qp = queue_pair(&device)?;
@@ -45,11 +45,11 @@ fn shape(trains: &[Departure]) -> Vec<(IpAddr, u32, usize)> {
 #[test]
 fn messages_of_one_way_leave_in_one_train() -> Result<()> {
     let (a, b) = (way(1), way(2));
-    // BTH, DETH and ICRC around a hundred bytes.
+    // BTH, DETH and ICRC around 100 bytes.
     let size = 12 + 8 + 100 + 4;
     let one = trains(&[(&a, 100); 6])?;
     assert_eq!(shape(&one), [(a.dgid.ip(), 6, size)]);
-    // Another handle for the same way is the same way; a shorter packet ends a train.
+    // Another address handle for the same path does not end a train; a shorter packet does.
     let two = trains(&[(&a, 100), (&a, 100), (&a, 40), (&a, 100), (&b, 100), (&b, 100)])?;
     assert_eq!(shape(&two), [(a.dgid.ip(), 3, size), (a.dgid.ip(), 1, size), (b.dgid.ip(), 2, size)]);
     Ok(())

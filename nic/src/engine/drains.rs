@@ -1,4 +1,4 @@
-//! The pace of what nobody acknowledges: who waits at which receiver for room.
+//! Pacing of unacknowledged traffic: which queue pairs wait at which receiver for room.
 
 use super::peers::Flights;
 use super::{Due, Engine};
@@ -9,29 +9,29 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// How many receivers are remembered before those whose socket buffers must be empty by now are forgotten.
+/// Number of remembered receivers beyond which those whose socket buffers must be empty by now are forgotten.
 const FEW: usize = 64;
 
 /// The assumed socket buffer of one receiver: a host, or each member of a group.
 #[derive(Debug)]
 struct Receiver {
     drain: Drain,
-    /// Queue pairs, by table index, that have something to send and no room, first come first.
+    /// Queue pairs, by table index, that have something to send but no room, in order of arrival.
     waiting: VecDeque<usize>,
-    /// The charge of a full train of the last that came to wait.
+    /// The charge of a full train of the queue pair that began to wait last.
     turn: u32,
-    /// The timer that calls the next of them.
+    /// The timer that calls the next waiting queue pair.
     timer: Option<Instant>,
 }
 
-/// What was sent unacknowledged to whom, as far as it may still lie in a socket buffer.
+/// Unacknowledged traffic to each receiver that may still lie in its socket buffer.
 #[derive(Debug)]
 pub(super) struct Drains {
-    /// `None`: everything leaves at once.
+    /// `None`: everything leaves immediately.
     pace: Option<Pace>,
     by_address: HashMap<IpAddr, usize>,
     table: slab::Slab<Receiver>,
-    /// At how many receivers those that are empty are forgotten.
+    /// Number of receivers at which empty ones are forgotten.
     sweep_at: usize,
 }
 
@@ -40,7 +40,7 @@ impl Drains {
         Self { pace, by_address: HashMap::new(), table: slab::Slab::new(), sweep_at: FEW }
     }
 
-    /// The receiver at `address`, with the pace to send to it; `None` where there is none to keep.
+    /// The receiver at `address`, and the pace of traffic to it; `None` if no pace is configured.
     fn at(&mut self, address: IpAddr, now: Instant) -> Option<(usize, Pace)> {
         let pace = self.pace?;
         if let Some(id) = self.by_address.get(&address) {
@@ -49,7 +49,7 @@ impl Drains {
         if self.table.len() >= self.sweep_at {
             self.table.retain(|_, r| !r.drain.is_empty(now) || !r.waiting.is_empty());
             self.by_address.retain(|_, id| self.table.contains(*id));
-            // So that forgetting costs no more than remembering did.
+            // The threshold grows so that forgetting costs no more than remembering did.
             self.sweep_at = FEW.max(2 * self.table.len());
         }
         let id = self.table.insert(Receiver {
@@ -65,15 +65,15 @@ impl Drains {
 
 /// What a queue pair may send to a receiver.
 pub(super) enum Allowance {
-    /// So many packets.
+    /// This many packets.
     Packets(u32),
-    /// Nothing yet; it waits for its turn at the receiver of this number.
+    /// Nothing yet; the queue pair waits for its turn at the receiver with this number.
     Wait(usize),
 }
 
 impl Engine {
-    /// How many packets may go to `address` now. Who is not `called` stands behind those who wait, and with others
-    /// waiting a turn is one full `train`.
+    /// Returns how many packets may go to `address` now. A queue pair that was not `called` queues behind those that
+    /// wait; while others wait, a turn is one full `train`.
     pub(super) fn allowance(
         &mut self,
         now: Instant,
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Books a train that leaves for `address`.
+    /// Charges a train that leaves for `address`.
     pub(super) fn book(&mut self, now: Instant, address: IpAddr, packets: u32, size: usize) {
         if packets == 0 {
             return;
@@ -104,8 +104,8 @@ impl Engine {
         self.drains.table[id].drain.take(now, &pace, charge);
     }
 
-    /// Has a queue pair wait at a receiver until there is room for a train of `train` packets: a system call costs as
-    /// much for two packets as for fifteen. Who was called in vain stays the first.
+    /// Makes a queue pair wait at a receiver until there is room for a train of `train` packets: a system call for two
+    /// packets costs as much as one for fifteen. A queue pair that was called in vain stays at the front.
     pub(super) fn wait_for_drain(&mut self, index: usize, id: usize, mtu: Mtu, train: u32, called: bool) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         entry.waits_at = Some(id);
@@ -120,11 +120,11 @@ impl Engine {
         self.arm_drain(id, 1);
     }
 
-    /// Makes sure that whoever waits at a receiver is called once there is room for so many trains.
+    /// Sets the timer that calls the next waiting queue pair once there is room for `trains` trains.
     fn arm_drain(&mut self, id: usize, trains: u32) {
         let Some(pace) = self.drains.pace else { return };
         let Some(receiver) = self.drains.table.get_mut(id) else { return };
-        // Half a burst at the most, so that the receiver always has something to do meanwhile.
+        // At most half a burst, so that the receiver is never idle meanwhile.
         let wanted = receiver.turn.saturating_mul(trains).min(pace.burst / 2);
         let Some(at) = receiver.drain.room_at(&pace, wanted) else { return };
         if receiver.timer.is_none_or(|t| at < t) {
@@ -133,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// A timer of a receiver is due: whoever waits longest there gets a turn.
+    /// The timer of a receiver fired: the queue pair that has waited there longest gets a turn.
     pub(super) fn drain_timeout(&mut self, at: Instant, id: usize) {
         let Some(receiver) = self.drains.table.get_mut(id).filter(|r| r.timer == Some(at)) else { return };
         receiver.timer = None;
@@ -147,12 +147,12 @@ impl Engine {
             }
         }
         if others {
-            // Once there is room beyond the train that is about to leave.
+            // The next is called once there is room beyond the train that is about to leave.
             self.arm_drain(id, 2);
         }
     }
 
-    /// A queue pair waits no longer: it has nothing to send any more, goes elsewhere, or is gone.
+    /// A queue pair stops waiting: it has nothing left to send, sends elsewhere, or was destroyed.
     pub(super) fn leave_drain(&mut self, index: usize, id: usize) {
         if let Some(receiver) = self.drains.table.get_mut(id) {
             receiver.waiting.retain(|waiting| *waiting != index);

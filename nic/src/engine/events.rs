@@ -1,57 +1,58 @@
-//! Asynchronous events: what a program should hear of and that is not a completion (IBTA 11.6.3).
+//! Asynchronous events: what a program should know that is not a completion (IBTA 11.6.3).
 
 use qp::Qpn;
 use qp::memory::QpEvent;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// How many events may wait to be read. Most programs read none; then the oldest gives way, and is counted.
+/// Number of events that may wait to be read. Most programs read none; then the oldest event is discarded and counted.
 pub const MAX_EVENTS: usize = 1024;
 
-/// Something that the program should hear of and that is not a completion. It names its object.
+/// An asynchronous event: something the program should know that is not a completion. It names its object.
 ///
-/// Verbs make a program acknowledge events, because destroying an object waits until nobody holds an event that points
-/// to it. Here an event is a number, so there is nothing to acknowledge: events of an object that is destroyed are
-/// taken back, and one that was read before that names a number that nobody has any more.
+/// Verbs require a program to acknowledge events, because destroying an object waits until no event that points to it
+/// is held. Here an event contains a number, so there is nothing to acknowledge: pending events of a destroyed object
+/// are removed, and an event that was read earlier names a number that no longer exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias("ibv_async_event", "ibv_event_type", "ibv_ack_async_event"))]
 pub enum AsyncEvent {
     /// An event of a queue pair.
     QueuePair(Qpn, QpEvent),
-    /// A completion queue overran: completions were lost (IBTA C9-218). Counted by its number in the port.
+    /// A completion queue overran: completions were lost (IBTA C9-218). The queue is identified by its number in the
+    /// port.
     #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CompletionQueueError(usize),
-    /// The shared receive queue of this number holds fewer work requests than its limit. The limit is 0 now: set it
-    /// anew to hear of it again.
+    /// The shared receive queue with this number holds fewer work requests than its limit. The limit is now 0: set it
+    /// again to get another event.
     #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     SrqLimitReached(u32),
-    /// The shared receive queue of this number gives no more work requests: the completion queue that it has as one of
-    /// an XRC domain overran.
+    /// The shared receive queue with this number provides no more work requests: the completion queue assigned to it as
+    /// an XRC shared receive queue overran.
     #[doc(alias = "IBV_EVENT_SRQ_ERR")]
     SrqError(u32),
     /// Packets can flow again.
     #[doc(alias = "IBV_EVENT_PORT_ACTIVE")]
     PortActive,
-    /// Packets cannot flow: the link is down, or the address is not on the host. Queue pairs keep their states, and what
-    /// they send counts as lost.
+    /// Packets cannot flow: the link is down, or the address is not configured on the host. Queue pairs keep their
+    /// states, and the packets that they send count as lost.
     #[doc(alias = "IBV_EVENT_PORT_ERR")]
     PortError,
-    /// The GID table changed: the address was taken off the host, or put back.
+    /// The GID table changed: the address was removed from the host, or restored.
     #[doc(alias = "IBV_EVENT_GID_CHANGE")]
     GidChange,
-    /// The device is unusable for good. All its queue pairs are in ERR.
+    /// The device is permanently unusable. All its queue pairs are in ERR.
     #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     DeviceFatal,
 }
 
-/// An object that events can be of.
+/// The object of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventSource {
-    /// The queue pair of this number.
+    /// The queue pair with this number.
     QueuePair(Qpn),
-    /// The completion queue of this number.
+    /// The completion queue with this number.
     CompletionQueue(usize),
-    /// The shared receive queue of this number.
+    /// The shared receive queue with this number.
     SharedReceiveQueue(u32),
     /// The port.
     Port,
@@ -100,7 +101,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The object that it is of.
+    /// The object of the event.
     #[must_use]
     pub const fn source(self) -> EventSource {
         match self {
@@ -132,16 +133,16 @@ impl fmt::Display for AsyncEvent {
     }
 }
 
-/// What became of the queue since it was last asked.
+/// How the queue changed since the last check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EventNews {
-    /// Events were added, and some wait.
+    /// Events were added, and at least one is pending.
     Added,
-    /// None waits any more.
+    /// No event is pending any more.
     Empty,
 }
 
-/// The events that wait to be read, oldest first.
+/// Pending events, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     waiting: VecDeque<AsyncEvent>,
@@ -151,7 +152,7 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// Adds an event; the oldest of too many is lost.
+    /// Adds an event. If the queue is full, the oldest event is lost.
     pub(crate) fn push(&mut self, event: AsyncEvent) {
         if self.waiting.len() == MAX_EVENTS {
             self.waiting.pop_front();
@@ -161,21 +162,21 @@ impl EventQueue {
         self.added = true;
     }
 
-    /// The oldest event.
+    /// Removes and returns the oldest event.
     pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
         let oldest = self.waiting.pop_front();
         self.taken |= oldest.is_some();
         oldest
     }
 
-    /// Takes back the events of an object that is destroyed.
+    /// Removes the events of an object that is destroyed.
     pub(crate) fn forget(&mut self, source: EventSource) {
         let before = self.waiting.len();
         self.waiting.retain(|event| event.source() != source);
         self.taken |= self.waiting.len() < before;
     }
 
-    /// How many events were lost because nobody read them.
+    /// Number of events lost because they were not read.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -184,12 +185,12 @@ impl EventQueue {
         self.waiting.is_empty()
     }
 
-    /// Whether [`take_news`](Self::take_news) has something to tell.
+    /// Returns whether [`take_news`](Self::take_news) would return something.
     pub(crate) fn has_news(&self) -> bool {
         self.added || self.taken
     }
 
-    /// What whoever watches a descriptor has to be shown.
+    /// Takes the change that the event descriptor has to reflect.
     pub(crate) fn take_news(&mut self) -> Option<EventNews> {
         let (added, taken) = (std::mem::take(&mut self.added), std::mem::take(&mut self.taken));
         if self.waiting.is_empty() {

@@ -1,6 +1,6 @@
-//! Telling why queue pairs fail: in the log, and for programs that ask for explanations.
+//! Explaining why queue pairs fail: in the log, and for programs that ask for explanations.
 //!
-//! All of it is off the path of packets that do what they should.
+//! None of this runs on the fast path.
 
 use super::{DropReason, Engine, QpEntry};
 use crate::explain::{self, Dropped, End, Failed, PeerView, Refusal, Refusing, Stalled};
@@ -9,10 +9,10 @@ use qp::wire::{Arrival, Packet};
 use qp::{QpState, Qpn};
 use std::time::{Duration, Instant};
 
-/// After this time without a receive at the peer, a queue pair that never gives up is a puzzle to its program.
+/// If the peer has no receive posted for this long, a queue pair with unlimited RNR retries needs an explanation.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a queue pair has explained: each once, until it is reset.
+/// The explanations that a queue pair has given: each only once, until it is reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Explained {
     pub(super) failure: bool,
@@ -21,7 +21,7 @@ pub(super) struct Explained {
 }
 
 impl QpEntry {
-    /// Both ends, as far as there are two.
+    /// Both ends, or only the local one if there is no peer.
     fn ends(&self, own: std::net::IpAddr) -> (End, Option<End>) {
         let peer = self.remote.map(|remote| End { address: remote.address, qpn: self.qp.dest_qpn() });
         (End { address: own, qpn: self.qp.qpn() }, peer)
@@ -29,7 +29,7 @@ impl QpEntry {
 }
 
 impl Engine {
-    /// A queue pair went from one state to another.
+    /// Logs a state transition of a queue pair.
     pub(super) fn note_state(&self, index: usize, from: QpState) {
         let Some(entry) = self.qps[index].as_ref() else { return };
         let to = entry.qp.state();
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// A queue pair has failed and has not told so far.
+    /// Explains a failure of a queue pair that was not explained before.
     #[cold]
     pub(super) fn explain_failure(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// What can be found out about the peer of a queue pair that failed.
+    /// What is known about the peer of a queue pair that failed.
     fn view_of(&self, own: End, peer: Option<End>, failure: &Failure) -> PeerView {
         let Some(peer) = peer else { return PeerView::Unknown };
         match failure.context {
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// The timer of a queue pair fired: it may have waited for a receive at the peer for long.
+    /// The timer of a queue pair fired: the peer may have lacked a receive for a long time.
     pub(super) fn explain_stall(&mut self, now: Instant, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(since) = entry.qp.lacks_receive_since() else {
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// A packet for a queue pair had no effect.
+    /// Explains why a packet for a queue pair had no effect.
     #[cold]
     pub(super) fn explain_drop(
         &mut self,

@@ -1,4 +1,4 @@
-//! What surrounds queue pairs: memory, completion queues and events.
+//! The environment of queue pairs: memory, completion queues and events.
 
 use super::ResourceError;
 use super::events::{AsyncEvent, EventQueue};
@@ -17,40 +17,40 @@ pub(crate) struct CqId(pub(crate) usize);
 /// A completion queue, as the engine holds it.
 pub(crate) struct Cq {
     pub(crate) producer: CqProducer,
-    /// Queue pairs and shared receive queues that complete here.
+    /// Queue pairs and shared receive queues that use it.
     pub(crate) users: usize,
 }
 
-/// What a queue pair is tied to.
+/// The objects that a queue pair is created with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct QpLinks {
-    /// Where sends complete.
+    /// The send completion queue.
     pub(crate) send_cq: Option<CqId>,
-    /// Where receives complete.
+    /// The receive completion queue.
     pub(crate) recv_cq: Option<CqId>,
-    /// Where receives come from, if not from a queue of its own.
+    /// The shared receive queue, unless the queue pair has a receive queue of its own.
     pub(crate) srq: Option<SrqId>,
-    /// Where the shared receive queues are that requests may name.
+    /// The XRC domain, whose shared receive queues requests may name.
     pub(crate) xrcd: Option<XrcdId>,
 }
 
 impl QpLinks {
-    /// Its completion queues, one that serves both directions once.
+    /// Its completion queues; one that serves both directions appears once.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = CqId> {
         let recv_cq = self.recv_cq.filter(|_| self.recv_cq != self.send_cq);
         [self.send_cq, recv_cq].into_iter().flatten()
     }
 }
 
-/// What the queue pairs of a port share.
+/// State shared by the queue pairs of a port.
 pub(crate) struct HostState {
     pub(crate) regions: RegionTable,
     pub(crate) srqs: SrqTable,
     pub(crate) cqs: slab::Slab<Cq>,
     pub(crate) events: EventQueue,
-    /// Completion queues whose channel wants to be told.
+    /// Completion queues whose completion channel is to be notified.
     pub(crate) notify: Vec<Arc<CqShared>>,
-    /// Completion queues that overran since the engine last looked.
+    /// Completion queues that overran since the engine last checked.
     pub(crate) overrun: Vec<CqId>,
 }
 
@@ -66,7 +66,7 @@ impl HostState {
         }
     }
 
-    /// The surroundings of one queue pair. `accepted` counts the work requests in its queues that hold a place.
+    /// The environment of one queue pair. `accepted` counts the work requests that occupy places in its queues.
     pub(crate) fn of<'a>(
         &'a mut self,
         links: &'a QpLinks,
@@ -76,12 +76,12 @@ impl HostState {
         QpHost { state: self, links, shared, accepted, pkey_index: 0 }
     }
 
-    /// A completion queue.
+    /// Looks up a completion queue.
     pub(crate) fn cq(&mut self, cq: CqId) -> Result<&mut Cq, ResourceError> {
         self.cqs.get_mut(cq.0).ok_or(ResourceError::Unknown { what: "completion queue" })
     }
 
-    /// Delivers a completion; one of an object without a completion queue is nobody's.
+    /// Delivers a completion; without a completion queue, it is discarded.
     fn complete(&mut self, cq: Option<CqId>, qp: &QpShared, completion: WorkCompletion, wakes: bool) {
         let Some(cq) = cq else { return };
         let Some(queue) = self.cqs.get_mut(cq.0) else { return };
@@ -91,7 +91,8 @@ impl HostState {
             Pushed::Notify => self.notify.push(Arc::clone(&queue.producer.shared)),
             Pushed::Overrun if already && qp.state() == QpState::Err => {}
             Pushed::Overrun => {
-                // A queue pair that was in RESET when the queue overran, or made later, fails once it loses one too.
+                // A queue pair that was in RESET when the queue overran, or was created later, fails once it loses a
+                // completion too.
                 if !self.overrun.contains(&cq) {
                     self.overrun.push(cq);
                 }
@@ -104,13 +105,13 @@ impl HostState {
     }
 }
 
-/// The surroundings of one queue pair, while it is at work.
+/// The environment of one queue pair during an operation.
 pub(crate) struct QpHost<'a> {
     state: &'a mut HostState,
     links: &'a QpLinks,
     shared: &'a QpShared,
     accepted: &'a mut [u32; 2],
-    /// Which P_Key of the port the packet at hand has, for QP1; 0 for others.
+    /// Index of the port's P_Key that the current packet carries, for QP1; 0 for others.
     pub(super) pkey_index: u16,
 }
 
@@ -183,7 +184,7 @@ impl Host for QpHost<'_> {
         let wakes = solicited || completion.status != WcStatus::Success;
         let cq = match xrc_srq {
             None => self.links.recv_cq,
-            // None where the queue was destroyed while a message was on its way into a buffer from it.
+            // `None` if the queue was destroyed while a message was being received into one of its buffers.
             Some(number) => self.links.xrcd.and_then(|xrcd| self.state.srqs.cq(number, xrcd)),
         };
         self.state.complete(cq, self.shared, completion, wakes);

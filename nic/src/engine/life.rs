@@ -1,23 +1,24 @@
-//! The life of the port: whether packets can flow, and whether the device works at all.
+//! The state of the port: whether packets can flow, and whether the device works at all.
 //!
-//! Two watch over the port: the driver, which tells what the host's link and address are doing, and the test harness,
-//! which takes them away on purpose. Packets flow while both say so. A port that is down changes no queue pair: what
-//! is sent meanwhile counts as lost, and goes out again when the port is back, if retries last that long.
+//! Two parties determine the state of the port: the driver, which reports the host's link and address, and the test
+//! harness, which takes them away on purpose. Packets flow while both agree. A port that is down does not change the
+//! state of any queue pair: packets sent meanwhile count as lost, and are retransmitted when the port is back, if the
+//! retries last that long.
 
 use super::{AsyncEvent, Engine, ResourceError};
 use qp::{Mtu, QpAttr, QpState};
 
-/// What the way of a port to the network is made of.
+/// What connects a port to the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortState {
-    /// The address is on the host.
+    /// The address is configured on the host.
     pub address: bool,
     /// The link is up.
     pub link: bool,
 }
 
 impl PortState {
-    /// Nothing is missing.
+    /// Link and address are both present.
     pub const ACTIVE: Self = Self { address: true, link: true };
 
     const fn is_active(self) -> bool {
@@ -29,12 +30,12 @@ impl PortState {
     }
 }
 
-/// What is known of the port.
+/// The state of the port as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
-    /// What the host does.
+    /// As reported by the host.
     watched: PortState,
-    /// What tests do.
+    /// As set by tests.
     injected: PortState,
     failed: bool,
 }
@@ -46,38 +47,38 @@ impl Default for Life {
 }
 
 impl Life {
-    /// Whether no packet may pass. What the host does to the port is left to the host: where it is wrong about its
-    /// link, packets still flow.
+    /// Whether no packet may pass. The host itself enforces its own state: if its report of the link is wrong, packets
+    /// still flow.
     pub(super) const fn is_cut_off(&self) -> bool {
         self.failed || !self.injected.is_active()
     }
 
-    /// What there is of the port, as programs see it.
+    /// Link and address as programs see them.
     const fn state(&self) -> PortState {
         self.watched.and(self.injected)
     }
 }
 
 impl Engine {
-    /// What there is of the port. A device that failed has nothing.
+    /// Link and address of the port. A failed device has neither.
     #[must_use]
     pub fn port_state(&self) -> PortState {
         if self.life.failed { PortState { address: false, link: false } } else { self.life.state() }
     }
 
-    /// Whether packets can flow.
+    /// Returns whether packets can flow.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.port_state().is_active()
     }
 
-    /// Whether the device is unusable for good.
+    /// Returns whether the device is permanently unusable.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.life.failed
     }
 
-    /// Whether packets that are about to leave are lost instead; they are counted then.
+    /// Returns whether departing packets are to be dropped; if so, they are counted.
     pub(crate) fn loses(&mut self, packets: u32) -> bool {
         let lost = self.life.is_cut_off();
         if lost {
@@ -86,32 +87,33 @@ impl Engine {
         lost
     }
 
-    /// The state in which the host has the port at the beginning, which is no change.
+    /// Sets the initial state of the host's port, which causes no event.
     pub(crate) fn begin_port_state(&mut self, state: PortState) {
         self.life.watched = state;
     }
 
-    /// Takes in what the host does to the port.
+    /// Updates the state of the host's port.
     pub fn handle_port_state(&mut self, state: PortState) {
         let before = self.life.state();
         self.life.watched = state;
         self.tell_change(before);
     }
 
-    /// Takes parts of the port away on purpose, or gives them back: without all of them no packet leaves or arrives.
+    /// Takes parts of the port away on purpose, or restores them: unless all are present, no packet leaves or arrives.
     pub fn inject_port_state(&mut self, state: PortState) {
         let before = self.life.state();
         self.life.injected = state;
         self.tell_change(before);
     }
 
-    /// What tests left of the port.
+    /// The parts of the port that tests left in place.
     #[must_use]
     pub fn injected_port_state(&self) -> PortState {
         self.life.injected
     }
 
-    /// The events of a change. A GID is gone after the port is down, and is there before the port is up.
+    /// Reports a change as events. The GID is removed after the port goes down, and is restored before the port comes
+    /// up.
     fn tell_change(&mut self, before: PortState) {
         if self.life.failed {
             return;
@@ -128,19 +130,19 @@ impl Engine {
         }
     }
 
-    /// Takes in how much the interface carries now: the largest path MTU of queue pairs that are connected from here on.
+    /// Updates the MTU of the interface: the largest path MTU of queue pairs that are connected from now on.
     pub fn handle_mtu(&mut self, active_mtu: Mtu) {
         self.limits.path_mtu = active_mtu;
     }
 
-    /// Largest path MTU that the interface carries.
+    /// Largest path MTU that the interface supports.
     #[must_use]
     pub fn active_mtu(&self) -> Mtu {
         self.limits.path_mtu
     }
 
-    /// The device is unusable for good: every queue pair goes to ERR, which flushes its work requests (IBTA 11.6.3.1,
-    /// local catastrophic error).
+    /// Marks the device as permanently unusable: every queue pair goes to ERR, which flushes its work requests (IBTA
+    /// 11.6.3.1, local catastrophic error).
     pub fn fail(&mut self) {
         if self.life.failed {
             return;
@@ -153,7 +155,7 @@ impl Engine {
         self.fail_overrun();
     }
 
-    /// Takes a queue pair to ERR, unless it is in RESET, where there is nothing to flush. Returns whether it was in
+    /// Moves a queue pair to ERR, unless it is in RESET, where there is nothing to flush. Returns whether it was in
     /// neither state.
     pub(super) fn fail_qp(&mut self, index: usize) -> bool {
         let Some(entry) = self.qps.get_mut(index).and_then(Option::as_mut) else { return false };
@@ -162,13 +164,13 @@ impl Engine {
             return false;
         }
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-        // Any state leads to ERR, so this cannot be refused.
+        // The transition to ERR is allowed from every state, so it cannot be refused.
         let _ = entry.qp.modify(&QpAttr::to_state(QpState::Err), &self.limits, &mut host);
         self.settle_one(index);
         state != QpState::Err
     }
 
-    /// Whether new objects can be had.
+    /// Fails if the device cannot create new objects.
     pub(crate) fn usable(&self) -> Result<(), ResourceError> {
         if self.life.failed { Err(ResourceError::DeviceFailed) } else { Ok(()) }
     }

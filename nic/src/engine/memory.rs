@@ -1,6 +1,6 @@
-//! Memory regions and memory windows come and go.
+//! Registration of memory regions, and allocation of memory windows.
 //!
-//! Whatever happens here happens between two batches: no copy is under way.
+//! All of this happens between two batches: no copy is in progress.
 
 use super::{Engine, ResourceError};
 use crate::memory::{Advice, Change, Keys, MwType, Region, RegisterError, UserMemory};
@@ -43,7 +43,7 @@ impl Engine {
         Ok(keys)
     }
 
-    /// Registers a region anew.
+    /// Reregisters a region.
     pub(crate) fn reregister(&mut self, key: u32, change: Change) -> Result<(Keys, Region), ResourceError> {
         self.usable()?;
         let pd = change.pd;
@@ -58,14 +58,14 @@ impl Engine {
         Ok((keys, old))
     }
 
-    /// Takes a region away from its key, unless memory windows are bound to it.
+    /// Invalidates the key of a region, unless memory windows are bound to it.
     pub(crate) fn deregister(&mut self, key: u32) -> Result<Region, ResourceError> {
         let region = self.host.regions.deregister(key)?;
         self.leave(region.pd());
         Ok(region)
     }
 
-    /// Takes a region away from its key, and what windows show of it.
+    /// Invalidates the key of a region, and of the windows bound to it.
     pub(crate) fn remove_region(&mut self, key: u32) -> Option<Region> {
         let region = self.host.regions.remove(key)?;
         self.leave(region.pd());
@@ -90,7 +90,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The key that a memory window has now.
+    /// The current key of a memory window.
     pub(crate) fn window_key(&self, key: u32) -> Option<u32> {
         self.host.regions.window_key(key)
     }

@@ -1,16 +1,16 @@
-//! The engine: everything behind one port, sans-IO.
+//! The engine: everything behind one port, without I/O of its own (sans-IO).
 //!
-//! It holds the queue pairs, the registered memory and the completion queues of a port, and is driven by whoever has
-//! its lock: the socket driver in real time, the simulator in virtual time, both through the same calls:
+//! It holds the queue pairs, the registered memory and the completion queues of a port. The holder of its lock drives
+//! it: the socket driver in real time, the simulator in virtual time, both through the same calls:
 //!
 //! ```text
 //! handle_datagram(now, ..)   post_*(..)   handle_timeout(now)      take something in, never send
 //! poll_transmit(now, ..)     poll_timeout()   poll_event()         give something out, never wait
 //! ```
 //!
-//! The order of a turn: take in all that arrived, act on timers that are due, then transmit until
-//! [`Engine::poll_transmit`] has nothing more. Acknowledgements are due once a burst is taken in, and so are sent
-//! once for the whole of it.
+//! A turn has this order: take in all packets that arrived, handle expired timers, then transmit until
+//! [`Engine::poll_transmit`] returns `None`. Acknowledgements become due once a burst is taken in, and so are sent once
+//! for the whole burst.
 
 mod counters;
 mod drains;
@@ -75,18 +75,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Requests that follow a train of unacknowledged packets within this time wait to leave together, until there are
-/// [`TRAIN_REQUESTS`] of them or the next turn comes: about the time in which a program posts so many. It makes 1.3
-/// million datagrams a second of 0.6, and 30 Gb/s of 12 with 4 KiB each.
+/// Requests that follow a train of unacknowledged packets within this time wait to leave together, until
+/// [`TRAIN_REQUESTS`] of them wait or the next turn comes. It is about the time in which a program posts that many. It
+/// raises the rate from 0.6 to 1.3 million datagrams a second, and from 12 to 30 Gb/s with 4 KiB each.
 const TRAIN_GAP: Duration = Duration::from_micros(20);
 
-/// So many requests are worth a system call of their own: a full train of packets of 4 KiB.
+/// This many requests justify a system call of their own: a full train of packets of 4 KiB.
 const TRAIN_REQUESTS: usize = 15;
 
-/// How many queue pairs that are ready are looked at before they count as many.
+/// Number of ready queue pairs that are examined before they count as many.
 const READY_LOOK: usize = 4;
 
-/// What an engine is created with.
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The address of the port: its GID, and the source of its packets.
@@ -99,19 +99,19 @@ pub struct EngineConfig {
     pub slot: u8,
     /// Seed of keys and queue pair numbers in a simulation; `None` makes them unpredictable.
     pub seed: Option<u64>,
-    /// How much may be on the way to one peer, in bytes of socket buffer; `None` for what a stock buffer holds.
+    /// Bytes of socket buffer that may be in flight to one peer; `None` for the size of a stock buffer.
     pub peer_window: Option<u32>,
-    /// How fast unacknowledged packets leave for one receiver; `None` for as fast as they can.
+    /// Pace of unacknowledged packets to one receiver; `None` for no limit.
     pub pace: Option<Pace>,
-    /// The partitions that the port is in.
+    /// The partitions of the port.
     pub pkeys: PKeyTable,
-    /// What it says and does between rnic peers.
+    /// What the port offers to rnic peers.
     pub partner: PartnerSetup,
-    /// How its sending is paced.
+    /// How the port paces its sending.
     pub rate: RateConfig,
 }
 
-/// A queue pair in its place.
+/// An entry of the queue pair table.
 struct QpEntry {
     qp: QueuePair,
     shared: Arc<QpShared>,
@@ -119,67 +119,67 @@ struct QpEntry {
     /// The peer that it is connected to.
     remote: Option<Remote>,
     flights: Flights,
-    /// Work requests handed to the queue pair, of each queue.
+    /// Work requests accepted by the queue pair, per queue.
     accepted: [u32; 2],
-    /// Whether it stands in the ready queue.
+    /// Whether it is in the ready queue.
     ready: bool,
     /// Whether it waits for room in the peer's window.
     waiting: bool,
-    /// Whether it waited, and may begin its turn now.
+    /// Whether it waited for room, and may now begin its turn.
     called: bool,
-    /// Packets that it may still send in the turn that it has begun.
+    /// Packets that it may still send in its current turn.
     turn: u32,
-    /// The lane to a partner whose credit it waits, or waited, for.
+    /// The lane to a partner for whose credit it waits, or waited.
     lane: Option<(usize, usize)>,
-    /// The receiver whose pace it waits for.
+    /// The receiver for whose pace it waits.
     waits_at: Option<usize>,
-    /// When packets that nobody acknowledges last left.
+    /// When it last sent unacknowledged packets.
     last_sent: Option<Instant>,
     /// Where the last datagram went.
     last_to: Option<IpAddr>,
-    /// When a congestion notification of a foreign peer last counted.
+    /// When it last accepted a congestion notification of a foreign peer.
     foreign_cnp: Option<Instant>,
-    /// The earliest entry of it in the timer heap.
+    /// Its earliest entry in the timer heap.
     timer: Option<Instant>,
-    /// Congestion control as a sender, once it has sent.
+    /// Sender's state of congestion control, once it has sent.
     flow: Option<Box<Flow>>,
-    /// Congestion control as a receiver, once a packet arrived that met congestion.
+    /// Receiver's state of congestion control, once a packet arrived that met congestion.
     notifier: Notifier,
-    /// What its program was told of its failures.
+    /// The failures that were explained to its program.
     explained: explain::Explained,
 }
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Due {
     /// A queue pair, by table index.
     Qp(usize),
-    /// Whoever waits at a receiver of unacknowledged packets.
+    /// Queue pairs that wait at a receiver of unacknowledged packets.
     Drain(usize),
-    /// Whoever waits for room in the window of a peer.
+    /// Queue pairs that wait for room in the window of a peer.
     Window(usize),
-    /// Whoever waits for a partner.
+    /// Queue pairs that wait for a partner.
     Partner(usize),
-    /// Limits of credit that are told again.
+    /// Credit limits to be repeated.
     Limits,
     /// A congestion notification.
     Cnp(CnpSource),
 }
 
-/// Where a queue pair sends to.
+/// The destination of a queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     address: IpAddr,
-    /// The process there; `None` on the way of a single datagram.
+    /// The process there; `None` in the path of a single datagram.
     peer: Option<usize>,
-    /// Which source port.
+    /// Index of the source port.
     via: usize,
     tos: u8,
     hop_limit: u8,
     flow_label: u32,
 }
 
-/// Everything behind one port.
+/// The engine behind one port.
 pub struct Engine {
     config: EngineConfig,
     limits: Limits,
@@ -195,23 +195,23 @@ pub struct Engine {
     groups: Groups,
     /// QP1, if there is one.
     gsi: Option<usize>,
-    /// Queue pairs that may have something to send, in turn.
+    /// Queue pairs that may have something to send, in order of their turns.
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<(Instant, Due)>>,
     solver: IdentSolver,
     counters: PortCounters,
-    /// Counters of queue pairs that are gone.
+    /// Counters of destroyed queue pairs.
     departed: QpCounters,
     pds: resources::Domains,
 }
 
 impl Engine {
-    /// An engine without queue pairs.
+    /// Creates an engine without queue pairs.
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         let keys = config.seed.map_or(KeySource::System, |seed| KeySource::Seed(expand(seed)));
         let regions = RegionTable::new(resources::MAX_MR, keys);
-        // Numbers count up in a simulation; elsewhere those of each kind are scrambled in their own way.
+        // Numbers count up in a simulation; elsewhere each kind of object has its own scrambling.
         let numbers = || Numbers::new(config.slot, config.seed.is_none().then(rand::random));
         Self {
             limits: Limits {
@@ -227,7 +227,7 @@ impl Engine {
             peers: Peers::new(config.peer_window),
             partners: Partners::new(
                 PartnerSetup { features: features(&config), ..config.partner.clone() },
-                // In a simulation the seed tells apart the devices too, whose numbers must differ.
+                // In a simulation the seed also distinguishes the devices, whose instances must differ.
                 config.seed.map_or_else(rand::random, |seed| [seed, seed.rotate_left(17), !seed]),
                 config.slot,
                 config.address,
@@ -247,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// What the engine was created with.
+    /// The configuration of the engine.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.config
@@ -261,7 +261,7 @@ impl Engine {
         counters
     }
 
-    /// Counters of all queue pairs that there are and were.
+    /// Sum of the counters of all queue pairs, existing and destroyed.
     #[must_use]
     pub fn qp_counters(&self) -> QpCounters {
         let mut sum = self.departed;
@@ -283,8 +283,9 @@ impl Engine {
         self.qps.iter().flatten().map(|e| &e.qp)
     }
 
-    /// Whether what was posted last to a queue pair should leave at once. Where the peer acknowledges, that is when
-    /// nothing is on the way to it; where nobody does, when nothing left just before `now`, or enough for a train waits.
+    /// Returns whether the latest request posted to a queue pair should leave immediately. With acknowledgements, it
+    /// should if nothing is in flight to the peer. Without, it should if nothing left just before `now`, or if enough
+    /// requests for a train wait.
     pub(crate) fn is_urgent(&self, qpn: Qpn, now: impl FnOnce() -> Instant) -> bool {
         let Some(entry) = self.index(qpn).and_then(|index| self.qps[index].as_ref()) else { return false };
         let worth_a_train = |last_sent| {
@@ -292,50 +293,50 @@ impl Engine {
                 && (entry.qp.sends_outstanding() >= TRAIN_REQUESTS
                     || now().saturating_duration_since(last_sent) >= TRAIN_GAP)
         };
-        // Where nobody acknowledges, the PSNs are always equal; where somebody does, there is no such time.
+        // Without acknowledgements, the PSNs are always equal; with acknowledgements, there is no such time.
         entry.qp.next_psn() == entry.qp.unacked_psn() && entry.last_sent.is_none_or(worth_a_train)
     }
 
-    /// Whether a queue pair that is ready has more to say than acknowledgements.
+    /// Returns whether a ready queue pair has more to send than acknowledgements.
     pub(crate) fn has_requests(&self) -> bool {
         let more = |index: &usize| self.qps[*index].as_ref().is_some_and(|e| !e.qp.only_acknowledges());
         self.ready.iter().take(READY_LOOK).any(more) || self.ready.len() > READY_LOOK
     }
 
-    /// Whether there may be something to send.
+    /// Returns whether there may be something to send.
     pub(crate) fn has_ready(&self) -> bool {
         let ready = !self.ready.is_empty() && !self.rates.port_waits();
         ready || self.has_messages() || self.rates.has_notifications()
     }
 
-    /// Counts a datagram that was cut short.
+    /// Counts a truncated datagram.
     pub(crate) fn note_truncated(&mut self) {
         self.counters.rx_packets += 1;
         self.counters.drop(DropReason::Truncated);
     }
 
-    /// The next asynchronous event.
+    /// Removes and returns the next asynchronous event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.host.events.pop()
     }
 
-    /// Whether no asynchronous event waits to be read.
+    /// Returns whether no asynchronous event is pending.
     #[must_use]
     pub fn has_no_events(&self) -> bool {
         self.host.events.is_empty()
     }
 
-    /// Whether events came or went since [`take_event_news`](Self::take_event_news).
+    /// Returns whether events were added or removed since [`take_event_news`](Self::take_event_news).
     pub(crate) fn has_event_news(&self) -> bool {
         self.host.events.has_news()
     }
 
-    /// What a descriptor that is readable while events wait has to be shown.
+    /// The change that the readable event descriptor has to reflect.
     pub(crate) fn take_event_news(&mut self) -> Option<EventNews> {
         self.host.events.take_news()
     }
 
-    /// Completion queues whose channel is to be told, each once for each event.
+    /// Completion queues whose completion channel is to be notified, each once per event.
     pub(crate) fn take_notifications(&mut self) -> std::vec::Drain<'_, Arc<CqShared>> {
         self.host.notify.drain(..)
     }
@@ -344,7 +345,7 @@ impl Engine {
         !self.host.notify.is_empty()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next. May be earlier than needed.
+    /// When [`handle_timeout`](Self::handle_timeout) has to be called next. May be earlier than needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
@@ -354,7 +355,7 @@ impl Engine {
         timer
     }
 
-    /// Acts on timers that are due.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.rates.is_active() {
             self.rate_timeout(now);
@@ -392,7 +393,7 @@ impl Engine {
                 continue;
             }
             entry.timer = None;
-            // Timers are moved far more often than they fire: the heap learns of a later deadline only now.
+            // Timers are rescheduled far more often than they fire: the heap is updated with a later deadline only now.
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 entry
                     .qp
@@ -406,7 +407,7 @@ impl Engine {
     /// Posts work requests that have places reserved in the queue pair's shared part, up to the first that is refused.
     ///
     /// # Errors
-    /// How many were posted before, and why it was refused; its place is given back then.
+    /// The number of requests posted before the refused one, and the reason for the refusal; its place is released.
     pub(crate) fn post_list(
         &mut self,
         qpn: Qpn,
@@ -421,7 +422,7 @@ impl Engine {
         result
     }
 
-    /// Takes in what program threads left in the inbox of a queue pair.
+    /// Takes the work requests that program threads left in the inbox of a queue pair.
     pub(crate) fn ring(&mut self, qpn: Qpn) {
         if let Some(index) = self.index(qpn) {
             self.collect(index);
@@ -432,7 +433,7 @@ impl Engine {
     fn collect(&mut self, index: usize) {
         while let Some(entry) = self.qps[index].as_mut() {
             let Some(work) = entry.shared.collect() else { break };
-            // Whoever posted it was told that it is queued; a queue pair that was reset since takes nothing.
+            // The program was told that the request is queued; a queue pair that was reset since then discards it.
             let _ = self.accept(index, work);
         }
     }
@@ -451,7 +452,7 @@ impl Engine {
         result
     }
 
-    /// A PSN to start a new queue pair with: unpredictable, save in a simulation (RFC 6528 says why for TCP).
+    /// An initial PSN for a new queue pair: unpredictable, except in a simulation (RFC 6528 explains why for TCP).
     pub(crate) fn first_psn(&self) -> Psn {
         match self.config.seed {
             Some(_) => Psn::new(0),
@@ -459,7 +460,7 @@ impl Engine {
         }
     }
 
-    /// What a queue pair is tied to.
+    /// The objects that a queue pair was created with.
     fn links(&self, qpn: Qpn) -> Option<QpLinks> {
         Some(self.qps.get(self.index(qpn)?)?.as_ref()?.links)
     }
@@ -469,20 +470,20 @@ impl Engine {
             return self.gsi;
         }
         let index = self.numbers.index(qpn.value())?;
-        // QP1 has a place in the table, but not the number that goes with it.
+        // QP1 has a place in the table, but not the corresponding number.
         self.qps.get(index)?.as_ref().filter(|_| self.gsi != Some(index)).map(|_| index)
     }
 }
 
-/// What a port understands.
+/// The features that a port supports.
 fn features(config: &EngineConfig) -> Features {
     let mut features = config.partner.features;
-    // Whoever has marked packets goes by the marks.
+    // A port whose policy has packets marked reacts to the marks.
     features.set(Features::CNP, config.rate.policy.as_ref().is_some_and(|policy| policy.red().is_some()));
     features
 }
 
-/// A seed of the length that key tables want.
+/// Expands a seed to the length that key tables need.
 fn expand(seed: u64) -> [u8; 32] {
     let mut long = [0; 32];
     long[..8].copy_from_slice(&seed.to_le_bytes());
@@ -496,7 +497,7 @@ mod datagram_tests;
 mod tests {
     use super::*;
 
-    /// 64,000 idle queue pairs shall fit an ordinary process: 2 KiB each is the aim.
+    /// 64,000 idle queue pairs must fit an ordinary process: the aim is 2 KiB each.
     #[test]
     fn an_idle_queue_pair_is_small() {
         let entry = size_of::<QpEntry>();

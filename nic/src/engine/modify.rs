@@ -1,4 +1,4 @@
-//! Changing queue pairs, and where they send to.
+//! Modifying queue pairs, and connecting them to peers.
 
 use super::explain::Explained;
 use super::{Engine, Remote};
@@ -6,10 +6,10 @@ use qp::{ModifyError, QpAttr, QpState, Qpn};
 use std::net::IpAddr;
 
 impl Engine {
-    /// Changes attributes and state of a queue pair.
+    /// Modifies the attributes and the state of a queue pair.
     ///
     /// # Errors
-    /// [`ModifyError`]; nothing has changed then.
+    /// [`ModifyError`]; nothing has changed in this case.
     pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyQpError> {
         let index = self.index(qpn).ok_or(ModifyQpError::NoSuchQueuePair(qpn))?;
         if self.has_failed() {
@@ -38,7 +38,7 @@ impl Engine {
         if attr.qp_state == Some(QpState::Reset) {
             self.host.regions.unbind_all_of(qpn);
         }
-        // The index was found within the limits, which are those of the table.
+        // The index was checked against the limits, which match the table.
         if let Some(pkey) = attr.pkey_index.and_then(|index| self.config.pkeys.get(index)) {
             entry.qp.set_pkey(pkey);
         }
@@ -53,7 +53,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes in the address that a queue pair was given.
+    /// Applies the address vector that a queue pair was given.
     pub(super) fn connect(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(av) = entry.qp.address_vector() else { return };
@@ -66,7 +66,7 @@ impl Engine {
         self.trust(peer);
     }
 
-    /// Forgets where a queue pair sends to, and what it had on the way or waited for there.
+    /// Forgets the peer of a queue pair, and what the queue pair had in flight or waited for there.
     pub(super) fn disconnect(&mut self, index: usize) {
         self.forget_flow(index);
         let Some(entry) = self.qps[index].as_mut() else { return };
@@ -102,10 +102,10 @@ pub enum ModifyQpError {
     Family {
         /// Address of the port.
         ours: IpAddr,
-        /// Address that was given.
+        /// Address of the peer.
         theirs: IpAddr,
     },
-    /// The device is unusable for good.
+    /// The device is permanently unusable.
     #[error("the device has failed: close it, and open it again")]
     DeviceFailed,
     /// Attributes are missing, too many or out of range.

@@ -1,7 +1,7 @@
-//! Multicast groups: which queue pairs take what is sent to them.
+//! Multicast groups: which queue pairs receive the datagrams sent to them.
 //!
-//! The engine knows who is attached to which group; joining it on the network is the driver's part, when the first queue
-//! pair of the port is attached, and leaving it when the last is detached.
+//! The engine tracks which queue pairs are attached to which group. The driver joins a group on the network when the
+//! first queue pair of the port is attached, and leaves it when the last is detached.
 
 use super::{DropReason, Engine, ResourceError};
 use qp::wire::{Arrival, Packet};
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Groups that queue pairs of a port can be attached to, as in Linux rxe.
+/// Largest number of groups that queue pairs of a port can be attached to, as in Linux rxe.
 pub(crate) const MAX_GROUPS: usize = 8192;
-/// Queue pairs of a port that can be attached to one group, as in Linux rxe.
+/// Largest number of queue pairs of a port that can be attached to one group, as in Linux rxe.
 pub(crate) const MAX_ATTACHED: usize = 56;
 
-/// Who is attached to which group.
+/// The queue pairs attached to each group.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// Table indices of queue pairs, in the order in which they were attached.
+    /// Table indices of queue pairs, in order of attachment.
     members: BTreeMap<IpAddr, Vec<usize>>,
 }
 
@@ -29,13 +29,13 @@ impl Groups {
     }
 }
 
-/// What an attachment or its end means for the network.
+/// What attaching or detaching a queue pair means for the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Membership {
-    /// The port becomes a member of the group, or stops being one.
+    /// The port joins the group, or leaves it.
     Changed,
-    /// Others of the port are attached to it.
+    /// Other queue pairs of the port are attached to it.
     Same,
 }
 
@@ -44,8 +44,8 @@ fn refused(group: Gid, why: &'static str) -> ResourceError {
 }
 
 impl Engine {
-    /// Attaches a queue pair to a group: from now on it takes a copy of every datagram that is sent to the group and
-    /// carries its Q_Key. Attaching it again changes nothing, as on Linux.
+    /// Attaches a queue pair to a group: from now on it receives a copy of every datagram sent to the group with its
+    /// Q_Key. Attaching it again changes nothing, as on Linux.
     pub(crate) fn attach_mcast(&mut self, qpn: Qpn, gid: Gid) -> Result<Membership, ResourceError> {
         let index = self.index(qpn).ok_or(ResourceError::Unknown { what: "queue pair" })?;
         self.usable()?;
@@ -99,26 +99,26 @@ impl Engine {
         self.index(qpn).map(|index| self.groups.of(index).map(Gid::from).collect()).unwrap_or_default()
     }
 
-    /// Whether any queue pair is attached to a group.
+    /// Returns whether any queue pair is attached to a group.
     pub(crate) fn is_member(&self, group: IpAddr) -> bool {
         self.groups.members.contains_key(&group)
     }
 
-    /// Gives every attached queue pair its copy (IBTA 10.5). Each judges for itself whether it takes it; the packet
-    /// as a whole is dropped where none does.
+    /// Delivers a copy to every attached queue pair (IBTA 10.5). Each decides for itself whether to accept it; the
+    /// packet as a whole is dropped if none does.
     pub(super) fn deliver_to_group(
         &mut self,
         now: Instant,
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        // A group is named twice, by its address and by the number that stands for all its members (IBTA 10.5).
+        // A group is named twice: by its address, and by the queue pair number that stands for all members (IBTA 10.5).
         if packet.dest_qpn() != Qpn::MULTICAST || !arrival.dst.is_multicast() {
             return Err(DropReason::NoGroup);
         }
         let (mut taken, mut refused) = (0, None);
         let mut place = 0;
-        // Looked up anew for each, because delivering needs the whole engine.
+        // The list is looked up again for each copy, because delivery needs the whole engine.
         while let Some(index) =
             self.groups.members.get(&arrival.dst).and_then(|members| members.get(place).copied())
         {

@@ -1,21 +1,21 @@
 //! Numbers of queue pairs, and of shared receive queues.
 //!
-//! A number is `slot(8) | scrambled index(16)`: the top byte steers a packet to the process that owns it, the rest
-//! names the object there. The index is scrambled by a keyed bijection, so that numbers cannot be guessed, and
-//! freed indices wait at the end of a queue, so that a late packet for a queue pair that is gone meets no other.
+//! A number is `slot(8) | scrambled index(16)`: the top byte steers a packet to the process that owns the number, the
+//! rest identifies the object there. A keyed bijection scrambles the index, so that numbers cannot be guessed. Freed
+//! indices go to the end of a queue, so that a late packet for a destroyed queue pair does not reach a new one.
 
 use qp::Qpn;
 use std::collections::VecDeque;
 
-/// Objects of a kind that one slot can have: 2^16, less the numbers 0 and 1 that are reserved among those of queue pairs,
-/// and less the one that means multicast.
+/// Largest number of objects of one kind in a slot: 2^16, less the queue pair numbers 0 and 1, which are reserved, and
+/// less the number that means multicast.
 pub(crate) const MAX_NUMBERS: usize = (1 << 16) - 3;
 
-/// Hands out 24-bit numbers and finds the table index behind one.
+/// Allocates 24-bit numbers, and maps them to table indices.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     slot: u8,
-    /// Keys of the rounds of the bijection; none in a simulation, where numbers count up from 2.
+    /// Keys of the rounds of the bijection; `None` in a simulation, where numbers count up from 2.
     rounds: Option<[u8; 4]>,
     next: u32,
     free: VecDeque<u16>,
@@ -26,7 +26,7 @@ impl Numbers {
         Self { slot, rounds, next: 0, free: VecDeque::new() }
     }
 
-    /// A number that no object has, and its table index.
+    /// Allocates a number; returns it and its table index.
     pub(crate) fn allocate(&mut self) -> Option<(u32, usize)> {
         loop {
             let index = if self.next < 1 << 16 {
@@ -50,7 +50,7 @@ impl Numbers {
         }
     }
 
-    /// The table index that a number would have; `None` where it belongs to another slot.
+    /// The table index of a number; `None` if the number belongs to another slot.
     pub(crate) fn index(&self, value: u32) -> Option<usize> {
         if value >> 16 != u32::from(self.slot) {
             return None;
@@ -72,7 +72,7 @@ impl Numbers {
     }
 }
 
-/// The round function: any function makes a bijection of the rounds; this one spreads every bit.
+/// The round function: the rounds form a bijection with any function; this one spreads every bit.
 fn mix(half: u8, key: u8) -> u8 {
     let x = u32::from(half) ^ u32::from(key);
     // 2^32 divided by the golden ratio: the multiplier of Knuth's multiplicative hash.
@@ -94,7 +94,7 @@ mod tests {
                 assert_eq!(numbers.index(number), Some(index));
                 assert_eq!(number >> 16, 7);
             }
-            // Only slot 0xff has the number that means multicast.
+            // Only slot 0xff contains the number that means multicast.
             assert_eq!(seen.len(), MAX_NUMBERS + 1);
             assert_eq!(numbers.index(0x08_0000), None, "another slot");
         }

@@ -1,4 +1,4 @@
-//! What is on the way to each peer, and who waits for room.
+//! What is in flight to each peer, and which queue pairs wait for room.
 
 use super::partner::{Greeting, Partner};
 use cc::{Charge, PeerWindow};
@@ -7,14 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// BTH, RETH and ICRC around the payload of the packets that a window is measured in.
+/// BTH, RETH and ICRC around the payload of the packets that define the size of a window.
 pub(super) const PACKET_OVERHEAD: u32 = 12 + 16 + 4;
 
-/// What was sent so long ago is not on the way any more, whatever is heard of it: it was read, or lost. As long as what was
-/// sent on credit is believed to be on its way to a process that does not get to run.
+/// After this time a packet no longer counts as in flight, acknowledged or not: it was read, or lost. It equals the
+/// time for which packets sent on credit are assumed to be in flight to a process that is not scheduled.
 pub(super) const FLIGHT_LIFE: Duration = Duration::from_millis(500);
 
-/// Full packets in a train, as far as the charge of one depends on it: a 64 KiB train has 15 of 4 KiB.
+/// Full packets in a train, for computing the charge of one: a 64 KiB train has 15 of 4 KiB.
 const TRAIN: u32 = 15;
 
 /// One peer: a process at an address.
@@ -24,24 +24,25 @@ pub(crate) struct Peer {
     /// The top byte of its queue pair numbers.
     pub(crate) slot: u8,
     pub(crate) window: PeerWindow,
-    /// Queue pairs, by table index, that have something to send and no room, first come first.
+    /// Queue pairs, by table index, that have something to send but no room, in order of arrival.
     pub(crate) waiting: VecDeque<usize>,
-    /// A timer looks for flights that nothing is heard of.
+    /// Whether a timer is set that looks for flights that are never acknowledged.
     pub(crate) is_watched: bool,
-    /// What is known of it if it is of our own kind.
+    /// Its partner state, if it is rnic.
     pub(crate) partner: Option<Box<Partner>>,
-    /// What is known of it otherwise.
+    /// Its state if it is not a partner.
     pub(crate) greeting: Greeting,
     users: usize,
 }
 
 impl Peer {
-    /// Whether a queue pair is connected to it.
+    /// Returns whether a queue pair is connected to it.
     pub(crate) const fn is_connected(&self) -> bool {
         self.users > 0
     }
 
-    /// Whether it could make room for another: nothing of ours needs it, and nothing was heard of it for a while.
+    /// Returns whether it may be replaced by another peer: nothing of this port needs it, and it has been silent for a
+    /// while.
     fn is_idle(&self, now: Instant) -> bool {
         self.users == 0
             && self.greeting.is_idle(now)
@@ -49,13 +50,13 @@ impl Peer {
             && self.partner.as_ref().is_none_or(|partner| partner.is_idle(now))
     }
 
-    /// Whether one queue pair, which has `flights` on the way, has the window to itself.
+    /// Returns whether one queue pair, which has `flights` in flight, is the only user of the window.
     pub(crate) fn is_for(&self, flights: &Flights) -> bool {
         self.waiting.is_empty() && self.window.used() == flights.total()
     }
 }
 
-/// The peers that connected queue pairs point to.
+/// The peers to which queue pairs are connected.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     by_slot: HashMap<(IpAddr, u8), usize>,
@@ -64,19 +65,19 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// `window`: bytes of charge that may be on the way to each; `None` for what a stock socket buffer holds.
+    /// `window`: bytes of charge that may be in flight to each peer; `None` for the size of a stock socket buffer.
     pub(crate) fn new(window: Option<u32>) -> Self {
         Self { window, ..Self::default() }
     }
 
-    /// The peer that has the queue pairs of `slot` at `address`, for one more queue pair.
+    /// Adds a queue pair to the users of the peer that has the queue pairs of `slot` at `address`.
     pub(crate) fn join(&mut self, address: IpAddr, slot: u8) -> usize {
         let id = self.meet(address, slot);
         self.table[id].users += 1;
         id
     }
 
-    /// The peer that has the queue pairs of `slot` at `address`.
+    /// The peer that has the queue pairs of `slot` at `address`; it is created if necessary.
     pub(crate) fn meet(&mut self, address: IpAddr, slot: u8) -> usize {
         let table = &mut self.table;
         let window = self.window;
@@ -99,7 +100,7 @@ impl Peers {
         self.by_slot.get(&(address, slot)).copied()
     }
 
-    /// Those at `address`, whatever their slots.
+    /// The peers at `address`, whatever their slots.
     pub(crate) fn at(&self, address: IpAddr) -> Vec<usize> {
         self.table.iter().filter(|(_, peer)| peer.address == address).map(|(id, _)| id).collect()
     }
@@ -108,22 +109,22 @@ impl Peers {
         self.table.iter().map(|(_, peer)| peer)
     }
 
-    /// The peer with this number, if there is one still.
+    /// The peer with this number, if it still exists.
     pub(crate) fn find_mut(&mut self, id: usize) -> Option<&mut Peer> {
         self.table.get_mut(id)
     }
 
-    /// Whether there is room for one more peer to which no queue pair is connected, of `most`.
+    /// Returns whether there is room for one more peer without connected queue pairs; at most `most` are allowed.
     pub(crate) fn has_room(&self, most: usize) -> bool {
         self.table.len() < most || self.table.iter().filter(|(_, peer)| peer.users == 0).count() < most
     }
 
-    /// A peer that can be forgotten to make room for another.
+    /// A peer that can be replaced by another.
     pub(crate) fn find_idle(&self, now: Instant) -> Option<usize> {
         self.table.iter().find(|(_, peer)| peer.is_idle(now)).map(|(id, _)| id)
     }
 
-    /// Forgets a peer that nobody points to and nothing is agreed on with.
+    /// Forgets a peer that has neither users nor an agreement.
     pub(crate) fn forget_unused(&mut self, id: usize) {
         let is_unused =
             |peer: &Peer| peer.users == 0 && peer.partner.is_none() && !peer.greeting.is_waited_for();
@@ -133,7 +134,7 @@ impl Peers {
         }
     }
 
-    /// One queue pair less; a peer that nobody points to is forgotten, unless something is agreed on with it.
+    /// Removes a user of a peer; without users, the peer is forgotten, unless there is an agreement with it.
     pub(crate) fn leave(&mut self, id: usize) {
         self.table[id].users -= 1;
         self.forget_unused(id);
@@ -144,21 +145,21 @@ impl Peers {
     }
 }
 
-/// What a queue pair has on the way, oldest first: up to which PSN, at what charge, and since when.
+/// What a queue pair has in flight, oldest first: the end of its PSNs, its charge, and its departure time.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     log: VecDeque<(Psn, u32, Instant)>,
-    /// The charge of all of it.
+    /// The total charge.
     total: u32,
 }
 
 impl Flights {
-    /// The charge of a full packet of this path MTU, as part of a train.
+    /// The charge of a full packet with this path MTU, as part of a train.
     pub(crate) fn packet_charge(mtu: Mtu) -> u32 {
         Charge::in_train(mtu.bytes() + PACKET_OVERHEAD, TRAIN)
     }
 
-    /// Books what was just sent: PSNs `from..to`, in `packets` packets of `size` bytes. Returns the charge.
+    /// Records a departure: PSNs `from..to`, in `packets` packets of `size` bytes. Returns the charge.
     pub(crate) fn depart(
         &mut self,
         now: Instant,
@@ -171,7 +172,7 @@ impl Flights {
         if psns == 0 {
             return 0;
         }
-        // More PSNs than packets: a READ was asked for, and its answer comes in full packets.
+        // If there are more PSNs than packets, this is a READ request, whose response consists of full packets.
         let each = if psns > packets {
             Self::packet_charge(mtu)
         } else {
@@ -183,13 +184,13 @@ impl Flights {
         charge
     }
 
-    /// The charge of all that is on the way.
+    /// The total charge in flight.
     pub(crate) fn total(&self) -> u32 {
         self.total
     }
 
-    /// Books what arrived: everything before `unacked`. Where `next` moved back, a retransmission begins and all
-    /// that was on the way counts as gone. Returns the charge to give back.
+    /// Records that everything before `unacked` is acknowledged. If `next` moved back, a retransmission begins, and
+    /// everything in flight counts as lost. Returns the charge to release.
     pub(crate) fn arrive(&mut self, unacked: Psn, next: Psn) -> u32 {
         if self.log.back().is_some_and(|(end, ..)| next.is_before(*end)) {
             return self.clear();
@@ -206,8 +207,8 @@ impl Flights {
         freed
     }
 
-    /// What left before `limit`, as gone: a queue pair without a timeout may never hear what became of it. Returns the
-    /// charge to give back.
+    /// Treats what left before `limit` as lost: a queue pair without a timeout may never get an acknowledgement for it.
+    /// Returns the charge to release.
     pub(crate) fn expire(&mut self, limit: Instant) -> u32 {
         let mut freed = 0;
         while let Some((_, charge, _)) = self.log.pop_front_if(|(.., departed)| *departed <= limit) {
@@ -217,7 +218,7 @@ impl Flights {
         freed
     }
 
-    /// Everything that is on the way, as gone.
+    /// Treats everything in flight as lost.
     pub(crate) fn clear(&mut self) -> u32 {
         self.log.clear();
         std::mem::take(&mut self.total)

@@ -3,54 +3,54 @@
 use qp::PKey;
 use thiserror::Error;
 
-/// Entries of the largest table: what mlx5 offers.
+/// Largest number of entries, as in mlx5.
 pub const MAX_PKEYS: usize = 128;
 
-/// The partition keys of a port. A queue pair has one of them, by its index (`pkey_index`).
+/// The partition keys of a port. Each queue pair uses one of them, selected by index (`pkey_index`).
 ///
-/// Both memberships of one partition may be in it, as two entries.
+/// The table may contain both memberships of a partition, as two entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PKeyTable(Box<[PKey]>);
 
-/// Why a list of partition keys is not a table.
+/// Why a list of partition keys is not a valid table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PKeyTableError {
-    /// There is none.
+    /// The list is empty.
     #[error(
         "the P_Key table is empty: a port is in one partition at least, PKey::DEFAULT if there are no others"
     )]
     Empty,
-    /// There are too many.
+    /// The list is too long.
     #[error("the P_Key table has {given} entries; this device takes {MAX_PKEYS} at most")]
     TooLong {
-        /// How many.
+        /// Number of keys.
         given: usize,
     },
-    /// The low 15 bits are 0, which is no partition (IBTA 10.9.1.1).
+    /// The low 15 bits are 0, which is not a valid partition (IBTA 10.9.1.1).
     #[error("entry {index} of the P_Key table is {key:#06x}: no partition has the number 0")]
     Invalid {
-        /// Which.
+        /// Index of the key.
         index: usize,
-        /// What it is.
+        /// Value of the key.
         key: u16,
     },
-    /// Two entries are the same.
+    /// Two entries are equal.
     #[error("entries {first} and {second} of the P_Key table are both {key:#06x}")]
     Duplicate {
-        /// The first of the two.
+        /// Index of the first.
         first: usize,
-        /// The other.
+        /// Index of the second.
         second: usize,
-        /// What they are.
+        /// Value of both.
         key: u16,
     },
 }
 
 impl PKeyTable {
-    /// A table with these keys, in this order.
+    /// Creates a table of these keys, in this order.
     ///
     /// # Errors
-    /// [`PKeyTableError`]: empty, too long, a key that is none, or the same key twice.
+    /// [`PKeyTableError`]: the list is empty or too long, or contains an invalid key or the same key twice.
     pub fn new(keys: &[PKey]) -> Result<Self, PKeyTableError> {
         if keys.is_empty() {
             return Err(PKeyTableError::Empty);
@@ -81,20 +81,20 @@ impl PKeyTable {
         self.0.get(usize::from(index)).copied()
     }
 
-    /// How many there are.
+    /// Number of keys.
     #[must_use]
     pub fn entries(&self) -> u16 {
         u16::try_from(self.0.len()).unwrap_or(u16::MAX)
     }
 
-    /// The index of the first of them that a packet with this key matches.
+    /// The index of the first key that matches a packet with this key.
     #[must_use]
     pub fn find(&self, key: PKey) -> Option<u16> {
         self.0.iter().position(|own| key.matches(*own)).and_then(|index| u16::try_from(index).ok())
     }
 }
 
-/// The default partition alone, as in most RoCE devices.
+/// The default partition only, as in most RoCE devices.
 impl Default for PKeyTable {
     fn default() -> Self {
         Self(Box::new([PKey::DEFAULT]))
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!((table.get(1), table.get(2), table.entries()), (Some(PKey(1)), None, 2));
     }
 
-    /// C9-42: the general services interface takes packets of every partition that the port is in.
+    /// C9-42: the general services interface accepts packets of every partition of the port.
     #[test]
     fn a_packet_is_of_the_first_entry_that_it_matches() {
         let table = table(&[0x8001, 0x0002]).expect("a table");

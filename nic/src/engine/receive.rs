@@ -1,4 +1,4 @@
-//! One pass in: from a datagram to the queue pair that it is for.
+//! Reception: from a datagram to its queue pair.
 
 use super::partner::{Partners, is_free};
 use super::rate::CE;
@@ -10,10 +10,10 @@ use qp::{QKey, QpType, Qpn};
 use std::time::Instant;
 
 impl Engine {
-    /// Takes a packet from the wire: BTH to ICRC.
+    /// Processes a packet from the wire: BTH to ICRC.
     ///
     /// # Errors
-    /// Why it was dropped; that is counted already.
+    /// The reason why the packet was dropped; it is already counted.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -36,7 +36,7 @@ impl Engine {
             return Err(DropReason::PortDown);
         }
         let packet = Packet::parse(datagram)?;
-        // Before any side effect: nothing of a damaged packet can be trusted, its destination included.
+        // This check precedes any side effect: nothing in a damaged packet can be trusted, including its destination.
         match self.solver.verify(&arrival.flow(), arrival.ident, datagram) {
             IcrcVerdict::Exact | IcrcVerdict::Index(_) => {}
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
@@ -61,7 +61,7 @@ impl Engine {
         delivered
     }
 
-    /// Takes what a partner says about the link.
+    /// Processes a link message from a partner.
     fn take_message(
         &mut self,
         now: Instant,
@@ -81,14 +81,14 @@ impl Engine {
             return Err(DropReason::Stranger);
         };
         if packet.token() != partner.expected {
-            // Somebody else said this, or the partner has started anew.
+            // The sender is not the partner, or the partner has restarted.
             self.doubt(now, id);
             return Err(DropReason::BadToken);
         }
         if self.handle_message(now, id, packet) { Ok(()) } else { Err(DropReason::BadLength) }
     }
 
-    /// Takes a hello; whether it is one. Everything else that is for queue pair 1 is its own affair.
+    /// Processes a hello; returns whether the packet is one. QP1 handles all its other packets itself.
     fn take_hello(&mut self, now: Instant, arrival: &Arrival, packet: &Packet<'_>) -> bool {
         let slot = packet.dest_qpn().slot();
         let is_ours = slot == 0 || slot == self.config.slot;
@@ -107,7 +107,7 @@ impl Engine {
         true
     }
 
-    /// Gives a packet to a queue pair.
+    /// Delivers a packet to a queue pair.
     #[inline]
     pub(super) fn deliver(
         &mut self,
@@ -117,7 +117,7 @@ impl Engine {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
-        // QP1 takes any P_Key of the port (IBTA C9-42); the completion names it by its index.
+        // QP1 accepts any P_Key of the port (IBTA C9-42); the completion reports it by index.
         let matched = match entry.qp.config().qp_type {
             QpType::Gsi => self.config.pkeys.find(packet.pkey()),
             _ => packet.pkey().matches(entry.qp.pkey()).then_some(0),
@@ -136,8 +136,8 @@ impl Engine {
         if arrival.tos & CE == CE {
             self.handle_mark(now, index, arrival, packet);
         }
-        // A receive that was posted before the packet was sent is there when it arrives, even if its poster found the engine
-        // busy and left it in the inbox: a datagram would be lost otherwise.
+        // A receive posted before the packet was sent must be available when the packet arrives, even if it is still in
+        // the inbox because the engine was busy when it was posted: otherwise a datagram would be lost.
         self.collect(index);
         let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
@@ -156,7 +156,7 @@ impl Engine {
         })
     }
 
-    /// A queue pair took a packet: what that tells of who sent it.
+    /// A queue pair took a packet: draws conclusions about its sender.
     fn note_taken(&mut self, now: Instant, index: usize, arrival: &Arrival, packet: &Packet<'_>) {
         let Some(entry) = self.qps[index].as_ref() else { return };
         let len = packet.bytes().len();
@@ -165,7 +165,7 @@ impl Engine {
                 return;
             }
             if !is_free(packet.bytes()) {
-                // A port that obeys credits would have waited for some.
+                // A port that obeys credits would have waited for credit.
                 self.count_as_foreign(id, "it sends without credit");
             }
             self.meet(now, arrival, len, Some(id));

@@ -1,4 +1,4 @@
-//! Protection domains, completion queues and queue pairs come and go.
+//! Creation and destruction of protection domains, completion queues and queue pairs.
 
 use super::events::EventSource;
 use super::host::Cq;
@@ -13,24 +13,24 @@ use qp::{Gid, PdId, QpCap, QpType, Qpn, QueuePair};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Largest queue sizes; those of Linux rxe and mlx5 are of this order.
+/// Largest queue sizes, of the same order as those of Linux rxe and mlx5.
 pub(crate) const MAX_QP_WR: u32 = 1 << 14;
 /// Scatter/gather elements of a work request, as in Linux rxe.
 pub(crate) const MAX_SGE: u32 = 32;
-/// Bytes of inline data: the 512 of Linux rxe, which perftest's largest inline size fits.
+/// Bytes of inline data: the 512 of Linux rxe, which suffice for perftest's largest inline size.
 pub(crate) const MAX_INLINE: u32 = 512;
 /// Completion queue entries: 2^22 less one, as mlx5 reports.
 pub(crate) const MAX_CQE: u32 = (1 << 22) - 1;
 /// Completion queues, protection domains, and XRC domains, of a port.
 pub(crate) const MAX_OBJECTS: usize = 1 << 16;
 
-/// Memory regions, and memory windows, each of the order of Linux rxe's.
+/// Memory regions, and memory windows; both are of the order of Linux rxe's.
 pub(crate) const MAX_MR: u32 = 1 << 20;
 
 /// Address handles of a device, as in Linux rxe.
 pub(crate) const MAX_AH: u32 = 1 << 20;
 
-/// What a device can do. Every figure is one that this module enforces.
+/// The capabilities of a device. This module enforces every figure.
 pub(crate) fn device_attr() -> DeviceAttr {
     let limits = qp::attr::Limits::default();
     DeviceAttr {
@@ -42,7 +42,7 @@ pub(crate) fn device_attr() -> DeviceAttr {
         max_cqe: MAX_CQE,
         max_mr: MAX_MR,
         max_mw: MAX_MR,
-        // A message is 2^31 bytes at most, a region may be all memory that there is.
+        // A message has at most 2^31 bytes; a region may span all memory.
         max_mr_size: usize::MAX as u64,
         max_pd: MAX_OBJECTS as u32,
         max_srq: u32::try_from(MAX_SRQ).unwrap_or(u32::MAX),
@@ -62,70 +62,70 @@ pub(crate) fn device_attr() -> DeviceAttr {
 /// Why an object could not be created or destroyed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ResourceError {
-    /// A size outside the device's bounds.
+    /// A size is outside the device's limits.
     #[error("{what} is {given}; this device takes {min} to {max}")]
     Size {
-        /// What was asked for.
+        /// The kind of size.
         what: &'static str,
-        /// As given.
+        /// The given value.
         given: u32,
         /// Smallest value.
         min: u32,
         /// Largest value.
         max: u32,
     },
-    /// The device has no more of them.
+    /// The device has no more objects of this kind.
     #[error("the device has no {what} left: all {max} are in use")]
     Exhausted {
-        /// What was asked for.
+        /// The kind of object.
         what: &'static str,
-        /// How many there are.
+        /// Their maximum number.
         max: usize,
     },
     /// The object is in use.
     #[error("the {what} is still in use by {by} ({users})")]
     Busy {
-        /// What was to be destroyed.
+        /// The object to be destroyed.
         what: &'static str,
-        /// How many users.
+        /// Number of users.
         users: usize,
-        /// What they are.
+        /// Kind of users.
         by: &'static str,
     },
-    /// A completion queue that is to become smaller than what waits in it.
+    /// A completion queue cannot become smaller than the number of completions in it.
     #[error("{waiting} completions wait to be polled, and {cqe} entries do not hold them: poll first")]
     Waiting {
-        /// How many wait.
+        /// Number of pending completions.
         waiting: usize,
-        /// The size asked for.
+        /// The requested size.
         cqe: u32,
     },
-    /// The host has no memory for it.
+    /// The host has no memory for the object.
     #[error("no memory for a {what} of {entries} entries")]
     NoMemory {
-        /// What was asked for.
+        /// The kind of object.
         what: &'static str,
-        /// How many entries.
+        /// Number of entries.
         entries: u32,
     },
-    /// The object belongs to another device, or is gone.
+    /// The object belongs to another device, or was destroyed.
     #[error("the {what} does not belong to this device, or is gone")]
     Unknown {
-        /// Which object.
+        /// The object.
         what: &'static str,
     },
-    /// An address that cannot be reached from this port.
+    /// An address cannot be reached from this port.
     #[error("the address vector cannot be used: {why}")]
     Address {
-        /// What is wrong with it.
+        /// What is wrong with the address.
         why: &'static str,
     },
-    /// A queue pair was asked for with parts that its type does not have, or without one that it needs.
+    /// A queue pair was requested with objects that its type does not have, or without one that it needs.
     #[error("{qp_type} queue pairs {rule}")]
     QpParts {
         /// The type of the queue pair.
         qp_type: QpType,
-        /// What is true of such queue pairs.
+        /// The requirement of this type.
         rule: &'static str,
     },
     /// A queue pair cannot be attached to a multicast group, or detached from it.
@@ -136,17 +136,17 @@ pub enum ResourceError {
         /// What is wrong.
         why: &'static str,
     },
-    /// The device is unusable for good.
+    /// The device is permanently unusable.
     #[error("the device has failed: close it, and open it again")]
     DeviceFailed,
-    /// An index behind the end of a table.
+    /// An index is beyond the end of a table.
     #[error("there is no {what} at index {index}: the table has {entries}")]
     Index {
-        /// What was asked for.
+        /// The kind of index.
         what: &'static str,
-        /// As given.
+        /// The given value.
         index: u32,
-        /// Entries of the table.
+        /// Number of entries of the table.
         entries: usize,
     },
     /// Memory could not be registered.
@@ -169,7 +169,7 @@ impl Domains {
     }
 }
 
-/// What a queue pair is created with.
+/// The parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpRequest {
     pub(crate) qp_type: QpType,
@@ -180,11 +180,11 @@ pub(crate) struct QpRequest {
     pub(crate) tuning: qp::queue_pair::Tuning,
 }
 
-/// The protection domain of queue pairs that have none: no key is of it.
+/// The protection domain of queue pairs without one: no key belongs to it.
 const NO_PD: PdId = PdId(u32::MAX);
 
 impl QpRequest {
-    /// Checks that it has the parts that its type needs, and no others.
+    /// Checks that the request has the objects that its type needs, and no others.
     fn check_parts(&self) -> Result<(), ResourceError> {
         let (send_cq, recv_cq) = (self.links.send_cq.is_some(), self.links.recv_cq.is_some());
         let (srq, xrcd) = (self.links.srq.is_some(), self.links.xrcd.is_some());
@@ -220,7 +220,7 @@ impl QpRequest {
         }
     }
 
-    /// Sizes of the queues that it is to have: those of a receive queue only where it has one of its own.
+    /// Sizes of the requested queues: those of a receive queue only if the queue pair has one of its own.
     fn own_queues(&self) -> QpCap {
         let mut cap = self.cap;
         if self.links.srq.is_some() || matches!(self.qp_type, QpType::XrcSend | QpType::XrcRecv) {
@@ -237,10 +237,10 @@ pub(super) fn within(what: &'static str, given: u32, min: u32, max: u32) -> Resu
     if (min..=max).contains(&given) { Ok(()) } else { Err(ResourceError::Size { what, given, min, max }) }
 }
 
-/// What completes to completion queues.
+/// The users of completion queues.
 pub(crate) const CQ_USERS: &str = "queue pairs and shared receive queues";
 
-/// Room for the completions of a queue of `cqe` entries.
+/// Memory for a completion queue of `cqe` entries.
 pub(crate) fn completion_room(cqe: u32) -> Result<CqRoom, ResourceError> {
     within("cqe", cqe, 1, MAX_CQE)?;
     CqRoom::new(cqe).map_err(|_| ResourceError::NoMemory { what: "completion queue", entries: cqe })
@@ -277,14 +277,13 @@ impl Engine {
         Ok(CqId(self.host.cqs.insert(Cq { producer, users: 0 })))
     }
 
-    /// Moves a completion queue to other room; `room` is the old one then.
+    /// Moves a completion queue to new memory; `room` holds the old memory afterwards.
     pub(crate) fn resize_cq(&mut self, cq: CqId, room: &mut CqRoom, cqe: u32) -> Result<(), ResourceError> {
         let entry = self.host.cqs.get_mut(cq.0).ok_or(ResourceError::Unknown { what: "completion queue" })?;
         entry.producer.resize(room).map_err(|waiting| ResourceError::Waiting { waiting, cqe })
     }
 
-    /// Takes completions of a queue pair that nobody has polled out of its completion queues; returns how many there
-    /// were.
+    /// Removes unpolled completions of a queue pair from its completion queues; returns their number.
     pub(crate) fn discard_completions(&mut self, qpn: Qpn) -> usize {
         self.links(qpn).map_or(0, |links| self.discard_from(&links, qpn))
     }
@@ -294,7 +293,7 @@ impl Engine {
         cqs.sum()
     }
 
-    /// How many complete to this queue of those that [`CQ_USERS`] names.
+    /// Number of objects, of the kinds that [`CQ_USERS`] names, that use this completion queue.
     pub(crate) fn cq_users(&self, cq: CqId) -> usize {
         self.host.cqs.get(cq.0).map_or(0, |entry| entry.users)
     }
@@ -312,7 +311,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks what a queue pair is to be created with; returns the sizes of its queues.
+    /// Validates the parameters of a new queue pair; returns the sizes of its queues.
     fn check_qp(&mut self, request: &QpRequest) -> Result<QpCap, ResourceError> {
         self.usable()?;
         if request.qp_type == QpType::Gsi && self.gsi.is_some() {
@@ -343,9 +342,9 @@ impl Engine {
         Ok(cap)
     }
 
-    /// Counts a queue pair among the users of what it is tied to, or (`change` is -1) no longer.
+    /// Adds a queue pair to the users of its objects, or (`change` is -1) removes it.
     fn count_user(&mut self, pd: PdId, links: QpLinks, change: isize) {
-        // All of it was found a moment ago, but for the protection domain that stands for none: that has no books.
+        // All objects were just looked up, except for the placeholder protection domain, which has no user count.
         let count = |users: Result<&mut usize, ResourceError>| {
             if let Ok(users) = users {
                 *users = users.saturating_add_signed(change);
@@ -414,8 +413,8 @@ impl Engine {
         Ok(shared)
     }
 
-    /// Destroys a queue pair: what is outstanding ends without a completion (IBTA 11.2.5.4). One that is attached to a
-    /// multicast group is in use (IBTA o10-2.2.3).
+    /// Destroys a queue pair: outstanding work requests end without a completion (IBTA 11.2.5.4). A queue pair that is
+    /// attached to a multicast group is in use (IBTA o10-2.2.3).
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ResourceError> {
         let index = self.index(qpn).ok_or(ResourceError::Unknown { what: "queue pair" })?;
         let users = self.groups.of(index).count();
@@ -442,15 +441,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys a queue pair, and takes out its completions that nobody has polled; returns how many there were.
+    /// Destroys a queue pair, and removes its unpolled completions; returns their number.
     pub(crate) fn destroy_qp_and_completions(&mut self, qpn: Qpn) -> Result<usize, ResourceError> {
         let links = self.links(qpn);
         self.destroy_qp(qpn)?;
-        // It completes nothing any more.
+        // The queue pair no longer uses its completion queues.
         Ok(links.map_or(0, |links| self.discard_from(&links, qpn)))
     }
 
-    /// Queue pairs that exist.
+    /// Number of existing queue pairs.
     #[must_use]
     pub fn qp_count(&self) -> usize {
         self.live

@@ -1,41 +1,41 @@
-//! Queue pairs as others may look at them.
+//! Snapshots of queue pairs for observers.
 
 use super::{Engine, QpEntry};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// A queue pair at one moment.
+/// The state of a queue pair at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QpSnapshot {
     /// Its number.
     pub qpn: u32,
-    /// Its type, as [`QpType::name`](qp::QpType::name) has it.
+    /// Its type, as named by [`QpType::name`](qp::QpType::name).
     pub qp_type: Cow<'static, str>,
-    /// Its state, as [`QpState::name`](qp::QpState::name) has it.
+    /// Its state, as named by [`QpState::name`](qp::QpState::name).
     pub state: Cow<'static, str>,
-    /// Address and queue pair of the peer that it is connected to.
+    /// Address and queue pair number of the peer that it is connected to.
     pub peer: Option<(IpAddr, u32)>,
-    /// The PSN that it sends next.
+    /// The next PSN to send.
     pub next_psn: u32,
-    /// The oldest PSN that the peer has not acknowledged.
+    /// The oldest unacknowledged PSN.
     pub unacked_psn: u32,
-    /// The PSN that it expects next.
+    /// The next expected PSN.
     pub expected_psn: u32,
-    /// Send work requests that have not completed.
+    /// Outstanding send work requests.
     pub sends: usize,
-    /// Receive work requests that have not completed.
+    /// Outstanding receive work requests.
     pub recvs: usize,
-    /// Retransmissions that are left.
+    /// Remaining retries.
     pub retries_left: u8,
-    /// Waits for a receive at the peer that are left; 7 for without end.
+    /// Remaining RNR retries; 7 means unlimited.
     pub rnr_retries_left: u8,
     /// Why it failed, if it did.
     pub last_failure: Option<String>,
 }
 
 impl QpEntry {
-    /// The queue pair as it is now.
+    /// Takes a snapshot of the queue pair.
     pub(super) fn snapshot(&self) -> QpSnapshot {
         let qp = &self.qp;
         let (retries_left, rnr_retries_left) = qp.retries_left();
@@ -57,7 +57,7 @@ impl QpEntry {
 }
 
 impl Engine {
-    /// The first `most` queue pairs as they are now, and how many more there are.
+    /// Takes snapshots of the first `most` queue pairs; also returns the number of those left out.
     #[must_use]
     pub fn snapshots(&self, most: usize) -> (Vec<QpSnapshot>, usize) {
         let first = self.qps.iter().flatten().take(most).map(|entry| entry.snapshot());

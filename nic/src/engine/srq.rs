@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 /// Shared receive queues of a port.
 pub(crate) const MAX_SRQ: usize = MAX_NUMBERS;
-/// Work requests of one: mlx5 reports 2^15 less one.
+/// Work requests in a shared receive queue: mlx5 reports 2^15 less one.
 pub(crate) const MAX_SRQ_WR: u32 = 1 << 15;
-/// Scatter/gather elements of a work request in one: as in any receive queue.
+/// Scatter/gather elements of a work request in a shared receive queue: as in any receive queue.
 pub(crate) const MAX_SRQ_SGE: u32 = MAX_SGE;
 
-/// A shared receive queue of this port, by its place in the table.
+/// A shared receive queue of this port, by its index in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SrqId(usize);
 
@@ -25,12 +25,12 @@ pub(crate) struct SrqId(usize);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct XrcdId(usize);
 
-/// What makes a shared receive queue one that XRC requests can name.
+/// The additional properties of a shared receive queue that XRC requests can name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct XrcPart {
-    /// Only queue pairs of this domain reach it.
+    /// The XRC domain; only its queue pairs can use the shared receive queue.
     pub(crate) xrcd: XrcdId,
-    /// Where what it received completes.
+    /// The completion queue for its receives.
     pub(crate) cq: CqId,
 }
 
@@ -38,19 +38,19 @@ pub(crate) struct XrcPart {
 struct Srq {
     shared: Arc<SrqShared>,
     pd: PdId,
-    /// Work requests that the engine has taken from the program's threads, oldest first.
+    /// Work requests taken from the program's threads, oldest first.
     recvs: VecDeque<RecvWr>,
-    /// With fewer work requests than this an event is due; 0: none is wanted.
+    /// If fewer work requests than this are outstanding, an event is due; 0: no event is requested.
     limit: u32,
     xrc: Option<XrcPart>,
     /// Queue pairs that receive through it.
     users: usize,
-    /// Its completion queue overran.
+    /// Whether its completion queue overran.
     failed: bool,
 }
 
 impl Srq {
-    /// Whether the event of the limit is due. That disarms it (IBTA 11.6.3).
+    /// Returns whether the limit event is due. This disarms the limit (IBTA 11.6.3).
     fn reached_limit(&mut self) -> bool {
         // A limit of 0 is never reached.
         let reached = self.shared.outstanding() < self.limit;
@@ -85,29 +85,29 @@ impl SrqTable {
         self.table.get_mut(id.0)?.as_deref_mut()
     }
 
-    /// The queue that an XRC request names, if it is in the domain of the queue pair.
+    /// The queue that an XRC request names, if it belongs to the queue pair's XRC domain.
     fn named(&self, number: u32, xrcd: XrcdId) -> Option<(SrqId, &Srq)> {
         let id = SrqId(self.numbers.index(number)?);
         let srq = self.get(id)?;
         srq.xrc.is_some_and(|xrc| xrc.xrcd == xrcd).then_some((id, srq))
     }
 
-    /// The queue of this number in an XRC domain.
+    /// The queue with this number in an XRC domain.
     pub(crate) fn find(&self, number: u32, xrcd: XrcdId) -> Option<SrqId> {
         self.named(number, xrcd).map(|(id, _)| id)
     }
 
-    /// Where what the queue of this number received completes.
+    /// The completion queue of the queue with this number.
     pub(crate) fn cq(&self, number: u32, xrcd: XrcdId) -> Option<CqId> {
         self.named(number, xrcd)?.1.xrc.map(|xrc| xrc.cq)
     }
 
-    /// The protection domain of the queue of this number.
+    /// The protection domain of the queue with this number.
     pub(crate) fn pd(&self, number: u32, xrcd: XrcdId) -> Option<PdId> {
         self.named(number, xrcd).map(|(_, srq)| srq.pd)
     }
 
-    /// Takes the oldest work request, and says whether that brought an event.
+    /// Takes the oldest work request, and returns whether this caused an event.
     pub(crate) fn take(&mut self, id: SrqId) -> Result<(SharedRecv, Option<AsyncEvent>), NoSharedRecv> {
         let Some(srq) = self.get_mut(id) else { return Err(NoSharedRecv::Unknown) };
         if srq.failed {
@@ -122,8 +122,8 @@ impl SrqTable {
         Ok((SharedRecv { wr, pd: srq.pd }, event))
     }
 
-    /// The queues that complete to a completion queue which overran fail: what they receive would be lost. Returns
-    /// their numbers.
+    /// Marks the queues of an overrun completion queue as failed: their completions would be lost. Returns their
+    /// numbers.
     pub(crate) fn fail_of(&mut self, cq: CqId) -> Vec<u32> {
         let all = self.table.iter_mut().flatten();
         let theirs = all.filter(|srq| !srq.failed && srq.xrc.is_some_and(|xrc| xrc.cq == cq));
@@ -135,17 +135,17 @@ impl SrqTable {
             .collect()
     }
 
-    /// How many queue pairs receive through a queue.
+    /// Number of queue pairs that receive through a queue.
     pub(crate) fn queue_pairs_of(&mut self, id: SrqId) -> Result<&mut usize, ResourceError> {
         self.get_mut(id).map(|srq| &mut srq.users).ok_or(UNKNOWN)
     }
 
-    /// Whether a queue pair of another type than XRC_RECV can receive through the queue.
+    /// Returns whether queue pairs of types other than XRC_RECV can receive through the queue.
     pub(crate) fn is_for_queue_pairs(&self, id: SrqId) -> Result<bool, ResourceError> {
         self.get(id).map(|srq| srq.xrc.is_none()).ok_or(UNKNOWN)
     }
 
-    /// The objects in an XRC domain.
+    /// Number of objects in an XRC domain.
     pub(crate) fn users_of(&mut self, xrcd: XrcdId) -> Result<&mut usize, ResourceError> {
         self.xrcds.get_mut(xrcd.0).ok_or(ResourceError::Unknown { what: "XRC domain" })
     }
@@ -162,7 +162,7 @@ impl Engine {
         Ok(XrcdId(xrcds.insert(0)))
     }
 
-    /// Frees an XRC domain in which nothing is.
+    /// Deallocates an XRC domain that is not in use.
     pub(crate) fn close_xrcd(&mut self, xrcd: XrcdId) -> Result<(), ResourceError> {
         match *self.host.srqs.users_of(xrcd)? {
             0 => {
@@ -221,7 +221,7 @@ impl Engine {
         Ok((SrqId(index), shared))
     }
 
-    /// Destroys a shared receive queue that no queue pair uses: what is in it ends without a completion.
+    /// Destroys a shared receive queue that no queue pair uses: its work requests end without a completion.
     pub(crate) fn destroy_srq(&mut self, id: SrqId) -> Result<(), ResourceError> {
         let srqs = &mut self.host.srqs;
         let users = srqs.get(id).ok_or(UNKNOWN)?.users;
@@ -243,7 +243,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Changes size and limit of a shared receive queue: both or none.
+    /// Modifies size and limit of a shared receive queue: both or neither.
     pub(crate) fn modify_srq(&mut self, id: SrqId, change: &SrqModify) -> Result<(), ResourceError> {
         self.usable()?;
         let srq = self.host.srqs.get_mut(id).ok_or(UNKNOWN)?;
@@ -260,7 +260,8 @@ impl Engine {
             })?;
         }
         srq.limit = limit;
-        // Nothing may be left whose taking could tell: then the event is due now.
+        // The queue may already be below the limit, and no message may take another request from it: then the event is
+        // due now.
         if change.limit.is_some() && srq.reached_limit() {
             let event = AsyncEvent::SrqLimitReached(srq.shared.number);
             self.host.events.push(event);

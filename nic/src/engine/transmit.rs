@@ -1,4 +1,4 @@
-//! One pass out: from the queue pairs that are ready to trains of packets.
+//! Transmission: from queue pairs that are ready to trains of packets.
 
 use super::drains::Allowance;
 use super::partner::{Partners, PauseGate, largest_packet};
@@ -13,12 +13,12 @@ use qp::{Mtu, QpType, Qpn, Train};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// A train that is ready to leave. Its bytes are in the buffer that was given to [`Engine::poll_transmit`].
+/// A train ready to leave. Its bytes are in the buffer passed to [`Engine::poll_transmit`].
 #[derive(Clone, Copy, Debug)]
 pub struct Departure {
-    /// Where to.
+    /// Destination address.
     pub dst: IpAddr,
-    /// Which of the source ports.
+    /// Index of the source port.
     pub via: usize,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
@@ -26,42 +26,44 @@ pub struct Departure {
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; 0 for none.
     pub flow_label: u32,
-    /// Bytes in all.
+    /// Total length in bytes.
     pub len: usize,
-    /// Bytes of every packet but perhaps the last.
+    /// Length in bytes of every packet except possibly the last.
     pub segment_size: usize,
     /// Number of packets.
     pub packets: u32,
 }
 
 impl Departure {
-    /// How its packets go.
+    /// The network path of its packets.
     pub(crate) fn way(&self) -> Way {
         let Self { via, dst, tos, hop_limit, flow_label, .. } = *self;
         Way { via, dst, tos, hop_limit, flow_label }
     }
 }
 
-/// How many full packets of this path MTU make a train.
+/// Number of full packets of this path MTU in a train.
 fn full_train(mtu: Mtu, max_packets: u32) -> u32 {
-    // What UDP over IPv4 carries.
+    // The largest UDP payload over IPv4.
     (65_507 / (mtu.bytes() + PACKET_OVERHEAD)).min(max_packets)
 }
 
 impl QpEntry {
-    /// How many packets it may send now. With a peer's window to itself it takes what room there is. With others it
-    /// takes turns of one full train's packets: where the budget ends the requester asks for an answer, so nobody
-    /// waits with packets on the way that hold room and that nobody will acknowledge.
+    /// Returns the number of packets that the queue pair may send now. If no other queue pair uses the peer's window,
+    /// it may fill the remaining room. Otherwise queue pairs take turns of one full train each: where the budget ends,
+    /// the requester requests an acknowledgement. Thus no queue pair waits while unacknowledged packets, for which no
+    /// acknowledgement was requested, occupy the window.
     fn budget(&self, peer: &Peer, called: bool, train: u32) -> u32 {
         let room = peer.window.packets(Flights::packet_charge(self.qp.mtu()));
         if self.turn > 0 {
             return room.min(self.turn);
         }
-        // Nobody waits with packets on the way that nobody will acknowledge: they take room, perhaps the room that is waited
-        // for. Where packets leave in shorter trains than was reckoned with, what asks may be one more than fits.
+        // Requesting an acknowledgement ensures that packets in flight do not occupy room indefinitely, possibly the
+        // very room that the queue pair waits for. If packets leave in shorter trains than assumed, the packet that
+        // requests the acknowledgement may exceed the window by one.
         let owes = self.qp.owes_ack_request();
         let room = if owes { room.max(1) } else { room };
-        // First come, first served: who is not called stands behind those who wait.
+        // First come, first served: a queue pair that was not called queues behind those that wait.
         if !owes && (!called && !peer.waiting.is_empty() || peer.is_nearly_full(room, train)) {
             return 0;
         }
@@ -70,7 +72,7 @@ impl QpEntry {
 }
 
 impl Remote {
-    /// The way that an address vector names, for a queue pair of this number.
+    /// The path that an address vector describes, for the queue pair with this number.
     pub(super) fn along(path: &AddressVector, qpn: Qpn, source_ports: usize) -> Self {
         let address = path.dgid.ip();
         Self {
@@ -102,16 +104,17 @@ impl Remote {
     }
 }
 
-/// Which of the source ports packets leave from. A flow label is the entropy that the program chose: it maps to a port as
-/// on Linux (`rdma_flow_label_to_udp_sport`), and that to one of ours. Without one, a queue pair keeps to one port, so
-/// that its packets keep their order, and many queue pairs spread.
+/// Selects the source port. A flow label is entropy that the program chose: it is mapped to a port as on Linux
+/// (`rdma_flow_label_to_udp_sport`), and that port to one of ours. Without a flow label, a queue pair always uses the
+/// same port, which preserves the order of its packets and spreads many queue pairs over the ports.
 fn source_port(flow_label: u32, qpn: Qpn, source_ports: usize) -> usize {
     let entropy = if flow_label == 0 { qpn.value() } else { (flow_label ^ flow_label >> 14) & 0x3fff };
     entropy as usize % source_ports.max(1)
 }
 
-/// The TTL or hop limit of packets along `path`. Programs leave 0, or set 1 as those of libibverbs do, even where routers
-/// lie between: Linux puts the route's own value in its place. To a group, 1 means what it says: the local network.
+/// The TTL or hop limit of packets along `path`. Programs leave it 0, or set it to 1 as the libibverbs examples do,
+/// even if the path crosses routers: Linux substitutes the route's own value. For a multicast group, 1 is taken
+/// literally: the local network.
 fn hop_limit(path: &AddressVector) -> u8 {
     match path.hop_limit {
         0 => DEFAULT_HOP_LIMIT,
@@ -121,27 +124,27 @@ fn hop_limit(path: &AddressVector) -> u8 {
 }
 
 impl Peer {
-    /// Whether it is better to wait for answers than to send trains of what little room they leave: close to the end of the
-    /// window a system call costs as much for two packets as for fifteen.
+    /// Returns whether waiting for acknowledgements is better than sending trains into the little room that is left:
+    /// near the end of the window, a system call for two packets costs as much as one for fifteen.
     fn is_nearly_full(&self, room: u32, train: u32) -> bool {
         room < train && self.window.is_half_used()
     }
 }
 
-/// What a partner lets a queue pair send.
+/// What link credit and pauses of a partner allow a queue pair to send.
 pub(super) enum Gate {
-    /// Whatever else allows it: the peer is no partner, or gives no credit.
+    /// No restriction: the peer is not a partner, or gives no credit.
     Open,
-    /// What it has credit for.
+    /// As much as its credit covers.
     Credit { remote: Remote, peer: usize, vl: usize },
-    /// Nothing: it waits.
+    /// Nothing: the queue pair waits.
     Shut,
-    /// Whatever else allows it, and nothing of that arrives.
+    /// No restriction, but the packets are dropped.
     Drop,
 }
 
 impl Engine {
-    /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. `None` once there is
+    /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. Returns `None` when there is
     /// nothing more to send for now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8], max_packets: u32) -> Option<Departure> {
         let is_paced = self.rates.is_active();
@@ -173,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// What a partner lets a queue pair send.
+    /// What a partner allows a queue pair to send.
     #[inline]
     pub(super) fn gate(&mut self, now: Instant, index: usize) -> Gate {
         let source_ports = self.config.source_ports.len();
@@ -183,7 +186,7 @@ impl Engine {
         let needs_credit = self.partners.needs_credit() && !is_management;
         let (remote, peer) = match (entry.remote, entry.qp.next_destination()) {
             (Some(connected), _) => (connected, connected.peer),
-            // Few have partners: only then is it worth looking for one.
+            // Few peers are partners, so the lookup is skipped for all others.
             (None, Some((path, qpn))) if self.partners.is_active() => {
                 let remote = Remote::along(path, entry.qp.qpn(), source_ports);
                 let mut peer = self.peers.find(remote.address, qpn.slot());
@@ -197,7 +200,7 @@ impl Engine {
         };
         let Some(peer) = peer else { return Gate::Open };
         let Some(partner) = Partners::partner(&mut self.peers, peer) else {
-            // On an InfiniBand link, too, nothing is sent before there is credit.
+            // As on an InfiniBand link, nothing is sent before credit is available.
             let is_open = !needs_credit || self.may_send_to_stranger(now, index, peer);
             return if is_open { Gate::Open } else { Gate::Shut };
         };
@@ -217,7 +220,7 @@ impl Engine {
         Gate::Open
     }
 
-    /// A turn of a queue pair that sends to a partner: within its credit.
+    /// Gives a turn to a queue pair that sends to a partner: it sends within its credit.
     pub(super) fn transmit_on_credit(
         &mut self,
         now: Instant,
@@ -235,7 +238,7 @@ impl Engine {
         let size = largest_packet(entry.qp.next_payload() as usize);
         let mut room = theirs.packets(lane.sender.available(now).into(), size, max_packets);
         let alone = lane.waiting.is_empty();
-        // First come, first served: who is not called stands behind those who wait.
+        // First come, first served: a queue pair that was not called queues behind those that wait.
         if !called && !alone {
             room = 0;
         }
@@ -265,7 +268,7 @@ impl Engine {
         Some(departure)
     }
 
-    /// A turn of a queue pair that was ready: a train within `limit`, where a full one has `max_packets`.
+    /// Gives a turn to a queue pair from the ready queue: one train within `limit`. A full train has `max_packets`.
     #[inline]
     pub(super) fn transmit(
         &mut self,
@@ -300,7 +303,7 @@ impl Engine {
         departure.and_then(|departure| self.count(departure))
     }
 
-    /// Counts a train, if there is one.
+    /// Counts a train, if any.
     pub(super) fn count(&mut self, departure: Departure) -> Option<Departure> {
         if departure.packets == 0 {
             return None;
@@ -310,7 +313,7 @@ impl Engine {
         Some(departure)
     }
 
-    /// A turn of a queue pair whose peer acknowledges: within the peer's window.
+    /// Gives a turn to a queue pair whose peer acknowledges: it sends within the peer's window.
     #[inline]
     fn transmit_reliable(
         &mut self,
@@ -338,16 +341,16 @@ impl Engine {
         peer.window.take(charge);
         let room = peer.window.packets(Flights::packet_charge(mtu));
         let in_vain = more && budget.requests == 0 && charge == 0;
-        // A queue pair that waits for room is not ready, whatever it wants: settling must not make it so. One whose turn is
-        // over does not wait as long as there is room: nobody might call it, if the answers to all others are lost.
-        // Answers need no room, and free that of the requests that they answer.
+        // A queue pair that waits for room is not ready, whatever work it has: settling must not make it ready. A queue
+        // pair whose turn is over does not wait while there is room: if the acknowledgements to all others are lost,
+        // nothing would call it. Responses need no room, and they free the room of the requests that they answer.
         let waits = !entry.qp.wants_to_answer()
             && (in_vain
                 || more
                     && budget.requests == 0
                     && (!peer.waiting.is_empty() || peer.is_nearly_full(room, full)));
         if !waits && called && in_vain {
-            // Its requests go when it has answered.
+            // Its requests follow once it has sent its responses.
             entry.called = true;
         }
         if waits && !entry.waiting {
@@ -362,7 +365,8 @@ impl Engine {
         entry.turn = if more && !alone { budget.requests } else { 0 };
         if more && !waits {
             entry.ready = true;
-            // Where trains are short because they are paced, a turn is made of several, between those of others.
+            // If pacing makes trains short, a turn consists of several trains, interleaved with those of other queue
+            // pairs.
             if entry.turn > 0 && !self.rates.is_active() {
                 self.ready.push_front(index);
             } else {
@@ -379,7 +383,7 @@ impl Engine {
         Some(departure)
     }
 
-    /// A turn of a queue pair whose packets nobody acknowledges: at the pace of the receiver.
+    /// Gives a turn to a queue pair whose packets are not acknowledged: it sends at the pace of the receiver.
     fn transmit_unacked(
         &mut self,
         now: Instant,
@@ -414,7 +418,7 @@ impl Engine {
             (entry.last_sent, entry.last_to) = (Some(now), Some(remote.address));
         }
         if more {
-            // Its next packet may go elsewhere; where it has to wait for room is seen in its next turn.
+            // Its next packet may go to another receiver. Whether that one has room is checked in its next turn.
             entry.ready = true;
             self.ready.push_back(index);
         }
@@ -425,11 +429,11 @@ impl Engine {
 
     fn settle_after_transmit(&mut self, index: usize, waits: bool) {
         if waits && let Some(entry) = self.qps[index].as_mut() {
-            // Stands in for a place in the ready queue while the rest is settled.
+            // The flag stands in for a place in the ready queue while the rest is settled.
             entry.ready = true;
             self.settle(index);
             if let Some(entry) = self.qps[index].as_mut() {
-                // Room that came back meanwhile may have called it.
+                // Room that was freed meanwhile may have called it.
                 entry.ready = entry.called;
                 if entry.called {
                     self.ready.push_back(index);
@@ -447,7 +451,7 @@ mod tests {
 
     #[test]
     fn flow_labels_choose_source_ports_as_on_linux() {
-        // 0xabcde: its low 14 bits with its upper 6 folded onto them, as rdma_flow_label_to_udp_sport does.
+        // 0xabcde: its low 14 bits, XORed with its upper 6 bits, as rdma_flow_label_to_udp_sport does.
         assert_eq!(source_port(0xa_bcde, Qpn::new(7), 0x4000), 0x3cde ^ 0x2a);
         for ports in [1, 4, 256] {
             let chosen = |label| source_port(label, Qpn::new(7), ports);

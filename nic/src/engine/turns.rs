@@ -1,4 +1,4 @@
-//! Whose turn it is: what follows from what a queue pair did, for itself and for those that wait.
+//! Scheduling of turns: the consequences of a queue pair's actions, for itself and for the queue pairs that wait.
 
 use super::peers::FLIGHT_LIFE;
 use super::{AsyncEvent, Due, Engine, QpEntry};
@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::time::Instant;
 
 impl Engine {
-    /// After anything that a queue pair did: what it finished, whether it is ready, its timer, its window, and what
-    /// that means to others.
+    /// Updates the engine after any action of a queue pair: completed work, readiness, timer, window, and the
+    /// consequences for other queue pairs.
     pub(super) fn settle(&mut self, index: usize) {
         self.settle_one(index);
         self.fail_overrun();
@@ -39,7 +39,7 @@ impl Engine {
         let Some(entry) = self.qps[index].as_mut() else { return };
         if let Some(peer) = entry.remote.as_ref().and_then(|remote| remote.peer) {
             let freed = match entry.qp.state() {
-                // No answer is waited for any more: what is on the way must not keep room from others for ever.
+                // No acknowledgement is expected any more: what is in flight must not occupy the window indefinitely.
                 QpState::Err | QpState::Reset => entry.flights.clear(),
                 _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn()),
             };
@@ -50,7 +50,7 @@ impl Engine {
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
         if !entry.ready && entry.wants_a_turn() && entry.waits_at.is_none() {
-            // One that waits for room in a window may still have answers to send, which need none.
+            // A queue pair that waits for room in a window may still have responses to send, which need no room.
             entry.ready = true;
             self.ready.push_back(index);
         }
@@ -63,13 +63,14 @@ impl Engine {
         if let Some(receiver) = entry.waits_at
             && !entry.qp.wants_to_transmit()
         {
-            // It was reset, or its work was flushed.
+            // It was reset, or its work requests were flushed.
             entry.waits_at = None;
             self.leave_drain(index, receiver);
         }
     }
 
-    /// The queue pair that waits longest for room in a peer's window gets a turn, and calls the next when it had it.
+    /// Gives a turn to the queue pair that has waited longest for room in a peer's window; after its turn it calls the
+    /// next.
     pub(super) fn call_waiting(&mut self, peer: usize) {
         while let Some(index) = self.peers.get_mut(peer).waiting.pop_front() {
             if self.call(index) {
@@ -78,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Somebody waits for room in a peer's window: what takes it must not do so for ever.
+    /// Sets a timer if a queue pair waits for room in a peer's window: the room must not stay occupied indefinitely.
     pub(super) fn watch_window(&mut self, now: Instant, peer: usize) {
         if let Some(waited_for) = self.peers.find_mut(peer)
             && !std::mem::replace(&mut waited_for.is_watched, true)
@@ -87,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Somebody has waited for room in a peer's window for a while: what left long ago takes none any more.
+    /// A queue pair has waited for room in a peer's window for a while: releases the room of what left long ago.
     pub(super) fn window_timeout(&mut self, now: Instant, peer: usize) {
         let Some(waited_for) = self.peers.find_mut(peer) else { return };
         waited_for.is_watched = false;
@@ -104,14 +105,14 @@ impl Engine {
         self.watch_window(now, peer);
     }
 
-    /// Whoever waits for room in a peer's window gets a turn.
+    /// Gives a turn to the queue pairs that wait for room in a peer's window.
     pub(super) fn call_all_waiting(&mut self, peer: usize) {
         for index in std::mem::take(&mut self.peers.get_mut(peer).waiting) {
             self.stop_waiting(index);
         }
     }
 
-    /// A queue pair that waited gets a turn before all others that wait; whether there is one.
+    /// Gives a waiting queue pair a turn before all others that wait; returns whether it exists.
     pub(super) fn call(&mut self, index: usize) -> bool {
         let Some(entry) = self.qps[index].as_mut() else { return false };
         (entry.waiting, entry.called) = (false, true);
@@ -119,7 +120,7 @@ impl Engine {
         true
     }
 
-    /// A queue pair that waited gets a turn like any other.
+    /// Gives a queue pair that waited a turn like any other.
     pub(super) fn stop_waiting(&mut self, index: usize) {
         if let Some(entry) = self.qps[index].as_mut() {
             entry.waiting = false;
@@ -134,9 +135,9 @@ impl Engine {
         }
     }
 
-    /// Queue pairs of a completion queue that overran go to ERR: their completions are lost (IBTA C11-37). No completion
-    /// can report that, so an event does (IBTA 11.6.3.1, local work queue catastrophic error). Completions of its shared
-    /// receive queues would be lost too.
+    /// Moves queue pairs of a completion queue that overran to ERR: their completions are lost (IBTA C11-37). No
+    /// completion can report the failure, so an event does (IBTA 11.6.3.1, local work queue catastrophic error). Shared
+    /// receive queues of this completion queue fail as well, since their completions would be lost too.
     pub(super) fn fail_overrun(&mut self) {
         while let Some(cq) = self.host.overrun.pop() {
             for number in self.host.srqs.fail_of(cq) {

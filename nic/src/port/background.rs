@@ -1,8 +1,8 @@
 //! The thread that serves a port when the program does not poll.
 //!
-//! While the program polls, the thread stays away from the socket and looks every half millisecond whether that is
-//! still so: at 2,000 wake-ups a second it costs about 1 % of a core. Once polling stops it takes over: it drives the
-//! engine, spins for a little after each activity, then blocks until a packet, a timer or a wish comes.
+//! While the program polls, the thread leaves the socket alone and checks every half millisecond whether the program
+//! still polls: at 2,000 wake-ups a second this costs about 1 % of a core. Once polling stops, the thread takes over:
+//! it drives the engine, spins briefly after each activity, then blocks until a packet, a timer or a request arrives.
 
 #![expect(unsafe_code, reason = "ppoll takes a list that nix wants borrowed from objects that may go away")]
 
@@ -15,36 +15,36 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the thread looks whether the program still polls. Half of the millisecond within which it has to have
-/// taken over.
+/// How often the thread checks whether the program still polls: half of the millisecond within which it must have taken
+/// over.
 const STANDBY: Duration = Duration::from_micros(500);
 
-/// The same for a program that looks at its memory in between, as it was last seen to do within [`MEMORY`]: nobody but
-/// this thread brings it what it waits for.
+/// The same for a program that polls memory in between, if it was seen to do so within [`MEMORY`]: only this thread
+/// brings it the data that it waits for.
 const STANDBY_FOR_MEMORY: Duration = Duration::from_micros(100);
 const MEMORY: Duration = Duration::from_millis(50);
 
-/// How long the thread spins after activity before it blocks: waking it takes 12 to 30 us, so within this time the
-/// next packet of a conversation is met awake.
+/// How long the thread spins after activity before it blocks: a wake-up takes 12 to 30 us, so the thread is still awake
+/// for a packet of the same conversation that arrives within this time.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How long an acknowledgement waits for the program's answer while the program does not poll. A program that looks at its
-/// memory answers within few microseconds.
+/// How long an acknowledgement waits for the program's reply while the program does not poll. A program that polls
+/// memory replies within a few microseconds.
 const HOLD: Duration = Duration::from_micros(20);
 
-/// How late the kernel may wake the thread for a timer, in nanoseconds. Pacing and emulated links wait for tens of microseconds,
-/// and the usual 50 us would double that, and more than triple [`HOLD`].
+/// How late the kernel may wake the thread for a timer, in nanoseconds. Pacing and emulated links wait for tens of
+/// microseconds; the default of 50 us would double that, and more than triple [`HOLD`].
 const TIMER_SLACK: u64 = 1_000;
 
-/// How often the thread looks whether something about the host changed while it is too busy to sleep. Asleep, it hears
-/// of that at once.
+/// How often the thread checks for changes of the host while it is too busy to sleep. A sleeping thread is notified
+/// immediately.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Polls between two looks that make a program one that polls. Those that sleep on a channel poll once or twice for
-/// each event.
+/// A program with this many polls between two checks counts as polling. Programs that sleep on a completion channel
+/// poll once or twice per event.
 const POLLING: u32 = 16;
 
-/// Whether the program polls.
+/// Tracks whether the program polls.
 struct PollWatch {
     seen: u32,
     since: Instant,
@@ -52,8 +52,8 @@ struct PollWatch {
 }
 
 impl PollWatch {
-    /// Takes in the count of polls: many within a standby period make a program one that polls, a period with few
-    /// makes it one that does not.
+    /// Evaluates the poll count: many polls within a standby period mean that the program polls, few mean that it does
+    /// not.
     fn look(&mut self, polls: u32, now: Instant, period: Duration) {
         let many = polls.wrapping_sub(self.seen) >= POLLING;
         if many || now.saturating_duration_since(self.since) >= period {
@@ -62,15 +62,15 @@ impl PollWatch {
     }
 }
 
-/// The background thread of a port, or the wish for one.
+/// The background thread of a port, or its state before it is started.
 pub(crate) struct Background {
-    /// Wakes the thread. Made with the thread.
+    /// Wakes the thread. Created with the thread.
     wake: OnceLock<EventFd>,
-    /// What the thread is doing. Its instants are nanoseconds after `epoch`.
+    /// The thread's sleep state. Its instants are nanoseconds after `epoch`.
     sleeper: Sleeper,
     epoch: Instant,
     socket: AtomicI32,
-    /// What becomes readable when a multicast group has something; -1 before the first group.
+    /// Readable when a multicast group has packets; -1 before the first group.
     groups: AtomicI32,
     /// Readable when something about the host may have changed.
     watch: AtomicI32,
@@ -90,7 +90,7 @@ impl Background {
         }
     }
 
-    /// Starts the thread, the first time that a queue pair can receive: before that there is nothing to serve.
+    /// Starts the thread when the first queue pair can receive: before that there is nothing to serve.
     pub(crate) fn start(self: &Arc<Self>, port: &Arc<Port>) -> std::io::Result<()> {
         let mut thread = crate::queue::locked(&self.thread);
         if thread.is_some() {
@@ -105,7 +105,7 @@ impl Background {
         let background = Arc::clone(self);
         let port = Arc::downgrade(port);
         let named = std::thread::Builder::new().name("rnic".into());
-        // Signals are the program's: they must not be delivered to a thread that it does not know.
+        // Signals belong to the program: they must not be delivered to a thread that it does not know.
         let mut all = nix::sys::signal::SigSet::all();
         all.remove(nix::sys::signal::Signal::SIGSEGV);
         all.remove(nix::sys::signal::Signal::SIGBUS);
@@ -116,15 +116,15 @@ impl Background {
         Ok(())
     }
 
-    /// Has the thread wait for multicast groups as well.
+    /// Makes the thread wait for multicast groups as well.
     pub(super) fn watch_groups(&self, fd: RawFd) {
         if self.groups.swap(fd, Ordering::SeqCst) != fd {
-            // Blocked, it does not know of the descriptor yet.
+            // A blocked thread does not wait on the new descriptor yet.
             self.signal();
         }
     }
 
-    /// Ends the thread and waits for it.
+    /// Stops the thread and joins it.
     pub(crate) fn stop(&self) {
         self.sleeper.stop();
         self.signal();
@@ -144,29 +144,29 @@ impl Background {
         }
     }
 
-    /// The socket is unusable for good.
+    /// The socket is permanently unusable.
     pub(super) fn forget_socket(&self) {
         self.socket.store(-1, Ordering::Relaxed);
     }
 
-    /// Nobody tells of the host any more.
+    /// The host is no longer monitored.
     pub(super) fn forget_watch(&self) {
         self.watch.store(-1, Ordering::Relaxed);
     }
 
-    /// Whether there is a thread.
+    /// Returns whether the thread exists.
     pub(super) fn is_there(&self) -> bool {
         self.wake.get().is_some()
     }
 
-    /// Work was left undone. In standby the program polls, and does it itself; blocked, the thread has to know.
+    /// Work was left undone. In standby the program polls and does the work itself; a blocked thread must be woken.
     pub(super) fn wake_now(&self) {
         if self.sleeper.has_to_know() {
             self.signal();
         }
     }
 
-    /// Makes sure that the thread is awake when the engine's next timer is due.
+    /// Ensures that the thread is awake when the engine's next timer is due.
     pub(super) fn wake_before(&self, due: Option<Instant>) {
         let Some(due) = due else { return };
         if self.sleeper.sleeps_past(self.nanos(due)) {
@@ -180,19 +180,19 @@ impl Background {
 
     fn signal(&self) {
         if let Some(wake) = self.wake.get() {
-            // Fails only when the counter is full: the thread is as good as awake then.
+            // The write fails only if the counter is full: then the thread is about to wake anyway.
             let _ = wake.write(1);
         }
     }
 
     fn run(&self, port: &Weak<Port>) {
-        // Refused, timers are only less exact.
+        // If this is refused, timers are only less precise.
         let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
         let mut active_until = Instant::now();
         let mut watch = PollWatch { seen: 0, since: active_until, polling: false };
         let mut next_look = active_until;
         let mut memory_until = active_until;
-        // A program that polled, and did not say that it sleeps, may be looking at its memory.
+        // A program that polled, and did not announce that it sleeps, may be polling memory.
         let mut awake = false;
         while !self.sleeper.stops() {
             let Some(port) = port.upgrade() else { break };
@@ -204,7 +204,7 @@ impl Background {
                 next_look = now + LOOK;
             }
             if self.sleeper.takes_over() {
-                // Polls so far do not count.
+                // Earlier polls do not count.
                 (watch.polling, awake) = (false, false);
             }
             let publish = port.publish_if_due(now);
@@ -220,7 +220,7 @@ impl Background {
             let (busy, may_be_answered) = port.background_turn();
             let now = Instant::now();
             if busy && may_be_answered && awake {
-                // It may want this very core to do so.
+                // The program may need this very core to reply.
                 drop(port);
                 if self.sleep(Rest::Aside, || (Some(Instant::now() + HOLD), false)) {
                     next_look = now;
@@ -240,8 +240,8 @@ impl Background {
         }
     }
 
-    /// Sleeps until the instant that `until` names, a wish, news of the host, or, if it says so, a packet. Returns whether
-    /// there are news of the host.
+    /// Sleeps until the instant that `until` returns, a request, a change of the host, or, if `until` asks for it, a
+    /// packet. Returns whether the host changed.
     fn sleep(&self, why: Rest, until: impl FnOnce() -> (Option<Instant>, bool)) -> bool {
         let Some(wake) = self.wake.get() else { return false };
         let look = || {
@@ -259,7 +259,7 @@ impl Background {
             let [woken, _, _, changed] =
                 wait_readable([wake.as_fd().as_raw_fd(), socket, groups, watch], timeout);
             if woken {
-                // Empties the counter. It is not empty, and who else would read it?
+                // Resets the counter. It is not zero, because no other thread reads it.
                 let _ = wake.read();
             }
             changed
@@ -268,7 +268,7 @@ impl Background {
     }
 }
 
-/// Waits until one of the descriptors is readable, and returns which are; negative ones are left out.
+/// Waits until one of the descriptors is readable, and returns which ones are; negative ones are ignored.
 fn wait_readable<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> [bool; N] {
     let mut list = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let timeout = timeout.map(|t| libc::timespec {
@@ -277,8 +277,8 @@ fn wait_readable<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> 
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let len = libc::nfds_t::try_from(N).unwrap_or(0);
-    // SAFETY: the list and the timeout live across the call; a descriptor that was closed meanwhile gives POLLNVAL.
-    // Whatever the result, the caller looks for work again.
+    // SAFETY: the list and the timeout outlive the call; a descriptor that was closed meanwhile yields POLLNVAL.
+    // Whatever the result, the caller checks for work again.
     unsafe { libc::ppoll(list.as_mut_ptr(), len, timeout, std::ptr::null()) };
     list.map(|polled| polled.revents != 0)
 }

@@ -1,42 +1,43 @@
-//! Room for others on the processor.
+//! Yielding the processor to others.
 //!
-//! Programs written for hardware poll without end. On a host with fewer processors than pollers, a poller that waits
-//! holds the processor that its peer needs to answer, for a whole time slice of some milliseconds. So a poller that has
-//! found nothing for a while yields its processor. Alone it gets the processor back within a microsecond, and among
-//! pollers of this kind soon.
+//! Programs written for hardware poll endlessly. On a host with fewer processors than pollers, a waiting poller
+//! occupies the processor that its peer needs to answer, for a whole time slice of some milliseconds. So a poller that
+//! has found nothing for a while yields its processor. If no other thread is runnable, it gets the processor back
+//! within a microsecond; among pollers of this kind, it gets it back soon.
 //!
-//! Beside a program that computes, a yield costs a time slice: the scheduler takes it as the end of the poller's turn. A
-//! sleep does not: the scheduler owes a thread that slept its share, and lets it run as soon as it wakes. So a poller that
-//! lost a slice to a yield naps for a while instead.
+//! Next to a compute-bound program, a yield costs a time slice: the scheduler takes it as the end of the poller's turn.
+//! A sleep does not: the scheduler credits a sleeping thread with its share, and runs it as soon as it wakes. So a
+//! poller that lost a time slice to a yield naps for a while instead.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Empty turns before the first offer: about as long as a ping-pong waits for its answer. Measured on two processors: with 4, the
-/// half round trip of a ping-pong is 8 % longer than without offers, with 12, 1 to 4 %, with 24, not at all; two senders, paced, and
-/// a receiver reach 89 % of the link's rate with 4, 63 to 82 % with 12, 55 % with 24, 39 % without offers.
+/// Empty turns before the first offer of the processor: about as long as a ping-pong waits for its answer. Measured on
+/// two processors: with 4, the half round trip of a ping-pong is 8 % longer than without offers, with 12, 1 to 4 %,
+/// with 24, not at all; two paced senders and a receiver reach 89 % of the link rate with 4, 63 to 82 % with 12, 55 %
+/// with 24, 39 % without offers.
 const SHORTEST: u32 = 12;
 
-/// How long a nap is. Timers of Linux have 50 us of slack, which come on top. Paced senders make up for it.
+/// Duration of a nap. Linux timers have 50 us of slack, which come on top. Paced senders compensate for it.
 const NAP: Duration = Duration::from_micros(20);
 
-/// Naps after the first yield that cost a slice; twice as many after each further one, up to [`MOST_NAPS`]: some 10 ms
-/// to half a second.
+/// Number of naps after the first yield that cost a time slice; it doubles after each further one, up to [`MOST_NAPS`]:
+/// some 10 ms to half a second.
 const NAPS: u32 = 128;
 const MOST_NAPS: u32 = 4096;
 
-/// An offer that took longer went to somebody who kept the processor for as long as it could: time slices of Linux are
-/// 3 ms.
+/// If an offer takes longer, another thread kept the processor for as long as it could: time slices of Linux are 3 ms.
 const TAKEN: Duration = Duration::from_millis(1);
 
-/// When to offer the processor. Several threads may spoil the counts, which costs an offer more or less.
+/// Decides when to offer the processor. Several threads may corrupt the counts, which makes an offer more or less
+/// likely.
 #[derive(Debug)]
 pub(super) struct Courtesy {
-    /// Turns in a row in which nothing happened.
+    /// Consecutive empty turns.
     idle: AtomicU32,
-    /// Naps that are left before the next yield.
+    /// Remaining naps before the next yield.
     naps: AtomicU32,
-    /// Naps that the next yield costs if it loses a slice.
+    /// Number of naps after the next yield, if it loses a time slice.
     next_naps: AtomicU32,
 }
 
@@ -45,7 +46,8 @@ impl Courtesy {
         Self { idle: AtomicU32::new(0), naps: AtomicU32::new(0), next_naps: AtomicU32::new(NAPS) }
     }
 
-    /// After a turn: whether anything happened in it. Gives the processor to others if nothing has for a while.
+    /// Called after each turn with whether anything happened in it. Offers the processor if nothing has happened for a
+    /// while.
     pub(super) fn after_turn(&self, happened: bool) {
         if !self.is_due(happened) {
             return;
@@ -65,14 +67,14 @@ impl Courtesy {
         idle > SHORTEST
     }
 
-    /// Whether to nap this time, rather than yield.
+    /// Returns whether to nap this time instead of yielding.
     fn naps(&self) -> bool {
         let left = self.naps.load(Ordering::Relaxed);
         self.naps.store(left.saturating_sub(1), Ordering::Relaxed);
         left > 0
     }
 
-    /// Takes in how long a yield took.
+    /// Evaluates the duration of a yield.
     fn learn(&self, took: Duration) {
         let next = self.next_naps.load(Ordering::Relaxed);
         if took >= TAKEN {

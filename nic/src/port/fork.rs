@@ -1,12 +1,12 @@
-//! What a fork leaves to the child: nothing of ours.
+//! What a child process inherits after a fork: nothing of ours.
 //!
-//! A child's copy of a socket keeps the address bound after the parent is gone, and steals packets if anybody reads
-//! from it. So the child closes them, before anything else runs in it, and every object of the parent answers there
-//! that it was opened by another process.
+//! A child's copy of a socket keeps the address bound after the parent has exited, and takes packets if the child reads
+//! from it. So the child closes these copies before anything else runs in it, and every object of the parent reports
+//! there that it was opened by another process.
 //!
-//! What belongs to the process as a whole, such as the list of its open devices, is the child's too, and must be in order
-//! there: a lock that another thread held at the fork would never be let go of. So a fork waits until no thread is at work
-//! on such things ([`hold_forks`]).
+//! State of the process as a whole, such as the list of its open devices, exists in the child too, and must be
+//! consistent there: a lock that another thread held at the fork would never be released. So a fork waits until no
+//! thread works on such state ([`hold_forks`]).
 
 #![expect(
     unsafe_code,
@@ -20,41 +20,42 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-/// Descriptors that a child has to close. A fixed table, because the child may not take locks: the thread that
-/// held them does not exist there. 10,240 are 400 ports of five sockets, and as many multicast groups as one port takes.
+/// Descriptors that a child has to close. The table is fixed, because the child must not take locks: the thread that
+/// held them does not exist there. 10,240 are enough for 400 ports of five sockets, and as many multicast groups as one
+/// port takes.
 static INHERITED: [AtomicI32; 10_240] = [const { AtomicI32::new(-1) }; 10_240];
 
-/// How many forks lie between the first process and this one.
+/// Number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Held for reading by whoever works on what belongs to the process, for writing by a thread that forks.
+/// Locked for reading while a thread works on state of the process, and for writing by a thread that forks.
 static FORKS: RwLock<()> = RwLock::new(());
 
 /// The forking thread's hold on [`FORKS`], from before the fork until after it.
 struct Forking(UnsafeCell<Option<RwLockWriteGuard<'static, ()>>>);
 
-// SAFETY: only the thread that holds the lock for writing reaches it: from the handler that takes the lock to the one that
-// lets go of it.
+// SAFETY: only the thread that holds the lock for writing accesses it: between the handler that takes the lock and the
+// one that releases it.
 unsafe impl Sync for Forking {}
 
 static FORKING: Forking = Forking(UnsafeCell::new(None));
 
 thread_local! {
-    /// How many [`ForksHeld`] this thread has. Only the first takes the lock: a second one would wait behind a fork that
+    /// Number of [`ForksHeld`] of this thread. Only the first takes the lock: a second lock would wait for a fork that
     /// waits for the first.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// No thread of the process forks as long as this lives.
+/// While this exists, no thread of the process forks.
 pub struct ForksHeld {
     _first: Option<RwLockReadGuard<'static, ()>>,
-    /// The count is the thread's.
+    /// The count belongs to the thread.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Keeps all threads from forking (`fork`, not `posix_spawn` or `vfork`) while this one works on what belongs to the process
-/// as a whole. It may be called again meanwhile. Nothing that forks may run under it, and no lock may be held that another
-/// thread takes under it.
+/// Prevents all threads from forking (`fork`, not `posix_spawn` or `vfork`) while this one works on state of the
+/// process as a whole. Calls may be nested. Under it, a thread must not run anything that forks, and must not hold a
+/// lock that another thread takes under it.
 #[must_use = "forks are held as long as it lives"]
 pub fn hold_forks() -> ForksHeld {
     let held = HELD.get();
@@ -63,7 +64,7 @@ pub fn hold_forks() -> ForksHeld {
     ForksHeld { _first: first, _not_send: PhantomData }
 }
 
-/// As [`hold_forks`], without waiting for a fork that is under way: for threads that hold a lock.
+/// As [`hold_forks`], without waiting for a fork in progress: for threads that hold a lock.
 pub(crate) fn try_hold_forks() -> Option<ForksHeld> {
     let held = HELD.get();
     let first = match FORKS.try_read() {
@@ -84,7 +85,7 @@ impl Drop for ForksHeld {
 
 /// Runs in a thread that is about to fork.
 extern "C" fn before() {
-    // A thread that forks under its own hold would wait for itself. Its child finds things as that thread left them.
+    // A thread that forks under its own hold would wait for itself. Its child finds the state as that thread left it.
     if HELD.get() == 0 {
         let forking = FORKS.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: this thread holds the lock for writing.
@@ -100,7 +101,7 @@ extern "C" fn after() {
     }
 }
 
-/// Runs in the child, between fork and whatever the program does next: async-signal-safe calls only.
+/// Runs in the child right after the fork, before the program continues: async-signal-safe calls only.
 extern "C" fn in_child() {
     after();
     GENERATION.fetch_add(1, Ordering::Relaxed);
@@ -114,11 +115,11 @@ extern "C" fn in_child() {
     }
 }
 
-/// Registers the handlers, when the program or library is loaded: later a thread could fork meanwhile.
+/// Registers the handlers when the program or library is loaded: later, a thread could fork during the registration.
 extern "C" fn install() {
-    // SAFETY: functions of this program or library, which is not unloaded. `in_child` only stores to atomics, lets go of a
-    // lock and closes descriptors. Without memory for the registration, which a process has that begins, children keep
-    // copies of the sockets.
+    // SAFETY: functions of this program or library, which is not unloaded. `in_child` only stores to atomics, releases
+    // a lock and closes descriptors. If there is no memory for the registration, which a starting process does have,
+    // children keep copies of the sockets.
     unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
 }
 
@@ -127,12 +128,12 @@ extern "C" fn install() {
 #[unsafe(link_section = ".init_array")]
 static INSTALL: extern "C" fn() = install;
 
-/// Which generation of forks this process is.
+/// The fork generation of this process.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Has children close these.
+/// Makes children close these.
 pub(super) fn close_in_child(fds: impl Iterator<Item = RawFd>) {
     for fd in fds {
         let free = |slot: &&AtomicI32| swapped(slot, -1, fd);
@@ -142,12 +143,12 @@ pub(super) fn close_in_child(fds: impl Iterator<Item = RawFd>) {
     }
 }
 
-/// Has children close a file that stays open as long as the process lives, and holds a lock for it.
+/// Makes children close a file that stays open for the life of the process, and holds a lock for it.
 pub(crate) fn close_file_in_child(file: &File) {
     close_in_child(std::iter::once(file.as_raw_fd()));
 }
 
-/// Whether children close this descriptor.
+/// Returns whether children close this descriptor.
 #[cfg(test)]
 pub(super) fn is_closed_in_child(fd: RawFd) -> bool {
     INHERITED.iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
@@ -162,7 +163,7 @@ pub(super) fn forget(fds: impl Iterator<Item = RawFd>) {
     }
 }
 
-/// Replaces `from` by `to`. Most slots are another's: looking first is ten times faster.
+/// Replaces `from` by `to`. Most slots hold another value: checking first is ten times faster.
 fn swapped(slot: &AtomicI32, from: RawFd, to: RawFd) -> bool {
     slot.load(Ordering::Relaxed) == from
         && slot.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()

@@ -1,8 +1,8 @@
-//! The sockets of the multicast groups that a port is a member of.
+//! The sockets of a port's multicast groups.
 //!
-//! Without groups there is nothing: no descriptor, and nothing to ask in a turn. With the first comes an epoll descriptor
-//! that tells which groups have something, so that a turn takes one call for all of them, and that the background
-//! thread can wait for.
+//! Without groups there is no overhead: no descriptor, and no check in a turn. The first group creates an epoll
+//! descriptor that reports which groups have packets, so that a turn takes one call for all of them, and the background
+//! thread can wait on it.
 
 use super::fork;
 use crate::net::{GroupSocket, JoinError, RoceSocket};
@@ -12,7 +12,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Groups that are read in one turn; the others have theirs in the next.
+/// Groups that are read in one turn; the others follow in the next.
 const GROUPS_PER_TURN: usize = 8;
 
 /// The sockets of the groups of one port.
@@ -24,7 +24,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Becomes a member of a group.
+    /// Joins a group.
     pub(super) fn join(&mut self, socket: &RoceSocket, group: IpAddr) -> Result<(), JoinError> {
         let os = |errno: nix::Error| JoinError::Os { group, source: io::Error::from(errno) };
         let member = socket.join(group)?;
@@ -45,27 +45,28 @@ impl Groups {
         Ok(())
     }
 
-    /// Stops being a member of a group.
+    /// Leaves a group.
     pub(super) fn leave(&mut self, group: IpAddr) {
         let Some(socket) = self.by_address.remove(&group).and_then(|id| self.sockets.try_remove(id)) else {
             return;
         };
         if let Some(ready) = &self.ready {
-            // Closing it would do, were it not for copies of the descriptor in children that are about to be forked.
+            // Closing the socket would suffice, except that children that are about to be forked may have copies of the
+            // descriptor.
             let _ = ready.delete(&socket);
         }
         socket.ask_drops();
         fork::forget(std::iter::once(socket.raw_fd()));
     }
 
-    /// Calls `receive` for groups that have something, a few of them.
+    /// Calls `receive` for a few of the groups that have packets.
     pub(super) fn each_ready(&self, mut receive: impl FnMut(&GroupSocket)) {
         if self.sockets.is_empty() {
             return;
         }
         let Some(ready) = &self.ready else { return };
         let mut events = [EpollEvent::empty(); GROUPS_PER_TURN];
-        // Interrupted, it is asked again in the next turn.
+        // If interrupted, the call is repeated in the next turn.
         let count = ready.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
             let socket = usize::try_from(event.data()).ok().and_then(|id| self.sockets.get(id));
@@ -75,12 +76,12 @@ impl Groups {
         }
     }
 
-    /// Takes the kernel's drop counts of all groups into the counters of the port.
+    /// Adds the kernel's drop counts of all groups to the counters of the port.
     pub(super) fn ask_drops(&self) {
         self.sockets.iter().for_each(|(_, socket)| socket.ask_drops());
     }
 
-    /// What becomes readable when a group has something; none before the first group.
+    /// The descriptor that is readable when a group has packets; `None` before the first group.
     pub(super) fn ready_fd(&self) -> Option<RawFd> {
         self.ready.as_ref().map(|ready| ready.0.as_raw_fd())
     }

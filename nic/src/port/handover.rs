@@ -1,12 +1,13 @@
-//! How the driving of the engine goes from one thread to another, so that nothing is left behind.
+//! Handing the engine from one driving thread to another without losing work.
 //!
-//! Two rules. Who does not get the lock leaves word, and looks whether the lock is free since; who lets go of the lock looks
-//! whether there is word since ([`Bell`]). And the background thread says that it sleeps before it looks for the last time
-//! whether there is work; who leaves work looks afterwards whether it sleeps ([`Sleeper`]). `model.rs` tries all orders.
+//! There are two rules. First, a thread that does not get the lock leaves a note, and then tries the lock again; a
+//! thread that releases the lock then checks for a note ([`Bell`]). Second, the background thread announces that it
+//! sleeps before its last check for work; a thread that leaves work checks afterwards whether the background thread
+//! sleeps ([`Sleeper`]). `model.rs` tries all interleavings.
 
 use super::primitives::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
-/// Word for whoever has the lock that there is work which it does not know of.
+/// A note to the holder of the lock that there is work it does not know of.
 pub(super) struct Bell(AtomicBool);
 
 impl Bell {
@@ -14,22 +15,23 @@ impl Bell {
         Self(AtomicBool::new(false))
     }
 
-    /// Leaves word of work that was put down before. Returns the lock if nobody has it, to be [released](Self::release).
+    /// Leaves a note about work that was queued before. Returns the lock if it is free, to be
+    /// [released](Self::release).
     pub(super) fn ring<G>(&self, try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
         self.0.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `rings`: either the holder sees the word, or we get the lock.
+        // Pairs with the fence in `rings`: either the holder sees the note, or we get the lock.
         fence(Ordering::SeqCst);
         try_lock()
     }
 
-    /// Whether there has been word since the lock was let go of.
+    /// Returns whether a note was left since the lock was released.
     fn rings(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Lets go of the lock. Before, and again if there is word meanwhile and nobody else has the lock, `serve` is run with
-    /// whether there was word; and after each time, without the lock, `after` with what it gave.
+    /// Releases the lock. Before each release, runs `serve` with whether there was a note; after it, without the lock,
+    /// runs `after` with the result of `serve`. Repeats this if there is a new note and the lock is free.
     pub(super) fn release<G, R>(
         &self,
         mut guard: G,
@@ -40,7 +42,8 @@ impl Bell {
         loop {
             let word = self.0.load(Ordering::Relaxed);
             if word {
-                // Work of word that comes between the two was put down before it, and is found with the rest.
+                // If another note arrives between the two accesses, its work was queued before it, and is found with
+                // the rest.
                 self.0.store(false, Ordering::Relaxed);
             }
             let served = serve(&mut guard, word);
@@ -56,8 +59,8 @@ impl Bell {
         }
     }
 
-    /// Looks at what is behind the lock, without serving it, and returns also whether somebody found the lock taken
-    /// meanwhile: whoever looked must not sleep then, because nobody else will serve that.
+    /// Inspects what the lock protects, without serving it. Also returns whether another thread found the lock taken
+    /// meanwhile: then the caller must not sleep, because no other thread will serve that work.
     pub(super) fn look<G, R>(&self, guard: G, look: impl FnOnce(&G) -> R) -> (R, bool) {
         let found = look(&guard);
         drop(guard);
@@ -68,23 +71,23 @@ impl Bell {
 /// The thread runs, or does not exist.
 const AWAKE: u8 = 0;
 
-/// Why the thread sleeps.
+/// The mode in which the thread sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Rest {
-    /// The program polls; the thread looks again soon.
+    /// The program polls; the thread checks again soon.
     Aside = 1,
-    /// The thread waits for packets, timers and wishes.
+    /// The thread waits for packets, timers and requests.
     Blocked = 2,
 }
 
-/// What the background thread and those who may want it say to each other.
+/// Communication between the background thread and the threads that may need it.
 pub(super) struct Sleeper {
-    /// `AWAKE`, or why the thread sleeps.
+    /// `AWAKE`, or the mode in which the thread sleeps.
     mode: AtomicU8,
     /// When the thread wakes by itself.
     until: AtomicU64,
-    /// The program is about to sleep, and wants the thread to take over at once.
+    /// The program is about to sleep, and requests that the thread take over immediately.
     handover: AtomicBool,
     stop: AtomicBool,
 }
@@ -103,48 +106,48 @@ impl Sleeper {
         self.mode.load(Ordering::Relaxed) == why as u8
     }
 
-    /// Work was left undone, under the lock. Whether the thread has to be woken: in standby the program polls, and does it
-    /// itself.
+    /// Called under the lock when work was left undone. Returns whether the thread must be woken: in standby the
+    /// program polls, and does the work itself.
     pub(super) fn has_to_know(&self) -> bool {
         self.rests(Rest::Blocked)
     }
 
-    /// The engine's next timer changed, under the lock. Whether the thread sleeps for longer.
+    /// Called under the lock when the engine's next timer changed. Returns whether the thread sleeps longer than that.
     pub(super) fn sleeps_past(&self, due: u64) -> bool {
         self.rests(Rest::Blocked) && self.until.load(Ordering::Relaxed) > due
     }
 
-    /// The program is about to sleep. Whether the thread has to be woken: blocked, it serves the port already; only from
-    /// standby it has to be fetched.
+    /// The program is about to sleep. Returns whether the thread must be woken: a blocked thread serves the port
+    /// already; only one in standby must be woken.
     pub(super) fn hand_over(&self) -> bool {
         self.handover.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `sleep`: either the thread sees this, or we see that it stands aside.
+        // Pairs with the fence in `sleep`: either the thread sees this, or we see that it is in standby.
         fence(Ordering::SeqCst);
         self.rests(Rest::Aside)
     }
 
-    /// Whether the program has handed over since the last time.
+    /// Returns whether the program has handed over since the last call.
     pub(super) fn takes_over(&self) -> bool {
         let handed_over = self.handover.load(Ordering::Relaxed);
         if handed_over {
-            // Another time that comes between the two is taken for this one.
+            // Another handover between the two accesses is merged with this one.
             self.handover.store(false, Ordering::Relaxed);
         }
         handed_over
     }
 
-    /// The thread is to end; it has to be woken.
+    /// Requests the thread to end; the caller must wake it.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Whether the thread is to end.
+    /// Returns whether the thread is to end.
     pub(super) fn stops(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Sleeps: by `wait`, until the instant that `look` names, which takes the lock to find out, or until it is woken. What
-    /// wakes it must last: it may come before `wait`. Returns nothing if there was a reason not to sleep.
+    /// Sleeps by calling `wait`, until the instant that `look` returns, which takes the lock to find out, or until a
+    /// wake-up. A wake-up must persist: it may come before `wait`. Returns `None` if there was a reason not to sleep.
     pub(super) fn sleep<L, R>(
         &self,
         why: Rest,
@@ -154,7 +157,7 @@ impl Sleeper {
         self.until.store(u64::MAX, Ordering::Relaxed);
         self.mode.store(why as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        // Only now: whoever changes something from here on sees the mode, and what changed before is seen here.
+        // This check must come now: later changes see the mode, and earlier changes are seen here.
         let (until, found) = look();
         self.until.store(until, Ordering::Relaxed);
         let wanted = self.stops() || self.handover.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a port knows of its host, and how its program hears of it.
+//! A port's knowledge of its host, and its program's access to it.
 
 use super::lane::Lane;
 use super::{Port, fork};
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::task::Waker;
 
-/// The host, as far as it bears on a port.
+/// The state of the host that concerns a port.
 pub(super) struct Host {
-    /// `None` in a simulation, and where the kernel does not tell.
+    /// `None` in a simulation, and if the kernel does not report changes.
     watch: Mutex<Option<HostWatch>>,
-    /// How many changes it told of, and the last of them that the engine heard of: threads that look one after the other
-    /// may come to the engine in another order.
+    /// Number of changes reported so far, and the last one that the engine was given: threads that check one after the
+    /// other may reach the engine in a different order.
     told: AtomicU64,
     heard: AtomicU64,
     /// The largest path MTU of new connections, as its code.
     active_mtu: AtomicU8,
-    /// What the program allows of it.
+    /// The program's limit for it.
     largest: Mtu,
-    /// Readable while events wait. Made when first asked for.
+    /// Readable while events are pending. Created on first use.
     event_fd: OnceLock<Arc<EventFd>>,
     /// Tasks that await an event.
     waiters: Waiters,
@@ -44,14 +44,14 @@ impl Host {
         }
     }
 
-    /// The port is about to end in a forked child, where the descriptor is closed already. Nobody can hold the lock, but
-    /// it may look as if somebody did.
+    /// Called before the port is dropped in a forked child, where the descriptor is closed already. No thread can hold
+    /// the lock, but it may appear locked.
     pub(super) fn abandon(&mut self) {
         let watch = self.watch.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(watch.take());
     }
 
-    /// The port is about to end.
+    /// Called before the port is dropped.
     pub(super) fn close(&self) {
         if let Some(watch) = locked(&self.watch).take() {
             fork::forget(std::iter::once(watch.as_fd().as_raw_fd()));
@@ -60,27 +60,27 @@ impl Host {
 }
 
 impl Port {
-    /// Largest path MTU of new connections: what the interface carries now, and the program allows.
+    /// Largest path MTU of new connections: limited by the interface and by the program.
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::from_code(self.host.active_mtu.load(Ordering::Relaxed)).unwrap_or(self.host.largest)
     }
 
-    /// What is readable when something about the host may have changed.
+    /// The descriptor that is readable when something about the host may have changed.
     pub(super) fn watch_fd(&self) -> Option<RawFd> {
         locked(&self.host.watch).as_ref().map(|watch| watch.as_fd().as_raw_fd())
     }
 
-    /// The number of the interface that has the port's address, or had it last, if the kernel tells.
+    /// The number of the interface that has, or last had, the port's address, if the kernel reports it.
     pub(crate) fn interface(&self) -> Option<u32> {
         locked(&self.host.watch).as_ref()?.state().interface
     }
 
-    /// Takes in what the host did to the port's link and address since the last look.
+    /// Processes changes of the port's link and address since the last check.
     pub(crate) fn look_at_host(&self) {
         let mut guard = match self.host.watch.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Somebody looks at this moment.
+            // Another thread is checking at this moment.
             Err(TryLockError::WouldBlock) => return,
         };
         let Some(watch) = guard.as_mut() else { return };
@@ -92,13 +92,13 @@ impl Port {
             if let Some(background) = &self.background {
                 background.forget_watch();
             }
-            // As with the sockets: a descriptor that was closed from outside may be somebody else's by now.
+            // As with the sockets: a descriptor that was closed from outside may belong to something else by now.
             if let Some(watch) = guard.take() {
                 fork::forget(std::iter::once(watch.as_fd().as_raw_fd()));
                 std::mem::forget(watch);
             }
         }
-        // Whoever waits for events is woken by what follows, and must not meet the lock.
+        // The following steps wake tasks that wait for events; these must not find the lock taken.
         drop(guard);
         for (number, state) in states {
             self.note_host(number, state);
@@ -120,7 +120,7 @@ impl Port {
         });
     }
 
-    /// The descriptor that is readable while events wait.
+    /// The descriptor that is readable while events are pending.
     pub(crate) fn event_fd(&self) -> nix::Result<Arc<EventFd>> {
         if let Some(event) = self.host.event_fd.get() {
             return Ok(Arc::clone(event));
@@ -141,18 +141,18 @@ impl Port {
         &self.host.waiters
     }
 
-    /// Makes the descriptor readable, or not.
+    /// Sets whether the descriptor is readable.
     fn show(&self, news: EventNews) {
         let Some(event) = self.host.event_fd.get() else { return };
-        // Errors say that it is as it should be already: full, or empty.
+        // Errors mean that the descriptor is already in the desired state: full, or empty.
         let _ = match news {
             EventNews::Added => event.write(1).map(drop),
             EventNews::Empty => event.read().map(drop),
         };
     }
 
-    /// Whoever lets go of the engine looks after what is rare: events, and sockets that failed. `woken`: tasks to wake
-    /// once no lock is held.
+    /// Called before the engine is released, to handle rare conditions: events, and sockets that failed. `woken`: tasks
+    /// to wake once no lock is held.
     pub(super) fn attend(&self, lane: &mut Lane, woken: &mut Vec<Waker>) {
         if lane.io.has_failed() && !lane.engine.has_failed() {
             lane.engine.fail();

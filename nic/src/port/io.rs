@@ -1,4 +1,4 @@
-//! What a port sends and receives through.
+//! The sockets of a port, or its place in a simulation.
 
 use super::groups::Groups;
 use crate::engine::{Arrival, Departure};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 #[cfg(test)]
 mod tests;
 
-/// A packet on its way in a simulation.
+/// A packet in transit in a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct SimPacket {
     pub(crate) arrival: Arrival,
@@ -22,7 +22,7 @@ pub(crate) struct UdpIo {
     pub(super) socket: RoceSocket,
     pub(super) batch: RecvBatch,
     pub(super) groups: Groups,
-    /// The sockets are unusable for good.
+    /// The sockets are permanently unusable.
     failed: bool,
 }
 
@@ -40,7 +40,7 @@ impl UdpIo {
         self.socket.counters()
     }
 
-    /// Receives what is there; how many datagrams.
+    /// Receives pending datagrams; returns their number.
     pub(super) fn recv(&mut self) -> usize {
         if self.failed {
             return 0;
@@ -52,8 +52,8 @@ impl UdpIo {
         })
     }
 
-    /// Sends the packets of a train that the kernel refuses, one by one: over UC and UD nobody would send them again. That
-    /// is once, for trains that come later have one packet each.
+    /// Sends the packets of a train that the kernel refuses one by one: over UC and UD they would not be retransmitted.
+    /// This happens once, because later trains have one packet each.
     fn send_singly(&self, departure: &Departure, train: &[u8]) {
         let flow = Flow {
             src: self.socket.ip(),
@@ -75,8 +75,8 @@ impl UdpIo {
     }
 }
 
-/// Gives a packet of a train, which has its index as IPv4 identification under the ICRC, the ICRC of a datagram of its own, whose
-/// identification is 0. The CRC is linear: one that was wrong stays wrong.
+/// Converts the ICRC of a packet in a train, computed with its index as IPv4 identification, to that of a separate
+/// datagram, whose identification is 0. The CRC is linear: a wrong ICRC stays wrong.
 fn readdress(flow: &Flow, ident: u16, packet: &mut [u8]) {
     let Some((covered, trailer)) = packet.split_last_chunk_mut::<4>() else { return };
     let change = icrc::compute(flow, ident, covered) ^ icrc::compute(flow, 0, covered);
@@ -88,11 +88,11 @@ pub(crate) struct SimIo {
     site: usize,
     address: IpAddr,
     source_ports: Vec<u16>,
-    /// Packets that wait to be carried.
+    /// Packets that wait for delivery by the simulation.
     pub(crate) outbox: Vec<SimPacket>,
-    /// Buffers for packets, lent by the simulation while it has the port send.
+    /// Buffers for packets, lent by the simulation while it makes the port send.
     pub(crate) spare: Vec<Vec<u8>>,
-    /// Whether the simulation knows already that it has to look at the port.
+    /// Whether the simulation already knows that it has to check the port.
     pub(crate) stirred: bool,
 }
 
@@ -126,7 +126,7 @@ impl SimIo {
     }
 }
 
-/// What a port sends and receives through.
+/// The sending and receiving end of a port.
 pub(crate) enum Io {
     /// Real sockets.
     Udp(Box<UdpIo>),
@@ -142,7 +142,7 @@ impl Io {
         }
     }
 
-    /// What becomes readable when a multicast group has something; none before the first group.
+    /// The descriptor that is readable when a multicast group has packets; `None` before the first group.
     pub(super) fn groups_fd(&self) -> Option<RawFd> {
         match self {
             Self::Udp(udp) => udp.groups.ready_fd(),
@@ -150,7 +150,7 @@ impl Io {
         }
     }
 
-    /// Has the kernel stamp datagrams when they arrive. Where it cannot, they arrive when they are read.
+    /// Enables the kernel's timestamps of arrivals. Without them, a datagram's arrival time is when it is read.
     pub(super) fn stamp_arrivals(&mut self) {
         if let Self::Udp(udp) = self {
             udp.socket.stamp_arrivals();
@@ -158,7 +158,7 @@ impl Io {
         }
     }
 
-    /// Becomes a member of a multicast group. In a simulation the engine's own table says who is.
+    /// Joins a multicast group. In a simulation the engine's own table lists the members.
     pub(super) fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
         match self {
             Self::Udp(udp) => udp.groups.join(&udp.socket, group),
@@ -166,20 +166,20 @@ impl Io {
         }
     }
 
-    /// Stops being a member of a multicast group.
+    /// Leaves a multicast group.
     pub(super) fn leave(&mut self, group: IpAddr) {
         if let Self::Udp(udp) = self {
             udp.groups.leave(group);
         }
     }
 
-    /// Whether the sockets are unusable for good.
+    /// Returns whether the sockets are permanently unusable.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self, Self::Udp(udp) if udp.failed)
     }
 
-    /// Lets go of sockets that failed without closing them: a descriptor that was closed from outside may be somebody
-    /// else's by now.
+    /// Abandons failed sockets without closing them: a descriptor that was closed from outside may belong to something
+    /// else by now.
     pub(super) fn abandon(&mut self) {
         let nothing = SimIo::new(usize::MAX, Ipv4Addr::UNSPECIFIED.into(), Vec::new());
         std::mem::forget(std::mem::replace(self, Self::Sim(Box::new(nothing))));
@@ -203,13 +203,13 @@ impl Io {
         }
     }
 
-    /// Sends a train; false if it has to wait.
+    /// Sends a train; returns false if it has to wait.
     pub(super) fn send(&mut self, departure: &Departure, bytes: &[u8]) -> bool {
         match self {
             Self::Udp(udp) => {
                 match udp.socket.send_train(&departure.way(), departure.segment_size, bytes) {
                     Ok(Sent::WouldBlock) => false,
-                    // Lost packets are what retransmission is for; the socket counts them by reason.
+                    // Retransmission recovers lost packets; the socket counts them by reason.
                     Ok(Sent::All) => true,
                     Err(SendError::GsoRefused) => {
                         udp.send_singly(departure, bytes);
@@ -234,7 +234,7 @@ impl Io {
     }
 }
 
-/// Whether an error says that a descriptor is not the socket that it was.
+/// Returns whether an error means that a descriptor is no longer the original socket.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK))
 }

@@ -1,4 +1,4 @@
-//! Everything behind the lock of a port: the engine, the link and the sockets, in one pass.
+//! The state behind the lock of a port: the engine, the link and the sockets, and the turns that drive them.
 
 use super::io::Io;
 use super::throttle::{SocketBuffer, Throttle, bytes_of};
@@ -14,54 +14,56 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Receive calls in one turn: 8 trains of 15 packets of 4 KiB are copied in about 50 us, the longest that a control
-/// call should have to wait.
+/// Limit of receive calls in a turn: 8 trains of 15 packets of 4 KiB are copied in about 50 us, the longest acceptable
+/// wait of a control call.
 const RECEIVES_PER_TURN: usize = 8;
 
-/// Trains sent in one turn, for the same reason.
+/// Limit of trains sent in a turn, for the same reason.
 const SENDS_PER_TURN: usize = 16;
 
-/// Acknowledgements of more datagrams than these are not held: it is a stream that they belong to, and its sender waits.
+/// Acknowledgements of more datagrams than this are not held: they belong to a stream, whose sender waits.
 const HELD_DATAGRAMS: u32 = 2;
 
-/// How soon a program answers that looks at its memory all the time: it takes 1 us, and some more to build the answer.
+/// How soon a program that polls memory continually replies: detection takes 1 us, and building the reply some more.
 const ANSWER: Duration = Duration::from_micros(20);
 
-/// How long to wait before the kernel is asked again whether it has room: a full send buffer of 208 KiB takes 170 us at
-/// 10 Gb/s. While an address does not answer to ARP it stays full for seconds, in which nobody shall spin.
+/// How long to wait before the kernel is asked again whether it has room: a full send buffer of 208 KiB drains in 170
+/// us at 10 Gb/s. While an address does not answer to ARP, the buffer stays full for seconds, which must not be spent
+/// spinning.
 const STALL: Duration = Duration::from_micros(250);
 
-/// Room for one train: what UDP over IPv4 can carry.
+/// Size of the buffer for one train: the largest UDP payload over IPv4.
 const TRAIN_BYTES: usize = 65_507;
 
-/// Everything behind the lock of a port.
+/// The state behind the lock of a port.
 pub(crate) struct Lane {
     pub(crate) engine: Engine,
     pub(crate) link: LinkStack,
     pub(crate) io: Io,
     buffer: Box<[u8]>,
-    /// A train that the kernel had no room for; nothing is sent before it.
+    /// A train for which the kernel had no room; nothing is sent before it.
     stalled: Option<Departure>,
-    /// Packets that came out of the link's layers and are not sent yet.
+    /// Packets that left the link layers but are not sent yet.
     outgoing: VecDeque<Frame>,
-    /// Packets that came out of the link's layers and are not handled yet.
+    /// Packets that left the link layers but are not handled yet.
     incoming: VecDeque<Frame>,
-    /// An acknowledgement is held for the next turn, or for a turn of the background thread that is later than this.
+    /// Whether an acknowledgement is held until the next turn, or until a turn of the background thread after
+    /// `held_until`.
     held: bool,
     held_until: Instant,
-    /// An acknowledgement is all that the last turn gave cause to send.
+    /// Whether the last turn left nothing but an acknowledgement to send.
     lone: bool,
-    /// Until when an answer of the program counts as one to that, if the background thread has the turns.
+    /// Until when a program's message counts as a reply to that turn, if the background thread takes the turns.
     lone_until: Instant,
-    /// The program answers what it receives.
+    /// Whether the program replies to what it receives.
     answers: bool,
-    /// The last turn received nothing.
+    /// Whether the last turn received nothing.
     quiet: bool,
-    /// One instant on both clocks.
+    /// The same instant on both clocks.
     clocks: Now,
-    /// A slow receiver: when it reads.
+    /// The read times of a slow receiver.
     throttle: Option<Throttle>,
-    /// What a slow receiver has not read yet, in a simulation.
+    /// Packets that a slow receiver in a simulation has not read yet.
     unread: SocketBuffer,
 }
 
@@ -87,7 +89,7 @@ impl Lane {
         }
     }
 
-    /// Makes the port behave like that of `profile`, before anything arrives. Randomness follows from `seed`.
+    /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
     pub(crate) fn set_link(&mut self, profile: &LinkProfile, now: Instant, seed: u64) {
         if let Some(emulation) = Emulation::new(profile, now, seed) {
             self.link.push_layer(emulation);
@@ -98,7 +100,7 @@ impl Lane {
         self.throttle = profile.receiver_rate.map(|rate| Throttle::new(rate, now));
     }
 
-    /// What the emulated link counted; `None` if there is none.
+    /// Counters of the emulated link; `None` without one.
     pub(crate) fn link_stats(&mut self) -> Option<EmulationStats> {
         let stats = self.link.layer_mut::<Emulation>().map(|emulation| emulation.stats());
         let receiver_overrun = self.unread.overrun();
@@ -106,12 +108,13 @@ impl Lane {
             .then(|| EmulationStats { receiver_overrun, ..stats.unwrap_or_default() })
     }
 
-    /// The most bytes that were in the queue of the emulated port since the last call; `None` where there is none.
+    /// The largest number of bytes in the queue of the emulated port since the last call; `None` without one.
     pub(crate) fn take_queue_peak(&mut self) -> Option<u64> {
         self.link.layer_mut::<Emulation>()?.take_queue_peak()
     }
 
-    /// Whether the port reads its socket as soon as something is there; if not, [`next_timer`](Self::next_timer) says when.
+    /// Returns whether the port reads its socket as soon as packets arrive; if not, [`next_timer`](Self::next_timer)
+    /// tells when it reads.
     pub(super) fn listens(&self) -> bool {
         self.throttle.as_ref().and_then(Throttle::opens_at).is_none()
     }
@@ -122,17 +125,17 @@ impl Lane {
         Now { instant: now, wall: self.clocks.wall + passed }
     }
 
-    /// Takes in what arrived, acts on timers, sends what is due. Returns how much happened: datagrams received and
+    /// Receives packets, handles expired timers, and transmits. Returns the amount of work: datagrams received plus
     /// trains sent.
     ///
-    /// With `may_hold`, the acknowledgement of a lone datagram is held until the next turn, if the program answered the
-    /// last one: its answer leaves a system call earlier that way, and takes the acknowledgement along. So a
-    /// conversation takes one system call each way. A peer that polls for the acknowledgement, and then looks at its
-    /// memory only, finds the answer there.
+    /// With `may_hold`, the acknowledgement of a lone datagram is held until the next turn, if the program replied to
+    /// the last one: thus its reply leaves a system call earlier, and carries the acknowledgement. So a conversation
+    /// takes one system call in each direction. A peer that polls for the acknowledgement, and afterwards only polls
+    /// its memory, finds the reply there.
     pub(super) fn turn(&mut self, now: Instant, may_hold: bool) -> u32 {
         crate::memory::refresh(now);
         if self.held {
-            // Nothing was posted since: a program that only listens.
+            // Nothing was posted since: the program only receives.
             self.answers = false;
         }
         let received = self.receive(now);
@@ -146,11 +149,11 @@ impl Lane {
         received + self.transmit(now)
     }
 
-    /// A turn of the background thread: as [`turn`](Self::turn), for a program that looks at its memory only. Such a program
-    /// answers between two turns of a thread that has many.
+    /// Takes a turn in the background thread: as [`turn`](Self::turn), for a program that only polls memory. Such a
+    /// program replies between two of the thread's many turns.
     pub(super) fn background_turn(&mut self, now: Instant) -> u32 {
         if self.held && now < self.held_until {
-            // The program polled a moment ago, and is about to answer.
+            // The program polled a moment ago, and is about to reply.
             return 1;
         }
         let (lone, until) = (self.lone, self.lone_until);
@@ -162,7 +165,8 @@ impl Lane {
     }
 
     fn note_received(&mut self, received: u32, now: Instant) {
-        // What asks for no acknowledgement is no part of a conversation: an acknowledgement is not.
+        // A packet that requests no acknowledgement is not part of a conversation; an acknowledgement, for example, is
+        // not.
         self.lone =
             (1..=HELD_DATAGRAMS).contains(&received) && self.has_work() && !self.engine.has_requests();
         if self.lone {
@@ -170,18 +174,18 @@ impl Lane {
         }
     }
 
-    /// Whether the program may be about to answer what the last turn received.
+    /// Returns whether the program may be about to reply to what the last turn received.
     pub(super) fn may_be_answered(&self) -> bool {
         self.held || self.lone
     }
 
-    /// Notes that the program sends something; returns whether an acknowledgement waits to be taken along.
+    /// Records that the program sends something; returns whether the packet can carry a held acknowledgement.
     pub(super) fn note_answer(&mut self) -> bool {
         self.answers |= std::mem::take(&mut self.lone);
         self.held
     }
 
-    /// Sends what is held.
+    /// Sends a held acknowledgement.
     pub(super) fn let_go(&mut self, now: Instant) {
         if self.held {
             self.transmit(now);
@@ -199,8 +203,8 @@ impl Lane {
         let dst = udp.socket.ip();
         let both = Now { instant: now, wall: clocks.wall + now.saturating_duration_since(clocks.instant) };
         let mut count = 0;
-        // What comes after silence is most likely alone, and somebody waits for it: looking for more, which takes
-        // 360 ns when there is none, is left to the next turn.
+        // The first datagram after silence is most likely alone, and its receiver waits for it: checking for more,
+        // which takes 360 ns if there is none, is left to the next turn.
         let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
         let mut has_backlog = true;
         for _ in 0..receives {
@@ -236,7 +240,7 @@ impl Lane {
         count
     }
 
-    /// Takes in one packet of a simulation, through the link, which arrived at `arrived`.
+    /// Passes a packet of a simulation, which arrived at `arrived`, through the link.
     pub(crate) fn accept(&mut self, now: Instant, arrived: Instant, arrival: &Arrival, packet: &[u8]) {
         if self.throttle.is_some() {
             self.unread.put(arrival, packet);
@@ -254,14 +258,14 @@ impl Lane {
         self.end_batch();
     }
 
-    /// What comes out of the layers of the link from now on arrives now.
+    /// What leaves the link layers from now on counts as arriving now.
     fn end_batch(&mut self) {
         if let Some(emulation) = self.link.layer_mut::<Emulation>() {
             emulation.set_datagram(1, None);
         }
     }
 
-    /// A slow receiver of a simulation reads what it may.
+    /// Lets a slow receiver of a simulation read as much as its rate allows.
     fn read(&mut self, now: Instant) {
         let both = self.both_clocks(now);
         let Self { engine, link, incoming, throttle: Some(throttle), unread, .. } = self else { return };
@@ -276,19 +280,19 @@ impl Lane {
         engine.set_backlog(true);
     }
 
-    /// Attaches a queue pair to a multicast group, which the port joins if it is the first.
+    /// Attaches a queue pair to a multicast group, which the port joins if the queue pair is the first.
     pub(crate) fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), Error> {
         if self.engine.attach_mcast(qpn, group)? == Membership::Changed
             && let Err(error) = self.io.join(group.ip())
         {
-            // It was attached just now.
+            // The attachment was made just above.
             let _ = self.engine.detach_mcast(qpn, group);
             return Err(error.into());
         }
         Ok(())
     }
 
-    /// Detaches a queue pair from a multicast group, which the port leaves if it was the last.
+    /// Detaches a queue pair from a multicast group, which the port leaves if the queue pair was the last.
     pub(crate) fn detach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), ResourceError> {
         if self.engine.detach_mcast(qpn, group)? == Membership::Changed {
             self.io.leave(group.ip());
@@ -296,7 +300,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Acts on timers of the engine and the link.
+    /// Handles expired timers of the engine and the link.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.engine.handle_timeout(now);
         if matches!(self.io, Io::Sim(_)) {
@@ -314,7 +318,8 @@ impl Lane {
         self.pause_peers(now);
     }
 
-    /// Has peers pause, or go on: what came in, now or before, may have filled the emulated port, or begun a pause storm.
+    /// Pauses peers, or ends the pauses: received packets may have filled the emulated port, or a pause storm may have
+    /// begun.
     fn pause_peers(&mut self, now: Instant) {
         if let Some(emulation) = self.link.layer_mut::<Emulation>() {
             while let Some((peer, frame)) = emulation.poll_pause(now) {
@@ -329,7 +334,7 @@ impl Lane {
         }
     }
 
-    /// Sends what is due, within the bound of a turn. Returns how many trains.
+    /// Sends what is due, up to the limit of a turn. Returns the number of trains.
     pub(crate) fn transmit(&mut self, now: Instant) -> u32 {
         self.held = false;
         if let Some(departure) = self.stalled.take()
@@ -345,7 +350,7 @@ impl Lane {
         let mut count = 0;
         for _ in 0..SENDS_PER_TURN {
             let transforms = self.link.transforms(Direction::Tx);
-            // Alone, so that the identification that the ICRC was computed with is the one that a packet will have.
+            // One packet per train, so that the IPv4 identification in the ICRC matches that of the packet.
             let max_packets = if transforms { 1 } else { self.io.max_packets() };
             let Some(departure) = self.engine.poll_transmit(now, &mut self.buffer, max_packets) else {
                 break;
@@ -384,7 +389,7 @@ impl Lane {
         sent
     }
 
-    /// Sends the one packet of a train through the layers of the link.
+    /// Passes the one packet of a train through the link layers.
     fn send_through(&mut self, now: Instant, departure: &Departure) -> bool {
         let both = self.both_clocks(now);
         let frame = Frame {
@@ -403,7 +408,7 @@ impl Lane {
         self.send_frames()
     }
 
-    /// Sends what came out of the link; false if some has to wait.
+    /// Sends what left the link layers; returns false if some packets have to wait.
     fn send_frames(&mut self) -> bool {
         while let Some(frame) = self.outgoing.pop_front() {
             if self.engine.loses(1) {
@@ -433,7 +438,7 @@ impl Lane {
         Flow { src: config.address, dst: departure.dst, src_port, dst_port: UDP_PORT }
     }
 
-    /// When the next turn is wanted.
+    /// When the next turn is needed.
     pub(crate) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         if self.is_stalled() {
             Some(now + STALL)
@@ -444,12 +449,12 @@ impl Lane {
         }
     }
 
-    /// Whether there is something to send already.
+    /// Returns whether something can be sent already.
     pub(super) fn has_work(&self) -> bool {
         self.engine.has_ready() || self.is_stalled()
     }
 
-    /// Whether the kernel has no room for what is to be sent.
+    /// Returns whether packets wait because the kernel has no room for them.
     fn is_stalled(&self) -> bool {
         self.stalled.is_some() || !self.outgoing.is_empty()
     }
@@ -461,7 +466,7 @@ impl Lane {
     }
 }
 
-/// How many datagrams a receive call brought.
+/// Number of datagrams from a receive call.
 fn received(result: Result<usize, RecvError>) -> u32 {
     match result {
         Ok(datagrams) => u32::try_from(datagrams).unwrap_or(u32::MAX),
@@ -472,13 +477,13 @@ fn received(result: Result<usize, RecvError>) -> u32 {
     }
 }
 
-/// What a receive call brought, as bytes on Ethernet.
+/// Bytes from a receive call, as on Ethernet.
 fn bytes_in(batch: &RecvBatch) -> u64 {
     let count = |d: Datagram<'_>| bytes_of(d.bytes.len(), d.segments().len(), d.source.ip().to_canonical());
     batch.datagrams().map(count).sum()
 }
 
-/// Takes in what a receive call brought, all of it sent to `dst`.
+/// Processes everything from a receive call; `dst` is the destination address.
 fn take_in_all(
     engine: &mut Engine,
     link: &mut LinkStack,
@@ -509,8 +514,8 @@ fn take_in_all(
     }
 }
 
-/// Whether credit for a packet comes back when it is read: unless its layers hold packets one by one, or an emulated port
-/// has credit for its own queue.
+/// Returns whether reading a packet returns its credit. It does unless the link layers hold packets individually, or an
+/// emulated port gives credit for its own queue.
 fn reads_give_credit(link: &mut LinkStack) -> bool {
     match link.layer_mut::<Emulation>() {
         Some(emulation) => !emulation.holds_credit(),
@@ -518,10 +523,10 @@ fn reads_give_credit(link: &mut LinkStack) -> bool {
     }
 }
 
-/// The oldest stamp that is believed: beyond, somebody has set the clock.
+/// Largest plausible age of a timestamp: if one is older, the clock was set.
 const OLDEST_STAMP: Duration = Duration::from_secs(1);
 
-/// When the kernel stamped a packet with `stamp`, a time since the UNIX epoch, by `clocks` that were read together.
+/// Converts a kernel timestamp `stamp`, a time since the UNIX epoch, to an instant; `clocks` were read together.
 fn instant_of(clocks: (Instant, SystemTime), stamp: Duration) -> Instant {
     let (now, wall) = clocks;
     let wall = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -541,7 +546,7 @@ fn arrival(datagram: &Datagram<'_>, dst: IpAddr, index: usize) -> Arrival {
     }
 }
 
-/// A packet for observers; of `network` only what is not in the flow counts.
+/// A packet for observers; only the fields of `network` that are not in the flow matter.
 fn view<'a>(direction: Direction, flow: &'a Flow, network: &Arrival, bytes: &'a [u8]) -> FrameRef<'a> {
     FrameRef {
         direction,
@@ -556,7 +561,7 @@ fn view<'a>(direction: Direction, flow: &'a Flow, network: &Arrival, bytes: &'a 
     }
 }
 
-/// Brings a packet to the engine: straight, in sight of observers, or through the layers of the link.
+/// Passes a packet to the engine: directly, with observers watching, or through the link layers.
 fn take_in(
     engine: &mut Engine,
     link: &mut LinkStack,
@@ -566,7 +571,7 @@ fn take_in(
     packet: &[u8],
 ) {
     if link.is_empty() {
-        // A drop is counted by its reason.
+        // A dropped packet is counted by its reason.
         let _ = engine.handle_datagram(now.instant, arrival, packet);
         return;
     }
@@ -591,7 +596,7 @@ fn take_in(
     deliver(engine, link, incoming, now.instant);
 }
 
-/// Hands the engine what came out of the link's layers.
+/// Passes what left the link layers to the engine.
 fn deliver(engine: &mut Engine, link: &mut LinkStack, incoming: &mut VecDeque<Frame>, now: Instant) {
     let mut emulation = link.layer_mut::<Emulation>();
     let guarded = emulation.as_ref().map(|emulation| emulation.holds_credit());

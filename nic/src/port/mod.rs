@@ -1,9 +1,9 @@
-//! A port: one engine, what it sends and receives through, and who drives it.
+//! A port: an engine, its sockets, and the threads that drive it.
 //!
-//! Progress is made by whoever waits. A program thread that polls drives the engine inline; a background thread does
-//! it when nobody polls. The engine is taken by try-lock: who does not get it has a driver already. Work that was
-//! posted meanwhile rings a doorbell, and whoever lets go of the engine looks for it first, so nothing is left
-//! behind.
+//! The thread that waits makes progress. A program thread that polls drives the engine inline; a background thread
+//! drives it when no program thread polls. The engine is taken by try-lock: if that fails, another thread is driving it
+//! already. Work posted meanwhile rings a doorbell, and a thread that releases the engine checks the doorbells first,
+//! so no work is left behind.
 
 mod background;
 mod courtesy;
@@ -50,31 +50,31 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Misses of the lock in a row after which a poller waits for it. An endless spin of a thread with a real-time
-/// priority would starve the holder; the lock lends the holder that priority.
+/// Consecutive failures to get the lock after which a poller waits for it. If a thread with a real-time priority spun
+/// endlessly, it would starve the holder; the lock lends the holder that priority.
 const MISSES_BEFORE_WAITING: u32 = 64;
 
-/// How often the lock is tried when the process exits. Threads that poll let go of it every few microseconds.
+/// Attempts to get the lock when the process exits. Polling threads release it every few microseconds.
 const TRIES_AT_EXIT: u32 = 1000;
 
-/// Polls that each train which a turn moved counts for: one takes 20 us or more, so a program that does nothing but poll
-/// moves only some tens of them in the time in which it would make thousands of empty polls.
+/// Each train moved in a turn counts as this many polls: a train takes 20 us or more, so a program that only polls
+/// moves only some tens of trains in the time of thousands of empty polls.
 const TRAIN_POLLS: u32 = 2;
 
-/// What time it is for a port.
+/// The clock of a port.
 #[derive(Clone)]
 pub(crate) enum Clock {
-    /// The time of day.
+    /// Real time.
     Real,
-    /// The time of a simulation.
+    /// The virtual time of a simulation.
     Virtual(Arc<World>),
 }
 
 impl Clock {
-    /// The nanoseconds of the kernel's monotonic clock, or since the simulation began.
+    /// Nanoseconds of the kernel's monotonic clock, or since the simulation began.
     pub(crate) fn nanos(&self) -> u64 {
         let now = match self {
-            // The kernel has this clock since it boots.
+            // The kernel's monotonic clock starts at boot.
             Self::Real => clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from),
             Self::Virtual(world) => world.elapsed(),
         };
@@ -88,7 +88,7 @@ pub(crate) struct Port {
     lane: ManuallyDrop<PiMutex<Lane>>,
     doorbells: Mutex<Vec<Qpn>>,
     bell: Bell,
-    /// Moves with every poll of a program thread.
+    /// Incremented with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
     courtesy: Courtesy,
@@ -96,18 +96,18 @@ pub(crate) struct Port {
     pub(crate) background: Option<Arc<Background>>,
     /// Its address.
     pub(crate) address: IpAddr,
-    /// What it knows of the host, and what its program hears of.
+    /// Its knowledge of the host, and its program's access to events.
     host: Host,
-    /// Where its counters are published, if anywhere.
+    /// Where its counters are published, if they are.
     publication: OnceLock<Publication>,
-    /// Where its queue pairs are, if anywhere.
+    /// Where its queue pairs are published, if they are.
     queue_pairs: OnceLock<QueuePairFile>,
     generation: u32,
 }
 
 impl Port {
-    /// `watch`: what tells of the host's link and address, if there is one; `mtu`: the largest path MTU to offer,
-    /// whatever the link carries.
+    /// `watch`: reports changes of the host's link and address, if possible; `mtu`: the largest path MTU to offer,
+    /// whatever the link supports.
     pub(crate) fn new(
         config: EngineConfig,
         io: Io,
@@ -124,7 +124,7 @@ impl Port {
                 instant: Instant::now(),
                 wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             },
-            // Captures of a simulation start at the epoch: the same run gives the same file.
+            // Captures of a simulation start at the epoch: equal runs produce equal files.
             Clock::Virtual(world) => Now { instant: world.now(), wall: world.elapsed() },
         };
         let active_mtu = config.active_mtu;
@@ -153,19 +153,19 @@ impl Port {
         port
     }
 
-    /// Makes the port behave like that of `profile`, before anything arrives. Randomness follows from `seed`.
+    /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
     pub(crate) fn set_link(&self, profile: &LinkProfile, seed: u64) {
         let now = self.now();
         self.lane.lock().set_link(profile, now, seed);
     }
 
-    /// Whether this process opened the port. A forked child inherits the memory of its parent but not its place in
+    /// Returns whether this process opened the port. A forked child inherits its parent's memory but not its place in
     /// the network.
     pub(crate) fn is_ours(&self) -> bool {
         self.generation == generation()
     }
 
-    /// What time it is.
+    /// The current time.
     pub(crate) fn now(&self) -> Instant {
         match &self.clock {
             Clock::Real => Instant::now(),
@@ -173,23 +173,23 @@ impl Port {
         }
     }
 
-    /// When `timeout` is over: in 136 years at the latest, because instants end somewhere.
+    /// The end of `timeout`: at most 136 years from now, because instants have an upper bound.
     pub(crate) fn deadline(&self, timeout: Duration) -> Instant {
         let now = self.now();
         now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(u64::from(u32::MAX)))
     }
 
-    /// Runs `change` on the engine, sends what that made ready and tells whoever waits.
+    /// Runs `change` on the engine, sends what became ready and wakes the waiters.
     pub(crate) fn control<R>(&self, change: impl FnOnce(&mut Engine) -> R) -> R {
         self.control_lane(|lane| change(&mut lane.engine))
     }
 
-    /// Runs `change` on everything behind the lock, as [`control`](Self::control).
+    /// Runs `change` on everything behind the lock; otherwise as [`control`](Self::control).
     fn control_lane<R>(&self, change: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
         self.stir(&mut lane);
-        // Whatever changes, what was posted before has its turn, and what was taken in is acknowledged: a queue pair that is
-        // destroyed cannot do it later. A simulation gives turns itself.
+        // Before any change, earlier posts get their turn, and received packets are acknowledged: a queue pair that is
+        // destroyed cannot do this later. A simulation schedules turns itself.
         let rang = self.answer_doorbells(&mut lane);
         if matches!(self.clock, Clock::Real) && (rang || lane.has_work()) {
             lane.transmit(self.now());
@@ -216,25 +216,25 @@ impl Port {
         self.control_lane(|lane| lane.detach_mcast(qpn, group))
     }
 
-    /// Destroys a queue pair, detached from whatever groups it is attached to.
+    /// Destroys a queue pair after detaching it from all its groups.
     pub(crate) fn discard_qp(&self, qpn: Qpn) {
         self.control_lane(|lane| {
             for group in lane.engine.groups_of(qpn) {
-                // It is attached to each of them.
+                // The queue pair is attached to each of these groups.
                 let _ = lane.detach_mcast(qpn, group);
             }
-            // The number is its own until now.
+            // No other queue pair can have the number yet.
             let _ = lane.engine.destroy_qp(qpn);
         });
     }
 
-    /// Looks at the engine without driving it. `None` in a forked child: the lock may be held there by a thread that
+    /// Inspects the engine without driving it. `None` in a forked child: there, the lock may be held by a thread that
     /// does not exist.
     pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> Option<R> {
         self.is_ours().then(|| self.with_lane(|lane| look(&lane.engine)))
     }
 
-    /// Runs `act` on everything behind the lock: for a simulation, which looks afterwards at what came of it.
+    /// Runs `act` on everything behind the lock: for a simulation, which checks the outcome afterwards.
     pub(crate) fn visit<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
         let result = act(&mut lane);
@@ -242,7 +242,7 @@ impl Port {
         result
     }
 
-    /// Runs `act` on everything behind the lock: for drivers. Not in a forked child.
+    /// Runs `act` on everything behind the lock: for drivers. It must not be called in a forked child.
     pub(crate) fn with_lane<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
         let mut lane = self.lane.lock();
         self.stir(&mut lane);
@@ -257,8 +257,8 @@ impl Port {
         self.post_list(qp, sends, std::iter::once(work)).map_err(|(_, error)| error)
     }
 
-    /// Posts work requests that have their places reserved in `qp`, up to the first that is refused: with the error comes
-    /// how many were posted before. `sends`: whether they are for the send queue.
+    /// Posts work requests that have their places reserved in `qp`, up to the first that is refused; the error comes
+    /// with the number of requests posted before it. `sends`: whether they are for the send queue.
     pub(crate) fn post_list(
         &self,
         qp: &QpShared,
@@ -273,8 +273,8 @@ impl Port {
         };
         self.stir(&mut lane);
         let result = lane.engine.post_list(qpn, works);
-        // The first request of a burst leaves at once; those behind it join in trains while it is on the way. A receive
-        // gives nothing to send.
+        // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
+        // causes no transmission.
         if sends && (lane.note_answer() || lane.engine.is_urgent(qpn, || self.now())) {
             lane.transmit(self.now());
         }
@@ -282,7 +282,7 @@ impl Port {
         result
     }
 
-    /// Leaves word that the inbox of a queue pair holds work, and drives the engine if nobody does.
+    /// Rings the doorbell for a queue pair whose inbox holds work, and drives the engine if no other thread does.
     fn ring(&self, qpn: Qpn) {
         locked(&self.doorbells).push(qpn);
         if let Some(lane) = self.bell.ring(|| self.lane.try_lock()) {
@@ -290,16 +290,17 @@ impl Port {
         }
     }
 
-    /// One turn by a program thread that waits for something. Returns whether anything happened.
+    /// Takes a turn in a program thread that waits for something. Returns whether anything happened.
     pub(crate) fn progress(&self) -> bool {
-        // The background thread looks whether what was held has left: in standby soon enough, blocked because it is told.
+        // The background thread checks whether a held acknowledgement has left: in standby it checks soon enough, when
+        // blocked it is woken.
         self.drive(self.background.as_ref().is_some_and(|b| b.is_there()))
     }
 
     fn drive(&self, may_hold: bool) -> bool {
         self.count_polls(1);
         if matches!(self.clock, Clock::Virtual(_)) {
-            // Time stands still while a program looks; the simulation moves it.
+            // Time stands still while a program polls; the simulation advances it.
             return false;
         }
         let mut lane = match self.lane.try_lock() {
@@ -317,12 +318,13 @@ impl Port {
         done > 0
     }
 
-    /// An estimate that several threads may spoil, which is good enough: it tells polling from not polling.
+    /// An estimate, which concurrent threads may corrupt; it is good enough to tell polling from not polling.
     fn count_polls(&self, count: u32) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// One turn by the background thread: whether anything happened, and whether the program may be about to answer it.
+    /// Takes a turn in the background thread: returns whether anything happened, and whether the program may be about
+    /// to reply.
     fn background_turn(&self) -> (bool, bool) {
         let mut lane = self.lane.lock();
         let done = lane.background_turn(Instant::now());
@@ -332,7 +334,7 @@ impl Port {
         (done > 0, may_be_answered)
     }
 
-    /// Sends what is held back, if nobody drives the engine.
+    /// Sends a held acknowledgement, if no thread drives the engine.
     fn let_go(&self) {
         if let Some(mut lane) = self.lane.try_lock() {
             lane.let_go(self.now());
@@ -340,8 +342,8 @@ impl Port {
         }
     }
 
-    /// Ends captures at the end of the process: they are whole anyway, and shorter so. Other threads may still drive the
-    /// engine, or have ended with it.
+    /// Ends captures at the end of the process: they are valid without this, but shorter with it. Other threads may
+    /// still drive the engine, or have ended while driving it.
     fn end_captures(&self) {
         let lane = (0..TRIES_AT_EXIT).find_map(|_| {
             let lane = self.lane.try_lock();
@@ -356,7 +358,7 @@ impl Port {
         }
     }
 
-    /// In standby: sends what the program left undone, if it stopped polling.
+    /// Called in standby: sends what the program left undone, if it stopped polling.
     fn sweep(&self) {
         if let Some(mut lane) = self.lane.try_lock() {
             if lane.has_work() {
@@ -366,14 +368,14 @@ impl Port {
         }
     }
 
-    /// When the next turn is wanted, if no packet comes before, and whether one that comes is wanted before.
+    /// When the next turn is needed if no packet arrives, and whether an earlier packet needs one.
     fn next_wanted(&self) -> (Option<Instant>, bool) {
         let look = |lane: &PiGuard<'_, Lane>| (lane.poll_timeout(Instant::now()), lane.listens());
         let ((due, listens), rings) = self.bell.look(self.lane.lock(), look);
         (if rings { Some(Instant::now()) } else { due }, listens)
     }
 
-    /// The program is about to sleep: everything due is sent, and the background thread takes over at once.
+    /// The program is about to sleep: everything due is sent, and the background thread takes over immediately.
     pub(crate) fn hand_over(&self) {
         self.drive(false);
         if let Some(background) = &self.background {
@@ -381,8 +383,9 @@ impl Port {
         }
     }
 
-    /// A simulation looks at a device only when it knows of a reason. It is told as soon as the lock is taken: its look waits
-    /// for the lock, and so does its time, however long it is held.
+    /// Notifies the simulation that a device needs attention: it checks only devices that it was notified of. This
+    /// happens as soon as the lock is taken: the check waits for the lock, and so does virtual time, however long it is
+    /// held.
     fn stir(&self, lane: &mut Lane) {
         if let (Clock::Virtual(world), Io::Sim(sim)) = (&self.clock, &mut lane.io)
             && !std::mem::replace(&mut sim.stirred, true)
@@ -391,24 +394,24 @@ impl Port {
         }
     }
 
-    /// Lets go of the engine, after taking in what was posted meanwhile.
+    /// Releases the engine, after processing what was posted meanwhile.
     fn release<'a>(&'a self, lane: PiGuard<'a, Lane>) {
         let serve = |lane: &mut PiGuard<'a, Lane>, rings| self.serve(lane, rings);
-        // Wakers are the program's code, which must not meet the lock.
+        // Wakers run the program's code, which must not find the lock taken.
         let after = |woken: Vec<Waker>| woken.into_iter().for_each(Waker::wake);
         self.bell.release(lane, || self.lane.try_lock(), serve, after);
     }
 
-    /// Takes in what was left in inboxes; whether there was word of any.
+    /// Takes the contents of the inboxes whose doorbells rang; returns whether any did.
     fn answer_doorbells(&self, lane: &mut Lane) -> bool {
         let rung = std::mem::take(&mut *locked(&self.doorbells));
         rung.iter().for_each(|qpn| lane.engine.ring(*qpn));
         !rung.is_empty()
     }
 
-    /// What is done before the lock is let go of. Returns whom to wake then.
+    /// Final work before the lock is released. Returns the tasks to wake afterwards.
     fn serve(&self, lane: &mut Lane, rings: bool) -> Vec<Waker> {
-        // Takes no memory while it is empty.
+        // An empty list allocates no memory.
         let mut woken = Vec::new();
         if rings {
             self.stir(lane);
@@ -431,8 +434,8 @@ impl Port {
         woken
     }
 
-    /// Waits until `ready` gives something or `timeout` has passed. In virtual time it is the simulation that moves
-    /// on; there, `None` also means that nothing will ever happen any more.
+    /// Waits until `ready` returns something or `timeout` has passed. In virtual time the simulation advances time;
+    /// there, `None` also means that nothing will ever happen again.
     pub(crate) fn wait<R>(&self, timeout: Duration, mut ready: impl FnMut() -> Option<R>) -> Option<R> {
         let deadline = self.deadline(timeout);
         loop {
@@ -461,7 +464,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         if !self.is_ours() {
-            // Its thread exists in the parent only, and can be neither joined nor detached here.
+            // The background thread exists in the parent only, and can be neither joined nor detached here.
             std::mem::forget(self.background.take());
             self.host.abandon();
             std::mem::forget(self.publication.take());

@@ -1,9 +1,9 @@
-//! Every order in which threads of a program and the background thread can meet at a port, tried by loom.
+//! Every interleaving of program threads and the background thread at a port, explored by loom.
 //!
-//! The hand-over is compiled here a second time, from the same source, with loom's atomics. The engine is a count of work,
-//! the lock loom's mutex, which excludes as the real one does (whose priorities loom knows nothing of), and the descriptor
-//! that wakes the thread is one that stays readable, as the real one. Nothing else ever wakes it here: no packet comes, and
-//! no time passes. So work that is left behind is left for good, which loom reports as a deadlock.
+//! The hand-over is compiled here a second time, from the same source, with loom's atomics. The engine is a count of
+//! work, the lock is loom's mutex, which excludes threads like the real one (loom does not model priorities), and the
+//! descriptor that wakes the thread stays readable like the real one. Nothing else ever wakes the thread here: no
+//! packet arrives, and no time passes. So work that is left behind is lost, which loom reports as a deadlock.
 
 use handover::{Bell, Rest, Sleeper};
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +18,10 @@ mod primitives {
     pub(super) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 #[derive(Default)]
 struct Engine {
-    /// Work that was taken in, to be done by a turn.
+    /// Work that was taken in, and is left for a turn.
     undone: u32,
     done: u32,
     /// When the next timer is due.
@@ -30,13 +30,13 @@ struct Engine {
 
 struct Port {
     lane: Mutex<Engine>,
-    /// Work of those who did not get the lock: the inboxes, and the list of doorbells.
+    /// Work of threads that did not get the lock: the inboxes, and the list of doorbells.
     inbox: Mutex<u32>,
     bell: Bell,
     sleeper: Sleeper,
     wake: Notify,
-    /// What time it is: some passes before each post, and whoever looks at the engine asks with the lock held. loom switches
-    /// between threads only where they share something, and this makes it try that the lock is found taken.
+    /// The current time: some passes before each post, and each check of the engine reads it with the lock held. loom
+    /// switches between threads only at shared accesses, and this access makes it explore that the lock is found taken.
     now: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl Port {
         self.lane.lock().expect("no panic")
     }
 
-    /// Whether there is work, and when the next timer is due.
+    /// Returns whether there is work, and when the next timer is due.
     fn look(&self, lane: &Engine) -> (bool, Option<u64>) {
         let now = self.now.load(Ordering::Relaxed);
         (lane.undone > 0, lane.timer.map(|due| due.max(now)))
@@ -102,7 +102,7 @@ impl Port {
         self.bell.release(lane, || self.try_lock(), serve, |()| {});
     }
 
-    /// A turn: all work that was taken in is done. Returns how much there has been.
+    /// Takes a turn: all work that was taken in is done. Returns the total amount of work done.
     fn turn(&self) -> u32 {
         let mut lane = self.lock();
         lane.done += std::mem::take(&mut lane.undone);
@@ -110,14 +110,14 @@ impl Port {
         self.lock().done
     }
 
-    /// As `Background::sleep`. Work to be done is a reason not to sleep, and so is word of it.
+    /// As `Background::sleep`. Both unfinished work and a note about work are reasons not to sleep.
     fn sleep(&self, why: Rest) {
         let look = || {
             let ((work, timer), rings) = self.bell.look(self.lock(), |lane| self.look(lane));
             let until = if work || rings { 0 } else { timer.unwrap_or(u64::MAX) };
             (until, until)
         };
-        // At an instant that was looked up the thread wakes by itself.
+        // If there is a timeout, the thread wakes by itself.
         self.sleeper.sleep(why, look, |until| {
             if until == u64::MAX {
                 self.wake.wait();
@@ -125,7 +125,7 @@ impl Port {
         });
     }
 
-    /// What the background thread does until it has done so much, or is to end.
+    /// Runs the background thread until it has done this much work, or is stopped.
     fn serve_in_background(&self, work: u32) {
         while !self.sleeper.stops() && self.turn() < work {
             self.sleep(Rest::Blocked);
@@ -133,7 +133,8 @@ impl Port {
     }
 }
 
-/// All orders with at most this many forced switches between threads: what is lost is lost with two or three.
+/// Explores all interleavings with at most this many forced switches between threads: lost work shows with two or
+/// three.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -187,7 +188,7 @@ fn what_two_threads_post_while_the_thread_goes_to_sleep_is_done() {
     });
 }
 
-/// A timer that is set while the thread sleeps for longer wakes it; here it is one that is due at once.
+/// A timer that is set while the thread sleeps for longer wakes it; here the timer is due immediately.
 #[test]
 fn a_timer_that_is_set_while_the_thread_goes_to_sleep_is_kept() {
     explore(|| {
@@ -207,7 +208,7 @@ fn a_timer_that_is_set_while_the_thread_goes_to_sleep_is_kept() {
     });
 }
 
-/// The program leaves its last work undone, because it polls, and then sleeps on a channel instead.
+/// The program leaves its last work undone while it polls, and then sleeps on a completion channel.
 #[test]
 fn the_thread_takes_over_from_a_program_that_sleeps() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! The counters of a port, for other programs to read.
+//! The counters of a port, published for other programs.
 
 use super::{Io, Lane, Port, fork};
 use crate::device::Counters;
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 impl Lane {
-    /// Everything that was counted.
+    /// All counters.
     pub(crate) fn counters(&mut self) -> Counters {
         Counters {
             port: self.engine.port_counters(),
@@ -22,9 +22,9 @@ impl Lane {
 }
 
 impl Port {
-    /// Publishes the counters from now on.
+    /// Starts to publish the counters.
     pub(crate) fn publish_as(&self, publication: Publication) {
-        // A forked child's copy of the descriptor would hold its lock when the program has ended.
+        // Otherwise a forked child's copy of the descriptor would hold its lock after the program has ended.
         let fd = publication.file().as_raw_fd();
         publication.write(&self.with_lane(|lane| lane.counters()), Instant::now());
         if self.publication.set(publication).is_ok() {
@@ -32,7 +32,7 @@ impl Port {
         }
     }
 
-    /// Publishes the counters if it is time to. Returns when it will be again, if ever.
+    /// Publishes the counters if it is time to. Returns the next time, if any.
     pub(super) fn publish_if_due(&self, now: Instant) -> Option<Instant> {
         self.publish_queue_pairs_if_due(now);
         let publication = self.publication.get()?;
@@ -42,7 +42,8 @@ impl Port {
         Some(publication.due())
     }
 
-    /// Publishes the counters before the program exits, if nobody holds the port: who does may never run again.
+    /// Publishes the counters before the program exits, if the port is not locked: the holder of the lock may never run
+    /// again.
     pub(super) fn publish_at_exit(&self) {
         if let Some(publication) = self.publication.get()
             && let Some(mut lane) = self.lane.try_lock()
@@ -53,7 +54,7 @@ impl Port {
         }
     }
 
-    /// Publishes the counters for the last time: the port is about to end.
+    /// Publishes the counters for the last time before the port is dropped.
     pub(super) fn publish_last(&mut self) {
         self.stop_publishing_queue_pairs();
         let Some(publication) = self.publication.take() else { return };

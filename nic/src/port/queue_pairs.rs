@@ -1,4 +1,4 @@
-//! The queue pairs of a port, for other programs to look at.
+//! The queue pairs of a port, published for other programs.
 
 use super::{Port, fork};
 use crate::process::{MOST_QUEUE_PAIRS, QueuePairFile};
@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 impl Port {
-    /// Publishes the queue pairs from now on.
+    /// Starts to publish the queue pairs.
     pub(crate) fn publish_queue_pairs_in(&self, file: QueuePairFile) {
-        // A forked child's copy of the descriptor would hold its lock when the program has ended.
+        // Otherwise a forked child's copy of the descriptor would hold its lock after the program has ended.
         let fd = file.file().as_raw_fd();
         if self.queue_pairs.set(file).is_ok() {
             fork::close_in_child(std::iter::once(fd));
@@ -24,8 +24,8 @@ impl Port {
         }
     }
 
-    /// Waits for the thread that drives the engine to end its turn, if there is one, for a while at the most. A program
-    /// sees a completion before the thread that delivers it has explained it.
+    /// Waits, for a limited time, until the thread that drives the engine, if any, ends its turn. A program sees a
+    /// completion before the thread that delivers it has explained it.
     pub(super) fn end_turn(&self, patience: Duration) {
         let start = Instant::now();
         while start.elapsed() < patience {
@@ -37,7 +37,7 @@ impl Port {
         }
     }
 
-    /// The port is about to end, and its queue pairs with it.
+    /// Called before the port and its queue pairs are dropped.
     pub(super) fn stop_publishing_queue_pairs(&mut self) {
         let Some(file) = self.queue_pairs.take() else { return };
         file.remove();

@@ -1,4 +1,4 @@
-//! Work that is posted while somebody else has the lock.
+//! Posting work while another thread holds the lock.
 
 use super::Port;
 use crate::sim::Net;
@@ -6,7 +6,7 @@ use crate::{Gather, RcEnd, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Posts from another thread, which has come back from it when this returns.
+/// Posts from another thread; returns once the post has returned.
 fn post_elsewhere(end: &RcEnd) {
     std::thread::scope(|scope| {
         let posted = scope.spawn(|| end.qp.send(1, Gather::Inline(Box::from(*b"word"))));
@@ -22,7 +22,7 @@ fn sender() -> Result<(RcEnd, RcEnd, Arc<Port>)> {
     Ok((left, right, Arc::clone(&a.inner.port)))
 }
 
-/// Work requests that the engine knows of.
+/// Number of work requests that the engine knows of.
 fn taken_in(port: &Port, end: &RcEnd) -> usize {
     let qpn = end.qp.qpn();
     port.lane.lock().engine.qp(qpn).map_or(0, qp::QueuePair::sends_outstanding)
@@ -40,7 +40,7 @@ fn what_is_posted_while_somebody_looks_at_the_engine_is_taken_in() -> Result<()>
 fn what_is_posted_while_the_thread_asks_how_long_it_may_sleep_keeps_it_awake() -> Result<()> {
     let (left, _right, port) = sender()?;
     assert!(port.next_wanted().0.is_none(), "nothing is under way");
-    // As the thread does it: the lock is taken for the look alone.
+    // As in the thread: the lock is taken only for the check.
     let look = port.lane.lock();
     post_elsewhere(&left);
     drop(look);

@@ -1,4 +1,4 @@
-//! A slow receiver: how fast a port takes packets out of its socket.
+//! A slow receiver: limits how fast a port reads packets from its socket.
 
 use crate::engine::Arrival;
 use crate::link::emulation::LineClock;
@@ -9,13 +9,14 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Opens and closes the way to the socket, so that it is read at a given rate.
+/// Opens and closes access to the socket, so that it is read at a given rate.
 ///
-/// After each read it is closed for the time that what was read takes at that rate, counted from when it could have been
-/// read: a port that looks late makes up for it while packets wait, because a receiver of that rate would have gone on.
+/// After each read, the gate is closed for the time that the packets take at that rate, counted from when they could
+/// have been read: a late port catches up while packets wait, because a receiver of that rate would have gone on
+/// reading.
 pub(super) struct Throttle {
     clock: LineClock,
-    /// The latest read brought something: there may be more.
+    /// Whether the latest read returned packets: there may be more.
     behind: bool,
 }
 
@@ -24,12 +25,12 @@ impl Throttle {
         Self { clock: LineClock::new(rate, now), behind: false }
     }
 
-    /// Whether the socket may be read.
+    /// Returns whether the socket may be read.
     pub(super) fn is_open(&self, now: Instant) -> bool {
         self.opens_at().is_none_or(|at| at <= now)
     }
 
-    /// Something was read, `bytes` as they count on Ethernet.
+    /// Records a read of `bytes` as they count on Ethernet.
     pub(super) fn note_read(&mut self, now: Instant, bytes: u64) {
         if !self.behind {
             self.clock.begin(now);
@@ -38,19 +39,19 @@ impl Throttle {
         self.clock.carry(bytes);
     }
 
-    /// There was nothing to read.
+    /// Records a read that returned nothing.
     pub(super) const fn note_empty(&mut self) {
         self.behind = false;
     }
 
-    /// When the socket is to be read next, if that is not whenever something arrives.
+    /// When the socket is to be read next; `None` if as soon as packets arrive.
     pub(super) fn opens_at(&self) -> Option<Instant> {
         self.behind.then(|| self.clock.free())
     }
 }
 
-/// The socket buffer of a slow receiver in a simulation, which has no kernel that would keep packets: as large as a stock
-/// one, and as the kernel charges it for packets that arrive one by one.
+/// The socket buffer of a slow receiver in a simulation, which has no kernel to queue packets: as large as a stock
+/// buffer, and with the kernel's charge for packets that arrive individually.
 #[derive(Default)]
 pub(super) struct SocketBuffer {
     packets: VecDeque<(Arrival, Vec<u8>)>,
@@ -59,10 +60,10 @@ pub(super) struct SocketBuffer {
 }
 
 impl SocketBuffer {
-    /// A packet arrives. Without room it is lost.
+    /// Adds an arriving packet. Without room it is lost.
     pub(super) fn put(&mut self, arrival: &Arrival, packet: &[u8]) {
         let charge = charge(packet);
-        // The kernel takes a packet as long as the buffer is not full already.
+        // The kernel accepts a packet unless the buffer is full already.
         if self.charged >= STOCK_RECEIVE_BUFFER {
             self.overrun += 1;
             return;
@@ -71,14 +72,14 @@ impl SocketBuffer {
         self.packets.push_back((*arrival, packet.to_vec()));
     }
 
-    /// The oldest packet.
+    /// Removes and returns the oldest packet.
     pub(super) fn take(&mut self) -> Option<(Arrival, Vec<u8>)> {
         let (arrival, packet) = self.packets.pop_front()?;
         self.charged = self.charged.saturating_sub(charge(&packet));
         Some((arrival, packet))
     }
 
-    /// Packets that were lost.
+    /// Number of lost packets.
     pub(super) const fn overrun(&self) -> u64 {
         self.overrun
     }
@@ -88,7 +89,7 @@ fn charge(packet: &[u8]) -> u32 {
     Charge::datagram(u32::try_from(packet.len()).unwrap_or(u32::MAX))
 }
 
-/// What the packets of a datagram of `len` bytes count, `packets` of them.
+/// The length on Ethernet of a datagram of `len` bytes in `packets` packets.
 pub(super) fn bytes_of(len: usize, packets: usize, src: IpAddr) -> u64 {
     let around = u64::from(wire_bytes(0, src.is_ipv6()));
     len as u64 + around.saturating_mul(packets as u64)
@@ -110,7 +111,7 @@ mod tests {
         throttle.note_read(start, 1000);
         assert_eq!(throttle.opens_at(), Some(start + 8 * MICROSECOND));
         assert!(!throttle.is_open(start + 8 * MICROSECOND - Duration::from_nanos(1)));
-        // 12 us late: two packets may be read at once, as if the receiver had gone on.
+        // 12 us late: two packets may be read at once, because the receiver would have gone on reading.
         let late = start + 20 * MICROSECOND;
         let mut reads = 0;
         while throttle.is_open(late) {
@@ -118,7 +119,7 @@ mod tests {
             reads += 1;
         }
         assert_eq!((reads, throttle.opens_at()), (2, Some(start + 24 * MICROSECOND)));
-        // What was idle has saved nothing up.
+        // Idle time does not accumulate.
         throttle.note_empty();
         let later = start + 1000 * MICROSECOND;
         assert!(throttle.is_open(later) && throttle.opens_at().is_none());
@@ -132,7 +133,7 @@ mod tests {
         for _ in 0..60 {
             buffer.put(&Arrival::default(), &[0; 4116]);
         }
-        // 425,984 bytes at 8,448 each: the 51st still finds it not full.
+        // 425,984 bytes at 8,448 each: when the 51st packet arrives, the buffer is still not full.
         assert_eq!(buffer.overrun(), 9);
         assert!(buffer.take().is_some());
         buffer.put(&Arrival::default(), &[0; 4116]);

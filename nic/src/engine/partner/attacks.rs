@@ -1,4 +1,4 @@
-//! What strangers and forgers try, in virtual time.
+//! Attacks by strangers and forgers, in virtual time.
 
 use super::PartnerSetup;
 use super::tests::{credits, device, done, exchange, forged};
@@ -24,7 +24,7 @@ fn seal(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Where the packets of `of` come from, as `to` sees it.
+/// The source of packets from `of`, as `to` sees it.
 fn arrival_from(of: &Device, to: &Device) -> Arrival {
     let (arrival, _) = forged(of, to, |_| {}).expect("a device has a source port");
     arrival
@@ -34,7 +34,7 @@ fn stranger(nth: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(0x0a63_0000 + nth))
 }
 
-/// Peers that a device remembers, and UDP ports of partners.
+/// Number of peers that a device remembers, and number of partners' UDP ports.
 fn remembered(device: &Device) -> (usize, usize) {
     device
         .inner
@@ -43,7 +43,8 @@ fn remembered(device: &Device) -> (usize, usize) {
         .expect("open")
 }
 
-/// A question costs its asker more than the one who is asked: no memory, and no more bytes than it had itself.
+/// A question costs the sender more than the receiver: the receiver keeps no state, and replies with no more bytes than
+/// it received.
 #[test]
 fn questions_of_strangers_cost_no_memory_and_no_bytes() -> Result<()> {
     let net = Net::new();
@@ -69,7 +70,7 @@ fn questions_of_strangers_cost_no_memory_and_no_bytes() -> Result<()> {
     exchange(&a, &b, 1 << 16)
 }
 
-/// Whatever a stranger sends, it gets no more bytes back than that.
+/// Whatever a stranger sends, it never gets more bytes back than it sent.
 #[test]
 fn no_answer_to_a_stranger_is_longer_than_its_packet() -> Result<()> {
     let net = Net::new();
@@ -106,7 +107,7 @@ fn no_answer_to_a_stranger_is_longer_than_its_packet() -> Result<()> {
     Ok(())
 }
 
-/// Partners to which nothing is connected are bounded, and make room when they have been silent for long.
+/// The number of partners without connected queue pairs is bounded; long silent ones are replaced.
 #[test]
 fn partners_that_nothing_is_connected_to_are_bounded() -> Result<()> {
     let net = Net::new();
@@ -114,7 +115,7 @@ fn partners_that_nothing_is_connected_to_are_bounded() -> Result<()> {
     let ask = |nth: u32| {
         let (mut arrival, _) = forged(&b, &a, |_| {}).expect("a port");
         arrival.src = stranger(nth);
-        // As if it had heard the answer to a question before.
+        // As if it had heard the answer to an earlier question.
         let token = |slot: u8, instance: u64| {
             a.inner
                 .port
@@ -141,7 +142,7 @@ fn partners_that_nothing_is_connected_to_are_bounded() -> Result<()> {
     (2000..2100).for_each(ask);
     assert_eq!(a.counters().port.partners_met, 612);
     assert_eq!(remembered(&a), (512, 512));
-    // A queue pair that is connected finds room in any case.
+    // A connected queue pair always finds room.
     exchange(&a, &b, 1 << 16)
 }
 
@@ -196,8 +197,8 @@ fn forgers_off_the_path_do_not_speak_in_the_name_of_a_partner() -> Result<()> {
     Ok(())
 }
 
-/// Ports that have proven their addresses and nothing else ask for credit all the time. What they get, they do not take
-/// from those that a queue pair is connected to.
+/// Ports that have only proven their addresses request credit continually. What they are given is not taken from the
+/// peers that a queue pair is connected to.
 #[test]
 fn two_hundred_strangers_that_ask_for_credit_take_little_of_it() -> Result<()> {
     let run = |strangers: usize| -> Result<Duration> {
@@ -205,7 +206,7 @@ fn two_hundred_strangers_that_ask_for_credit_take_little_of_it() -> Result<()> {
         let setup = credits(200_000);
         let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
         let others = (0..strangers).map(|_| device(&net, &setup)).collect::<Result<Vec<_>>>()?;
-        // Datagrams to a queue pair that does not exist: no queue pair of `b` has to do with them.
+        // Datagrams to a queue pair that does not exist: no queue pair of `b` is involved.
         let mut ends = Vec::new();
         for other in &others {
             let pd = other.alloc_pd()?;
@@ -256,7 +257,7 @@ fn two_hundred_strangers_that_ask_for_credit_take_little_of_it() -> Result<()> {
     Ok(())
 }
 
-/// A question of a restarted peer in the name of a partner is believed once its address has answered.
+/// A question in the name of a restarted partner is believed only once the partner's address has answered.
 #[test]
 fn only_the_port_that_was_asked_answers() -> Result<()> {
     let net = Net::new();

@@ -1,12 +1,12 @@
-//! How many blocks of credit a packet takes. Both ends have to come to the same number.
+//! The number of credit blocks that a packet takes. Both ends must compute the same number.
 
 use cc::Charge;
 use qp::wire::mad::hello::Counting;
 
-/// Bytes around a packet on an InfiniBand link: LRH 8, VCRC 2 (IBTA 7.7, 7.8). From memory: that the VCRC counts.
+/// Bytes around a packet on an InfiniBand link: LRH 8, VCRC 2 (IBTA 7.7, 7.8). That the VCRC counts is from memory.
 const LINK_BYTES: usize = 8 + 2;
 
-/// What a block stands for.
+/// What a block measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocks {
     pub(crate) block: u16,
@@ -14,8 +14,8 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of packets that travel together: `len` bytes of UDP payload in packets of `segment` bytes, of which the
-    /// last may be shorter.
+    /// The number of blocks of packets that travel together: `len` bytes of UDP payload in packets of `segment` bytes;
+    /// the last packet may be shorter.
     pub(crate) fn of(self, len: usize, segment: usize) -> u32 {
         let segment = segment.clamp(1, len.max(1));
         let packets = narrow(len.div_ceil(segment)).max(1);
@@ -26,8 +26,8 @@ impl Blocks {
         }
     }
 
-    /// Bytes that they occupy at least, of what is counted. Packets that the network has merged take less than they are
-    /// counted for, but not less than their own bytes.
+    /// Lower bound of their charge, in the counted unit. Packets that the network merged occupy less than their charge,
+    /// but not less than their own bytes.
     pub(crate) fn at_least(self, len: usize, segment: usize) -> u32 {
         match self.counting {
             Counting::DatagramCharge | Counting::TrainCharge if len <= segment => {
@@ -37,7 +37,7 @@ impl Blocks {
         }
     }
 
-    /// The blocks of one packet of `len` bytes.
+    /// The number of blocks of one packet of `len` bytes.
     pub(crate) fn of_one(self, len: usize) -> u32 {
         match self.counting {
             Counting::PacketBytes | Counting::Other(_) => self.round(narrow(len + LINK_BYTES), 1),
@@ -45,12 +45,13 @@ impl Blocks {
         }
     }
 
-    /// How many packets of up to `len` bytes can travel together on so many blocks, at most `most`.
+    /// How many packets of up to `len` bytes can travel together on this many blocks, at most `most`.
     pub(crate) fn packets(self, blocks: u32, len: usize, most: u32) -> u32 {
         match self.counting {
             Counting::TrainCharge => {
                 let room = u64::from(blocks) * u64::from(self.block);
-                // The charge of each falls with their number, so their sum is looked for from the estimate that ignores it.
+                // The charge of each packet falls as their number grows, so the search for the sum starts from the
+                // estimate that ignores this effect.
                 let each = Charge::in_train(narrow(len), u32::MAX);
                 let estimate = u32::try_from(room / u64::from(each.max(1))).unwrap_or(u32::MAX).min(most);
                 (0..=estimate)
@@ -128,7 +129,7 @@ mod tests {
         }
     }
 
-    /// A train that turns out shorter or smaller than the room was asked for takes no more.
+    /// A train that becomes shorter or smaller than the room requested for it takes no more credit.
     #[test]
     fn less_takes_no_more() {
         for unit in [CABLE, APART, TRAINS] {

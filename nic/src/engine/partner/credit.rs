@@ -1,8 +1,7 @@
-//! Link credits: nothing is sent to a partner that it has no room for.
+//! Link credits: nothing is sent to a partner that has no room for it.
 //!
-//! Every packet of a queue pair takes credit of its lane, acknowledgements too; what rnic ports say to one another about
-//! the link, notifications of congestion and packets of queue pair 1 take none: for them a part of the buffer is kept
-//! back.
+//! Every packet of a queue pair takes credit of its lane, including acknowledgements. Link messages between rnic ports,
+//! congestion notifications and packets of queue pair 1 take none: a part of the buffer is reserved for them.
 
 use super::{CreditSetup, Message, Partners};
 use crate::engine::{Due, Engine};
@@ -15,47 +14,49 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long things take between two processes, of which either may not get to run for a while.
+/// The time scales of credit between two processes, either of which may not be scheduled for a while.
 pub(in crate::engine) struct CreditTimes {
-    /// Who does nothing for so long with what it was given gives it back if others wait.
+    /// A partner that leaves its credit unused for this time returns it if others wait.
     pub(super) idle: Duration,
-    /// A limit holds so long: several of the longest periods of updates.
+    /// How long a limit is valid: several of the longest update periods.
     pub(super) lease: Duration,
-    /// What was taken back from a partner that does not answer is free after so long.
+    /// Credit reclaimed from a partner that does not answer becomes free after this time.
     pub(super) settle: Duration,
-    /// Who waits for credit says so after this time: most often the partner is at work on what was sent, and tells a new
-    /// limit by itself.
+    /// A sender that waits for credit says so after this time: usually the partner is processing what was sent, and
+    /// announces a new limit by itself.
     pub(super) ask: Duration,
-    /// Who waits for credit says so again after this time, then after twice that, and so on up to eight times: an update may be lost.
-    /// But a partner that does not get to run must not find its buffer full of this, nor one that reads slowly: twice as long as
-    /// the last answers took is waited at least.
+    /// A sender that waits for credit repeats the message after this time, then after twice that, and so on up to eight
+    /// times, because an update may be lost. But these messages must fill neither the buffer of a partner that is not
+    /// scheduled nor that of a slow reader: the interval is at least twice the duration of the latest answers.
     pub(super) ask_again: Duration,
-    /// But no longer than this.
+    /// Upper bound of that interval.
     pub(super) ask_at_least_every: Duration,
-    /// A partner that says nothing for so long while somebody waits is gone: 200 times the usual period, where InfiniBand
-    /// gives a link up after 6 times (400,000 symbol times of 65,536, from memory): a process may be stopped for a while.
+    /// A partner that is silent for this time while a sender waits is gone: 200 times the usual period, whereas
+    /// InfiniBand gives up a link after 6 times (400,000 symbol times of 65,536, from memory), because a process may be
+    /// stopped for a while.
     pub(super) gone: Duration,
 }
 
-/// Our choice: the scheduler of a busy host makes a process wait for some 10 ms.
+/// Our choice: on a busy host, the scheduler makes a process wait for some 10 ms.
 pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     idle: Duration::from_millis(10),
-    // 64 peers that keep up what they gave to one that reads 5 Mb/s take 6 % of that, at four times in this time.
+    // If 64 peers maintain the limits that they gave to a peer that reads 5 Mb/s, this takes 6 % of that rate, at four
+    // updates in this time.
     lease: Duration::from_millis(400),
     settle: Duration::from_millis(500),
-    // A stock buffer, full, is read in 50 us.
+    // A full stock buffer is read in 50 us.
     ask: Duration::from_micros(50),
     ask_again: Duration::from_millis(40),
-    // Half of the time after which a partner is taken to be gone.
+    // Half of the time after which a partner counts as gone.
     ask_at_least_every: Duration::from_secs(1),
     gone: Duration::from_secs(2),
 };
 
-/// A partner that was told this often that something waits may not know us, or be another by now. Fewer times would fill
-/// the buffer of one that reads slowly.
+/// After this many unanswered messages that a sender waits, the partner may not know this port, or may have been
+/// replaced. A smaller number would fill the buffer of a slow reader.
 const IN_VAIN: u32 = 2;
 
-/// The most that a packet with data has around them: the headers of an XRC WRITE with immediate data, and the ICRC.
+/// The largest overhead of a packet with data: the headers of an XRC WRITE with immediate data, and the ICRC.
 const AROUND_DATA: usize = 12 + 4 + 16 + 4 + 4;
 
 /// The longest packet without data: an XRC atomic, and the ICRC.
@@ -64,7 +65,7 @@ const WITHOUT_DATA: usize = 12 + 4 + 28 + 4;
 /// The largest packet that queue pairs send.
 const LARGEST: usize = largest_packet(4096);
 
-/// How long a packet with so much data is at the most.
+/// Upper bound of the length of a packet with this much data.
 pub(in crate::engine) const fn largest_packet(data: usize) -> usize {
     let all = data.next_multiple_of(4) + AROUND_DATA;
     if all < WITHOUT_DATA { WITHOUT_DATA } else { all }
@@ -92,7 +93,7 @@ impl CreditSetup {
     }
 }
 
-/// Whether a packet takes no credit.
+/// Returns whether a packet takes no credit.
 pub(in crate::engine) fn is_free(packet: &[u8]) -> bool {
     let opcode = packet.first().copied().and_then(Opcode::from_u8);
     let dest_qpn = match packet {
@@ -101,7 +102,7 @@ pub(in crate::engine) fn is_free(packet: &[u8]) -> bool {
     };
     match opcode {
         Some(Opcode::RnicFlowControl | Opcode::RnicPause | Opcode::Cnp) => true,
-        // Queue pair 1, of whatever slot.
+        // Queue pair 1 of any slot.
         Some(Opcode::UdSendOnly | Opcode::UdSendOnlyImm) => {
             u16::from_be_bytes(dest_qpn) == Qpn::GSI.value() as u16
         }
@@ -110,8 +111,9 @@ pub(in crate::engine) fn is_free(packet: &[u8]) -> bool {
 }
 
 impl Engine {
-    /// A datagram was read from the socket: of packets of `segment` bytes, the last of which may be shorter. What it took
-    /// of the buffer is free again, or soon will be; the credits that its sender was given for it are used up.
+    /// A datagram was read from the socket. It consists of packets of `segment` bytes, the last of which may be
+    /// shorter. The buffer space that it occupied is free again, or soon will be; the credits that its sender was given
+    /// for it are used up.
     pub(crate) fn note_datagram(&mut self, now: Instant, arrival: &Arrival, bytes: &[u8], segment: usize) {
         if !self.partners.is_active() {
             return;
@@ -120,7 +122,7 @@ impl Engine {
         let vl = self.partners.lane_of(arrival.tos);
         let Some(pool) = &mut self.partners.pool else { return };
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        // Whatever it says, it is there.
+        // Whatever the datagram contains, it shows that the partner is alive.
         partner.silent_since = None;
         let Some(member) = partner.lanes.get(vl).and_then(|lane| lane.member) else { return };
         if is_free(bytes) {
@@ -128,7 +130,8 @@ impl Engine {
         }
         let blocks = partner.ours.of(bytes.len(), segment);
         if pool.handle_packet(now, member, blocks).is_err() {
-            // Counted otherwise by its sender, because it was split or merged on its way. It is here, so it is taken.
+            // Its sender counted it differently, because it was split or merged in transit. It has arrived, so it is
+            // accepted.
             self.counters.excessive_buffer_overrun_errors += 1;
             return;
         }
@@ -139,7 +142,7 @@ impl Engine {
         self.partners.limits_due = true;
     }
 
-    /// Whether packets wait in the socket that were not read yet.
+    /// Sets whether the socket holds unread packets.
     pub(crate) fn set_backlog(&mut self, has_backlog: bool) {
         let Some(pool) = &mut self.partners.pool else { return };
         pool.set_backlog(has_backlog);
@@ -151,8 +154,8 @@ impl Engine {
         }
     }
 
-    /// A packet came into the queue of an emulated port, of which `head` are the first bytes. It occupies the buffer until
-    /// it leaves, or for no time at all if it was dropped.
+    /// A packet, whose first bytes are `head`, entered the queue of an emulated port. It occupies the buffer until it
+    /// leaves, or for no time at all if it was dropped.
     pub(crate) fn note_entered(&mut self, now: Instant, entered: &Entered) {
         let Some((member, blocks)) =
             self.occupies(entered.src, entered.src_port, entered.tos, &entered.head, entered.len)
@@ -180,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Whose credits a packet takes, and how many.
+    /// The member whose credits a packet takes, and the number of blocks.
     fn occupies(
         &mut self,
         src: IpAddr,
@@ -203,7 +206,7 @@ impl Engine {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         (partner.heard, partner.silent_since) = (now, None);
         for bytes in updates {
-            // Reserved operations are to be ignored (IBTA 7.9.4).
+            // Reserved operations must be ignored (IBTA 7.9.4).
             let Ok(update) = FlowControlPacket::decode(*bytes) else { continue };
             self.handle_update(now, id, &update);
         }
@@ -211,7 +214,7 @@ impl Engine {
 
     fn handle_update(&mut self, now: Instant, id: usize, update: &FlowControlPacket) {
         let vl = usize::from(update.vl.number());
-        // There are as many lanes as both have.
+        // Only lanes that both ports have exist.
         let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|partner| partner.lanes.get_mut(vl))
         else {
             return;
@@ -221,12 +224,13 @@ impl Engine {
             self.partners.limits_due = true;
         }
         match update.op {
-            // Between rnic ports the end of the handshake takes the place of initialisation.
+            // Between rnic ports, the end of the handshake replaces initialisation.
             Op::Init | Op::Yielded => return,
             Op::Normal | Op::Stalled => {}
         }
         if lane.sender.handle_update(now, update) {
-            // The limit was lowered: the partner hears that it is obeyed, behind all that was sent under the old one.
+            // The limit was lowered: the partner is told that it is obeyed, after everything that was sent under the
+            // old limit.
             self.partners.outbox.push_back(Message::Yield { to: id, update: lane.sender.yielded(update.vl) });
         }
         if lane.sender.available(now) > 0
@@ -238,7 +242,7 @@ impl Engine {
         self.call_lane(id, vl);
     }
 
-    /// Gives a lane of a partner its place in the pool.
+    /// Adds a lane of a partner to the pool.
     pub(super) fn open_lane(&mut self, now: Instant, id: usize, vl: usize) {
         let Some(pool) = &mut self.partners.pool else { return };
         let Some(peer) = self.peers.find_mut(id) else { return };
@@ -256,7 +260,8 @@ impl Engine {
         self.partners.limits_due = true;
     }
 
-    /// A partner that knows this port since now heard nothing of what waits for its credit.
+    /// A partner that has just learned of this port has not received any earlier request for credit: the requests are
+    /// repeated.
     pub(super) fn ask_anew(&mut self, id: usize, vl: usize) {
         if let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
             (lane.ask_again, lane.asked) = (None, 0);
@@ -264,7 +269,7 @@ impl Engine {
         }
     }
 
-    /// The queue pair that waits longest for credit of a lane gets a turn, and calls the next when it had it.
+    /// Gives a turn to the queue pair that has waited longest for credit of a lane; after its turn it calls the next.
     pub(in crate::engine) fn call_lane(&mut self, id: usize, vl: usize) {
         while let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
             let Some(index) = lane.waiting.pop_front() else {
@@ -277,20 +282,20 @@ impl Engine {
         }
     }
 
-    /// A queue pair waits no longer: it goes elsewhere, or is gone.
+    /// A queue pair stops waiting: it sends elsewhere, or was destroyed.
     pub(in crate::engine) fn leave_lane(&mut self, index: usize, id: usize, vl: usize) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         partner.pausing.retain(|waiting| *waiting != index);
         if let Some(lane) = partner.lanes.get_mut(vl) {
             lane.waiting.retain(|waiting| *waiting != index);
             if lane.waiting.is_empty() {
-                // Who waits next asks for itself, and soon.
+                // The next queue pair that waits requests credit itself, and soon.
                 (lane.ask_again, lane.asked) = (None, 0);
             }
         }
     }
 
-    /// A queue pair finds no credit on a lane: it waits, and the partner is told so.
+    /// A queue pair finds no credit on a lane: it waits, and a timer is set to tell the partner.
     pub(in crate::engine) fn wait_for_credit(
         &mut self,
         now: Instant,
@@ -314,7 +319,7 @@ impl Engine {
                 tracing::trace!(peer = id, lane = vl, "no credit is left");
             }
         }
-        // Nothing fits: the clock of the stall starts if it does not run yet.
+        // No packet of this size fits: this starts the stall clock unless it already runs.
         lane.sender.try_take(now, u32::MAX);
         if lane.ask_again.is_none() {
             let at = now + CREDIT_TIMES.ask;
@@ -323,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// Tells a partner that something waits for credit.
+    /// Tells a partner that a queue pair waits for credit.
     fn ask_for_credit(&mut self, now: Instant, id: usize, vl: usize) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         let silent_since = *partner.silent_since.get_or_insert(now);
@@ -344,12 +349,12 @@ impl Engine {
         self.timers.push(Reverse((at, Due::Partner(id))));
         self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Stalled });
         if is_unheard {
-            // It may not know us, or be another by now.
+            // The partner may not know this port, or may have been replaced.
             self.doubt(now, id);
         }
     }
 
-    /// A queue pair has to do with a partner: it gets its share of the credits.
+    /// A queue pair communicates with a partner: the partner gets its share of the credits.
     pub(in crate::engine) fn trust(&mut self, id: usize) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         if std::mem::replace(&mut partner.is_trusted, true) {
@@ -362,7 +367,7 @@ impl Engine {
         }
     }
 
-    /// A timer of a partner is due: who still waits for credit says so again.
+    /// The timer of a partner fired: credit that is still waited for is requested again.
     pub(in crate::engine) fn partner_timeout(&mut self, now: Instant, id: usize) {
         let due: Vec<_> = Partners::partner(&mut self.peers, id).map_or_else(Vec::new, |partner| {
             let is_due = |vl: &usize| partner.lanes[*vl].ask_again.is_some_and(|at| at <= now);
@@ -375,7 +380,7 @@ impl Engine {
         self.greeting_timeout(now, id);
     }
 
-    /// Limits that are to be told now go to the outbox.
+    /// Moves limits that are due to the outbox.
     pub(in crate::engine) fn collect_limits(&mut self, now: Instant) {
         if !std::mem::take(&mut self.partners.limits_due) {
             return;
@@ -389,8 +394,8 @@ impl Engine {
         self.arm_partners();
     }
 
-    /// The update that tells a partner of a lane: what was sent on it, and up to where it may send itself, which is
-    /// `limit` from now on if there is a new one.
+    /// The update about a lane for a partner: how much was sent on the lane, and the limit up to which the partner may
+    /// send, which becomes `limit` if given.
     pub(super) fn update(
         &mut self,
         id: usize,
@@ -404,7 +409,7 @@ impl Engine {
         Some(FlowControlPacket { op, vl, fctbs: lane.sender.fctbs(), fccl: lane.told })
     }
 
-    /// What may be sent on each lane, and how long was waited for it.
+    /// The credit available on each lane, and the time spent waiting for it.
     pub(crate) fn credit_lanes(&self, now: Instant) -> impl Iterator<Item = CreditLane> {
         self.peers.iter().flat_map(move |peer| {
             let lanes = peer.partner.iter().flat_map(|partner| partner.lanes.iter().zip(0_u8..));
@@ -424,14 +429,14 @@ impl Engine {
     }
 }
 
-/// A lane to a partner, as it is seen from outside.
+/// A lane to a partner, for observers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CreditLane {
     pub(crate) peer: IpAddr,
     pub(crate) vl: u8,
     /// Blocks that may be sent.
     pub(crate) credits: u64,
-    /// Times that something had to wait, and how long together, the wait that lasts included.
+    /// Number of waits for credit, and their total duration, including the current wait.
     pub(crate) stalls: u64,
     pub(crate) stalled: Duration,
 }

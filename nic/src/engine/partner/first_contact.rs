@@ -1,4 +1,4 @@
-//! Ports that have never met, in virtual time: under the credit model nothing is sent before there is credit.
+//! Ports that have never met, in virtual time: under the credit model nothing is sent before credit is available.
 
 use super::tests::{credits, device};
 use crate::link::{Direction, FrameRef, Now, Observer};
@@ -10,7 +10,8 @@ use qp::wire::{Opcode, Packet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a device sent, up to the first credit that it was given; and what of it was neither a hello nor about the link.
+/// The packets that a device sent before it was first given credit; and those among them that were neither hellos nor
+/// link messages.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<(bool, Vec<Opcode>)>>);
 
@@ -42,8 +43,7 @@ enum Service {
     Ud,
 }
 
-/// Sends a message of a packet over a connection that was made just now, and returns the queue pair with the rest of what
-/// keeps it alive.
+/// Sends a one-packet message over a new connection. Returns the queue pair with the objects that keep it alive.
 fn send(service: Service, a: &Device, b: &Device) -> Result<(QueuePair, Box<dyn std::any::Any>)> {
     let (pd, cq) = (a.alloc_pd()?, a.create_cq(16)?);
     let (other_pd, other_cq) = (b.alloc_pd()?, b.create_cq(16)?);
@@ -64,7 +64,7 @@ fn send(service: Service, a: &Device, b: &Device) -> Result<(QueuePair, Box<dyn 
         qp.send_to(1, source.all(), &ah, other.qpn(), QKey(1))?;
         return Ok((qp, Box::new((ah, other, source, target, cq, other_cq, pd, other_pd))));
     }
-    // Longer than a silent peer is waited for.
+    // Longer than the wait for a silent peer.
     let options = ConnectOptions { timeout: 20, ..ConnectOptions::default() };
     qp.connect(&other.address(), &options)?;
     other.connect(&qp.address(), &options)?;
@@ -107,7 +107,7 @@ fn only_hellos_and_requests_for_credit_leave_before_the_first_credit() -> Result
     Ok(())
 }
 
-/// One buffer that holds a few packets, and 64 ports that begin at the same moment.
+/// A single buffer that holds a few packets, and 64 ports that start at the same moment.
 #[test]
 fn a_crowd_that_starts_cold_overruns_nothing() -> Result<()> {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
@@ -131,7 +131,7 @@ fn a_crowd_that_starts_cold_overruns_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A peer that does not answer is sent to after two seconds, and not made to wait for again.
+/// After two seconds, packets are sent to a peer that does not answer, and there is no second wait.
 #[test]
 fn a_peer_that_does_not_answer_counts_as_foreign() -> Result<()> {
     for service in [Service::Rc, Service::Uc, Service::Ud] {
@@ -156,7 +156,8 @@ fn a_peer_that_does_not_answer_counts_as_foreign() -> Result<()> {
     Ok(())
 }
 
-/// A responder that is asked by a peer without credits answers at once: whoever sends without credit obeys none.
+/// A responder replies at once to a requester that gives no credits: a peer that sends without credit does not obey
+/// credits either.
 #[test]
 fn a_requester_without_credits_need_not_wait_for_its_acknowledgement() -> Result<()> {
     let net = Net::new();

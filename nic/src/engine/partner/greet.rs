@@ -1,4 +1,4 @@
-//! The handshake of rnic ports, and what is done about peers that do not take part in it.
+//! The handshake of rnic ports, and the treatment of peers that do not take part in it.
 //!
 //! ```text
 //! A                                        B
@@ -9,13 +9,14 @@
 //!                 <------------------------ answer (proof: the token of B)
 //! ```
 //!
-//! A question changes nothing at B until it carries a proof, and no answer is longer than its question: an address that
-//! was never proven costs neither memory nor amplification. Unasked answers are ignored, since only the real port at an
-//! address sees the challenge.
+//! A question changes nothing at B until it carries a proof, and no answer is longer than its question: an unproven
+//! address costs neither memory nor amplification. Unsolicited answers are ignored: only the real port at an address
+//! sees the challenge.
 //!
-//! A port asks a peer that it has reason to: a message is to go there, or it sent a packet to a queue pair from a port with the [sign](crate::net::has_sign). Under the credit model nothing else is sent
-//! to a peer until it has answered. One that stays silent for [`CREDIT_TIMES.gone`](super::CREDIT_TIMES), or that gives no credits, is
-//! sent to within the window of foreign peers from then on.
+//! A port asks a peer for one of two reasons: a message is to be sent to it, or a packet from it reached a queue pair
+//! and its source port has the [sign](crate::net::has_sign). Under the credit model nothing else is sent to a peer
+//! until it has answered. If a peer stays silent for [`CREDIT_TIMES.gone`](super::CREDIT_TIMES), or gives no credits,
+//! the window of foreign peers bounds what is sent to it from then on.
 
 use super::{Blocks, CREDIT_TIMES, LaneEnd, Message, Partner, Partners};
 use crate::engine::{Due, Engine};
@@ -30,86 +31,86 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A question that got no answer is repeated after this time, then after twice as long, and so on up to
-/// [`ASK_AT_LEAST_EVERY`]. Our choice: the questions of 64 ports that start at once must fit a stock receive buffer even if
-/// it is read at 2 Mb/s, which takes 90 ms for all of them.
+/// An unanswered question is repeated after this time, then after twice as long, and so on up to
+/// [`ASK_AT_LEAST_EVERY`]. Our choice: the questions of 64 ports that start at once must fit a stock receive buffer
+/// even if it is read at 2 Mb/s, which takes 90 ms for all of them.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The longest time between two questions that somebody waits for.
+/// The longest time between two questions while a queue pair waits for the answer.
 const ASK_AT_LEAST_EVERY: Duration = Duration::from_millis(640);
 
-/// A peer that shows that it is there, or that it is another, is asked at most once in this time. Forged packets can
-/// provoke no more questions than that.
+/// A peer that proves to be alive, or to be another, is asked at most once in this time. Forged packets cannot provoke
+/// questions more often.
 const ASK_SOON: Duration = Duration::from_micros(500);
 
-/// A peer that shows the sign and does not answer is asked this often, and again after [`FORGET`].
+/// A peer that shows the sign but does not answer is asked this many times, and again after [`FORGET`].
 const TRIES: u8 = 3;
 
-/// Another program may be at an address after this time.
+/// After this time, another program may use an address.
 const FORGET: Duration = Duration::from_secs(10);
 
-/// Partners to which no queue pair is connected, and peers that only datagrams go to: 2 KB each at the most.
+/// Limit for partners without connected queue pairs, and for peers that only datagrams are sent to: 2 KB each at most.
 const MAX_UNUSED: usize = 512;
 
-/// Such a peer may make room for another after this time without a word. Our choice: longer than credit is lent for.
+/// Such a peer may be replaced after this time of silence. Our choice: longer than the lease of credit.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 
-/// Senders of datagrams that were asked lately.
+/// Limit for senders of datagrams that were asked recently.
 const MAX_ASKED: usize = 64;
 
-/// Answers to unproven addresses that may leave at once, and in a second. Our choice: at 2 us each, 1 % of a processor; the
-/// peers of one port rarely start at the same moment by the hundred.
+/// Answers to unproven addresses: the size of a burst, and the number per second. Our choice: at 2 us each, 1 % of a
+/// processor; the peers of one port rarely start at the same moment by the hundred.
 const ANSWERS_AT_ONCE: u32 = 512;
 const ANSWERS_PER_SECOND: u32 = 5000;
 
-/// Length of a hello from BTH to ICRC: a packet that is as long may be answered by a question.
+/// Length of a hello from BTH to ICRC: a packet of at least this length may be answered by a question.
 const HELLO_LEN: usize = 12 + 8 + qp::wire::mad::MAD_LEN + 4;
 
-/// How far a port has got in finding out what a peer is.
+/// Progress in finding out what a peer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Stage {
-    /// Nothing was asked yet.
+    /// The peer was not asked yet.
     #[default]
     Unmet,
-    /// It was asked, and may still answer.
+    /// The peer was asked, and may still answer.
     Asked,
-    /// It speaks no credits, or nothing at all: it counts as a foreign peer.
+    /// The peer speaks no credits, or does not answer: it counts as foreign.
     Foreign,
 }
 
-/// What a port knows of a peer that is no partner.
+/// State of a peer that is not a partner.
 #[derive(Debug, Default)]
 pub(crate) struct Greeting {
     pub(super) stage: Stage,
     tries: u8,
-    /// When it was asked last.
+    /// When it was last asked.
     asked: Option<Instant>,
-    /// Since when somebody waits for its answer.
+    /// Since when a queue pair waits for its answer.
     since: Option<Instant>,
-    /// When it is asked again.
+    /// When it will be asked again.
     timer: Option<Instant>,
-    /// Queue pairs, by table index, that may send nothing before it is known what it is.
+    /// Queue pairs, by table index, that may not send before the handshake is over.
     pub(super) waiting: VecDeque<usize>,
 }
 
 impl Greeting {
-    /// Whether it was asked within this time.
+    /// Returns whether the peer was asked within this time.
     fn was_asked_within(&self, time: Duration, now: Instant) -> bool {
         self.asked.is_some_and(|at| now.saturating_duration_since(at) < time)
     }
 
-    /// Whether a queue pair may not send before it is over.
+    /// Returns whether a queue pair waits for the handshake to end.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether nothing would be lost with it.
+    /// Returns whether this state can be discarded without loss.
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
         self.waiting.is_empty() && !self.was_asked_within(IDLE, now)
     }
 }
 
-/// What strangers may have us send: this many at once, and this many in a second.
+/// Limit on what strangers can make this port send: the size of a burst, and the number per second.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: u32,
@@ -137,8 +138,8 @@ impl Allowance {
 }
 
 impl Engine {
-    /// A packet reached a queue pair, and `peer` is where it comes from, if the queue pair is connected. A sender that shows
-    /// the sign and is no partner yet is asked what it is, unless that would take more bytes than it sent.
+    /// A packet reached a queue pair; `peer` is its source if the queue pair is connected. A sender that shows the sign
+    /// but is not a partner yet is asked, unless the question would be longer than the packet.
     pub(in crate::engine) fn meet(
         &mut self,
         now: Instant,
@@ -174,16 +175,15 @@ impl Engine {
         }
     }
 
-    /// A peer shows that it is not what it is taken for, or was not taken for anything. It is asked, though not by each such
-    /// sign.
+    /// A peer behaves differently from what is known of it, or is unknown. It is asked, but not each time this happens.
     pub(in crate::engine) fn doubt(&mut self, now: Instant, id: usize) {
         if self.peers.find_mut(id).is_some_and(|peer| !peer.greeting.was_asked_within(ASK_SOON, now)) {
             self.ask(now, id);
         }
     }
 
-    /// Whether a queue pair may send to a peer that is no partner. If not, it waits until the peer has answered, or has
-    /// turned out to be foreign.
+    /// Returns whether a queue pair may send to a peer that is not a partner. If not, it waits until the peer has
+    /// answered, or has turned out to be foreign.
     pub(in crate::engine) fn may_send_to_stranger(&mut self, now: Instant, index: usize, id: usize) -> bool {
         let Some(peer) = self.peers.find_mut(id) else { return true };
         let greeting = &mut peer.greeting;
@@ -196,14 +196,14 @@ impl Engine {
         }
         greeting.since.get_or_insert(now);
         if greeting.timer.is_none() {
-            // It may have been asked before, by somebody who did not wait.
+            // The peer may have been asked before, when no queue pair waited.
             let was_asked = greeting.was_asked_within(ASK_AGAIN, now);
             if was_asked { self.arm_greeting(now, id) } else { self.ask(now, id) }
         }
         false
     }
 
-    /// Asks a peer who it is, with the proof of who we are if it gave us one.
+    /// Sends a peer a question, with our proof if the peer gave us a token.
     fn ask(&mut self, now: Instant, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, slot) = (peer.address, peer.slot);
@@ -219,7 +219,7 @@ impl Engine {
         self.arm_greeting(now, id);
     }
 
-    /// Sees to it that a peer that somebody waits for is asked again.
+    /// Sets the timer to ask a peer again while queue pairs wait for it.
     fn arm_greeting(&mut self, now: Instant, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let greeting = &mut peer.greeting;
@@ -234,7 +234,7 @@ impl Engine {
         self.timers.push(Reverse((at, Due::Partner(id))));
     }
 
-    /// A timer of a peer is due: if somebody still waits for its answer, it is asked again, or counts as foreign.
+    /// The timer of a peer fired: if its answer is still waited for, it is asked again, or counts as foreign.
     pub(super) fn greeting_timeout(&mut self, now: Instant, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let greeting = &mut peer.greeting;
@@ -249,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// A peer gives no credits. What is sent to it is bounded by a window, as for hardware and other software.
+    /// A peer gives no credits. A window bounds what is sent to it, as for hardware and other software.
     pub(in crate::engine) fn count_as_foreign(&mut self, id: usize, why: &'static str) {
         let Some(peer) = self.peers.find_mut(id).filter(|peer| peer.partner.is_none()) else { return };
         if peer.greeting.stage == Stage::Foreign {
@@ -264,7 +264,7 @@ impl Engine {
         self.end_greeting(id);
     }
 
-    /// It is known what a peer is: whoever waited for that goes on.
+    /// The handshake is over: queue pairs that waited for it go on.
     fn end_greeting(&mut self, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let greeting = &mut peer.greeting;
@@ -274,8 +274,8 @@ impl Engine {
         }
     }
 
-    /// Sends a hello to the port with a slot at an address: with the token that it is to show from now on, and the proof of
-    /// who we are.
+    /// Sends a hello to the port with a slot at an address. It contains the token that the port is to show from now on,
+    /// and our proof.
     fn say_hello(
         &mut self,
         kind: Kind,
@@ -303,11 +303,11 @@ impl Engine {
         self.partners.outbox.push_back(Message::Hello { to, slot, hello });
     }
 
-    /// A hello arrived.
+    /// Processes a hello.
     pub(in crate::engine) fn handle_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         match hello.kind {
             Kind::Ask => self.handle_question(now, from, hello),
-            // The challenge is only known where it was sent to.
+            // Only the queried address can know the challenge.
             Kind::Answer if hello.transaction_id == self.partners.tokens.challenge(from) => {
                 self.handle_answer_to_hello(now, from, hello);
             }
@@ -329,7 +329,7 @@ impl Engine {
             && hello.features.contains(Features::CREDITS)
             && let Some(pool) = &mut self.partners.pool
         {
-            // What it says next finds room.
+            // Reserves room for the peer's next message.
             pool.expect(now);
         }
         let mut proof = 0;
@@ -344,12 +344,12 @@ impl Engine {
         self.acquaint(now, from, hello);
         let Some(id) = self.peers.find(from, hello.slot) else { return };
         if Partners::partner(&mut self.peers, id).is_some_and(|partner| !partner.is_confirmed) {
-            // The partner hears who we are before it hears anything else.
+            // The partner must learn who we are before any other message.
             self.ask(now, id);
         }
     }
 
-    /// The peer that was asked does not know hellos, and says so.
+    /// A queried peer reports that it does not know hellos.
     pub(in crate::engine) fn handle_refusal(&mut self, from: IpAddr, transaction_id: u64) {
         if transaction_id != self.partners.tokens.challenge(from) {
             self.counters.hellos_ignored += 1;
@@ -360,8 +360,8 @@ impl Engine {
         }
     }
 
-    /// Partners of which something does not hold any more if a hello is true: another port has their slot, or their UDP
-    /// ports, or says something else of itself.
+    /// Partners whose known state contradicts a hello: another port has their slot or their UDP ports, or the hello
+    /// describes the port differently.
     fn contradicted(&mut self, from: IpAddr, hello: &Hello) -> Vec<usize> {
         let same_slot = self.peers.find(from, hello.slot);
         let same_ports = hello.ports.as_slice().iter().filter_map(|port| self.partners.at(from, *port));
@@ -373,7 +373,7 @@ impl Engine {
         known.into_iter().filter(differs).collect()
     }
 
-    /// Introduces this port again to a partner that has not said that it knows us.
+    /// Introduces this port again to a partner that has not confirmed that it knows us.
     pub(super) fn confirm(&mut self, now: Instant, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let is_open = peer.partner.as_ref().is_some_and(|partner| !partner.is_confirmed);
@@ -382,7 +382,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what a peer said of itself, whose address is proven.
+    /// Processes the self-description of a peer whose address is proven.
     fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         if let Some(id) = self.peers.find(from, hello.slot)
             && let Some(partner) = Partners::partner(&mut self.peers, id)
@@ -396,7 +396,8 @@ impl Engine {
             }
             return;
         }
-        // Nothing of what was agreed on with these holds: another program is there, as a UDP port belongs to one at a time.
+        // All agreements with these are void: another program is there, because a UDP port belongs to one program at a
+        // time.
         for gone in self.contradicted(from, hello) {
             let said = Partners::partner(&mut self.peers, gone).map(|partner| partner.said.instance);
             let is_another = said.is_some_and(|instance| instance != hello.instance);
@@ -405,7 +406,7 @@ impl Engine {
         let both = self.partners.setup.features & hello.features;
         let known = self.peers.find(from, hello.slot);
         if both.is_empty() {
-            // Neither has a use for the other as a partner.
+            // Neither port has a use for the other as a partner.
             if let Some(id) = known {
                 self.count_as_foreign(id, "it speaks no credits");
                 if let Some(peer) = self.peers.find_mut(id) {
@@ -434,15 +435,15 @@ impl Engine {
             self.counters.foreign_peers += 1;
         }
         self.end_greeting(id);
-        // A queue pair that waits for room in the window waits for credit instead.
+        // Queue pairs that waited for room in the window now wait for credit instead.
         self.call_all_waiting(id);
         if hello.proof == self.partners.tokens.of(from, hello.slot, hello.instance) {
             self.confirmed(now, id);
         }
     }
 
-    /// A partner has shown that it knows us. From here on it sends nothing without credit, and all that it sent before was
-    /// read before this: its lanes get their places in the pool.
+    /// A partner has shown that it knows us. From now on it sends nothing without credit, and everything that it sent
+    /// earlier was read before this message: its lanes join the pool.
     pub(super) fn confirmed(&mut self, now: Instant, id: usize) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         if std::mem::replace(&mut partner.is_confirmed, true) {
@@ -450,13 +451,13 @@ impl Engine {
         }
         for vl in 0..partner.lanes.len() {
             self.open_lane(now, id, vl);
-            // It has heard no request from before: a queue pair that waits asks again.
+            // It has received no earlier request for credit: a queue pair that waits requests it again.
             self.ask_anew(id, vl);
         }
     }
 
-    /// Sees to it that there is room for one more peer to which nothing is connected, if need be in the place of one that
-    /// was idle for long.
+    /// Ensures that there is room for one more peer without connected queue pairs, if necessary by replacing one that
+    /// has long been idle.
     pub(in crate::engine) fn make_room(&mut self, now: Instant) -> bool {
         if self.peers.has_room(MAX_UNUSED) {
             return true;
@@ -484,7 +485,7 @@ impl Engine {
                     ask_again: None,
                     asked: 0,
                     asked_at: None,
-                    // A slow reader took this long for the question, and will for requests.
+                    // A slow reader took this long for the question, and will take as long for requests.
                     answer,
                 });
             }
@@ -507,13 +508,15 @@ impl Engine {
         }
     }
 
-    /// Forgets what was agreed on with a partner: it is gone, or another. Whoever waited for it goes on without credits.
+    /// Ends the agreement with a partner: it is gone, or was replaced. Queue pairs that waited for it go on without
+    /// credits.
     pub(super) fn part(&mut self, now: Instant, id: usize) {
         self.part_with(now, id, Pool::leave);
     }
 
-    /// The same, where `leave` says whether what it sent may still arrive. If another program was heard from its port, it has
-    /// sent nothing since, and the network and the socket keep to the order: as for who says that it obeys a limit.
+    /// As [`part`](Self::part), where `leave` determines whether packets that it sent may still arrive. If another
+    /// program was heard from its port, it has sent nothing since, and the network and the socket preserve order: the
+    /// same argument as for a partner that yields to a lowered limit.
     fn part_with(&mut self, now: Instant, id: usize, leave: fn(&mut Pool, Instant, Member)) {
         tracing::debug!(peer = id, "what was agreed on with a peer is forgotten");
         let Some(peer) = self.peers.find_mut(id) else { return };
@@ -547,12 +550,12 @@ impl Engine {
 }
 
 impl Partners {
-    /// Whether nothing may be sent to a peer before it has given credit.
+    /// Returns whether nothing may be sent to a peer before it has given credit.
     pub(in crate::engine) fn needs_credit(&self) -> bool {
         self.setup.features.contains(Features::CREDITS)
     }
 
-    /// Whether a sender of datagrams may be asked who it is; then it was.
+    /// Returns whether a sender of datagrams may be asked who it is; if so, records that it was asked.
     fn may_ask(&mut self, now: Instant, address: IpAddr) -> bool {
         while self.asked.pop_front_if(|(_, at)| now.saturating_duration_since(*at) >= FORGET).is_some() {}
         if self.asked.len() >= MAX_ASKED || self.asked.iter().any(|(to, _)| *to == address) {

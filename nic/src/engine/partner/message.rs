@@ -1,4 +1,4 @@
-//! What rnic ports say to one another, on its way out.
+//! Transmission of messages between rnic ports.
 
 use super::Partners;
 use crate::engine::{Departure, Due, Engine, Remote};
@@ -13,20 +13,20 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// The class selector that networks treat best without asking (network control, CS6): what is said about the link must not
-/// wait behind what it is about.
+/// The class selector that networks prioritise by default (network control, CS6): link messages must not queue behind
+/// the traffic that they control.
 const TOS: u8 = 48 << 2;
 
-/// Something to say.
+/// A message to be sent.
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum Message {
-    /// Who this port is.
+    /// The identity of this port.
     Hello { to: IpAddr, slot: u8, hello: Hello },
-    /// Something about a lane that the partner has to know now; the limit is the one that it was told last.
+    /// An urgent message about a lane; the limit is the one that the partner was told last.
     Credits { to: usize, vl: usize, op: Op },
     /// A new limit of a lane.
     Limit { to: usize, vl: usize, fccl: u16 },
-    /// A limit that was lowered is obeyed.
+    /// Confirmation that a lowered limit is obeyed.
     Yield { to: usize, update: FlowControlPacket },
     /// A pause, or the end of one.
     Pause { to: usize, times: PauseTimes },
@@ -63,12 +63,12 @@ impl Engine {
         None
     }
 
-    /// Whether there is something to say to a partner.
+    /// Returns whether there is a message for a partner.
     pub(in crate::engine) fn has_messages(&self) -> bool {
         self.partners.limits_due || !self.partners.outbox.is_empty()
     }
 
-    /// What is to be said to a partner that is gone is not said.
+    /// Discards the messages to a partner that is gone.
     pub(super) fn drop_messages(&mut self, id: usize) {
         self.partners.outbox.retain(|message| message.partner() != Some(id));
     }
@@ -82,7 +82,7 @@ impl Engine {
         self.write(to, &headers, &mad, buf)
     }
 
-    /// Credits of one lane, and of others of the same partner whose news wait behind.
+    /// Updates for one lane, and for other lanes of the same partner whose messages are next in the queue.
     fn write_credits(
         &mut self,
         id: usize,
@@ -129,7 +129,7 @@ impl Engine {
         self.write_with_token(id, address, &headers, &times.emit(), buf)
     }
 
-    /// Writes something for a partner, behind the token that it gave us.
+    /// Writes a message to a partner, preceded by the token that the partner gave us.
     fn write_with_token(
         &mut self,
         id: usize,
@@ -154,7 +154,7 @@ impl Engine {
     /// Writes one packet.
     fn write(&mut self, to: IpAddr, headers: &Headers, payload: &[u8], buf: &mut [u8]) -> Option<Departure> {
         let path = AddressVector { traffic_class: TOS, ..AddressVector::new(to.into(), 0) };
-        // All from the first port, so that they keep their order among themselves.
+        // All messages leave from the first port, so that they stay in order.
         let remote = Remote::along(&path, Qpn::GSI, 1);
         let flow: Flow = remote.flow(&self.config);
         let mut train = Train::new(buf, flow, 1);
@@ -168,7 +168,7 @@ impl Engine {
         Some(remote.departure(&train))
     }
 
-    /// Sees to it that limits are looked at when that is due.
+    /// Sets the timer of the pool.
     pub(super) fn arm_partners(&mut self) {
         let Some(at) = self.partners.pool.as_ref().and_then(cc::credits::Pool::poll_timeout) else { return };
         if self.partners.timer.is_none_or(|timer| at < timer) {
@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// The timer of the pool is due.
+    /// The timer of the pool fired.
     pub(in crate::engine) fn limits_timeout(&mut self, at: Instant) {
         if self.partners.timer == Some(at) {
             self.partners.timer = None;
@@ -185,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// A message of a partner about the link arrived.
+    /// Processes a link message of a partner.
     pub(in crate::engine) fn handle_message(
         &mut self,
         now: Instant,

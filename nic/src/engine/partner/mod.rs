@@ -1,8 +1,8 @@
-//! Peers that are of our own kind, and what the link to each of them allows.
+//! Peers that are rnic too, and the state of the link to each of them.
 //!
-//! Two ports introduce themselves by hellos ([`greet`]), which say what they understand and give each a token that it
-//! shows to the other from then on. Both then use what both understand: link credits, pauses, congestion notifications.
-//! A message without the token was sent by somebody else, and is dropped.
+//! Two ports introduce themselves by hellos ([`greet`]). A hello states the port's features and gives the other port a
+//! token, which the other port shows from then on. Both ports then use the features that they have in common: link
+//! credits, pauses, congestion notifications. A message without the token comes from another sender, and is dropped.
 //!
 //! ```text
 //! hello (ask)  ->  hello (answer)  ->  hello (proof)  ->  Init: nothing is sent without credit  ->  limits  ->  data
@@ -47,104 +47,105 @@ pub struct CreditSetup {
     pub lanes: u8,
     /// The lane of each priority (the upper three bits of the TOS).
     pub sl2vl: [u8; 16],
-    /// What there is to lend, in bytes of what is counted.
+    /// Size of the buffer that can be lent, in the counted unit of bytes.
     pub buffer: u32,
-    /// What a block stands for, in bytes of what is counted.
+    /// Size of a block, in the counted unit of bytes.
     pub block: u16,
-    /// What is counted of packets from other hosts.
+    /// How packets from other hosts are counted.
     pub counting: Counting,
-    /// What is counted of packets from this host, whose trains arrive as they were sent.
+    /// How packets from this host are counted; their trains arrive as they were sent.
     pub local_counting: Counting,
-    /// How far the limit of a lane may lag behind the room that there is, in blocks; half of what it may be lent at the
-    /// most.
+    /// How far the limit of a lane may lag behind the available room, in blocks; at most half of what the lane may be
+    /// lent.
     pub on_free: u16,
-    /// Limits are told again so often while a lane is in use.
+    /// While a lane is in use, its limit is repeated with this period.
     pub period: Duration,
-    /// What a partner says about a lane occupies so much of the buffer at a time, in bytes of what is counted.
+    /// Buffer space that a partner's messages about a lane occupy at a time, in the counted unit of bytes.
     pub said: u16,
-    /// What is kept back for that beside `buffer`, in bytes of what is counted.
+    /// Buffer space reserved for these messages in addition to `buffer`, in the counted unit of bytes.
     pub reserve: u32,
-    /// While more packets wait, so much of what was read last may still occupy the buffer, in bytes of what is counted.
+    /// While more packets wait, up to this much of what was read last may still occupy the buffer, in the counted unit
+    /// of bytes.
     pub held_back: u32,
-    /// So many of the largest packets are kept for partners that come anew.
+    /// Room for this many of the largest packets is reserved for new partners.
     pub newcomers: u16,
 }
 
-/// What a port says and does between rnic peers.
+/// What a port offers to rnic peers.
 #[derive(Clone, Debug, Default)]
 pub struct PartnerSetup {
-    /// What it understands. Without any, it asks nobody, answers questions, and has no partners.
+    /// Its features. A port without features asks no peer, answers questions, and has no partners.
     pub features: Features,
     /// The credits that it gives, if it speaks them.
     pub credits: Option<CreditSetup>,
-    /// The rate of the port, by which times of pauses are measured.
+    /// The rate of the port, which defines the time unit of pauses.
     pub rate: Rate,
-    /// What is done about a pause that does not end.
+    /// The response to a pause that does not end.
     pub watchdog: WatchdogConfig,
-    /// Answers no hello, as a NIC that is not rnic.
+    /// Does not answer hellos, as a NIC that is not rnic.
     pub is_foreign: bool,
 }
 
-/// One end of a data lane to a partner, for what we send and what we receive.
+/// One end of a data lane to a partner, for both directions.
 #[derive(Debug)]
 pub(crate) struct LaneEnd {
     pub(crate) sender: CreditSender,
-    /// Its place in our pool, from when the partner has told that it sends nothing without credit.
+    /// Its membership in our pool, once the partner has stated that it sends nothing without credit.
     member: Option<Member>,
-    /// Queue pairs, by table index, that have something to send and no credit, first come first.
+    /// Queue pairs, by table index, that have something to send but no credit, in order of arrival.
     pub(crate) waiting: VecDeque<usize>,
     /// The limit that the partner was told last.
     told: u16,
-    /// When the partner is told again that something waits; `None` if nothing does.
+    /// When the partner is next told that a queue pair waits; `None` if none does.
     ask_again: Option<Instant>,
-    /// So many times this was said since somebody waits.
+    /// Number of times the partner was told during the current wait.
     asked: u32,
-    /// When it was said first, until credit comes.
+    /// When the partner was told first, until credit arrives.
     asked_at: Option<Instant>,
-    /// How long it took lately until credit came: at once what it took longer, bit by bit what it took less.
+    /// Recent time until credit arrived: it follows increases immediately and decreases gradually.
     answer: Duration,
 }
 
-/// What is known of a peer of our own kind.
+/// State of a peer that is rnic too.
 #[derive(Debug)]
 pub(crate) struct Partner {
-    /// What it said of itself.
+    /// Its self-description.
     said: Hello,
-    /// What we show to it.
+    /// The token that we show to it.
     pub(crate) token: u64,
-    /// What it shows to us.
+    /// The token that it shows to us.
     pub(crate) expected: u64,
-    /// It knows us, and our token for it.
+    /// Whether it knows us, and our token for it.
     is_confirmed: bool,
-    /// A queue pair took a datagram of it. (One that is connected to it says as much.)
+    /// Whether a queue pair took a datagram from it. (A connected queue pair is equivalent.)
     pub(crate) is_trusted: bool,
-    /// Data lanes with credits; none without credits.
+    /// Data lanes with credits; empty without credits.
     pub(crate) lanes: Vec<LaneEnd>,
-    /// How it counts what we send, and we what it sends.
+    /// The block counting of what we send, and of what it sends.
     pub(crate) theirs: Blocks,
     ours: Blocks,
     pub(crate) paused: Paused,
-    /// What watches the pauses of each priority, from the first on.
+    /// The watchdogs for pauses of each priority, created at the first pause.
     pub(crate) watchdogs: Option<Box<[Watchdog; 8]>>,
-    /// When pauses and watchdogs are looked at, if no frame comes before.
+    /// When pauses and watchdogs are examined, if no frame arrives earlier.
     pause_timer: Option<Instant>,
     /// Queue pairs, by table index, that wait for the end of a pause.
     pub(crate) pausing: VecDeque<usize>,
-    /// When it was last heard of on the link itself.
+    /// When its last link message arrived.
     heard: Instant,
-    /// Since when something waits for it without a word.
+    /// Since when a queue pair has waited for it while it is silent.
     silent_since: Option<Instant>,
 }
 
 impl Partner {
-    /// Whether nothing was heard of it for a while that would be missed.
+    /// Returns whether it has been silent for a while, so that forgetting it loses nothing.
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
         let is_waited_for =
             !self.pausing.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty());
         !is_waited_for && now.saturating_duration_since(self.heard) >= greet::IDLE
     }
 
-    /// Whether what is sent to it needs credit.
+    /// Returns whether sending to it requires credit.
     pub(crate) fn gives_credit(&self) -> bool {
         !self.lanes.is_empty()
     }
@@ -153,36 +154,36 @@ impl Partner {
         self.said.features.contains(features)
     }
 
-    /// Whether a hello says what it said. A port says the same of itself for as long as it lives.
+    /// Returns whether a hello repeats its self-description, which a port never changes during its life.
     fn said_so(&self, hello: &Hello) -> bool {
         let Hello { kind, transaction_id, token, proof, .. } = self.said;
         Hello { kind, transaction_id, token, proof, ..*hello } == self.said
     }
 }
 
-/// What a port knows of its partners.
+/// State of all partners of a port.
 #[derive(Debug)]
 pub(crate) struct Partners {
     setup: PartnerSetup,
-    /// Says that this is another life of the port.
+    /// Identifies this life of the port.
     instance: u64,
     slot: u8,
     ports: SourcePorts,
     local: IpAddr,
     tokens: Tokens,
-    /// What may be said to addresses that are not proven.
+    /// Limits messages to addresses that are not proven.
     answers: Allowance,
     /// Senders of datagrams that were asked who they are, and when.
     asked: VecDeque<(IpAddr, Instant)>,
-    /// Partners by where their packets come from.
+    /// Partners by the source of their packets.
     by_port: HashMap<(IpAddr, u16), usize>,
     pool: Option<Pool>,
-    /// What was read and may still occupy the buffer.
+    /// Packets that were read but may still occupy the buffer.
     unreleased: Unreleased,
-    /// Whose a member of the pool is: peer and lane.
+    /// The owner of each member of the pool: peer and lane.
     members: Vec<Option<(usize, u8)>>,
     outbox: VecDeque<Message>,
-    /// Limits may be due.
+    /// Whether limits may be due.
     limits_due: bool,
     sequence: u16,
     /// The timer of the pool and of greetings.
@@ -190,7 +191,7 @@ pub(crate) struct Partners {
 }
 
 impl Partners {
-    /// `secret`: what the instance and the tokens of this life follow from.
+    /// `secret`: the instance and the tokens of this life are derived from it.
     pub(super) fn new(
         setup: PartnerSetup,
         [instance, key @ ..]: [u64; 3],
@@ -198,7 +199,7 @@ impl Partners {
         local: IpAddr,
         ports: &[u16],
     ) -> Self {
-        // A hello names 16 ports at most; what is sent from others is not recognised as ours.
+        // A hello names at most 16 ports; packets sent from others are not recognised as ours.
         let ports = SourcePorts::new(&ports[..ports.len().min(qp::wire::mad::hello::MAX_PORTS)]);
         let pool = setup.credits.as_ref().and_then(|credits| match Pool::new(credits.pool()) {
             Ok(pool) => Some(pool),
@@ -233,12 +234,12 @@ impl Partners {
         }
     }
 
-    /// Whether anything is done about partners at all.
+    /// Returns whether this port may have partners at all.
     pub(super) fn is_active(&self) -> bool {
         !self.setup.features.is_empty()
     }
 
-    /// The partner whose packets come from there.
+    /// The partner with this source of packets.
     pub(super) fn at(&self, address: IpAddr, port: u16) -> Option<usize> {
         self.by_port.get(&(address, port)).copied()
     }
@@ -260,7 +261,7 @@ impl Partners {
         Blocks { block: credits.block, counting }
     }
 
-    /// Who a peer is, if it is a partner.
+    /// The partner state of a peer, if it is a partner.
     pub(super) fn partner(peers: &mut Peers, id: usize) -> Option<&mut Partner> {
         peers.find_mut(id)?.partner.as_deref_mut()
     }

@@ -1,4 +1,4 @@
-//! Pauses: a partner whose port is full has us stop, priority by priority.
+//! Pauses: a partner whose port is full stops us, priority by priority.
 
 use super::{Message, Partners};
 use crate::engine::PriorityPauses;
@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A priority that a partner has had us pause.
+/// A priority that a partner has paused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PausedPriority {
     pub(crate) peer: IpAddr,
@@ -25,16 +25,16 @@ pub(in crate::engine) enum PauseGate {
     Open,
     /// They have to wait.
     Shut,
-    /// They are dropped: the pause is a storm.
+    /// They are dropped: the pause counts as a storm.
     Drop,
 }
 
-/// What a partner's pauses have come to.
+/// Totals of a partner's pauses.
 fn counts(paused: &Paused) -> [PauseCounters; PRIORITIES] {
     std::array::from_fn(|priority| paused.counters(priority as u8))
 }
 
-/// Adds what came between two looks at a partner's pauses.
+/// Adds the difference between two readings of a partner's totals.
 fn note(
     all: &mut [PriorityPauses; PRIORITIES],
     before: [PauseCounters; PRIORITIES],
@@ -48,7 +48,7 @@ fn note(
 }
 
 impl Engine {
-    /// Has every partner at an address pause, or go on.
+    /// Pauses every partner at an address, or ends the pauses.
     pub(crate) fn send_pause(&mut self, now: Instant, to: IpAddr, frame: &PauseFrame) {
         let times = match frame {
             PauseFrame::Link(quanta) => PauseTimes([Some(quanta.0); 8]),
@@ -58,7 +58,7 @@ impl Engine {
             let understands =
                 Partners::partner(&mut self.peers, id).is_some_and(|p| p.understands(Features::PAUSE));
             if understands {
-                // One that does not know us obeys nothing.
+                // A partner that does not know us does not obey pauses.
                 self.confirm(now, id);
                 self.counters.tx_pause += 1;
                 for (of, time) in self.counters.pauses.iter_mut().zip(times.0) {
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// A pause arrived from a partner.
+    /// Processes a pause from a partner.
     pub(in crate::engine) fn handle_pause(&mut self, now: Instant, id: usize, times: &PauseTimes) {
         self.counters.rx_pause += 1;
         self.confirmed(now, id);
@@ -81,8 +81,8 @@ impl Engine {
         self.end_pauses(now, id);
     }
 
-    /// What a partner's pauses mean for a packet with this TOS that is to go to it. A pause that does not end is a storm, of
-    /// which a watchdog has its own view.
+    /// What a partner's pauses imply for a packet with this TOS to that partner. A pause that does not end is a storm;
+    /// how to treat it depends on the watchdog.
     pub(in crate::engine) fn pause_gate(&mut self, now: Instant, id: usize, tos: u8) -> PauseGate {
         let config = self.partners.setup.watchdog;
         let priority = tos >> 5;
@@ -104,14 +104,14 @@ impl Engine {
         }
     }
 
-    /// What the watchdog has dropped goes nowhere.
+    /// Discards what the watchdog drops.
     pub(in crate::engine) fn drop_in_storm(&mut self, dropped: Option<Departure>) -> Option<Departure> {
         let packets = dropped.map_or(0, |departure| departure.packets);
         self.counters.pause_storm_dropped_pkts += u64::from(packets);
         None
     }
 
-    /// The watchdogs that saw somebody wait look at what has become of the pause.
+    /// Lets the watchdogs that saw a waiting packet examine the pause.
     fn watch_pauses(&mut self, now: Instant, id: usize) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         for (watchdog, priority) in partner.watchdogs.iter_mut().flat_map(|all| all.iter_mut()).zip(0..) {
@@ -133,7 +133,7 @@ impl Engine {
         self.arm_pause(id);
     }
 
-    /// Ends the pauses whose time is over: whoever waited looks again.
+    /// Ends the pauses whose time is over: queue pairs that waited check again.
     pub(super) fn end_pauses(&mut self, now: Instant, id: usize) {
         self.watch_pauses(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
@@ -148,7 +148,7 @@ impl Engine {
         self.arm_pause(id);
     }
 
-    /// What partners have had us pause, and for how long, the pause that lasts included.
+    /// The priorities that partners have paused, and for how long, including the current pause.
     pub(crate) fn paused_priorities(&self, now: Instant) -> impl Iterator<Item = PausedPriority> {
         self.peers.iter().flat_map(move |peer| {
             let each =

@@ -1,4 +1,4 @@
-//! Two ports that find out about one another, in virtual time.
+//! Two ports that meet, in virtual time.
 
 use super::{CreditSetup, PartnerSetup};
 use crate::sim::{DeviceSetup, Net};
@@ -45,7 +45,7 @@ pub(super) fn done(end: &RcEnd) -> Result<()> {
 
 /// Writes `len` bytes from `a` to `b`, READs them back, and expects no loss.
 pub(super) fn exchange(a: &Device, b: &Device, len: usize) -> Result<()> {
-    // 1 s: where updates get lost, a packet may wait for credit longer than the 67 ms in which it is usually answered.
+    // 1 s: if updates are lost, a packet may wait for credit longer than the usual acknowledgement timeout of 67 ms.
     let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
     let (left, right) = RcEnd::pair_with(a, b, &options)?;
     let bytes: Vec<_> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
@@ -79,12 +79,12 @@ fn ports_that_speak_credits_find_out_and_use_them() -> Result<()> {
         assert_eq!(port.dropped_total(), 0);
     }
     assert!(a.counters().port.credit_stalls > 0, "a buffer of 25 packets holds no message of 256");
-    // Silence costs nothing: whoever is lent something gives it back, and then there is nothing left to say.
+    // Idle partners cost nothing: each returns what it was lent, and then there is nothing left to say.
     assert!(net.run_until_idle(Duration::from_secs(10)));
     Ok(())
 }
 
-/// A port that has nothing to agree on asks nobody, answers questions, and has no partners.
+/// A port without features asks no peer, answers questions, and has no partners.
 #[test]
 fn a_port_that_speaks_nothing_is_left_alone() -> Result<()> {
     let net = Net::new();
@@ -104,7 +104,7 @@ fn a_port_that_speaks_nothing_is_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// Lost updates cost time, and nothing else: totals tell it all again.
+/// Lost updates cost only time: later totals include them.
 #[test]
 fn lost_flow_control_packets_heal() -> Result<()> {
     for seed in 0..20 {
@@ -123,7 +123,7 @@ fn lost_flow_control_packets_heal() -> Result<()> {
     Ok(())
 }
 
-/// Packets that are lost took credit: it comes back with the sender's next count.
+/// Lost packets took credit: it returns with the sender's next count.
 #[test]
 fn credit_of_lost_packets_comes_back() -> Result<()> {
     let net = Net::new();
@@ -142,7 +142,7 @@ fn credit_of_lost_packets_comes_back() -> Result<()> {
     Ok(())
 }
 
-/// A partner that has us pause for longer than a port can be full is broken: the watchdog does what it is set to, and
+/// A partner that pauses us for longer than a port can be full is broken: the watchdog takes the configured action, and
 /// obeys again when the storm is over.
 #[test]
 fn a_pause_without_end_is_a_storm() -> Result<()> {
@@ -194,7 +194,7 @@ fn a_pause_without_end_is_a_storm() -> Result<()> {
     [Action::Drop, Action::Forward, Action::Alert].into_iter().try_for_each(run)
 }
 
-/// A partner that starts anew has forgotten everything, and is another.
+/// A partner that restarts has lost its state, and counts as a new partner.
 #[test]
 fn a_partner_that_is_gone_does_not_hold_anybody_up() -> Result<()> {
     let net = Net::new();
@@ -215,7 +215,7 @@ fn a_partner_that_is_gone_does_not_hold_anybody_up() -> Result<()> {
     Ok(())
 }
 
-/// A hello as the program at `of` would send it to `to`, but for what `change` does to it.
+/// A hello as the program at `of` would send it to `to`, except for what `change` modifies.
 pub(super) fn forged(
     of: &Device,
     to: &Device,
@@ -255,12 +255,12 @@ pub(super) fn forged(
     Some((arrival, packet))
 }
 
-/// A WRITE with immediate data has more headers than one without, and padding besides: with credit for just the length of its
-/// data it waits.
+/// A WRITE with immediate data has more headers than one without, and padding: it waits if the credit covers only the
+/// length of its data.
 #[test]
 fn credit_is_for_a_packet_with_all_of_its_headers() -> Result<()> {
     let net = Net::new();
-    // Two full packets, so that each of these meets another rest.
+    // Two full packets, so that each of these is followed by a different remainder.
     let setup = credits(9000);
     let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
     exchange(&a, &b, 1 << 16)?;
@@ -289,7 +289,7 @@ fn credit_is_for_a_packet_with_all_of_its_headers() -> Result<()> {
     Ok(())
 }
 
-/// What a hello can claim about a partner that is not so.
+/// False claims about a partner that a hello can make.
 const LIES: [fn(&mut Hello); 5] = [
     |hello| hello.instance ^= 0xbad,
     |hello| hello.slot = 19,
@@ -298,7 +298,7 @@ const LIES: [fn(&mut Hello); 5] = [
     |hello| (hello.instance, hello.slot) = (7, 1),
 ];
 
-/// What is said in the name of a partner, without a proof, changes nothing.
+/// Messages in the name of a partner, without a proof, change nothing.
 #[test]
 fn a_forged_hello_does_not_part_partners() -> Result<()> {
     for lie in LIES {
@@ -311,7 +311,7 @@ fn a_forged_hello_does_not_part_partners() -> Result<()> {
         net.run_for(Duration::from_millis(1));
         let after = a.counters().port;
         assert_eq!((after.partners_met, after.dropped_total()), (1, 0));
-        // The answer goes to the port that is said to have asked: it did not.
+        // The answer goes to the port that supposedly asked: it did not ask.
         assert!(b.counters().port.hellos_ignored <= 1);
         exchange(&a, &b, 1 << 16)?;
         assert_eq!(a.counters().port.partners_met, 1);
@@ -319,7 +319,7 @@ fn a_forged_hello_does_not_part_partners() -> Result<()> {
     Ok(())
 }
 
-/// What is said in the name of a peer before it was met is not believed either.
+/// Messages in the name of a peer are not believed before the peer was met either.
 #[test]
 fn a_forged_hello_of_a_newcomer_makes_nobody_a_partner() -> Result<()> {
     for (at, lie) in LIES.into_iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Proof of an address without memory.
+//! Stateless proof of an address.
 //!
-//! A port computes what it expects to be shown from who shows it and from a secret that only it has, instead of keeping
-//! what it said to whom: a question from an address that may be forged costs nothing but the answer. SYN cookies and the
-//! address tokens of QUIC (RFC 9000, 8.1) work the same way.
+//! Instead of storing which token it gave to which peer, a port computes the token that it expects from the peer's
+//! identity and a secret of its own: a question from a possibly forged address costs nothing but the answer. SYN
+//! cookies and the address tokens of QUIC (RFC 9000, 8.1) work the same way.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
@@ -25,17 +25,17 @@ impl Tokens {
         Self { key: bytes }
     }
 
-    /// The token of the port with this slot and instance at `address`: it shows it in all that it says to us.
+    /// The token for the port with this slot and instance at `address`, which it shows in all its messages to us.
     pub(super) fn of(&self, address: IpAddr, slot: u8, instance: u64) -> u64 {
         self.hash((b't', address, slot, instance))
     }
 
-    /// The transaction ID of a question to `address`. An answer that repeats it comes from there.
+    /// The transaction ID of a question to `address`. An answer that repeats it comes from that address.
     pub(super) fn challenge(&self, address: IpAddr) -> u64 {
         self.hash((b'c', address))
     }
 
-    /// Never 0, which stands for no token.
+    /// Never 0, which means no token.
     fn hash(&self, of: impl Hash) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         of.hash(&mut hasher);
@@ -43,7 +43,7 @@ impl Tokens {
     }
 }
 
-/// The secret is not shown.
+/// The output omits the secret.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tokens")

@@ -1,18 +1,18 @@
-//! What was read from a socket and may still occupy its buffer.
+//! Packets that were read from a socket but may still occupy its buffer.
 //!
-//! A kernel need not free room with each packet that is read: Linux, while more packets wait, frees it once a quarter of
-//! the buffer was read (`udp_rmem_release` of net/ipv4/udp.c). Credit for the packets that were read last must wait for
-//! that. When nothing waits any more, all is free.
+//! A kernel need not free buffer space with each packet that is read: while more packets wait, Linux frees it only once
+//! a quarter of the buffer was read (`udp_rmem_release` of net/ipv4/udp.c). Credit for the packets that were read last
+//! must wait for that. When no more packets wait, all space is free.
 
 use cc::credits::Member;
 use std::collections::VecDeque;
 
-/// Packets that were read last, oldest first.
+/// The packets that were read last, oldest first.
 #[derive(Debug)]
 pub(super) struct Unreleased {
-    /// Less than this may be occupied by what was read, in bytes of what is counted.
+    /// Upper bound of the space that read packets may still occupy, in the counted unit of bytes.
     held_back: u64,
-    /// Whose, their blocks and their bytes.
+    /// For each read: the member, its blocks and its bytes.
     read: VecDeque<(Member, u32, u32)>,
     bytes: u64,
 }
@@ -22,20 +22,20 @@ impl Unreleased {
         Self { held_back: held_back as u64, read: VecDeque::new(), bytes: 0 }
     }
 
-    /// A member's packets were read: so many blocks, of so many bytes.
+    /// Records that packets of a member were read: this many blocks and bytes.
     pub(super) fn read(&mut self, member: Member, blocks: u32, bytes: u32) {
         self.bytes += u64::from(bytes);
         self.read.push_back((member, blocks, bytes));
     }
 
-    /// Packets whose room is surely free: the kernel holds back less than what was read since, with them.
+    /// Packets whose space is certainly free: the kernel holds back less than what was read since, including them.
     pub(super) fn poll(&mut self) -> Option<(Member, u32)> {
         let (member, blocks, bytes) = self.read.pop_front_if(|_| self.bytes >= self.held_back)?;
         self.bytes -= u64::from(bytes);
         Some((member, blocks))
     }
 
-    /// Nothing waits any more: the room of all of them is free.
+    /// No more packets wait: the space of all packets is free.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (Member, u32)> {
         self.bytes = 0;
         self.read.drain(..).map(|(member, blocks, _)| (member, blocks))

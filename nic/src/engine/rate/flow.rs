@@ -1,4 +1,4 @@
-//! One queue pair as congestion control sees it: its rate, when it may send next, what its acknowledgements tell.
+//! A queue pair from the viewpoint of congestion control: its rate, its next departure time, its acknowledgements.
 
 use cc::dcqcn::NotificationPoint;
 use cc::{Ack, Controller, Pacer, Policy, Rate};
@@ -6,28 +6,28 @@ use qp::Psn;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How much of the time that it missed a port that comes late catches up on: timers of Linux have 50 us of slack, and to
-/// wake up takes about as long. Time missed beyond that is lost.
+/// How much missed time a late port catches up on: Linux timers have 50 us of slack, and a wake-up takes about as long.
+/// Any more missed time is lost.
 pub(super) const PORT_CATCH_UP: Duration = Duration::from_micros(100);
 
-/// The same for a flow, whose process may have waited for a core. Its port spreads what it catches up on. Longer times gain
-/// nothing: what is sent late in one piece fills the queue of the receiver's port, and is marked there.
+/// The same for a flow, whose process may have waited for a core. The port spreads what its flows catch up on. A longer
+/// time gains nothing: a late burst fills the queue of the receiver's port, and is marked there.
 const FLOW_CATCH_UP: Duration = Duration::from_millis(1);
 
-/// What a pacer saves up: less than what 400 Gb/s send in two nanoseconds, so that what is lost by rounding a time up is
-/// made up for, and nothing else.
+/// The burst of a pacer: less than what 400 Gb/s send in two nanoseconds. It compensates for rounding times up, and
+/// nothing else.
 const ROUNDING: u32 = 64;
 
-/// Trains of one queue pair whose acknowledgement is waited for one by one. Those beyond count as one with the last.
+/// Trains of one queue pair whose acknowledgements are tracked individually. Further trains are merged into the last.
 const MAX_TRAINS: usize = 64;
 
-/// When to send next at a rate. Idle time is not saved up, but a sender that had more to send and comes late catches up.
+/// Departure times at a given rate. Idle time does not accumulate, but a late sender that had more to send catches up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tempo {
     pacer: Pacer,
-    /// It had more to send than it might.
+    /// Whether it had more to send than the rate allowed.
     behind: bool,
-    /// How late it may come without a loss.
+    /// The largest delay that it catches up on.
     catch_up: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Tempo {
         Self { pacer: Pacer::new(now, rate, ROUNDING), behind: false, catch_up }
     }
 
-    /// The time that counts for what is done now: that at which it should have been done.
+    /// The time at which the current action was due.
     fn clock(&self, now: Instant) -> Instant {
         match self.pacer.next_send() {
             Some(due) if self.behind && due < now => due.max(now.checked_sub(self.catch_up).unwrap_or(due)),
@@ -60,33 +60,33 @@ impl Tempo {
         self.pacer.next_send()
     }
 
-    /// Notes whether there is more to send than was sent.
+    /// Records whether more data is waiting than was sent.
     pub(super) fn set_behind(&mut self, behind: bool) {
         self.behind = behind;
     }
 }
 
-/// What congestion control knows of a queue pair.
+/// Congestion control state of a queue pair.
 #[derive(Debug)]
 pub(in crate::engine) struct Flow {
     pub(super) controller: Controller,
     pub(super) tempo: Tempo,
-    /// It stands in the wheel: it has something to send and may not yet.
+    /// Whether it is in the wheel: it has something to send, but its time has not come.
     pub(in crate::engine) waits: bool,
     /// The rate of the port.
     pub(super) line: Rate,
-    /// The rate when it last had a turn.
+    /// The rate at its last turn.
     known: Option<Rate>,
     /// Bytes sent, as on Ethernet.
     pub(super) sent_bytes: u64,
-    /// What was sent and is not acknowledged, where the algorithm wants to know.
+    /// Unacknowledged trains, if the algorithm needs them.
     pub(super) trains: Option<Trains>,
 }
 
 impl Flow {
     pub(super) fn new(now: Instant, policy: &Policy, is_reliable: bool) -> Self {
         let controller = policy.controller();
-        // Nobody acknowledges what an unreliable queue pair sends, so these two have nothing to go by.
+        // Packets of an unreliable queue pair are not acknowledged, so these two algorithms have no input.
         let wants_answers = is_reliable && matches!(controller, Controller::Dctcp(_) | Controller::Timely(_));
         Self {
             tempo: Tempo::new(now, controller.rate(), FLOW_CATCH_UP),
@@ -99,7 +99,7 @@ impl Flow {
         }
     }
 
-    /// Lets the time up to `now` pass; whether its rate is another than at the last call.
+    /// Advances to `now`; returns whether the rate has changed since the last call.
     pub(super) fn advance(&mut self, now: Instant) -> bool {
         if self.controller.poll_timeout().is_some_and(|due| due <= now) {
             self.controller.handle_timeout(now);
@@ -109,7 +109,7 @@ impl Flow {
         self.known.replace(rate) != Some(rate)
     }
 
-    /// Books bytes that were sent, as on Ethernet: all of them, whatever they carry.
+    /// Records bytes sent, as on Ethernet: all of them, whatever they carry.
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.controller.on_bytes_sent(now, bytes);
         self.tempo.set_rate(now, self.controller.rate());
@@ -122,24 +122,24 @@ impl Flow {
         self.tempo.set_rate(now, self.controller.rate());
     }
 
-    /// A CNP arrived; whether it was obeyed.
+    /// Processes a CNP; returns whether it was obeyed.
     pub(super) fn on_cnp(&mut self, now: Instant) -> bool {
         let obeyed = self.controller.on_cnp(now);
         self.tempo.set_rate(now, self.controller.rate());
         obeyed
     }
 
-    /// When to look at it again while it waits: when it may send, or its rate changes. `None` for never.
+    /// When to check again while it waits: when it may send, or when its rate changes. `None` means never.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         [self.tempo.next_send(), self.controller.poll_timeout()].into_iter().flatten().min()
     }
 }
 
-/// The receiver's side of a connected queue pair: made when its first packet arrives that met congestion.
+/// Receiver state of a connected queue pair, created when its first packet arrives that met congestion.
 pub(in crate::engine) type Notifier = Option<Box<NotificationPoint>>;
 
-/// Trains that were sent and are not acknowledged, oldest first: for round-trip times, and for how much an acknowledgement
-/// acknowledges.
+/// Unacknowledged trains, oldest first: they yield round-trip times, and the number of bytes that an acknowledgement
+/// covers.
 #[derive(Debug, Default)]
 pub(super) struct Trains {
     log: VecDeque<SentTrain>,
@@ -147,25 +147,26 @@ pub(super) struct Trains {
 
 #[derive(Debug)]
 struct SentTrain {
-    /// Its first PSN that is not acknowledged.
+    /// Its first unacknowledged PSN.
     first: Psn,
-    /// The PSN behind its last.
+    /// The PSN after its last.
     end: Psn,
     at: Instant,
-    /// Those that are not acknowledged.
+    /// Unacknowledged bytes.
     bytes: u64,
-    /// Nothing of it was sent twice: an acknowledgement says when it arrived (P. Karn's rule).
+    /// Whether nothing in it was retransmitted: only then does an acknowledgement yield a round-trip time (P. Karn's
+    /// rule).
     clean: bool,
 }
 
 impl Trains {
-    /// A train of the PSNs `from..to` left, in this many packets.
+    /// Records the departure of a train with PSNs `from..to`, in this many packets.
     pub(super) fn depart(&mut self, now: Instant, from: Psn, to: Psn, bytes: u64, packets: u32) {
         let psns = to.distance_from(from);
         if psns <= 0 {
             return;
         }
-        // More PSNs than packets: it asks for a READ, whose answer is on the way for longer than a packet.
+        // If there are more PSNs than packets, this is a READ request, whose response takes longer than a packet.
         let mut clean = i64::from(psns) <= i64::from(packets);
         let (mut first, mut bytes) = (from, bytes);
         if let Some(newest) = self.log.back().map(|t| t.end).filter(|end| from.is_before(*end)) {
@@ -175,7 +176,7 @@ impl Trains {
             if !newest.is_before(to) {
                 return;
             }
-            // What is acknowledged counts once.
+            // Each byte is acknowledged only once.
             bytes = bytes * share(to.distance_from(newest)) / share(psns);
             (first, clean) = (newest, false);
         }
@@ -189,11 +190,11 @@ impl Trains {
         }
     }
 
-    /// Everything before `unacked` is acknowledged: what that tells, if it is news.
+    /// Records that everything before `unacked` is acknowledged; returns what is learned, if anything.
     pub(super) fn arrive(&mut self, now: Instant, unacked: Psn, marked: bool) -> Option<Ack> {
         let (mut bytes, mut rtt) = (0, None);
         while let Some(train) = self.log.front_mut().filter(|t| t.first.is_before(unacked)) {
-            // A train leaves in one piece, so that the time of all its packets is the same.
+            // A train leaves in one piece, so all its packets have the same departure time.
             rtt = train.clean.then(|| now.saturating_duration_since(train.at));
             if unacked.is_before(train.end) {
                 let part = train.bytes * share(unacked.distance_from(train.first))
@@ -210,7 +211,7 @@ impl Trains {
     }
 }
 
-/// A distance of PSNs, as a part of a train: at least one.
+/// A distance of PSNs, for computing the fraction of a train: at least one.
 fn share(psns: i32) -> u64 {
     u64::from(psns.unsigned_abs()).max(1)
 }
@@ -279,7 +280,7 @@ mod tests {
         let mut trains = Trains::default();
         trains.depart(start, psn(0), psn(4), 4000, 4);
         trains.depart(start + us(1), psn(4), psn(8), 4000, 4);
-        // All from 2 on, and two more.
+        // All packets from 2 on, and two more.
         trains.depart(start + us(50), psn(2), psn(10), 8000, 8);
         let ack = |bytes, rtt| Some(Ack { bytes, marked: 0, rtt });
         assert_eq!(trains.arrive(start + us(60), psn(4), false), ack(4000, None));

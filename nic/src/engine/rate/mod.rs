@@ -1,10 +1,10 @@
-//! Rates: of each queue pair, of the port, and the notifications with which receivers report congestion.
+//! Rates of the queue pairs and of the port, and the notifications with which receivers report congestion.
 //!
-//! Each queue pair that sends has a controller, which says at what rate, and a pacer, which says when. Until then it waits
-//! in a wheel; only its acknowledgements leave. What counts are the bytes that its packets take on Ethernet, all of them:
-//! requests, READ responses, what is sent again, acknowledgements.
+//! Each queue pair that sends has a controller, which determines its rate, and a pacer, which determines its departure
+//! times. Until its next departure time it waits in a timer wheel; only its acknowledgements leave. All bytes that its
+//! packets take on Ethernet count: requests, READ responses, retransmissions, acknowledgements.
 //!
-//! Without a policy and a rate of the port nothing is paced, and a train costs one branch more.
+//! Without a policy and a port rate nothing is paced, and a train costs one extra branch.
 
 mod flow;
 mod notify;
@@ -32,34 +32,34 @@ const ECN: u8 = 0b11;
 /// "Congestion experienced".
 pub(super) const CE: u8 = 0b11;
 
-/// "ECN-capable transport", as RoCEv2 has it: ECT(0).
+/// "ECN-capable transport", as used by RoCEv2: ECT(0).
 const ECT: u8 = 0b10;
 
-/// Ticks of the wheel, as a power of two in nanoseconds: 64 ns, less than a packet of 1 KiB takes at 100 Gb/s.
+/// Tick of the wheel, as a power of two in nanoseconds: 64 ns, less than the duration of a 1 KiB packet at 100 Gb/s.
 const TICK_BITS: u32 = 6;
 
-/// Flows in the wheel: every index that a queue pair can have in the table.
+/// Flows in the wheel: one for every possible index of a queue pair in the table.
 const MAX_FLOWS: u32 = 1 << 17;
 
 /// BTH and ICRC around the payload of most packets of a message.
 const PACKET: usize = 12 + 4;
 
-/// How the sending of a port is paced.
+/// How a port paces its sending.
 #[derive(Clone, Debug)]
 pub struct RateConfig {
-    /// The algorithm that gives each queue pair its rate. `None`: each sends as fast as it can, and what tells of
-    /// congestion is ignored.
+    /// The algorithm that determines the rate of each queue pair. `None`: each sends as fast as it can, and congestion
+    /// signals are ignored.
     ///
-    /// What DCTCP and TIMELY go by are acknowledgements, so they do not slow down UC and UD. DCTCP needs a peer that
-    /// returns marks with its acknowledgements, as only rnic with DCTCP does; TIMELY needs nothing of the peer.
+    /// DCTCP and TIMELY depend on acknowledgements, so they do not slow down UC and UD. DCTCP needs a peer that returns
+    /// marks with its acknowledgements, which only rnic with DCTCP does; TIMELY needs no support from the peer.
     pub policy: Option<Policy>,
-    /// How long a train may take at the rate of its queue pair, and at that of the port. 0: packets leave one by one, as
-    /// hardware paces.
+    /// Longest duration of a train at the rate of its queue pair, and at that of the port. 0: packets leave one by one,
+    /// as with pacing in hardware.
     pub train_time: Duration,
-    /// The rate of the port: all queue pairs together send no faster, with all that packets take on Ethernet.
+    /// The rate of the port: the limit for all queue pairs together, counting everything that packets take on Ethernet.
     pub port_rate: Option<Rate>,
-    /// Whether peers that have not identified themselves as rnic are sent CNPs, and their packets are marked as
-    /// ECN-capable. NICs in hardware obey CNPs; Linux rxe drops them, and some of its versions crash.
+    /// Whether CNPs are sent to peers that have not identified themselves as rnic, and packets to them are marked as
+    /// ECN-capable. Hardware NICs obey CNPs; Linux rxe drops them, and some of its versions crash.
     pub foreign_cnp: bool,
 }
 
@@ -69,32 +69,32 @@ impl Default for RateConfig {
     }
 }
 
-/// How a queue pair is doing.
+/// Congestion control state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowState {
     /// Its number.
     pub qpn: Qpn,
     /// The rate at which it may send.
     pub rate: Rate,
-    /// The rate to which it recovers, where the algorithm has one.
+    /// The rate to which it recovers, if the algorithm has one.
     pub target_rate: Option<Rate>,
-    /// The estimate of congestion, where the algorithm has one.
+    /// The congestion estimate, if the algorithm has one.
     pub alpha: Option<f64>,
-    /// Whether it may send less than the port.
+    /// Whether its rate is below that of the port.
     pub limited: bool,
     /// Bytes that it has sent, as on Ethernet.
     pub sent_bytes: u64,
 }
 
-/// What paces the engine beyond its queue pairs.
+/// Pacing state of the engine beyond that of its queue pairs.
 #[derive(Debug)]
 pub(super) struct Rates {
-    /// There is something to do at all.
+    /// Whether anything is paced.
     active: bool,
-    /// Queue pairs that wait for their time.
+    /// Queue pairs that wait for their departure time.
     wheel: Option<Box<Wheel>>,
     port: Option<Tempo>,
-    /// Nothing leaves before this.
+    /// Nothing leaves before this time.
     port_until: Option<Instant>,
     notifications: Notifications,
 }
@@ -110,7 +110,7 @@ impl Rates {
         }
     }
 
-    /// Whether the port has to wait before anything leaves.
+    /// Returns whether the port must wait before anything leaves.
     pub(super) fn port_waits(&self) -> bool {
         self.port_until.is_some()
     }
@@ -123,13 +123,13 @@ impl Rates {
         self.active
     }
 
-    /// When [`Engine::rate_timeout`] wants to be called.
+    /// When [`Engine::rate_timeout`] has to be called.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let wheel = self.wheel.as_ref().and_then(|wheel| wheel.poll_timeout());
         [wheel, self.port_until].into_iter().flatten().min()
     }
 
-    /// Nothing is left to send: the port is not behind.
+    /// Records that nothing is left to send: the port is not behind.
     pub(super) fn caught_up(&mut self) {
         if let Some(port) = &mut self.port {
             port.set_behind(false);
@@ -140,7 +140,7 @@ impl Rates {
         self.wheel.get_or_insert_with(|| Box::new(Wheel::new(now, TICK_BITS, MAX_FLOWS)))
     }
 
-    /// A queue pair waits no longer.
+    /// Removes a queue pair from the wheel.
     pub(super) fn unpark(&mut self, index: usize) {
         if let (Some(wheel), Ok(flow)) = (&mut self.wheel, u32::try_from(index)) {
             wheel.cancel(flow);
@@ -148,29 +148,29 @@ impl Rates {
     }
 }
 
-/// How large the next train may be.
+/// Limit for the next train.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     packets: u32,
-    /// As on Ethernet: for each packet `overhead` more than the engine writes.
+    /// As on Ethernet: each packet counts `overhead` more than the engine writes.
     bytes: usize,
     overhead: usize,
-    /// Nothing but acknowledgements.
+    /// Only acknowledgements may be sent.
     acknowledgements: bool,
 }
 
 impl Limit {
-    /// This many packets, of any size.
+    /// A limit of this many packets, of any size.
     pub(super) const fn packets(packets: u32) -> Self {
         Self { packets, bytes: usize::MAX, overhead: 0, acknowledgements: false }
     }
 
-    /// What may be sent where there is room for this many packets.
+    /// The limit if there is room for this many packets.
     pub(super) const fn budget(&self, packets: u32) -> Budget {
         if self.acknowledgements { Budget::none() } else { Budget::requests(packets) }
     }
 
-    /// The train.
+    /// The train within this limit.
     pub(super) fn train<'b>(&self, buf: &'b mut [u8], flow: qp::wire::Flow) -> Train<'b> {
         let mut train = Train::new(buf, flow, self.packets);
         train.limit_bytes(self.bytes, self.overhead);
@@ -179,14 +179,14 @@ impl Limit {
 }
 
 impl Engine {
-    /// Writes the next congestion notification. It does not wait for the port, but it takes its time.
+    /// Writes the next congestion notification. It is not delayed by the rate of the port, but counts towards it.
     pub(super) fn poll_notification(&mut self, now: Instant, buf: &mut [u8]) -> Option<Departure> {
         let departure = self.transmit_cnp(buf)?;
         self.book_port(now, &departure);
         Some(departure)
     }
 
-    /// A turn of a queue pair that was ready: what it may send by now.
+    /// Gives a turn to a queue pair from the ready queue: it sends what its rate allows by now.
     pub(super) fn transmit_paced(
         &mut self,
         now: Instant,
@@ -207,7 +207,7 @@ impl Engine {
         Some(departure)
     }
 
-    /// Whether the rate of the port lets anything leave now.
+    /// Returns whether the port rate allows a departure now.
     pub(super) fn port_may_send(&mut self, now: Instant) -> bool {
         let Some(rate) = self.config.rate.port_rate else { return true };
         let port = self.rates.port.get_or_insert_with(|| Tempo::new(now, rate, PORT_CATCH_UP));
@@ -228,14 +228,14 @@ impl Engine {
         }
     }
 
-    /// How large a train the queue pair may send now; `None` if it has to wait for its time.
+    /// Size limit of a train that the queue pair may send now; `None` if its departure time has not come.
     fn allowed(&mut self, now: Instant, index: usize, max_packets: u32) -> Option<Limit> {
         let config = &self.config.rate;
         let unlimited = Limit::packets(max_packets);
         let Some(entry) = self.qps[index].as_mut() else { return Some(unlimited) };
         let is_ipv6 = self.config.address.is_ipv6();
         let mut rate = config.port_rate;
-        // Management is not paced: it is little, and what ends congestion may depend on it.
+        // Management packets are not paced: there are few of them, and the end of congestion may depend on them.
         if let Some(policy) = config.policy.as_ref().filter(|_| entry.qp.config().qp_type != QpType::Gsi) {
             let reliable = entry.qp.config().qp_type.is_reliable();
             let flow = entry.flow.get_or_insert_with(|| Box::new(Flow::new(now, policy, reliable)));
@@ -261,7 +261,7 @@ impl Engine {
         })
     }
 
-    /// A turn of a queue pair that may not send yet: its acknowledgements leave.
+    /// Gives a turn to a queue pair whose departure time has not come: only its acknowledgements leave.
     fn transmit_acknowledgements(
         &mut self,
         now: Instant,
@@ -308,7 +308,7 @@ impl Engine {
         Some(departure)
     }
 
-    /// A queue pair that was called may have no use for it now: others may have, for the room that it was called for.
+    /// A queue pair that was called may be unable to use its turn now: other queue pairs may use the room instead.
     pub(super) fn pass_call(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         if !std::mem::take(&mut entry.called) {
@@ -317,12 +317,12 @@ impl Engine {
         match (entry.lane, entry.remote.and_then(|remote| remote.peer)) {
             (Some((peer, vl)), _) => self.call_lane(peer, vl),
             (None, Some(peer)) if entry.qp.config().qp_type.is_reliable() => self.call_waiting(peer),
-            // Its turn at the receiver stays its own: those behind it are called in their time.
+            // It keeps its turn at the receiver: those behind it are called in due course.
             _ => entry.called = true,
         }
     }
 
-    /// Books what a queue pair has sent in its turn, and has it wait if it wants to send more and may not yet.
+    /// Records what a queue pair sent in its turn, and makes it wait if it has more to send than its rate allows.
     fn book_flow(
         &mut self,
         now: Instant,
@@ -354,7 +354,7 @@ impl Engine {
         Some(*departure)
     }
 
-    /// Has a queue pair wait in the wheel until it may send, or its rate changes.
+    /// Makes a queue pair wait in the wheel until it may send, or until its rate changes.
     fn park(&mut self, now: Instant, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(flow) = entry.flow.as_mut() else { return };
@@ -366,7 +366,7 @@ impl Engine {
         }
     }
 
-    /// Wakes what has waited for its time.
+    /// Wakes the queue pairs whose departure time has come.
     pub(super) fn rate_timeout(&mut self, now: Instant) {
         if self.rates.port_until.is_some_and(|until| until <= now) {
             self.rates.port_until = None;
@@ -383,7 +383,7 @@ impl Engine {
         }
     }
 
-    /// Forgets what congestion control knows of a queue pair.
+    /// Discards the congestion control state of a queue pair.
     pub(super) fn forget_flow(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         entry.notifier = None;
@@ -392,7 +392,7 @@ impl Engine {
         }
     }
 
-    /// Whether the peer that the next packets of a queue pair go to reacts to congestion.
+    /// Returns whether the peer of a queue pair's next packets reacts to congestion.
     fn listens(&mut self, index: usize) -> bool {
         if self.config.rate.policy.is_none() {
             return false;
@@ -406,8 +406,8 @@ impl Engine {
         self.obeys_cnp(address, peer)
     }
 
-    /// Whether a peer reacts to congestion: CNPs may be sent there, and packets on the way there say that marks are
-    /// understood. Nobody answers for a group.
+    /// Returns whether a peer reacts to congestion: it may be sent CNPs, and packets to it are marked as ECN-capable.
+    /// This is never assumed of a multicast group.
     fn obeys_cnp(&mut self, address: IpAddr, peer: Option<usize>) -> bool {
         let says_so = |id| {
             Partners::partner(&mut self.peers, id).is_some_and(|partner| partner.understands(Features::CNP))
@@ -415,12 +415,12 @@ impl Engine {
         !address.is_multicast() && (self.config.rate.foreign_cnp || peer.is_some_and(says_so))
     }
 
-    /// What congestion control makes of each queue pair at `now`; those that have not sent yet are left out.
+    /// Congestion control state of each queue pair at `now`; queue pairs that have not sent yet are left out.
     pub fn flows(&self, now: Instant) -> impl Iterator<Item = FlowState> {
         self.qps.iter().flatten().filter_map(move |entry| entry.flow_state(now))
     }
 
-    /// What congestion control makes of one queue pair; `None` without congestion control, and before it has sent.
+    /// Congestion control state of one queue pair; `None` without congestion control, and before it has sent.
     #[must_use]
     pub fn flow(&self, qpn: Qpn, now: Instant) -> Option<FlowState> {
         self.qps[self.index(qpn)?].as_ref()?.flow_state(now)
@@ -428,7 +428,7 @@ impl Engine {
 }
 
 impl super::QpEntry {
-    /// Whether it has something to say before its time has come, or need not wait.
+    /// Returns whether it has something to send before its departure time, or need not wait.
     pub(super) fn wants_a_turn(&self) -> bool {
         match &self.flow {
             Some(flow) if flow.waits => self.qp.wants_to_acknowledge(),
@@ -453,7 +453,7 @@ impl super::QpEntry {
 }
 
 impl Departure {
-    /// What it takes on Ethernet.
+    /// Its length on Ethernet.
     fn wire_bytes(&self) -> u64 {
         let (last, full) = match self.packets.checked_sub(1) {
             Some(full) => (self.len - self.segment_size * full as usize, full),

@@ -1,4 +1,4 @@
-//! Congestion notifications: what a port makes of marked packets as their receiver, and of CNPs as their sender.
+//! Congestion notifications: reactions of a port to marked packets as their receiver, and to CNPs as their sender.
 
 use super::ECT;
 use crate::engine::partner::Partners;
@@ -13,29 +13,29 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// CNPs that may wait to leave: more than a turn takes in packets. A mark that finds no room for its CNP is answered with
-/// the next one.
+/// Limit of queued CNPs: more than the number of packets received in a turn. If there is no room for a CNP, the next
+/// mark triggers it.
 const MAX_CNPS: usize = 1024;
 
-/// Senders of datagrams of whom it is known when they were last told of congestion. One more, and the oldest is
+/// Number of datagram senders for which the time of the last notification is remembered. Beyond it, the oldest is
 /// forgotten.
 const MAX_SENDERS: usize = 256;
 
-/// A CNP that is to be sent.
+/// A CNP to be sent.
 #[derive(Clone, Copy, Debug)]
 struct Cnp {
     remote: Remote,
-    /// The queue pair that sends too much.
+    /// The queue pair that sends too fast.
     dest_qpn: Qpn,
     pkey: PKey,
 }
 
-/// Whose receiver has a CNP to send at a later time.
+/// The receiver state of a delayed CNP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(in crate::engine) enum CnpSource {
     /// A connected queue pair, by table index.
     Connected(usize),
-    /// A sender of datagrams, by its place among them.
+    /// A sender of datagrams, by its index in the ring.
     Datagrams(usize),
 }
 
@@ -47,14 +47,14 @@ struct Sender {
     cnp: Cnp,
 }
 
-/// What a port has to notify others of.
+/// Notifications that a port has to send.
 #[derive(Debug, Default)]
 pub(super) struct Notifications {
     due: VecDeque<Cnp>,
     /// Senders of datagrams, in a ring.
     senders: Vec<Sender>,
     by_key: HashMap<(IpAddr, Qpn), usize>,
-    /// The place of the oldest once all are taken.
+    /// Index of the oldest, once the ring is full.
     oldest: usize,
 }
 
@@ -63,7 +63,7 @@ impl Notifications {
         !self.due.is_empty()
     }
 
-    /// The place of a sender of datagrams, which `cnp` notifies.
+    /// Index of a sender of datagrams, which `cnp` notifies.
     fn place(&mut self, address: IpAddr, cnp: Cnp) -> usize {
         let key = (address, cnp.dest_qpn);
         if let Some(place) = self.by_key.get(&key) {
@@ -84,7 +84,7 @@ impl Notifications {
         place
     }
 
-    /// Queues a CNP if it is due; otherwise says when it will be.
+    /// Queues a CNP if it is due; otherwise returns when it will be.
     fn queue(&mut self, now: Instant, point: &mut NotificationPoint, cnp: Cnp) -> Option<Instant> {
         if self.due.len() < MAX_CNPS && point.poll_cnp(now) {
             self.due.push_back(cnp);
@@ -93,7 +93,7 @@ impl Notifications {
     }
 }
 
-/// What receivers of marked packets do about them.
+/// Reaction of receivers to marked packets.
 enum Answer<'a> {
     /// Send CNPs (DCQCN).
     Notify(&'a Notification),
@@ -108,13 +108,13 @@ fn answer(policy: &Policy) -> Option<Answer<'_>> {
     }
 }
 
-/// Whether packets that arrive for a queue pair in this state are answered.
+/// Returns whether packets for a queue pair in this state are answered.
 const fn is_alive(state: QpState) -> bool {
     matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 
 impl QpEntry {
-    /// The CNP that tells the sender of a packet for this queue pair; `None` where there is nobody to be told.
+    /// The CNP for the sender of a packet to this queue pair; `None` if there is no sender to notify.
     fn cnp(&self, arrival: &Arrival, packet: &Packet<'_>, source_ports: usize) -> Option<Cnp> {
         let (remote, dest_qpn) = match (self.remote, packet.deth()) {
             (Some(remote), _) => (remote, self.qp.dest_qpn()),
@@ -128,7 +128,7 @@ impl QpEntry {
 }
 
 impl Remote {
-    /// The way back to where a datagram came from, for a queue pair of this number.
+    /// The path back to the source of a datagram, for the queue pair with this number.
     fn back(arrival: &Arrival, qpn: Qpn, source_ports: usize) -> Self {
         Self {
             address: arrival.src,
@@ -142,7 +142,7 @@ impl Remote {
 }
 
 impl Engine {
-    /// A packet for a queue pair arrived that met congestion on its way: its sender is told, if it listens.
+    /// A packet for a queue pair met congestion on its path: its sender is notified, if it reacts to CNPs.
     pub(in crate::engine) fn handle_mark(
         &mut self,
         now: Instant,
@@ -183,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// The time of a CNP has come that had to wait, unless it left since.
+    /// The time of a delayed CNP has come: it is sent, unless it was sent meanwhile.
     pub(in crate::engine) fn cnp_timeout(&mut self, now: Instant, source: CnpSource) {
         let notifications = &mut self.rates.notifications;
         match source {
@@ -202,11 +202,11 @@ impl Engine {
         }
     }
 
-    /// Writes the next CNP, if one is due (IBTA A17.9.3).
+    /// Writes the next queued CNP, if any (IBTA A17.9.3).
     pub(super) fn transmit_cnp(&mut self, buf: &mut [u8]) -> Option<Departure> {
         let cnp = self.rates.notifications.due.pop_front()?;
         let dscp = self.config.rate.policy.as_ref()?.notification()?.cnp_dscp;
-        // Checked to be at most 63 where it was set.
+        // It was checked to be at most 63 when it was configured.
         let tos = u8::try_from(dscp << 2).unwrap_or(0) | ECT;
         let remote = Remote { tos, ..cnp.remote };
         let mut train = Train::new(buf, remote.flow(&self.config), 1);
@@ -222,8 +222,9 @@ impl Engine {
         self.count(departure)
     }
 
-    /// Whether a CNP comes from where the packets of a queue pair go. A partner shows its token. A CNP of a foreign peer
-    /// proves nothing: it counts if it comes from the queue pair's own peer, and no more often than a receiver sends them.
+    /// Returns whether a CNP comes from the destination of a queue pair's packets. A partner shows its token. A CNP of
+    /// a foreign peer proves nothing: it counts if it comes from the queue pair's own peer, and not more often than
+    /// receivers send them.
     pub(in crate::engine) fn is_genuine_cnp(
         &mut self,
         now: Instant,
@@ -250,7 +251,7 @@ impl Engine {
         true
     }
 
-    /// A CNP arrived for this queue pair: it sends too much.
+    /// Processes a CNP for this queue pair, which sends too fast.
     pub(in crate::engine) fn handle_cnp(&mut self, now: Instant, index: usize) {
         let obeyed = match self.qps[index].as_mut() {
             Some(entry) if is_alive(entry.qp.state()) => {
@@ -269,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// After a response: what it tells the controller of its queue pair.
+    /// Passes the information in a response to the controller of its queue pair.
     pub(in crate::engine) fn handle_answer(&mut self, now: Instant, index: usize, packet: &Packet<'_>) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let unacked = entry.qp.unacked_psn();

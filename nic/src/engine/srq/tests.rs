@@ -32,14 +32,14 @@ fn recv(wr_id: u64) -> RecvWr {
     RecvWr { wr_id, data: Gather::Empty }
 }
 
-/// A completion queue of so many entries, without a channel.
+/// A completion queue with this many entries, without a completion channel.
 fn completion_queue(engine: &mut Engine, cqe: u32) -> CqId {
     let room = crate::engine::completion_room(cqe).expect("room");
     let (producer, _shared) = crate::queue::completion_queue(room, None);
     engine.create_cq(producer).expect("a completion queue")
 }
 
-/// Takes a work request; its number, and the event that it brought.
+/// Takes a work request; returns its number, and the event that this caused.
 fn taken(engine: &mut Engine, id: SrqId) -> Result<(u64, Option<AsyncEvent>), NoSharedRecv> {
     engine.host.srqs.take(id).map(|(recv, event)| (recv.wr.wr_id, event))
 }
@@ -134,7 +134,7 @@ fn the_limit_is_reached_once_for_each_time_that_it_was_set() {
     e.modify_srq(id, &SrqModify::limit(5)).expect("armed");
     assert_eq!(e.poll_event(), None, "5 are there");
     assert_eq!(taken(&mut e, id), Ok((4, reached)));
-    // Fewer than the limit when it is set: no message may come that could tell.
+    // Below the limit already when it is set: possibly no message arrives that could trigger the event.
     e.modify_srq(id, &SrqModify::limit(5)).expect("armed");
     assert_eq!(e.poll_event(), reached);
     assert_eq!(e.query_srq(id).map(|attr| attr.limit), Ok(0));
@@ -257,7 +257,7 @@ fn queue_pairs_have_the_parts_of_their_type_and_no_others() {
         match e.create_qp(&request(qp_type, pd, links)) {
             Ok(shared) => {
                 assert_eq!(refusal, "", "{qp_type} {links:?}");
-                // Queues that it does not have hold nothing.
+                // Queues that the queue pair does not have hold nothing.
                 let own = qp_type == QpType::Rc && links.srq.is_none();
                 assert_eq!(shared.config.cap.max_recv_wr, if own { 4 } else { 0 });
                 let sends = qp_type != QpType::XrcRecv;

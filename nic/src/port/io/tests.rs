@@ -7,7 +7,8 @@ use qp::wire::icrc::{self, Flow};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-/// Of an address of loopback that nobody else is likely to use, where trains are refused. GRO would merge what arrives.
+/// An address of loopback that is probably unused elsewhere, where trains are refused. GRO would merge arriving
+/// packets.
 fn socket() -> RoceSocket {
     let ip =
         Ipv4Addr::new(127, rand::random_range(1..=250), rand::random(), rand::random_range(1..=250)).into();

@@ -1,9 +1,10 @@
-//! Algorithms that go by acknowledgements.
+//! Algorithms that depend on acknowledgements.
 
 use super::*;
 use crate::WcStatus;
 
-/// Writes this many bytes from `a` to `b`; the rate of the sender at the end, and how many acknowledgements carry BECN.
+/// Writes this many bytes from `a` to `b`; returns the sender's rate at the end, and the number of acknowledgements
+/// with BECN.
 fn write(net: &Net, a: &Device, b: &Device, messages: u64) -> Result<(Rate, usize)> {
     let log = Log::of(b);
     let (left, right) = RcEnd::pair(a, b)?;
@@ -53,7 +54,7 @@ fn dctcp_goes_by_marks_that_acknowledgements_return() -> Result<()> {
     assert_eq!(rate_with(Some("rx data mark ce"), &quiet)?, (LINE, 0), "not to a foreign peer");
     let (rate, echoes) = rate_with(Some("rx data mark ce"), &dctcp)?;
     assert!(rate < Rate::from_gbps(5) && echoes > 10, "{rate}, {echoes}");
-    // One mark, one acknowledgement that returns it.
+    // One mark yields one acknowledgement that returns it.
     assert_eq!(rate_with(Some("rx data nth=20 mark ce"), &dctcp)?.1, 1);
     Ok(())
 }

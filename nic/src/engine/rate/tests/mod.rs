@@ -24,12 +24,12 @@ fn policy(text: &str, line: Rate) -> Option<Policy> {
     Some(text.parse::<Algorithm>().and_then(|a| a.at(line)).expect("an algorithm"))
 }
 
-/// Every queue pair at this rate, whatever happens.
+/// Every queue pair has this fixed rate.
 fn fixed(rate: Rate) -> RateConfig {
     RateConfig { policy: policy("off", rate), ..RateConfig::default() }
 }
 
-/// An algorithm at 10 Gb/s, among hosts that all obey.
+/// An algorithm at 10 Gb/s, with hosts that all obey.
 fn algorithm(text: &str) -> RateConfig {
     RateConfig { policy: policy(text, Rate::from_gbps(10)), foreign_cnp: true, ..RateConfig::default() }
 }
@@ -41,7 +41,7 @@ fn device(net: &Net, name: &str, rate: &RateConfig) -> Device {
     net.device_with(&setup).expect("a device")
 }
 
-/// A packet that a device sent or took in.
+/// A packet that a device sent or received.
 #[derive(Clone, Debug)]
 struct Seen {
     at: Instant,
@@ -57,7 +57,7 @@ struct Seen {
     bytes: Vec<u8>,
 }
 
-/// What passed a device.
+/// The packets that passed a device.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<Seen>>>);
 
@@ -101,7 +101,7 @@ impl Log {
     }
 }
 
-/// The times at which something left, with the bytes that left then.
+/// Departure times, with the number of bytes that left at each.
 fn departures(seen: &[Seen]) -> Vec<(Instant, u64)> {
     let mut all: Vec<(Instant, u64)> = Vec::new();
     for packet in seen {
@@ -113,7 +113,7 @@ fn departures(seen: &[Seen]) -> Vec<(Instant, u64)> {
     all
 }
 
-/// Checks that each train left when its time had come: within a tick of the wheel, and what two nanoseconds save.
+/// Checks that each train left at its departure time, within a tick of the wheel and the burst of two nanoseconds.
 fn assert_paced(seen: &[Seen], rate: Rate) {
     let all = departures(seen);
     assert!(all.len() > 10, "{} trains are too few to tell", all.len());
@@ -136,7 +136,7 @@ fn counters(device: &Device) -> PortCounters {
     device.counters().port
 }
 
-/// Marked packets, CNPs sent, obeyed, and not.
+/// Number of marked packets, and of CNPs sent, obeyed, and ignored.
 fn notifications(device: &Device) -> [u64; 4] {
     let c = counters(device);
     [c.np_ecn_marked_roce_packets, c.np_cnp_sent, c.rp_cnp_handled, c.rp_cnp_ignored]
@@ -147,7 +147,7 @@ fn memory(left: &RcEnd, right: &RcEnd, len: usize) -> Result<(MemoryRegion, Memo
     Ok((left.pd().register(len, Access::LOCAL_WRITE)?, right.register_remote(len)?))
 }
 
-/// Two queue pairs of a service that is not reliable, connected if it has connections, with memory to send from.
+/// Two queue pairs of an unreliable service, connected if the service has connections, with memory to send from.
 fn unreliable(a: &Device, b: &Device, qp_type: QpType) -> Result<[(QueuePair, MemoryRegion); 2]> {
     let make = |device: &Device| -> Result<(QueuePair, MemoryRegion)> {
         let (cq, pd) = (device.create_cq(1024)?, device.alloc_pd()?);

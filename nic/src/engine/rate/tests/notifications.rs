@@ -1,4 +1,4 @@
-//! Marks, the CNPs that they cause, and what those do.
+//! Marks, the CNPs that they cause, and the effects of CNPs.
 
 use super::*;
 use crate::engine::{DropReason, PartnerSetup};
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 const PAPER: &str = "dcqcn:preset=paper";
 
-/// A receiver that finds these packets marked, and a sender, both with this algorithm.
+/// A receiver for which these packets are marked, and a sender, both with this algorithm.
 fn world(text: &str, marks: &str) -> Result<(Net, Device, Device)> {
     let net = Net::new();
     let (a, b) = (device(&net, "a", &algorithm(text)), device(&net, "b", &algorithm(text)));
@@ -64,7 +64,7 @@ fn a_cnp_is_built_as_hardware_builds_it() -> Result<()> {
         acks.iter().all(|ack| ack.src_port == cnp.src_port && !ack.becn),
         "from the queue pair's own port"
     );
-    // The golden one, with the network headers that it had.
+    // The golden packet, with its original network headers.
     let ip = |third| IpAddr::V4(Ipv4Addr::new(10, 0, third, 1));
     let flow = Flow { src: ip(17), dst: ip(18), src_port: 0, dst_port: UDP_PORT };
     let mut built = [0; 32];
@@ -112,7 +112,8 @@ fn device_flows(device: &Device) -> Vec<FlowState> {
 #[test]
 fn a_queue_pair_that_waits_long_goes_on_when_its_rate_recovers() -> Result<()> {
     let net = Net::new();
-    // The first CNP leaves 1 Mb/s, at which the next packet waits for 33 ms; two timers later it is half of the line.
+    // The first CNP reduces the rate to 1 Mb/s, at which the next packet waits for 33 ms; two timers later the rate is
+    // half of the line rate.
     let text = "dcqcn:preset=paper,rate_to_set_on_first_cnp=1,rpg_ai_rate=10000,rpg_threshold=0";
     let (a, b) = (device(&net, "a", &algorithm(text)), device(&net, "b", &algorithm(text)));
     b.add_fault("rx data nth=1 mark ce")?;
@@ -281,7 +282,7 @@ fn a_cnp_is_obeyed_only_from_the_peer_of_a_queue_pair_that_has_sent() -> Result<
     assert_eq!(left.qp.rate(), Some(Rate::from_gbps(10)));
     assert_eq!(inject(b.address(), left.qp.qpn()), (1, 3, [1, 1]));
     assert_eq!(left.qp.rate(), Some(Rate::from_gbps(5)));
-    // A receiver sends no two within 50 us.
+    // A receiver never sends two CNPs within 50 us.
     assert_eq!(inject(b.address(), left.qp.qpn()), (1, 4, [1, 1]), "sooner than a receiver sends them");
     assert_eq!(left.qp.rate(), Some(Rate::from_gbps(5)));
     left.qp.modify(&QpAttr::to_state(QpState::Err))?;
@@ -369,7 +370,7 @@ fn ports_that_are_rnic_tell_one_another_whether_they_listen() -> Result<()> {
             let partner = PartnerSetup { features, ..PartnerSetup::default() };
             net.device_with(&DeviceSetup { partner, rate, ..DeviceSetup::default() })
         };
-        // One that understands pauses only is greeted, and says so.
+        // A peer that supports only pauses is greeted, and states this.
         let (a, b) = (make(both)?, make(true)?);
         b.add_fault("rx data mark ce")?;
         let log = Log::of(&b);

@@ -1,4 +1,4 @@
-//! When packets leave.
+//! Departure times of packets.
 
 use super::*;
 use crate::engine::{CreditSetup, PartnerSetup};
@@ -24,7 +24,7 @@ fn a_queue_pair_keeps_its_rate_within_a_train() -> Result<()> {
         assert_paced(&sent, GIGABIT);
         let bytes: u64 = sent.iter().map(|s| s.size).sum();
         let packet = u64::from(wire_bytes(12 + 4096 + 4, false));
-        // All but the last train, and 2 us for the way.
+        // All but the last train, and 2 us in transit.
         let least = GIGABIT.time_for(bytes - most * (packet + 16));
         assert!(net.elapsed() >= least && net.elapsed() < GIGABIT.time_for(bytes) + us(3));
         let largest = departures(&sent).iter().map(|(_, bytes)| *bytes).max();
@@ -57,7 +57,7 @@ fn small_messages_are_paced_by_what_they_take_on_the_wire() -> Result<()> {
     }
     let sent = log.sent(|_| true);
     assert_eq!(sent.len(), 512);
-    // Each round begins with a pause, in which nothing is saved up.
+    // Each round begins with a pause, during which no burst accumulates.
     for round in sent.chunks(128) {
         let all = departures(round);
         let (mut debt, start) = (0, all[0].0);
@@ -150,7 +150,7 @@ fn queue_pairs_share_the_rate_of_the_port() -> Result<()> {
         }
         let shares: Vec<u64> = shares.into_values().collect();
         assert_eq!(shares.len(), 2);
-        // A turn is one train of 15 packets at the most.
+        // A turn is at most one train of 15 packets.
         assert!(shares[0].abs_diff(shares[1]) <= 15 * 4200, "{shares:?}");
         for (left, ..) in &ends {
             for _ in 0..4 {
@@ -249,7 +249,7 @@ fn a_queue_pair_that_waits_can_be_reset_and_destroyed() -> Result<()> {
     drop(left);
     assert!(net.run_until_idle(Duration::from_millis(100)));
     assert_eq!(log.sent(|_| true).len(), 2);
-    // Its place in the table, and in the wheel, is free for others.
+    // Its index in the table, and in the wheel, is free for others.
     let (other, end) = RcEnd::pair(&a, &b)?;
     let target = end.register_remote(8)?;
     other.qp.write(4, other.register(&[0; 8])?.all(), target.remote(0))?;
@@ -341,7 +341,7 @@ fn without_a_policy_nothing_changes_on_the_wire() -> Result<()> {
     Ok(())
 }
 
-/// Each waits for its own reason, and both are kept.
+/// Each queue pair waits for its own reason, and both limits are kept.
 #[test]
 fn pacing_and_link_credits_go_together() -> Result<()> {
     for (rate, buffer) in [(GIGABIT, 100_000), (Rate::from_gbps(100), 30_000), (GIGABIT, 9000)] {
