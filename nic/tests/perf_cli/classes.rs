@@ -13,7 +13,8 @@ fn counter(document: &Value, side: &str, name: &str) -> u64 {
 fn a_priority_with_pfc_loses_nothing_where_another_one_does() {
     // The WRITEs of one queue pair overflow this buffer.
     let server = Server::start(&["--link", "ethernet:rate=50Mb/s,pfc=3,buffer=64KB"]);
-    let args = ["--size", "4096", "-n", "600", "--mtu", "1024", "--json", "--link", "ethernet:pfc=3"];
+    let args =
+        ["--size", "4096", "-n", "600", "--mtu", "1024", "--json", "--link", "ethernet:rate=1Gb/s,pfc=3"];
     let run = |class: &[&str]| json(&server.client(&[&args[..], class].concat()));
     let lossy = run(&["--sl", "0"]);
     let lossless = run(&["--sl", "3"]);
@@ -35,7 +36,7 @@ fn classes_share_a_port_by_their_bandwidth() {
     let link = "ethernet:rate=40Mb/s,pfc=0,1,tsa=ets,ets,tc_bw=80,20,buffer=1MB";
     let server = Server::start(&["--link", link]);
     let start = |sl: &str| {
-        let link = ["--link", "ethernet:pfc=0,1"];
+        let link = ["--link", "ethernet:rate=1Gb/s,pfc=0,1"];
         let args = ["--sl", sl, "--size", "4096", "--mtu", "1024", "--duration", "2s", "--json"];
         let args = [&args[..], &link].concat();
         server.command(&args).stdout(Stdio::piped()).spawn().unwrap()

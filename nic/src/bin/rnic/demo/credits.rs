@@ -91,8 +91,7 @@ fn introduce(page: &Page, ends: &Ends) -> Outcome<u64> {
     page.section(
         "2. Two ports exchange credits",
         "Now both ports use `ib-credits`. The sender asks who the receiver is (HELLO), gets a token from it, and proves its \
-         own address with that. Then it says that a packet waits (stalled). Nothing else leaves before the receiver grants \
-         credits (limit).",
+         own address with that. Nothing else leaves before the receiver grants credits (limit).",
     );
     let ladder = Ladder::attach(&ends.sender, "sender", "receiver", RUNGS)?;
     ends.flood(0..1)?;
