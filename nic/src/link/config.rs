@@ -277,7 +277,8 @@ impl LinkConfig {
     }
 }
 
-/// The error for a value that ends in a setting's name, as in `rate=5Gb/s,pfc`: the name was to begin another setting.
+/// The error for a value that ends in a setting's name, as in `rate=5Gb/s,pfc`: the name was meant to begin another
+/// setting.
 fn without_value(value: &str) -> Option<LinkConfigError> {
     let (_, last) = value.rsplit_once(',')?;
     let word = last.trim().to_owned();

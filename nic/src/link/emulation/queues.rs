@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// The most bytes in all queues together: what one buffer may have.
+/// The most bytes in all queues together: the limit of one buffer.
 const MAX_WAITING: u64 = 1 << 30;
 
 /// Queues: one for each priority or data lane.
 const QUEUES: usize = 16;
 
-/// The two bits of the TOS that are ECN, and what they say to a queue that is too long.
+/// The two ECN bits of the TOS, and their value for congestion experienced.
 const ECN: u8 = 0b11;
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 
