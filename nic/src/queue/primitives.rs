@@ -1,5 +1,5 @@
-//! The parts of the ring and the wishes: the standard library's atomics, and slots of memory. The model in `model.rs`
-//! replaces them by its own.
+//! The primitives of the ring and the wishes: the standard library's atomics, and slots of memory. The model in
+//! `model.rs` replaces them by its own.
 
 #![expect(unsafe_code, reason = "slots are shared between two threads, which agree on who may touch which")]
 
@@ -12,7 +12,7 @@ pub(super) use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 /// Room for one entry.
 pub(super) struct Slot<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: a slot is touched through the two unsafe functions only, whose callers promise that nobody else does so
+// SAFETY: a slot is touched only through the two unsafe functions, whose callers promise that no other thread does so
 // at the same time.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
