@@ -237,7 +237,7 @@ impl Controller {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles the timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Self::Dcqcn(c) = self {
             c.handle_timeout(now);

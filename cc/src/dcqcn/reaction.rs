@@ -155,7 +155,7 @@ impl ReactionPoint {
         self.limiter.as_ref().and_then(Limiter::next_event)
     }
 
-    /// Does what is due at `now`.
+    /// Handles the timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some(limiter) = &mut self.limiter else { return };
         if let Some(due) = limiter.cut_due.filter(|due| *due <= now) {

@@ -31,14 +31,14 @@ mod primitives {
 
     impl<T: Copy> Slot<T> {
         /// # Safety
-        /// Nobody else touches the slot meanwhile.
+        /// No other thread touches the slot meanwhile.
         pub(super) unsafe fn write(&self, value: T) {
             // SAFETY: as the caller promises.
             self.0.with_mut(|slot| unsafe { *slot = MaybeUninit::new(value) });
         }
 
         /// # Safety
-        /// The slot was written, and nobody writes it meanwhile.
+        /// The slot was written, and no thread writes it meanwhile.
         pub(super) unsafe fn read(&self) -> T {
             // SAFETY: as the caller promises.
             self.0.with(|slot| unsafe { (*slot).assume_init() })

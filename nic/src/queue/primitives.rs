@@ -18,14 +18,14 @@ unsafe impl<T: Send> Sync for Slot<T> {}
 
 impl<T: Copy> Slot<T> {
     /// # Safety
-    /// Nobody else touches the slot meanwhile.
+    /// No other thread touches the slot meanwhile.
     pub(super) unsafe fn write(&self, value: T) {
         // SAFETY: as the caller promises.
         unsafe { *self.0.get() = MaybeUninit::new(value) };
     }
 
     /// # Safety
-    /// The slot was written, and nobody writes it meanwhile.
+    /// The slot was written, and no thread writes it meanwhile.
     pub(super) unsafe fn read(&self) -> T {
         // SAFETY: as the caller promises.
         unsafe { (*self.0.get()).assume_init() }

@@ -11,7 +11,6 @@ const FAR: Duration = Duration::from_secs(u32::MAX as u64);
 /// It is kept to the fraction of a nanosecond, in units of a nanosecond divided by the rate: in these units all
 /// transmission times are whole numbers. So nothing is ever rounded away, and a million packets end when a single
 /// packet of a million times the length would.
-/// one of a million times the length would.
 #[derive(Clone, Debug)]
 pub(crate) struct LineClock {
     /// Bits per second; not 0.

@@ -18,7 +18,7 @@ pub struct ParseError {
     pub column: usize,
     /// The word at that position; empty at the end of the text.
     pub word: String,
-    /// What is wrong, or what would fit.
+    /// The fault, or the words that would fit.
     pub problem: String,
     /// The nearest word that would fit.
     pub suggestion: Option<&'static str>,

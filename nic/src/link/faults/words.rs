@@ -155,7 +155,7 @@ impl fmt::Display for OpcodePattern {
         let word = word_for(&OPCODES, &shaped).or_else(|| word_for(&RARE_OPCODES, &shaped));
         match word {
             Some(word) => f.write_str(word),
-            // Only a pattern made by hand can come here, one that no opcode has.
+            // Only a hand-made pattern that matches no opcode can get here.
             None => write!(f, "{:?} {:?}", self.operation, self.shape),
         }
     }
