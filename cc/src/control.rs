@@ -1,4 +1,4 @@
-//! Congestion control, whichever: one interface for what a NIC has to tell it and ask it.
+//! Congestion control with any algorithm: one interface for what a NIC reports and asks.
 
 use crate::dcqcn::{self, Notification, ReactionPoint, Red};
 use crate::dctcp::{self, Dctcp};
@@ -10,10 +10,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What an acknowledgement told about the way of the packets.
+/// What an acknowledgement reveals about the path of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
-    /// Bytes that it acknowledges and none did before.
+    /// Bytes that it acknowledges and no earlier acknowledgement did.
     pub bytes: u64,
     /// Those of them whose packets were marked as having met congestion.
     pub marked: u64,
@@ -62,7 +62,7 @@ impl FromStr for Algorithm {
 }
 
 impl Algorithm {
-    /// What to know before it is used at a port of rate `line`; `None` if nothing stands against it.
+    /// A caveat about its use at a port of rate `line`; `None` if it suits the port.
     #[must_use]
     pub fn advice(&self, line: Rate) -> Option<String> {
         match self {
@@ -71,7 +71,7 @@ impl Algorithm {
         }
     }
 
-    /// What it means at a port of rate `line`.
+    /// Resolves the settings for a port of rate `line`.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Policy {
         }
     }
 
-    /// What receivers do about marks; `None` if the algorithm has no CNPs.
+    /// How receivers respond to marks; `None` if the algorithm has no CNPs.
     #[must_use]
     pub const fn notification(&self) -> Option<&Notification> {
         match &self.method {
@@ -155,7 +155,7 @@ impl Policy {
     }
 }
 
-/// The rate of one flow. What an algorithm does not use, it ignores.
+/// The rate of one flow. Each algorithm ignores the signals that it does not use.
 #[derive(Clone, Debug)]
 pub enum Controller {
     /// None: the rate of the port.
@@ -199,7 +199,7 @@ impl Controller {
         }
     }
 
-    /// An acknowledgement arrived.
+    /// Handles an acknowledgement.
     #[inline]
     pub fn on_ack(&mut self, now: Instant, ack: &Ack) {
         match self {
@@ -209,7 +209,7 @@ impl Controller {
         }
     }
 
-    /// A CNP arrived. Whether it was obeyed: algorithms without CNPs ignore it.
+    /// Handles a CNP. Returns whether it was obeyed: algorithms without CNPs ignore it.
     pub fn on_cnp(&mut self, now: Instant) -> bool {
         match self {
             Self::Dcqcn(c) => {
@@ -220,7 +220,7 @@ impl Controller {
         }
     }
 
-    /// The flow has sent `bytes`.
+    /// Records that the flow has sent `bytes`.
     #[inline]
     pub fn on_bytes_sent(&mut self, now: Instant, bytes: u64) {
         if let Self::Dcqcn(c) = self {
@@ -228,7 +228,7 @@ impl Controller {
         }
     }
 
-    /// When the rate changes next without anything happening.
+    /// When the rate changes next if nothing happens until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self {
@@ -237,7 +237,7 @@ impl Controller {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles the timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Self::Dcqcn(c) = self {
             c.handle_timeout(now);

@@ -5,7 +5,7 @@
 //! everything above a threshold ([`Config::red`]). Alizadeh et al., SIGCOMM 2010; g = 1/16, the rate form, and the
 //! threshold of 30 KB per 10 Gb/s are those of the HPCC authors' simulator.
 //!
-//! It needs to know which acknowledged packets were marked. Plain RoCEv2 acknowledgements do not tell.
+//! It needs to know which acknowledged packets were marked. Plain RoCEv2 acknowledgements do not carry that.
 
 use crate::control::Ack;
 use crate::dcqcn::Red;
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// threshold at 10 Gb/s.
 const LEAST_THRESHOLD: u64 = 6 * 4222;
 
-/// What can be set.
+/// Settings of DCTCP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -64,7 +64,7 @@ pub struct Dctcp {
     alpha: f64,
     acked: u64,
     marked: u64,
-    /// When the running round-trip time ends; `None` before the first acknowledgement.
+    /// When the current round-trip time ends; `None` before the first acknowledgement.
     round_ends: Option<Instant>,
     /// No further cut until then.
     cut_until: Option<Instant>,
@@ -98,7 +98,7 @@ impl Dctcp {
         self.alpha
     }
 
-    /// Bytes were acknowledged. Without a round-trip time in it, it counts but ends no round.
+    /// Handles an acknowledgement. One without a round-trip time counts but ends no round.
     pub fn on_ack(&mut self, now: Instant, ack: &Ack) {
         self.acked = self.acked.saturating_add(ack.bytes);
         self.marked = self.marked.saturating_add(ack.marked.min(ack.bytes));

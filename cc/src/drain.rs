@@ -1,9 +1,10 @@
-//! A pace for traffic that nobody acknowledges, so that a stock socket buffer is not overrun.
+//! A pace for unacknowledged traffic, so that a stock socket buffer is not overrun.
 //!
-//! The window of [`inflight`](crate::inflight) opens again as acknowledgements come in. Datagrams and unreliable
-//! connections have none, so the sender can only assume how fast the receiver empties its socket buffer: it may fill what
-//! the buffer holds at once, and from then on sends as fast as the buffer drains. This is a leaky bucket in the form of
-//! the generic cell rate algorithm (ITU-T I.371): all of its state is the instant at which the bucket would be empty.
+//! The window of [`inflight`](crate::inflight) opens again as acknowledgements arrive. Datagrams and unreliable
+//! connections have no acknowledgements, so the sender can only assume how fast the receiver empties its socket
+//! buffer: it may send at once what the buffer holds, and from then on sends as fast as the buffer drains. This is a
+//! leaky bucket in the form of the generic cell rate algorithm (ITU-T I.371): its entire state is the instant at
+//! which the bucket would be empty.
 
 use crate::inflight::{RESERVE, STOCK_RECEIVE_BUFFER};
 use std::num::NonZeroU64;
@@ -12,18 +13,18 @@ use std::time::{Duration, Instant};
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// How fast, and how much at once. Both are measured in what packets are charged in the receiver's socket buffer
+/// A rate and a burst. Both are measured in the bytes that packets are charged in the receiver's socket buffer
 /// ([`Charge`](crate::Charge)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Bytes a second.
+    /// Bytes per second.
     pub rate: NonZeroU64,
     /// Bytes that may leave at once.
     pub burst: u32,
 }
 
 impl Pace {
-    /// This rate, after a burst that a stock socket buffer holds.
+    /// This rate, with a burst that a stock socket buffer holds.
     #[must_use]
     pub const fn new(rate: NonZeroU64) -> Self {
         Self { rate, burst: STOCK_RECEIVE_BUFFER - RESERVE }
@@ -36,10 +37,10 @@ impl Pace {
     }
 }
 
-/// What one receiver is assumed to have in its socket buffer.
+/// What one receiver is assumed to hold in its socket buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drain {
-    /// When it will have taken in everything; `None` for long ago.
+    /// When the receiver will have read everything; `None` for long ago.
     empty_at: Option<Instant>,
 }
 
@@ -67,8 +68,8 @@ impl Drain {
         }
     }
 
-    /// When there will be room for `charge` bytes, or the bucket empty if they are more than a burst. That may be in the
-    /// past; `None` for long ago.
+    /// When there will be room for `charge` bytes, or when the bucket will be empty if `charge` exceeds a burst. That
+    /// may be in the past; `None` for long ago.
     #[must_use]
     pub fn room_at(&self, pace: &Pace, charge: u32) -> Option<Instant> {
         self.empty_at?.checked_sub(pace.time(pace.burst).saturating_sub(pace.time(charge)))
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_burst_leaves_at_once_and_the_rest_at_the_rate() {
-        // A byte a nanosecond.
+        // One byte per nanosecond.
         let (pace, start) = (pace(SECOND, 10_000), Instant::now());
         let mut drain = Drain::default();
         assert_eq!(drain.packets(start, &pace, 1000), 10);
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn in_the_long_run_no_more_leaves_than_the_rate_and_a_burst() {
-        // A rate that no duration of whole nanoseconds fits.
+        // A rate that does not divide into whole nanoseconds.
         let (pace, start) = (pace(1_777_777_777, 50_000), Instant::now());
         let (mut drain, mut now, mut sent) = (Drain::default(), start, 0u64);
         while now < start + Duration::from_millis(10) {

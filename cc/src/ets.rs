@@ -20,7 +20,7 @@ names! {
     }
 }
 
-/// What can be set.
+/// Settings of the selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -37,7 +37,7 @@ impl Default for Config {
     }
 }
 
-/// A selection that cannot be.
+/// An invalid selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The shares do not add up.
@@ -46,7 +46,7 @@ pub enum ConfigError {
     /// A strict class has a share.
     #[error("class {0} is strict: it has no share")]
     StrictWithShare(usize),
-    /// A class that is to have a share has none.
+    /// An ETS class has no share.
     #[error("class {0} has a share of 0 %: it would never send")]
     NoShare(usize),
 }
@@ -67,17 +67,17 @@ pub struct Scheduler {
     strict: Vec<u8>,
     sharing: Vec<Class>,
     turn: usize,
-    /// The class whose turn it is has got its quantum.
+    /// Whether the class whose turn it is has received its quantum.
     begun: bool,
 }
 
 impl Scheduler {
-    /// A scheduler for packets of up to `mtu` bytes: the smallest share gets that much in each round, so that classes are
-    /// within a packet of their shares, and none waits for several rounds.
+    /// Creates a scheduler for packets of up to `mtu` bytes: the smallest share gets that much in each round, so that
+    /// classes stay within a packet of their shares, and no class waits for several rounds.
     ///
     /// # Errors
     ///
-    /// The shares do not add up to 100 %, or a class has a share that must not, or none that must.
+    /// The shares do not add up to 100 %, a strict class has a share, or an ETS class has no share.
     pub fn new(config: &Config, mtu: u32) -> Result<Self, ConfigError> {
         let classes = || config.tsa.into_iter().zip(config.tc_bw).enumerate();
         for (number, (tsa, share)) in classes() {

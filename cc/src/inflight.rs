@@ -1,7 +1,7 @@
-//! A bound on what is on the way to a peer, so that a stock socket buffer is not overrun.
+//! A bound on the data in flight to a peer, so that a stock socket buffer is not overrun.
 //!
-//! Nothing tells a sender how full the receiver's socket buffer is, and the kernel drops in silence what does not
-//! fit. So each sender assumes a stock buffer at the peer and never has more unacknowledged data on the way than it
+//! A sender cannot see how full the receiver's socket buffer is, and the kernel silently drops what does not fit. So
+//! each sender assumes a stock buffer at the peer and never has more unacknowledged data in flight than that buffer
 //! holds. The kernel charges a buffer for the memory that a packet occupies, not for its bytes; [`Charge`] models
 //! that.
 
@@ -9,11 +9,11 @@
 /// for its own overhead (socket(7), SO_RCVBUF).
 pub const STOCK_RECEIVE_BUFFER: u32 = 2 * 212_992;
 
-/// The share of the buffer kept for acknowledgements and other packets that no window holds back: 1/8, or 64 of the
+/// The share of the buffer kept for acknowledgements and other packets that no window limits: 1/8, or 64 of the
 /// smallest packets.
 pub(crate) const RESERVE: u32 = STOCK_RECEIVE_BUFFER / 8;
 
-/// What is left of a buffer of `bytes` without the same share for what nothing holds back.
+/// The rest of a buffer of `bytes` after the same share for packets that no window limits.
 #[must_use]
 pub const fn without_reserve(bytes: u32) -> u32 {
     bytes - bytes / 8
@@ -56,7 +56,7 @@ impl Charge {
     }
 }
 
-/// How much is on the way to one peer, and how much may be.
+/// The data in flight to one peer, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerWindow {
     limit: u32,
@@ -76,14 +76,14 @@ impl PeerWindow {
         Self { limit, used: 0 }
     }
 
-    /// What is on the way, in bytes of charge.
+    /// The data in flight, in bytes of charge.
     #[must_use]
     pub const fn used(&self) -> u32 {
         self.used
     }
 
-    /// How many packets of `charge` bytes each may be brought on the way now. An empty window takes one packet
-    /// of any size, so that nothing stalls indefinitely.
+    /// How many packets of `charge` bytes each may be sent now. An empty window takes one packet of any size, so that
+    /// nothing stalls indefinitely.
     #[must_use]
     pub const fn packets(&self, charge: u32) -> u32 {
         let charge = if charge == 0 { 1 } else { charge };
@@ -93,13 +93,13 @@ impl PeerWindow {
         }
     }
 
-    /// Whether at least half of it is on the way: answers that make room are due then.
+    /// Whether at least half of the window is in flight: acknowledgements that open it are due then.
     #[must_use]
     pub const fn is_half_used(&self) -> bool {
         self.used >= self.limit.div_ceil(2)
     }
 
-    /// Books `charge` bytes as on the way.
+    /// Books `charge` bytes as in flight.
     pub const fn take(&mut self, charge: u32) {
         self.used = self.used.saturating_add(charge);
     }

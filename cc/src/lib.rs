@@ -1,8 +1,8 @@
-//! When a NIC may send: how much may be on the way to a peer, and how fast.
+//! When a NIC may send: how much may be in flight to a peer, and how fast.
 //!
-//! The crate is sans-IO: time is an argument, randomness a seed. It knows nothing of queue pairs, packets or sockets;
-//! it is told numbers of bytes and answers whether and when. As elsewhere in rnic, `handle_*` and `on_*` take something
-//! in, `poll_*` gives something out, `poll_timeout` names the next instant at which something is due.
+//! The crate is sans-IO: time is an argument, randomness a seed. It does not deal with queue pairs, packets or
+//! sockets; it takes numbers of bytes and answers whether and when to send. As elsewhere in rnic, `handle_*` and
+//! `on_*` take input, `poll_*` returns output, and `poll_timeout` names the next instant at which something is due.
 //!
 //! * How fast a flow may send: [`Algorithm`] chooses, a [`Controller`] for each flow decides. [`dcqcn`] with its
 //!   receiver's and its queue's parts and its fluid model, [`dctcp`], [`timely`].

@@ -1,4 +1,4 @@
-//! Pacing: when a flow may send next so that it keeps its rate.
+//! Pacing: when a flow may send next so that it keeps to its rate.
 
 use crate::rate::Rate;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 /// 26 Gb/s. Our choice.
 pub const TRAIN_TIME: Duration = Duration::from_micros(20);
 
-/// The most bytes that a flow of rate `rate` sends in one go: what fits into [`TRAIN_TIME`], but at least one packet of
-/// `mtu` bytes.
+/// The most bytes that a flow of rate `rate` sends in one burst: what fits into [`TRAIN_TIME`], but at least one
+/// packet of `mtu` bytes.
 #[must_use]
 pub const fn train_bytes(rate: Rate, mtu: u32) -> u64 {
     let fits = rate.bytes_in(TRAIN_TIME);
     if fits > mtu as u64 { fits } else { mtu as u64 }
 }
 
-/// The pace of one flow: a debt of bytes that its rate pays off. The flow may send when it owes nothing; a flow that was
-/// idle has saved up at most `burst` bytes.
+/// The pace of one flow: a debt of bytes that its rate pays off. The flow may send when it owes nothing; an idle flow
+/// saves up at most `burst` bytes.
 ///
-/// Because it is bytes that are owed, not time, a new rate takes effect at once.
+/// The debt is in bytes, not time, so a new rate takes effect at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pacer {
     /// Bytes per nanosecond.
@@ -41,14 +41,14 @@ impl Pacer {
     #[inline]
     pub fn set_rate(&mut self, now: Instant, rate: Rate) {
         let pace = per_nanosecond(rate);
-        // Exactly equal: nothing was changed.
+        // Exactly equal: the rate did not change.
         if pace.to_bits() != self.pace.to_bits() {
             self.pay(now);
             self.pace = pace;
         }
     }
 
-    /// The flow has sent `bytes`.
+    /// Records that the flow has sent `bytes`.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.pay(now);

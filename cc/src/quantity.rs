@@ -11,19 +11,19 @@
 
 use std::time::Duration;
 
-/// A text that is not a quantity of the kind that is expected.
+/// The text is not a quantity of the expected kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// It does not start with a decimal number.
     #[error("write a number and a unit, such as {}", kind.examples())]
     Number {
-        /// The kind that is expected.
+        /// The expected kind.
         kind: Quantity,
     },
     /// The number has no unit, and the kind has no default.
     #[error("the unit is missing; write {}", kind.with_unit(number))]
     NoUnit {
-        /// The kind that is expected.
+        /// The expected kind.
         kind: Quantity,
         /// The number.
         number: String,
@@ -31,7 +31,7 @@ pub enum QuantityError {
     /// The unit is not one of the kind.
     #[error("unknown unit `{unit}`; {} units are {}", kind.name(), kind.units())]
     Unit {
-        /// The kind that is expected.
+        /// The expected kind.
         kind: Quantity,
         /// The unit.
         unit: String,
@@ -45,7 +45,7 @@ pub enum QuantityError {
     /// It does not fit into 64 bits of the smallest unit.
     #[error("the {} is too large", kind.name())]
     TooLarge {
-        /// The kind that is expected.
+        /// The expected kind.
         kind: Quantity,
     },
 }
@@ -162,7 +162,7 @@ fn read(text: &str, kind: Quantity, bare: Option<u64>) -> Result<u64, QuantityEr
     }
     let factor = if unit.is_empty() {
         let none = || QuantityError::NoUnit { kind, number: number.to_owned() };
-        // Nothing is nothing in every unit.
+        // Zero is zero in every unit.
         let is_zero = number.bytes().all(|byte| matches!(byte, b'0' | b'.'));
         bare.or(is_zero.then_some(1)).ok_or_else(none)?
     } else if kind == Quantity::Rate && is_in_bytes(unit) {

@@ -1,7 +1,7 @@
 //! Randomness from a seed.
 
-/// A sequence of numbers that its seed determines: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), small enough for one
-/// per queue and good enough to draw lots.
+/// A sequence of numbers determined by its seed: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), small enough for one
+/// per queue and good enough for random choices.
 #[derive(Clone, Debug)]
 pub(crate) struct Lots(u64);
 
@@ -18,7 +18,7 @@ impl Lots {
         z ^ (z >> 31)
     }
 
-    /// Whether something with the probability `p` happens.
+    /// Returns true with probability `p`.
     pub(crate) fn happens(&mut self, p: f64) -> bool {
         // 53 bits: as many as the fraction of an f64 holds.
         let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;

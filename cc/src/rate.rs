@@ -52,7 +52,7 @@ impl Rate {
         self.as_f64() / 1e6
     }
 
-    /// The time that `bytes` take, rounded up to a nanosecond. At a rate of zero, the longest time that there is.
+    /// The time that `bytes` take, rounded up to a nanosecond. At a rate of zero, the longest possible time.
     #[must_use]
     pub const fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {

@@ -45,7 +45,7 @@ pub enum SettingError {
 }
 
 impl SettingError {
-    /// Refuses a `value` outside of `least..=most`.
+    /// Rejects a `value` outside of `least..=most`.
     pub(crate) fn unless_between<T: PartialOrd + fmt::Display>(
         word: &'static str,
         value: T,
@@ -60,7 +60,7 @@ impl SettingError {
     }
 }
 
-/// What an error about an unknown setting adds: the one that was probably meant, or all of them.
+/// The hint in an error about an unknown setting: the one that was probably meant, or all of them.
 #[must_use]
 pub fn known_settings(word: &str, known: &[&str]) -> String {
     match nearest(word, known.iter().copied()) {
@@ -115,7 +115,7 @@ pub(crate) fn parse<T: Kind>(word: &str, value: &str) -> Result<T, SettingError>
     T::read(value.trim()).map_err(malformed)
 }
 
-/// A value as it stands in a configuration file.
+/// A value in a configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
@@ -203,14 +203,14 @@ macro_rules! names {
     };
 }
 
-/// Writes `set`, `WORDS` and reading from a command line for a structure whose fields are its words.
+/// Generates `set`, `WORDS` and command-line parsing for a structure whose fields are its words.
 macro_rules! settable {
     ($name:ident: $($field:ident)*) => {
         impl $name {
             /// The words that [`Self::set`] knows: the names of the fields.
             pub const WORDS: &[&str] = &[$(stringify!($field),)*];
 
-            /// Sets what `word` names to `value`, both as they stand in a configuration file or on a command line.
+            /// Sets the setting `word` to `value`, both written as in a configuration file or on a command line.
             ///
             /// # Errors
             ///

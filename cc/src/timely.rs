@@ -1,4 +1,4 @@
-//! TIMELY: the rate follows the round-trip time and how it changes.
+//! TIMELY: the rate follows the round-trip time and its gradient.
 //!
 //! The original (Mittal et al., SIGCOMM 2015) reacts to the gradient of the round-trip time alone while that is between
 //! two thresholds: it has no fixed point, so flows may stay unequal indefinitely. The patched form (Zhu et al., CoNEXT 2016)
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 names! {
-    /// Which TIMELY.
+    /// The variant of TIMELY.
     Variant {
         /// As published: between the thresholds only the gradient counts.
         Original = "original",
@@ -25,11 +25,11 @@ names! {
     }
 }
 
-/// What can be set.
+/// Settings of TIMELY.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Which TIMELY.
+    /// The variant.
     pub variant: Variant,
     /// The weight of the latest difference of round-trip times.
     pub alpha: f64,
@@ -48,7 +48,7 @@ pub struct Config {
     pub hai_after: u32,
     /// Bytes that are acknowledged between two updates: 16 to 64 KB.
     pub segment: u32,
-    /// The rate at which flows begin, in Mb/s; 0 for that of the port.
+    /// The rate at which flows begin, in Mb/s; 0 for the rate of the port.
     pub start_rate: u32,
     /// The lowest rate, in Mb/s. The default is NVIDIA's for DCQCN.
     pub min_rate: u32,
@@ -99,7 +99,7 @@ impl Config {
     }
 }
 
-/// The least that one update leaves of the rate: a single odd sample would stop a flow otherwise. Our choice.
+/// An update leaves at least this part of the rate: otherwise a single odd sample would stop a flow. Our choice.
 const LEAST_LEFT: f64 = 0.5;
 
 /// The rate of one flow.
@@ -150,7 +150,7 @@ impl Timely {
         self.difference / (f64::from(self.config.min_rtt) * 1e-6)
     }
 
-    /// Bytes were acknowledged. Only acknowledgements with a round-trip time update the rate.
+    /// Handles an acknowledgement. Only those with a round-trip time update the rate.
     pub fn on_ack(&mut self, now: Instant, ack: &Ack) {
         self.acked = self.acked.saturating_add(ack.bytes);
         let Some(rtt) = ack.rtt else { return };
@@ -234,7 +234,7 @@ mod tests {
     fn the_patched_form_weighs_the_distance_from_the_threshold() {
         // Gradient 0: weight 1/2; 100 us is one t_low too much: 10/2 + 1000 (1 - 0.008 / 2).
         assert_eq!(rates(Config::default(), &[100, 100])[1], 1001.0);
-        // A falling round-trip time weighs nothing, a growing one everything.
+        // A falling round-trip time has no weight, a growing one full weight.
         assert_eq!(rates(Config::default(), &[110, 100])[1], 1010.0);
         assert_eq!(rates(Config::default(), &[90, 100])[1], 992.0);
     }

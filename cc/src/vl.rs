@@ -42,11 +42,11 @@ pub struct Entry {
     pub weight: u8,
 }
 
-/// What can be set.
+/// Settings of the arbitration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The lane of each service level; 15 drops what has that level.
+    /// The lane of each service level; 15 drops packets of that level.
     pub sl2vl: [u8; 16],
     /// The table of low priority.
     pub vlarb_low: Vec<Entry>,
@@ -71,7 +71,7 @@ impl Default for Config {
     }
 }
 
-/// An arbitration that cannot be.
+/// An invalid arbitration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A table names a lane that carries no data.
@@ -90,12 +90,12 @@ pub enum ConfigError {
     TooLong(usize),
 }
 
-/// A table and how far its turns have come.
+/// A table and its position in the current round.
 #[derive(Clone, Debug)]
 struct Table {
     entries: Vec<Entry>,
     turn: usize,
-    /// What the lane whose turn it is may still send, in units of 64 bytes; overdrawn when negative.
+    /// What the current lane may still send, in units of 64 bytes; negative when overdrawn.
     left: i64,
 }
 
@@ -105,9 +105,9 @@ impl Table {
         Self { entries, turn: 0, left }
     }
 
-    /// The lane that sends next from this table, and its packet's bytes.
+    /// The lane that sends next from this table, and the bytes of its packet.
     fn next(&mut self, ready: &mut impl FnMut(Vl) -> Option<u32>) -> Option<(Vl, u32)> {
-        // Once around, and once more the lane that has the turn, whose weight is then renewed.
+        // One round, plus one more visit to the current lane with renewed weight.
         for _ in 0..=self.entries.len() {
             let entry = self.entries.get(self.turn)?;
             let vl = Vl(entry.vl);
@@ -187,7 +187,7 @@ impl Arbiter {
             self.high_left = self.high_limit.unwrap_or(0);
             return Some(vl);
         }
-        // Nothing of low priority waits: high priority begins anew.
+        // No packet of low priority waits: high priority begins anew.
         self.high_left = self.high_limit.unwrap_or(0);
         self.next_high(&mut ready)
     }

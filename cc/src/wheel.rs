@@ -2,9 +2,8 @@
 //!
 //! Time is counted in ticks. Eleven wheels of 64 slots cover all 64 bits of them: a timer waits in the slot of the
 //! highest group of six bits in which its tick differs from the present, and moves to a finer wheel when the present
-//! gets there. Setting, cancelling and expiring a timer takes a constant number of steps (a timer moves at most once per
-//! wheel); nothing depends on how many timers there are, and empty slots are skipped by looking at bit maps. (Varghese
-//! and Lauck, SOSP 1987, scheme 7.)
+//! gets there. Setting, cancelling and expiring a timer takes a constant number of steps (a timer moves at most once
+//! per wheel), whatever the number of timers; bit maps skip empty slots. (Varghese and Lauck, SOSP 1987, scheme 7.)
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +15,14 @@ const WHEELS: usize = 64usize.div_ceil(BITS as usize);
 /// No timer: the end of a list.
 const NONE: u32 = u32::MAX;
 
-/// A timer of the flow whose number is its place.
+/// A timer. Its index is the number of its flow.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     /// The tick at which it expires.
     tick: u64,
     next: u32,
     previous: u32,
-    /// Wheel and slot in which it waits; `UNSET` if it does not.
+    /// The wheel and slot in which it waits; `UNSET` if it is not set.
     wheel: u8,
     slot: u8,
 }
@@ -41,7 +40,7 @@ struct List {
     last: u32,
 }
 
-/// Timers of flows that have numbers. See the [module](self).
+/// Timers of numbered flows. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Wheel {
     epoch: Instant,
@@ -58,8 +57,9 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// A wheel that begins at `epoch`, with ticks of 2^`tick_bits` nanoseconds (at most 2^40), for flows with numbers below
-    /// `flows`. It takes 24 bytes for each number up to the largest one in use. 10 bits, a microsecond, suit pacing: a
+    /// A wheel that begins at `epoch`, with ticks of 2^`tick_bits` nanoseconds (at most 2^40), for flows with numbers
+    /// below `flows`. It takes 24 bytes for each number up to the largest one in use. 10 bits, a microsecond, suit
+    /// pacing: a timer expires up to one tick late.
     /// timer expires up to one tick late.
     #[must_use]
     pub fn new(epoch: Instant, tick_bits: u32, flows: u32) -> Self {
@@ -75,7 +75,7 @@ impl Wheel {
         }
     }
 
-    /// How many timers are set.
+    /// The number of timers that are set.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.set
@@ -87,8 +87,8 @@ impl Wheel {
         self.set == 0
     }
 
-    /// Sets the timer of `flow` to `at`, whether it was set before or not. A time that is past expires at once. Whether
-    /// there is such a flow.
+    /// Sets the timer of `flow` to `at`, whether it was set before or not. A past time expires at once. Returns
+    /// whether the flow exists.
     pub fn set(&mut self, flow: u32, at: Instant) -> bool {
         let place = flow as usize;
         if place >= self.most {
@@ -108,7 +108,7 @@ impl Wheel {
         true
     }
 
-    /// Cancels the timer of `flow`; whether it was set.
+    /// Cancels the timer of `flow`; returns whether it was set.
     pub fn cancel(&mut self, flow: u32) -> bool {
         let Some(timer) = self.timers.get_mut(flow as usize) else { return false };
         if timer.wheel == UNSET {
@@ -137,8 +137,9 @@ impl Wheel {
         self.instant(timer.tick)
     }
 
-    /// A flow whose timer has expired by `now`, in the order of ticks; call it until it returns `None`. The timer is no longer
-    /// set. A caller that sets it to a time in the past gets it again at once, and has to bound that.
+    /// Returns a flow whose timer has expired by `now`, in the order of ticks; call it until it returns `None`. The
+    /// timer is then no longer set. A caller that sets it to a past time gets it again at once, and has to bound
+    /// that.
     pub fn poll_expired(&mut self, now: Instant) -> Option<u32> {
         let until = (self.nanos(now) >> self.shift).max(self.present);
         while let Some((wheel, slot, begins)) = self.next_slot() {
@@ -164,11 +165,11 @@ impl Wheel {
         self.next_slot().and_then(|(_, _, begins)| self.instant(begins))
     }
 
-    /// The first slot that is not empty, with the tick at which it begins. Timers in finer wheels come before those in
-    /// coarser ones: they share more leading bits with the present.
+    /// The first nonempty slot, with the tick at which it begins. Timers in finer wheels precede those in coarser
+    /// ones: they share more leading bits with the present.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         let wheel = self.occupied.iter().position(|o| *o != 0)?;
-        // No timer waits in a slot that has passed: the first one that is set is the next one.
+        // No timer waits in a slot that has passed: the first occupied slot is the next one.
         let slot = self.occupied[wheel].trailing_zeros() as usize;
         let low = BITS * wheel as u32;
         let high = low + BITS;
@@ -176,7 +177,7 @@ impl Wheel {
         Some((wheel, slot, above | ((slot as u64) << low)))
     }
 
-    /// Moves the timers of a slot whose time has come to finer wheels.
+    /// Moves the timers of a slot that is due to finer wheels.
     fn unroll(&mut self, wheel: usize, slot: usize) {
         let mut flow =
             std::mem::replace(&mut self.slots[wheel][slot], List { first: NONE, last: NONE }).first;
@@ -188,7 +189,7 @@ impl Wheel {
         }
     }
 
-    /// Puts a timer at the end of the slot in which it belongs.
+    /// Appends a timer to its slot.
     fn insert(&mut self, flow: u32, tick: u64) {
         let differs = (tick ^ self.present).checked_ilog2().unwrap_or(0);
         let wheel = (differs / BITS) as usize;
@@ -283,7 +284,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(400))]
 
-        /// A heap of (tick, flow), with a table of what is current, does the same.
+        /// A heap of (tick, flow), with a table of current timers, does the same.
         #[test]
         fn it_does_what_a_heap_does(steps in steps(), tick_bits in 0..14u32) {
             let start = Instant::now();

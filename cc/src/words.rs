@@ -1,7 +1,7 @@
 //! Suggestions for misspelt words.
 
-/// The candidate that is most like `word`, if it is like it at all: at most half of the letters differ (in case only does
-/// not count).
+/// The candidate most similar to `word`, if any is similar: at most half of the letters differ (a different case
+/// alone does not count).
 ///
 /// ```
 /// assert_eq!(cc::nearest("bufer", ["rate", "buffer"]), Some("buffer"));
@@ -18,7 +18,7 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Why `word` is not one of `known`, for an error: what was probably meant, or else what there is.
+/// Why `word` is not one of `known`, for an error: the word that was probably meant, or else all of them.
 ///
 /// ```
 /// assert_eq!(cc::unknown("bufer", &["rate", "buffer"]), "did you mean `buffer`?");

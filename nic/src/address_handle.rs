@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 /// The path to a peer or to a multicast group, validated once: for the `ah_attr` of connected queue pairs, and for
 /// datagrams.
 ///
-/// Clones are the same handle. It keeps its protection domain alive.
+/// Clones are the same handle. The handle keeps its protection domain alive.
 ///
 /// ```
 /// use rnic::{Access, AddressVector, QKey, QpInit};
@@ -131,7 +131,7 @@ fn way_back(wc: &WorkCompletion, grh: &[u8], ours: IpAddr) -> Result<AddressVect
     }
 }
 
-/// Why the port at `ours` cannot use an address vector, if it cannot.
+/// The reason why the port at `ours` cannot use an address vector, if there is one.
 fn wrong_with(attr: &AddressVector, ours: IpAddr) -> Option<&'static str> {
     if !attr.is_global || attr.dgid.is_zero() {
         Some("it has no GID, and RoCE has no other addresses")
@@ -150,7 +150,7 @@ fn wrong_with(attr: &AddressVector, ours: IpAddr) -> Option<&'static str> {
 
 /// The address vector of the sender of a datagram, from the network header in front of it.
 fn sender(grh: &[u8; GRH_LEN], v4: bool) -> Option<AddressVector> {
-    /// Where the IPv4 header begins (IBTA A17.4.5.2), and the fields in it.
+    /// The offset of the IPv4 header (IBTA A17.4.5.2), and its fields.
     const IPV4: usize = 20;
     let (version_at, version) = if v4 { (IPV4, 4) } else { (0, 6) };
     if grh[version_at] >> 4 != version {
@@ -164,7 +164,7 @@ fn sender(grh: &[u8; GRH_LEN], v4: bool) -> Option<AddressVector> {
         let source: [u8; 16] = *grh[8..].first_chunk()?;
         (Ipv6Addr::from(source).into(), (word >> 20) as u8, grh[7], word & 0xf_ffff)
     };
-    /// The ECN bits of the TOS, and the one of them that says "ECN-capable" (RFC 3168).
+    /// The ECN bits of the TOS, and the one of them that means "ECN-capable" (RFC 3168).
     const ECN: u8 = 0b11;
     const ECT: u8 = 0b10;
     let ecn = if tos & ECN == 0 { 0 } else { ECT };
@@ -186,7 +186,7 @@ mod tests {
         let pd = device.alloc_pd()?;
         let way = AddressVector::new(device.gid(), 0);
         let first = pd.create_ah(&way)?;
-        // As if there were that many already.
+        // Pretend that this many already exist.
         device.inner.ahs.store(MAX_AH - 1, Ordering::Relaxed);
         let last = pd.create_ah(&way)?;
         let error = pd.create_ah(&way).expect_err("one too many").to_string();

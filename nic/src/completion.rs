@@ -56,7 +56,7 @@ pub(crate) struct CqInner {
 impl Drop for CqInner {
     fn drop(&mut self) {
         if let Ok(port) = self.device.port() {
-            // Queue pairs that complete here keep it alive, so it is not in use.
+            // Queue pairs that complete here keep it alive, so it is not in use here.
             let _ = port.control(|e| e.destroy_cq(self.id));
             self.shared.detach();
         }
@@ -93,8 +93,8 @@ impl CompletionQueue {
         self.inner.id.0
     }
 
-    /// Records in each completion from now on when it was delivered, by [`Device::clock`](crate::Device::clock). This
-    /// costs one clock read per completion and cannot be switched off again.
+    /// Records the time of delivery in each completion from now on, by [`Device::clock`](crate::Device::clock). This
+    /// costs one clock read per completion and cannot be disabled again.
     pub fn stamp_completions(&self) {
         let clock = self.inner.device.port.clock.clone();
         // A second call changes nothing.
@@ -113,7 +113,7 @@ impl CompletionQueue {
         self.inner.shared.context.store(context, Ordering::Release);
     }
 
-    /// The number of events that were delivered and are not acknowledged yet.
+    /// The number of delivered events that are not acknowledged yet.
     #[must_use]
     pub fn unacknowledged_events(&self) -> u32 {
         self.inner.shared.events().unacknowledged()
@@ -125,29 +125,29 @@ impl CompletionQueue {
         self.inner.shared.events().acknowledge(events);
     }
 
-    /// Whether completions were lost because there was no room for them. The queue takes no more then, whatever its
-    /// size, and its queue pairs go to ERR (IBTA C9-218, C11-37).
+    /// Whether completions were lost because the queue was full. The queue then takes no more completions, whatever
+    /// its size, and its queue pairs go to ERR (IBTA C9-218, C11-37).
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.inner.shared.is_overrun()
     }
 
-    /// Changes its size to `cqe` completions. Completions that wait to be polled stay, in order. Other threads may poll, and
-    /// queue pairs complete, meanwhile.
+    /// Changes its size to `cqe` completions. Completions that wait to be polled stay, in order. Meanwhile other
+    /// threads may poll, and queue pairs may complete.
     ///
     /// # Errors
-    /// [`Error::Resource`] if the size is out of range, or if more completions wait than would fit. The queue is unchanged
-    /// then.
+    /// [`Error::Resource`] if the size is out of range, or if more completions wait than would fit. In both cases the
+    /// queue is unchanged.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, cqe: u32) -> Result<()> {
         let port = self.inner.device.port()?;
         let mut room = completion_room(cqe)?;
-        // The buffer that is not needed, old or new, is freed after the port's lock is released.
+        // The unused buffer, old or new, is freed after the port's lock is released.
         port.control(|e| e.resize_cq(self.inner.id, &mut room, cqe))?;
         Ok(())
     }
 
-    /// Destroys it. Dropping the last handle does so too, once nothing completes to it.
+    /// Destroys it. Dropping the last handle does so too, once no object completes to it.
     ///
     /// # Errors
     /// The queue as it was, with [`ResourceError::Busy`](crate::engine::ResourceError): queue pairs or shared receive
@@ -159,8 +159,8 @@ impl CompletionQueue {
         NotDestroyed::unless(self, unused)
     }
 
-    /// As [`destroy`](Self::destroy), for a handle that threads share: it may be dropped after that, and the queue is
-    /// destroyed then.
+    /// As [`destroy`](Self::destroy), for a handle that threads share: dropping the handle later then destroys the
+    /// queue.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).
@@ -172,8 +172,8 @@ impl CompletionQueue {
         only_handle(&self.inner, WHAT, "other handles")
     }
 
-    /// Takes up to `out.len()` completions, oldest first, and returns their number. Drives the device if there are none. A
-    /// forked child gets none.
+    /// Takes up to `out.len()` completions, oldest first, and returns their number. Drives the device if the queue is
+    /// empty. In a forked child it returns 0.
     #[doc(alias("ibv_poll_cq", "ibv_start_poll"))]
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
         let Ok(port) = self.inner.device.port() else { return 0 };
@@ -185,14 +185,14 @@ impl CompletionQueue {
         self.inner.shared.take(out)
     }
 
-    /// The oldest completion, if there is one.
+    /// Takes the oldest completion, if the queue holds any.
     #[must_use]
     pub fn poll_one(&self) -> Option<WorkCompletion> {
         let mut one = [WorkCompletion::default()];
         (self.poll(&mut one) == 1).then(|| one[0])
     }
 
-    /// The oldest completion; an error if there will never be one.
+    /// Takes the oldest completion; an error if no completion will ever come.
     fn poll_result(&self) -> Option<Result<WorkCompletion>> {
         // Read first: completions from before the overrun are polled before the overrun is reported.
         let overrun = self.is_overrun();
@@ -213,10 +213,10 @@ impl CompletionQueue {
         port.wait(timeout, || self.poll_result()).unwrap_or_else(|| Err(in_vain(port, before, timeout)))
     }
 
-    /// Requests an event on the channel when there is a completion to take, or only for a solicited or failed one. A queue
-    /// that already holds such a completion which no event has announced delivers the event at once, so a program may sleep
-    /// right after arming. A program that polls in between, as portable programs do, may find that the event was for a
-    /// completion that it has taken since.
+    /// Requests an event on the channel when a completion is available, or only for a solicited or failed one. If the
+    /// queue already holds such a completion that no event has announced, it delivers the event at once, so a program
+    /// may sleep right after arming. A program that polls in between, as portable programs do, may find that the
+    /// event was for a completion that it has already taken.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -241,7 +241,7 @@ impl CompletionQueue {
     }
 }
 
-/// Why a wait that began at `before` ended without a completion.
+/// The error for a wait that began at `before` and ended without a completion.
 fn in_vain(port: &Port, before: Instant, timeout: Duration) -> Error {
     if port.now().saturating_duration_since(before) >= timeout {
         Error::Timeout(timeout)

@@ -15,9 +15,9 @@ use toml::de::DeTable;
 pub struct ConfigError {
     /// The file, if the configuration came from one.
     pub path: Option<PathBuf>,
-    /// The line at fault, counted from 1, if it is known.
+    /// The line of the error, counted from 1, if it is known.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// The error.
     #[source]
     pub fault: ConfigFault,
 }
@@ -35,7 +35,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// What can be wrong with a configuration.
+/// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigFault {
     /// The file cannot be read.
@@ -49,7 +49,7 @@ pub enum ConfigFault {
     Unknown {
         /// The name as given.
         word: String,
-        /// The settings that exist at this place.
+        /// The settings that exist in this table.
         known: &'static [&'static str],
     },
     /// It is not TOML, or a value is not of its setting's kind.
@@ -152,7 +152,7 @@ const WORDS: &[&str] = &[
     "cc",
 ];
 
-/// The first setting of a file that does not exist, with its line. Those of `[cc]` depend on the algorithm.
+/// The first unknown setting of a file, with its line. The settings of `[cc]` depend on the algorithm.
 fn unknown_setting(text: &str) -> Option<(usize, ConfigFault)> {
     let table = DeTable::parse(text).ok()?;
     let top = table.get_ref();
@@ -199,7 +199,7 @@ impl DeviceConfig {
         let mtu = file.mtu.as_ref().map_or(Mtu::B4096, |mtu| mtu.0);
         link.at(cc, mtu).map_err(|error| at(find(text, error.word()), ConfigFault::Link(error)))?;
         let address = file.address.map(|address| address.0);
-        // An address with its interface behind it needs no `scope_id`.
+        // An address with an interface suffix needs no `scope_id`.
         let scope_id = address.map_or(0, |address| address.scope_id);
         Ok(Self {
             address: address.map(|address| address.ip),
@@ -239,7 +239,7 @@ impl DeviceConfig {
     }
 }
 
-/// The line of the byte `at`.
+/// The line of the byte offset `at`.
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }

@@ -9,7 +9,7 @@ use crate::region::MemoryRegion;
 use qp::{Access, WorkCompletion};
 use std::time::Duration;
 
-/// One end of a reliable connection, with a protection domain and a completion queue of its own.
+/// One end of a reliable connection, with its own protection domain and completion queue.
 ///
 /// ```
 /// use rnic::{RcEnd, WcStatus};
@@ -32,7 +32,7 @@ pub struct RcEnd {
 }
 
 impl RcEnd {
-    /// An end that is not connected yet.
+    /// Creates an end that is not connected yet.
     ///
     /// # Errors
     /// Those of creating its parts.
@@ -40,8 +40,8 @@ impl RcEnd {
         Self::in_domain(&device.alloc_pd()?)
     }
 
-    /// An end that is not connected yet, in a protection domain that there is already: memory registered there serves
-    /// all of its connections.
+    /// Creates an end that is not connected yet, in an existing protection domain: memory registered there serves all
+    /// of its connections.
     ///
     /// # Errors
     /// Those of creating its parts.

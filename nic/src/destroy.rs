@@ -1,23 +1,24 @@
-//! Destroying objects on purpose, with an answer.
+//! Explicit destruction of objects, with a result.
 //!
-//! An object that is dropped is destroyed as soon as nothing uses it any more. A program that wants to know whether that
-//! succeeded calls its `destroy` method, which takes the object and gives it back if that is refused. `destroy_in_place` is
-//! for objects that several threads share by reference, as those of C programs do: the object stays usable while it is found
+//! A dropped object is destroyed as soon as nothing uses it any more. A program that needs the result calls its
+//! `destroy` method, which takes the object and gives it back on refusal. `destroy_in_place` is for objects that
+//! several threads share by reference, like the objects of C programs: the object stays usable if it is found to be
+//! in use.
 //! to be in use.
 
 use crate::engine::ResourceError;
 use crate::error::Error;
 use std::sync::Arc;
 
-/// An object that was not destroyed: here it is, as it was, and why.
+/// An object that was not destroyed, unchanged, with the reason.
 ///
-/// `?` turns it into the [`Error`] and lets go of the object, which lives as long as what uses it.
+/// `?` turns it into the [`Error`] and drops the object, which lives as long as its users.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotDestroyed<T> {
     /// The object.
     pub object: T,
-    /// Why it was not destroyed: [`ResourceError::Busy`] says what uses it.
+    /// Why it was not destroyed: [`ResourceError::Busy`] names its users.
     pub error: Error,
 }
 
@@ -26,7 +27,7 @@ impl<T> NotDestroyed<T> {
         Self { object, error: error.into() }
     }
 
-    /// Takes the object away if `destroyed` says that it may go.
+    /// Consumes the object if `destroyed` permits it.
     pub(crate) fn unless(object: T, destroyed: Result<(), Error>) -> Result<(), Self> {
         destroyed.map_err(|error| Self { object, error })
     }
@@ -37,8 +38,8 @@ pub(crate) fn unused(what: &'static str, users: usize, by: &'static str) -> Resu
     if users > 0 { Err(ResourceError::Busy { what, users, by }.into()) } else { Ok(()) }
 }
 
-/// Refuses to destroy what other handles hold, which `by` names. The only handle is the only one that others can come from:
-/// it stays so.
+/// Refuses to destroy an object while other handles exist, which `by` names. If this is the only handle it remains
+/// so, because others could only be cloned from it.
 pub(crate) fn only_handle<I>(inner: &Arc<I>, what: &'static str, by: &'static str) -> Result<(), Error> {
     unused(what, Arc::strong_count(inner).saturating_sub(1), by)
 }

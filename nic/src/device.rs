@@ -23,21 +23,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-/// How fast unacknowledged packets leave for one receiver by default, in bytes a second of charge to its socket buffer:
-/// 11.6 Gb/s of messages in packets of 4 KiB.
+/// The default rate at which unacknowledged packets leave for one receiver, in bytes per second of charge to its
+/// socket buffer: 11.6 Gb/s of messages in packets of 4 KiB.
 ///
-/// Measured between two processes on loopback that poll, each with a core of its own, the receiver with a stock socket
-/// buffer, five runs: at this rate at most 0.05 % of UC messages of 64 KiB are lost; at 2 GB/s 0.2 to 0.6 %; as fast as
-/// they can, 5 %. UD of 4 KiB lost none to 0.01 %, and 2.8 % once. A receiver that does not get to run for longer
-/// than its buffer fills loses packets at any rate: there only a larger buffer helps.
+/// Measured between two polling processes on loopback, each with its own core and the receiver with a stock socket
+/// buffer, in five runs. At this rate at most 0.05 % of UC messages of 64 KiB are lost; at 2 GB/s 0.2 to 0.6 %; at
+/// full speed 5 %. UD of 4 KiB lost none to 0.01 %, and 2.8 % once. A receiver that does not get to run for longer
+/// than its buffer takes to fill loses packets at any rate: then only a larger buffer helps.
 pub const DEFAULT_UNACKED_RATE: u64 = 1_500_000_000;
 
-/// The pace for a rate as programs give it.
+/// The pace for a rate in the form that programs specify.
 pub(crate) fn pace(unacked_rate: Option<u64>) -> Option<Pace> {
     NonZeroU64::new(unacked_rate.unwrap_or(DEFAULT_UNACKED_RATE)).map(Pace::new)
 }
 
-/// How to open a device on the network.
+/// The configuration of a device on the network.
 ///
 /// ```
 /// use rnic::{Device, DeviceConfig, Mtu};
@@ -58,23 +58,23 @@ pub struct DeviceConfig {
     pub address: Option<IpAddr>,
     /// The interface index, for IPv6 link-local addresses.
     pub scope_id: u32,
-    /// Largest path MTU to offer; `None` for what the interface carries.
+    /// Largest path MTU to offer; `None` for the MTU that the interface carries.
     pub mtu: Option<Mtu>,
-    /// Whether to send and receive several packets in one system call where the kernel can. `None` means yes.
+    /// Whether to send and receive several packets in one system call if the kernel supports it. `None` means yes.
     pub offload: Option<bool>,
-    /// Whether to send several packets in one system call (UDP GSO) where the kernel can. `None` means as
-    /// [`offload`](Self::offload) says. Without it a capture on the interface shows each packet by itself, at the price of
-    /// a system call for each.
+    /// Whether to send several packets in one system call (UDP GSO) if the kernel supports it. `None` means the same
+    /// as [`offload`](Self::offload). If disabled, a capture on the interface shows each packet by itself, at the
+    /// cost of a system call for each.
     pub gso: Option<bool>,
-    /// How many UDP source ports to send from; more spread flows over equal-cost paths. `None` means 4.
+    /// The number of UDP source ports to send from; more ports spread flows over equal-cost paths. `None` means 4.
     pub source_ports: Option<usize>,
     /// Bytes of receive buffer to ask the kernel for.
     pub recv_buffer: Option<usize>,
-    /// How much may be on the way to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
+    /// The maximum amount in flight to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
     pub peer_window: Option<u32>,
-    /// How fast unacknowledged packets (UC and UD) leave for one receiver once a burst has filled its socket buffer: bytes
-    /// per second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None` means
-    /// [`DEFAULT_UNACKED_RATE`]; 0 means no limit.
+    /// The rate at which unacknowledged packets (UC and UD) leave for one receiver once a burst has filled its socket
+    /// buffer: bytes per second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None`
+    /// means [`DEFAULT_UNACKED_RATE`]; 0 means no limit.
     pub unacked_rate: Option<u64>,
     /// The P_Key table: the partitions that the port belongs to. By default only the default partition.
     pub pkeys: Vec<PKey>,
@@ -152,7 +152,7 @@ pub(crate) struct DeviceInner {
     opened: Instant,
     /// The number of address handles.
     pub(crate) ahs: AtomicU32,
-    /// Where memory that the device allocates is, as packets name it; `None` for where it really is.
+    /// The addresses under which packets name memory that the device allocates; `None` for the real ones.
     addresses: Option<AddressSpace>,
 }
 
@@ -162,12 +162,12 @@ impl DeviceInner {
         if self.port.is_ours() { Ok(&self.port) } else { Err(Error::Forked) }
     }
 
-    /// The first address of `len` bytes of fresh memory, as work requests and peers name it; `None` for that of the memory.
+    /// The first address of `len` bytes of fresh memory for work requests and peers; `None` for the real address.
     pub(crate) fn place(&self, len: usize) -> Option<u64> {
         self.addresses.as_ref().map(|space| space.place(len))
     }
 
-    /// Starts the background thread if it does not run yet.
+    /// Starts the background thread unless it is already running.
     pub(crate) fn serve(&self) -> Result<()> {
         let port = self.port()?;
         if let Some(background) = &port.background {
@@ -193,47 +193,47 @@ impl Drop for DeviceInner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias("ibv_device_attr", "ibv_device_attr_ex"))]
 pub struct DeviceAttr {
-    /// Queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qp: u32,
-    /// Work requests of one queue.
+    /// Maximum number of work requests in one queue.
     pub max_qp_wr: u32,
-    /// Scatter/gather elements of one work request.
+    /// Maximum number of scatter/gather elements in one work request.
     pub max_sge: u32,
-    /// Bytes of inline data.
+    /// Maximum number of bytes of inline data.
     pub max_inline_data: u32,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: u32,
-    /// Entries of one completion queue.
+    /// Maximum number of entries in one completion queue.
     pub max_cqe: u32,
-    /// Memory regions.
+    /// Maximum number of memory regions.
     pub max_mr: u32,
-    /// Memory windows, of both types together.
+    /// Maximum number of memory windows, of both types together.
     pub max_mw: u32,
-    /// Bytes of one memory region.
+    /// Maximum number of bytes in one memory region.
     pub max_mr_size: u64,
-    /// Protection domains.
+    /// Maximum number of protection domains.
     pub max_pd: u32,
-    /// Shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq: u32,
-    /// Work requests of one shared receive queue.
+    /// Maximum number of work requests in one shared receive queue.
     pub max_srq_wr: u32,
-    /// Scatter/gather elements of a work request in one.
+    /// Maximum number of scatter/gather elements in a work request of a shared receive queue.
     pub max_srq_sge: u32,
-    /// Address handles.
+    /// Maximum number of address handles.
     pub max_ah: u32,
-    /// Multicast groups that queue pairs can be attached to.
+    /// Maximum number of multicast groups that queue pairs can be attached to.
     pub max_mcast_grp: u32,
-    /// Queue pairs attached to one multicast group.
+    /// Maximum number of queue pairs attached to one multicast group.
     pub max_mcast_qp_attach: u32,
-    /// Attachments of queue pairs to multicast groups, in all.
+    /// Maximum total number of attachments of queue pairs to multicast groups.
     pub max_total_mcast_qp_attach: u32,
-    /// READs and atomics outstanding at a queue pair, as responder.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as responder.
     pub max_qp_rd_atom: u32,
-    /// READs and atomics outstanding at a queue pair, as requester.
+    /// Maximum number of outstanding READs and atomics of a queue pair, as requester.
     pub max_qp_init_rd_atom: u32,
-    /// Entries of the P_Key table.
+    /// Number of entries in the P_Key table.
     pub max_pkeys: u16,
-    /// Ports.
+    /// Number of ports.
     pub phys_port_cnt: u8,
 }
 
@@ -241,41 +241,41 @@ pub struct DeviceAttr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
-    /// Whether packets can flow: the link is up and the address on the host (`IBV_PORT_ACTIVE`). Asked of the host at
-    /// this moment.
+    /// Whether packets can flow: the link is up and the host has the address (`IBV_PORT_ACTIVE`). Each query asks the
+    /// host.
     pub active: bool,
     /// Largest path MTU of any port.
     pub max_mtu: Mtu,
-    /// Largest path MTU of this port. It follows the MTU of the interface; queue pairs that are connected keep theirs,
-    /// and where that is too much now, their full packets are lost.
+    /// Largest path MTU of this port. It follows the MTU of the interface. Connected queue pairs keep theirs; if it
+    /// is now too large, their full packets are lost.
     pub active_mtu: Mtu,
-    /// Entries of the GID table.
+    /// Number of entries in the GID table.
     pub gid_tbl_len: u32,
-    /// Entries of the P_Key table.
+    /// Number of entries in the P_Key table.
     pub pkey_tbl_len: u16,
     /// Bytes of the longest message.
     pub max_msg_sz: u32,
-    /// Packets dropped because their P_Key did not match, up to the largest number that there is.
+    /// Packets dropped because their P_Key did not match. The counter saturates.
     pub bad_pkey_cntr: u32,
-    /// Datagrams dropped because their Q_Key did not match, likewise.
+    /// Datagrams dropped because their Q_Key did not match. The counter saturates.
     pub qkey_viol_cntr: u32,
 }
 
 /// All counters of a device.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Of the port: traffic, and drops by reason.
+    /// The port: traffic, and drops by reason.
     pub port: PortCounters,
-    /// Of all queue pairs together, under the kernel's names.
+    /// All queue pairs together, under the kernel's names.
     pub qp: QpCounters,
-    /// Of the sockets; `None` in a simulation.
+    /// The sockets; `None` in a simulation.
     pub socket: Option<SocketCounters>,
-    /// Of the emulated link; `None` without one, where its counters are 0.
+    /// The emulated link; `None` without one, in which case its counters are 0.
     pub link: Option<EmulationStats>,
 }
 
 impl Counters {
-    /// What was counted for each priority.
+    /// The counters of each priority.
     #[must_use]
     pub fn priorities(&self) -> [PriorityCounters; PRIORITIES] {
         let stats = self.link.unwrap_or_default();
@@ -286,7 +286,7 @@ impl Counters {
     }
 }
 
-/// The counters of the sockets: name, what it counts, and where it stands.
+/// A counter of the sockets: its name, its description, and its accessor.
 type SocketCounter = (&'static str, &'static str, fn(&SocketCounters) -> u64);
 
 const SOCKET: [SocketCounter; 3] = [
@@ -305,7 +305,7 @@ const SOCKET: [SocketCounter; 3] = [
     }),
 ];
 
-/// The counters of an emulated link: name, what it counts, and where it stands.
+/// A counter of an emulated link: its name, its description, and its accessor.
 type LinkCounter = (&'static str, &'static str, fn(&EmulationStats) -> u64);
 
 const LINK: [LinkCounter; 7] = [
@@ -332,7 +332,7 @@ impl Counters {
         self.qp.iter().chain(self.port.iter()).chain(socket).chain(link).chain(priorities)
     }
 
-    /// Every counter's name with what it counts.
+    /// Every counter's name and description.
     pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
         let socket = SOCKET.iter().map(|(name, meaning, _)| (*name, *meaning));
         let link = LINK.iter().map(|(name, meaning, _)| (*name, *meaning));
@@ -348,8 +348,8 @@ impl Device {
     /// Opens a device on the network.
     ///
     /// # Errors
-    /// [`Error::Open`] says what is in the way of the address and what to do about it; [`Error::PKeys`] what is wrong with
-    /// the P_Key table, [`Error::Link`] with the link or the congestion control.
+    /// [`Error::Open`] names the obstacle to using the address and its remedy; [`Error::PKeys`] reports a fault in
+    /// the P_Key table, [`Error::Link`] one in the link or the congestion control.
     #[doc(alias = "ibv_open_device")]
     pub fn open(config: &DeviceConfig) -> Result<Self> {
         Self::open_as("rnic0", config)
@@ -483,7 +483,7 @@ impl Device {
         }
     }
 
-    /// What the kernel offers to the sockets; `None` in a simulation, and in a forked child.
+    /// The features that the kernel offers to the sockets; `None` in a simulation, and in a forked child.
     #[must_use]
     pub fn socket_capabilities(&self) -> Option<Capabilities> {
         self.inner.port().ok()?.with_lane(|lane| match &lane.io {
@@ -505,16 +505,16 @@ impl Device {
         self.inner.port().ok()?.with_lane(Lane::link_stats)
     }
 
-    /// The counters of one queue pair; `None` if there is no such queue pair.
+    /// The counters of one queue pair; `None` if the queue pair does not exist.
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<QpCounters> {
         self.inner.port.inspect(|e| e.qp(qpn).map(|qp| *qp.counters())).flatten()
     }
 
-    /// What the port and its queue pairs have done so far, for a [trace](crate::trace); empty in a forked child.
+    /// The activity of the port and its queue pairs so far, for a [trace](crate::trace); empty in a forked child.
     ///
-    /// Its time is that of the simulation, since that began; on the network it counts from the opening of the device. The
-    /// largest queue is that since the last sample, from any thread.
+    /// Its time counts from the beginning of the simulation in virtual time, and from the opening of the device on
+    /// the network. The queue maximum is the largest since the last sample taken from any thread.
     #[must_use]
     pub fn sample(&self) -> Sample {
         let Ok(port) = self.inner.port() else { return Sample::default() };
@@ -526,16 +526,16 @@ impl Device {
         port.with_lane(|lane| trace::sample::of(lane, now, at))
     }
 
-    /// The time of the device's clock, in nanoseconds, with which completions are
-    /// [stamped](CompletionQueue::stamp_completions): the kernel's monotonic clock, or that of the simulation.
+    /// The time of the device's clock, in nanoseconds, used to [stamp](CompletionQueue::stamp_completions)
+    /// completions: the kernel's monotonic clock, or that of the simulation.
     #[must_use]
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn clock(&self) -> u64 {
         self.inner.port.clock.nanos()
     }
 
-    /// Drives the device: takes in packets that have arrived and sends packets that are due. Polling a completion queue and
-    /// waiting do so too; this is for programs that poll memory which a peer writes.
+    /// Drives the device: processes packets that have arrived and sends packets that are due. Polling a completion
+    /// queue and waiting do so too; this method is for programs that poll memory which a peer writes.
     pub fn progress(&self) {
         if self.inner.port.is_ours() {
             self.inner.port.progress();
@@ -581,8 +581,8 @@ impl Device {
     /// Creates a queue pair of a type that has no protection domain, XRC_RECV, in RESET.
     ///
     /// # Errors
-    /// [`Error::Resource`] names the part that the type needs or does not have; other types need a
-    /// [protection domain](ProtectionDomain::create_qp).
+    /// [`Error::Resource`] names the part that the type needs or does not support; other types need a [protection
+    /// domain](ProtectionDomain::create_qp).
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create_qp(&self, init: &QpInit) -> Result<QueuePair> {
         QueuePair::new(&self.inner, None, init)
@@ -591,7 +591,7 @@ impl Device {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is no descriptor left; [`Error::Forked`].
+    /// [`Error::Os`] if the process has no descriptor left; [`Error::Forked`].
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
         CompletionChannel::new(&self.inner)
@@ -604,7 +604,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// The largest path MTU that the interface with `address` carries, for kernels that do not report it by themselves.
+/// The largest path MTU that the interface with `address` carries, for kernels that do not report it themselves.
 fn interface_mtu(address: IpAddr) -> Option<Mtu> {
     let owner = interfaces().ok()?.into_iter().find(|interface| interface.has(address.to_canonical()))?;
     Mtu::for_interface(owner.mtu)

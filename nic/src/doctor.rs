@@ -1,7 +1,7 @@
-//! An examination of the host: what stands in the way of RoCEv2 over its UDP sockets, and what to do about it.
+//! An examination of the host: obstacles to RoCEv2 over its UDP sockets, and their remedies.
 //!
-//! [`examine`] looks at `/proc`, `/sys` and a few sockets of its own; it changes nothing and needs no privilege,
-//! though it sees less without. The judgements are functions of the texts found there.
+//! [`examine`] reads `/proc`, `/sys` and a few sockets of its own. It changes nothing and needs no privilege, though
+//! it sees less without one. The verdicts are functions of the texts found there.
 
 mod nat;
 mod port;
@@ -22,28 +22,28 @@ use std::fs;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// As it should be.
     Ok,
-    /// Works, and could be better; or cannot be known.
+    /// Works, but could be better; or cannot be determined.
     Note,
     /// Some uses will fail or be slow.
     Warning,
-    /// Nothing will work before this is remedied.
+    /// Nothing will work until this is fixed.
     Problem,
 }
 
 /// One line about the host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// What was found.
+    /// The finding.
     pub what: String,
-    /// What to do about it, if there is something to do.
+    /// The remedy, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -128,7 +128,7 @@ fn has_module(modules: &str, name: &str) -> bool {
     modules.lines().any(|line| line.split_whitespace().next() == Some(name))
 }
 
-/// RDMA that the kernel brings itself.
+/// RDMA support in the kernel itself.
 fn rdma_stack(modules: &str, devices: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (module, what) in
@@ -160,7 +160,7 @@ fn no_socket(error: &BindError) -> Finding {
     }
 }
 
-/// What the kernel's UDP can do.
+/// The UDP offloads of the kernel.
 fn offloads(capabilities: &Capabilities) -> Vec<Finding> {
     let mut findings = vec![match capabilities.gso {
         Gso::Works => Finding::ok("UDP segmentation offload (GSO) works"),
@@ -190,7 +190,7 @@ fn offloads(capabilities: &Capabilities) -> Vec<Finding> {
     findings
 }
 
-/// What fits the receive buffer in effect, `charge` being what the kernel charges for a packet of 4 KiB.
+/// The capacity of the effective receive buffer, `charge` being what the kernel charges for a packet of 4 KiB.
 fn receive_buffer(effective: usize, charge: Option<u32>, rmem_max: Option<u64>) -> Finding {
     /// What an unconfigured Linux grants: twice its `rmem_max` of 212,992.
     const STOCK: usize = 2 * 212_992;
@@ -235,7 +235,7 @@ fn overruns(snmp: &str) -> Option<Finding> {
     })
 }
 
-/// What the interfaces that are up carry, and whether loopback is.
+/// The MTUs of the interfaces that are up, and whether loopback is up.
 fn interface_list(all: &[Interface]) -> Vec<Finding> {
     let mut findings: Vec<_> = all.iter().filter(|i| i.up).map(|i| path_mtu(&i.name, i.mtu)).collect();
     if !all.iter().any(|i| i.loopback && i.up) {
@@ -247,7 +247,7 @@ fn interface_list(all: &[Interface]) -> Vec<Finding> {
     findings
 }
 
-/// What an interface's MTU means for RDMA.
+/// The effect of an interface's MTU on RDMA.
 fn path_mtu(name: &str, mtu: u32) -> Finding {
     match qp::Mtu::for_interface(mtu) {
         Some(qp::Mtu::B4096) => Finding::ok(format!("{name}: MTU {mtu} supports path MTU 4096")),
@@ -262,9 +262,9 @@ fn path_mtu(name: &str, mtu: u32) -> Finding {
     }
 }
 
-/// Whether `/proc/net/if_inet6` has ::1.
+/// Whether `/proc/net/if_inet6` lists ::1.
 fn ipv6_loopback(if_inet6: Option<&str>) -> Finding {
-    /// ::1 as the file writes it.
+    /// ::1 in the format of the file.
     const LOOPBACK: &str = "00000000000000000000000000000001";
     let remedy = "only IPv6 needs this: run sysctl -w net.ipv6.conf.all.disable_ipv6=0 and ip link set lo up";
     match if_inet6 {
@@ -276,7 +276,7 @@ fn ipv6_loopback(if_inet6: Option<&str>) -> Finding {
     }
 }
 
-/// Whether users may make network namespaces, as far as the settings say.
+/// Whether users may create network namespaces, according to the settings.
 fn user_namespaces(max: Option<&str>, debian_clone: Option<&str>, apparmor: Option<&str>) -> Finding {
     let what = "unprivileged users cannot create network namespaces";
     let why = "two IPv6 programs on one host then need two addresses other than ::1";
@@ -306,7 +306,7 @@ fn write_own_memory() -> io::Result<()> {
     if std::hint::black_box(&target) == &[1] { Ok(()) } else { Err(io::ErrorKind::Other.into()) }
 }
 
-/// What it means that [`write_own_memory`] failed.
+/// The meaning of a failure of [`write_own_memory`].
 fn own_memory(outcome: io::Result<()>) -> Finding {
     match outcome {
         Ok(()) => Finding::ok("process_vm_writev works"),

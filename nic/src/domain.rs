@@ -15,10 +15,10 @@ use qp::attr::AddressVector;
 use qp::{Access, PdId, Sge, WorkCompletion};
 use std::sync::Arc;
 
-/// The number of bytes that are paged in before other threads get the engine: some 50 us for fresh pages.
+/// The number of bytes paged in before other threads get the engine: some 50 us for fresh pages.
 const PREFETCH_BYTES: u32 = 1 << 20;
 
-/// A protection domain: keys of memory registered in it are valid for queue pairs made in it, and for no others.
+/// A protection domain: keys of memory registered in it are valid only for queue pairs created in it.
 ///
 /// Clones are the same domain.
 ///
@@ -49,7 +49,7 @@ pub(crate) struct PdInner {
 impl Drop for PdInner {
     fn drop(&mut self) {
         if let Ok(port) = self.device.port() {
-            // Objects in it keep it alive, so it is not in use.
+            // Objects in it keep it alive, so it is not in use here.
             let _ = port.control(|e| e.dealloc_pd(self.id));
         }
     }
@@ -61,13 +61,13 @@ impl ProtectionDomain {
         Ok(Self { inner: Arc::new(PdInner { device: Arc::clone(device), id }) })
     }
 
-    /// The device that it belongs to.
+    /// The device of this domain.
     #[must_use]
     pub fn device(&self) -> Device {
         Device { inner: Arc::clone(&self.inner.device) }
     }
 
-    /// Destroys it. Dropping the last handle does so too, once no object is left in it.
+    /// Destroys it. Dropping the last handle does so too, once the domain is empty.
     ///
     /// # Errors
     /// The domain, unchanged, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): objects are left in it, or
@@ -78,8 +78,8 @@ impl ProtectionDomain {
         NotDestroyed::unless(self, unused)
     }
 
-    /// As [`destroy`](Self::destroy), for a handle that threads share: it may be dropped after that, and the domain is
-    /// destroyed then.
+    /// As [`destroy`](Self::destroy), for a handle that threads share: dropping the handle later then destroys the
+    /// domain.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).
@@ -88,8 +88,8 @@ impl ProtectionDomain {
         only_handle(&self.inner, "protection domain", "what was made in it, and other handles")
     }
 
-    /// Registers `len` bytes of fresh memory, all zero. In virtual time its address follows from the order of registrations,
-    /// so that it is the same in every run; see [`sim`](crate::sim).
+    /// Registers `len` bytes of fresh memory, all zero. In virtual time its address follows from the order of
+    /// registrations, so that it is the same in every run; see [`sim`](crate::sim).
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the length or the rights.
@@ -104,11 +104,11 @@ impl ProtectionDomain {
     /// Registers memory of the program (`ibv_reg_mr_iova`): work requests and peers address it from `va` on; without `va`,
     /// by its own addresses, or from 0 on if `access` has `ZERO_BASED`.
     ///
-    /// The memory is not pinned. ON_DEMAND, HUGETLB and RELAXED_ORDERING are taken and change nothing; only
-    /// [`advise`](Self::advise), and the whole address space, ask for ON_DEMAND.
+    /// The memory is not pinned. ON_DEMAND, HUGETLB and RELAXED_ORDERING are accepted and change nothing; only
+    /// [`advise`](Self::advise), and the whole address space, require ON_DEMAND.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource) names the rule that was broken.
+    /// [`Error::Resource`](crate::Error::Resource) names the broken rule.
     #[doc(alias("ibv_reg_mr", "ibv_reg_mr_iova", "ibv_reg_mr_iova2"))]
     pub fn register_memory(
         &self,
@@ -122,7 +122,7 @@ impl ProtectionDomain {
     /// Allocates a null region (`ibv_alloc_null_mr`), for parts of messages that the program does not need.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource) when the device holds as many regions as it may.
+    /// [`Error::Resource`](crate::Error::Resource) if the device already holds its maximum of regions.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&self) -> Result<NullRegion> {
         NullRegion::new(&self.inner)
@@ -131,14 +131,14 @@ impl ProtectionDomain {
     /// Allocates a memory window, bound to nothing.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource) when the device holds as many as it may.
+    /// [`Error::Resource`](crate::Error::Resource) if the device already holds its maximum of memory windows.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow> {
         MemoryWindow::new(&self.inner, mw_type)
     }
 
-    /// Gives advice on the use of parts of on-demand regions (`ibv_advise_mr`). No byte changes, and the work is done when
-    /// the call returns. It stops at the first element that is wrong.
+    /// Gives advice on the use of parts of on-demand regions (`ibv_advise_mr`). No byte changes, and the work is done
+    /// when the call returns. It stops at the first invalid element.
     ///
     /// # Errors
     /// [`Error::Access`](crate::Error::Access): a key that is unknown, of another protection domain, or of a window;
@@ -184,9 +184,10 @@ impl ProtectionDomain {
     /// Creates an address handle for the sender of a datagram (`ibv_create_ah_from_wc`). `grh` is the network header in
     /// front of the datagram: the first 40 bytes of the receive buffer.
     ///
-    /// The handle takes over the DSCP and the flow label. Of the ECN bits it keeps only whether the transport supports ECN:
-    /// congestion on the path here says nothing about the path back. Its hop limit is what was left of the datagram's, but at
-    /// least 64, or the last of a long exchange of answers would not arrive.
+    /// The handle takes over the DSCP and the flow label. Of the ECN bits it keeps only whether the transport
+    /// supports ECN: congestion on the path here does not indicate congestion on the path back. Its hop limit is the
+    /// remaining one of the datagram, but at least 64: otherwise the last datagram of a long exchange of answers
+    /// would not arrive.
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource): `wc` is not a datagram's, `grh` is too short, or holds no address that

@@ -7,7 +7,7 @@ use qp::queue_pair::PostError;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A misuse of the API, or something that this host or device cannot do. How work requests end is not an error but
+/// A misuse of the API, or something that this host or device cannot do. A failed work request is not an error but
 /// the status of a completion.
 #[derive(Debug, Error)]
 pub enum Error {
@@ -29,7 +29,7 @@ pub enum Error {
     /// The P_Key table is not valid.
     #[error(transparent)]
     PKeys(#[from] PKeyTableError),
-    /// What was said about the link does not fit together.
+    /// The settings of the link contradict each other.
     #[error("link: {0}")]
     Link(Box<LinkConfigError>),
     /// A configuration file cannot be used.
@@ -38,9 +38,9 @@ pub enum Error {
     /// A range of a memory region that does not exist.
     #[error("bytes {start}..{end} are not inside the region, which has {len}")]
     Range {
-        /// First byte asked for.
+        /// First requested byte.
         start: u64,
-        /// Byte behind the last asked for.
+        /// One past the last requested byte.
         end: u64,
         /// Length of the region.
         len: u64,
@@ -48,10 +48,10 @@ pub enum Error {
     /// Memory could not be allocated, read or written.
     #[error(transparent)]
     Memory(#[from] crate::memory::BufferError),
-    /// Registered memory cannot be used so.
+    /// Registered memory cannot be used in this way.
     #[error(transparent)]
     Access(#[from] qp::AccessError),
-    /// A fault rule was not understood, or makes no sense.
+    /// A fault rule cannot be parsed, or is invalid.
     #[error("{0}")]
     FaultRule(String),
     /// Nothing completed in time.
@@ -62,18 +62,18 @@ pub enum Error {
         "no completion, and nothing is under way any more: what was waited for was never posted, or failed without a report"
     )]
     Stalled,
-    /// The completion queue is in error, and what came before that was polled.
+    /// The completion queue is in error, and all earlier completions were polled.
     #[error("the completion queue overran: completions were lost, and it takes no more")]
     Overrun,
     /// The object was opened before a fork, by the parent.
     #[error("this device was opened by the parent process: open it again after the fork")]
     Forked,
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }

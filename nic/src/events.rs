@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// The longest wait: an `Instant` cannot hold any time in the future.
+/// The longest wait: an `Instant` cannot represent arbitrarily distant times.
 const AGES: Duration = Duration::from_secs(u32::MAX as u64);
 
 impl Device {
-    /// The oldest asynchronous event that has not been read, if there is one. All clones of the device, and its
-    /// [`events`](Self::events), take from one queue, and each event goes to one of them.
+    /// The oldest unread asynchronous event, if any. All clones of the device, and its [`events`](Self::events), take
+    /// from one queue, and each event goes to one of them.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -27,8 +27,8 @@ impl Device {
         self.inner.poll_event()
     }
 
-    /// Sleeps until there is an asynchronous event, and takes it. `None` if none came in time; in virtual time, which only
-    /// waiting moves on, also as soon as nothing is under way any more.
+    /// Sleeps until an asynchronous event arrives, and takes it. `None` if no event came in time; in virtual time,
+    /// which only waiting advances, also as soon as nothing is in flight any more.
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::Os`] as [`events`](Self::events).
@@ -57,12 +57,13 @@ impl Device {
         }
     }
 
-    /// The asynchronous events as an object with a descriptor, for programs that wait for several things.
+    /// The asynchronous events as an object with a descriptor, for programs that wait on several sources.
     ///
-    /// From this call on the background thread of the device runs, so that events come whether the program polls or not.
+    /// From this call on the background thread of the device runs, so that events arrive whether the program polls or
+    /// not.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is no descriptor left, or no thread; [`Error::Forked`].
+    /// [`Error::Os`] if the process has no descriptor or thread left; [`Error::Forked`].
     pub fn events(&self) -> Result<AsyncEvents> {
         let port = self.inner.port()?;
         let event = port
@@ -74,10 +75,10 @@ impl Device {
 }
 
 impl Device {
-    /// The oldest asynchronous event, for tasks of any runtime: a task sleeps until there is one. Several tasks may await
-    /// events; each goes to one of them. Dropping the future loses nothing.
+    /// The oldest asynchronous event, for tasks of any runtime: a task sleeps until an event arrives. Several tasks
+    /// may await events; each event goes to one of them. Dropping the future loses nothing.
     ///
-    /// In virtual time it moves the world on, as [`CompletionQueue::next`](crate::CompletionQueue::next) does.
+    /// In virtual time it advances the simulation, as [`CompletionQueue::next`](crate::CompletionQueue::next) does.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -90,8 +91,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Os`] when there is no thread left to serve the device; [`Error::Forked`]; in virtual time
-    /// [`Error::Stalled`] when nothing is under way and no other task changes that.
+    /// [`Error::Os`] if no thread can be started to serve the device; [`Error::Forked`]; in virtual time
+    /// [`Error::Stalled`] when nothing is in flight and no other task changes that.
     #[doc(alias = "ibv_get_async_event")]
     pub async fn next_event(&self) -> Result<AsyncEvent> {
         let port = self.inner.port()?;
@@ -105,7 +106,7 @@ impl Device {
 struct Waiting<'a> {
     device: &'a DeviceInner,
     place: u64,
-    /// In virtual time: looks in a row during which nothing was under way.
+    /// In virtual time: consecutive checks during which nothing was in flight.
     idle: u32,
 }
 
@@ -120,7 +121,7 @@ impl Waiting<'_> {
         }
         port.event_waiters().sleep(self.place, cx.waker());
         port.hand_over();
-        // An event from before the waker was registered wakes nobody: look again.
+        // An event from before the waker was registered wakes no task: check again.
         self.device.poll_event().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -6,12 +6,12 @@ use crate::error::Result;
 use qp::Gid;
 use std::fmt;
 
-/// What kind of address a GID is (`ibv_gid_type`).
+/// The kind of address of a GID (`ibv_gid_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[doc(alias = "ibv_gid_type")]
 pub enum GidType {
-    /// An Ethernet frame without IP: listed where programs expect it ([`GidLayout::Mlx5`](crate::process::GidLayout)), and
-    /// of no use, because no packet of ours is one.
+    /// An Ethernet frame without IP. Such entries are listed because programs expect them
+    /// ([`GidLayout::Mlx5`](crate::process::GidLayout)), but are unusable, because rnic sends no such packets.
     RoceV1,
     /// An IP address, over UDP.
     RoceV2,
@@ -47,20 +47,20 @@ pub struct NetInterface {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_gid_entry")]
 pub struct GidEntry {
-    /// Where in the table: the `sgid_index` of address vectors.
+    /// The index in the table: the `sgid_index` of address vectors.
     pub index: u32,
     /// The GID.
     pub gid: Gid,
-    /// What kind of address it is.
+    /// The kind of address.
     pub gid_type: GidType,
-    /// The port that has it.
+    /// The port of the entry.
     pub port_num: u8,
-    /// The interface that has the address; `None` in a simulation, and where the kernel does not tell.
+    /// The interface that has the address; `None` in a simulation, and if the kernel does not report it.
     pub interface: Option<NetInterface>,
 }
 
 impl Device {
-    /// The entries of the GID table: the address of the port. The table is empty while the host does not have that address,
+    /// The entries of the GID table: the address of the port. The table is empty while the host lacks that address,
     /// and in a forked child.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]

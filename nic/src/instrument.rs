@@ -1,4 +1,4 @@
-//! Faults on purpose, a port that goes down, and captures: what a device offers to tests and labs.
+//! Fault injection, a port that goes down, and captures: the instruments of a device for tests and labs.
 
 use crate::device::Device;
 use crate::engine::{Engine, PortState};
@@ -12,23 +12,23 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A fault rule and what it did.
+/// A fault rule and its effect so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
     /// Its name.
     pub name: Arc<str>,
     /// The rule, as text.
     pub rule: String,
-    /// On how many packets it acted.
+    /// The number of packets on which it acted.
     pub hits: u64,
 }
 
 impl Device {
-    /// Puts a fault rule into the link, in the language of [`crate::link::faults`]: `"tx data psn=#3 drop"`. Returns its
-    /// name. Rules add up; their randomness follows from the device's fault seed.
+    /// Adds a fault rule to the link, in the language of [`crate::link::faults`]: `"tx data psn=#3 drop"`. Returns
+    /// its name. Rules combine; their randomness follows from the device's fault seed.
     ///
     /// # Errors
-    /// [`Error::FaultRule`] points at what was not understood.
+    /// [`Error::FaultRule`] points at the word that does not fit.
     pub fn add_fault(&self, rule: &str) -> Result<Arc<str>> {
         let host = |name: &str| -> Option<IpAddr> {
             match &self.inner.port.clock {
@@ -40,10 +40,10 @@ impl Device {
         self.add_fault_rule(rule)
     }
 
-    /// Puts a fault rule into the link. Returns its name.
+    /// Adds a fault rule to the link. Returns its name.
     ///
     /// # Errors
-    /// [`Error::FaultRule`] if a value makes no sense or the name is taken.
+    /// [`Error::FaultRule`] if a value is invalid or the name is taken.
     pub fn add_fault_rule(&self, rule: FaultRule) -> Result<Arc<str>> {
         let port = self.inner.port()?;
         let now = port.now();
@@ -57,17 +57,17 @@ impl Device {
         })
     }
 
-    /// Removes the fault rule of this name; false if there is no such rule.
+    /// Removes the fault rule of this name; false if the rule does not exist.
     pub fn remove_fault(&self, name: &str) -> bool {
         self.with_faults(|layer| layer.remove(name)).unwrap_or(false)
     }
 
-    /// Takes all fault rules out.
+    /// Removes all fault rules.
     pub fn clear_faults(&self) {
         self.with_faults(FaultLayer::clear);
     }
 
-    /// The fault rules, in the order in which they were put in.
+    /// The fault rules, in the order in which they were added.
     #[must_use]
     pub fn faults(&self) -> Vec<FaultReport> {
         let report = |layer: &mut FaultLayer| {
@@ -86,9 +86,9 @@ impl Device {
 
     /// Pulls the cable, or plugs it in again: a tool for tests and labs, in virtual time and on the network.
     ///
-    /// While the port is down no packet leaves or arrives; both are counted (`tx_port_down`, `dropped_port_down`). Queue
-    /// pairs keep their states: what they send is repeated until retries are used up. The program hears of PORT_ERR and
-    /// PORT_ACTIVE, unless the port is down for other reasons as well.
+    /// While the port is down no packet leaves or arrives; both are counted (`tx_port_down`, `dropped_port_down`).
+    /// Queue pairs keep their states and retransmit until their retries are exhausted. The program receives PORT_ERR
+    /// and PORT_ACTIVE, unless the port is down for other reasons as well.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -96,8 +96,8 @@ impl Device {
         self.inject(|state| state.link = up)
     }
 
-    /// Takes the address off the host, or puts it back, as far as this device is concerned: as
-    /// [`inject_port_state`](Self::inject_port_state), and the GID table is empty meanwhile, which GID_CHANGE tells.
+    /// Takes the address off the host, or puts it back, from the point of view of this device: as
+    /// [`inject_port_state`](Self::inject_port_state), with an empty GID table meanwhile, which GID_CHANGE announces.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -116,10 +116,11 @@ impl Device {
 
     /// Makes the device fail for good: a tool for tests, in virtual time and on the network.
     ///
-    /// All queue pairs go to ERR, where their work requests are flushed, the program hears of DEVICE_FATAL, and nothing
-    /// can be created or modified any more ([`ResourceError::DeviceFailed`](crate::engine::ResourceError::DeviceFailed)).
-    /// Completions can be polled, and objects destroyed. The same happens by itself when the sockets of a device on the
-    /// network become unusable.
+    /// All queue pairs go to ERR, where their work requests are flushed, the program receives DEVICE_FATAL, and
+    /// nothing can be created or modified any more
+    /// ([`ResourceError::DeviceFailed`](crate::engine::ResourceError::DeviceFailed)). Completions can be polled, and
+    /// objects destroyed. The same happens without injection when the sockets of a device on the network become
+    /// unusable.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -128,12 +129,12 @@ impl Device {
         Ok(())
     }
 
-    /// Captures all packets of the device into a pcapng file, with comments on what the link did to them. It ends with
-    /// [`stop_captures`](Self::stop_captures), or with the device. The file can be read at any time, and holds all packets up
-    /// to the last one if the process ends before, however it does.
+    /// Captures all packets of the device into a pcapng file, with comments on what the link did to them. It ends
+    /// with [`stop_captures`](Self::stop_captures), or with the device. The file can be read at any time. If the
+    /// process ends earlier, for whatever reason, the file holds all packets up to the last one.
     ///
     /// # Errors
-    /// [`Error::Os`] if the file cannot be made. Later errors are found in the status.
+    /// [`Error::Os`] if the file cannot be created. The status reports later errors.
     pub fn capture(&self, path: impl AsRef<Path>) -> Result<Arc<CaptureStatus>> {
         let capture = Capture::create(path.as_ref(), self.capture_options())
             .map_err(|source| Error::Os { what: "cannot create the capture file", source })?;
@@ -158,12 +159,12 @@ impl Device {
         Ok(status)
     }
 
-    /// Ends all captures; what they wrote is in the files afterwards.
+    /// Ends all captures; their files are then complete.
     pub fn stop_captures(&self) {
         self.remove_observers(CAPTURE);
     }
 
-    /// Shows every packet of the device to an observer, with what became of it.
+    /// Shows every packet of the device to an observer, with its fate.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -172,13 +173,13 @@ impl Device {
         Ok(())
     }
 
-    /// Takes the observers with this name away, and says how many there were.
+    /// Removes the observers with this name, and returns how many it removed.
     pub fn remove_observers(&self, name: &str) -> usize {
         self.inner.port().map_or(0, |port| port.with_lane(|lane| lane.link.remove_observers(name)))
     }
 }
 
-/// The name under which captures are found among observers.
+/// The name of captures among observers.
 pub(crate) const CAPTURE: &str = "capture";
 
 #[cfg(test)]

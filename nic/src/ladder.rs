@@ -1,4 +1,4 @@
-//! Ladder diagrams as text: which side sent which packet when, and what became of it.
+//! Ladder diagrams as text: which side sent which packet when, and its fate.
 //!
 //! A [`Ladder`] is attached to a device and records the packets that pass its port, in both directions, up to a bound. It
 //! then draws one rung for each packet: the label is at the sender's side, the arrow shows the direction, and to the
@@ -22,8 +22,8 @@
 //! # Ok::<(), rnic::Error>(())
 //! ```
 //!
-//! A ladder shows what *one* port sees: a packet that is lost behind the port is an arrow that arrives, as it is for the
-//! sender. In virtual time the same program gives the same text.
+//! A ladder shows what *one* port sees: a packet that is lost beyond the port appears as an arrow that arrives,
+//! because the sender cannot tell. In virtual time the same program gives the same text.
 //!
 //! [`Ladder::of_capture`] draws the packets of a capture file in the same way.
 
@@ -59,8 +59,8 @@ pub struct Record {
     pub peer: IpAddr,
     /// Its headers, or why the datagram is not a packet.
     pub content: std::result::Result<Headers, WireError>,
-    /// Its PSN, counted from the first one that was seen of its sequence. An answer counts in the sequence of the
-    /// requests that it answers. `None` where that is not known.
+    /// Its PSN, counted from the first one seen in its sequence. An answer counts in the sequence of the requests
+    /// that it answers. `None` if that is unknown.
     pub relative_psn: Option<i32>,
     /// Bytes of payload, without padding.
     pub payload_len: usize,
@@ -70,11 +70,11 @@ pub struct Record {
     pub control: Option<Control>,
     /// The ICRC that it carries.
     pub icrc: u32,
-    /// Whether that ICRC is right.
+    /// Whether that ICRC is correct.
     pub icrc_ok: bool,
     /// Whether its ECN field says "congestion experienced".
     pub ce: bool,
-    /// What became of it.
+    /// Its fate.
     pub fate: Fate,
     /// The notes of the link's layers on it.
     pub notes: Vec<String>,
@@ -98,8 +98,8 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// A ladder that keeps the first `capacity` packets and counts the rest. `left` is the name of the end that it
-    /// watches, `right` that of the peer.
+    /// Creates a ladder that keeps the first `capacity` packets and counts the rest. `left` is the name of the
+    /// watched end, `right` that of the peer.
     #[must_use]
     pub fn new(left: &str, right: &str, capacity: usize) -> Self {
         let book = Book {
@@ -113,7 +113,7 @@ impl Ladder {
         Self { left: left.into(), right: right.into(), book: Arc::new(Mutex::new(book)) }
     }
 
-    /// A ladder that watches `device`: [`new`](Self::new) and [`observer`](Self::observer) in one call.
+    /// Creates a ladder that watches `device`: [`new`](Self::new) and [`observer`](Self::observer) in one call.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -187,7 +187,7 @@ impl Observer for Recorder {
     }
 }
 
-/// The ECN field of "congestion experienced" (RFC 3168), and its place in the TOS byte.
+/// The ECN field value of "congestion experienced" (RFC 3168), and its mask in the TOS byte.
 const CE: u8 = 3;
 
 impl Book {

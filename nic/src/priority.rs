@@ -1,4 +1,4 @@
-//! What a port counts for each of its priorities, under the names that NVIDIA's mlx5 driver has for `ethtool -S`.
+//! The counters of a port for each of its priorities, under the names of NVIDIA's mlx5 driver in `ethtool -S`.
 
 use crate::engine::PriorityPauses;
 use crate::link::emulation::PriorityStats;
@@ -6,7 +6,7 @@ use crate::link::emulation::PriorityStats;
 /// Priorities of a port.
 pub const PRIORITIES: usize = cc::pfc::PRIORITIES;
 
-/// What was counted for one priority: pauses, and what the queue of an emulated port did.
+/// The counters of one priority: pauses, and the queue of an emulated port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PriorityCounters {
     /// Pauses, of this port's packets and of those of its peers.
@@ -15,7 +15,7 @@ pub struct PriorityCounters {
     pub queue: PriorityStats,
 }
 
-/// One kind of counter: its name for each priority, what it counts, and where it stands.
+/// One kind of counter: its name for each priority, its description, and its accessor.
 struct Kind {
     names: [&'static str; PRIORITIES],
     meaning: &'static str,
@@ -97,7 +97,7 @@ pub(crate) fn counters(all: [PriorityCounters; PRIORITIES]) -> impl Iterator<Ite
         .flat_map(move |kind| kind.names.into_iter().zip(all).map(|(name, of)| (name, (kind.value)(&of))))
 }
 
-/// Every counter's name with what it counts.
+/// Every counter's name and description.
 pub(crate) fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
     KINDS.iter().flat_map(|kind| kind.names.map(|name| (name, kind.meaning)))
 }

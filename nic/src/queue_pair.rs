@@ -24,21 +24,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone)]
 #[doc(alias("ibv_qp_init_attr", "ibv_qp_init_attr_ex"))]
 pub struct QpInit {
-    /// The type of service.
+    /// The transport service type.
     pub qp_type: QpType,
-    /// The completion queue of sends. XRC_RECV has none, because it sends nothing.
+    /// The completion queue of sends. XRC_RECV has none, because it does not send.
     pub send_cq: Option<CompletionQueue>,
-    /// The completion queue of receives. XRC queue pairs have none: XRC_SEND receives nothing, and the receives of XRC_RECV
-    /// complete to the queue of the shared receive queue.
+    /// The completion queue of receives. XRC queue pairs have none: XRC_SEND does not receive, and the receives of
+    /// XRC_RECV complete to the queue of the shared receive queue.
     pub recv_cq: Option<CompletionQueue>,
     /// The shared receive queue to take receives from. The queue pair then has no receive queue, and `max_recv_wr` and
     /// `max_recv_sge` are ignored.
     pub srq: Option<SharedReceiveQueue>,
     /// The XRC domain; only for XRC_RECV.
     pub xrcd: Option<XrcDomain>,
-    /// The sizes of the queues. Those of queues that the type does not have count as 0.
+    /// The sizes of the queues. Sizes of queues that the type does not have count as 0.
     pub cap: QpCap,
-    /// Whether every send makes a completion, signalled or not.
+    /// Whether every send generates a completion, signalled or not.
     pub sq_sig_all: bool,
     /// Parameters that the protocol leaves to the implementation.
     pub tuning: Tuning,
@@ -52,19 +52,19 @@ impl QpInit {
         Self::of(QpType::Rc, send_cq, recv_cq)
     }
 
-    /// An unreliable connection, of the sizes of [`rc`](Self::rc).
+    /// An unreliable connection, with the sizes of [`rc`](Self::rc).
     #[must_use]
     pub fn uc(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
         Self::of(QpType::Uc, send_cq, recv_cq)
     }
 
-    /// Unreliable datagrams, of the sizes of [`rc`](Self::rc).
+    /// Unreliable datagrams, with the sizes of [`rc`](Self::rc).
     #[must_use]
     pub fn ud(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
         Self::of(QpType::Ud, send_cq, recv_cq)
     }
 
-    /// QP1, the general services interface, of the sizes of [`rc`](Self::rc). A port has one.
+    /// QP1, the general services interface, with the sizes of [`rc`](Self::rc). A port has one.
     #[must_use]
     pub fn gsi(send_cq: &CompletionQueue, recv_cq: &CompletionQueue) -> Self {
         Self::of(QpType::Gsi, send_cq, recv_cq)
@@ -95,7 +95,7 @@ impl QpInit {
         Self { srq: Some(srq.clone()), ..self }
     }
 
-    /// The sending half of an extended reliable connection: 128 sends as those of [`rc`](Self::rc), each
+    /// The sending half of an extended reliable connection: 128 sends with the sizes of [`rc`](Self::rc), each
     /// [to](qp::SendWr::to) a shared receive queue of the peer.
     #[must_use]
     pub fn xrc_send(send_cq: &CompletionQueue) -> Self {
@@ -104,7 +104,7 @@ impl QpInit {
         Self { qp_type: QpType::XrcSend, recv_cq: None, cap, ..rc }
     }
 
-    /// The receiving half of an extended reliable connection: no queues of its own. It is
+    /// The receiving half of an extended reliable connection, which has no queues of its own. It is
     /// [created](crate::Device::create_qp) without a protection domain.
     #[must_use]
     pub fn xrc_recv(xrcd: &XrcDomain) -> Self {
@@ -121,7 +121,7 @@ impl QpInit {
     }
 }
 
-/// What the two ends of a connection exchange before they connect.
+/// The addresses that the two ends of a connection exchange before they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct QpAddress {
     /// Address of the port.
@@ -137,7 +137,7 @@ pub struct QpAddress {
 /// The attributes of RTR and RTS that a program usually chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
-    /// The operations that the peer is allowed.
+    /// The operations allowed to the peer.
     pub access: Access,
     /// Path MTU; `None` for the largest that both ports carry.
     pub mtu: Option<Mtu>,
@@ -147,9 +147,9 @@ pub struct ConnectOptions {
     pub retry_cnt: u8,
     /// Receiver-not-ready retries, 0 to 6; 7 means without limit.
     pub rnr_retry: u8,
-    /// How long a peer has to wait when no receive is posted, as a code of IBTA table 45.
+    /// The RNR timer: how long a peer has to wait when no receive is posted, as a code of IBTA table 45.
     pub min_rnr_timer: u8,
-    /// READs and atomics outstanding, both ways.
+    /// Outstanding READs and atomics, in both directions.
     pub rd_atomic: u8,
     /// TOS byte of the packets.
     pub traffic_class: u8,
@@ -158,8 +158,8 @@ pub struct ConnectOptions {
 }
 
 impl Default for ConnectOptions {
-    /// The values of perftest: timeout 14 (67 ms), 7 retries, unlimited RNR retries with waits of 0.64 ms, 16 READs
-    /// outstanding, all rights, the first P_Key.
+    /// The values of perftest: timeout 14 (67 ms), 7 retries, unlimited RNR retries with waits of 0.64 ms, 16
+    /// outstanding READs, all rights, the first P_Key.
     fn default() -> Self {
         Self {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::LOCAL_WRITE,
@@ -207,7 +207,7 @@ pub struct QueuePair {
     shared: Arc<QpShared>,
     psn: Psn,
     destroyed: AtomicBool,
-    /// Kept alive as long as the engine may use them.
+    /// Kept alive while the engine may use them.
     parts: Parts,
 }
 
@@ -268,7 +268,7 @@ impl QueuePair {
         self.shared.state()
     }
 
-    /// What a peer needs to connect to it.
+    /// The address that a peer needs to connect to it.
     #[must_use]
     pub fn address(&self) -> QpAddress {
         let port = &self.device.port;
@@ -280,7 +280,7 @@ impl QueuePair {
         }
     }
 
-    /// Goes from RESET to RTS, connected to `peer`. Options that the type of service does not have are ignored.
+    /// Goes from RESET to RTS, connected to `peer`. Options that do not apply to the service type are ignored.
     ///
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
@@ -310,8 +310,8 @@ impl QueuePair {
         self.modify(&to_rts)
     }
 
-    /// Takes a datagram queue pair from RESET to RTS. `qkey` is the key that datagrams to it must carry; QP1 has a fixed
-    /// one.
+    /// Moves a datagram queue pair from RESET to RTS. `qkey` is the key that datagrams to it must carry; QP1 has a
+    /// fixed one.
     ///
     /// # Errors
     /// [`Error::Modify`](crate::Error::Modify).
@@ -329,8 +329,9 @@ impl QueuePair {
     /// every datagram to the group with its Q_Key, including its own. Attaching it again changes nothing.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource): no group, no UD queue pair, or the device has no room for more;
-    /// [`Error::Join`](crate::Error::Join) says what keeps the port from joining the group.
+    /// [`Error::Resource`](crate::Error::Resource): the address is not a group, the queue pair is not UD, or the
+    /// device has no room for more; [`Error::Join`](crate::Error::Join) names the reason why the port cannot join the
+    /// group.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, group: Gid) -> Result<()> {
         self.device.port()?.attach_mcast(self.qpn(), group)?;
@@ -349,8 +350,8 @@ impl QueuePair {
     /// Destroys the queue pair, unless it is in use. (Dropping it destroys it in any case.)
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource) while it is attached to multicast groups: verbs want it detached first
-    /// (IBTA o10-2.2.3). [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Resource`](crate::Error::Resource) while it is attached to multicast groups: verbs require it to be
+    /// detached first (IBTA o10-2.2.3). [`Error::Forked`](crate::Error::Forked).
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let destroyed = self.destroy_by(Engine::destroy_qp);
@@ -421,13 +422,13 @@ impl QueuePair {
         self.look(|qp| *qp.counters()).unwrap_or_default()
     }
 
-    /// The number of outstanding send work requests that make no completion on success; 0 in a forked child.
+    /// The number of outstanding send work requests that generate no completion on success; 0 in a forked child.
     #[must_use]
     pub fn unsignalled(&self) -> usize {
         self.look(qp::QueuePair::unsignalled).unwrap_or_default()
     }
 
-    /// Why it is in ERR, if it went there by itself; `None` in a forked child.
+    /// The reason why it is in ERR, if it went there by itself; `None` in a forked child.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.look(|qp| qp.failure().copied()).flatten()
@@ -448,7 +449,7 @@ impl QueuePair {
         port.inspect(|e| e.flow(self.qpn(), port.now())).flatten()
     }
 
-    /// Looks at the queue pair in the engine; `None` in a forked child.
+    /// Accesses the queue pair in the engine; `None` in a forked child.
     fn look<R>(&self, look: impl FnOnce(&qp::QueuePair) -> R) -> Option<R> {
         self.device.port.inspect(|e| e.qp(self.qpn()).map(look)).flatten()
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The changes of a re-registration (`ibv_rereg_mr`). What it does not name stays.
+/// The changes of a re-registration (`ibv_rereg_mr`). Anything not named stays.
 #[derive(Clone, Debug, Default)]
 pub struct Rereg {
     memory: Option<(UserMemory, Option<u64>)>,
@@ -19,7 +19,7 @@ pub struct Rereg {
 }
 
 impl Rereg {
-    /// A change of nothing, to which the other methods add.
+    /// An empty change, to which the other methods add.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -96,7 +96,7 @@ impl MemoryRegion {
         self.keys.lkey
     }
 
-    /// The key for the peer. The access rights say what the peer may do with it.
+    /// The key for the peer. The access rights determine what the peer may do with it.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.keys.rkey
@@ -108,7 +108,7 @@ impl MemoryRegion {
         self.access
     }
 
-    /// The first address, as work requests name it: that of the memory, or the one it was registered with, or 0 with
+    /// The first address for work requests: that of the memory, or the one it was registered with, or 0 with
     /// `ZERO_BASED`.
     #[must_use]
     pub fn addr(&self) -> u64 {
@@ -133,14 +133,14 @@ impl MemoryRegion {
         &self.memory
     }
 
-    /// Registers the region anew, with other memory, in another protection domain, or with other rights.
+    /// Re-registers the region with other memory, in another protection domain, or with other rights.
     ///
-    /// The keys change if the memory or its addresses do, and stay otherwise. A request under way that names the old key,
-    /// or that now lacks a right, fails in the same way as one with a wrong key.
+    /// The keys change if the memory or its addresses do, and stay otherwise. A request in flight that names the old
+    /// key, or that now lacks a right, fails in the same way as one with a wrong key.
     ///
     /// # Errors
-    /// [`Error::Resource`] says what is wrong with the new registration; `Busy` means that memory windows are bound to the
-    /// region. The region is unchanged then: everything is checked before anything changes.
+    /// [`Error::Resource`] names the fault in the new registration; `Busy` means that memory windows are bound to the
+    /// region. The region is unchanged then: all checks precede the first change.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(&mut self, change: Rereg) -> Result<()> {
         let Rereg { memory, pd, access } = change;
@@ -164,7 +164,8 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Deregisters the region (`ibv_dereg_mr`). When this returns, no access to it is under way, and none will start.
+    /// Deregisters the region (`ibv_dereg_mr`). When this returns, no access to it is in progress, and none will
+    /// start.
     ///
     /// # Errors
     /// [`ResourceError::Busy`] while memory windows are bound to it, because peers would lose their access. The error contains
@@ -211,8 +212,8 @@ impl MemoryRegion {
         Ok((self.addr() + range.start as u64, range.len() as u64))
     }
 
-    /// A place in the region, for a work request of the peer. It is not checked here: a request of the peer for a wrong place
-    /// is answered with a NAK.
+    /// A remote address in the region, for a work request of the peer. It is not checked here: a request of the peer
+    /// for an invalid address is answered with a NAK.
     #[must_use]
     pub fn remote(&self, offset: u64) -> Remote {
         Remote { addr: self.addr().wrapping_add(offset), rkey: self.rkey() }
@@ -250,7 +251,7 @@ impl MemoryRegion {
         Ok(self.memory.write_at(offset, bytes)?)
     }
 
-    /// A copy of the whole region.
+    /// Copies the whole region.
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
@@ -283,8 +284,8 @@ fn address(memory: &UserMemory, va: Option<u64>, access: Access) -> u64 {
     va.unwrap_or(if access.contains(Access::ZERO_BASED) { 0 } else { memory.addr() as u64 })
 }
 
-/// A region without memory (`ibv_alloc_null_mr`): at any address it reads as zeroes and discards what is written. It is
-/// for work requests of this side only: peers get no right to it, and no window can be bound to it.
+/// A region without memory (`ibv_alloc_null_mr`): at any address it reads as zeroes and discards writes. It is only
+/// for work requests of this side: peers get no right to it, and no window can be bound to it.
 ///
 /// Dropping it invalidates the key.
 pub struct NullRegion {

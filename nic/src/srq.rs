@@ -11,15 +11,15 @@ use crate::xrc::{XrcDomain, XrcdInner};
 use qp::{Gather, RecvWr};
 use std::sync::Arc;
 
-/// What a shared receive queue is created with (`ibv_srq_init_attr`).
+/// The attributes with which a shared receive queue is created (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias("ibv_srq_init_attr", "ibv_srq_init_attr_ex"))]
 pub struct SrqInit {
-    /// Work requests that it holds at most, from 1.
+    /// The maximum number of work requests in the queue, from 1.
     pub max_wr: u32,
     /// Scatter/gather elements of a work request.
     pub max_sge: u32,
-    /// With fewer work requests than this an event comes, once; 0 for none.
+    /// The limit: when fewer work requests remain, an event is raised, once; 0 for no event.
     pub limit: u32,
 }
 
@@ -30,26 +30,26 @@ impl Default for SrqInit {
     }
 }
 
-/// What a shared receive queue is (`ibv_srq_attr`).
+/// The attributes of a shared receive queue (`ibv_srq_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SrqAttr {
-    /// Work requests that it holds at most.
+    /// The maximum number of work requests in the queue.
     pub max_wr: u32,
     /// Scatter/gather elements of a work request.
     pub max_sge: u32,
-    /// The limit below which an event comes; 0 if none was set, or since the event came.
+    /// The limit below which an event is raised; 0 if no limit was set, or since the event was raised.
     pub limit: u32,
 }
 
-/// What to change of a shared receive queue; `None` leaves it as it is.
+/// The attributes to change of a shared receive queue; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[doc(alias = "ibv_srq_attr_mask")]
 pub struct SrqModify {
-    /// Work requests that it holds at most (`IBV_SRQ_MAX_WR`). What is in it stays, in order.
+    /// The maximum number of work requests (`IBV_SRQ_MAX_WR`). Work requests in the queue stay, in order.
     pub max_wr: Option<u32>,
-    /// With fewer work requests than this an event comes, once (`IBV_SRQ_LIMIT`): at once if there are fewer now, because
-    /// no message that takes one may ever come to tell of it. 0 for none.
+    /// The limit (`IBV_SRQ_LIMIT`): when fewer work requests remain, an event is raised, once. It is raised at once
+    /// if there are fewer now, because a message that takes one and would raise it may never arrive. 0 for no event.
     pub limit: Option<u32>,
 }
 
@@ -69,11 +69,12 @@ impl SrqModify {
     }
 }
 
-/// A shared receive queue: receives that any of several queue pairs takes, in the order in which their messages arrive.
+/// A shared receive queue: any of several queue pairs takes its receives, in the order in which their messages
+/// arrive.
 ///
-/// Buffers are looked up in its own protection domain, whatever that of the queue pair is (IBTA 10.2.9.3). Posting to it
-/// waits for nobody and never touches the engine. Clones are the same queue; without [`destroy`](Self::destroy) it goes
-/// with the last of them and of the queue pairs that use it.
+/// Buffers are looked up in its own protection domain, whatever the domain of the queue pair (IBTA 10.2.9.3). Posting
+/// never blocks and never touches the engine. Clones are the same queue; without [`destroy`](Self::destroy) it lasts
+/// until the last clone and the last queue pair that uses it are gone.
 ///
 /// ```
 /// use rnic::{Access, ConnectOptions, QpInit, SrqInit};
@@ -108,14 +109,14 @@ pub(crate) struct SrqInner {
     pub(crate) device: Arc<DeviceInner>,
     pub(crate) id: SrqId,
     shared: Arc<SrqShared>,
-    /// Kept alive as long as the queue may use them.
+    /// Kept alive while the queue may use them.
     _pd: Arc<PdInner>,
     _xrc: Option<(Arc<XrcdInner>, Arc<CqInner>)>,
 }
 
 impl SrqInner {
-    /// Whether it is a queue of this device that was not destroyed. To be asked under the lock of the engine: a queue
-    /// that comes later may get its place.
+    /// Checks that it is a queue of this device that was not destroyed. Call it under the lock of the engine: a later
+    /// queue may get its place.
     pub(crate) fn check(&self, device: &Arc<DeviceInner>) -> std::result::Result<(), ResourceError> {
         if Arc::ptr_eq(&self.device, device) && !self.shared.is_destroyed() {
             Ok(())
@@ -124,7 +125,7 @@ impl SrqInner {
         }
     }
 
-    /// Runs `act` on the engine, if the queue is there.
+    /// Runs `act` on the engine, if the queue exists.
     fn control<R>(
         &self,
         act: impl FnOnce(&mut Engine, SrqId) -> std::result::Result<R, ResourceError>,
@@ -139,7 +140,7 @@ impl SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // Queue pairs that receive through it keep it alive, so it is not in use; it may be destroyed already.
+        // Queue pairs that receive through it keep it alive, so it is not in use here; it may already be destroyed.
         let _ = self.control(Engine::destroy_srq);
     }
 }
@@ -169,7 +170,7 @@ impl SharedReceiveQueue {
         Ok(Self { inner: Arc::new(SrqInner { device, id, shared, _pd: pd, _xrc: keep }) })
     }
 
-    /// Its number: what XRC requests and [events](crate::engine::AsyncEvent) name it by.
+    /// Its number, by which XRC requests and [events](crate::engine::AsyncEvent) name it.
     #[must_use]
     #[doc(alias = "ibv_get_srq_num")]
     pub fn srqn(&self) -> u32 {
@@ -196,13 +197,13 @@ impl SharedReceiveQueue {
         self.post_recv(RecvWr { wr_id, data: data.into() })
     }
 
-    /// Work requests that were posted and that no message has taken.
+    /// The number of posted work requests that no message has taken.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.inner.shared.outstanding()
     }
 
-    /// Changes size and limit: both, or nothing.
+    /// Changes size and limit: both, or neither.
     ///
     /// # Errors
     /// [`Error::Resource`](crate::Error::Resource): a size below the number of work requests in the queue, or beyond what
@@ -221,7 +222,7 @@ impl SharedReceiveQueue {
         self.inner.control(|e, id| e.query_srq(id))
     }
 
-    /// Destroys it. Work requests in it end without a completion, and other handles to it cannot be used any more.
+    /// Destroys it. Work requests in it end without a completion, and other handles to it become unusable.
     ///
     /// # Errors
     /// The queue as it was, with [`ResourceError::Busy`] while queue pairs use it.

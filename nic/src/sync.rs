@@ -1,8 +1,8 @@
 //! A mutex with priority inheritance.
 //!
-//! The port's lock is taken by threads of very different priority: a program may poll from a FIFO-scheduled thread
-//! while the background thread that holds the lock was preempted. With an ordinary lock the poller would wait for
-//! a thread that never runs; with priority inheritance the holder runs until it lets go.
+//! Threads of very different priority take the port's lock: a program may poll from a FIFO-scheduled thread while the
+//! background thread that holds the lock was preempted. With an ordinary lock the poller would wait for a thread that
+//! never runs; with priority inheritance the holder runs until it releases the lock.
 
 #![expect(unsafe_code, reason = "std's mutex knows no priority inheritance: pthread's does")]
 
@@ -58,7 +58,7 @@ impl<T> PiMutex<T> {
 
 impl<T> Drop for PiMutex<T> {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`: nobody holds or waits for the lock.
+        // SAFETY: `&mut self`: no thread holds or waits for the lock.
         unsafe { libc::pthread_mutex_destroy(self.raw.get()) };
     }
 }

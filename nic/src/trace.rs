@@ -1,8 +1,8 @@
 //! Traces of a port over time: samples of its counters and of its queue pairs, and what limits them.
 //!
-//! [`Device::sample`](crate::Device::sample) takes one sample. A [`Recorder`] writes samples to a file: in virtual time those
-//! that it is given, on the network one per interval, from a thread of its own. A [`Reader`] reads the file, and `rnic plot`
-//! draws it.
+//! [`Device::sample`](crate::Device::sample) takes one sample. A [`Recorder`] writes samples to a file: in virtual
+//! time the samples passed to it, on the network one per interval, from its own thread. A [`Reader`] reads the file,
+//! and `rnic plot` draws it.
 //!
 //! # The file
 //!
@@ -19,9 +19,10 @@
 //! {"t":1000000,"port":{"tx_bytes":4096,"tx_packets":1},"qps":[{"qpn":17,"label":"127.0.0.2","sent_bytes":4096}]}
 //! ```
 //!
-//! All counters are totals since the device was opened, so a lost line costs only resolution, and a rate is the difference
-//! of two samples. Values that are 0, empty or unknown are left out. Unknown keys are ignored, so that later versions can add
-//! keys. For tables in Python: `pandas.read_json(FILE, lines=True)`, then `pandas.json_normalize` of a column.
+//! All counters are totals since the device was opened, so a lost line costs only resolution; subtract consecutive
+//! samples to get a rate. Values that are 0, empty or unknown are omitted. Unknown keys are ignored, so that later
+//! versions can add keys. For tables in Python: `pandas.read_json(FILE, lines=True)`, then `pandas.json_normalize` of
+//! a column.
 
 mod read;
 mod recorder;
@@ -45,25 +46,25 @@ pub const MAX_LANES: usize = 64;
 /// The most queue pairs in a sample: the first ones of the table. The counters of the port cover all queue pairs.
 pub const MAX_QPS: usize = 256;
 
-/// The first line of a trace, which says what the trace is about.
+/// The first line of a trace, which describes the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of the format; [`VERSION`] for what this library writes.
     pub rnic_trace: u32,
-    /// What was done, in a few words.
+    /// A short description of the experiment.
     #[serde(default, skip_serializing_if = "is_default")]
     pub title: String,
     /// The device, by address or name.
     #[serde(default, skip_serializing_if = "is_default")]
     pub device: String,
     /// When the trace began, since 1970-01-01 UTC on the network and since the simulation began in virtual time; in
-    /// microseconds in the file. Traces of one run are aligned by it.
+    /// microseconds in the file. It aligns the traces of one run.
     #[serde(default, with = "micros")]
     pub started: Duration,
-    /// The link that the port emulates, if it does.
+    /// The link that the port emulates, if any.
     #[serde(default, skip_serializing_if = "is_default")]
     pub link: Option<LinkHeader>,
-    /// Congestion control, in a few words: the algorithm and its preset.
+    /// Congestion control, in short: the algorithm and its preset.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cc: Option<String>,
     /// The command line.
@@ -89,10 +90,10 @@ impl Header {
 /// The link, in the header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkHeader {
-    /// In a few words, for people.
+    /// A short description for people.
     #[serde(default, skip_serializing_if = "is_default")]
     pub name: String,
-    /// Bits a second.
+    /// Bits per second.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rate: Option<u64>,
     /// Bytes of the port's buffer.
@@ -123,7 +124,7 @@ pub struct Sample {
     pub lanes: Vec<LaneSample>,
 }
 
-/// Counters of a port, totals all of them, and its queue.
+/// Counters of a port, all of them totals, and its queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PortSample {
@@ -151,7 +152,7 @@ pub struct PortSample {
     /// Congestion notification packets received that had no effect.
     #[serde(skip_serializing_if = "is_default")]
     pub rp_cnp_ignored: u64,
-    /// Packets sent again, of all queue pairs.
+    /// Retransmitted packets of all queue pairs.
     #[serde(skip_serializing_if = "is_default")]
     pub retransmitted_packets: u64,
     /// Packets received and dropped for any reason, by the port or before it by the kernel.
@@ -160,7 +161,7 @@ pub struct PortSample {
     /// Bytes that wait in the emulated port now.
     #[serde(skip_serializing_if = "is_default")]
     pub queue_bytes: Option<u64>,
-    /// The most bytes that waited in the emulated port since the sample before.
+    /// The most bytes that waited in the emulated port since the previous sample.
     #[serde(skip_serializing_if = "is_default")]
     pub queue_max: Option<u64>,
     /// Packets that the emulated port marked "congestion experienced".
@@ -189,10 +190,10 @@ pub struct QpSample {
     /// The estimate of congestion, 0 to 1.
     #[serde(skip_serializing_if = "is_default")]
     pub alpha: Option<f64>,
-    /// Payload bytes sent, retransmissions not counted: what goes out for the first time.
+    /// Payload bytes sent for the first time, without retransmissions.
     #[serde(skip_serializing_if = "is_default")]
     pub sent_bytes: u64,
-    /// Payload bytes received, as the queue pair counts them (`rcvd_bytes`): duplicates are among them.
+    /// Payload bytes received, as the queue pair counts them (`rcvd_bytes`), including duplicates.
     #[serde(skip_serializing_if = "is_default")]
     pub received_bytes: u64,
 }
@@ -206,16 +207,16 @@ pub struct LaneSample {
     /// The virtual lane or the priority.
     #[serde(skip_serializing_if = "is_default")]
     pub vl: u8,
-    /// Blocks that may still be sent, of as many bytes as the ends agreed on; `None` where the link has no credits.
+    /// Remaining credit in blocks, of the size that the ends agreed on; `None` if the link has no credits.
     #[serde(skip_serializing_if = "is_default")]
     pub credits: Option<u64>,
-    /// Times that something had to wait for credits.
+    /// How often a packet had to wait for credits.
     #[serde(skip_serializing_if = "is_default")]
     pub stalls: u64,
-    /// The total time of these waits, including one that still lasts; `stalled`, in nanoseconds, in the file.
+    /// The total time of these waits, including a current one; `stalled`, in nanoseconds, in the file.
     #[serde(with = "nanos", skip_serializing_if = "is_default")]
     pub stalled: Duration,
-    /// The total time for which the peer paused the lane, including a pause that still lasts; in nanoseconds in the file.
+    /// The total time for which the peer paused the lane, including a current pause; in nanoseconds in the file.
     #[serde(with = "nanos", skip_serializing_if = "is_default")]
     pub paused: Duration,
 }
@@ -238,7 +239,7 @@ mod nanos {
     }
 }
 
-/// Durations as whole microseconds: those since 1970 fit the 53 bits that most readers of JSON keep.
+/// Durations as whole microseconds: those since 1970 fit the 53 bits that most JSON readers keep.
 mod micros {
     use serde::{Deserialize, Deserializer, Serializer};
     use std::time::Duration;

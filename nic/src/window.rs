@@ -14,9 +14,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A memory window: a part of a region, opened to peers and closed again by work requests, without registering anything.
+/// A memory window: a part of a region that work requests open to peers and close again, without a registration.
 ///
-/// Dropping it deallocates it; what it opened is closed then.
+/// Dropping it deallocates it and closes what it opened.
 ///
 /// ```
 /// use rnic::{Access, MwType, RcEnd, WcStatus};
@@ -59,7 +59,7 @@ use std::sync::{Arc, Mutex};
 pub struct MemoryWindow {
     pd: Arc<PdInner>,
     mw_type: MwType,
-    /// The key that it has when all that was posted is done. The upper 24 bits stay.
+    /// The key after all posted work requests are done. The upper 24 bits stay.
     rkey: Mutex<u32>,
     allocated: AtomicBool,
 }
@@ -76,15 +76,15 @@ impl MemoryWindow {
         self.mw_type
     }
 
-    /// The key for the peer, once the binds that were posted are done. A program may send it behind the bind on the same
-    /// queue pair, and must wait for the completion before it tells it otherwise.
+    /// The key for the peer, once the posted binds are done. A program may send it behind the bind on the same queue
+    /// pair. On any other path it must first wait for the completion.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         *locked(&self.rkey)
     }
 
-    /// The key that the device knows the window by: after a bind that failed, and after one that was posted as a work
-    /// request of the program's own making. From now on it is [`rkey`](Self::rkey).
+    /// Queries the device's key of the window: for use after a failed bind, and after a bind that the program posted
+    /// as its own work request. From now on [`rkey`](Self::rkey) returns it.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -106,8 +106,8 @@ impl MemoryWindow {
         operands(self.rkey(), region, &range, access)
     }
 
-    /// A place that the window shows, for a work request of the peer: `offset` bytes behind the start of `region`. For a
-    /// window that is not zero-based. Not checked.
+    /// A remote address in the window, for a work request of the peer: `offset` bytes behind the start of `region`.
+    /// For a window that is not zero-based. Not checked.
     #[must_use]
     pub fn remote(&self, region: &MemoryRegion, offset: u64) -> Remote {
         Remote { addr: region.addr().wrapping_add(offset), rkey: self.rkey() }
@@ -116,7 +116,7 @@ impl MemoryWindow {
     /// Deallocates the window, bound or not (`ibv_dealloc_mw`).
     ///
     /// # Errors
-    /// [`Error::Forked`](crate::Error::Forked); the window comes back with it.
+    /// [`Error::Forked`](crate::Error::Forked), which returns the window.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let done = self.dealloc_in_place();
@@ -138,7 +138,7 @@ impl MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if *self.allocated.get_mut() {
-            // It is there; only a forked child, which does not own it, cannot give it back.
+            // The window exists; only a forked child, which does not own it, cannot deallocate it.
             let _ = self.dealloc_in_place();
         }
     }
@@ -150,7 +150,7 @@ impl std::fmt::Debug for MemoryWindow {
     }
 }
 
-/// What a bind of the window with key `window` to `range` of `region` says.
+/// The operands of a bind of the window with key `window` to `range` of `region`.
 fn operands(window: u32, region: &MemoryRegion, range: &Range<usize>, access: Access) -> Result<Bind> {
     let (addr, len) = region.part(range)?;
     Ok(Bind { window, key: next_key(window), lkey: region.lkey(), access, addr, len })
@@ -162,9 +162,9 @@ fn next_key(key: u32) -> u32 {
 }
 
 impl QueuePair {
-    /// Posts a signalled bind of `window` to `range` of `region` (`ibv_bind_mw`; for type 2 a work request), with a new
-    /// key. [`MemoryWindow::rkey`] is the new one from now on. If the bind fails, [`MemoryWindow::query_rkey`] puts it
-    /// right.
+    /// Posts a signalled bind of `window` to `range` of `region` (`ibv_bind_mw`; for type 2 a work request), with a
+    /// new key. From now on [`MemoryWindow::rkey`] returns the new key. If the bind fails,
+    /// [`MemoryWindow::query_rkey`] restores the correct one.
     ///
     /// # Errors
     /// [`Error::Range`](crate::Error::Range), and as [`post_send`](Self::post_send): the key has not changed then.

@@ -7,10 +7,11 @@ use crate::error::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An XRC domain: requests that arrive at an XRC_RECV queue pair reach the shared receive queues of its domain, and no
-/// others (IBTA annex A14).
+/// An XRC domain: requests that arrive at an XRC_RECV queue pair reach the shared receive queues of its domain, and
+/// no others (IBTA annex A14).
 ///
-/// Clones are the same domain; without [`close`](Self::close) it goes with the last of them and of what is in it.
+/// Clones are the same domain; without [`close`](Self::close) it lasts until the last clone and the last object in it
+/// are gone.
 ///
 /// ```
 /// use rnic::{QpInit, SrqInit};
@@ -72,10 +73,10 @@ impl XrcDomain {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Closes it. Other handles to it cannot be used any more.
+    /// Closes it. Other handles to it then become unusable.
     ///
     /// # Errors
-    /// The domain as it was, with [`ResourceError::Busy`] while queue pairs or shared receive queues are in it.
+    /// The domain, unchanged, with [`ResourceError::Busy`] while queue pairs or shared receive queues are in it.
     #[doc(alias = "ibv_close_xrcd")]
     pub fn close(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let closed = self.close_in_place();

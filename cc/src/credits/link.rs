@@ -6,7 +6,7 @@ use crate::vl::Vl;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What can be set.
+/// Settings of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -15,7 +15,7 @@ pub struct Config {
     /// The buffer of each lane, in blocks of 64 bytes.
     pub blocks: u32,
     /// The longest time between two updates of a lane, in microseconds. InfiniBand's is 65,536 symbol times, which a
-    /// process cannot keep; the default of 1 ms is our choice.
+    /// process cannot meet; the default of 1 ms is our choice.
     pub fcp_period: u32,
     /// An update is sent at once when it would raise the limit by this many blocks. The default of 64 is our choice: a
     /// packet of 4 KiB.
@@ -30,7 +30,7 @@ impl Default for Config {
     }
 }
 
-/// How far the link has come.
+/// The state of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Limits are being exchanged; only VL15 may send.
@@ -44,7 +44,7 @@ pub enum LinkState {
 struct Lane {
     sender: CreditSender,
     receiver: CreditReceiver,
-    /// The limit in the latest update sent; `None` before the first.
+    /// The limit in the latest update sent; `None` before the first one.
     announced: Option<u16>,
     next_update: Instant,
 }
@@ -55,12 +55,12 @@ pub struct LinkCredits {
     lanes: Vec<Lane>,
     period: Duration,
     on_free: u16,
-    /// The lane to ask first for an update.
+    /// The lane to poll first for an update.
     turn: usize,
 }
 
 impl LinkCredits {
-    /// A link that comes up at `now`.
+    /// Brings up a link at `now`.
     #[must_use]
     pub fn new(config: &Config, now: Instant) -> Self {
         let lane = Lane {
@@ -77,7 +77,7 @@ impl LinkCredits {
         }
     }
 
-    /// How far the link has come: it is active once every lane has heard of a limit.
+    /// The state of the link: it is active once every lane has received a limit.
     #[must_use]
     pub fn state(&self) -> LinkState {
         if self.lanes.iter().all(|l| l.sender.has_limit()) {
@@ -91,7 +91,8 @@ impl LinkCredits {
         self.lanes.get_mut(usize::from(vl.number()))
     }
 
-    /// Takes credit for a packet of `blocks`. VL15 needs none; a lane that the link does not have gets none.
+    /// Takes credit for a packet of `blocks`. VL15 needs no credit; a lane that the link does not have gets no
+    /// credit.
     pub fn try_take(&mut self, now: Instant, vl: Vl, blocks: u32) -> bool {
         if vl.is_management() {
             return true;
@@ -115,11 +116,12 @@ impl LinkCredits {
         self.lanes.get(usize::from(vl.number())).map(|l| l.sender.stalls()).unwrap_or_default()
     }
 
-    /// A packet of `blocks` arrived. VL15 has no buffer here: the caller drops what it has no room for.
+    /// Accounts for the arrival of a packet of `blocks`. VL15 has no buffer here: the caller drops what it has no
+    /// room for.
     ///
     /// # Errors
     ///
-    /// There is no room, or no such lane: the packet is to be dropped.
+    /// There is no room, or no such lane: the caller must drop the packet.
     pub fn handle_packet(&mut self, vl: Vl, blocks: u32) -> Result<(), Overrun> {
         if vl.is_management() {
             return Ok(());
@@ -127,14 +129,14 @@ impl LinkCredits {
         self.lane(vl).ok_or(Overrun { blocks, free: 0 })?.receiver.handle_packet(blocks)
     }
 
-    /// A packet of `blocks` has left the buffer.
+    /// Accounts for a packet of `blocks` that has left the buffer.
     pub fn release(&mut self, vl: Vl, blocks: u32) {
         if let Some(lane) = self.lane(vl) {
             lane.receiver.release(blocks);
         }
     }
 
-    /// An update arrived. Whether there is such a lane.
+    /// Handles an update. Returns whether the lane exists.
     pub fn handle_update(&mut self, now: Instant, update: &FlowControlPacket) -> bool {
         let Some(lane) = self.lane(update.vl) else { return false };
         lane.receiver.handle_update(update);
@@ -142,7 +144,7 @@ impl LinkCredits {
         true
     }
 
-    /// An update that is due.
+    /// Returns an update that is due.
     pub fn poll_update(&mut self, now: Instant) -> Option<FlowControlPacket> {
         let op = match self.state() {
             LinkState::Initialize => Op::Init,

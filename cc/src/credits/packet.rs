@@ -3,39 +3,40 @@
 use super::MASK;
 use crate::vl::Vl;
 
-/// What a flow control packet is for.
+/// The operation of a flow control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// The link is up.
     Normal,
     /// The link is coming up.
     Init,
-    /// The link is up, and a packet waits for credit. InfiniBand reserves this value (2): our extension, for
+    /// The link is up, and a packet waits for credit. InfiniBand reserves this value (2). It is our extension, for
     /// [`Pool`](super::Pool), between rnic peers only.
     Stalled,
-    /// The link is up, and the sender obeys a limit that was lowered: all that it sent before it did was sent before this
-    /// packet, whose FCCL repeats that limit and is none for the other direction. InfiniBand reserves this value (3):
-    /// our extension, as [`Op::Stalled`].
+    /// The link is up, and the sender obeys a limit that was lowered: it sent everything under the old limit before
+    /// this packet. The FCCL of this packet repeats the lowered limit and sets no limit for the other direction.
+    /// InfiniBand reserves this value (3). It is our extension, like [`Op::Stalled`].
     Yielded,
 }
 
 /// A flow control packet: the sender's count, and the limit for the other direction of the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowControlPacket {
-    /// What it is for.
+    /// The operation.
     pub op: Op,
     /// The virtual lane.
     pub vl: Vl,
-    /// Flow Control Total Blocks Sent: what this end has sent.
+    /// Flow Control Total Blocks Sent: the blocks that this end has sent.
     pub fctbs: u16,
-    /// Flow Control Credit Limit: up to which count the other end may go; of [`Op::Yielded`], up to which this end goes.
+    /// Flow Control Credit Limit: the count up to which the other end may go; in [`Op::Yielded`], the count up to
+    /// which this end goes.
     pub fccl: u16,
 }
 
-/// Why four bytes are no flow control packet to act on.
+/// Why four bytes are not a flow control packet to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedUpdate {
-    /// An operation that is reserved; to be ignored.
+    /// The operation is reserved; ignore the packet.
     #[error("operation {0} of a flow control packet is reserved")]
     ReservedOp(u8),
     /// VL15 has no credits.
@@ -44,11 +45,11 @@ pub enum MalformedUpdate {
 }
 
 impl FlowControlPacket {
-    /// Length of what [`FlowControlPacket::encode`] gives. On an InfiniBand link a CRC of two bytes follows; here that
-    /// is left to what carries the packet.
+    /// Length of the output of [`FlowControlPacket::encode`]. On an InfiniBand link a CRC of two bytes follows; here
+    /// that is left to the layer that carries the packet.
     pub const LEN: usize = 4;
 
-    /// The packet as it goes on the wire: operation (4 bits) and FCTBS (12), lane (4) and FCCL (12), big-endian. (The
+    /// Encodes the packet for the wire: operation (4 bits) and FCTBS (12), lane (4) and FCCL (12), big-endian. (The
     /// order of the fields is that of Wireshark's dissector.)
     #[must_use]
     pub const fn encode(&self) -> [u8; Self::LEN] {

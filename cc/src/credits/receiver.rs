@@ -1,8 +1,8 @@
-//! The receiving end of a lane, with a buffer of its own.
+//! The receiving end of a lane, with its own buffer.
 
 use super::{FlowControlPacket, WINDOW, advanced, distance};
 
-/// More arrived than there was credit for: `excessive_buffer_overrun_errors` counts it.
+/// More blocks arrived than had credit: `excessive_buffer_overrun_errors` counts this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packet of {blocks} blocks arrived where there was room for {free}")]
 pub struct Overrun {
@@ -12,7 +12,7 @@ pub struct Overrun {
     pub free: u32,
 }
 
-/// The receiving end of a lane: how much room it has.
+/// The receiving end of a lane: the room in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditReceiver {
     /// Blocks received (ABR, Adjusted Blocks Received).
@@ -24,17 +24,18 @@ pub struct CreditReceiver {
 }
 
 impl CreditReceiver {
-    /// A buffer of `capacity` blocks. It has to hold one packet of the largest size, or that packet waits for ever.
+    /// A buffer of `capacity` blocks. It has to hold one packet of the largest size, or such a packet waits
+    /// indefinitely.
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
         Self { received: 0, free: capacity, capacity, lost: 0 }
     }
 
-    /// A packet of `blocks` arrived, and occupies the buffer.
+    /// Accounts for a packet of `blocks` that arrived and occupies the buffer.
     ///
     /// # Errors
     ///
-    /// There is no room: the packet is to be dropped.
+    /// The buffer has no room: the caller must drop the packet.
     pub fn handle_packet(&mut self, blocks: u32) -> Result<(), Overrun> {
         let overrun = Overrun { blocks, free: self.free };
         let n = u16::try_from(blocks).map_err(|_| overrun)?;
@@ -43,18 +44,18 @@ impl CreditReceiver {
         Ok(())
     }
 
-    /// A packet of `blocks` has left the buffer.
+    /// Accounts for a packet of `blocks` that has left the buffer.
     pub fn release(&mut self, blocks: u32) {
         self.free = self.free.saturating_add(blocks).min(self.capacity);
     }
 
-    /// An update arrived: its count replaces the one kept here, which lacks what was lost on the way.
+    /// Handles an update: its count replaces the one kept here, which lacks the blocks that were lost.
     pub fn handle_update(&mut self, update: &FlowControlPacket) {
         self.lost += u64::from(distance(self.received, update.fctbs));
         self.received = update.fctbs;
     }
 
-    /// The limit to tell the sender.
+    /// The limit to advertise to the sender.
     #[must_use]
     pub fn fccl(&self) -> u16 {
         let free = u16::try_from(self.free).unwrap_or(WINDOW).min(WINDOW);
@@ -67,7 +68,7 @@ impl CreditReceiver {
         self.free
     }
 
-    /// Blocks that were sent and did not arrive, as the updates tell.
+    /// Blocks that were sent and did not arrive, according to the updates.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost

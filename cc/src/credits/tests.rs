@@ -134,7 +134,7 @@ fn a_sender_says_that_it_obeys_when_its_limit_was_lowered() {
     let mut sender = CreditSender::new(Some(us(100)));
     assert!(!sender.handle_update(now, &update(0, 4000)), "the first one");
     assert!(!sender.handle_update(now, &update(0, 4000)), "the same one");
-    // Its own counts are as far as the limit allows.
+    // Its own counts are as far ahead as the limit allows.
     sender = CreditSender::new(Some(us(100)));
     assert!(!sender.handle_update(now, &update(0, 2000)));
     assert!(sender.try_take(now, 2000));
@@ -151,7 +151,7 @@ fn a_sender_says_that_it_obeys_when_its_limit_was_lowered() {
     assert!(!sender.handle_update(now, &update(0, 2046)) && sender.available(now) == 0);
 }
 
-/// The pool, to which that limit is void too, would take the answer for that to what it asked last.
+/// The pool, to which that limit is also void, would take the answer for that to its latest recall.
 #[test]
 fn a_limit_whose_lease_ran_out_is_not_lowered() {
     let now = Instant::now();
@@ -161,7 +161,7 @@ fn a_limit_whose_lease_ran_out_is_not_lowered() {
     assert!(sender.handle_update(now + us(199), &update(0, 4)));
 }
 
-/// Two ends of a link, and what is on the way between them, in order.
+/// Two ends of a link, and the packets in flight between them, in order.
 struct Pair {
     ends: [LinkCredits; 2],
     updates: [VecDeque<FlowControlPacket>; 2],
@@ -175,7 +175,7 @@ impl Pair {
         }
     }
 
-    /// Exchanges updates at `now`; `lost` says of each whether it is.
+    /// Exchanges updates at `now`; `lost` decides for each whether it is lost.
     fn exchange(&mut self, now: Instant, mut lost: impl FnMut() -> bool) {
         for end in 0..2 {
             while let Some(update) = self.ends[end].poll_update(now) {
@@ -235,11 +235,11 @@ fn updates_come_when_blocks_are_free_and_periodically() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A packet of so many blocks on a lane, lost or not.
+    /// A packet of this many blocks on a lane, lost or not.
     Send(u8, u32, bool),
-    /// The receiver reads so many packets.
+    /// The receiver reads this many packets.
     Read(usize),
-    /// Time passes, updates are exchanged; one in so many arrives.
+    /// Time passes and updates are exchanged; one in this many arrives.
     Exchange(u64, u64),
 }
 
@@ -255,7 +255,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is lost, the receiver never has to drop, and all credit is back when loss ends.
+    /// Whatever is lost, the receiver never has to drop, and all credit returns when loss ends.
     #[test]
     fn lost_updates_and_data_heal(steps in steps()) {
         let mut now = Instant::now();

@@ -5,8 +5,8 @@ use crate::random::Lots;
 
 /// RED with marking, at the departure of packets.
 ///
-/// It asks for the length of the queue when a packet departs, not when it arrived: the mark then tells of the
-/// present, and queueing does not lengthen the control loop (Zhu et al., CoNEXT 2016, discussion).
+/// It takes the length of the queue when a packet departs, not when it arrived: the mark then reflects the present,
+/// and queueing does not lengthen the control loop (Zhu et al., CoNEXT 2016, discussion).
 #[derive(Clone, Debug)]
 pub struct CongestionPoint {
     red: Red,
@@ -14,7 +14,7 @@ pub struct CongestionPoint {
 }
 
 impl CongestionPoint {
-    /// Marking by `red`, with lots drawn from `seed`.
+    /// Marks by `red`, with random choices seeded by `seed`.
     #[must_use]
     pub const fn new(red: Red, seed: u64) -> Self {
         Self { red, lots: Lots::new(seed) }

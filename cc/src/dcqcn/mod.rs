@@ -1,12 +1,12 @@
 //! DCQCN, the congestion control of RoCEv2 networks (Zhu et al., SIGCOMM 2015).
 //!
-//! A queue marks departing packets the more often the longer it is ([`CongestionPoint`]); the receiver of marked
-//! packets tells their sender, by congestion notification packets (CNPs), but not too often ([`NotificationPoint`]);
-//! the sender cuts its rate and lets it grow again ([`ReactionPoint`]).
+//! The longer a queue is, the more often it marks departing packets ([`CongestionPoint`]). The receiver of marked
+//! packets notifies their sender with congestion notification packets (CNPs), but not too often
+//! ([`NotificationPoint`]). The sender cuts its rate and lets it grow again ([`ReactionPoint`]).
 //!
-//! What can be set has NVIDIA's names where NVIDIA has one ([`Settings`]); where published implementations differ, the
-//! variant has a name of its own. [`Preset`] holds the sets that were published, [`Options`] is a preset with changes,
-//! as a configuration file or a command line has it. [`fluid`] says what theory expects of a set.
+//! Settings have NVIDIA's names where NVIDIA has one ([`Settings`]); where published implementations differ, the
+//! variant has a name of its own. [`Preset`] holds the published sets. [`Options`] is a preset with changes, as in a
+//! configuration file or on a command line. [`fluid`] computes what theory predicts for a set.
 
 mod congestion;
 pub mod fluid;

@@ -1,13 +1,13 @@
-//! The notification point: when the receiver of a flow tells its sender of marks.
+//! The notification point: when the receiver of a flow reports marks to its sender.
 
 use super::settings::Notification;
 use std::time::Instant;
 
-/// The notification point of one flow. Packets go in by [`NotificationPoint::handle_packet`], CNPs that are due come
-/// out of [`NotificationPoint::poll_cnp`].
+/// The notification point of one flow. Feed packets to [`NotificationPoint::handle_packet`] and take due CNPs from
+/// [`NotificationPoint::poll_cnp`].
 ///
-/// A CNP goes out at once for a mark if none went out in the last `min_time_between_cnps`. Marks that come earlier are
-/// forgotten, or with `deferred_cnp` answered when the time is over.
+/// A mark sends a CNP at once if no CNP was sent in the last `min_time_between_cnps`. Marks that come earlier are
+/// forgotten, or with `deferred_cnp` answered when that time is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotificationPoint {
     last: Option<Instant>,
@@ -15,7 +15,7 @@ pub struct NotificationPoint {
 }
 
 impl NotificationPoint {
-    /// A packet of the flow arrived, marked as having met congestion (ECN 11) or not.
+    /// Handles a packet of the flow, marked as having met congestion (ECN 11) or not.
     #[inline]
     pub fn handle_packet(&mut self, settings: &Notification, now: Instant, marked: bool) {
         if !marked || self.due.is_some() {
@@ -28,7 +28,7 @@ impl NotificationPoint {
         };
     }
 
-    /// Whether a CNP is to be sent now. It counts as sent.
+    /// Whether to send a CNP now. It counts as sent.
     pub fn poll_cnp(&mut self, now: Instant) -> bool {
         let is_due = self.due.take_if(|at| *at <= now).is_some();
         if is_due {

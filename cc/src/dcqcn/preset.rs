@@ -1,4 +1,4 @@
-//! Sets of parameters that were published, and one for laptops.
+//! Published sets of parameters, and one for laptops.
 
 use super::settings::{
     AlphaOrder, AlphaUpdate, BYTE_RESET_UNIT, FirstIncrease, Notification, Reaction, Red, Settings,
@@ -98,7 +98,7 @@ const NVIDIA: Reaction = Reaction {
 };
 
 impl Preset {
-    /// The rate of the ports that the parameters are published for; `None` for those that follow the rate of the port.
+    /// The rate of the ports that the parameters were published for; `None` if they follow the rate of the port.
     const fn made_for(self) -> Option<Rate> {
         match self {
             Self::Paper | Self::PaperStrawman | Self::Ns3Rdma => Some(Rate::from_gbps(40)),
@@ -107,9 +107,9 @@ impl Preset {
         }
     }
 
-    /// What to know before the preset is used at a port of rate `rate`; `None` if it suits the port.
+    /// A caveat about the preset at a port of rate `rate`; `None` if it suits the port.
     ///
-    /// Parameters are taken to suit ports of a quarter of the rate that they are published for, or more.
+    /// Parameters are assumed to suit ports of at least a quarter of the rate that they were published for.
     #[must_use]
     pub fn advice(self, rate: Rate) -> Option<String> {
         if self == Self::PaperStrawman {
@@ -227,7 +227,7 @@ fn laptop(rate: Rate) -> Settings {
     }
 }
 
-/// A preset and what differs from it: how DCQCN is chosen.
+/// A preset and the differences from it: how to choose DCQCN.
 ///
 /// In a configuration file a table with `preset` and any of [`Settings::WORDS`]; on a command line the same words
 /// with commas between them: `preset=paper,rpg_ai_rate=10`.
@@ -246,7 +246,7 @@ const fn paper() -> Preset {
 }
 
 impl Options {
-    /// A preset as it is.
+    /// A preset without changes.
     #[must_use]
     pub const fn new(preset: Preset) -> Self {
         Self { preset, different: BTreeMap::new() }

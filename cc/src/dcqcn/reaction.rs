@@ -5,20 +5,20 @@ use crate::rate::Rate;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The rate is as good as that of the port when it lacks no more than a 1000th: each step halves the distance and
-/// none ends it. Our choice.
+/// The rate counts as that of the port when it is within a 1000th of it: each step halves the distance but never
+/// closes it. Our choice.
 const RELEASE: f64 = 0.999;
 
-/// Expiries that one call works off one by one when it comes late. What lies beyond is worked off at once, in steps
-/// like the last one: by then the rate has long come as near to its target as numbers can tell.
+/// The expiries that one call processes one by one when it comes late. Further expiries are processed at once, in
+/// steps like the last one: by then the rate has long come as near to its target as numbers can express.
 const ONE_BY_ONE: u64 = 64;
 
-/// The rate of one flow, as DCQCN has it: it begins at the rate of the port; the first CNP puts a limiter on it; when
-/// the rate has climbed back to that of the port, the limiter goes, and alpha begins anew with the next CNP.
+/// The rate of one flow, as in DCQCN. It begins at the rate of the port. The first CNP puts a limiter on it. When the
+/// rate has climbed back to that of the port, the limiter goes, and alpha begins anew with the next CNP.
 ///
-/// Alpha decays, and the timer expires, as of the time given with the next call, whenever that is: nobody has to call
-/// while the flow is idle. [`ReactionPoint::poll_timeout`] is for callers that wait to send and want to know when the rate
-/// changes.
+/// Alpha decays, and the timer expires, as of the time given with the next call, whenever that is: no calls are
+/// needed while the flow is idle. [`ReactionPoint::poll_timeout`] is for callers that wait to send and want to know
+/// when the rate changes.
 #[derive(Clone, Debug)]
 pub struct ReactionPoint {
     settings: Arc<Reaction>,
@@ -26,15 +26,15 @@ pub struct ReactionPoint {
     limiter: Option<Limiter>,
 }
 
-/// What is known of a flow that is limited. Rates are in bits per second.
+/// The state of a limited flow. Rates are in bits per second.
 #[derive(Clone, Debug)]
 struct Limiter {
     current: f64,
     target: f64,
     alpha: f64,
-    /// The beginning of the running period of alpha.
+    /// The beginning of the current period of alpha.
     alpha_since: Instant,
-    /// A CNP came in the running period of alpha; used if alpha's updates are periodic.
+    /// A CNP came in the current period of alpha; used if alpha's updates are periodic.
     alpha_cnp: bool,
     /// When the timer expires; `None` if it is off.
     next_increase: Option<Instant>,
@@ -49,14 +49,14 @@ struct Limiter {
     cut_due: Option<Instant>,
 }
 
-/// What expired.
+/// The counter that expired.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Timer,
     ByteCounter,
 }
 
-/// What a step of the increase adds to the target rate.
+/// The amount that an increase step adds to the target rate.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     FastRecovery,
@@ -109,7 +109,7 @@ impl ReactionPoint {
         self.limiter.as_ref().map(|l| (l.timer_stage, l.byte_stage))
     }
 
-    /// A CNP for the flow arrived.
+    /// Handles a CNP for the flow.
     pub fn on_cnp(&mut self, now: Instant) {
         self.handle_timeout(now);
         let settings = &*self.settings;
@@ -131,8 +131,8 @@ impl ReactionPoint {
         limiter.on_cnp(settings, now);
     }
 
-    /// The flow has sent `bytes`. Which bytes count is the caller's choice, the same for all flows of a queue: all that
-    /// the port transmits, as the byte counter has it in the authors' model.
+    /// Records that the flow has sent `bytes`. Which bytes count is the caller's choice, the same for all flows of a
+    /// queue: all that the port transmits, like the byte counter in the authors' model.
     #[inline]
     pub fn on_bytes_sent(&mut self, now: Instant, bytes: u64) {
         let Some(limiter) = &mut self.limiter else { return };
@@ -149,13 +149,13 @@ impl ReactionPoint {
         self.release();
     }
 
-    /// When the rate changes next without anything happening.
+    /// When the rate changes next if nothing happens until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.limiter.as_ref().and_then(Limiter::next_event)
     }
 
-    /// Does what is due at `now`.
+    /// Handles the timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some(limiter) = &mut self.limiter else { return };
         if let Some(due) = limiter.cut_due.filter(|due| *due <= now) {
@@ -248,7 +248,7 @@ impl Limiter {
         self.cut_due = None;
     }
 
-    /// Lowers alpha for the periods that have ended by `now`; in periodic updates the first of them may raise it.
+    /// Lowers alpha for the periods that have ended by `now`; with periodic updates the first of them may raise it.
     fn let_alpha_pass(&mut self, settings: &Reaction, now: Instant) {
         let period = settings.alpha_period();
         let ended = whole_periods(now.saturating_duration_since(self.alpha_since), period);
@@ -265,7 +265,7 @@ impl Limiter {
         self.alpha_since = after(self.alpha_since, period, ended, now);
     }
 
-    /// Works off the expiries of the timer up to `now`.
+    /// Processes the expiries of the timer up to `now`.
     fn let_timer_pass(&mut self, settings: &Reaction, line: f64, now: Instant) {
         let (Some(at), Some(period)) = (self.next_increase, settings.timer()) else { return };
         if at > now {
@@ -310,7 +310,7 @@ impl Limiter {
         self.current = f64::midpoint(self.target, self.current).min(ceiling);
     }
 
-    /// What the step that has just been counted adds to the target, in bits per second.
+    /// The amount that the step just counted adds to the target, in bits per second.
     fn growth(&self, settings: &Reaction, event: Event) -> f64 {
         let mbps = match self.phase(settings, event) {
             Phase::FastRecovery => 0.0,

@@ -1,4 +1,4 @@
-//! What can be set: under NVIDIA's names and in NVIDIA's units, where NVIDIA has one.
+//! Settings, under NVIDIA's names and in NVIDIA's units where NVIDIA has one.
 
 use super::fluid::{FixedPoint, Model, Saturation};
 use crate::rate::Rate;
@@ -72,7 +72,7 @@ pub struct Reaction {
     pub rpg_hai_rate: u32,
     /// The cut: rate x (1 - alpha x 2^10 / 2^rpg_gd). 11 makes it alpha / 2, as in the paper. This is not g.
     pub rpg_gd: u32,
-    /// What a cut leaves at least of the rate, in percent.
+    /// The least part of the rate that a cut leaves, in percent.
     pub rpg_min_dec_fac: u32,
     /// The lowest rate, in Mb/s.
     pub rpg_min_rate: u32,
@@ -165,7 +165,7 @@ pub struct Red {
 }
 
 impl Red {
-    /// The probability that a packet is marked which departs from a queue of `bytes`.
+    /// The probability that a packet departing from a queue of `bytes` is marked.
     #[must_use]
     pub fn probability(&self, bytes: f64) -> f64 {
         let (kmin, kmax) = (self.kmin as f64, self.kmax as f64);
@@ -179,7 +179,7 @@ impl Red {
     }
 }
 
-/// Everything about DCQCN that can be set. [`Preset::settings`](super::Preset::settings) makes it.
+/// All settings of DCQCN. [`Preset::settings`](super::Preset::settings) creates them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Quanta(pub u16);
 
 impl Quanta {
-    /// The longest time: what a port asks for that will end the pause itself.
+    /// The longest time: a port that will end the pause itself asks for it.
     pub const MAX: Self = Self(u16::MAX);
 
     /// The time at a port of rate `rate`.
@@ -28,13 +28,13 @@ pub enum PauseFrame {
     Priorities([Option<Quanta>; PRIORITIES]),
 }
 
-/// Why a frame is no pause frame.
+/// Why a frame is not a pause frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedPause {
     /// It ends before its fields do.
     #[error("a pause frame of {0} bytes is too short")]
     TooShort(usize),
-    /// It is not sent to the address that pause frames are sent to.
+    /// It is not sent to the address of pause frames.
     #[error("a pause frame is sent to 01:80:c2:00:00:01")]
     Destination,
     /// Its EtherType is not that of MAC control frames.
@@ -58,7 +58,7 @@ impl PauseFrame {
     /// Bytes that a frame takes on the wire: with FCS, preamble and the gap to the next frame.
     pub const WIRE_LEN: u32 = 60 + 4 + 8 + 12;
 
-    /// The frame as it goes on the wire, without FCS.
+    /// Encodes the frame for the wire, without FCS.
     #[must_use]
     pub fn encode(&self, source: [u8; 6]) -> [u8; Self::LEN] {
         let mut frame = [0; Self::LEN];
@@ -92,11 +92,11 @@ impl PauseFrame {
         frame
     }
 
-    /// Reads a frame, with or without FCS.
+    /// Decodes a frame, with or without FCS.
     ///
     /// # Errors
     ///
-    /// It is no pause frame, or too short for one.
+    /// It is not a pause frame, or it is too short.
     pub fn decode(frame: &[u8]) -> Result<Self, MalformedPause> {
         let too_short = || MalformedPause::TooShort(frame.len());
         let word = |at: usize| match frame.get(at..at + 2) {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Priority 3 for the longest time, priority 4 goes on.
+    /// Priority 3 pauses for the longest time, priority 4 resumes.
     const FRAME: &str = "0180c2000001 020000000001 8808 0101 0018 0000 0000 0000 ffff 0000 0000 0000 0000";
 
     fn bytes(text: &str) -> Vec<u8> {

@@ -4,7 +4,7 @@ use super::frame::{PauseFrame, Quanta};
 use crate::rate::Rate;
 use std::time::Duration;
 
-/// A signal takes 5 ns for a metre of fibre or copper.
+/// A signal takes 5 ns per metre of fibre or copper.
 const NANOS_PER_METRE: u64 = 5;
 
 /// Two ports and the cable between them.
@@ -23,14 +23,14 @@ pub struct Span {
 }
 
 impl Span {
-    /// Two ports that react as fast as the standard wants them to ([`response_quanta`]).
+    /// Two ports that react as fast as the standard requires ([`response_quanta`]).
     #[must_use]
     pub fn new(rate: Rate, cable_m: u32, mtu: u32) -> Self {
         let reaction = Quanta(response_quanta(rate)).time(rate);
         Self { rate, cable_m, peer_mtu: mtu, own_mtu: mtu, reaction }
     }
 
-    /// The time for which a signal is on the cable.
+    /// The propagation delay of the cable.
     #[must_use]
     pub const fn propagation(&self) -> Duration {
         Duration::from_nanos(self.cable_m as u64 * NANOS_PER_METRE)
@@ -51,24 +51,24 @@ impl Span {
     }
 }
 
-/// What may arrive after the buffer has passed XOFF, term by term, in bytes. While each of these takes its time, the
-/// peer sends at the rate of the port.
+/// What may arrive after the buffer has passed XOFF, term by term, in bytes. During each of these, the peer sends at
+/// the rate of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom {
-    /// The packet that passes XOFF: it is counted when it is whole, and may lie beyond XOFF but for a byte.
+    /// The packet that crosses XOFF: it is counted once it is whole, and all but one byte of it may lie beyond XOFF.
     pub crossing: u64,
-    /// The packet that this port was sending when it wanted to ask: the pause frame waits for its end.
+    /// The packet that this port was sending when it wanted to pause the peer: the pause frame waits for its end.
     pub waiting: u64,
     /// The pause frame itself.
     pub pause_frame: u64,
-    /// The cable, to the peer and back, and the time that the peer takes to react.
+    /// The cable, to the peer and back, and the reaction time of the peer.
     pub on_the_way: u64,
-    /// The packet that the peer has begun: it is sent to its end.
+    /// The packet that the peer has begun: it sends it to its end.
     pub finishing: u64,
 }
 
 impl Headroom {
-    /// All of it.
+    /// The sum of all terms.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         let packets = self.crossing + self.waiting + self.pause_frame + self.finishing;

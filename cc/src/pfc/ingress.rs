@@ -1,4 +1,4 @@
-//! The port that receives: when it asks its peer to pause.
+//! The receiving port: when it asks its peer to pause.
 
 use super::{PRIORITIES, PauseFrame, Quanta};
 use crate::rate::Rate;
@@ -8,15 +8,15 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thresholds {
-    /// Above this occupancy a pause is asked for.
+    /// Above this occupancy the port asks for a pause.
     pub xoff: u64,
-    /// At this occupancy, once paused, the pause is ended. At most `xoff`.
+    /// At this occupancy, once paused, the port ends the pause. At most `xoff`.
     pub xon: u64,
-    /// The buffer beyond XOFF, for what arrives before the pause takes effect.
+    /// The buffer beyond XOFF, for packets that arrive before the pause takes effect.
     pub headroom: u64,
 }
 
-/// A packet for which there is no room: it is to be dropped (`rx_prio<n>_buf_discard`).
+/// There is no room for a packet: the caller must drop it (`rx_prio<n>_buf_discard`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes do not fit into a buffer that holds {occupancy}")]
 pub struct Full {
@@ -33,24 +33,24 @@ struct Class {
     occupancy: u64,
     /// The peer is to be paused.
     paused: bool,
-    /// The peer was not told yet.
+    /// The peer has not been told yet.
     changed: bool,
 }
 
-/// The buffer of a port, and the pauses that it asks for.
+/// The buffer of a port, and the pauses that the port asks for.
 #[derive(Clone, Debug)]
 pub struct Ingress {
     rate: Rate,
     quanta: Quanta,
     /// Lossy priorities have none.
     classes: [Option<Class>; PRIORITIES],
-    /// When pauses that go on are asked for again.
+    /// When the port asks again for pauses that continue.
     refresh: Option<Instant>,
 }
 
 impl Ingress {
-    /// The buffer of a port of rate `rate`, with thresholds for the priorities that are lossless. A pause is asked for
-    /// `quanta` long, and asked for again when half of that has passed: our choice, so that one lost frame does no harm.
+    /// The buffer of a port of rate `rate`, with thresholds for the lossless priorities. The port asks for pauses of
+    /// `quanta`, and asks again when half of that has passed: our choice, so that one lost frame does no harm.
     #[must_use]
     pub fn new(rate: Rate, quanta: Quanta, thresholds: [Option<Thresholds>; PRIORITIES]) -> Self {
         let class = |t: Thresholds| Class {
@@ -66,11 +66,11 @@ impl Ingress {
         self.classes.get_mut(usize::from(priority))?.as_mut()
     }
 
-    /// A packet arrived. Priorities without thresholds are not counted here.
+    /// Accounts for a packet that arrived. Priorities without thresholds are not counted here.
     ///
     /// # Errors
     ///
-    /// It does not fit: it is to be dropped.
+    /// The packet does not fit: the caller must drop it.
     pub fn handle_packet(&mut self, priority: u8, bytes: u64) -> Result<(), Full> {
         let Some(class) = self.class(priority) else { return Ok(()) };
         let (occupancy, t) = (class.occupancy, class.thresholds);
@@ -85,7 +85,7 @@ impl Ingress {
         Ok(())
     }
 
-    /// A packet has left the buffer.
+    /// Accounts for a packet that has left the buffer.
     pub fn release(&mut self, priority: u8, bytes: u64) {
         let Some(class) = self.class(priority) else { return };
         class.occupancy = class.occupancy.saturating_sub(bytes);
@@ -106,7 +106,7 @@ impl Ingress {
         self.classes.get(usize::from(priority)).copied().flatten().is_some_and(|c| c.paused)
     }
 
-    /// A pause frame that is due: for priorities that are to pause or to go on, and for pauses that go on for long.
+    /// Returns a pause frame that is due: for priorities that pause or resume, and to extend long pauses.
     pub fn poll_frame(&mut self, now: Instant) -> Option<PauseFrame> {
         let is_refresh = self.refresh.is_some_and(|at| at <= now);
         if !is_refresh && !self.classes.iter().flatten().any(|c| c.changed) {
@@ -128,7 +128,7 @@ impl Ingress {
         times.iter().any(Option::is_some).then_some(PauseFrame::Priorities(times))
     }
 
-    /// When a pause is asked for again.
+    /// When the port asks for a pause again.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
         self.refresh

@@ -1,8 +1,8 @@
-//! Priority flow control: a port that runs out of buffer stops its peer, for each of eight priorities apart.
+//! Priority flow control: a port that runs out of buffer stops its peer, separately for each of eight priorities.
 //!
 //! * [`PauseFrame`]: the frame on the wire.
-//! * [`Ingress`]: the port that receives: when its buffer passes XOFF it asks for a pause, below XON it ends it.
-//! * [`Paused`]: the port that sends: which priorities may not, until when.
+//! * [`Ingress`]: the receiving port: when its buffer passes XOFF it asks for a pause; below XON it ends the pause.
+//! * [`Paused`]: the sending port: which priorities may not send, and until when.
 //! * [`Headroom`]: how much may still arrive after XOFF.
 //! * [`Watchdog`]: what to do about a pause that does not end.
 //!

@@ -1,15 +1,15 @@
-//! The port that sends: which priorities it may not send now.
+//! The sending port: which priorities it may not send now.
 
 use super::{PRIORITIES, PauseFrame, Quanta};
 use crate::rate::Rate;
 use std::time::{Duration, Instant};
 
-/// What was seen of pauses of one priority, under the names of mlx5's counters.
+/// Statistics on the pauses of one priority, under the names of mlx5's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounters {
     /// Pause frames that named it: `rx_prio<n>_pause`.
     pub pause: u64,
-    /// The time for which it was paused, without the pause that goes on: `rx_prio<n>_pause_duration`.
+    /// The time for which it was paused, without the current pause: `rx_prio<n>_pause_duration`.
     pub pause_duration: Duration,
     /// Pauses that ended: `rx_prio<n>_pause_transition`.
     pub pause_transition: u64,
@@ -17,13 +17,13 @@ pub struct PauseCounters {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
-    /// Since and until when.
+    /// The start and the end of the pause.
     paused: Option<(Instant, Instant)>,
     counters: PauseCounters,
 }
 
-/// The pauses that the peer has asked for. A packet that has been begun is sent to its end; what is asked here is
-/// whether the next one may begin.
+/// The pauses that the peer has asked for. A port finishes a packet that it has begun; the question here is whether
+/// the next one may begin.
 #[derive(Clone, Debug)]
 pub struct Paused {
     rate: Rate,
@@ -37,7 +37,7 @@ impl Paused {
         Self { rate, classes: [Class::default(); PRIORITIES] }
     }
 
-    /// A pause frame arrived.
+    /// Handles a pause frame.
     pub fn handle_frame(&mut self, now: Instant, frame: &PauseFrame) {
         self.handle_timeout(now);
         let times = match frame {
@@ -62,7 +62,7 @@ impl Paused {
         class.is_some_and(|c| c.paused.is_none_or(|(_, until)| until <= now))
     }
 
-    /// Since when a priority is paused, without a break.
+    /// Since when a priority has been paused, without a break.
     #[must_use]
     pub fn paused_since(&self, now: Instant, priority: u8) -> Option<Instant> {
         let (since, until) = self.classes.get(usize::from(priority))?.paused?;
@@ -75,7 +75,7 @@ impl Paused {
         self.classes.iter().filter_map(|c| c.paused).map(|(_, until)| until).min()
     }
 
-    /// Ends the pauses whose time is over.
+    /// Ends the pauses that have expired.
     pub fn handle_timeout(&mut self, now: Instant) {
         for class in &mut self.classes {
             if let Some((_, until)) = class.paused.filter(|(_, until)| *until <= now) {
@@ -84,7 +84,7 @@ impl Paused {
         }
     }
 
-    /// What was seen of pauses of a priority.
+    /// Statistics on the pauses of a priority.
     #[must_use]
     pub fn counters(&self, priority: u8) -> PauseCounters {
         self.classes.get(usize::from(priority)).map(|c| c.counters).unwrap_or_default()
@@ -120,7 +120,7 @@ mod tests {
         assert!(!paused.may_send(now, 3) && paused.may_send(now, 2));
         assert!(!paused.may_send(until - Duration::from_nanos(1), 3) && paused.may_send(until, 3));
         assert_eq!((paused.poll_timeout(), paused.paused_since(now, 3)), (Some(until), Some(now)));
-        // Noticed late, it counts to its end.
+        // Noticed late, the pause counts only to its end.
         paused.handle_timeout(until + Duration::from_secs(1));
         let counters =
             PauseCounters { pause: 1, pause_duration: Duration::from_nanos(512), pause_transition: 1 };

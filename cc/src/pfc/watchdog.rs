@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 names! {
     /// What happens to the packets of a priority in a pause storm.
     Action {
-        /// They are dropped, those that wait and those that come.
+        /// Drop them, both those that wait and those that arrive.
         Drop = "drop",
-        /// They are sent in spite of the pause.
+        /// Send them in spite of the pause.
         Forward = "forward",
-        /// Nothing: it is only reported.
+        /// Only report the storm.
         Alert = "alert",
     }
 }
 
-/// What can be set, under SONiC's names.
+/// Settings of the watchdog, under SONiC's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WatchdogConfig {
-    /// After how long a pause without a break, while packets wait, is a storm, in milliseconds: 100 to 5000.
+    /// The time in milliseconds after which a pause without a break, while packets wait, is a storm: 100 to 5000.
     pub detection_time: u32,
-    /// After how long without a pause the storm is over, in milliseconds: 100 to 60,000.
+    /// The time in milliseconds without a pause after which the storm is over: 100 to 60,000.
     pub restoration_time: u32,
     /// What happens to packets meanwhile.
     pub action: Action,
@@ -62,9 +62,9 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug)]
 pub struct Watchdog {
     config: WatchdogConfig,
-    /// Since when it is paused without a break while packets wait.
+    /// Since when the priority has been paused without a break while packets wait.
     stuck_since: Option<Instant>,
-    /// In a storm: since when there was no pause.
+    /// In a storm: since when there has been no pause.
     calm_since: Option<Instant>,
     in_storm: bool,
     storms: u64,
@@ -77,8 +77,8 @@ impl Watchdog {
         Self { config, stuck_since: None, calm_since: None, in_storm: false, storms: 0 }
     }
 
-    /// Looks at a priority: whether it is paused, and whether packets wait. To be called now and then, several times in
-    /// a detection time, and when [`Watchdog::poll_timeout`] says so.
+    /// Observes a priority: whether it is paused, and whether packets wait. Call it several times in a detection
+    /// time, and when [`Watchdog::poll_timeout`] says so.
     pub fn look(&mut self, now: Instant, paused: bool, waiting: bool) -> Verdict {
         if self.in_storm {
             self.calm_since = if paused { None } else { self.calm_since.or(Some(now)) };
@@ -99,7 +99,7 @@ impl Watchdog {
         now.saturating_duration_since(since) >= Duration::from_millis(millis.into())
     }
 
-    /// What to do with packets, as of the latest look.
+    /// What to do with packets, as of the latest observation.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         if self.in_storm { Verdict::Storm(self.config.action) } else { Verdict::Obey }
@@ -111,7 +111,7 @@ impl Watchdog {
         self.storms
     }
 
-    /// When to look again.
+    /// When to call [`Watchdog::look`] again.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (since, millis) = if self.in_storm {

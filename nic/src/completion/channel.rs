@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// What the objects are called in errors.
+/// The name of these objects in errors.
 const WHAT: &str = "completion channel";
 
 /// A completion channel: reports completions through a file descriptor that can be polled.
@@ -62,7 +62,7 @@ impl CompletionChannel {
         Ok(Self { inner: Arc::new(ChannelInner { device: Arc::clone(device), shared: Arc::new(shared) }) })
     }
 
-    /// What a completion queue of `device` delivers to.
+    /// The channel as seen by a completion queue of `device`.
     pub(super) fn of(&self, device: &Arc<DeviceInner>) -> Result<Arc<ChannelShared>> {
         if Arc::ptr_eq(device, &self.inner.device) {
             Ok(Arc::clone(&self.inner.shared))
@@ -71,8 +71,8 @@ impl CompletionChannel {
         }
     }
 
-    /// The next event, if there is one. Never waits: the descriptor is readable while there are events. A forked child gets
-    /// none, because it would take them from its parent.
+    /// The next event, if the channel has one. Never waits: the descriptor is readable while there are events. A
+    /// forked child gets no events, because it would take them from its parent.
     #[must_use]
     #[doc(alias = "ibv_get_cq_event")]
     pub fn next_event(&self) -> Option<CompletionEvent> {
@@ -80,10 +80,10 @@ impl CompletionChannel {
         self.inner.shared.next().map(|cq| CompletionEvent { cq })
     }
 
-    /// Sleeps until there is an event. Programs that also wait for other things poll the descriptor instead.
+    /// Sleeps until an event arrives. Programs that also wait for other things poll the descriptor instead.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as nothing can come any more;
+    /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as no event can come any more;
     /// [`Error::Forked`].
     pub fn wait(&self, timeout: Duration) -> Result<CompletionEvent> {
         let port = self.inner.device.port()?;
@@ -103,7 +103,7 @@ impl CompletionChannel {
             port.hand_over();
             // Rounded up, because poll counts in milliseconds.
             let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            // The result does not matter, nor does an interruption: the loop looks at the channel again.
+            // The result does not matter, nor does an interruption: the loop checks the channel again.
             let _ = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], left);
         }
     }
@@ -119,8 +119,8 @@ impl CompletionChannel {
         NotDestroyed::unless(self, unused)
     }
 
-    /// As [`destroy`](Self::destroy), for a handle that threads share: it may be dropped after that, and the channel is
-    /// destroyed then.
+    /// As [`destroy`](Self::destroy), for a handle that threads share: dropping the handle later then destroys the
+    /// channel.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).

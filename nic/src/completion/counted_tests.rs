@@ -1,4 +1,4 @@
-//! Events that are counted, completions that tell their time, lists of work requests: what programs in C are used to.
+//! Counted events, completions with times, and lists of work requests: the style of C programs.
 
 use crate::sim::Net;
 use crate::{
@@ -11,10 +11,10 @@ use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Far longer than anything takes in virtual time.
+/// Far longer than any operation takes in virtual time.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A queue pair of a device, which completes to one queue with events, and flushes what is posted to it.
+/// A queue pair of a device, which completes to one queue with events, and flushes posted work requests.
 fn flushing(device: &Device, cq: &CompletionQueue) -> Result<QueuePair> {
     let qp = device.alloc_pd()?.create_qp(&QpInit::rc(cq, cq))?;
     qp.modify(&QpAttr::to_state(QpState::Err))?;
@@ -79,7 +79,7 @@ fn completions_tell_when_they_were_delivered_if_they_are_asked_to() -> Result<()
     Ok(())
 }
 
-/// Two ends, of which the left one has room for three sends.
+/// Two ends; the left one has room for three sends.
 struct Small {
     net: Net,
     left: QueuePair,
@@ -170,7 +170,8 @@ fn completions_of_a_queue_pair_can_be_taken_out_of_the_queue_that_it_shares() ->
     Ok(())
 }
 
-/// What ends a queue pair may arrive just before it is destroyed: what is flushed then is not seen either.
+/// The cause of an error may arrive just before a queue pair is destroyed: the completions flushed then are not seen
+/// either.
 #[test]
 fn nothing_is_seen_of_a_queue_pair_that_was_destroyed_with_its_completions() -> Result<()> {
     let (a, b) = (crate::open()?, crate::open()?);
@@ -179,7 +180,7 @@ fn nothing_is_seen_of_a_queue_pair_that_was_destroyed_with_its_completions() -> 
     let source = a_pd.register_bytes(b"x", crate::Access::LOCAL_WRITE)?;
     let (to_writer, writes) = mpsc::sync_channel::<QueuePair>(0);
     std::thread::scope(|scope| {
-        // There is no such key: the responder's end enters the error state.
+        // The key does not exist: the responder's end enters the error state.
         scope.spawn(|| writes.into_iter().for_each(|qp| _ = qp.write(1, source.all(), Remote::default())));
         for round in 0..4000_u32 {
             // The writer may complete before it goes, if its thread loses the processor: the queue must not overrun.
@@ -203,7 +204,7 @@ fn nothing_is_seen_of_a_queue_pair_that_was_destroyed_with_its_completions() -> 
     })
 }
 
-/// One that is in use stays, and so does what it completed.
+/// A queue pair in use stays, and so do its completions.
 #[test]
 fn a_queue_pair_that_is_not_destroyed_keeps_its_completions() -> Result<()> {
     let device = Net::new().device();

@@ -1,7 +1,7 @@
 //! Completions for tasks that await them, in any runtime.
 //!
-//! A task is woken through its waker, by whoever drives the engine at the moment at which the completion comes: no
-//! descriptor lies in between, so it works in every runtime, whatever it was built with, and in several at once.
+//! The thread that drives the engine when the completion arrives wakes the task through its waker. No descriptor is
+//! involved, so it works in every runtime, whatever features it was built with, and in several at once.
 
 use super::CompletionQueue;
 use crate::error::{Error, Result};
@@ -13,19 +13,19 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// In virtual time: turns that other tasks get while nothing is under way before a wait is given up. One of them may
-/// have to wake another before something is posted; longer chains than this are not to be expected.
+/// In virtual time: the number of turns that other tasks get while nothing is in flight before a wait is given up.
+/// One task may have to wake another before a work request is posted; longer chains than this are not expected.
 const IDLE_TURNS: u32 = 64;
 
 impl CompletionQueue {
-    /// The next completion, for tasks: it makes progress while it looks, then leaves that to the background thread and
-    /// sleeps.
+    /// Awaits the next completion: the task drives the engine while it checks, then leaves that to the background
+    /// thread and sleeps.
     ///
     /// Dropping the future loses nothing: a completion is taken only as it is returned. Several tasks may await
     /// completions of one queue; each completion goes to one of them.
     ///
-    /// In virtual time it moves the world on, one event each time that the other tasks of a single-threaded runtime had
-    /// their turn.
+    /// In virtual time it advances the simulation, by one event each time that the other tasks of a single-threaded
+    /// runtime have had their turn.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -42,33 +42,33 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// [`Error::Overrun`] when the queue is in error and empty; [`Error::Forked`]; in virtual time [`Error::Stalled`]
-    /// when nothing is under way and no other task changes that.
+    /// when nothing is in flight and no other task changes that.
     pub async fn next(&self) -> Result<WorkCompletion> {
         let mut completions = self.completions();
         poll_fn(|cx| completions.poll_next(cx)).await
     }
 
-    /// All completions from now on, one by one: [`next`](Self::next) for those who write streams and futures of their
-    /// own.
+    /// All completions from now on, one by one: [`next`](Self::next) for code that implements its own streams and
+    /// futures.
     #[must_use]
     pub fn completions(&self) -> Completions {
         Completions { place: self.inner.shared.waiters.place(), cq: self.clone(), asleep: false, idle: 0 }
     }
 }
 
-/// The completions of a queue as they come, see [`CompletionQueue::completions`].
+/// The completions of a queue as they arrive, see [`CompletionQueue::completions`].
 #[derive(Debug)]
 pub struct Completions {
     cq: CompletionQueue,
     place: u64,
-    /// Whether a waker may be left in the queue.
+    /// Whether a waker may be registered in the queue.
     asleep: bool,
-    /// In virtual time: looks in a row during which nothing was under way.
+    /// In virtual time: consecutive checks during which nothing was in flight.
     idle: u32,
 }
 
 impl Completions {
-    /// The next completion, or a promise to wake the task of `cx` when it is worth looking again.
+    /// Polls for the next completion; otherwise arranges to wake the task of `cx` when it is worth polling again.
     ///
     /// # Errors
     /// As [`CompletionQueue::next`].
@@ -97,14 +97,14 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // In a forked child the list may be locked for ever.
+        // In a forked child the list may stay locked indefinitely.
         if self.asleep && self.cq.inner.device.port.is_ours() {
             self.cq.inner.shared.waiters.leave(self.place);
         }
     }
 }
 
-/// Leaves the waker, then looks once more: what came before the wish was made wakes nobody.
+/// Registers the waker, then checks once more: a completion from before the wish wakes no task.
 fn sleep(cq: &CompletionQueue, port: &Port, place: u64, cx: &Context<'_>) -> Poll<Result<WorkCompletion>> {
     cq.inner.shared.waiters.sleep(place, cx.waker());
     cq.inner.shared.wish(Wish::AWAITED);
@@ -118,7 +118,7 @@ fn sleep(cq: &CompletionQueue, port: &Port, place: u64, cx: &Context<'_>) -> Pol
     }
 }
 
-/// Moves virtual time on, once everybody else had a turn: they may have something to post at this instant.
+/// Advances virtual time, once every other task has had a turn: they may have work to post at this instant.
 pub(crate) fn step<R>(
     world: &World,
     idle: &mut u32,

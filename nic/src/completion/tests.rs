@@ -8,7 +8,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Far longer than anything takes in virtual time.
+/// Far longer than any operation takes in virtual time.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Two queue pairs, connected, with a completion queue for each direction of the left one.
@@ -51,7 +51,7 @@ impl Pair {
         assert!(self.net.run_until_idle(LIMIT));
     }
 
-    /// The numbers of the completion queues that told of an error since the last call.
+    /// The numbers of the completion queues that reported an error since the last call.
     fn errors(&self) -> Result<Vec<usize>> {
         let mut numbers = Vec::new();
         while let Some(event) = self.device.poll_event()? {
@@ -67,7 +67,7 @@ fn size_error(result: Result<impl Sized>) -> bool {
     matches!(result, Err(Error::Resource(ResourceError::Size { what: "cqe", .. })))
 }
 
-/// The number of users that an object was not destroyed for, and what they are.
+/// The number of users that kept an object from being destroyed, and their kind.
 fn busy(error: &Error) -> Option<(usize, &'static str)> {
     match error {
         Error::Resource(ResourceError::Busy { users, by, .. }) => Some((*users, by)),
@@ -132,7 +132,7 @@ fn one_completion_past_the_bound_is_an_error_for_good() -> Result<()> {
     assert!(pair.send_cq.is_overrun() && pair.left.state() == QpState::Err, "past it");
     assert_eq!(pair.errors()?, [pair.send_cq.number()], "told once, for two that were lost");
     assert_eq!(other.state(), QpState::Reset, "a queue pair in RESET has nothing to lose yet");
-    // What was there is there, and the other queue works.
+    // The completions in the queue remain, and the other queue works.
     pair.send_cq.resize(100)?;
     assert!(pair.send_cq.is_overrun());
     for wr_id in 0..4 {
@@ -141,7 +141,7 @@ fn one_completion_past_the_bound_is_an_error_for_good() -> Result<()> {
     assert!(matches!(pair.send_cq.wait(LIMIT), Err(Error::Overrun)));
     let flushed = pair.recv_cq.wait(LIMIT)?;
     assert_eq!((flushed.wr_id, flushed.status), (50, WcStatus::WrFlushErr));
-    // One that comes to the queue later fails as soon as it has something to lose.
+    // A queue pair that uses the queue later fails as soon as it would lose a completion.
     let far = pair.right.address();
     other.connect(&far, &ConnectOptions { timeout: 1, retry_cnt: 0, ..ConnectOptions::default() })?;
     assert_eq!(other.state(), QpState::Rts);
@@ -179,7 +179,7 @@ fn a_queue_that_overruns_takes_the_queue_pairs_of_both_directions_along() -> Res
     Ok(())
 }
 
-/// A receiver that armed for solicited events only, and what of this wakes it.
+/// A receiver that armed for solicited events only, and which operations wake it.
 #[test]
 fn solicited_events_are_for_solicited_receives_and_errors_only() -> Result<()> {
     let net = Net::new();
@@ -193,7 +193,7 @@ fn solicited_events_are_for_solicited_receives_and_errors_only() -> Result<()> {
     let _quiet = right_pd.create_qp(&QpInit::rc(&other, &other))?;
     left.connect(&right.address(), &ConnectOptions::default())?;
     right.connect(&left.address(), &ConnectOptions::default())?;
-    // Several packets long: the request for an event travels in the last.
+    // Several packets long: the solicited event bit travels in the last.
     let source = left_pd.register(10_000, Access::LOCAL_WRITE)?;
     let target = right_pd.register(10_000, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let post = |operation, solicited| {
@@ -206,7 +206,7 @@ fn solicited_events_are_for_solicited_receives_and_errors_only() -> Result<()> {
     let send = Operation::Send { imm: None, invalidate: None };
     let write = Operation::Write { remote: target.remote(0), imm: None };
     let write_imm = Operation::Write { remote: target.remote(0), imm: Some(5) };
-    // What waits to be taken would be told of at once.
+    // Completions that wait to be taken would cause an event at once.
     let mut received = Vec::new();
     let arm = |received: &mut Vec<_>| {
         received.extend(std::iter::from_fn(|| cq.poll_one()));
@@ -340,7 +340,7 @@ fn a_channel_waits_in_virtual_time() -> Result<()> {
 #[tokio::test]
 async fn a_task_gets_what_comes_in_virtual_time() -> Result<()> {
     let pair = pair(200, 200)?;
-    // More than one task takes in a row, so that others get their turn in between.
+    // More than one task takes in a row, so that other tasks get their turn in between.
     pair.send_cq.resize(1000)?;
     for _ in 0..3 {
         pair.write(100)?;
@@ -351,7 +351,7 @@ async fn a_task_gets_what_comes_in_virtual_time() -> Result<()> {
     assert!(matches!(pair.send_cq.next().await, Err(Error::Stalled)));
     pair.left.recv(1, Gather::Empty)?;
     pair.right.send(2, Gather::Empty)?;
-    // Two at once, each moving the world on.
+    // Two at once, each advancing virtual time.
     let (received, sent) = tokio::join!(pair.recv_cq.next(), pair.right_cq.next());
     assert_eq!((received?.wr_id, sent?.wr_id), (1, 2));
     Ok(())

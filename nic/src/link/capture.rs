@@ -1,8 +1,8 @@
 //! Captures: the packets of a link, as a pcapng file that Wireshark opens.
 //!
 //! A program above a UDP socket sees no IP header, so the capture builds one: addresses, ports, TOS, time to live and
-//! identification are those that the packet has on the wire, and the other fields follow from them. Packets are stored
-//! without a link layer (LINKTYPE_RAW), because a socket does not know it. Notes of the layers become comments.
+//! identification are those of the packet on the wire, and the other fields follow from them. Packets are stored
+//! without a link layer (LINKTYPE_RAW), because a socket does not see it. Notes of the layers become comments.
 
 mod headers;
 mod mapped;
@@ -23,10 +23,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The note at the end of a capture that reached its limit.
 const LIMIT_NOTE: &str = "capture ended at its size limit";
 
-/// How to capture.
+/// Options of a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CaptureOptions {
-    /// Name of the interface in the file, such as the device's.
+    /// Name of the interface in the file, for example the name of the device.
     pub interface: String,
     /// Largest size of the file in bytes; `None` for no limit. The capture ends with a note there.
     pub max_bytes: Option<u64>,
@@ -49,14 +49,14 @@ impl CaptureStatus {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// The number of packets that are not in the file, because they came after the limit or an error, or are longer than IP
-    /// allows.
+    /// The number of packets that are not in the file, because they came after the limit or an error, or exceed the
+    /// length that IP allows.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// The size of the file in bytes, including what is still in the buffer.
+    /// The size of the file in bytes, including data in the buffer.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -89,8 +89,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture into a file. All packets up to the last one are in it however the process ends: a regular file is
-    /// complete at any moment, and into anything else, such as a FIFO, packets are written one by one.
+    /// Starts a capture into a file. The capture is complete up to the last packet however the process ends: a
+    /// regular file is complete at any moment; to any other target, such as a FIFO, packets are written one by one.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -99,7 +99,7 @@ impl Capture {
             Ok(there) if !there.is_file() => Box::new(File::create(path)?),
             _ => match MappedFile::create(path) {
                 Ok(mapped) => Box::new(mapped),
-                // On a file system whose files cannot be mapped, or locked.
+                // The file system does not support mapping or locking files.
                 Err(_) => Box::new(File::create(path)?),
             },
         };
@@ -154,14 +154,14 @@ impl Capture {
         }
     }
 
-    /// Ends the file with a note if a block of `next` bytes does not fit any more.
+    /// Ends the file with a note if a block of `next` bytes no longer fits.
     fn is_full(&mut self, now: Now, next: u64) -> bool {
         let Some(limit) = self.options.max_bytes else { return false };
         let note = pcapng::statistics_len(LIMIT_NOTE);
         if self.status.bytes().saturating_add(next).saturating_add(note) <= limit {
             return false;
         }
-        // With a limit too small for the first blocks there is no room for the note either.
+        // A limit too small for the first blocks leaves no room for the note either.
         if self.status.bytes().saturating_add(note) <= limit {
             let result = pcapng::write_statistics(&mut self.writer, now.wall, LIMIT_NOTE);
             self.settle(result);

@@ -86,8 +86,8 @@ pub struct LinkConfig {
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// Bytes of the queue in front of the port, of all priorities together; lossless priorities have their own
-    /// (`xoff` and `headroom`, for each peer). `None` for what the port carries in 1 ms, but at least four times `kmax` if
-    /// packets are marked, 1 MB with congestion control, and two of the largest packets.
+    /// (`xoff` and `headroom`, for each peer). `None` for what the port carries in 1 ms, but at least four times
+    /// `kmax` if packets are marked, 1 MB with congestion control, and two of the largest packets.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub buffer: Option<u64>,
     /// The additional delay of packets to this port, such as `10 us`.
@@ -110,23 +110,23 @@ pub struct LinkConfig {
     /// The lossless priorities, 0 to 7. Peers must pause before packets of these would be lost.
     #[serde(deserialize_with = "from_file")]
     pub pfc: Vec<u8>,
-    /// Bytes from one peer in the queue, of one priority, above which it is told to pause. `None` for half of the buffer, but
-    /// at most half of what a peer has on the way by default (186,368 bytes): a peer whose window waits in the queue is
-    /// paused.
+    /// Bytes from one peer in the queue, of one priority, above which the peer is told to pause. `None` for half of
+    /// the buffer, but at most half of what a peer has in flight by default (186,368 bytes): a peer whose window
+    /// waits in the queue is paused.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xoff: Option<u64>,
     /// The number of bytes at which a paused peer may resume. `None` for `xoff` minus one packet of the largest size, as in
     /// Linux' mlx5 driver.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xon: Option<u64>,
-    /// Bytes beyond `xoff`, for each peer, for what arrives before the pause takes effect.
+    /// Bytes beyond `xoff`, for each peer, for packets that arrive before the pause takes effect.
     ///
-    /// A peer that is a program reacts when it gets to run. So on sockets the bound is not a time: link credit lets peers
-    /// have no more on the way than the receive buffer of the socket holds, and the headroom has room for all of it. That is
-    /// the default, and a smaller headroom is refused: a lossless priority loses nothing.
+    /// A peer that is a program reacts when it gets to run. So on sockets the bound is not a time: link credit limits
+    /// the data of peers in flight to what the receive buffer of the socket holds, and the headroom has room for all
+    /// of it. That is the default, and a smaller headroom is refused: a lossless priority loses nothing.
     ///
-    /// In a simulation any headroom is taken, so that a lab can show what too little does. The default there is what
-    /// `rate`, `cable_m`, `delay` and the largest packet make necessary for a peer that finishes its train
+    /// A simulation accepts any headroom, so that a lab can show the effect of too little. The default there covers
+    /// what `rate`, `cable_m`, `delay` and the largest packet require for a peer that finishes its train
     /// ([`cc::pfc::Span`], [`cc::train_bytes`]), and two windows that a peer may send at once.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub headroom: Option<u64>,
@@ -277,7 +277,8 @@ impl LinkConfig {
     }
 }
 
-/// The error for a value that ends in a setting's name, as in `rate=5Gb/s,pfc`: the name was to begin another setting.
+/// The error for a value that ends in a setting's name, as in `rate=5Gb/s,pfc`: the name was meant to begin another
+/// setting.
 fn without_value(value: &str) -> Option<LinkConfigError> {
     let (_, last) = value.rsplit_once(',')?;
     let word = last.trim().to_owned();

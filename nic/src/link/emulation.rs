@@ -1,14 +1,14 @@
 //! An emulated port and cable: packets arrive as if they had passed both.
 //!
-//! [`Emulation`] stands where packets come in, behind the fault rules, which are the wire. To the engine it is the egress
-//! queue of the switch port in front of this NIC, and the cable to it: packets are late by the delay of the cable, wait
-//! in queues by priority, are dropped where the buffer is full, leave at the rate of the port, are marked as having met
-//! congestion, and make the port tell its peers to pause.
+//! [`Emulation`] sits where packets arrive, behind the fault rules, which are the wire. To the engine it is the
+//! egress queue of the switch port in front of this NIC, and the cable to it. Packets are late by the delay of the
+//! cable, wait in queues by priority, are dropped when the buffer is full, and leave at the rate of the port. They
+//! are marked as having met congestion, and make the port tell its peers to pause.
 //!
 //! Its clock is arithmetic. A packet leaves when the line has carried it, to the fraction of a nanosecond, not when a
-//! thread gets to look. A packet enters the queue when it arrived, not when it was read: the kernel stamps datagrams on
-//! arrival, and a process that was not scheduled for some milliseconds works through them at the times of their stamps. So
-//! a late thread does not see a burst where there was a stream, and marks and drops follow from the queue as it was.
+//! thread gets to look. A packet enters the queue when it arrived, not when it was read: the kernel stamps datagrams
+//! on arrival, and a process that was not scheduled for some milliseconds works through them at the times of their
+//! stamps. So a late thread does not turn a stream into a burst, and marks and drops follow from the queue as it was.
 
 mod clock;
 mod pauses;
@@ -35,23 +35,23 @@ pub const fn priority_of(tos: u8) -> u8 {
 /// The priorities of a port.
 pub const PRIORITIES: usize = cc::pfc::PRIORITIES;
 
-/// Opcodes of flow control and pauses between rnic ports, of those that IBTA leaves to manufacturers. On a cable they do
-/// not stand in the queue: they have their own place between packets.
+/// Opcodes of flow control and pauses between rnic ports, among those that IBTA leaves to manufacturers. On a cable
+/// they do not wait in the queue: they have their own place between packets.
 const LINK_OPCODES: std::ops::RangeInclusive<u8> = 0xc0..=0xc1;
 
 /// The most bytes on the cable, as for packets that fault rules delay.
 const MAX_ON_CABLE: u64 = 64 << 20;
 
-/// Arrivals that are kept for [`Emulation::poll_entered`]: as many of the smallest packets as fill the largest windows of 15
+/// Arrivals kept for [`Emulation::poll_entered`]: as many of the smallest packets as fill the largest windows of 15
 /// lanes, 131,072 bytes each.
 const MAX_ENTERED: usize = 15 * 131_072 / 64;
 
-/// What a link counted for one priority.
+/// The counters of a link for one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PriorityStats {
     /// Packets that left.
     pub packets: u64,
-    /// Bytes that left, as they count on Ethernet.
+    /// Bytes that left, in sizes on Ethernet.
     pub bytes: u64,
     /// Packets that were marked as having met congestion.
     pub marked: u64,
@@ -59,7 +59,7 @@ pub struct PriorityStats {
     pub cong_discard: u64,
     /// Packets that were dropped because the headroom was full: the priority is lossless.
     pub buf_discard: u64,
-    /// Packets that were dropped because their service level has no lane, or for want of memory.
+    /// Packets that were dropped because their service level has no lane, or for lack of memory.
     pub other_discard: u64,
 }
 
@@ -71,16 +71,16 @@ impl PriorityStats {
     }
 }
 
-/// What a link counted and how full it is.
+/// The counters of a link and the fill of its queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmulationStats {
-    /// Bytes in the queue, the packet that leaves included.
+    /// Bytes in the queue, including the packet that is leaving.
     pub queue_bytes: u64,
     /// The highest value of `queue_bytes` so far.
     pub queue_bytes_max: u64,
     /// Bytes in the queue by priority.
     pub queue: [u64; PRIORITIES],
-    /// What was counted for each priority.
+    /// The counters of each priority.
     pub priorities: [PriorityStats; PRIORITIES],
     /// Packets that were marked as having met congestion.
     pub marked: u64,
@@ -88,16 +88,16 @@ pub struct EmulationStats {
     pub dropped: u64,
     /// Packets that left.
     pub dequeued_packets: u64,
-    /// Bytes that left, as they count on Ethernet.
+    /// Bytes that left, in sizes on Ethernet.
     pub dequeued_bytes: u64,
-    /// Pause frames that the port had for its peers, those that end a pause included.
+    /// Pause frames that the port had for its peers, including those that end a pause.
     pub pauses_sent: u64,
     /// Packets that the socket buffer of a slow receiver had no room for, in a simulation. On the network the kernel counts
     /// them: `socket_rx_overrun`.
     pub receiver_overrun: u64,
 }
 
-/// A packet that came to the queue of the port.
+/// A packet that reached the queue of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
     /// The address of its sender.
@@ -123,32 +123,32 @@ struct Flying {
     frame: Frame,
 }
 
-/// Makes what arrives behave as if it had come through a port of a given rate, and over a cable of a given length.
+/// Makes arriving packets behave as if they had come through a port of a given rate, and over a cable of a given
+/// length.
 pub struct Emulation {
-    /// `None` for a cable alone.
+    /// `None` for a cable without a port.
     egress: Option<Egress>,
     delay: Duration,
     cable: VecDeque<Flying>,
     on_cable: u64,
     /// The latest time seen. Threads may take the lock in another order than they read the clock.
     latest: Option<Instant>,
-    /// Packets in the datagram at hand.
+    /// Packets in the current datagram.
     train: u32,
-    /// When the datagram at hand arrived; `None` if it arrives now.
+    /// When the current datagram arrived; `None` if it arrives now.
     arrived: Option<Instant>,
     /// When the latest packet arrived. Packets of several sockets may be read in another order.
     last_arrival: Option<Instant>,
     /// `None` unless link credit guards the queue.
     entered: Option<VecDeque<Entered>>,
-    /// What drops packets, for captures.
+    /// The name to which captures attribute drops.
     name: Arc<str>,
     /// Dropped on the cable.
     dropped: u64,
 }
 
 impl Emulation {
-    /// The port and cable that `profile` describes; `None` if it has neither. What is marked at random follows from
-    /// `seed`.
+    /// The port and cable that `profile` describes; `None` if it describes neither. Random marks follow from `seed`.
     #[must_use]
     pub fn new(profile: &LinkProfile, now: Instant, seed: u64) -> Option<Self> {
         let entered = (profile.model == Model::IbCredits).then(VecDeque::new);
@@ -174,13 +174,13 @@ impl Emulation {
         EmulationStats { dropped: stats.dropped + self.dropped, ..stats }
     }
 
-    /// The most bytes that were in the queue since the last call; `None` where there is no queue.
+    /// The peak number of bytes in the queue since the last call; `None` without a queue.
     pub fn take_queue_peak(&mut self) -> Option<u64> {
         self.egress.as_mut().map(Egress::take_peak)
     }
 
-    /// Describes the datagram whose packets come next: how many they are, and when it arrived. `None` for packets that
-    /// arrive when they are handled.
+    /// Describes the datagram whose packets come next: the number of packets, and when it arrived. `None` for packets
+    /// that arrive when they are handled.
     pub const fn set_datagram(&mut self, packets: u32, arrived: Option<Instant>) {
         (self.train, self.arrived) = (packets, arrived);
     }
@@ -191,20 +191,20 @@ impl Emulation {
         self.entered.is_some()
     }
 
-    /// The next packet that entered the queue, with `ib-credits`. Its credit returns when it leaves, or at once if it was
-    /// dropped. Beyond a bound the oldest are forgotten.
+    /// The next packet that entered the queue, with `ib-credits`. Its credit returns when it leaves, or at once if it
+    /// was dropped. Beyond a bound the oldest entries are forgotten.
     pub fn poll_entered(&mut self) -> Option<Entered> {
         self.entered.as_mut()?.pop_front()
     }
 
-    /// The next pause frame to send, and the peer that it goes to. Call it after packets arrived and after timeouts, until it
-    /// returns `None`.
+    /// Returns the next pause frame to send, and the peer to send it to. Call it after packets arrived and after
+    /// timeouts, until it returns `None`.
     pub fn poll_pause(&mut self, now: Instant) -> Option<(IpAddr, PauseFrame)> {
         self.egress.as_mut()?.poll_pause(now)
     }
 
-    /// Lets everything happen that is due, in the order in which it is: what arrives at the instant at which a packet leaves
-    /// finds its place free.
+    /// Processes everything that is due, in order: a packet that arrives at the instant at which another leaves finds
+    /// its place free.
     fn advance(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
         loop {
             let departure = self.egress.as_ref().and_then(Egress::departs).filter(|at| *at <= now);
@@ -225,7 +225,7 @@ impl Emulation {
         }
     }
 
-    /// A packet comes to the port.
+    /// A packet arrives at the port.
     fn arrive(&mut self, at: Instant, train: u32, frame: Frame, out: &mut dyn FnMut(Frame)) {
         let Some(egress) = &mut self.egress else { return out(frame) };
         if frame.bytes.first().is_some_and(|opcode| LINK_OPCODES.contains(opcode)) {
@@ -270,7 +270,7 @@ impl Layer for Emulation {
         &self.name
     }
 
-    /// What leaves is the business of the peer's port: so trains leave whole.
+    /// Leaving packets are the business of the peer's port, so trains leave whole.
     fn transforms(&self, direction: Direction) -> bool {
         direction == Direction::Rx
     }

@@ -1,8 +1,8 @@
 //! The link: what lies between the engine and the wire.
 //!
-//! A port's link is a stack of [`Layer`]s that change what passes (faults, an emulated cable) and of [`Observer`]s
-//! that see what became of every packet (a capture). Both are sans-IO: time is an argument, randomness a seed, and
-//! so the same stack works on real sockets and in a simulation.
+//! A port's link is a stack of [`Layer`]s that change packets (faults, an emulated cable) and of [`Observer`]s that
+//! see the fate of every packet (a capture). Both are sans-IO: time is an argument, randomness a seed, and so the
+//! same stack works on real sockets and in a simulation.
 //!
 //! ```text
 //!            egress                        ingress
@@ -10,10 +10,10 @@
 //!                  \________ observers see every packet once, with its fate ________/
 //! ```
 //!
-//! A stack costs nothing while nobody needs it: an engine asks [`LinkStack::transforms`] and, where that is false,
-//! sends its trains whole and shows each packet to the observers in place ([`LinkStack::observe`], no copy). Where
-//! it is true every packet travels alone, as a [`Frame`]: the engine then makes trains of one packet, so that the
-//! identification that the ICRC was computed with is also the one that the packet will have.
+//! An unused stack costs nothing: an engine asks [`LinkStack::transforms`] and, where that is false, sends its trains
+//! whole and shows each packet to the observers in place ([`LinkStack::observe`], no copy). Where it is true every
+//! packet travels alone, as a [`Frame`]: the engine then makes trains of one packet, so that the identification used
+//! to compute the ICRC is also the one on the packet.
 
 mod agreement;
 pub mod capture;
@@ -32,7 +32,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Which way a packet goes, as seen from the port.
+/// The direction of a packet, as seen from the port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// From the engine to the wire.
@@ -50,17 +50,17 @@ pub struct Now {
     pub wall: Duration,
 }
 
-/// What became of a packet.
+/// The fate of a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Fate {
     /// Still on its way through the layers.
     #[default]
     Pending,
-    /// It left the stack: towards the wire, or into the engine.
+    /// The packet left the stack: towards the wire, or into the engine.
     Delivered,
-    /// A layer took it away.
+    /// A layer dropped the packet.
     Dropped {
-        /// The rule or layer that did it.
+        /// The rule or layer that dropped it.
         by: Arc<str>,
     },
 }
@@ -68,7 +68,7 @@ pub enum Fate {
 /// A packet on its way through the layers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Which way it goes.
+    /// The direction.
     pub direction: Direction,
     /// Addresses and ports.
     pub flow: Flow,
@@ -78,18 +78,18 @@ pub struct Frame {
     pub ttl: u8,
     /// IPv6 flow label; 0 with IPv4.
     pub flow_label: u32,
-    /// The IPv4 identification that the packet has, or that its ICRC was computed with; 0 where it is not known.
+    /// The IPv4 identification of the packet, or the one that its ICRC was computed with; 0 if unknown.
     pub ident: u16,
     /// The packet: BTH to ICRC.
     pub bytes: Vec<u8>,
-    /// What became of it.
+    /// The fate of the packet.
     pub fate: Fate,
-    /// What the layers did to it, for captures and listings.
+    /// Notes of the layers on what they did to it, for captures and listings.
     pub notes: Vec<String>,
 }
 
 impl Frame {
-    /// The frame without its ownership.
+    /// Borrows the frame.
     #[must_use]
     pub fn view(&self) -> FrameRef<'_> {
         FrameRef {
@@ -109,7 +109,7 @@ impl Frame {
 /// A packet as observers see it; the fields are those of [`Frame`].
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRef<'a> {
-    /// Which way it goes.
+    /// The direction.
     pub direction: Direction,
     /// Addresses and ports.
     pub flow: &'a Flow,
@@ -123,39 +123,39 @@ pub struct FrameRef<'a> {
     pub ident: u16,
     /// The packet: BTH to ICRC.
     pub bytes: &'a [u8],
-    /// What became of it.
+    /// The fate of the packet.
     pub fate: &'a Fate,
-    /// What the layers did to it.
+    /// Notes of the layers on what they did to it.
     pub notes: &'a [String],
 }
 
-/// Changes what passes: drops, delays, copies, marks.
+/// Changes passing packets: drops, delays, copies, marks.
 pub trait Layer: Any + Send {
-    /// What to call the layer.
+    /// The name of the layer.
     fn name(&self) -> &str;
 
-    /// Whether packets of this direction must come by at all.
+    /// Whether packets of this direction must pass through the layer at all.
     fn transforms(&self, direction: Direction) -> bool;
 
-    /// Takes a packet; none, one or more go on through `out`, now or in a later call. A packet that is dropped goes
-    /// on as well, with [`Fate::Dropped`]: no layer sees it any more, but the observers do.
+    /// Takes a packet and passes zero or more packets on through `out`, now or in a later call. A dropped packet is
+    /// passed on as well, with [`Fate::Dropped`]: later layers do not see it, but the observers do.
     fn handle(&mut self, now: Instant, frame: Frame, out: &mut dyn FnMut(Frame));
 
-    /// When [`Layer::handle_timeout`] wants to be called next.
+    /// When to call [`Layer::handle_timeout`] next.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Lets go of packets that were held back, of either direction.
+    /// Releases packets that were held back, of either direction.
     fn handle_timeout(&mut self, _now: Instant, _out: &mut dyn FnMut(Frame)) {}
 }
 
 /// Sees every packet once, after all layers, when its fate is known.
 pub trait Observer: Any + Send {
-    /// What to call the observer.
+    /// The name of the observer.
     fn name(&self) -> &str;
 
-    /// Takes note of a packet. Must not fail: trouble of an observer is no concern of the traffic.
+    /// Takes note of a packet. It must not fail: problems of an observer must not affect the traffic.
     fn observe(&mut self, now: Now, frame: &FrameRef<'_>);
 }
 
@@ -174,7 +174,7 @@ impl LinkStack {
         Self::default()
     }
 
-    /// Puts a layer at the end that is nearest to the wire.
+    /// Adds a layer at the end nearest to the wire.
     pub fn push_layer(&mut self, layer: impl Layer) {
         self.layers.push(Box::new(layer));
     }
@@ -184,14 +184,14 @@ impl LinkStack {
         self.observers.push(Box::new(observer));
     }
 
-    /// Takes the observers with this name away, and says how many there were.
+    /// Removes the observers with this name, and returns how many it removed.
     pub fn remove_observers(&mut self, name: &str) -> usize {
         let before = self.observers.len();
         self.observers.retain(|o| o.name() != name);
         before - self.observers.len()
     }
 
-    /// The first layer of a type, to ask it for its counters or to change its rules.
+    /// The first layer of a type, for reading its counters or changing its rules.
     pub fn layer_mut<T: Layer>(&mut self) -> Option<&mut T> {
         self.layers.iter_mut().find_map(|layer| {
             let any: &mut dyn Any = &mut **layer;
@@ -206,44 +206,44 @@ impl LinkStack {
     }
 
     /// Whether packets of this direction must go through [`LinkStack::egress`] or [`LinkStack::ingress`]. It can
-    /// change with every call: rules come, and are used up.
+    /// change with every call: rules are added, and used up.
     #[must_use]
     pub fn transforms(&self, direction: Direction) -> bool {
         self.layers.iter().any(|l| l.transforms(direction))
     }
 
-    /// Whether anybody looks at packets.
+    /// Whether the link has observers.
     #[must_use]
     pub fn observes(&self) -> bool {
         !self.observers.is_empty()
     }
 
-    /// Shows a packet that passes without layers to the observers.
+    /// Shows the observers a packet that passes without layers.
     pub fn observe(&mut self, now: Now, frame: &FrameRef<'_>) {
         for observer in &mut self.observers {
             observer.observe(now, frame);
         }
     }
 
-    /// Sends a packet towards the wire. What comes out goes to `sink`, perhaps not now.
+    /// Sends a packet towards the wire. The resulting packets go to `sink`, possibly later.
     pub fn egress(&mut self, now: Now, frame: Frame, sink: &mut dyn FnMut(Frame)) {
         let Self { layers, observers } = self;
         outward(layers, now.instant, frame, &mut |f| finish(observers, now, f, sink));
     }
 
-    /// Takes a packet from the wire. What comes out goes to `sink`, perhaps not now.
+    /// Takes a packet from the wire. The resulting packets go to `sink`, possibly later.
     pub fn ingress(&mut self, now: Now, frame: Frame, sink: &mut dyn FnMut(Frame)) {
         let Self { layers, observers } = self;
         inward(layers, now.instant, frame, &mut |f| finish(observers, now, f, sink));
     }
 
-    /// When [`LinkStack::handle_timeout`] wants to be called next.
+    /// When to call [`LinkStack::handle_timeout`] next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.layers.iter().filter_map(|l| l.poll_timeout()).min()
     }
 
-    /// Lets go of packets that were held back. The sink gets those of both directions.
+    /// Releases packets that were held back. The sink gets those of both directions.
     pub fn handle_timeout(&mut self, now: Now, sink: &mut dyn FnMut(Frame)) {
         let Self { layers, observers } = self;
         for at in 0..layers.len() {
@@ -287,7 +287,7 @@ fn wants(layer: &dyn Layer, frame: &Frame) -> bool {
     frame.fate == Fate::Pending && layer.transforms(frame.direction)
 }
 
-/// The end of a packet's way: settles its fate, shows it around and hands it over unless it was dropped.
+/// The end of a packet's path: settles its fate, shows it to the observers and hands it over unless it was dropped.
 fn finish(observers: &mut [Box<dyn Observer>], now: Now, mut frame: Frame, sink: &mut dyn FnMut(Frame)) {
     if frame.fate == Fate::Pending {
         frame.fate = Fate::Delivered;

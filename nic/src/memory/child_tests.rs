@@ -1,5 +1,4 @@
-//! Tests of signal handling, each in a process of its own: they change what belongs to the whole process, and
-//! some are meant to die.
+//! Tests of signal handling, each in its own process: they change process-wide state, and some are meant to die.
 #![cfg(target_arch = "x86_64")]
 #![expect(unsafe_code, reason = "installs signal handlers and faults on purpose")]
 
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 const CHILD: &str = "RNIC_MEMORY_CHILD";
 const PAGE: usize = 4096;
 
-/// Runs `body` in a process of its own, which must end by `signal`, or well (`None`).
+/// Runs `body` in its own process, which must end by `signal`, or successfully (`None`).
 fn isolated(test: &str, signal: Option<c_int>, body: fn()) {
     if env::var_os(CHILD).is_some() {
         return body();
@@ -71,7 +70,7 @@ fn both(handler: usize, flags: c_int) {
     handle(SIGBUS, handler, flags);
 }
 
-/// Accesses to registered memory that went away fail, and others work.
+/// Accesses to registered memory that was unmapped fail; other accesses work.
 fn accesses_survive() {
     let (good, bad) = (good_page(), bad_page());
     let add = AtomicOp::FetchAdd { add: 1 };
@@ -285,7 +284,7 @@ fn a_replaced_handler_is_noticed() {
         handle(SIGSEGV, never as *const () as usize, 0);
         refresh(start + Duration::from_millis(1));
         accesses_survive();
-        // A thread that never looked before looks at its first access.
+        // A thread that has never checked checks at its first access.
         std::thread::spawn(accesses_survive).join().unwrap();
     });
 }
@@ -311,7 +310,7 @@ fn blocked_signals_are_noticed() {
             [SIGSEGV, SIGBUS].map(|s| libc::sigismember(&raw const mask, s))
         };
         assert_eq!(still, [1, 1], "the program's mask is back in place");
-        // A new thread inherits the mask and looks at its first access.
+        // A new thread inherits the mask and checks at its first access.
         std::thread::spawn(accesses_survive).join().unwrap();
     });
 }
@@ -322,7 +321,7 @@ fn a_forked_child_recovers_too() {
         install();
         let (good, bad) = (good_page(), bad_page());
         let mut out = [0; 64];
-        // SAFETY: the child calls nothing but the copies and _exit.
+        // SAFETY: the child calls only the copies and _exit.
         unsafe {
             let child = libc::fork();
             assert!(child >= 0);

@@ -1,8 +1,7 @@
 //! The copies: the only place that dereferences registered memory.
 //!
-//! No function here makes a reference into registered memory. On x86-64 assembly does the work, which Rust's
-//! memory model does not look into: racing with the application, or with another copy, yields mixed bytes and
-//! nothing worse.
+//! No function here makes a reference into registered memory. On x86-64 assembly does the work, which Rust's memory
+//! model does not see: a race with the application, or with another copy, yields mixed bytes and nothing worse.
 #![expect(unsafe_code, reason = "touches memory that others write and unmap")]
 
 mod kernel;
@@ -25,7 +24,7 @@ use super::signal::{self, Path};
 use qp::AtomicOp;
 use thiserror::Error;
 
-/// Registered memory could not be accessed: not mapped, protected, or behind the end of a mapped file.
+/// Registered memory could not be accessed: it is not mapped, protected, or beyond the end of a mapped file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("memory at {addr:#x} is not mapped, or protected against this access")]
 pub struct Fault {
@@ -34,19 +33,19 @@ pub struct Fault {
     pub addr: usize,
 }
 
-/// What a program expects to happen to a part of an on-demand region (`IBV_ADVISE_MR_ADVICE_*`). It is done when the
+/// How a program expects to use a part of an on-demand region (`IBV_ADVISE_MR_ADVICE_*`). The work is done when the
 /// call returns, with or without `IBV_ADVISE_MR_FLAG_FLUSH`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[doc(alias = "ibv_advise_mr_advice")]
 pub enum Advice {
-    /// It will be read: its pages are paged in.
+    /// The program will read it: page it in.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH")]
     Prefetch,
-    /// It will be written: its pages are paged in, and made writable where the memory is.
+    /// The program will write it: page it in, and make it writable where the memory is.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE")]
     PrefetchWrite,
-    /// Pages that are in memory already should be known to the device: here they always are, so the key and the range are
-    /// checked and no more.
+    /// Make pages that are already in memory known to the device: here they always are, so only the key and the range
+    /// are checked.
     #[doc(alias = "IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT")]
     PrefetchNoFault,
 }
@@ -65,8 +64,8 @@ pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
         Path::Kernel => match kernel::copy_out(src, dst) {
             Ok(()) => Ok(()),
             Err(kernel::Error::Fault(fault)) => Err(fault),
-            // SAFETY: passed on to the caller. A sandbox forbids the system call and the program replaced
-            // the handler: a fault now takes the course that the program chose.
+            // SAFETY: passed on to the caller. A sandbox forbids the system call and the program replaced the
+            // handler: a fault now takes the course that the program chose.
             Err(kernel::Error::Unavailable) => unsafe { direct::copy_out(src, dst) },
         },
     }
@@ -95,12 +94,12 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Fault> {
     }
 }
 
-/// Runs `op` on the 8 bytes at `addr`, a multiple of 8, as one processor atomic with sequentially consistent
-/// order, and returns the value from before it.
+/// Runs `op` on the 8 bytes at `addr`, a multiple of 8, as one processor atomic with sequentially consistent order,
+/// and returns the previous value.
 ///
-/// The kernel has no atomic operation on 8 bytes of user memory. On its path the page is probed for writing
-/// first (nothing is changed), then the processor does the operation. Memory that another thread unmaps in the
-/// nanoseconds between raises the signal in the handler that the program put in place of ours.
+/// The kernel has no atomic operation on 8 bytes of user memory. On the kernel's path the page is probed for writing
+/// first (without changing it), then the processor does the operation. If another thread unmaps the memory in the
+/// nanoseconds between, the signal reaches the handler with which the program replaced ours.
 ///
 /// # Safety
 ///
@@ -120,7 +119,7 @@ pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Faul
     }
 }
 
-/// Pages in the `len` bytes at `addr`, for reading or for writing, and changes none.
+/// Pages in the `len` bytes at `addr`, for reading or for writing, without changing them.
 ///
 /// # Safety
 ///
@@ -128,7 +127,7 @@ pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Faul
 pub(super) unsafe fn prefetch(addr: usize, len: usize, write: bool) -> Result<(), Fault> {
     match kernel::populate(addr, len, write) {
         Ok(()) => Ok(()),
-        // Kernels before Linux 5.14, memory of devices, and memory without the permission to write.
+        // EINVAL: kernels before Linux 5.14, device memory, and memory without write permission.
         Err(libc::EINVAL) => (addr..addr + len).step_by(kernel::page_size()).try_for_each(|at| {
             if write {
                 kernel::probe_write(at)
@@ -137,9 +136,9 @@ pub(super) unsafe fn prefetch(addr: usize, len: usize, write: bool) -> Result<()
                 unsafe { copy_out(at, &mut [0]) }
             }
         }),
-        // ENOMEM for what is not mapped, EFAULT for what is protected.
+        // ENOMEM: not mapped. EFAULT: protected.
         Err(libc::ENOMEM | libc::EFAULT) => Err(Fault { addr }),
-        // Advice is taken as far as it goes.
+        // Advice is best effort.
         Err(_) => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the library that may be registered: page-aligned, zeroed, with safe access.
+//! Library-owned memory that may be registered: page-aligned, zeroed, with safe access.
 #![expect(unsafe_code, reason = "owns a mapping")]
 
 use super::copy::{self, Fault};
@@ -8,16 +8,16 @@ use std::num::NonZeroUsize;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use thiserror::Error;
 
-/// Why a buffer could not be made or accessed.
+/// Why a buffer could not be created or accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BufferError {
     /// A buffer needs at least one byte.
     #[error("a memory buffer needs a length of at least 1")]
     Empty,
-    /// The kernel gave no memory.
+    /// The kernel could not provide the memory.
     #[error("no memory for a buffer of {len} bytes: {errno}")]
     OutOfMemory {
-        /// The length asked for.
+        /// The requested length.
         len: usize,
         /// The kernel's reason.
         errno: Errno,
@@ -45,22 +45,22 @@ pub enum BufferError {
 
 /// Page-aligned memory, zeroed at first, that peers may write while the program reads.
 ///
-/// There is no way to borrow its bytes: all access copies. An access of 8 aligned bytes sees or leaves a whole
-/// word; a longer access that races with a write may see a mixture of old and new bytes. What a write stores
-/// last is seen last, see the module documentation.
+/// Its bytes cannot be borrowed: all access copies. An access of 8 aligned bytes reads or writes a whole word; a
+/// longer access that races with a write may see a mixture of old and new bytes. The last bytes of a write become
+/// visible last, see the module documentation.
 ///
-/// **fork**: the child gets a snapshot of its own, copied on write. The engine lives in the parent, so what
-/// peers write appears in the parent only. (Hardware needs such pages kept out of the child, because its
-/// writes go to physical pages; ours go through the parent's page tables.)
+/// **fork**: the child gets its own snapshot, copied on write. The engine lives in the parent, so peers' writes
+/// appear in the parent only. (With hardware such pages must be kept out of the child, because the adapter writes to
+/// physical pages; our writes go through the parent's page tables.)
 #[derive(Debug)]
 pub struct MemoryBuffer {
-    /// Start of the mapping, exposed. An integer, because nobody may think of dereferencing it.
+    /// Start of the mapping, exposed. An integer, because it must never be dereferenced.
     addr: usize,
     len: NonZeroUsize,
 }
 
 impl MemoryBuffer {
-    /// Maps `len` bytes. Memory is taken page by page, when first touched.
+    /// Maps `len` bytes. Pages are allocated when first touched.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl MemoryBuffer {
         Ok(Self { addr: start.as_ptr().expose_provenance(), len })
     }
 
-    /// The address of the first byte, a multiple of the page size: what work requests and peers name.
+    /// The address of the first byte, a multiple of the page size: the address for work requests and peers.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
@@ -109,7 +109,7 @@ impl MemoryBuffer {
         Ok(unsafe { copy::copy_in_owned(data, addr) }?)
     }
 
-    /// A copy of the whole buffer.
+    /// Copies the whole buffer.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl MemoryBuffer {
         Ok(())
     }
 
-    /// Reads the 8 bytes at `offset` as one word in host order, with acquire order: after seeing a value that
-    /// a peer wrote, all that the peer wrote before it is visible.
+    /// Reads the 8 bytes at `offset` as one word in host order, with acquire order: after the program sees a value
+    /// that a peer wrote, everything that the peer wrote before it is visible.
     ///
     /// # Errors
     ///
@@ -142,8 +142,8 @@ impl MemoryBuffer {
     pub fn load_u64(&self, offset: usize) -> Result<u64, BufferError> {
         let mut word = [0; 8];
         self.read_at(Self::aligned(offset)?, &mut word)?;
-        // The copy is one load; on x86-64 it is made in assembly, which the compiler moves nothing across,
-        // and loads of that processor acquire. Elsewhere it is an atomic load.
+        // The copy is one load. On x86-64 it is in assembly, across which the compiler moves nothing, and loads of
+        // that processor acquire. Elsewhere it is an atomic load.
         Ok(u64::from_ne_bytes(word))
     }
 

@@ -1,14 +1,14 @@
-//! The handler for SIGSEGV and SIGBUS, with which a copy fails instead of the process, and the fallback without it.
+//! The handler for SIGSEGV and SIGBUS, which makes a copy fail instead of the process, and the fallback without it.
 //!
-//! The handler goes in front of the program's own when the first region is registered. A fault in a copy
-//! routine is ours. Everything else is passed on, so that crash reporters, language runtimes and core dumps
-//! work as before: the previous handler runs on the same stack and with the same mask as if it had been called
-//! by the kernel, and the default action repeats the faulting instruction.
+//! The handler goes in front of the program's own when the first region is registered. A fault in a copy routine is
+//! ours. Everything else is passed on, so that crash reporters, language runtimes and core dumps work as before: the
+//! previous handler runs on the same stack and with the same mask as if the kernel had called it, and the default
+//! action repeats the faulting instruction.
 //!
-//! The program may install a handler of its own afterwards, or block the signals in a thread (a fault in a
-//! thread that blocks them kills the process). Each thread therefore keeps note of the path that is safe, and
-//! [`refresh`] looks again. We do not put our handler in front a second time: the new handler may pass on to
-//! ours, and the two would call each other without end.
+//! The program may install a handler of its own afterwards, or block the signals in a thread (a fault in a thread
+//! that blocks them kills the process). Each thread therefore remembers which path is safe, and [`refresh`] checks
+//! again. We do not put our handler in front a second time: the new handler may pass signals on to ours, and the two
+//! would call each other without end.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "signal handling"))]
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -40,10 +40,10 @@ mod other {
     use super::Path;
     use std::time::Instant;
 
-    /// Nothing to install: every access goes through the kernel.
+    /// Does nothing: every access goes through the kernel.
     pub fn install() {}
 
-    /// Nothing to look after.
+    /// Does nothing.
     pub fn refresh(_now: Instant) {}
 
     pub(in crate::memory) fn path() -> Path {
@@ -69,14 +69,14 @@ mod recovering {
 
     const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-    /// How long a thread may be unaware that the program replaced the handler or blocked the signals. A look
-    /// takes three system calls, below 1 us: 0.1 % of this.
+    /// How long a thread may be unaware that the program replaced the handler or blocked the signals. A check takes
+    /// three system calls, below 1 us: 0.1 % of this.
     const WINDOW: Duration = Duration::from_millis(1);
 
     thread_local! {
         /// The path of this thread, once looked up.
         static PATH: Cell<Option<Path>> = const { Cell::new(None) };
-        /// When `refresh` looked last.
+        /// When `refresh` last checked.
         static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
@@ -99,7 +99,8 @@ mod recovering {
         if ONCE.is_completed() {
             return;
         }
-        // The engine may be locked. The next to come here does it otherwise, and copies go through the kernel until then.
+        // Another thread may hold the lock of the engine. The next caller installs the handler instead, and copies go
+        // through the kernel until then.
         let Some(_whole) = crate::port::try_hold_forks() else { return };
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {
@@ -112,11 +113,11 @@ mod recovering {
         });
     }
 
-    /// Looks whether the handler is still in place and the signals are not blocked in this thread, at most
-    /// once in a millisecond of the caller's clock.
+    /// Checks whether the handler is still in place and the signals are not blocked in this thread, at most once in a
+    /// millisecond of the caller's clock.
     ///
-    /// The thread that drives an engine calls it once per turn. In between, memory that goes away within a
-    /// millisecond after the program replaced the handler raises the signal there.
+    /// The thread that drives an engine calls this once per turn. If the program replaces the handler and memory is
+    /// unmapped within the next millisecond, the signal reaches the program's handler.
     pub fn refresh(now: Instant) {
         let due = LOOKED.get().is_none_or(|last| {
             // A clock that ran backwards belongs to another simulation.
@@ -128,7 +129,7 @@ mod recovering {
         }
     }
 
-    /// The path for this thread, as of the last look.
+    /// The path for this thread, as of the last check.
     pub(in crate::memory) fn path() -> Path {
         PATH.get().unwrap_or_else(|| {
             let path = look();
@@ -151,8 +152,8 @@ mod recovering {
 
     /// Runs `access` with the two signals unblocked in this thread.
     ///
-    /// A signal of that kind that someone sent to the process with kill(2), and that all threads block, would
-    /// be delivered here. It goes to the previous handler.
+    /// A signal of that kind that was sent to the process with kill(2), and that all threads block, would be
+    /// delivered here. It goes to the previous handler.
     pub(in crate::memory) fn unblocked<T>(access: impl FnOnce() -> T) -> T {
         let mut faults = empty_set();
         let mut before = empty_set();
@@ -180,7 +181,7 @@ mod recovering {
         ours.sa_sigaction = address();
         ours.sa_flags = libc::SA_SIGINFO
             | match before.sa_sigaction {
-                // Nothing runs behind us: an alternate stack, where there is one, is the safe choice.
+                // No handler runs behind ours: an alternate stack, if the thread has one, is the safe choice.
                 libc::SIG_DFL | libc::SIG_IGN => libc::SA_ONSTACK,
                 _ => before.sa_flags & inherited,
             };
@@ -201,7 +202,7 @@ mod recovering {
         pass_on(signal, info, context, faulted);
     }
 
-    /// Does what would have happened without this handler.
+    /// Does what would have happened without our handler.
     fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, faulted: bool) {
         let previous = PREVIOUS.get().and_then(|all| all.get(usize::from(signal == libc::SIGBUS)));
         let Some(Previous { action, spent }) = previous else { return take_default(signal, info, faulted) };

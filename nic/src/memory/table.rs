@@ -1,4 +1,4 @@
-//! Keys to regions and windows, and every check of an access.
+//! The table from keys to regions and windows, with every access check.
 #![expect(unsafe_code, reason = "hands registered addresses to the copies")]
 
 mod key;
@@ -44,21 +44,22 @@ pub struct RegionTable {
 }
 
 impl RegionTable {
-    /// An empty table for up to `max` regions and as many windows (at most some 2^23 of each: keys tell 2^24 apart).
+    /// Creates an empty table for up to `max` regions and as many windows (at most some 2^23 of each: keys
+    /// distinguish 2^24).
     #[must_use]
     pub fn new(max: u32, source: KeySource) -> Self {
         let max = max.min(MAX_LIVE / 2);
         Self { slots: Slots::new(2 * max, source), regions: 0, windows: 0, max, bound_by: HashMap::new() }
     }
 
-    /// Registers `memory`, which work requests and peers address from `va` on; without `va`, by its own addresses, or
+    /// Registers `memory`. Work requests and peers address it from `va` on; without `va`, by its own addresses, or
     /// from 0 on if `access` has `ZERO_BASED`.
     ///
-    /// Memory that is not mapped, or is protected, can be registered; accesses to it fail.
+    /// Unmapped or protected memory can be registered; accesses to it fail.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] says which rule was broken; nothing is registered then.
+    /// [`RegisterError`] names the broken rule; nothing is registered then.
     pub fn register(
         &mut self,
         pd: PdId,
@@ -71,8 +72,8 @@ impl RegionTable {
         self.insert(Entry::Region(region))
     }
 
-    /// Registers a null region: it has all addresses, reads as zeroes and swallows what is written to it. It is for the
-    /// program's own work requests only.
+    /// Registers a null region: it has all addresses, reads as zeroes and discards writes. It is for the program's
+    /// own work requests only.
     ///
     /// # Errors
     ///
@@ -81,12 +82,12 @@ impl RegionTable {
         self.insert(Entry::Null(Region::null(pd)))
     }
 
-    /// Registers a region anew, with other memory, another protection domain, or other rights, and returns its keys with
-    /// what it was before.
+    /// Re-registers a region with other memory, another protection domain, or other rights. Returns its keys and the
+    /// region as it was before.
     ///
-    /// The keys stay if the memory and its addresses do, as with Linux rxe and mlx5: programs hand out the rkey before
-    /// they extend its rights. Where the memory changes, the keys change: a request under way that names the old key must
-    /// not reach the new memory.
+    /// The keys stay if the memory and its addresses do, as with Linux rxe and mlx5: programs hand out the rkey
+    /// before they extend its rights. If the memory changes, the keys change: a request in flight that names the old
+    /// key must not reach the new memory.
     ///
     /// # Errors
     ///
@@ -105,7 +106,7 @@ impl RegionTable {
             return Ok((key.into(), std::mem::replace(region, new)));
         }
         let old = self.remove(key).ok_or(unknown)?;
-        // There is room, because one has just gone.
+        // The slot just freed leaves room.
         Ok((self.insert(Entry::Region(new))?, old))
     }
 
@@ -119,8 +120,8 @@ impl RegionTable {
         self.remove(key).ok_or(RegisterError::UnknownKey { key })
     }
 
-    /// Removes the region of `key` after unbinding the memory windows that are bound to it, and returns it. `None`: no
-    /// such region.
+    /// Unbinds the memory windows of the region of `key`, removes the region and returns it; `None` if the region
+    /// does not exist.
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         self.get(key)?;
         let index = self.slots.index(key)?;
@@ -139,7 +140,7 @@ impl RegionTable {
         }
     }
 
-    /// All regions with their keys, in no meaningful but a repeatable order.
+    /// All regions with their keys, in an arbitrary but repeatable order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
         self.slots.iter().filter_map(|(key, slot)| match &slot.entry {
             Entry::Region(region) | Entry::Null(region) => Some((key, region)),
@@ -153,7 +154,7 @@ impl RegionTable {
         self.regions as usize
     }
 
-    /// Whether there are no regions.
+    /// Whether the table has no regions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.regions == 0
@@ -165,7 +166,7 @@ impl RegionTable {
         self.max
     }
 
-    /// Bytes of memory that the table takes, without what is registered.
+    /// The memory that the table itself takes in bytes, without registered memory.
     #[must_use]
     pub fn footprint(&self) -> usize {
         self.slots.footprint()
@@ -184,17 +185,17 @@ impl RegionTable {
         }
         let write = advice == Advice::PrefetchWrite;
         let right = if write { Access::LOCAL_WRITE } else { Access::empty() };
-        // Regions do not ask for the queue pair, and windows do not serve the program.
+        // Regions ignore the queue pair, and windows are not for the program itself.
         let domain = Domain { pd, qpn: Qpn::default() };
         let addr = self.resolve(domain, lkey, va, len, right | Access::ON_DEMAND)?;
         if advice == Advice::PrefetchNoFault {
             return Ok(());
         }
-        // SAFETY: the bytes lie inside a region, which was registered for this.
+        // SAFETY: the bytes lie inside a region that was registered for this.
         unsafe { copy::prefetch(addr, len as usize, write) }.map_err(|_| AccessError::Fault { va })
     }
 
-    /// Checks an access of `len` bytes, not 0, and returns where they are in this process.
+    /// Checks an access of `len` bytes, not 0, and returns their address in this process.
     #[inline]
     fn resolve(
         &self,
@@ -209,11 +210,11 @@ impl RegionTable {
             return self.resolve_other(&slot.entry, domain, key, va, len, access);
         };
         let offset = region.offset(domain.pd, key, va, len, access)?;
-        // It fits an address: `Region::new` made sure that the end of the region does.
+        // It fits an address: `Region::new` checked that the end of the region does.
         Ok(region.addr() + offset as usize)
     }
 
-    /// The same for what is no region. Apart, so that accesses to regions are short.
+    /// Handles keys of anything but a region. Separate, so that accesses to regions are short.
     #[inline(never)]
     fn resolve_other(
         &self,
@@ -233,7 +234,7 @@ impl RegionTable {
         }
     }
 
-    /// The first address of a region or window, and how long it is; nothing where there is neither.
+    /// The first address and the length of a region or window; `None` for other keys.
     fn extent(&self, key: u32) -> Option<(u64, u64)> {
         match &self.slots.find(key)?.entry {
             Entry::Region(region) | Entry::Null(region) => Some((region.va(), region.len())),
@@ -242,7 +243,7 @@ impl RegionTable {
         }
     }
 
-    /// The slot of a region that no window is bound to.
+    /// The slot of a region without bound windows.
     fn free_of_windows(&self, key: u32) -> Result<u32, RegisterError> {
         let unknown = RegisterError::UnknownKey { key };
         self.get(key).ok_or(unknown)?;
@@ -316,9 +317,9 @@ impl Memory for RegionTable {
     }
 
     fn atomic(&mut self, domain: Domain, key: u32, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        // A null region gives peers no right, so the bytes are somewhere.
+        // A null region grants peers no rights, so the bytes have an address.
         let addr = self.resolve(domain, key, va, 8, op.access())?;
-        // The address in this process differs in its low bits where a region is given another virtual address.
+        // The address in this process differs in its low bits if the region has another virtual address.
         if !va.is_multiple_of(8) || !addr.is_multiple_of(8) {
             return Err(AccessError::Misaligned { va });
         }

@@ -6,9 +6,10 @@ use super::{BufferError, MemoryBuffer, install};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Memory of a program that may be registered: a range of its addresses, and perhaps what keeps them in use.
+/// Memory of a program that may be registered: a range of its addresses, and optionally an owner that keeps them in
+/// use.
 ///
-/// Clones are the same memory.
+/// Clones refer to the same memory.
 #[derive(Clone, Debug)]
 pub struct UserMemory {
     addr: usize,
@@ -19,36 +20,37 @@ pub struct UserMemory {
 impl UserMemory {
     /// The `len` bytes at `addr` of this process.
     ///
-    /// Memory that is not mapped, or is protected, can be lent; accesses to it fail.
+    /// Unmapped or protected memory can be lent; accesses to it fail.
     ///
     /// # Safety
     ///
-    /// As long as the bytes are registered with a device, it may read them at any time, and write them if the region
-    /// has LOCAL_WRITE. So may any holder of the region. Rust code must not hold references to them that this would
-    /// invalidate. The memory may be unmapped before, as long as nothing else that minds is put in its place.
+    /// While the bytes are registered with a device, it may read them at any time, and write them if the region has
+    /// LOCAL_WRITE. So may any holder of the region. Rust code must not hold references to them that this would
+    /// invalidate. The memory may be unmapped earlier, provided that its addresses are not reused for anything that
+    /// such accesses would harm.
     #[must_use]
     pub unsafe fn new(addr: usize, len: u64) -> Self {
         Self { addr, len, owner: None }
     }
 
-    /// All addresses that there are: what verbs register with address 0 and the largest length, as implicit on-demand
-    /// paging. The last address, of no use to anybody, is not part of it.
+    /// All addresses: verbs register them with address 0 and the largest length, as implicit on-demand paging. The
+    /// last address, which is of no use, is not part of it.
     ///
     /// # Safety
     ///
-    /// As for [`new`](Self::new), for all memory of the process: every object that a peer, or a work request of the
-    /// program itself, can name is at its mercy.
+    /// As for [`new`](Self::new), for all memory of the process: a peer, or a work request of the program itself, can
+    /// access every object that it can name.
     #[must_use]
     pub unsafe fn whole_address_space() -> Self {
         Self { addr: 0, len: usize::MAX as u64, owner: None }
     }
 
-    /// The memory of a null region: none, of the greatest length.
+    /// The memory of a null region: no bytes, with the largest length.
     pub(super) fn none() -> Self {
         Self { addr: 0, len: u64::MAX, owner: None }
     }
 
-    /// Keeps `owner` alive as long as the memory is registered.
+    /// Keeps `owner` alive while the memory is registered.
     #[must_use]
     pub fn keeping(self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { owner: Some(owner), ..self }
@@ -73,7 +75,7 @@ impl UserMemory {
         self.addr == 0 && self.len == usize::MAX as u64
     }
 
-    /// The buffer that it is, if it is one: of those all is known.
+    /// The buffer, if the memory is one: its mapping is fully known.
     fn buffer(&self) -> Option<&MemoryBuffer> {
         self.owner.as_deref()?.downcast_ref()
     }
@@ -82,13 +84,13 @@ impl UserMemory {
     ///
     /// # Errors
     ///
-    /// [`BufferError::OutOfRange`], or [`BufferError::Fault`] where the memory is not mapped or protected.
+    /// [`BufferError::OutOfRange`], or [`BufferError::Fault`] if the memory is not mapped or is protected.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), BufferError> {
         if let Some(buffer) = self.buffer() {
             return buffer.read_at(offset, out);
         }
         let addr = self.locate(offset, out.len())?;
-        // SAFETY: `new` was told that the bytes may be read at any time.
+        // SAFETY: the caller of `new` allowed reads of the bytes at any time.
         Ok(with_recovery(|| unsafe { copy::copy_out(addr, out) })?)
     }
 
@@ -102,7 +104,7 @@ impl UserMemory {
             return buffer.write_at(offset, data);
         }
         let addr = self.locate(offset, data.len())?;
-        // SAFETY: `new` was told that the bytes may be written by any holder of the region.
+        // SAFETY: the caller of `new` allowed any holder of the region to write the bytes.
         Ok(with_recovery(|| unsafe { copy::copy_in(data, addr) })?)
     }
 
@@ -132,7 +134,7 @@ impl UserMemory {
         self.write_at(self.aligned(offset)?, &value.to_ne_bytes())
     }
 
-    /// The address decides, which may be any.
+    /// The address, which is arbitrary, determines the alignment.
     fn aligned(&self, offset: usize) -> Result<usize, BufferError> {
         let addr = self.addr.wrapping_add(offset);
         if addr.is_multiple_of(8) { Ok(offset) } else { Err(BufferError::Misaligned { offset }) }
@@ -142,7 +144,7 @@ impl UserMemory {
         let size = usize::try_from(self.len).unwrap_or(usize::MAX);
         let error = BufferError::OutOfRange { offset, len, size };
         let end = offset.checked_add(len).filter(|end| *end <= size).ok_or(error)?;
-        // The end of what was not registered yet may be no address.
+        // Before registration, the end may lie beyond the address space.
         self.addr.checked_add(end).map(|end| end - len).ok_or(error)
     }
 }
@@ -160,7 +162,7 @@ impl From<MemoryBuffer> for UserMemory {
     }
 }
 
-/// Runs a copy with our handler in place: the memory may be used before any was registered.
+/// Runs a copy with our handler in place: the memory may be used before any region is registered.
 fn with_recovery(copy: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
     install();
     copy()
@@ -174,7 +176,7 @@ mod tests {
     fn memory_of_the_program_is_read_and_written() {
         let words = Box::leak(Box::new([0u64; 4]));
         let addr = std::ptr::from_mut(words).expose_provenance();
-        // SAFETY: nobody else uses the words any more.
+        // SAFETY: the words are not used any more.
         let memory = unsafe { UserMemory::new(addr, 32) };
         memory.write_at(29, b"end").expect("inside");
         let mut out = [0; 4];
@@ -195,7 +197,7 @@ mod tests {
         let nowhere = unsafe { UserMemory::new(8, 16) };
         assert!(matches!(nowhere.read_at(0, &mut [0; 8]), Err(BufferError::Fault(_))));
         assert!(matches!(nowhere.store_u64(0, 1), Err(BufferError::Fault(_))));
-        // SAFETY: nothing is there either.
+        // SAFETY: no memory is mapped there either.
         let beyond = unsafe { UserMemory::new(usize::MAX - 3, 8) };
         assert!(matches!(beyond.read_at(0, &mut [0; 8]), Err(BufferError::OutOfRange { .. })));
     }

@@ -13,13 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The largest number of trains under way. Six full ones fill the receive buffer that a stock host grants.
+/// The largest number of trains in flight. Six full ones fill the receive buffer that a stock host grants.
 const WINDOW: u64 = 5;
 
-/// After this time without an acknowledgement the trains under way count as lost.
+/// After this time without an acknowledgement the trains in flight count as lost.
 const LOSS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The length of the number of the train, ping or acknowledgement with which every packet begins.
+/// The length of the number at the start of every packet: that of the train, ping or acknowledgement.
 const NUMBER_LEN: usize = 8;
 
 /// Latencies are recorded up to this many nanoseconds (10 s).
@@ -28,7 +28,7 @@ const LONGEST: u64 = 10_000_000_000;
 /// Why a baseline run failed.
 #[derive(Debug, Error)]
 pub enum BaselineError {
-    /// No socket.
+    /// A socket could not be bound.
     #[error(transparent)]
     Bind(#[from] super::BindError),
     /// A packet could not be sent.
@@ -40,7 +40,7 @@ pub enum BaselineError {
     /// A packet too short to hold its number, or longer than UDP carries.
     #[error("packets of {0} bytes: 8 to 65507 are possible")]
     Size(usize),
-    /// No answer came.
+    /// No answer arrived.
     #[error("no answer from {0}: does its side of the run exist?")]
     NoAnswer(IpAddr),
     /// A thread could not be started.
@@ -48,7 +48,7 @@ pub enum BaselineError {
     Thread(#[from] io::Error),
 }
 
-/// The data that a receiver got.
+/// The data that arrived at a receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Throughput {
     /// UDP payload.
@@ -60,7 +60,7 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// Gigabits of UDP payload a second (10^9 bits); 0 if nothing, or only one batch, arrived.
+    /// Gigabits of UDP payload per second (10^9 bits); 0 if nothing, or only one batch, arrived.
     #[must_use]
     pub fn gbits(&self) -> f64 {
         let ns = self.elapsed.as_nanos();
@@ -83,8 +83,8 @@ fn send(socket: &RoceSocket, to: IpAddr, segment_size: usize, bytes: &[u8]) -> R
     Ok(())
 }
 
-/// Sends trains of packets of `packet` bytes to `peer` until `stop`, never more than the peer's buffer holds.
-/// Returns how many trains were sent. The peer runs [`receive_stream`].
+/// Sends trains of packets of `packet` bytes to `peer` until `stop`, never more than the peer's buffer holds. Returns
+/// the number of trains sent. The peer runs [`receive_stream`].
 ///
 /// # Errors
 /// On a wrong size or when sending fails.
@@ -168,11 +168,11 @@ pub fn echo(socket: &RoceSocket, stop: &AtomicBool) -> Result<(), BaselineError>
     Ok(())
 }
 
-/// Sends `iterations` packets of `size` bytes to `peer`, one after the other's return; gives half the round
+/// Sends `iterations` packets of `size` bytes to `peer`, each after the previous one returned; returns half the round
 /// trips in nanoseconds. The peer runs [`echo`]. Polls without sleeping.
 ///
 /// # Errors
-/// On a wrong size, when sending fails, or when the peer keeps silent for a second.
+/// On a wrong size, when sending fails, or when the peer does not answer for a second.
 pub fn ping(
     socket: &RoceSocket,
     peer: IpAddr,
@@ -219,7 +219,7 @@ fn two_sockets(port: u16) -> Result<(RoceSocket, RoceSocket), BaselineError> {
     Ok((RoceSocket::bind_first_free_loopback(&config)?, RoceSocket::bind_first_free_loopback(&config)?))
 }
 
-/// Raises the flag when dropped, so that the other side ends however this one does.
+/// Raises the flag when dropped, so that the other side ends however this side ends.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -274,7 +274,7 @@ pub fn raw_latency(port: u16, iterations: u64, size: usize) -> Result<Histogram<
     })
 }
 
-/// Waits for a side of the run; a panic in it goes on in the caller.
+/// Waits for a side of the run; a panic in it propagates to the caller.
 fn join<T>(side: thread::ScopedJoinHandle<'_, Result<T, BaselineError>>) -> Result<T, BaselineError> {
     side.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -284,15 +284,15 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// Longer than a busy machine keeps a thread from running.
+    /// Longer than a busy machine stops a thread from running.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// A UDP port of a test's own, so that no packet of another run, in this process or another, gets in.
+    /// A UDP port reserved for one test, which keeps out packets of other runs, in this process or another.
     struct OwnPort(UdpSocket);
 
     impl OwnPort {
-        /// Has the kernel choose one. All choices are made at one address, and held: none is made twice at a time. The
-        /// address is behind those that the sockets under test try.
+        /// Has the kernel choose a port. All choices are made at one address, and held, so that no two tests have the
+        /// same port at a time. The address is behind those that the sockets under test try.
         fn new() -> Self {
             Self(UdpSocket::bind(("127.0.0.255", 0)).unwrap())
         }
@@ -306,7 +306,7 @@ mod tests {
     fn the_stream_is_counted() {
         let port = OwnPort::new();
         let mut duration = Duration::from_millis(100);
-        // Longer if neither thread got to run: how long a stream takes to start is the machine's affair.
+        // Retry for longer if neither thread got to run: the start time of a stream depends on the machine.
         let total = loop {
             let total = raw_bandwidth(port.number(), duration, 4116).unwrap();
             assert_eq!(total.bytes, total.packets * 4116);
@@ -323,7 +323,7 @@ mod tests {
     fn each_ping_is_recorded_once() {
         let port = OwnPort::new();
         let start = Instant::now();
-        // Again if the echo did not get to run in time.
+        // Retry if the echo did not get to run in time.
         let latencies = loop {
             match raw_latency(port.number(), 20, 64) {
                 Err(BaselineError::NoAnswer(_)) if start.elapsed() < PATIENCE => {}

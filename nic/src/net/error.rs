@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Why an address cannot be served.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// Another socket has the port on this address or on all addresses.
+    /// Another socket holds the port on this address or on all addresses.
     #[error(
         "{0} is taken, by another rnic program or the kernel's rdma_rxe: `rnic doctor` says by whom; \
          use another address of this host"
@@ -42,15 +42,15 @@ pub enum BindError {
     Option {
         /// The socket option.
         name: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Anything else, such as too many open files.
     #[error("cannot make a UDP socket on {address}: {source}")]
     Os {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -74,7 +74,7 @@ pub enum SendError {
     TooBig {
         /// UDP payload of a packet.
         segment_size: usize,
-        /// Where it should have gone.
+        /// The destination.
         dst: IpAddr,
     },
     /// The kernel cannot send trains, at least not to this destination. From now on
@@ -102,23 +102,23 @@ pub enum SendError {
     /// No route, no neighbour, or the interface is down.
     #[error("{dst} cannot be reached: {source}")]
     Unreachable {
-        /// Where it should have gone.
+        /// The destination.
         dst: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A firewall on this host drops it.
     #[error("a firewall rule of this host forbids packets to {dst} UDP port 4791")]
     Filtered {
-        /// Where it should have gone.
+        /// The destination.
         dst: IpAddr,
     },
     /// Anything else.
     #[error("sending to {dst} failed: {source}")]
     Os {
-        /// Where it should have gone.
+        /// The destination.
         dst: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -126,7 +126,7 @@ pub enum SendError {
 impl SendError {
     pub(super) fn new(dst: IpAddr, segment_size: usize, source: io::Error) -> Self {
         match source.raw_os_error() {
-            // For a train whose packets exceed the MTU, older kernels say EINVAL.
+            // Older kernels return EINVAL for a train whose packets exceed the MTU.
             Some(libc::EMSGSIZE | libc::EINVAL) => Self::TooBig { segment_size, dst },
             Some(libc::EPERM | libc::EACCES) => Self::Filtered { dst },
             Some(

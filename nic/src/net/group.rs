@@ -1,8 +1,9 @@
 //! The socket of a multicast group.
 //!
-//! Each group has a socket of its own, bound to the address of the group. So its datagrams were sent to this group and to no
-//! other, which the ICRC depends on. Several programs on a host may join the same group, and the kernel gives each a copy. A
-//! program sends to a group from its ordinary sockets, and members on the same host get a copy, including the sender.
+//! Each group has its own socket, bound to the address of the group. So its datagrams were sent to this group and to
+//! no other, which the ICRC depends on. Several programs on a host may join the same group, and the kernel gives each
+//! a copy. A program sends to a group from its ordinary sockets, and members on the same host get a copy, including
+//! the sender.
 //!
 //! On the loopback interface a packet to a group arrives once at each member, as on any other interface. Over IPv4 that
 //! takes no preparation; over IPv6 the loopback interface has no route for groups, and an administrator
@@ -38,7 +39,7 @@ pub enum JoinError {
         /// Address of the port.
         ip: IpAddr,
     },
-    /// A program that does not share has the group's address or all addresses.
+    /// A program that does not share the address holds the group's address or all addresses.
     #[error(
         "UDP port {port} of {group} is taken by a program that does not share it, the kernel's rdma_rxe perhaps: \
          `rnic doctor` says by whom"
@@ -49,14 +50,14 @@ pub enum JoinError {
         /// The UDP port.
         port: u16,
     },
-    /// The interface takes part in no groups.
+    /// The interface does not support multicast groups.
     #[error(
         "the interface of {ip} takes part in no multicast groups (`ip link set ... multicast on`): {source}"
     )]
     NoMulticast {
         /// Address of the port.
         ip: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Nothing could be sent to the group.
@@ -72,7 +73,7 @@ pub enum JoinError {
     Os {
         /// The group.
         group: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -124,8 +125,8 @@ impl GroupSocket {
         self.receiver.recv(batch)
     }
 
-    /// Takes the kernel's count of datagrams dropped here into the counters of the port's sockets, without waiting for
-    /// a next datagram.
+    /// Adds the kernel's count of datagrams dropped here to the counters of the port's sockets, without waiting for
+    /// another datagram.
     pub fn ask_drops(&self) {
         self.receiver.ask_drops();
     }
@@ -158,15 +159,16 @@ fn from_bind(group: IpAddr, config: &SocketConfig, error: BindError) -> JoinErro
     }
 }
 
-/// Keeps packets away that arrive on other interfaces for other programs' memberships.
+/// Keeps out packets that arrive on other interfaces for other programs' memberships.
 fn only_own_groups(fd: BorrowedFd<'_>, group: IpAddr) {
-    /// In libc for some systems only.
+    /// libc defines it for some systems only.
     const IPV6_MULTICAST_ALL: libc::c_int = 29;
     let (level, name) = match group {
         IpAddr::V4(_) => (IPPROTO_IP, libc::IP_MULTICAST_ALL),
         IpAddr::V6(_) => (IPPROTO_IPV6, IPV6_MULTICAST_ALL),
     };
-    // Where it is refused (IPv6 before Linux 4.20) copies may arrive that another interface brought: still packets of this group.
+    // If it is refused (IPv6 before Linux 4.20), copies from other interfaces may arrive: these are still packets of
+    // this group.
     let _ = sys::set_option(fd, level, name, 0);
 }
 
@@ -193,8 +195,7 @@ fn become_member(fd: BorrowedFd<'_>, config: &SocketConfig, group: IpAddr) -> io
     }
 }
 
-/// Finds out whether the port could send to the group, as it sends: joining succeeds without a route, and nothing
-/// would ever arrive.
+/// Checks whether the port could send to the group: joining succeeds without a route, and nothing would ever arrive.
 fn check_route(config: &SocketConfig, group: IpAddr) -> Result<(), JoinError> {
     let os = |source| JoinError::Os { group, source };
     let probe = udp_socket(config.ip).map_err(os)?;
@@ -219,7 +220,7 @@ fn remedy(ip: IpAddr) -> String {
     let name = owner.as_ref().map_or("INTERFACE", |i| &i.name);
     match ip {
         IpAddr::V4(_) => format!("ip route add 224.0.0.0/4 dev {name}"),
-        // The kernel makes a trap for packets of any other route on the loopback interface.
+        // The kernel creates a trap for packets of any other route on the loopback interface.
         IpAddr::V6(_) if owner.as_ref().is_some_and(|i| i.loopback) => {
             format!("ip -6 route add local ff00::/8 dev {name} table local")
         }

@@ -1,4 +1,5 @@
-//! The network interfaces of the calling thread's network namespace. (`/sys/class/net` may show another one's.)
+//! The network interfaces of the calling thread's network namespace. (`/sys/class/net` may show those of another
+//! namespace.)
 
 use super::sys;
 use nix::ifaddrs::getifaddrs;
@@ -10,9 +11,9 @@ use std::net::{IpAddr, Ipv4Addr};
 /// A network interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its name, `eth0` say.
+    /// Its name, for example `eth0`.
     pub name: String,
-    /// The longest IP packet it carries, in bytes; [`qp::Mtu::for_interface`] makes a path MTU of it.
+    /// The longest IP packet it carries, in bytes; [`qp::Mtu::for_interface`] converts it to a path MTU.
     pub mtu: u32,
     /// Whether it is up.
     pub up: bool,
@@ -34,7 +35,7 @@ impl Interface {
 /// All interfaces, by name.
 ///
 /// # Errors
-/// When the kernel does not list them. One that disappears meanwhile is left out.
+/// If the kernel does not list them. An interface that disappears meanwhile is left out.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found = BTreeMap::<String, Interface>::new();
     for entry in getifaddrs()? {

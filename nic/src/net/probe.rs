@@ -1,4 +1,4 @@
-//! Finds out what the kernel's UDP supports, by a try on a pair of temporary sockets.
+//! Probes what the kernel's UDP supports, with a pair of temporary sockets.
 
 use super::recv::RecvBatch;
 use super::sys::{self, Control, RawAddress};
@@ -8,14 +8,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-/// How long to wait for a datagram to the own host. Delivery happens inside the send call, unless the machine is under load
-/// or a firewall drops the datagram.
+/// How long to wait for a datagram to the same host. Delivery happens inside the send call, unless the machine is
+/// under load or a firewall drops the datagram.
 const PATIENCE_MS: u16 = 200;
 
-/// What segmentation offload does on this host.
+/// Segmentation offload on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offloads {
-    /// The kernel takes a train in one call (UDP GSO, Linux 4.18). `None` if the try itself failed.
+    /// The kernel takes a train in one call (UDP GSO, Linux 4.18). `None` if the probe itself failed.
     pub gso: Option<bool>,
     /// A train arrives in one piece (UDP GRO, Linux 5.0). `None` if nothing arrived.
     pub gro: Option<bool>,
@@ -32,12 +32,12 @@ pub(super) fn udp_socket(ip: IpAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The control message that makes a train of what is sent.
+/// The control message that makes the payload a train.
 pub(super) fn push_segment_size(control: &mut Control, segment_size: u16) {
     control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment_size.to_ne_bytes());
 }
 
-/// A receiver and a sender on `ip`, and where the receiver is.
+/// A receiver and a sender on `ip`, and the receiver's address.
 struct Pair {
     receiver: Socket,
     sender: Socket,
@@ -57,17 +57,17 @@ impl Pair {
         Ok(Self { receiver, sender, to: RawAddress::new(bound) })
     }
 
-    /// Waits until something arrived; false if nothing did.
+    /// Waits for a datagram; false if none arrived.
     fn arrived(&self) -> io::Result<bool> {
         let mut fds = [PollFd::new(self.receiver.as_fd(), PollFlags::POLLIN)];
         Ok(poll(&mut fds, PollTimeout::from(PATIENCE_MS))? > 0)
     }
 }
 
-/// Sends a train of two segments to `ip`, an address of this host, and looks at how it arrives.
+/// Sends a train of two segments to `ip`, an address of this host, and checks how it arrives.
 ///
 /// # Errors
-/// When `ip` is not an address of this host, or sockets cannot be made.
+/// If `ip` is not an address of this host, or sockets cannot be created.
 pub fn probe_offloads(ip: IpAddr, scope_id: u32) -> io::Result<Offloads> {
     const SEGMENT: u16 = 8;
     let pair = Pair::new(ip, scope_id)?;
@@ -97,12 +97,12 @@ pub fn probe_offloads(ip: IpAddr, scope_id: u32) -> io::Result<Offloads> {
 
 /// How many bytes of its receive buffer a socket is charged for one datagram of `len` bytes of UDP payload.
 ///
-/// The kernel charges whole buffers, not bytes: a packet of 84 bytes may cost ten times its length. Packets
-/// that arrive merged cost less; single ones are the worst case, so credits are reckoned with this.
+/// The kernel charges whole buffers, not bytes: a packet of 84 bytes may cost ten times its length. Packets that
+/// arrive merged cost less; single ones are the worst case, so credits are based on this charge.
 ///
 /// # Errors
-/// When `ip` is not an address of this host, the datagram does not arrive, or the kernel has no `SO_MEMINFO`
-/// (before Linux 4.12).
+/// If `ip` is not an address of this host, the datagram does not arrive, or the kernel has no `SO_MEMINFO` (before
+/// Linux 4.12).
 pub fn receive_charge(ip: IpAddr, scope_id: u32, len: usize) -> io::Result<u32> {
     let pair = Pair::new(ip, scope_id)?;
     sys::send(pair.sender.as_fd(), &pair.to, &mut Control::new(), &vec![0; len])?;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// How many errors of earlier sends one receive call skips before it returns to the engine.
 const MAX_PENDING_ERRORS: usize = 16;
 
-/// A receiving socket that is not bound yet, and what could be switched on.
+/// Creates an unbound receiving socket, and reports which options were enabled.
 pub(super) fn unbound(
     config: &SocketConfig,
     address: SocketAddr,
@@ -32,7 +32,7 @@ pub(super) fn unbound(
     }
     let v4 = config.ip.is_ipv4();
     if !v4 {
-        // Where it is refused, flow labels read as 0.
+        // If it is refused, flow labels read as 0.
         on(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO);
     }
     let capabilities = Capabilities {
@@ -49,7 +49,7 @@ pub(super) fn unbound(
             on(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)
         },
         drops: on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
-        // Over IPv4 a checksum of 0 means none, and is always accepted.
+        // Over IPv4 a checksum of 0 means no checksum, and is always accepted.
         no_checksum: v4 || on(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX),
         rcvbuf: socket.recv_buffer_size().map_err(os)?,
     };
@@ -65,7 +65,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// `tally` may be that of other sockets as well.
+    /// `tally` may be shared with other sockets.
     pub(super) fn new(socket: Socket, tally: Arc<Tally>) -> Self {
         Self { socket, tally, kernel_drops: AtomicU32::new(0) }
     }
@@ -121,7 +121,7 @@ impl Receiver {
         }
     }
 
-    /// Takes over the kernel's drop count, which wraps at 2^32; returns how many are new.
+    /// Adopts the kernel's drop count, which wraps at 2^32; returns the number of new drops.
     fn note_drops(&self, count: u32) -> u64 {
         // Two threads may see counts in the wrong order: only a step forward counts.
         let ahead = |old: u32| (count.wrapping_sub(old) as i32 > 0).then_some(count);
@@ -131,21 +131,21 @@ impl Receiver {
         new
     }
 
-    /// Takes over the kernel's drop count without waiting for a next datagram, where the kernel can tell.
+    /// Adopts the kernel's drop count without waiting for another datagram, if the kernel supports that.
     pub(super) fn ask_drops(&self) {
         if let Ok(info) = sys::mem_info(self.socket.as_fd()) {
             self.note_drops(info.drops);
         }
     }
 
-    /// Has the kernel stamp what arrives from now on. Where it refuses, nothing is stamped.
+    /// Makes the kernel timestamp datagrams from now on. If it refuses, they have no timestamps.
     pub(super) fn stamp_arrivals(&self) {
         if let Err(error) = sys::set_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1) {
             tracing::debug!(%error, "datagrams are not stamped on arrival: they arrive when they are read");
         }
     }
 
-    /// Bytes of the receive buffer that waiting datagrams take up now.
+    /// Bytes of the receive buffer that waiting datagrams occupy now.
     pub(super) fn backlog(&self) -> io::Result<u32> {
         sys::mem_info(self.socket.as_fd()).map(|info| info.charged)
     }

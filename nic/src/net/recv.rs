@@ -8,10 +8,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A UDP datagram, merged or not, is no longer than this.
+/// The maximum length of a UDP datagram, merged or not.
 const MAX_DATAGRAM: usize = 1 << 16;
 
-/// Why nothing can be received any more. Lost and damaged packets are not errors.
+/// Why the socket can no longer receive. Lost and damaged packets are not errors.
 #[derive(Debug, Error)]
 pub enum RecvError {
     /// The kernel refused the call itself: the descriptor was closed by other code, or a sandbox forbids the call.
@@ -21,13 +21,13 @@ pub enum RecvError {
 
 /// Reusable buffers for the datagrams of one receive call.
 ///
-/// A datagram may be a whole GSO train or a row of packets that the kernel merged (UDP GRO): see
-/// [`Datagram::segments`]. One slot is filled again and again while the receiver keeps up, so that its 64 KiB
-/// stay in the cache; the other slots serve bursts of small datagrams.
+/// A datagram may be a whole GSO train or a sequence of packets that the kernel merged (UDP GRO): see
+/// [`Datagram::segments`]. One slot is reused while the receiver keeps up, so that its 64 KiB stay in the cache; the
+/// other slots serve bursts of small datagrams.
 ///
-/// A call that follows an empty one takes one datagram: so polling and the first arrival cost least (360 ns an empty
-/// call against 430). From then on a call takes all that fit, until nothing is left: in bursts of
-/// single datagrams, 8 slots take 700 ns for each where one takes 820. Trains cost the same either way.
+/// A call that follows an empty one takes one datagram, so polling and the first arrival cost least (360 ns per empty
+/// call against 430). From then on a call takes all that fit, until nothing is left: in bursts of single datagrams, 8
+/// slots take 700 ns for each where one takes 820. Trains cost the same either way.
 pub struct RecvBatch {
     slots: Box<[Slot]>,
     buffer: Box<[u8]>,
@@ -63,20 +63,20 @@ impl RecvBatch {
         self.slots.iter().zip(self.buffer.chunks_exact(self.stride)).take(self.filled).map(describe)
     }
 
-    /// How many datagrams the kernel dropped on this socket between the previous batch and this one, because
-    /// the receive buffer was full or a checksum wrong.
+    /// The number of datagrams that the kernel dropped on this socket between the previous batch and this one,
+    /// because the receive buffer was full or a checksum wrong.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Whether the kernel stamps what it receives.
+    /// Whether the kernel timestamps received datagrams.
     #[must_use]
     pub const fn is_stamped(&self) -> bool {
         self.stamped
     }
 
-    /// The sockets that are read into it have stamps switched on.
+    /// Announces that timestamps are enabled on the sockets read into this batch.
     pub(crate) const fn expect_stamps(&mut self) {
         self.stamped = true;
     }
@@ -122,24 +122,24 @@ pub struct Datagram<'a> {
     pub segment_size: usize,
     /// The sender.
     pub source: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class: DSCP and ECN. Of merged packets, that of all (GRO merges only equal
-    /// ones). 0 if the kernel does not tell.
+    /// IPv4 TOS or IPv6 traffic class: DSCP and ECN. Shared by all merged packets (GRO merges only equal ones). 0 if
+    /// the kernel does not report it.
     pub tos: u8,
-    /// IPv4 TTL or IPv6 hop limit on arrival, 0 if the kernel does not tell.
+    /// IPv4 TTL or IPv6 hop limit on arrival, 0 if the kernel does not report it.
     pub ttl: u8,
-    /// IPv6 flow label, 20 bits; 0 with IPv4, and if the kernel does not tell.
+    /// IPv6 flow label, 20 bits; 0 with IPv4, and if the kernel does not report it.
     pub flow_label: u32,
-    /// When the kernel received it, by the wall clock, since the UNIX epoch; `None` unless stamps are switched on. Of
-    /// merged packets, that of the first.
+    /// When the kernel received it, by the wall clock, since the UNIX epoch; `None` unless timestamps are enabled.
+    /// For merged packets, the time of the first.
     pub stamp: Option<Duration>,
     /// Whether bytes or control messages were lost for lack of room. Such a datagram must be dropped.
     pub truncated: bool,
 }
 
 impl<'a> Datagram<'a> {
-    /// The packets with their index in the train. In a train that was never split the index is also the
-    /// IPv4 identification under the ICRC; the kernel may also merge packets from the middle of a train, or
-    /// from several trains, so it is a guess only. An empty datagram is one empty packet.
+    /// The packets with their index in the train. In a train that was never split the index is also the IPv4
+    /// identification under the ICRC. The kernel may also merge packets from the middle of a train, or from several
+    /// trains, so the index is only a guess. An empty datagram is one empty packet.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = (usize, &'a [u8])> + use<'a> {
         let (bytes, size) = (self.bytes, self.segment_size.max(1));
         (0..bytes.len().div_ceil(size).max(1)).map(move |index| {
@@ -179,7 +179,7 @@ fn describe<'a>((slot, part): (&'a Slot, &'a [u8])) -> Datagram<'a> {
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => tos = value as u8,
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => ttl = value as u8,
-            // In network order, and the traffic class stands in front of the label.
+            // In network order; the traffic class precedes the label.
             (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => flow_label = u32::from_be(value) & 0xf_ffff,
             (libc::SOL_UDP, libc::UDP_GRO) => segment = value as usize,
             _ => {}

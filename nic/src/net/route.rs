@@ -1,7 +1,7 @@
 //! The kernel's notifications about interfaces and addresses (rtnetlink).
 //!
-//! A socket in the groups of links and addresses is readable only when something changed; no privilege is needed. The
-//! layouts are those of linux/netlink.h, linux/rtnetlink.h, linux/if_link.h and linux/if_addr.h.
+//! A socket in the groups of links and addresses is readable only after a change; no privilege is needed. The layouts
+//! are those of linux/netlink.h, linux/rtnetlink.h, linux/if_link.h and linux/if_addr.h.
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -10,7 +10,7 @@ use nix::sys::socket::{
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Bytes of room for one datagram: what iproute2 takes, and more than the kernel puts into one.
+/// The buffer size for one datagram: the size that iproute2 uses, and more than the kernel puts into one.
 const ROOM: usize = 32 << 10;
 
 /// `nlmsghdr`: length, type, flags, sequence number, port.
@@ -47,7 +47,7 @@ pub(super) enum News {
 pub(super) enum Read {
     /// A datagram of this many bytes.
     Datagram(usize),
-    /// Nothing.
+    /// Nothing to read.
     Nothing,
     /// Notifications were lost, because the kernel had no room for them.
     Lost,
@@ -61,7 +61,7 @@ pub(super) struct RouteSocket {
 }
 
 impl RouteSocket {
-    /// A socket that is notified about every change in the network namespace of this thread.
+    /// Creates a socket that is notified about every change in the network namespace of this thread.
     pub(super) fn new() -> nix::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
@@ -88,7 +88,7 @@ impl RouteSocket {
             match recvfrom::<NetlinkAddr>(self.fd.as_raw_fd(), &mut self.buffer) {
                 // Only the kernel, which has port 0, is trusted.
                 Ok((_, Some(from))) if from.pid() != 0 => {}
-                // One that just fits may have been cut short.
+                // A datagram that just fits may have been truncated.
                 Ok((len, _)) if len >= self.buffer.len() => return Ok(Read::Lost),
                 Ok((len, _)) => return Ok(Read::Datagram(len)),
                 Err(Errno::EAGAIN) => return Ok(Read::Nothing),
@@ -119,8 +119,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// Splits a buffer of parts that each begin with their length and are aligned to 4 bytes. Ends at the first that is not
-/// valid.
+/// Splits a buffer of parts that each begin with their length and are aligned to 4 bytes. Stops at the first invalid
+/// part.
 fn parts(
     mut bytes: &[u8],
     header: usize,
@@ -134,7 +134,7 @@ fn parts(
     })
 }
 
-/// The notifications in a datagram. Those of no interest, and damaged ones, are left out.
+/// The notifications in a datagram. Irrelevant and damaged ones are skipped.
 fn parse(datagram: &[u8]) -> impl Iterator<Item = News> {
     parts(datagram, HEADER, |b| u32_at(b, 0).and_then(|len| usize::try_from(len).ok())).filter_map(message)
 }
@@ -185,10 +185,10 @@ fn address(there: bool, body: &[u8]) -> Option<News> {
     let (mut ip, mut is_local, mut flags) = (None, false, u32::from(flags));
     for (kind, value) in attributes(body, 8) {
         match kind {
-            // On a point-to-point link IFA_ADDRESS is the peer's, and IFA_LOCAL ours.
+            // On a point-to-point link IFA_ADDRESS is the peer's address, and IFA_LOCAL ours.
             libc::IFA_LOCAL => (ip, is_local) = (ip_of(family, value), true),
             libc::IFA_ADDRESS if !is_local => ip = ip_of(family, value),
-            // All of the flags; the byte above has room for eight of them.
+            // All flags; the byte above has room for eight of them.
             libc::IFA_FLAGS => flags = u32_at(value, 0)?,
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! A sending socket: bound to a source port of its own, with fixed values for everything that the ICRC covers.
+//! A sending socket: bound to its own source port, with fixed values for everything that the ICRC covers.
 
 use super::error::BindError;
 use super::probe::udp_socket;
@@ -50,8 +50,8 @@ impl Sender {
         sys::send(self.socket.as_fd(), to, control, bytes)
     }
 
-    /// Leases a flow label from the kernel. Most kernels want that only while some program of the network namespace
-    /// holds a label for itself; those before Linux 5.3, always. Returns false where it is refused.
+    /// Leases a flow label from the kernel. Most kernels require that only while a program of the network namespace
+    /// holds a label exclusively; those before Linux 5.3 always require it. Returns false if the kernel refuses.
     pub(super) fn lease(&self, label: u32, dst: Ipv6Addr) -> bool {
         let fd = self.socket.as_fd();
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ fn fix_headers(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> {
     let v6 = [
         (libc::IPV6_UNICAST_HOPS, hops),
         (libc::IPV6_MULTICAST_HOPS, hops),
-        // Flow labels are those of the address vector, not of the kernel's choice.
+        // Flow labels are those of the address vector, not chosen by the kernel.
         (libc::IPV6_AUTOFLOWLABEL, 0),
         (libc::IPV6_FLOWINFO_SEND, 1),
     ];
@@ -100,13 +100,14 @@ fn fix_headers(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> {
         let _ = sys::set_option(fd, level, *name, *value);
     }
     match config.ip {
-        // The interface of groups follows from the source address.
+        // The interface for groups follows from the source address.
         IpAddr::V4(_) => sys::set_option(fd, IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
         IpAddr::V6(_) => {
             if let Some(index) = config.interface_index() {
                 let _ = sys::set_option(fd, IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index);
             }
-            // No identification here: this only keeps routers' news about the path MTU from causing fragments.
+            // There is no identification here: this only prevents routers' news about the path MTU from causing
+            // fragments.
             sys::set_option(fd, IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
         }
     }

@@ -1,9 +1,10 @@
 //! How rnic ports recognise one another by their UDP source ports.
 //!
-//! A peer that is not rnic must not see packets that it would not see otherwise, so rnic cannot simply ask peers. But a sender
-//! chooses its UDP source port, and rnic chooses ports with a certain remainder. A peer that sends from any other port is not
-//! rnic, and is never asked. A peer that sends from such a port is rnic, or another implementation by a chance of 1 in 61.
-//! Only such a peer is sent a [`hello`](qp::wire::mad::hello), which is an ordinary datagram to queue pair 1.
+//! A peer that is not rnic must not receive packets that it would not receive otherwise, so rnic cannot simply ask
+//! peers. But a sender chooses its UDP source port, and rnic chooses ports with a certain remainder. A peer that
+//! sends from any other port is not rnic, and is never asked. A peer that sends from such a port is rnic, or another
+//! implementation with a chance of 1 in 61. Only such a peer is sent a [`hello`](qp::wire::mad::hello), which is an
+//! ordinary datagram to queue pair 1.
 
 use super::SOURCE_PORTS;
 

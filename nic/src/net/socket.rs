@@ -1,4 +1,4 @@
-//! The sockets of one RoCEv2 address: one that receives, a few that send.
+//! The sockets of one RoCEv2 address: one to receive, a few to send.
 
 use super::error::{BindError, SendError};
 use super::group::{GroupSocket, JoinError};
@@ -23,28 +23,28 @@ pub const ROCE_PORT: u16 = 4791;
 /// The UDP source ports that RoCEv2 senders use, as entropy for multipath routing: the dynamic ports of RFC 6335.
 pub const SOURCE_PORTS: RangeInclusive<u16> = 0xC000..=0xFFFF;
 
-/// How many packets a train holds at most: `UDP_MAX_SEGMENTS` of the Linux kernel before 6.9, since when it is 128.
+/// The maximum number of packets in a train: `UDP_MAX_SEGMENTS` of the Linux kernel before 6.9, since when it is 128.
 pub const MAX_TRAIN_SEGMENTS: u32 = 64;
 
-/// How many bytes of UDP payload a train holds at most: what fits an IPv4 packet behind its headers.
+/// The maximum number of bytes of UDP payload in a train: what fits an IPv4 packet behind its headers.
 pub const MAX_TRAIN_BYTES: usize = 65_535 - 20 - 8;
 
-/// How many source ports a socket can have at most: each is a descriptor, and routers have far fewer equal paths.
+/// The maximum number of source ports of a socket: each is a descriptor, and routers have far fewer equal paths.
 const MAX_SOURCE_PORTS: usize = 256;
 
-/// The receive buffer asked for by default: 100 full trains, or 3 ms of 25 Gb/s. Most hosts grant less.
+/// The default requested receive buffer: 100 full trains, or 3 ms of 25 Gb/s. Most hosts grant less.
 const DEFAULT_RECV_BUFFER: usize = 8 << 20;
 
 /// How many addresses [`RoceSocket::bind_first_free_loopback`] tries.
 pub(super) const LOOPBACK_TRIES: u8 = 254;
 
-/// The TTL or hop limit of packets that name none: what Linux starts from (`IPDEFTTL`).
+/// The default TTL or hop limit of packets: the one that Linux uses (`IPDEFTTL`).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// What to bind.
+/// The configuration of a socket.
 #[derive(Clone, Debug)]
 pub struct SocketConfig {
-    /// The address, which becomes the port's GID. Under the ICRC, so a wildcard will not do.
+    /// The address, which becomes the port's GID. The ICRC covers it, so a wildcard is not possible.
     pub ip: IpAddr,
     /// The interface index, needed for IPv6 link-local addresses only.
     pub scope_id: u32,
@@ -54,9 +54,9 @@ pub struct SocketConfig {
     pub source_ports: usize,
     /// Bytes of receive buffer to ask for; the kernel grants up to `net.core.rmem_max`, or all of it to root.
     pub recv_buffer: usize,
-    /// Whether to send trains in one call where the kernel can.
+    /// Whether to send trains in one call if the kernel supports it.
     pub gso: bool,
-    /// Whether to receive merged packets where the kernel can.
+    /// Whether to receive merged packets if the kernel supports it.
     pub gro: bool,
 }
 
@@ -106,14 +106,14 @@ pub struct Way {
 }
 
 impl Way {
-    /// From the first source port, with default header fields.
+    /// Sends from the first source port, with default header fields.
     #[must_use]
     pub const fn to(dst: IpAddr) -> Self {
         Self { via: 0, dst, tos: 0, hop_limit: DEFAULT_HOP_LIMIT, flow_label: 0 }
     }
 }
 
-/// What became of a train.
+/// The result of sending a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Sent {
@@ -128,11 +128,11 @@ pub enum Sent {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Gso {
-    /// Not tried with success yet.
+    /// No attempt has succeeded yet.
     Unknown = 0,
-    /// It takes them.
+    /// The kernel takes trains.
     Works = 1,
-    /// It does not take them, or the configuration forbids them.
+    /// The kernel refuses trains, or the configuration forbids them.
     Refused = 2,
 }
 
@@ -149,7 +149,7 @@ pub struct Capabilities {
     pub ttl: bool,
     /// Whether the kernel reports how many packets it dropped.
     pub drops: bool,
-    /// Whether packets without a UDP checksum are received: Linux rxe sends such over IPv6.
+    /// Whether packets without a UDP checksum are received: Linux rxe sends such packets over IPv6.
     pub no_checksum: bool,
     /// Effective receive buffer in bytes, as the kernel charges them.
     pub rcvbuf: usize,
@@ -160,7 +160,7 @@ pub struct Capabilities {
 pub struct RoceSocket {
     config: SocketConfig,
     receiver: Receiver,
-    /// The ports to send from, bound when first asked for. An empty one stands for the first.
+    /// The ports to send from, bound on first use. An empty slot stands for the first port.
     senders: Box<[OnceLock<Option<Sender>>]>,
     first_sender: Sender,
     capabilities: Capabilities,
@@ -170,10 +170,10 @@ pub struct RoceSocket {
 }
 
 impl RoceSocket {
-    /// Binds the receiving socket and the first sending one, and finds out what they can do.
+    /// Binds the receiving socket and the first sending one, and determines their capabilities.
     ///
     /// # Errors
-    /// The error says what is in the way and what to do about it; [`BindError::AddressInUse`] if another program serves the
+    /// The error names the obstacle and its remedy; [`BindError::AddressInUse`] if another program serves the
     /// address.
     pub fn bind(config: &SocketConfig) -> Result<Self, BindError> {
         let ip = config.ip.to_canonical();
@@ -214,8 +214,8 @@ impl RoceSocket {
         Ok(socket)
     }
 
-    /// Binds the first of 127.0.0.1, 127.0.0.2, ... 127.0.0.254 on which the port is free; the address in
-    /// `config` does not matter. So several programs on one machine each get an address without asking.
+    /// Binds the first of 127.0.0.1, 127.0.0.2, ... 127.0.0.254 on which the port is free; the address in `config` is
+    /// ignored. So several programs on one machine each get an address without coordination.
     ///
     /// # Errors
     /// [`BindError::NoFreeLoopback`] if all are taken, or the first other error.
@@ -230,32 +230,33 @@ impl RoceSocket {
         Err(BindError::NoFreeLoopback { port: config.port })
     }
 
-    /// The address served.
+    /// The socket's address.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.config.ip
     }
 
-    /// The UDP port received on and sent to.
+    /// The UDP port to receive on and send to.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.config.port
     }
 
-    /// How many source ports there are to choose from.
+    /// The number of source ports to choose from.
     #[must_use]
     pub fn source_ports(&self) -> usize {
         self.senders.len() + 1
     }
 
-    /// Which of the source ports a flow uses: the same one for the same hash.
+    /// The index of the source port for a flow: the same one for the same hash.
     #[must_use]
     pub fn via(&self, flow_hash: u64) -> usize {
         (flow_hash % self.source_ports() as u64) as usize
     }
 
-    /// The UDP source port of what is sent via `via` (taken modulo [`source_ports`](Self::source_ports)).
-    /// Binds it at the first use. If that fails, for lack of descriptors say, `via` means the same as 0 from then on: less
+    /// The UDP source port of packets sent via `via` (taken modulo [`source_ports`](Self::source_ports)). Binds it on
+    /// first use. If that fails, for example for lack of descriptors, `via` means the same as 0 from then on: less
+    /// entropy, but still correct.
     /// entropy, but still correct.
     #[must_use]
     pub fn source_port(&self, via: usize) -> u16 {
@@ -272,7 +273,7 @@ impl RoceSocket {
         bound.as_ref().unwrap_or(&self.first_sender)
     }
 
-    /// How many packets [`send_train`](Self::send_train) takes at once: 64, or 1 where the kernel refuses trains.
+    /// How many packets [`send_train`](Self::send_train) takes at once: 64, or 1 if the kernel refuses trains.
     #[must_use]
     pub fn gso_segments(&self) -> u32 {
         if self.gso.load(Relaxed) == Gso::Refused as u8 { 1 } else { MAX_TRAIN_SEGMENTS }
@@ -281,8 +282,8 @@ impl RoceSocket {
     /// Sends `bytes` as packets of `segment_size` bytes (the last may be shorter), all in one call and one way.
     ///
     /// # Errors
-    /// The packets are lost, for the reason given; each kind is counted. After [`SendError::GsoRefused`], which is not,
-    /// they can go as trains of one, with ICRCs for that.
+    /// The packets are lost, for the given reason; each kind is counted. After [`SendError::GsoRefused`] they are not
+    /// lost: they can go as trains of one, with recomputed ICRCs.
     pub fn send_train(&self, way: &Way, segment_size: usize, bytes: &[u8]) -> Result<Sent, SendError> {
         let result = self.try_send(way, segment_size, bytes);
         let count = match &result {
@@ -376,13 +377,13 @@ impl RoceSocket {
         self.receiver.recv(batch)
     }
 
-    /// Has the kernel stamp datagrams when they arrive ([`Datagram::stamp`](super::Datagram::stamp)).
+    /// Makes the kernel timestamp datagrams on arrival ([`Datagram::stamp`](super::Datagram::stamp)).
     pub(crate) fn stamp_arrivals(&self) {
         self.receiver.stamp_arrivals();
     }
 
-    /// How many datagrams the kernel has dropped so far, asked anew of the receiving socket where the kernel can
-    /// tell without a next datagram.
+    /// The number of datagrams that the kernel has dropped so far. Queries the receiving socket again if the kernel
+    /// can report it without another datagram.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.receiver.ask_drops();
@@ -392,19 +393,19 @@ impl RoceSocket {
     /// Joins a multicast group on the interface of the address.
     ///
     /// # Errors
-    /// [`JoinError`] says what is in the way and what to do about it.
+    /// [`JoinError`] names the obstacle and its remedy.
     pub fn join(&self, group: IpAddr) -> Result<GroupSocket, JoinError> {
         GroupSocket::join(&self.config, group, Arc::clone(&self.tally))
     }
 
-    /// Bytes of receive buffer in effect: Linux grants twice what was asked for, to cover its own overhead, and
+    /// Effective bytes of receive buffer: Linux grants twice the requested size, to cover its own overhead, and
     /// charges whole buffers against it ([`receive_charge`](super::receive_charge)).
     #[must_use]
     pub fn rcvbuf(&self) -> usize {
         self.capabilities.rcvbuf
     }
 
-    /// Bytes of the receive buffer that waiting datagrams take up now.
+    /// Bytes of the receive buffer that waiting datagrams occupy now.
     ///
     /// # Errors
     /// If the kernel has no `SO_MEMINFO` (before Linux 4.12).
@@ -412,7 +413,7 @@ impl RoceSocket {
         self.receiver.backlog()
     }
 
-    /// What the kernel of this host supports.
+    /// The features that the kernel of this host supports.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         let gso = match self.gso.load(Relaxed) {
@@ -461,7 +462,7 @@ impl fmt::Debug for RoceSocket {
     }
 }
 
-/// Adds what differs from the socket's own values; a packet that says nothing special carries no such message.
+/// Adds the fields that differ from the socket's own values; a packet with default fields carries no control message.
 fn push_header_fields(control: &mut Control, way: &Way, v4: bool) {
     let (level, tos, hops) = if v4 {
         (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL)

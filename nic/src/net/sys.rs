@@ -1,8 +1,8 @@
 //! The raw socket calls, and the byte layouts that go with them.
 //!
-//! `nix` and `socket2` allocate a control buffer for each message, or know only some of the control messages
-//! needed here. The layouts (socket addresses, control messages) are read and written as bytes in safe code;
-//! what remains unsafe are the calls themselves.
+//! `nix` and `socket2` allocate a control buffer for each message, or support only some of the control messages
+//! needed here. The layouts (socket addresses, control messages) are read and written as bytes in safe code; only the
+//! calls themselves are unsafe.
 
 #![expect(unsafe_code, reason = "sendmsg, recvmmsg and socket options without allocation")]
 
@@ -45,7 +45,7 @@ pub(super) fn set_option_bytes(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum FlowLabel {
-    /// Take one, or share it with others who take it so.
+    /// Take a lease, or share it with other sockets that lease it as shared.
     Lease = 0,
     /// Give it back.
     Return = 1,
@@ -55,7 +55,7 @@ pub(super) enum FlowLabel {
 pub(super) fn flow_label(fd: BorrowedFd<'_>, action: FlowLabel, label: u32, dst: Ipv6Addr) -> io::Result<()> {
     /// `IPV6_FL_S_ANY`: others may use the label as well.
     const SHARED: u8 = 255;
-    /// `IPV6_FL_F_CREATE`: it need not exist.
+    /// `IPV6_FL_F_CREATE`: create the label if it does not exist.
     const CREATE: u16 = 1;
     // struct in6_flowlabel_req: the address, the label, action, share, flags, two times (0: the kernel's) and padding.
     let mut request = [0; 32];
@@ -69,12 +69,12 @@ pub(super) fn flow_label(fd: BorrowedFd<'_>, action: FlowLabel, label: u32, dst:
 /// How many words `SO_MEMINFO` has (`SK_MEMINFO_VARS` in linux/sock_diag.h).
 const MEM_INFO_WORDS: usize = 9;
 
-/// What a socket's receive queue holds.
+/// The state of a socket's receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MemInfo {
     /// Bytes charged to the receive buffer now (`SK_MEMINFO_RMEM_ALLOC`).
     pub(super) charged: u32,
-    /// Datagrams dropped since the socket was made, modulo 2^32 (`SK_MEMINFO_DROPS`).
+    /// Datagrams dropped since the socket was created, modulo 2^32 (`SK_MEMINFO_DROPS`).
     pub(super) drops: u32,
 }
 
@@ -146,7 +146,7 @@ impl RawAddress {
         self.len as usize == Self::MAX && self.bytes[4..8] != [0; 4]
     }
 
-    /// The address that the kernel wrote, or the unspecified one if it wrote none that we know.
+    /// The address that the kernel wrote, or the unspecified one if it wrote none of a known family.
     pub(super) fn get(&self) -> SocketAddr {
         let b = &self.bytes;
         let port = u16::from_be_bytes([b[2], b[3]]);
@@ -217,7 +217,7 @@ impl Control {
     }
 }
 
-/// Sends one datagram, or one train if `control` says so. Does not wait.
+/// Sends one datagram, or one train if `control` asks for it. Does not wait.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     to: &RawAddress,
@@ -242,15 +242,15 @@ pub(super) fn send(
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// How many datagrams one receive call takes at most.
+/// The maximum number of datagrams in one receive call.
 pub(super) const MAX_SLOTS: usize = 32;
 
 /// Where the kernel describes one received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    /// Who sent it.
+    /// The sender.
     pub(super) source: RawAddress,
-    /// What the kernel says about it.
+    /// The control messages from the kernel.
     pub(super) control: Control,
     /// Bytes stored in the slot's part of the buffer.
     pub(super) len: usize,
@@ -268,9 +268,9 @@ impl Slot {
     };
 }
 
-/// Receives as many datagrams as are there, at most one for each of the first [`MAX_SLOTS`] slots. Does not
-/// wait. Datagram `i` goes to `buffer[i * stride..][..stride]`; slots beyond the buffer are not used.
-/// For a single slot `recvmsg` is used, which costs some 60 ns less than `recvmmsg`.
+/// Receives all waiting datagrams, at most one for each of the first [`MAX_SLOTS`] slots. Does not wait. Datagram `i`
+/// goes to `buffer[i * stride..][..stride]`; slots beyond the buffer are not used. A single slot uses `recvmsg`,
+/// which costs some 60 ns less than `recvmmsg`.
 pub(super) fn recv(
     fd: BorrowedFd<'_>,
     slots: &mut [Slot],
@@ -333,11 +333,11 @@ pub(crate) fn namespace_cookie() -> io::Result<u64> {
     if rc == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The MTU of a network interface in bytes, which the kernel tells to any socket (`SIOCGIFMTU`).
+/// The MTU of a network interface in bytes, which the kernel reports to any socket (`SIOCGIFMTU`).
 pub(super) fn interface_mtu(name: &str) -> io::Result<u32> {
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
-    // The name has to end in a zero.
+    // The name must end with a zero byte.
     if name.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }

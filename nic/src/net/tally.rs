@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Declares the counters once: live, as a snapshot, and the copying between them.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a socket did since it was bound, the sockets of its multicast groups included.
+        /// Activity of a socket since it was bound, including the sockets of its multicast groups.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
         pub struct SocketCounters { $($(#[$doc])* pub $name: u64,)* }
 
@@ -29,13 +29,13 @@ counters! {
     send_would_block,
     /// Sends lost to the path MTU.
     send_too_big,
-    /// Sends lost for want of a route or neighbour.
+    /// Sends lost for lack of a route or neighbour.
     send_unreachable,
     /// Sends lost to a firewall rule.
     send_filtered,
-    /// Sends lost for other reasons: trains refused, wrong arguments.
+    /// Sends lost for other reasons: refused trains, invalid arguments.
     send_failed,
-    /// Sends that left without the IPv6 flow label asked for, because another program holds it for itself.
+    /// Sends that left without the requested IPv6 flow label, because another program holds it exclusively.
     flow_labels_refused,
     /// Datagrams received, merged ones counted once.
     receives,

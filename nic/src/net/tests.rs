@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 mod groups;
 mod identification;
 
-/// A loopback address that no other test, nor test run on this machine, is likely to use.
+/// A loopback address that no other test, or test run on this machine, is likely to use.
 fn own_address() -> IpAddr {
     Ipv4Addr::new(127, rand::random_range(1..=250), rand::random(), rand::random_range(1..=250)).into()
 }
@@ -37,14 +37,14 @@ fn v6_socket(port: u16) -> Option<RoceSocket> {
     }
 }
 
-/// A port that is free on all addresses, for tests that cannot choose an address of their own.
+/// A port that is free on all addresses, for tests that cannot choose their own address.
 fn free_port() -> u16 {
     let probe =
         UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
     probe.and_then(|s| s.local_addr()).unwrap().port()
 }
 
-/// Receives one batch with something in it.
+/// Receives one nonempty batch.
 fn receive(socket: &RoceSocket, batch: &mut RecvBatch) -> usize {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
@@ -56,7 +56,7 @@ fn receive(socket: &RoceSocket, batch: &mut RecvBatch) -> usize {
     panic!("nothing arrived at {socket:?}");
 }
 
-/// A train whose bytes tell where they belong.
+/// A train whose bytes encode their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
@@ -71,7 +71,7 @@ fn datagrams_are_stamped_when_they_arrive_if_that_is_asked_for() {
     assert_eq!(batch.datagrams().next().unwrap().stamp, None);
     to.stamp_arrivals();
     let since_epoch = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    // The kernel begins to stamp a little later, and until then stamps what is read.
+    // The kernel starts stamping on arrival a little later, and until then stamps at the time of the read.
     let stamped_on_arrival = (0..1000).any(|_| {
         let before = since_epoch();
         send();
@@ -215,7 +215,7 @@ fn addresses_that_cannot_be_a_source_are_refused() {
 
 #[test]
 fn the_first_free_loopback_address_is_taken() {
-    // A port of its own, lest other programs hold some of the addresses.
+    // A separate port, in case other programs hold some of the addresses.
     let port = free_port();
     let config = SocketConfig { port, gso: false, gro: false, ..config(Ipv4Addr::LOCALHOST.into()) };
     let bind = || RoceSocket::bind_first_free_loopback(&config).unwrap();
@@ -269,7 +269,7 @@ fn drops_are_counted_when_the_buffer_overflows() {
     }
     assert!((1..50).contains(&kept), "{kept} packets fit {} bytes", b.rcvbuf());
     assert_eq!(b.counters().drops, 100 - kept);
-    // The message that comes with the next datagram says the same, and is not counted twice.
+    // The message that comes with the next datagram reports the same count, which is not counted twice.
     assert_eq!(a.send_train(&Way::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
     receive(&b, &mut batch);
     assert_eq!(batch.drop_count(), Some(100 - kept as u32));

@@ -7,10 +7,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Datagrams that one look takes in at most. What is left keeps the descriptor readable.
+/// The maximum number of datagrams read by one call of `look`. Remaining ones keep the descriptor readable.
 const DATAGRAMS_PER_LOOK: usize = 64;
 
-/// Datagrams in the answer to one question at most: 1,000 interfaces with 10 addresses each take some 300.
+/// The maximum number of datagrams in one answer: 1,000 interfaces with 10 addresses each take some 300.
 const DATAGRAMS_PER_ANSWER: usize = 4096;
 
 /// The state of an address on the host.
@@ -20,7 +20,7 @@ pub(crate) struct HostState {
     pub(crate) address: bool,
     /// Whether its link, or the last link that it was on, is up.
     pub(crate) link: bool,
-    /// The IP MTU of that link; `None` if it is not known.
+    /// The IP MTU of that link; `None` if unknown.
     pub(crate) mtu: Option<u32>,
     /// The number of that interface.
     pub(crate) interface: Option<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct HostState {
 impl HostState {
     /// The largest path MTU that the link carries.
     pub(crate) fn path_mtu(&self) -> Option<Mtu> {
-        // A link that carries not even the smallest gets packets that it refuses.
+        // A link that cannot carry even the smallest MTU gets packets that it refuses.
         self.mtu.map(|mtu| Mtu::for_interface(mtu).unwrap_or(Mtu::B256))
     }
 }
@@ -50,7 +50,8 @@ struct View {
     links: BTreeMap<u32, Link>,
     /// Interfaces that have the address, once for each prefix length.
     holders: BTreeSet<(u32, u8)>,
-    /// The address was seen on an interface. Others, of 127.0.0.0/8 or routed to this host, are taken for granted.
+    /// The address was seen on an interface. Other addresses, of 127.0.0.0/8 or routed to this host, are taken for
+    /// granted.
     seen: bool,
     last_holder: Option<u32>,
 }
@@ -67,13 +68,13 @@ impl View {
         }
     }
 
-    /// Starts over, before a full answer of the kernel.
+    /// Resets the state before a full answer of the kernel.
     fn forget(&mut self) {
         self.links.clear();
         self.holders.clear();
     }
 
-    /// 127.0.0.0/8 is one address after the other of the loopback interface, most of which it does not list.
+    /// 127.0.0.0/8 consists of addresses of the loopback interface, most of which it does not list.
     fn is_loopback_net(&self) -> bool {
         self.address.is_ipv4() && self.address.is_loopback()
     }
@@ -134,7 +135,7 @@ pub(crate) struct HostWatch {
     socket: RouteSocket,
     view: View,
     state: HostState,
-    /// Notifications were lost, and the kernel has not been asked again yet.
+    /// Notifications were lost, and the kernel has not been queried again yet.
     stale: bool,
 }
 
@@ -142,7 +143,7 @@ impl HostWatch {
     /// Starts to watch `address` in the network namespace of this thread.
     ///
     /// # Errors
-    /// There are no descriptors left, or a sandbox forbids the socket.
+    /// The process has no descriptors left, or a sandbox forbids the socket.
     pub(crate) fn new(address: IpAddr, scope_id: u32) -> io::Result<Self> {
         let view = View::new(address.to_canonical(), scope_id);
         let mut watch = Self { socket: RouteSocket::new()?, state: view.state(), view, stale: true };
@@ -152,13 +153,13 @@ impl HostWatch {
         Ok(watch)
     }
 
-    /// The state at the last look.
+    /// The state after the last call of [`look`](Self::look).
     pub(crate) fn state(&self) -> HostState {
         self.state
     }
 
-    /// Takes in what changed. Tells every state in between too, so that an address which went and came back was gone.
-    /// Never waits.
+    /// Processes changes. Reports every intermediate state too, so that an address that disappeared and returned is
+    /// reported as gone. Never waits.
     ///
     /// # Errors
     /// The socket is unusable.
@@ -168,7 +169,7 @@ impl HostWatch {
                 Read::Nothing => break,
                 Read::Lost => self.stale = true,
                 Read::Datagram(len) => {
-                    // Collected, because the notifications borrow the buffer. There are few.
+                    // Collected, because the notifications borrow the buffer. They are few.
                     let news: Vec<_> = self.socket.news(len).collect();
                     for news in news {
                         self.view.take_in(news);
@@ -178,7 +179,7 @@ impl HostWatch {
             }
         }
         if self.stale {
-            // Where that fails, the next look tries again; until then the state is the one before.
+            // If that fails, the next call tries again; until then the state is unchanged.
             self.stale = self.ask_all().is_err();
             self.tell(&mut changed);
         }
@@ -193,7 +194,7 @@ impl HostWatch {
         }
     }
 
-    /// Asks the kernel for everything.
+    /// Queries the kernel for everything.
     fn ask_all(&mut self) -> io::Result<()> {
         self.view.forget();
         for what in [libc::RTM_GETLINK, libc::RTM_GETADDR] {
@@ -216,9 +217,9 @@ impl HostWatch {
                         return Ok(());
                     }
                 }
-                // Notifications were lost, but the answer follows all the same.
+                // Notifications were lost, but the answer still follows.
                 Read::Lost => {}
-                // The kernel answers within the call that asks.
+                // The kernel answers within the call that makes the request.
                 Read::Nothing => return Err(io::ErrorKind::WouldBlock.into()),
             }
         }
@@ -255,7 +256,7 @@ mod tests {
         News::AddressGone { index, prefix: 24, ip: ip() }
     }
 
-    /// A view of `address` after this news: the address, its link, its MTU.
+    /// The state of `address` after this news: the address, its link, its MTU.
     fn after(address: IpAddr, scope_id: u32, news: &[News]) -> (bool, bool, Option<u32>) {
         let mut view = View::new(address, scope_id);
         news.iter().for_each(|news| view.take_in(*news));
@@ -320,7 +321,7 @@ mod tests {
         assert!(state.address && state.link && state.mtu.is_some(), "{state:?}");
         assert_eq!(state.interface, nix::net::if_::if_nametoindex("lo").ok());
         watch.look(|_| {}).expect("a socket that can be read");
-        // The whole answer again, as after news that were lost.
+        // The whole answer again, as after lost notifications.
         watch.ask_all().expect("an answer");
         assert_eq!(watch.view.state(), state);
     }

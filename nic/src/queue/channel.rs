@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, Weak};
 /// Events of one completion queue.
 #[derive(Default)]
 pub(crate) struct EventCounts {
-    /// Those on the channel. Changed under the channel's lock.
+    /// Events on the channel. Changed under the channel's lock.
     undelivered: AtomicU32,
-    /// Those that the program has taken and not acknowledged yet.
+    /// Events that the program has taken and not acknowledged yet.
     unacknowledged: AtomicU32,
 }
 
 impl EventCounts {
-    /// Acknowledges this many, or all if there are fewer.
+    /// Acknowledges this many events, or all if there are fewer.
     pub(crate) fn acknowledge(&self, count: u32) {
         let fewer = |events: u32| Some(events.saturating_sub(count));
         // This never fails: the closure returns a value for every number.
@@ -33,7 +33,8 @@ impl EventCounts {
 /// A completion channel: events of completion queues, with a descriptor that can be polled.
 pub(crate) struct ChannelShared {
     event: EventFd,
-    /// Completion queues with events, each once, so that a program that never reads its events cannot fill the memory.
+    /// Completion queues with events, each listed once, so that a program that never reads its events cannot exhaust
+    /// memory.
     pending: Mutex<VecDeque<Weak<CqShared>>>,
     queues: AtomicUsize,
 }
@@ -74,12 +75,12 @@ impl ChannelShared {
         let _ = self.event.write(1);
     }
 
-    /// The next event, if there is one.
+    /// The next event, if the channel has one.
     pub(crate) fn next(&self) -> Option<Weak<CqShared>> {
         let mut pending = locked(&self.pending);
         let next = loop {
             let Some(first) = pending.pop_front() else { break None };
-            // A queue that is being destroyed has no events any more.
+            // A queue that is being destroyed has no more events.
             let Some(cq) = first.upgrade() else { continue };
             cq.events.unacknowledged.fetch_add(1, Ordering::AcqRel);
             if cq.events.undelivered.fetch_sub(1, Ordering::Relaxed) > 1 {

@@ -21,13 +21,14 @@ pub(crate) type Stamp = Box<dyn Fn() -> u64 + Send + Sync>;
 /// The program's side of a completion queue.
 pub(crate) struct CqShared {
     taking: Mutex<Taking>,
-    /// Fields that the engine reads for each completion, away from the lock that the program takes for each poll.
+    /// Fields that the engine reads for each completion, on a separate cache line from the lock that the program
+    /// takes for each poll.
     wishes: Apart<Wishes>,
-    /// The place of the last completion that was solicited, or an error, among all that were ever pushed, counted from
-    /// 1; 0 if there was none yet. Written before the completion is published.
+    /// The position of the last completion that was solicited, or an error, among all that were ever pushed, counted
+    /// from 1; 0 before the first one. Written before the completion is published.
     last_waking: AtomicU64,
-    /// The place of the last completion that was there when an event was last granted: the event announced it, and all
-    /// before it.
+    /// The position of the last completion in the queue when an event was last granted: the event announced it, and
+    /// all before it.
     announced: AtomicU64,
     overrun: AtomicBool,
     capacity: AtomicU32,
@@ -41,21 +42,21 @@ pub(crate) struct CqShared {
     pub(crate) waiters: Waiters,
     /// Events that are due on the channel, until the engine's driver delivers them.
     due: AtomicU32,
-    /// Whether the waiting tasks are to be woken then.
+    /// Whether delivery wakes the waiting tasks.
     wakes: AtomicBool,
 }
 
-/// The side from which completions are taken.
+/// The consuming side of the queue.
 struct Taking {
     consumer: Consumer<WorkCompletion>,
-    /// How many were ever taken.
+    /// The number of completions ever taken.
     taken: u64,
 }
 
 /// The engine's side of a completion queue.
 pub(crate) struct CqProducer {
     ring: Producer<WorkCompletion>,
-    /// How many were ever pushed.
+    /// The number of completions ever pushed.
     pushed: u64,
     overrun: bool,
     pub(crate) shared: Arc<CqShared>,
@@ -64,11 +65,11 @@ pub(crate) struct CqProducer {
 /// The result of a push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
-    /// There are no waiters.
+    /// No waiters to notify.
     Quiet,
-    /// A waiter has to be notified.
+    /// Notify the waiters.
     Notify,
-    /// There was no room: the completion is lost, and the queue is in error.
+    /// The queue was full: the completion is lost, and the queue is in error.
     Overrun,
 }
 
@@ -114,7 +115,7 @@ pub(crate) fn completion_queue(
 }
 
 impl CqProducer {
-    /// Publishes a completion. `wakes`: it is solicited, or an error.
+    /// Publishes a completion. `wakes`: the completion is solicited, or an error.
     pub(crate) fn push(&mut self, mut completion: WorkCompletion, wakes: bool) -> Pushed {
         if let Some(now) = self.shared.stamp.get() {
             completion.timestamp = now();
@@ -152,7 +153,7 @@ impl CqProducer {
     /// Moves to another buffer, with all completions that wait to be polled. `room` then holds the old one.
     ///
     /// # Errors
-    /// The number of completions that wait, if it is more than there is room for.
+    /// The number of waiting completions, if they do not fit.
     pub(crate) fn resize(&mut self, room: &mut CqRoom) -> Result<(), usize> {
         let mut taking = locked(&self.shared.taking);
         let consumer = &mut taking.consumer;
@@ -166,7 +167,7 @@ impl CqProducer {
             if taken == 0 {
                 break;
             }
-            // There is room for all that wait, and none are added meanwhile, because this is the only producer.
+            // All waiting completions fit, and none are added meanwhile, because this is the only producer.
             some.iter().take(taken).for_each(|completion| _ = room.producer.push(*completion));
         }
         std::mem::swap(consumer, &mut room.consumer);
@@ -184,11 +185,11 @@ impl CqProducer {
         let taken = taking.consumer.take(&mut waiting);
         waiting.truncate(taken);
         waiting.retain(|completion| completion.qpn != qpn);
-        // There is room: they were in this buffer, and none are added meanwhile.
+        // They fit: they were in this buffer, and none are added meanwhile.
         waiting.iter().for_each(|completion| _ = self.ring.push(*completion));
         let discarded = taken - waiting.len();
-        // Those that stay have moved up. Which of them was solicited is not known any more, so the last one counts as
-        // solicited if any was: an event too many does no harm.
+        // The remaining completions have moved up. Which of them was solicited is no longer known, so the last one
+        // counts as solicited if any was: a surplus event does no harm.
         if self.shared.last_waking.load(Ordering::Relaxed) > taking.taken {
             self.shared.last_waking.store(self.pushed, Ordering::Relaxed);
         }
@@ -216,9 +217,10 @@ impl CqShared {
         self.wishes.0.make(wish);
     }
 
-    /// Asks for an event. If the queue holds a completion of the kind asked for that no event has announced, the event comes
-    /// at once. UCX sleeps right after arming and relies on that, as on mlx5. A completion that was announced causes no
-    /// second event: perftest arms between the event and the poll, and takes each event for a completion.
+    /// Asks for an event. If the queue holds a completion of the requested kind that no event has announced, the
+    /// event is due at once. UCX sleeps right after arming and relies on that, as on mlx5. A completion that was
+    /// announced causes no second event: perftest arms between the event and the poll, and takes each event for a
+    /// completion.
     pub(crate) fn arm(self: &Arc<Self>, solicited_only: bool) {
         let wish = if solicited_only { Wish::SOLICITED } else { Wish::ANY };
         self.wish(wish);
@@ -231,11 +233,11 @@ impl CqShared {
         }
     }
 
-    /// The place of the last completion, if there is one to take that no event has announced: any, or one that is solicited
-    /// or an error.
+    /// The position of the last completion, if the queue holds one that no event has announced: any, or one that is
+    /// solicited or an error.
     fn unannounced(&self, solicited_only: bool) -> Option<u64> {
         let mut taking = locked(&self.taking);
-        // The length first: it makes what was written before the completions were published visible.
+        // Read the length first: this makes writes before the publication of the completions visible.
         let last = taking.taken + taking.consumer.len() as u64;
         let known = taking.taken.max(self.announced.load(Ordering::Acquire));
         let newest = if solicited_only { self.last_waking.load(Ordering::Relaxed).min(last) } else { last };

@@ -23,11 +23,11 @@ pub(crate) enum Direction {
     Recv,
 }
 
-/// The places of a queue: the bound, and how many are taken.
+/// The places of a queue: the bound, and the number taken.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// The bound in the upper half, the work requests ever posted in the lower, wrapping around. In one word, so that
-    /// no post slips in between a look at the queue and a change of its bound.
+    /// The bound in the upper half, and the number of work requests ever posted in the lower, wrapping around. They
+    /// share one word, so that no post slips in between a check of the queue and a change of its bound.
     gate: AtomicU64,
     /// Work requests that left the queue, wrapping around.
     done: AtomicU32,
@@ -84,7 +84,7 @@ impl Places {
     }
 }
 
-/// Work that the program's threads leave for the thread that drives the engine.
+/// Work that the program's threads queue for the thread that drives the engine.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     work: Mutex<VecDeque<T>>,
@@ -138,7 +138,7 @@ pub(crate) struct QpShared {
     sends: Places,
     recvs: Places,
     inbox: Inbox<Work>,
-    /// Whether its program was told of a datagram that was lost.
+    /// Whether the program was told of a lost datagram.
     noticed: AtomicBool,
 }
 
@@ -154,7 +154,7 @@ impl QpShared {
         }
     }
 
-    /// Whether a datagram is lost for the first time.
+    /// Whether this is the first lost datagram.
     pub(crate) fn notices_first(&self) -> bool {
         !self.noticed.swap(true, Ordering::Relaxed)
     }
@@ -196,12 +196,12 @@ impl QpShared {
         }
     }
 
-    /// Leaves a work request for the thread that drives the engine.
+    /// Queues a work request for the thread that drives the engine.
     pub(crate) fn leave(&self, work: Work) {
         self.inbox.leave(work);
     }
 
-    /// Takes the oldest work request that was left.
+    /// Takes the oldest queued work request.
     pub(crate) fn collect(&self) -> Option<Work> {
         self.inbox.collect()
     }

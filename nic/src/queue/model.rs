@@ -1,4 +1,4 @@
-//! Every order in which the engine and a program can meet at a completion queue, tried by loom.
+//! Every interleaving of the engine and a program at a completion queue, tried by loom.
 //!
 //! The ring and the wishes are compiled here a second time, from the same sources, with loom's atomics in place of the
 //! standard library's.
@@ -23,7 +23,7 @@ mod primitives {
 
     pub(super) use loom::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 
-    /// Room for one entry; loom finds out whether two threads touch it at once.
+    /// Room for one entry; loom checks whether two threads touch it at once.
     pub(super) struct Slot<T>(loom::cell::UnsafeCell<MaybeUninit<T>>);
 
     // SAFETY: as the real one, and loom checks it.
@@ -31,14 +31,14 @@ mod primitives {
 
     impl<T: Copy> Slot<T> {
         /// # Safety
-        /// Nobody else touches the slot meanwhile.
+        /// No other thread touches the slot meanwhile.
         pub(super) unsafe fn write(&self, value: T) {
             // SAFETY: as the caller promises.
             self.0.with_mut(|slot| unsafe { *slot = MaybeUninit::new(value) });
         }
 
         /// # Safety
-        /// The slot was written, and nobody writes it meanwhile.
+        /// The slot was written, and no thread writes it meanwhile.
         pub(super) unsafe fn read(&self) -> T {
             // SAFETY: as the caller promises.
             self.0.with(|slot| unsafe { (*slot).assume_init() })
@@ -57,7 +57,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// What the engine does with a completion, as `CqProducer::push` and the delivery after it.
+    /// The engine's handling of a completion, as in `CqProducer::push` and the delivery after it.
     fn complete(&self, ring: &mut Producer<u32>, completion: u32, wakes: bool) {
         assert!(ring.push(completion), "the queue is large enough");
         if !self.wishes.grant(wakes).is_empty() {
@@ -65,7 +65,7 @@ impl Queue {
         }
     }
 
-    /// What a program does that sleeps on the channel, until it has `count` completions.
+    /// A program that sleeps on the channel, until it has `count` completions.
     fn collect(&self, ring: &mut Consumer<u32>, wish: Wish, count: u32) {
         let (mut one, mut expected) = ([0], 0);
         while expected < count {
@@ -76,13 +76,13 @@ impl Queue {
             }
             self.wishes.make(wish);
             if ring.len() == 0 {
-                // If nobody tells of the next one, all threads sleep, which loom reports as a deadlock.
+                // If no event announces the next one, all threads sleep, which loom reports as a deadlock.
                 self.event.wait();
             }
         }
     }
 
-    /// What a program does that arms and sleeps without a look at the queue, which `CqShared::arm` takes in its place.
+    /// A program that arms and sleeps without checking the queue; `CqShared::arm` checks it instead.
     fn sleep_at_once(&self, ring: &mut Consumer<u32>, wish: Wish, count: u32) {
         let (mut some, mut taken) = ([0; 4], 0);
         while taken < count {
@@ -96,7 +96,7 @@ impl Queue {
     }
 }
 
-/// What a program does to get a number of completions.
+/// A program's way of getting a number of completions.
 type Collect = fn(&Queue, &mut Consumer<u32>, Wish, u32);
 
 /// The engine completes `completions`, each solicited or not, while the program waits for all of them.
@@ -152,7 +152,7 @@ fn a_slot_is_never_written_while_it_is_read() {
     });
 }
 
-/// Two wishes of different kinds are granted each on its own.
+/// Two wishes of different kinds are granted separately.
 #[test]
 fn a_wish_that_is_made_while_another_is_granted_stands() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! The parts of the ring and the wishes: the standard library's atomics, and slots of memory. The model in `model.rs`
-//! replaces them by its own.
+//! The primitives of the ring and the wishes: the standard library's atomics, and slots of memory. The model in
+//! `model.rs` replaces them by its own.
 
 #![expect(unsafe_code, reason = "slots are shared between two threads, which agree on who may touch which")]
 
@@ -12,20 +12,20 @@ pub(super) use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
 /// Room for one entry.
 pub(super) struct Slot<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: a slot is touched through the two unsafe functions only, whose callers promise that nobody else does so
+// SAFETY: a slot is touched only through the two unsafe functions, whose callers promise that no other thread does so
 // at the same time.
 unsafe impl<T: Send> Sync for Slot<T> {}
 
 impl<T: Copy> Slot<T> {
     /// # Safety
-    /// Nobody else touches the slot meanwhile.
+    /// No other thread touches the slot meanwhile.
     pub(super) unsafe fn write(&self, value: T) {
         // SAFETY: as the caller promises.
         unsafe { *self.0.get() = MaybeUninit::new(value) };
     }
 
     /// # Safety
-    /// The slot was written, and nobody writes it meanwhile.
+    /// The slot was written, and no thread writes it meanwhile.
     pub(super) unsafe fn read(&self) -> T {
         // SAFETY: as the caller promises.
         unsafe { (*self.0.get()).assume_init() }

@@ -15,12 +15,12 @@ use std::sync::Arc;
 pub(crate) struct Apart<T>(pub(crate) T);
 
 struct Shared<T> {
-    /// A power of two of them. Those in head..tail belong to the consumer, the others to the producer; the indices
-    /// are moved with release order and read with acquire order by the other side.
+    /// The slots, a power of two in number. Those in head..tail belong to the consumer, the others to the producer;
+    /// each side moves its index with release order, and the other side reads it with acquire order.
     slots: Box<[Slot<T>]>,
-    /// Entries ever taken.
+    /// The number of entries ever taken.
     head: Apart<AtomicUsize>,
-    /// Entries ever published.
+    /// The number of entries ever published.
     tail: Apart<AtomicUsize>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
     capacity: usize,
     tail: usize,
-    /// The consumer's index as last seen. Most pushes need not read what the other thread writes.
+    /// The consumer's index as last seen. Most pushes need not read the other thread's index.
     head: usize,
 }
 
@@ -59,7 +59,7 @@ impl<T> Shared<T> {
 }
 
 impl<T: Copy> Producer<T> {
-    /// Publishes an entry; false if there is no room for it.
+    /// Publishes an entry; false if the ring is full.
     pub(crate) fn push(&mut self, value: T) -> bool {
         if self.tail.wrapping_sub(self.head) >= self.capacity {
             self.head = self.shared.head.0.load(Ordering::Acquire);
@@ -68,7 +68,7 @@ impl<T: Copy> Producer<T> {
             }
         }
         // SAFETY: the slot lies outside head..tail, so the consumer does not touch it, and `&mut self` is the only
-        // producer. The acquire load that said so pairs with the release store after it was taken last.
+        // producer. The acquire load that showed this pairs with the release store after the slot was last taken.
         unsafe { self.shared.slot(self.tail).write(value) };
         self.tail = self.tail.wrapping_add(1);
         self.shared.tail.0.store(self.tail, Ordering::Release);
@@ -77,7 +77,7 @@ impl<T: Copy> Producer<T> {
 }
 
 impl<T: Copy> Consumer<T> {
-    /// Takes the oldest entries, as many as there are and `out` has room for; returns how many.
+    /// Takes the oldest entries, as many as the ring holds and `out` has room for; returns the number taken.
     pub(crate) fn take(&mut self, out: &mut [T]) -> usize {
         let mut ready = self.tail.wrapping_sub(self.head);
         if ready < out.len() {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The part of a shared receive queue that the program's threads and the engine share.
 ///
-/// A post never touches the engine, and rings no doorbell: a receive causes no packet, and a peer that was told that there
-/// was no receive sends again by itself. The engine looks here when it needs a receive.
+/// A post never touches the engine, and rings no doorbell: a receive causes no packet, and a peer that got an RNR NAK
+/// retries by itself. The engine looks here when it needs a receive.
 #[derive(Debug)]
 pub(crate) struct SrqShared {
     pub(crate) number: u32,
@@ -30,7 +30,7 @@ impl SrqShared {
         }
     }
 
-    /// Checks a work request, takes a place for it and leaves it for the engine.
+    /// Checks a work request, takes a place for it and queues it for the engine.
     pub(crate) fn post(&self, wr: RecvWr) -> Result<(), PostError> {
         let (given, max) = (wr.data.elements().len(), self.max_sge);
         if given > max as usize {
@@ -41,12 +41,12 @@ impl SrqShared {
         Ok(())
     }
 
-    /// Takes all work requests that were left, in exchange for an empty queue. They keep their places.
+    /// Takes all queued work requests, in exchange for an empty queue. They keep their places.
     pub(crate) fn collect_all(&self, empty: &mut VecDeque<RecvWr>) {
         self.inbox.collect_all(empty);
     }
 
-    /// A work request left the queue: its place can be taken again.
+    /// Frees the place of a work request that left the queue.
     pub(crate) fn finish_one(&self) {
         self.places.finish(1);
     }
@@ -165,7 +165,7 @@ mod tests {
             }
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    // A bound that was accepted is kept: no post is on its way past it.
+                    // An accepted bound holds: no post is in progress beyond it.
                     for max in [8, 3] {
                         if shared.resize(max).is_ok() {
                             assert!(shared.outstanding() <= max);

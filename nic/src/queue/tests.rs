@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a machine that is busy with other things.
+/// A time limit for a machine that is busy with other work.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn completion(wr_id: u64) -> WorkCompletion {
@@ -118,7 +118,7 @@ fn the_bound_is_the_capacity_and_an_overrun_stays() {
 #[test]
 fn resizing_keeps_what_waits_in_order() {
     let (mut producer, shared) = queue(5, None);
-    // From the middle of the ring, so that what waits wraps around.
+    // From the middle of the ring, so that the waiting completions wrap around.
     (0..3).for_each(|i| assert_eq!(producer.push(completion(i), false), Pushed::Quiet));
     assert_eq!(drain(&shared), [0, 1, 2]);
     (3..8).for_each(|i| assert_eq!(producer.push(completion(i), false), Pushed::Quiet));
@@ -143,7 +143,7 @@ fn resizing_loses_nothing_while_others_push_and_poll() {
     const N: u64 = 100_000;
     const SIZES: [u32; 4] = [64, 7, 1000, 33];
     let (producer, shared) = queue(64, None);
-    // What the port's lock does.
+    // Stands in for the port's lock.
     let producer = Mutex::new(producer);
     let (taken, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let poll_all = || {
@@ -339,7 +339,7 @@ fn a_channel_hands_out_each_event_once() {
     for round in 0..3 {
         shared.wish(Wish::ANY);
         assert_eq!(producer.push(completion(round), false), Pushed::Notify);
-        // Two of them before the driver comes round to telling, one after.
+        // Two of them before the driver delivers, one after.
         if round > 0 {
             shared.deliver(&mut Vec::new());
         }
@@ -372,8 +372,8 @@ fn the_events_of_a_queue_go_with_it() {
     assert_eq!(channel.queues(), 0);
 }
 
-/// The engine in one thread and a program that sleeps on the channel in another. The pauses move the two against each
-/// other; whatever their length, nobody may sleep while completions wait.
+/// The engine in one thread and a program that sleeps on the channel in another. The pauses shift the two relative to
+/// each other; whatever their length, the program must not sleep while completions wait.
 fn sleep_between(wish: Wish, solicited: impl Fn(u64) -> bool + Sync) {
     const N: u64 = 50_000;
     let channel = channel();

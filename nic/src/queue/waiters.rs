@@ -9,8 +9,8 @@ use std::task::Waker;
 /// The same number as tokio's.
 const STREAK: u32 = 128;
 
-/// The tasks that await a completion of one queue, or an event. All are woken at once: it does not matter which of them looks
-/// first, and a task that is gone by then does not keep the completion from the others.
+/// The tasks that await a completion of one queue, or an event. All are woken at once: it does not matter which of
+/// them looks first, and a cancelled task does not keep the completion from the others.
 #[derive(Default)]
 pub(crate) struct Waiters {
     sleeping: Mutex<Vec<(u64, Waker)>>,
@@ -49,12 +49,12 @@ impl Waiters {
         drop(gone);
     }
 
-    /// Takes all wakers, to be woken once no lock is held.
+    /// Takes all wakers; the caller wakes them once no lock is held.
     pub(crate) fn take(&self, woken: &mut Vec<Waker>) {
         woken.extend(locked(&self.sleeping).drain(..).map(|(_, waker)| waker));
     }
 
-    /// Whether it is the turn of other tasks, after as many completions as one task should take in a row.
+    /// Whether other tasks should get a turn, after as many completions as one task should take in a row.
     pub(crate) fn is_greedy(&self) -> bool {
         let greedy = self.streak.fetch_add(1, Ordering::Relaxed) >= STREAK;
         if greedy {

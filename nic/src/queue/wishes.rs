@@ -10,17 +10,18 @@ bitflags::bitflags! {
         const SOLICITED = 1;
         /// An event on the channel for the next completion.
         const ANY = 2;
-        /// The tasks that await a completion are to be woken at the next one.
+        /// Wake the tasks that await a completion at the next one.
         const AWAITED = 4;
         /// Either kind of event.
         const EVENT = Self::SOLICITED.bits() | Self::ANY.bits();
     }
 }
 
-/// The wishes that are pending.
+/// The pending wishes.
 ///
-/// The program makes a wish and then looks at the queue once more; the engine publishes a completion and then looks at the
-/// wishes. A fence between the two steps of each ensures that at least one of them sees what the other did, so no completion
+/// The program makes a wish and then checks the queue once more; the engine publishes a completion and then checks
+/// the wishes. A fence between the two steps of each ensures that at least one of them sees the other's step, so no
+/// completion goes unnoticed.
 /// goes unnoticed.
 pub(crate) struct Wishes(AtomicU8);
 
@@ -29,14 +30,14 @@ impl Wishes {
         Self(AtomicU8::new(0))
     }
 
-    /// Makes a wish. A thread that wants to sleep has to look at the queue in between.
+    /// Makes a wish. A thread that wants to sleep has to check the queue in between.
     pub(crate) fn make(&self, wish: Wish) {
         // A wish for any completion is not weakened by a later one for solicited ones (IBTA 11.4.2.2).
         self.0.fetch_or(wish.bits(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the wishes that a completion which was just published fulfils. `wakes`: it is solicited, or an error.
+    /// Takes the wishes fulfilled by a completion that was just published. `wakes`: it is solicited, or an error.
     pub(crate) fn grant(&self, wakes: bool) -> Wish {
         fence(Ordering::SeqCst);
         let standing = Wish::from_bits_truncate(self.0.load(Ordering::Relaxed));
@@ -49,7 +50,7 @@ impl Wishes {
         granted
     }
 
-    /// Takes wishes back; returns those of them that still stood.
+    /// Withdraws wishes; returns those that were still pending.
     pub(crate) fn withdraw(&self, wishes: Wish) -> Wish {
         wishes & Wish::from_bits_truncate(self.0.fetch_and(!wishes.bits(), Ordering::Relaxed))
     }

@@ -1,18 +1,18 @@
-//! A lane of a peer, as its pool knows it.
+//! A lane of a peer, as its pool sees it.
 
 use crate::credits::{MASK, WINDOW, advanced, distance};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Blocks that were taken back: the limit was lowered, and they may still arrive.
+/// Recalled blocks: the limit was lowered, but the blocks may still arrive.
 #[derive(Clone, Debug)]
 pub(super) struct Recall {
-    /// When all limits from before are void, whether the peer answers or not, and what was taken back and has not arrived: a
-    /// part for each time that something was taken back, the first one first.
+    /// One part for each recall, the oldest first: when all earlier limits are void, whether the peer answers or not,
+    /// and how many recalled blocks have not arrived.
     parts: VecDeque<(Instant, u32)>,
-    /// The first limit that was told since.
+    /// The first limit advertised since the recall.
     asked: Option<u16>,
-    /// A yield can only be the answer to this.
+    /// A yield can only be the answer to this recall.
     is_clear: bool,
 }
 
@@ -21,19 +21,19 @@ impl Recall {
         Self { parts: [(until, rest.into())].into(), asked: None, is_clear: true }
     }
 
-    /// What may still arrive.
+    /// The recalled blocks that may still arrive.
     fn rest(&self) -> u32 {
         self.parts.iter().map(|(_, rest)| rest).sum()
     }
 
-    /// More is taken back before the answer came. The limits told in between may have been higher than the one that a
-    /// yield repeats, so from now on only time tells.
+    /// Recalls more blocks before the answer to the first recall arrives. The limits advertised in between may have
+    /// been higher than the one that a yield repeats, so from now on only time settles the recall.
     fn extend(&mut self, until: Instant, more: u16) {
         self.is_clear = false;
         self.parts.push_back((until, more.into()));
     }
 
-    /// So many of the blocks arrived or were lost, those of the oldest limit first.
+    /// Accounts for `n` of the blocks that arrived or were lost, those of the oldest limit first.
     fn consume(&mut self, mut n: u32) {
         for (_, rest) in &mut self.parts {
             let taken = n.min(*rest);
@@ -41,20 +41,20 @@ impl Recall {
         }
     }
 
-    /// What can no longer arrive, because the limits from before are void.
+    /// The blocks that can no longer arrive, because the earlier limits are void.
     fn expire(&mut self, now: Instant) -> u32 {
         std::iter::from_fn(|| self.parts.pop_front_if(|(until, _)| *until <= now)).map(|(_, rest)| rest).sum()
     }
 
-    /// A limit was told.
+    /// Records that a limit was advertised.
     fn told(&mut self, limit: u16) {
         let first = *self.asked.get_or_insert(limit);
-        // Beyond half of the counts it cannot be said what lies between.
+        // Beyond half of the counts, the order of two limits is unknown.
         self.is_clear &= distance(first, limit) <= WINDOW;
     }
 
-    /// Whether a yield that repeats `obeyed` is the answer. Since the limit was lowered it only went up, to `limit` now:
-    /// a sender that obeys one of those sends nothing beyond the last.
+    /// Whether a yield that repeats `obeyed` is the answer. Since the limit was lowered it only went up, to `limit`
+    /// now: a sender that obeys any limit in that range sends nothing beyond the last one.
     fn is_answered_by(&self, obeyed: u16, limit: u16) -> bool {
         let is_told = |first| distance(first, obeyed) <= distance(first, limit);
         self.is_clear && self.asked.is_some_and(is_told)
@@ -64,46 +64,46 @@ impl Recall {
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     pub(super) generation: u32,
-    /// Is a member, or waits for its last blocks.
+    /// The lane is a member, or waits for its last blocks.
     pub(super) is_member: bool,
-    /// Is lent no more than a packet at a time, of a small part of the pool.
+    /// The lane is on trial: it is lent no more than a packet at a time, from a small part of the pool.
     pub(super) is_on_trial: bool,
     /// Blocks received (ABR).
     received: u16,
-    /// Blocks that it may send.
+    /// Blocks that the lane may send.
     pub(super) lent: u16,
-    /// Blocks that arrived and were not yet read.
+    /// Blocks that arrived and have not been read.
     pub(super) occupied: u32,
     pub(super) recall: Option<Recall>,
-    /// Until when yields are not believed: they may be the answer to a recall that has ended without one.
+    /// Yields are ignored until then: they may answer a recall that has ended without an answer.
     pub(super) deaf_until: Option<Instant>,
-    /// Waits for blocks.
+    /// The lane waits for blocks.
     pub(super) waits: bool,
-    /// The sender's count when it last said that it waits.
+    /// The sender's count when it last reported that it waits.
     pub(super) stalled_at: Option<u16>,
-    /// How far its count was behind what arrived, if it was so in the last update.
+    /// How far the sender's count was behind the blocks that arrived, if the last update showed that.
     behind: Option<u16>,
-    /// Is to be lent more while there is enough.
+    /// The lane is to be lent more while there is enough.
     pub(super) is_low: bool,
-    /// Its limit has changed and was not yet told.
+    /// The limit has changed and has not been advertised.
     pub(super) changed: bool,
-    /// Stands among those that are told their limits again and again.
+    /// The lane is queued for periodic advertisement of its limit.
     pub(super) listed: bool,
-    /// Counts among those that have or want something.
+    /// The lane is counted among those that have or want something.
     pub(super) counted: bool,
-    /// Stands among those that may hold something.
+    /// The lane is listed among those that may hold something.
     pub(super) holds: bool,
-    /// The limit that it was told last.
+    /// The limit that was advertised last.
     told: u16,
     pub(super) last_told: Instant,
-    /// So many times it was told its limit again since it last did something.
+    /// How often the limit was advertised again since the lane last did something.
     pub(super) repeated: u8,
-    /// When it was heard of, or lent something.
+    /// When the lane was last heard from, or last lent something.
     pub(super) last_active: Instant,
 }
 
 impl Lane {
-    /// A lane without blocks, which is going to be told so.
+    /// Creates a lane without blocks; its limit is still to be advertised.
     pub(super) const fn new(generation: u32, now: Instant) -> Self {
         Self {
             generation,
@@ -129,17 +129,17 @@ impl Lane {
         }
     }
 
-    /// How far it may go.
+    /// The count up to which the lane may send.
     const fn limit(&self) -> u16 {
         advanced(self.received, self.lent)
     }
 
-    /// Whether it knows its limit, if nothing was lost.
+    /// Whether the peer knows its limit, if nothing was lost.
     pub(super) const fn knows_limit(&self) -> bool {
         self.told == self.limit()
     }
 
-    /// Tells its limit.
+    /// Advertises the limit.
     pub(super) fn tell(&mut self, now: Instant) -> u16 {
         let limit = self.limit();
         (self.told, self.last_told, self.changed) = (limit, now, false);
@@ -149,16 +149,17 @@ impl Lane {
         limit
     }
 
-    /// What it was lent and what was taken back from it: what may arrive.
+    /// The blocks that may arrive: those lent and those recalled.
     pub(super) fn outstanding(&self) -> u32 {
         u32::from(self.lent) + self.recall.as_ref().map_or(0, Recall::rest)
     }
 
-    /// A sender's count arrived: what it is ahead of what arrived was lost on the way. How many of the blocks that may
-    /// arrive these are, and how many of those had been taken back; `None` if the count is an old one.
+    /// Handles a sender's count: blocks by which it is ahead of those that arrived were lost in the network. Returns
+    /// how many of the blocks that may arrive were lost, and how many of those had been recalled; `None` if the count
+    /// is an old one.
     ///
-    /// It may be ahead by more than may arrive: by what was lost, or came too late, after its blocks were free again.
-    /// Then it is right all the same, and this end has to follow.
+    /// The count may be ahead by more than may arrive: by blocks that were lost, or came too late, after they were
+    /// freed. The count is correct all the same, and this end has to follow.
     pub(super) fn catch_up(&mut self, fctbs: u16) -> Option<(u32, u32)> {
         let missing = distance(self.received, fctbs);
         if missing > WINDOW {
@@ -166,15 +167,16 @@ impl Lane {
         }
         let lost = self.outstanding().min(missing.into());
         self.behind = None;
-        // No more than what is missing: it fits, and may be consumed.
+        // No more than `missing`: it fits, and may be consumed.
         let old = self.consume(lost as u16).unwrap_or(0);
         self.received = fctbs & MASK;
         Some((lost, old))
     }
 
-    /// The sender's count is behind what arrived, and was so in the update before: so many blocks more than it was lent may
-    /// arrive, which are lent now if it `waits`, as far as a limit can say it: one beyond that looked to the sender as if it
-    /// had none. If something was taken back, these are blocks of that. How many these are; `None` if `bank` has not so many.
+    /// Handles a sender's count that is behind the blocks that arrived, in this update and in the one before: that
+    /// many blocks more than the lane was lent may arrive. If the lane `waits`, they are lent now, as far as a limit
+    /// can express it: a limit one block beyond that looked to the sender like no credit. If blocks were recalled,
+    /// these count as recalled blocks. Returns the number of these blocks; `None` if `bank` does not have as many.
     pub(super) fn step_back(&mut self, fctbs: u16, bank: u32, waits: bool) -> Option<u16> {
         let behind = distance(fctbs, self.received);
         let before = self.behind.replace(behind)?;
@@ -199,8 +201,8 @@ impl Lane {
         Some(taken)
     }
 
-    /// `n` blocks arrived or were lost: those that were taken back first, because those were sent under an older limit.
-    /// How many of them were; `None` if there are not so many.
+    /// Accounts for `n` blocks that arrived or were lost: recalled blocks first, because they were sent under an
+    /// older limit. Returns how many of them had been recalled; `None` if there are fewer than `n`.
     pub(super) fn consume(&mut self, n: u16) -> Option<u32> {
         let old = u32::from(n).min(self.recall.as_ref().map_or(0, Recall::rest));
         // No more than n: it fits.
@@ -212,13 +214,13 @@ impl Lane {
         Some(old)
     }
 
-    /// Lowers the limit until no more than `keep` blocks are lent. How many are free at once, because their limit was
-    /// not told yet, and how many may still arrive until then.
+    /// Lowers the limit until no more than `keep` blocks are lent. Returns how many blocks are free at once, because
+    /// their limit was never advertised, and how many may still arrive before `until`.
     pub(super) fn recall(&mut self, until: Instant, keep: u16) -> (u16, u16) {
         let excess = self.lent.saturating_sub(keep);
         let untold = match self.recall {
             None => distance(self.told, self.limit()).min(excess),
-            // Limits from before the recall were higher.
+            // Limits from before the first recall were higher.
             Some(_) => 0,
         };
         self.lent -= excess;
@@ -231,14 +233,16 @@ impl Lane {
         (untold, more)
     }
 
-    /// Nothing that it was lent can arrive any more. How much that was, and how much of it had been taken back.
+    /// Forfeits everything that was lent, since it can no longer arrive. Returns how many blocks that was, and how
+    /// many of them had been recalled.
     pub(super) fn forfeit(&mut self) -> (u32, u32) {
         let old = self.recall.take().map_or(0, |recall| recall.rest());
         (u32::from(std::mem::take(&mut self.lent)) + old, old)
     }
 
-    /// What was taken back and can no longer arrive, because it is `at`. If that was all, yields are not believed up to
-    /// `deaf_until`: an answer may still be on its way, and must not be taken for that to a later recall.
+    /// Returns the recalled blocks that can no longer arrive, because it is `at`. If the recall ends here, yields are
+    /// ignored until `deaf_until`: an answer may still be in flight, and must not be taken for the answer to a later
+    /// recall.
     pub(super) fn expire(&mut self, at: Instant, deaf_until: Instant) -> u32 {
         let Some(recall) = &mut self.recall else { return 0 };
         let free = recall.expire(at);
@@ -248,20 +252,21 @@ impl Lane {
         free
     }
 
-    /// The sender obeys a limit. What was taken back and did not arrive, if that is an answer.
+    /// Handles a yield: the sender obeys a limit. If that answers the recall, returns the recalled blocks that did
+    /// not arrive.
     pub(super) fn yielded(&mut self, now: Instant, obeyed: u16) -> Option<u32> {
         let (limit, is_deaf) = (self.limit(), self.is_deaf(now));
         let answered = |recall: &mut Recall| !is_deaf && recall.is_answered_by(obeyed, limit);
         self.recall.take_if(answered).map(|recall| recall.rest())
     }
 
-    /// Whether something can be taken back with the prospect of an answer: who is asked already is asked no second time, and
-    /// who did not answer not for a while.
+    /// Whether a recall can expect an answer: a lane with a recall outstanding is not asked a second time, and one
+    /// that did not answer is not asked for a while.
     pub(super) fn may_be_asked(&self, now: Instant) -> bool {
         self.recall.is_none() && !self.is_deaf(now)
     }
 
-    /// Whether its yields are not believed.
+    /// Whether yields of this lane are ignored.
     fn is_deaf(&self, now: Instant) -> bool {
         self.deaf_until.is_some_and(|at| now < at)
     }

@@ -1,35 +1,36 @@
-//! What is lent to whom, and taken back from whom.
+//! Lending to lanes, and recalling from them.
 
 use super::lane::Lane;
 use super::{Member, Pool};
 use crate::credits::WINDOW;
 use std::time::{Duration, Instant};
 
-/// Where there are more lanes than packets, who has sent something loses the rest when it sends nothing for so long. Our choice:
-/// processes that are at work send more often.
+/// If there are more lanes than packets, a lane that has sent something and then sends nothing for this time loses
+/// the rest. Our choice: processes that are at work send more often.
 const TURN: Duration = Duration::from_micros(200);
 
-/// So many times as long as usual nothing is taken for lost that may have arrived and not been read. Our choice.
+/// While there is a backlog, blocks that may have arrived unread are declared lost only after this multiple of the
+/// usual time. Our choice.
 const UNREAD: u32 = 4;
 
-/// Lanes on trial have this part of the pool at the most. Our choice.
+/// Lanes on trial together get at most one part in this many of the pool. Our choice.
 const TRIALS: u32 = 8;
 
-/// Turns that are looked at for each limit that is asked for. The lanes stand in the order in which they began to send, about.
+/// Turns examined for each limit that is polled. The lanes are in the approximate order in which they began to send.
 const TURNS_AT_ONCE: usize = 8;
 
-/// Whose blocks are taken back first, from the last to the first.
+/// Why blocks are recalled from a lane; the last variant is recalled first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
-    /// It waits for more than it has, and there are not enough packets for all.
+    /// The lane waits for more than it has, and there are not enough packets for all.
     Fragment,
-    /// It has more than its share.
+    /// The lane has more than its share.
     Excess,
-    /// It does nothing with it.
+    /// The lane does nothing with its blocks.
     Silent,
 }
 
-/// What could be taken back from a lane.
+/// Blocks that could be recalled from a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Candidate {
     claim: Claim,
@@ -38,9 +39,10 @@ pub(super) struct Candidate {
 }
 
 impl Pool {
-    /// What a lane is lent now, if it asks: up to its share, but of several members none takes more than half of the
-    /// bank at once, or an eighth (our choice) if it has nothing yet and there are many; those who wait get equal parts of
-    /// it. It is a packet's worth in any case, as far as `bank` goes: only for that is what is kept for newcomers touched.
+    /// What a lane is lent now, if it asks: up to its share. If there are several members, no lane takes more than
+    /// half of the bank at once, or an eighth (our choice) if it has nothing yet and there are many members; the
+    /// lanes that wait get equal parts of it. The lane gets a packet's worth in any case, as far as `bank` goes: only
+    /// for that are the blocks kept for newcomers touched.
     fn portion(&self, lent: u16, bank: u32) -> u16 {
         let others = self.waiting.len().max(2);
         let parts = match self.members {
@@ -49,7 +51,7 @@ impl Pool {
             _ => others,
         };
         let packet = u32::from(self.config.packet_blocks);
-        // Whole packets: with less nobody could begin.
+        // Whole packets: a lane could not begin with less.
         let kept = packet * u32::from(self.config.newcomers).min(self.blocks() / 8 / packet);
         let rest = bank.saturating_sub(kept);
         let part = rest / u32::try_from(parts).unwrap_or(u32::MAX);
@@ -60,7 +62,7 @@ impl Pool {
         self.share.saturating_sub(lent).min(u16::try_from(most).unwrap_or(WINDOW))
     }
 
-    /// Lends what the bank has: to those who wait, in turn, then to those who will wait soon.
+    /// Lends what the bank has: to the lanes that wait, in turn, then to those that will wait soon.
     pub(super) fn lend(&mut self, now: Instant) {
         let (packet, idle) = (self.config.packet_blocks, self.idle());
         while let Some(member) = self.waiting.front().copied() {
@@ -80,11 +82,11 @@ impl Pool {
         }
         self.lend_on_trial(now);
         while let Some(member) = self.low.front().copied() {
-            // Who has fallen silent may not need it, and says so if it does.
+            // A lane that has fallen silent may not need more; if it does, it reports that it waits.
             let is_in_use = |l: &Lane| !l.is_on_trial && now.saturating_duration_since(l.last_active) <= idle;
             if let Some(lent) = self.lane(member).filter(|l| is_in_use(l)).map(|l| l.lent) {
                 let more = self.portion(lent, self.available().saturating_sub(self.reserve(lent)));
-                // An update for less is not worth it.
+                // A smaller increase is not worth an update.
                 if more < packet.min(self.share.saturating_sub(lent)) {
                     return;
                 }
@@ -97,8 +99,8 @@ impl Pool {
         }
     }
 
-    /// Lends a packet's worth to lanes on trial, in turn, as long as all of them together have less than their part of the
-    /// pool. One that does nothing with it has to give it back.
+    /// Lends a packet's worth to lanes on trial, in turn, while all of them together have less than their part of the
+    /// pool. A lane that does nothing with it has to give it back.
     fn lend_on_trial(&mut self, now: Instant) {
         let packet = self.config.packet_blocks;
         self.next_trial = None;
@@ -129,7 +131,7 @@ impl Pool {
         self.trial_holders = holders;
     }
 
-    /// Takes back what lanes on trial do nothing with, for others on trial.
+    /// Recalls blocks that lanes on trial do not use, for other lanes on trial.
     fn end_trials(&mut self, now: Instant, holders: &[Member]) {
         let idle = self.idle();
         for member in holders {
@@ -145,8 +147,8 @@ impl Pool {
         }
     }
 
-    /// What is kept in the bank for members that begin to send, other than one that was lent so much: a packet for each,
-    /// an eighth of the pool at most. Our choice.
+    /// Blocks kept in the bank for members that begin to send, other than a member that was lent `lent`: a packet for
+    /// each, an eighth of the pool at most. Our choice.
     fn reserve(&self, lent: u16) -> u32 {
         let silent = self.members.saturating_sub(self.active + u32::from(lent == 0));
         silent.saturating_mul(self.config.packet_blocks.into()).min(self.blocks() / 8)
@@ -155,7 +157,7 @@ impl Pool {
     fn hand_out(&mut self, now: Instant, member: Member, more: u16) {
         let Some(lane) = self.lane(member) else { return };
         lane.lent += more;
-        // It gets time to use it.
+        // The lane gets time to use it.
         lane.last_active = now;
         let lent = lane.lent;
         self.bank -= u32::from(more);
@@ -167,13 +169,13 @@ impl Pool {
         }
     }
 
-    /// Takes blocks back because `first` waits and there is no packet's worth for it. Lanes are looked through once in a
-    /// period, and at once if somebody has more than its share.
+    /// Recalls blocks because `first` waits and there is no packet's worth for it. Lanes are searched once in a
+    /// period, and at once if one of them has more than its share.
     fn reclaim(&mut self, now: Instant, first: Member) {
         let is_due = self.next_search.is_none_or(|at| at <= now);
         if is_due {
             self.next_search = now.checked_add(self.idle());
-            // What did not come in this time is not waited for.
+            // Stop waiting for what did not arrive in this time.
             self.expected = 0;
         }
         if self.is_crowded() {
@@ -188,7 +190,7 @@ impl Pool {
         }
     }
 
-    /// What those who wait need, beyond what there is or will be soon.
+    /// What the waiting lanes need, beyond what is available or expected soon.
     fn need(&self) -> u32 {
         let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         let wanted = waiting.saturating_mul(self.config.packet_blocks.into());
@@ -200,8 +202,9 @@ impl Pool {
         self.active.saturating_mul(self.config.packet_blocks.into()) > self.blocks()
     }
 
-    /// Takes back what is left of a packet's worth to those who sent something and do not say that they wait: small
-    /// packets leave something. A turn goes on while most of it is left and in use: each costs three updates.
+    /// Recalls the rest of a packet's worth from lanes that sent something and do not report that they wait: small
+    /// packets leave a remainder. A turn continues while most of it is left and in use, because each turn costs three
+    /// updates.
     fn end_turns(&mut self, now: Instant) {
         let packet = self.config.packet_blocks;
         self.next_turn.take_if(|at| *at <= now);
@@ -226,7 +229,7 @@ impl Pool {
         }
     }
 
-    /// Finds what could be taken back, the best to take first.
+    /// Finds blocks that could be recalled, the best candidates first.
     fn search(&mut self, now: Instant, first: Member, candidates: &mut Vec<Candidate>) {
         let (idle, share, packet) = (self.idle(), self.share, self.config.packet_blocks);
         let is_crowded = self.is_crowded();
@@ -257,8 +260,8 @@ impl Pool {
         candidates.sort_unstable_by(|a, b| b.cmp(a));
     }
 
-    /// Takes back what is needed, and where one update yields much, more than that: an eighth of the pool (our choice),
-    /// so that the next newcomers find something.
+    /// Recalls what is needed. Where one update yields much, recalls more than that: an eighth of the pool (our
+    /// choice), so that the next newcomers find something.
     fn take_from(&mut self, now: Instant, need: u32, candidates: &[Candidate]) {
         let packet = self.config.packet_blocks;
         let mut taken = 0;
@@ -278,7 +281,7 @@ impl Pool {
         }
     }
 
-    /// Lowers the limit of a lane, so that it may send `keep` blocks at most.
+    /// Lowers the limit of a lane, so that it may send at most `keep` blocks.
     pub(super) fn take_back(&mut self, now: Instant, member: Member, keep: u16) {
         let until = now + self.settle();
         let Some(lane) = self.lane(member).filter(|l| l.lent > keep) else { return };
@@ -292,9 +295,9 @@ impl Pool {
         self.tell(member);
     }
 
-    /// Puts blocks into the bank that can no longer arrive, because the time is over.
+    /// Returns blocks to the bank that can no longer arrive, because their time has expired.
     pub(super) fn collect(&mut self, now: Instant) {
-        // Whoever never reads all that has arrived has to be content with a guess.
+        // A caller that never drains its backlog has to be content with a guess.
         let until = if self.has_backlog { now.checked_sub(self.settle() * UNREAD) } else { Some(now) };
         let Some(until) = until else { return };
         while let Some((at, member)) = self.returning.pop_front_if(|(at, _)| *at <= until) {

@@ -13,53 +13,56 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Peers that are about to join, and for whose messages room is kept. Our choice: no more start at the same moment.
+/// The most peers about to join for whose messages room is kept. Our choice: no more start at the same moment.
 const MAX_EXPECTED: usize = 64;
 
-/// A limit is told again after a period, and if nothing came, after two from then on.
+/// A limit is advertised again after one period and then, if the lane stays silent, every two periods.
 const MAX_REPEATS: u8 = 1;
 
-/// What can be set.
+/// Settings of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PoolConfig {
-    /// The buffer, in blocks: what is left of it after the reserve for what needs no credit.
+    /// The buffer, in blocks: what is left of it after the reserve for messages that need no credit.
     pub blocks: u32,
-    /// The largest packet, in blocks: the least that is lent.
+    /// The largest packet, in blocks: the smallest loan.
     pub packet_blocks: u16,
-    /// The most that one lane is lent, in blocks; at most 2047: a limit that was lowered by 2048 would look like one that
-    /// was raised by that.
+    /// The most blocks that one lane is lent; at most 2047: a limit lowered by 2048 would look like one raised by
+    /// 2048.
     pub share_blocks: u16,
-    /// How far the limit of a lane that sends may lag behind what there is for it, in blocks, half of its share at the
-    /// most. On a long cable a lag is room that nobody uses; each update is a packet, which is why the default is half of
+    /// How far the limit of a lane that sends may lag behind the blocks available to it, in blocks; at most half of
+    /// its share. On a long cable a lag is unused room. Each update is a packet, which is why the default is half of
     /// the share.
     pub fcp_on_free_blocks: u16,
-    /// The longest time between two updates of a lane that is in use, in microseconds, and twice that if it does nothing. Our
-    /// choice, as all that follow. It only keeps limits from running out: who lacks an update that was lost says that it waits. So
-    /// it should be long: a slow reader with many peers has to read what they tell it, too.
+    /// The longest time between two updates of a lane that is in use, in microseconds, and twice that for an idle
+    /// lane. Our choice, like all settings that follow. It only keeps limits from expiring: a peer that missed an
+    /// update reports that it waits. So the period should be long: a slow reader with many peers also has to read
+    /// what they send it.
     pub fcp_period: u32,
-    /// Who does nothing for so long with what it was lent has to give it back if others wait, in microseconds: what a
-    /// process can keep.
+    /// A lane that does nothing for this time with what it was lent has to give it back if others wait, in
+    /// microseconds: an interval that a process can keep.
     pub idle: u32,
-    /// How long a limit holds, in microseconds, from when the sender reads it; several periods, so that some updates may
-    /// be lost. A lane that was silent for so long is told nothing more; one that waits for blocks is told its limit once in
-    /// this time even if there is nothing for it: silence would look as if nobody were there.
+    /// How long a limit holds, in microseconds, from when the sender reads it; several periods, so that some updates
+    /// may be lost. A lane that was silent for this time receives no more updates. A lane that waits for blocks
+    /// receives its limit once in this time even if there are no blocks for it: silence would look like an absent
+    /// peer.
     pub lease: u32,
-    /// After how long blocks that were taken back from a peer that does not answer are free again, in microseconds: the
-    /// lease, and the longest time from when an update is told until what was sent under it has been read here. If that
-    /// takes longer, as when a process is stopped, the buffer may overrun. Peers that answer do not wait for this.
+    /// How long until blocks recalled from a peer that does not answer are free again, in microseconds: the lease,
+    /// plus the longest time from sending an update until the data sent under it has been read here. If that takes
+    /// longer, as when a process is stopped, the buffer may overrun. Peers that answer do not wait for this.
     pub settle: u32,
-    /// What a member says about its lane takes no credit, but occupies the buffer too: so many blocks at a time.
+    /// The blocks that the message of a member about its lane occupies at a time. Such messages take no credit, but
+    /// occupy the buffer too.
     pub member_blocks: u16,
-    /// What is kept back for that outside the pool, in blocks. If there are more members than this is enough for, the pool
-    /// lends less, down to half of it.
+    /// The blocks kept outside the pool for these messages. If there are more members than this is enough for, the
+    /// pool lends less, down to half of its size.
     pub reserve_blocks: u32,
-    /// What members said and was read may go on occupying the buffer while more packets wait: as much as each says at a
-    /// time, and this many blocks at most. The pool lends so much less.
+    /// Messages of members that were read may still occupy the buffer while more packets wait: as much as each member
+    /// sends at a time, and this many blocks at most. The pool lends that much less.
     pub read_blocks: u32,
-    /// So many packets are kept for members that have less than a packet's worth, of an eighth of the pool at most. Who has been
-    /// lent the rest gives it back at once if it answers; but the peers of a program that was killed, and started again,
-    /// would have nothing for it before `settle` is over.
+    /// The number of packets kept for members that have less than a packet's worth, up to an eighth of the pool. A
+    /// member that was lent the rest gives it back at once if it answers; but the peers of a program that was killed
+    /// and restarted would have nothing for it before `settle` is over.
     pub newcomers: u16,
 }
 
@@ -84,7 +87,7 @@ impl Default for PoolConfig {
     }
 }
 
-/// A pool that could not lend a packet's worth.
+/// The pool could not lend a packet's worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a buffer of {blocks} blocks, {share} for each lane, does not hold a packet of {packet} blocks")]
 pub struct PoolTooSmall {
@@ -104,7 +107,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Its place in tables: members that there are at one time have different ones, as small as can be.
+    /// Its index in tables: members that exist at the same time have different ones, as small as possible.
     #[must_use]
     pub const fn index(self) -> usize {
         self.place as usize
@@ -113,50 +116,50 @@ impl Member {
 
 /// One buffer that is lent to the lanes of many peers.
 ///
-/// An InfiniBand port has a buffer for each lane, and one peer. A socket has one buffer, for all peers. Divided evenly
-/// it would hold less than a packet for each of many, most of which are silent at any time. So here blocks are lent:
-/// every block is in the bank, or lent (a peer may send it), or returning (it was lent, was taken back, and may still
-/// arrive), or occupied (it arrived and was not yet read), and never two of these.
+/// An InfiniBand port has a buffer for each lane, and one peer. A socket has one buffer for all peers. Divided evenly
+/// among many peers, most of which are silent at any time, it would hold less than a packet for each. So the pool
+/// lends blocks. Each block is in exactly one state: in the bank; lent (a peer may send it); returning (it was lent
+/// and recalled, and may still arrive); or occupied (it arrived and has not been read).
 ///
-/// # Who is lent what
+/// # Sharing the pool
 ///
 /// The share of a lane is an equal part of the pool for each lane that has or wants something, a packet's worth at
-/// least. A sender without credit says that a packet waits ([`Op::Stalled`](super::Op::Stalled)): such lanes come first,
-/// in turn. Lanes that use what they have are lent more before they run out of it, from what those leave. Of several
-/// members none takes more than half of the bank at once, less if it has nothing yet, and a little of it is kept for
-/// members that begin to send, and for such that come anew ([`PoolConfig::newcomers`]).
+/// least. A sender without credit reports that a packet waits ([`Op::Stalled`](super::Op::Stalled)): such lanes come
+/// first, in turn. Lanes that use what they have are lent more before they run out, from what the waiting lanes
+/// leave. If there are several members, no lane takes more than half of the bank at once, and less if it has nothing
+/// yet. A little of the bank is kept for members that begin to send, and for new members ([`PoolConfig::newcomers`]).
 ///
-/// A lane may join on trial ([`Pool::join_on_trial`]): what it gets is never taken from others.
+/// A lane may join on trial ([`Pool::join_on_trial`]): blocks are never recalled from others for it.
 ///
-/// If there is no packet's worth for a lane that waits, blocks are taken back at once: all from lanes that did nothing for
-/// a period, and what others have beyond their share, the largest first. A lane that sends keeps a packet's worth, unless
-/// there are more lanes than packets: then they take turns. While lanes wait at all, those that do nothing lose what they
-/// have within two periods, so that the share grows.
+/// If there is no packet's worth for a lane that waits, the pool recalls blocks at once: all from lanes that did
+/// nothing for a period, and what other lanes have beyond their share, the largest first. A lane that sends keeps a
+/// packet's worth, unless there are more lanes than packets: then lanes take turns. While any lane waits, idle lanes
+/// lose what they have within two periods, so that the share grows.
 ///
 /// # How blocks come back
 ///
-/// On InfiniBand a limit is never lowered, because the lower limit may cross packets on the way. Between rnic peers it
-/// may be, and two things tell when the blocks are free again:
+/// On InfiniBand a limit is never lowered, because the lower limit may cross packets in flight. Between rnic peers it
+/// may be lowered, and the blocks are free again in one of two ways:
 ///
-/// - The sender answers that it obeys the lower limit ([`Op::Yielded`](super::Op::Yielded)). Because it comes after all
-///   that was sent under the old limit, everything that has not arrived by then is free: one round trip.
-/// - A sender that does not answer: limits hold for a time only, the **lease**
-///   ([`CreditSender::new`](super::CreditSender::new)), unless they are renewed. When `settle` has passed, whether the
-///   update arrived or not, the old limit is void and what was sent under it has arrived. For as long again no answer
-///   of this lane is believed: it might be the one that was waited for, on its way since then.
+/// - The sender answers that it obeys the lower limit ([`Op::Yielded`](super::Op::Yielded)). The answer follows
+///   everything that was sent under the old limit, so all that has not arrived by then is free: one round trip.
+/// - The sender does not answer. Limits hold only for a time, the **lease**
+///   ([`CreditSender::new`](super::CreditSender::new)), unless they are renewed. When `settle` has passed, whether
+///   the update arrived or not, the old limit is void and everything sent under it has arrived. For the same time
+///   again, answers of this lane are ignored: one might be the late answer to the expired recall.
 ///
-/// A lane that was silent for a lease gives everything back, and is told nothing any more, so that peers at rest cost
+/// A lane that was silent for a lease gives everything back and receives no more updates, so that idle peers cost
 /// nothing. All this is our design, and takes place between rnic peers only.
 ///
-/// # What to know
+/// # Requirements on the caller
 ///
-/// What a block stands for is up to both ends. On a cable it is 64 bytes of the packet. A socket buffer is charged for the
-/// memory that a packet occupies ([`Charge`](crate::Charge)): there, 64 bytes of that, or many small packets would
-/// overrun it.
+/// Both ends agree on the meaning of a block. On a cable it is 64 bytes of the packet. A socket buffer is charged for
+/// the memory that a packet occupies ([`Charge`](crate::Charge)): there, a block is 64 bytes of that memory, or many
+/// small packets would overrun the buffer.
 ///
-/// The caller hands in all packets that have arrived before it asks for limits, or says that there are more
-/// ([`set_backlog`](Self::set_backlog)): blocks that lie unread in a socket would be lent twice otherwise. Packets and updates of a lane have to be handed in, in the order in which they were sent and
-/// none twice.
+/// The caller hands in all packets that have arrived before it polls for limits, or reports a backlog
+/// ([`set_backlog`](Self::set_backlog)): otherwise blocks that lie unread in a socket would be lent twice. Hand in
+/// the packets and updates of a lane in the order in which they were sent, each once.
 #[derive(Clone, Debug)]
 pub struct Pool {
     config: PoolConfig,
@@ -164,7 +167,7 @@ pub struct Pool {
     lanes: Vec<Lane>,
     vacant: Vec<u32>,
     members: u32,
-    /// Lanes that have or want something, and what is lent to each of them at most.
+    /// Lanes that have or want something. `share` is the most that each of them is lent.
     active: u32,
     share: u16,
     /// Lanes without credit, in turn.
@@ -173,42 +176,42 @@ pub struct Pool {
     trials: VecDeque<Member>,
     /// Lanes on trial that were lent a packet.
     trial_holders: Vec<Member>,
-    /// Lanes that have little and will be without it soon, in turn.
+    /// Lanes that have little and will run out soon, in turn.
     low: VecDeque<Member>,
     /// Lanes whose limit has changed.
     changed: VecDeque<Member>,
-    /// Lanes that are not silent, by the time at which they are told their limits again.
+    /// Lanes that are not silent, by the time at which their limits are advertised again.
     periodic: VecDeque<(Instant, Member)>,
-    /// Lanes from which blocks were taken back, by the time at which these are free at the latest.
+    /// Lanes from which blocks were recalled, by the latest time at which these are free.
     returning: VecDeque<(Instant, Member)>,
     /// All lanes that hold something, and some that did.
     holders: Vec<Member>,
-    /// No lane from which something could be taken back has more than this.
+    /// The most that any lane holds from which blocks could be recalled.
     peak: u16,
-    /// Blocks that were taken back lately and will come soon, if the peers answer.
+    /// Blocks that were recalled recently and will return soon, if the peers answer.
     expected: u32,
-    /// When a lane last said that it waits.
+    /// When a lane last reported that it waits.
     last_stalled: Option<Instant>,
     /// Packets have arrived that were not handed in yet.
     has_backlog: bool,
-    /// When lanes are looked through next, whatever they have.
+    /// When lanes are searched next, whatever they have.
     next_search: Option<Instant>,
-    /// When somebody's turn with a packet's worth may end.
+    /// When the turn of a lane with a packet's worth may end.
     next_turn: Option<Instant>,
-    /// Peers that are about to join, by when they are given up.
+    /// Peers that are about to join, by the time at which they are given up.
     newcomers: VecDeque<Instant>,
-    /// When a lane on trial may have to give back what it does nothing with.
+    /// When a lane on trial may have to give back what it does not use.
     next_trial: Option<Instant>,
-    /// Kept for its memory.
+    /// Kept to reuse its allocation.
     candidates: Vec<Candidate>,
 }
 
 impl Pool {
-    /// A pool without members.
+    /// Creates a pool without members.
     ///
     /// # Errors
     ///
-    /// It could not lend a packet's worth to anybody.
+    /// The pool could not lend a packet's worth to any lane.
     pub fn new(config: PoolConfig) -> Result<Self, PoolTooSmall> {
         let share = config.share_blocks.min(WINDOW - 1);
         let packet = config.packet_blocks.max(1);
@@ -246,19 +249,19 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Blocks that nobody was lent and nothing occupies.
+    /// Blocks that are neither lent nor occupied.
     #[must_use]
     pub const fn free(&self) -> u32 {
         self.bank
     }
 
-    /// Whether packets have arrived that were not handed in yet. While that is so, no blocks are taken for lost because
-    /// of the time: they may be among these.
+    /// Sets whether packets have arrived that were not handed in yet. While that is so, no blocks are declared lost
+    /// on expiry of their time: they may be among these packets.
     pub const fn set_backlog(&mut self, has_backlog: bool) {
         self.has_backlog = has_backlog;
     }
 
-    /// What is lent in all: the buffer without what is kept back for what members say.
+    /// The blocks that the pool lends in all: the buffer without the reserve for members' messages.
     fn blocks(&self) -> u32 {
         let newcomers = u32::try_from(self.newcomers.len()).unwrap_or(u32::MAX);
         let said = self.members.saturating_add(newcomers).saturating_mul(self.config.member_blocks.into());
@@ -267,13 +270,13 @@ impl Pool {
         self.config.blocks.saturating_sub(kept + read).max(self.config.packet_blocks.into())
     }
 
-    /// What of the bank can be lent.
+    /// The blocks of the bank that can be lent.
     fn available(&self) -> u32 {
         self.bank.saturating_sub(self.config.blocks - self.blocks())
     }
 
-    /// A peer was heard of that is about to join: what it says on the way occupies the buffer, so that much is kept back for
-    /// a while.
+    /// Announces a peer that is about to join: its messages during the exchange occupy the buffer, so room for them
+    /// is kept for a while.
     pub fn expect(&mut self, now: Instant) {
         while self.newcomers.pop_front_if(|until| *until <= now).is_some() {}
         if self.newcomers.len() < MAX_EXPECTED {
@@ -282,7 +285,7 @@ impl Pool {
         self.divide();
     }
 
-    /// A lane joins. It is lent something at once if at least half of the pool is free and nobody waits.
+    /// Adds a lane. It is lent something at once if at least half of the pool is free and no lane waits.
     pub fn join(&mut self, now: Instant) -> Member {
         let member = self.admit(now);
         self.newcomers.pop_front();
@@ -294,8 +297,8 @@ impl Pool {
         member
     }
 
-    /// A lane joins of which it is not known whether anybody here has to do with it. All such lanes together are lent no
-    /// more than an eighth of the pool, a packet at a time, and nothing is taken back from others for them.
+    /// Adds a lane whose peer may have no business with this end. All such lanes together are lent no more than an
+    /// eighth of the pool, a packet at a time, and nothing is recalled from other lanes for them.
     pub fn join_on_trial(&mut self, now: Instant) -> Member {
         let member = self.admit(now);
         if let Some(lane) = self.lane(member) {
@@ -304,7 +307,7 @@ impl Pool {
         member
     }
 
-    /// A lane on trial becomes one like all others.
+    /// Turns a lane on trial into a regular lane.
     pub fn trust(&mut self, member: Member) {
         let Some(lane) = self.lane(member).filter(|lane| lane.is_on_trial) else { return };
         lane.is_on_trial = false;
@@ -317,7 +320,7 @@ impl Pool {
         self.divide();
     }
 
-    /// Makes a place for a lane, and has it told its limit.
+    /// Makes a place for a lane, and schedules its first limit.
     fn admit(&mut self, now: Instant) -> Member {
         let place = self.vacant.pop().unwrap_or(self.lanes.len() as u32);
         let generation = self.lanes.get(place as usize).map_or(0, |l| l.generation);
@@ -332,7 +335,7 @@ impl Pool {
         member
     }
 
-    /// A lane leaves. What it was lent comes back when it can no longer arrive, what it occupies when it is released.
+    /// Removes a lane. Its loan returns when it can no longer arrive; what it occupies returns on release.
     pub fn leave(&mut self, now: Instant, member: Member) {
         self.take_back(now, member, 0);
         let Some(lane) = self.lane(member) else { return };
@@ -345,8 +348,8 @@ impl Pool {
         self.vacate(member);
     }
 
-    /// A lane leaves whose sender is gone, and what it sent has all arrived: another was heard that has taken its place. What
-    /// it was lent is free at once.
+    /// Removes a lane whose sender is gone and whose data has all arrived: a new sender was heard that has taken its
+    /// place. Its loan is free at once.
     pub fn end(&mut self, now: Instant, member: Member) {
         if let Some(lane) = self.lane(member) {
             let (free, old) = lane.forfeit();
@@ -356,11 +359,11 @@ impl Pool {
         self.leave(now, member);
     }
 
-    /// A packet of `blocks` arrived, and occupies the buffer.
+    /// Accounts for a packet of `blocks` that arrived and occupies the buffer.
     ///
     /// # Errors
     ///
-    /// It was lent less than that: the packet is to be dropped.
+    /// The lane was lent less than that: the caller must drop the packet.
     pub fn handle_packet(&mut self, now: Instant, member: Member, blocks: u32) -> Result<(), Overrun> {
         let low = self.low_mark();
         let Some(lane) = self.lane(member) else { return Err(Overrun { blocks, free: 0 }) };
@@ -379,7 +382,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A packet of `blocks` was read.
+    /// Accounts for a packet of `blocks` that was read.
     pub fn release(&mut self, member: Member, blocks: u32) {
         let Some(lane) = self.lanes.get_mut(member.place as usize) else { return };
         if lane.generation != member.generation {
@@ -390,20 +393,22 @@ impl Pool {
         let lent = lane.lent;
         self.bank += read;
         if read > 0 && lent < self.low_mark() {
-            // It may have been lent what there was since its packet arrived, and this is more.
+            // The lane may have been lent everything available since its packet arrived, and this release adds to
+            // that.
             self.watch(member);
         }
         self.vacate(member);
     }
 
-    /// A lane that has less than this is lent more before it runs out.
+    /// A lane below this mark is lent more before it runs out.
     fn low_mark(&self) -> u16 {
         let lag = self.config.fcp_on_free_blocks.min(self.share / 2);
         self.config.packet_blocks.max(self.share.saturating_sub(lag))
     }
 
-    /// An update arrived, with the sender's count: blocks that were lost on the way are free again. That it waits, or
-    /// obeys a lower limit, is heard too; its limit for the other direction is nothing to the pool.
+    /// Handles an update, with the sender's count: blocks that were lost in the network are free again. The update
+    /// may also report that the sender waits, or obeys a lower limit. The pool ignores its limit for the other
+    /// direction.
     pub fn handle_update(&mut self, now: Instant, member: Member, update: &FlowControlPacket) {
         let Some(lane) = self.lane(member) else { return };
         let Some((lost, old)) = lane.catch_up(update.fctbs) else {
@@ -422,11 +427,11 @@ impl Pool {
         }
     }
 
-    /// A sender that waits says that it sent less than arrived here, and so did its update before: something was counted
-    /// twice, because the network made copies, or data came after an update that counted them. Its count is right. It may
-    /// send what lies between the two as well; that came back into the bank when the data were read. False if that cannot be
-    /// said yet, or the bank does not have so much. If it was said in error, of two updates that data overtook, the next
-    /// update puts it right.
+    /// Handles a sender that waits and twice in a row reports that it sent less than arrived here: something was
+    /// counted twice, because the network made copies, or data came after an update that counted them. The sender's
+    /// count is correct. The sender may send the difference as well; those blocks returned to the bank when the data
+    /// were read. Returns false if it is too early to tell, or if the bank does not have that many blocks. If the
+    /// report was wrong, because data overtook two updates, the next update corrects it.
     fn step_back(&mut self, now: Instant, member: Member, update: &FlowControlPacket) -> bool {
         let bank = self.bank;
         let Some(lane) = self.lane(member) else { return false };
@@ -444,8 +449,8 @@ impl Pool {
         let Some(lane) = self.lane(member) else { return };
         lane.last_active = now;
         lane.repeated = 0;
-        // It may have credit that it was not told of yet. If it says twice that it waits and sent nothing in between, it was
-        // told of it in an update that was lost.
+        // The lane may have credit that was not advertised yet. If it reports twice that it waits and sent nothing in
+        // between, the update that advertised its credit was lost.
         let repeated = lane.stalled_at.replace(fctbs) == Some(fctbs);
         if !lane.knows_limit() || repeated && lane.lent > 0 {
             self.tell(member);
@@ -459,15 +464,15 @@ impl Pool {
         let (lent, knows_limit) = (lane.lent, lane.knows_limit());
         self.bank += rest;
         self.expected = self.expected.saturating_sub(rest);
-        // From now on it can be asked again.
+        // From now on blocks can be recalled from it again.
         self.peak = self.peak.max(lent);
         if !knows_limit {
-            // What arrived since it was asked has raised it.
+            // Arrivals since the recall have raised the limit.
             self.tell(member);
         }
     }
 
-    /// A limit (FCCL) that is to be told to a lane now.
+    /// Returns a limit (FCCL) to advertise to a lane now.
     pub fn poll_limit(&mut self, now: Instant) -> Option<(Member, u16)> {
         while self.newcomers.pop_front_if(|until| *until <= now).is_some() {}
         self.collect(now);
@@ -481,11 +486,11 @@ impl Pool {
         None
     }
 
-    /// Has lanes told their limits again that were not told for a period; takes everything back from those that are silent.
+    /// Schedules limits that were not advertised for a period; recalls everything from lanes that are silent.
     fn renew(&mut self, now: Instant) {
         let (period, idle) = (Duration::from_micros(self.config.fcp_period.into()), self.idle());
         let lease = Duration::from_micros(self.config.lease.into());
-        // Somebody may want more than its share.
+        // Some lane may want more than its share.
         let is_scarce = self.share < self.config.share_blocks
             && self.last_stalled.is_some_and(|at| now.saturating_duration_since(at) <= idle);
         while let Some((_, member)) = self.periodic.pop_front_if(|(at, _)| *at <= now) {
@@ -500,12 +505,12 @@ impl Pool {
                 continue;
             }
             if silent > lease {
-                // It is told this, and nothing more before it wants something.
+                // Advertise this limit, and nothing more until the lane wants something.
                 lane.listed = false;
                 self.take_back(now, member, 0);
                 continue;
             }
-            // An update may have been lost; who still sends nothing has no use for it.
+            // An update may have been lost; a lane that still sends nothing has no use for it.
             let due = lane.last_told + period * (1 << lane.repeated.min(MAX_REPEATS));
             let is_idle = is_scarce && silent > idle && lane.may_be_asked(now);
             if due <= now {
@@ -517,13 +522,13 @@ impl Pool {
                 self.tell(member);
             }
             if is_idle {
-                // Without it there is more for each.
+                // Without this lane there is more for each of the others.
                 self.take_back(now, member, 0);
             }
         }
     }
 
-    /// When a limit may be due without anything happening.
+    /// When a limit may be due if nothing happens until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = |queue: &VecDeque<(Instant, Member)>| queue.front().map(|(at, _)| *at);
@@ -539,7 +544,7 @@ impl Pool {
         (lane.is_member && lane.generation == member.generation).then_some(lane)
     }
 
-    /// Has a lane told its limit again and again.
+    /// Lists a lane for periodic advertisement of its limit.
     fn list(&mut self, now: Instant, member: Member) {
         let due = now + self.idle();
         if self.lane(member).is_some_and(|l| !std::mem::replace(&mut l.listed, true)) {
@@ -551,14 +556,14 @@ impl Pool {
         Duration::from_micros(self.config.idle as u64)
     }
 
-    /// Queues a lane to be told its limit.
+    /// Queues a lane for advertisement of its limit.
     fn tell(&mut self, member: Member) {
         if self.lane(member).is_some_and(|l| !std::mem::replace(&mut l.changed, true)) {
             self.changed.push_back(member);
         }
     }
 
-    /// Queues a lane to be lent something.
+    /// Queues a lane for a loan.
     fn want(&mut self, now: Instant, member: Member) {
         let Some(lane) = self.lane(member) else { return };
         let is_on_trial = lane.is_on_trial;
@@ -573,14 +578,14 @@ impl Pool {
         }
     }
 
-    /// Queues a lane to be lent something if nobody waits.
+    /// Queues a lane for a loan once no lane waits.
     fn watch(&mut self, member: Member) {
         if self.lane(member).is_some_and(|l| !std::mem::replace(&mut l.is_low, true)) {
             self.low.push_back(member);
         }
     }
 
-    /// What a lane has or wants may have changed.
+    /// Updates the count of lanes that have or want something, for one lane.
     fn count(&mut self, member: Member) {
         let Some(lane) = self.lane(member) else { return };
         let is_active = (lane.waits || lane.lent > 0) && !lane.is_on_trial;
@@ -596,14 +601,14 @@ impl Pool {
         self.divide();
     }
 
-    /// Computes what each lane is lent: an equal part for each that has or wants something, but a packet at least.
+    /// Computes the share: an equal part for each lane that has or wants something, but a packet at least.
     fn divide(&mut self) {
         let equal = self.blocks() / self.active.max(1);
         let equal = u16::try_from(equal).unwrap_or(WINDOW);
         self.share = equal.clamp(self.config.packet_blocks, self.config.share_blocks);
     }
 
-    /// Makes the place of a lane that left free for others, once nothing is left of it.
+    /// Frees the place of a lane that left, once none of its blocks remain.
     fn vacate(&mut self, member: Member) {
         let Some(lane) = self.lanes.get_mut(member.place as usize) else { return };
         let is_done = !lane.is_member && lane.occupied == 0 && lane.recall.is_none();

@@ -1,4 +1,4 @@
-//! What is lent, taken back and given back; and many senders at one buffer, over channels that lose and delay.
+//! Lending, recalling and returning blocks; and many senders at one buffer, over channels that lose and delay.
 
 mod crowd;
 
@@ -38,7 +38,7 @@ fn told(pool: &mut Pool, now: Instant) -> Vec<(Member, u16)> {
 }
 
 impl Pool {
-    /// Every block is somewhere, and none is in two places; what is counted is as it is said to be.
+    /// Every block is in exactly one state, and all counts agree with the lanes.
     fn audit(&self) {
         let of_lane = |l: &Lane| l.outstanding() + l.occupied;
         assert_eq!(self.bank + self.lanes.iter().map(of_lane).sum::<u32>(), self.config.blocks);
@@ -67,7 +67,7 @@ fn an_only_member_is_lent_all_and_of_many_nobody_takes_it_from_the_others() {
     let large = PoolConfig { blocks: 4096, packet_blocks: 66, share_blocks: WINDOW, ..config() };
     for (peers, most, at_once) in [(1, 2047, 1), (2, 2047, 2), (8, 512, 8), (64, 512, 20)] {
         let mut pool = Pool::new(large).expect("large enough");
-        // They are there before anybody sends.
+        // They join before any of them sends.
         let members: Vec<_> = (0..peers).map(|_| pool.join(start)).collect();
         let _ = told(&mut pool, start);
         let mut lent = Vec::new();
@@ -84,7 +84,7 @@ fn an_only_member_is_lent_all_and_of_many_nobody_takes_it_from_the_others() {
     }
 }
 
-/// A pool all of whose blocks the first of two members has, who was told so, and of which the second wants some.
+/// A pool whose first member has been told that it has all blocks, and whose second member wants some.
 fn all_with_the_first(now: Instant) -> (Pool, Member, Member) {
     let mut pool = Pool::new(config()).expect("large enough");
     let first = pool.join(now);
@@ -102,14 +102,15 @@ fn a_sender_whose_packets_the_network_copied_does_not_wait_for_ever() {
     assert_eq!(told(&mut pool, start), [(first, 50)]);
     pool.handle_update(start, first, &update(Op::Yielded, 0, 50));
     assert_eq!(told(&mut pool, start), [(second, 25)]);
-    // It sent 20 blocks, of which the network made a copy: no more than 5 of the 30 would be left to it.
+    // It sent 20 blocks, which the network duplicated: no more than 5 of the 30 would be left to it.
     pool.handle_packet(start, second, 20).expect("lent");
     assert!(pool.handle_packet(start, second, 20).is_err(), "more than it was lent");
     pool.handle_packet(start, second, 5).expect("a copy of a part");
     pool.release(second, 25);
     let _ = told(&mut pool, start);
     let at = start + us(10);
-    // It has sent 18, 2 more, and waits: an update that data overtook would say so, too, but not the next one.
+    // It has sent 18, 2 more, and waits: an update that data overtook would report the same, but the next one would
+    // not.
     let before = pool.lane(second).expect("a member").outstanding();
     pool.handle_update(at, second, &update(Op::Normal, 18, 0));
     assert_eq!(pool.lane(second).expect("a member").outstanding(), before);
@@ -119,7 +120,7 @@ fn a_sender_whose_packets_the_network_copied_does_not_wait_for_ever() {
     assert!(limits.iter().any(|(member, _)| *member == second), "{limits:?}: it is told how far it may go");
 }
 
-/// A limit that is too far ahead of what was sent is one that lies behind it.
+/// A limit that is too far ahead of the sent count is one behind it.
 #[test]
 fn a_sender_whose_packets_were_counted_twice_goes_on_with_the_highest_limit_that_there_is() {
     let start = Instant::now();
@@ -147,7 +148,7 @@ fn a_sender_whose_packets_were_counted_twice_goes_on_with_the_highest_limit_that
     pool.handle_packet(start, member, 10).expect("lent");
 }
 
-/// Its answer to what was taken back is not heard while its count seems to be an old one.
+/// Its answer to a recall is ignored while its count seems to be an old one.
 #[test]
 fn a_sender_that_was_counted_twice_is_believed_while_something_is_taken_back() {
     let start = Instant::now();
@@ -176,7 +177,7 @@ fn what_exceeds_a_share_comes_back_with_the_yield() {
     let at = start + us(1);
     assert_eq!(told(&mut pool, at), [(second, 15)]);
     pool.handle_update(at, first, &update(Op::Yielded, 30, 50));
-    // Of the 50 that it was left it has sent none, but 30 of the 50 that were taken back.
+    // It sent none of the 50 that it kept, but 30 of the 50 that were recalled.
     assert_eq!((pool.free(), told(&mut pool, at)), (35, vec![(first, 80)]));
 }
 
@@ -186,7 +187,7 @@ fn time_alone_frees_nothing_that_may_lie_unread() {
     let (mut pool, first, second) = all_with_the_first(start);
     assert_eq!(told(&mut pool, start), [(first, 50)]);
     pool.set_backlog(true);
-    // Silent for a lease: the rest is taken back too, and settles later.
+    // Silent for a lease: the rest is recalled too, and settles later.
     let _ = told(&mut pool, start + us(1001));
     let later = start + us(5000);
     let gets = |pool: &mut Pool, at| told(pool, at).iter().any(|(m, limit)| *m == second && *limit > 0);
@@ -206,7 +207,7 @@ fn what_members_say_has_room_beside_what_is_lent() {
     for member in &members {
         pool.handle_update(start, *member, &update(Op::Stalled, 0, 0));
     }
-    // For two members there is the reserve; ten occupy up to 40 of the 100 blocks.
+    // For two members the reserve suffices; ten occupy up to 40 of the 100 blocks.
     assert_eq!(lent(&mut pool, start), 60);
     assert_eq!(pool.free(), 40);
     for member in &members[2..] {
@@ -224,7 +225,7 @@ fn newcomers_find_a_packet_whatever_the_others_were_lent() {
     assert_eq!(told(&mut pool, start), [(first, 140)]);
     assert!(pool.handle_packet(start, first, 131).is_ok());
     pool.handle_update(start, first, &update(Op::Stalled, 131, 0));
-    // It may use up what is kept for those who have less than a packet, and no more than that.
+    // It may use up the blocks kept for members with less than a packet, and no more.
     assert_eq!(told(&mut pool, start), [(first, 141)]);
     pool.handle_update(start, first, &update(Op::Stalled, 131, 0));
     let _ = told(&mut pool, start);
@@ -255,7 +256,7 @@ fn what_is_lent_to_a_sender_that_is_gone_for_certain_is_free_at_once() {
     for recalled in [false, true] {
         let (mut pool, first, second) = all_with_the_first(start);
         if recalled {
-            // It was asked to give some back, and did not answer.
+            // It was asked to give some blocks back, and did not answer.
             pool.handle_update(start, second, &update(Op::Stalled, 0, 0));
             told(&mut pool, start);
         }
@@ -281,7 +282,7 @@ fn a_lane_that_does_not_answer_has_given_back_when_it_has_settled() {
     let start = Instant::now();
     let (mut pool, first, second) = all_with_the_first(start);
     assert_eq!(told(&mut pool, start), [(first, 50)]);
-    // Silent for a lease: the rest is taken back too, which keeps nobody from what was taken first.
+    // Silent for a lease: the rest is recalled too, which does not delay the use of the blocks recalled first.
     assert!(told(&mut pool, start + us(1001)).contains(&(first, 0)));
     assert!(told(&mut pool, start + us(2999)).iter().all(|(m, limit)| *m != second || *limit == 0));
     assert!(told(&mut pool, start + us(3001)).contains(&(second, 25)));
@@ -301,7 +302,7 @@ fn a_yield_that_repeats_another_limit_is_no_answer() {
         pool.handle_update(start, first, &update(Op::Yielded, 0, other));
         assert_eq!(pool.free(), 0, "it was told 50, not {other}");
     }
-    // One that follows the first, which was lost.
+    // A packet that follows the first one, which was lost.
     assert_eq!(pool.handle_packet(start, first, 10), Ok(()));
     pool.release(first, 10);
     let _ = told(&mut pool, start + us(100));
@@ -314,13 +315,13 @@ fn a_late_answer_is_not_taken_for_that_to_the_next_question() {
     let start = Instant::now();
     let (mut pool, first, _) = all_with_the_first(start);
     let _ = told(&mut pool, start);
-    // Without an answer in time.
+    // No answer arrives in time.
     let settled = start + us(3000);
     pool.handle_update(settled, first, &update(Op::Stalled, 0, 0));
     let _ = told(&mut pool, settled);
     let lent = pool.lane(first).expect("a member").lent;
     assert!(lent >= 50, "it has {lent}");
-    // It leaves the question open whether it heard of this limit.
+    // It leaves open whether it received this limit.
     pool.take_back(settled, first, 50 - 1);
     let _ = told(&mut pool, settled);
     let free = pool.free();
@@ -374,8 +375,8 @@ fn what_was_not_lent_is_refused() {
     pool.audit();
 }
 
-/// Who may send 100 blocks and sends them ten at a time is told a new limit when half of them are gone, or when as many
-/// are as may lag.
+/// A lane that may send 100 blocks and sends them ten at a time gets a new limit when half of them are gone, or when
+/// as many are gone as the limit may lag.
 #[test]
 fn limits_lag_no_further_than_they_may() {
     let start = Instant::now();
@@ -411,7 +412,8 @@ fn packets_that_are_read_late_are_made_up_for_one_by_one() {
     }
 }
 
-/// Who says twice that it waits, without having sent anything in between, was told of its credit in vain.
+/// A lane that reports twice that it waits, without having sent anything in between, missed the update with its
+/// credit.
 #[test]
 fn a_limit_that_was_lost_is_told_again() {
     let start = Instant::now();
@@ -431,7 +433,7 @@ fn a_limit_that_was_lost_is_told_again() {
 fn who_waits_hears_from_time_to_time_that_somebody_is_there() {
     let mut now = Instant::now();
     let (mut pool, holder, other) = all_with_the_first(now);
-    // What the first was lent has arrived, and nobody reads it.
+    // The first member's loan has arrived, and is not read.
     let lent = pool.lane(holder).expect("a member").lent;
     pool.handle_packet(now, holder, lent.into()).expect("it was lent that");
     pool.handle_update(now, other, &update(Op::Stalled, 0, 0));
@@ -443,7 +445,8 @@ fn who_waits_hears_from_time_to_time_that_somebody_is_there() {
             told(&mut pool, now).into_iter().filter(|(member, _)| *member == other).map(|_| now - begin),
         );
     }
-    // Less than there is for it was lent to it at first. Later once in a lease of a millisecond, or the next time that it is looked at.
+    // It was lent less than what was available at first. It gets more once in a lease of a millisecond, or the next
+    // time that the pool examines it.
     assert!(heard.iter().any(|at| *at > us(3_000)), "{heard:?}");
     let late: Vec<_> = heard.iter().filter(|at| **at > us(1_500)).collect();
     assert!(late.windows(2).all(|pair| (us(1_000)..us(1_150)).contains(&(*pair[1] - *pair[0]))), "{heard:?}");
@@ -480,7 +483,7 @@ fn lanes_that_each_wait_with_less_than_a_packet_give_that_up_for_one_another() {
     let members: Vec<_> = (0..50).map(|_| pool.join(start)).collect();
     let mut counts = [0; 50];
     let mut now = start;
-    // Each leaves 2 blocks of every packet's worth unused, until nobody could send.
+    // Each leaves 2 blocks of every packet's worth unused, until none of them could send.
     for round in 0..3 {
         for (n, member) in members.iter().enumerate() {
             pool.handle_update(now, *member, &update(Op::Stalled, counts[n], 0));

@@ -4,7 +4,7 @@ use super::Model;
 use crate::rate::Rate;
 use std::fmt;
 
-/// The state in which nothing changes any more: every flow has its fair share.
+/// The state in which nothing changes: every flow has its fair share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FixedPoint {
     /// The probability of a mark (p*).
@@ -28,11 +28,11 @@ pub struct Saturation {
     pub pmax: f64,
     /// The length of the queue, in bytes, above which every packet is marked.
     pub kmax: u64,
-    /// The number of flows asked about.
+    /// The number of flows in question.
     pub flows: u32,
     /// The rate of the port.
     pub capacity: Rate,
-    /// The most flows for which the linear part is enough; 0 if it is for none.
+    /// The most flows for which the linear part is enough; 0 if it is not enough for any.
     pub most_flows: u32,
 }
 
@@ -84,7 +84,7 @@ impl Model {
         })
     }
 
-    /// The highest probability of the linear part of RED; there is no such part if all is marked or nothing.
+    /// The highest probability of the linear part of RED; 0 if everything or nothing is marked.
     const fn linear_part(&self) -> f64 {
         if self.red.kmin < self.red.kmax { self.red.pmax } else { 0.0 }
     }
@@ -99,7 +99,7 @@ impl Model {
         holds
     }
 
-    /// The fixed point on a line of RED that goes on beyond `kmax`.
+    /// The fixed point on a line of RED that continues beyond `kmax`.
     pub(super) fn unbounded_fixed_point(&self, flows: u32) -> FixedPoint {
         let rate = self.capacity / f64::from(flows.max(1));
         let wanted = self.tau * self.tau * self.additive * rate;

@@ -5,21 +5,21 @@ use crate::rate::Rate;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest step, in seconds, and the fewest steps in a loop delay, which is the fastest thing in the model. With
-/// these, the reference's tables come out.
+/// The longest step, in seconds, and the fewest steps in a loop delay, which is the fastest process in the model.
+/// With these values the reference's tables are reproduced.
 const LONGEST_STEP: f64 = 2e-6;
 const FEWEST_STEPS: f64 = 4.0;
 
-/// Flows that began together and are alike.
+/// Identical flows that began together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// How many.
+    /// The number of flows.
     pub flows: u32,
     /// The rate at which they begin; DCQCN has no slow start: the rate of the port.
     pub rate: Rate,
 }
 
-/// What a flow of a group is doing.
+/// The state of a flow of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) alpha: f64,
@@ -27,7 +27,7 @@ pub(super) struct Flow {
     pub(super) current: f64,
 }
 
-/// What a delayed equation looks back at.
+/// The past values that a delayed equation reads.
 #[derive(Clone, Debug)]
 struct Past {
     p: f64,
@@ -44,9 +44,9 @@ pub struct Trajectory {
     flows: Vec<Flow>,
     /// In packets.
     queue: f64,
-    /// One entry per step, the oldest first: what the equations see at the beginning of the next step.
+    /// One entry per step, the oldest first: the inputs of the equations at the beginning of the next step.
     past: VecDeque<Past>,
-    /// Room for the slopes at the beginning of a step.
+    /// Buffer for the slopes at the beginning of a step.
     slopes: Vec<Flow>,
 }
 
@@ -77,7 +77,7 @@ impl Trajectory {
         trajectory
     }
 
-    /// Lets more flows begin now.
+    /// Adds flows that begin now.
     pub fn join(&mut self, group: Group) {
         let rate = group.rate.as_f64() / 8.0 / self.model.packet;
         self.sizes.push(f64::from(group.flows));
@@ -117,7 +117,7 @@ impl Trajectory {
         self.flows.get(group).map(|f| f.alpha)
     }
 
-    /// Goes on until `time` since the beginning, and calls `seen` after every step.
+    /// Continues until `time` since the beginning, and calls `seen` after every step.
     pub fn run_until(&mut self, time: Duration, mut seen: impl FnMut(&Self)) {
         while self.time() < time {
             self.step();
@@ -125,7 +125,7 @@ impl Trajectory {
         }
     }
 
-    /// Goes on by one step: at most two microseconds.
+    /// Continues by one step: at most two microseconds.
     pub fn step(&mut self) {
         self.steps += 1;
         let Some(then) = self.past.pop_front() else { return };
@@ -170,7 +170,7 @@ impl Flow {
 }
 
 impl Model {
-    /// The slopes of a flow, where the marks and the rate that it reacts to are `p` and `then`.
+    /// The slopes of a flow that reacts to the marks `p` and the rate `then`.
     pub(super) fn slope(&self, flow: Flow, p: f64, then: f64) -> Flow {
         let t = self.terms(p, then);
         let gap = flow.target - flow.current;

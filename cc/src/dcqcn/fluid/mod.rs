@@ -1,4 +1,4 @@
-//! The fluid model of DCQCN: what theory says that rates, alpha and queue do.
+//! The fluid model of DCQCN: the rates, alpha and queue that theory predicts.
 //!
 //! The equations, their fixed point and the reference parameters are those of the authors of DCQCN (Zhu, Ghobadi,
 //! Misra, Padhye: "ECN or Delay", CoNEXT 2016, section 3; also in the sources and MATLAB files of their repository
@@ -67,14 +67,14 @@ struct Terms {
 impl Model {
     /// The model of `settings` at a port of rate `capacity`, with packets of `packet` bytes each.
     ///
-    /// The model knows nothing of the variants ([`FirstIncrease`](super::FirstIncrease) and the like). Where cuts have
-    /// a least distance of their own, tau is the larger one of that and of the CNP interval.
+    /// The model ignores the variants ([`FirstIncrease`](super::FirstIncrease) and the like). If cuts have their own
+    /// minimum interval, tau is the larger of that and the CNP interval.
     #[must_use]
     pub fn new(settings: &Settings, capacity: Rate, packet: u32) -> Self {
         let rp = &settings.roce_rp;
         let packet = f64::from(packet.max(1));
         let per_second = |mbps: u32| f64::from(mbps) * 1e6 / 8.0 / packet;
-        // Without a least distance every mark cuts: the limit of the equations for tau towards 0.
+        // Without a minimum interval every mark cuts: the limit of the equations for tau towards 0.
         let tau = settings.roce_np.interval().max(rp.cut_period()).max(Duration::from_nanos(1));
         Self {
             capacity: capacity.as_f64() / 8.0 / packet,
@@ -116,7 +116,7 @@ impl Model {
         (all, all * (self.threshold * every * unmarked).exp())
     }
 
-    /// What alpha tends to: the probability that a mark comes within the period of its updates.
+    /// The value that alpha tends to: the probability that a mark comes within the period of its updates.
     fn alpha_goal(&self, p: f64, rate: f64) -> f64 {
         -(self.alpha_period * rate * (-p).ln_1p()).exp_m1()
     }

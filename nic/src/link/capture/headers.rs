@@ -1,4 +1,4 @@
-//! The IP and UDP headers that a packet has on the wire, made from what a socket knows of it.
+//! The IP and UDP headers of a packet on the wire, built from the information that a socket has.
 
 use crate::link::FrameRef;
 use qp::wire::icrc::DONT_FRAGMENT;
@@ -9,7 +9,7 @@ const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 /// Protocol number of UDP (IANA).
 const UDP: u8 = 17;
-/// Where the checksum stands in the UDP header.
+/// The offset of the checksum in the UDP header.
 const UDP_CHECKSUM: usize = 6;
 
 /// An IPv4 or IPv6 header and a UDP header.
@@ -19,7 +19,7 @@ pub(super) struct IpUdp {
 }
 
 impl IpUdp {
-    /// The headers of a frame; `None` if it is longer than an IP packet can be.
+    /// The headers of a frame; `None` if it exceeds the maximum length of an IP packet.
     pub(super) fn of(frame: &FrameRef<'_>) -> Option<Self> {
         let udp_len = u16::try_from(frame.bytes.len().checked_add(UDP_LEN)?).ok()?;
         match (frame.flow.src.to_canonical(), frame.flow.dst.to_canonical()) {

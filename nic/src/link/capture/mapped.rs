@@ -1,12 +1,13 @@
-//! A capture file that is whole at any moment, however the process ends.
+//! A capture file that is complete at any moment, however the process ends.
 //!
-//! A buffer of the process dies with it, and a write that a deadly signal meets is cut short. So the file is mapped: what
-//! is stored there is the kernel's. It is longer than what was captured, and the rest of it is one block that readers pass
-//! over. Packets are put into that block, where nobody sees them, and become visible when the block is cut to what is behind
-//! them: by two stores, to its end and to its beginning, one upon the other. The file grows by pages that are such
-//! blocks by themselves, each with one write: the kernel does not interrupt what stays within a page.
+//! A buffer of the process dies with it, and a fatal signal truncates a write in progress. So the file is mapped:
+//! bytes stored in the mapping belong to the kernel. The file is longer than the capture, and the rest of it is one
+//! block that readers skip. Packets are written into that block, where they are invisible. They become visible when
+//! the block is cut to the space behind them: by two consecutive stores, to its end and to its beginning. The file
+//! grows by pages that are such blocks by themselves, each with one write: the kernel does not interrupt a write
+//! within a page.
 //!
-//! Another program may cut the file short: the stores are those of registered memory, which survive that.
+//! Another program may truncate the file: the stores are those of registered memory, which survive that.
 
 #![expect(unsafe_code, reason = "maps the file")]
 
@@ -21,43 +22,43 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// By how much the file grows: a multiple of all page sizes, and less than readers take for a block.
+/// The growth increment of the file: a multiple of all page sizes, and less than readers accept as a block.
 const GROWTH: u64 = 1 << 20;
 
-/// What one write adds to the file: the smallest page that there is.
+/// The size of one write that extends the file: the smallest page size.
 const PAGE: usize = 4096;
 
-/// The type of the block at the end: one of those that the draft leaves to each program (its section 11.1), and that others
-/// pass over.
+/// The type of the block at the end: one of those that the draft leaves to each program (its section 11.1), and that
+/// others skip.
 const FILLER: u32 = 0x8000_0000;
 
 /// Type and length of a block, which make it visible.
 const HEAD: usize = 8;
 
-/// Of what a block consists: its type, its lengths, and all else together.
+/// The unit of a block: its type, its lengths, and everything else together consist of words.
 const WORD: u64 = 4;
 
 /// The shortest block: type, length, and length again.
 const SHORTEST: u64 = 12;
 
-/// A file of pcapng blocks. What is written becomes part of it with the next flush, which must come behind a whole block.
+/// A file of pcapng blocks. Written bytes become part of it with the next flush, which must follow a whole block.
 pub(super) struct MappedFile {
     file: Flock<File>,
-    /// The part of the file that is mapped, to its end.
+    /// The mapped part of the file, up to its end.
     window: Window,
-    /// Behind the last block that is visible.
+    /// The end of the last visible block.
     visible: u64,
-    /// Behind what was written.
+    /// The end of the written bytes.
     written: u64,
-    /// The first bytes that were written since the last flush.
+    /// The first bytes written since the last flush.
     head: Vec<u8>,
 }
 
 impl MappedFile {
-    /// Makes the file anew. One that another process captures to is left to it, without its name.
+    /// Creates the file anew. If another process captures to it, that process keeps the file, without its name.
     ///
     /// # Errors
-    /// It cannot be made, or is not one that can be mapped.
+    /// The file cannot be created, or cannot be mapped.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let lock = |file| Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno);
@@ -78,32 +79,32 @@ impl MappedFile {
         Ok(mapped)
     }
 
-    /// How long the block at the end is if it begins at `from`.
+    /// The length of the block at the end if it begins at `from`.
     fn rest(&self, from: u64) -> io::Result<u32> {
         // At most two growths and a block, far below 4 GiB.
         u32::try_from(self.window.end - from).map_err(|_| io::ErrorKind::FileTooLarge.into())
     }
 
-    /// Makes what begins behind the visible part a block of this type and length, and the last block of the file one of
+    /// Makes the bytes behind the visible part a block of this type and length, and the last block of the file one of
     /// length `last`.
     fn show(&self, kind: u32, length: u32, last: u32) -> io::Result<()> {
-        // Writing what is there already brings the pages in, and tells whether they are there: the stores follow one upon
-        // the other then.
+        // Rewriting the present bytes brings the pages in, and checks that they exist: then the stores follow one
+        // another directly.
         let end = self.window.touch(self.window.end - WORD)?;
         let [begin, begin_length] =
             [self.window.touch(self.visible)?, self.window.touch(self.visible + WORD)?];
-        // SAFETY: inside the mapping, and aligned: blocks consist of words. The file would have to be cut short by another
-        // program since the touch for a page to be gone.
+        // SAFETY: inside the mapping, and aligned: blocks consist of words. A page could be gone only if another
+        // program truncated the file since the touch.
         unsafe {
             end.write_volatile(last.to_le());
-            // With the length alone it is whole, and passed over.
+            // With the length alone it is complete, and skipped.
             begin_length.write_volatile(length.to_le());
             begin.write_volatile(kind.to_le());
         }
         Ok(())
     }
 
-    /// Makes room for so many bytes more and the block at the end.
+    /// Makes room for `more` bytes and the block at the end.
     fn reserve(&mut self, more: u64) -> io::Result<()> {
         let wanted = self.written + more + SHORTEST;
         if wanted <= self.window.end {
@@ -111,15 +112,15 @@ impl MappedFile {
         }
         let end = wanted.next_multiple_of(GROWTH);
         extend(&self.file, self.window.end, end)?;
-        // From where the visible part ends, in whole pages.
+        // From the end of the visible part, in whole pages.
         self.window = Window::new(&self.file, self.visible / GROWTH * GROWTH, end)?;
-        // The block that hides what was written reaches to the new end.
+        // The block that hides written bytes reaches to the new end.
         let length = self.rest(self.visible)?;
         self.show(FILLER, length, length)
     }
 }
 
-/// Makes the file longer, by blocks that readers pass over.
+/// Extends the file by blocks that readers skip.
 fn extend(file: &File, from: u64, to: u64) -> io::Result<()> {
     let mut page = [0; PAGE];
     let length = (PAGE as u32).to_le_bytes();
@@ -164,7 +165,7 @@ impl Drop for MappedFile {
     }
 }
 
-/// The pages of the file are gone.
+/// The error for pages of the file that are gone.
 fn lost(_: BufferError) -> io::Error {
     io::Error::other("the file was cut short, or its disk is full")
 }
@@ -174,12 +175,12 @@ struct Window {
     addr: NonNull<c_void>,
     len: NonZeroUsize,
     memory: UserMemory,
-    /// Its place in the file.
+    /// Its offset in the file.
     start: u64,
     end: u64,
 }
 
-// SAFETY: nothing is borrowed from the mapping; all that is done with it is to store and to unmap it.
+// SAFETY: nothing is borrowed from the mapping; it is only stored to and unmapped.
 unsafe impl Send for Window {}
 
 impl Window {
@@ -190,22 +191,22 @@ impl Window {
             .ok_or(io::ErrorKind::FileTooLarge)?;
         let offset = i64::try_from(start).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let rights = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping, which nothing refers to.
+        // SAFETY: a new mapping, to which nothing refers.
         let addr = unsafe { mmap(None, len, rights, MapFlags::MAP_SHARED, file, offset) }?;
-        // SAFETY: the mapping that was just made. A child that could write to it would be in the way.
+        // SAFETY: the mapping just made. A child that could write to it would interfere.
         let _ = unsafe { madvise(addr, len.get(), MmapAdvise::MADV_DONTFORK) };
         // SAFETY: nothing but the stores below accesses it.
         let memory = unsafe { UserMemory::new(addr.as_ptr() as usize, len.get() as u64) };
         Ok(Self { addr, len, memory, start, end })
     }
 
-    /// Stores bytes at a place of the file.
+    /// Stores bytes at an offset of the file.
     fn store(&self, at: u64, data: &[u8]) -> io::Result<()> {
         let at = usize::try_from(at - self.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
         self.memory.write_at(at, data).map_err(lost)
     }
 
-    /// Brings the page of a word in, for writing. Returns where the word is.
+    /// Brings the page of a word in, for writing. Returns the address of the word.
     fn touch(&self, at: u64) -> io::Result<*mut u32> {
         let at = usize::try_from(at - self.start).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut word = [0; 4];
@@ -216,7 +217,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: it was mapped so, and is not used again.
+        // SAFETY: the range was mapped by `new`, and is not used again.
         let _ = unsafe { munmap(self.addr, self.len.get()) };
     }
 }

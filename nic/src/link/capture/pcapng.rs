@@ -1,8 +1,8 @@
 //! The blocks of a pcapng file that a capture needs (draft-ietf-opsawg-pcapng), written in pieces.
 //!
-//! The crates that write pcapng take a packet in one piece and its options in a `Vec`. That costs a copy and an allocation
-//! per packet, while a capture watches a link at full speed. The four kinds of blocks that are needed take little code; the
-//! tests read them back with such a crate.
+//! The crates that write pcapng take a packet in one piece and its options in a `Vec`. That costs a copy and an
+//! allocation per packet, while a capture watches a link at full speed. The four kinds of blocks needed here take
+//! little code; the tests read them back with such a crate.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -62,7 +62,7 @@ fn pad(out: &mut impl Write, len: usize) -> io::Result<()> {
     out.write_all(&[0; 3][..len.wrapping_neg() & 3])
 }
 
-/// Writes an option. The caller cuts values that are too long for one.
+/// Writes an option. The caller truncates values that are too long for one.
 fn option(out: &mut impl Write, code: u16, value: &[u8]) -> io::Result<()> {
     let len = u16::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     out.write_all(&code.to_le_bytes())?;
@@ -75,7 +75,7 @@ fn text_option(out: &mut impl Write, code: u16, text: &str) -> io::Result<()> {
     if text.is_empty() { Ok(()) } else { option(out, code, text.as_bytes()) }
 }
 
-/// The longest start of a text that an option can hold.
+/// The longest prefix of a text that an option can hold.
 fn clipped(text: &str) -> &str {
     let longest = text.len().min(usize::from(u16::MAX));
     (0..=longest).rev().find_map(|end| text.get(..end)).unwrap_or_default()
@@ -122,8 +122,8 @@ pub(super) const fn statistics_len(comment: &str) -> u64 {
     FRAMING + 12 + text_option_len(comment) + END_LEN
 }
 
-/// Writes interface statistics with a comment and no numbers, for a note that belongs to no packet, and returns their
-/// length.
+/// Writes interface statistics with a comment and no numbers, for a note that belongs to no packet, and returns the
+/// length of the block.
 pub(super) fn write_statistics(out: &mut impl Write, time: Duration, comment: &str) -> io::Result<u64> {
     let comment = clipped(comment);
     let total = begin(out, INTERFACE_STATISTICS, statistics_len(comment) - FRAMING)?;
@@ -142,7 +142,7 @@ pub(super) enum Way {
     Outbound = 2,
 }
 
-/// A packet with everything that the block says about it.
+/// A packet with everything that its block contains.
 pub(super) struct PacketBlock<'a> {
     pub(super) time: Duration,
     pub(super) headers: &'a [u8],

@@ -1,4 +1,4 @@
-//! What can be wrong with the settings of a link.
+//! Errors in the settings of a link.
 
 use cc::{SettingError, known_settings};
 

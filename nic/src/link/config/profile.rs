@@ -1,4 +1,4 @@
-//! What the words of a link come to at a port.
+//! The effective settings of a link at a port.
 
 use super::error::LinkConfigError;
 use super::words::Time;
@@ -11,44 +11,44 @@ use cc::{Algorithm, Policy, Rate, ets, vl};
 use qp::Mtu;
 use std::time::Duration;
 
-/// What congestion control takes for the rate of a port that has none: more than UDP sockets of a host carry, so that
-/// a flow without congestion is not held back.
+/// The rate that congestion control assumes for a port without one: more than UDP sockets of a host carry, so that a
+/// flow without congestion is not held back.
 pub const HOST_RATE: Rate = Rate::from_gbps(100);
 
 /// The most bytes around the payload of a packet: BTH, XRCETH, RETH, immediate data and ICRC, of an RDMA WRITE with
 /// immediate data over XRC.
 pub const LARGEST_HEADERS: usize = 12 + 4 + 16 + 4 + 4;
 
-/// The most bytes that a queue of ours may hold: its packets are in this program's memory.
+/// The most bytes that an emulated queue may hold: its packets are in this program's memory.
 const LARGEST_BUFFER: u64 = 1 << 30;
 
 /// The longest delay: twice around the earth in fibre take 0.4 s.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
-/// The time for which the default buffer holds what the port carries. Our choice: at 10 Gb/s it makes 1.25 MB, about what
-/// a port has of the buffer of a switch.
+/// The time for which the default buffer holds what the port carries. Our choice: at 10 Gb/s this gives 1.25 MB,
+/// about a port's part of the buffer of a switch.
 const BUFFER_TIME: Duration = Duration::from_millis(1);
 
-/// The least default buffer with congestion control: flows begin at the rate of the port, and until they are told of
-/// congestion each of them has a window of some 370 KB on the way. A queue that is controlled gains no delay from it. Our
-/// choice.
+/// The least default buffer with congestion control: flows begin at the rate of the port, and until they learn of
+/// congestion each of them has a window of some 370 KB in flight. The larger buffer adds no delay to a queue under
+/// control. Our choice.
 const CONTROLLED_BUFFER: u64 = 1_000_000;
 
-/// What one peer has on the way at most if nobody told it otherwise, in bytes: what a stock socket buffer holds.
+/// The default limit on what one peer has in flight, in bytes: what a stock socket buffer holds.
 const PEER_WINDOW: u64 = without_reserve(STOCK_RECEIVE_BUFFER) as u64;
 
 /// The settings of a link at one port, with every default filled in.
 #[derive(Clone, Debug)]
 pub struct LinkProfile {
-    /// What kind of link it is.
+    /// The kind of link.
     pub model: Model,
     /// The rate of the emulated port, if there is one.
     pub rate: Option<Rate>,
-    /// The largest packet, as it counts ([`wire_bytes`]).
+    /// The largest packet, in its size on Ethernet ([`wire_bytes`]).
     pub largest_packet: u32,
     /// The time on the cable to this port.
     pub delay: Duration,
-    /// How fast the receiver reads its socket, if it is slow.
+    /// The rate at which the receiver reads its socket, if it is slow.
     pub receiver_rate: Option<Rate>,
     /// Bytes of the queue, for lossy priorities.
     pub buffer: u64,
@@ -56,7 +56,7 @@ pub struct LinkProfile {
     pub red: Option<Red>,
     /// The buffers of lossless priorities, for each peer.
     pub thresholds: [Option<Thresholds>; PRIORITIES],
-    /// What the congestion control is at the rate of the port, or [`HOST_RATE`].
+    /// The congestion control at the rate of the port, or [`HOST_RATE`].
     pub policy: Policy,
     /// How priorities share the port.
     pub ets: ets::Config,
@@ -64,14 +64,14 @@ pub struct LinkProfile {
     pub vl: vl::Config,
     /// Data lanes.
     pub vls: u8,
-    /// How often credits are told again, in microseconds.
+    /// How often credits are repeated, in microseconds.
     pub fcp_period: u32,
-    /// What is done about a pause that does not end.
+    /// The watchdog for pauses that do not end.
     pub watchdog: WatchdogConfig,
 }
 
 impl LinkProfile {
-    /// Whether packets that arrive pass an emulated port or cable.
+    /// Whether arriving packets pass an emulated port or cable.
     #[must_use]
     pub const fn emulates(&self) -> bool {
         self.rate.is_some() || !self.delay.is_zero()
@@ -112,7 +112,7 @@ impl LinkConfig {
         }
     }
 
-    /// Checks that every value is within its range and that they fit together.
+    /// Checks that every value is within its range and validates the combination.
     ///
     /// # Errors
     /// Names the setting, its value and the range.
@@ -178,7 +178,7 @@ impl LinkConfig {
         })
     }
 
-    /// Without a rate there is no queue, and nothing that it could do.
+    /// Rejects settings of the queue if there is no rate: without a rate there is no queue.
     fn check_rate(&self) -> Result<(), LinkConfigError> {
         if self.rate.is_some() {
             return Ok(());
@@ -229,10 +229,10 @@ impl LinkConfig {
         Ok(())
     }
 
-    /// What the words come to at a port whose packets carry up to `mtu` bytes, with this congestion control.
+    /// Resolves the settings for a port whose packets carry up to `mtu` bytes, with this congestion control.
     ///
     /// # Errors
-    /// As [`check`](Self::check), and where the words do not fit the congestion control or the packets.
+    /// As [`check`](Self::check), and if the settings do not fit the congestion control or the packets.
     pub fn at(&self, cc: &Algorithm, mtu: Mtu) -> Result<LinkProfile, LinkConfigError> {
         self.check()?;
         let policy = cc.at(self.line()).map_err(LinkConfigError::Cc)?;
@@ -302,7 +302,7 @@ impl LinkConfig {
         largest_packet: u32,
         mtu: Mtu,
     ) -> Result<[Option<Thresholds>; PRIORITIES], LinkConfigError> {
-        // Half of what one peer has on the way, so that a peer whose window fills the queue is told to pause.
+        // Half of what one peer has in flight, so that a peer whose window fills the queue is told to pause.
         let xoff = self.xoff.unwrap_or((buffer / 2).min(PEER_WINDOW / 2));
         let xon = self.xon.unwrap_or(xoff.saturating_sub(u64::from(largest_packet)));
         if xon > xoff {
@@ -319,9 +319,9 @@ impl LinkConfig {
 
     /// The settings at a port on sockets, whose kernel grants `granted` bytes of receive buffer.
     ///
-    /// A peer that is a program reacts to a pause when it gets to run, which no headroom in time covers. But no more can
-    /// arrive until then than it had credit for, which is what the receive buffer holds. So the headroom of a lossless
-    /// priority has room for all of that.
+    /// A peer that is a program reacts to a pause when it gets to run, which no headroom in time covers. But until
+    /// then no more can arrive than it had credit for, which is what the receive buffer holds. So the headroom of a
+    /// lossless priority has room for all of that.
     ///
     /// # Errors
     /// As [`at`](Self::at), and where `headroom` is given and smaller.
@@ -348,14 +348,14 @@ impl LinkConfig {
         Ok(profile)
     }
 
-    /// What may arrive from a peer after it was told to pause, in a simulation: what the cable holds, and what the peer
-    /// sends at once, which is a window of requests and one of READ responses.
+    /// The most that may arrive from a peer after it was told to pause, in a simulation: what the cable holds, and
+    /// what the peer sends at once, which is a window of requests and one of READ responses.
     fn headroom(&self, largest_packet: u32, mtu: Mtu) -> u64 {
         self.cable_headroom(largest_packet, mtu).saturating_add(2 * PEER_WINDOW)
     }
 
-    /// What may arrive after a pause was asked for, from a peer that is paced to the rate of this port and reacts as fast
-    /// as a port in hardware.
+    /// The most that may arrive after a pause was asked for, from a peer that is paced to the rate of this port and
+    /// reacts as fast as a hardware port.
     pub(crate) fn cable_headroom(&self, largest_packet: u32, mtu: Mtu) -> u64 {
         let rate = self.line();
         let mut span = Span::new(rate, self.cable_m, largest_packet);
@@ -375,7 +375,7 @@ fn between(word: &str, value: u32, least: u32, most: u32) -> Result<(), LinkConf
     Err(LinkConfigError::unfit(word, value, format!("the range is {least} to {most}")))
 }
 
-/// A list as it stands on a command line.
+/// A list in command-line form.
 fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

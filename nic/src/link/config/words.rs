@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A kind of value.
 pub(super) trait Word: Sized {
-    /// Reads a value as it stands on a command line.
+    /// Reads a value in its command-line form.
     ///
     /// # Errors
     /// Says what to write instead.
@@ -27,7 +27,7 @@ enum InFile {
     Whole(u64),
     Number(f64),
     Text(String),
-    // Before entries, which can be read as lists as well.
+    // Before entries, because those can be read as lists as well.
     List(Vec<Self>),
     Entry(Entry),
 }
@@ -139,7 +139,7 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Reads the items of a list into the first places of `row`. `what` names them in errors.
+/// Reads the items of a list into the first elements of `row`. `what` names them in errors.
 fn fill<T: Word, const N: usize>(text: &str, mut row: [T; N], what: &str) -> Result<[T; N], String> {
     let mut places = row.iter_mut();
     for item in items(text) {

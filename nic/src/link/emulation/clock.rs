@@ -3,17 +3,17 @@
 use cc::Rate;
 use std::time::{Duration, Instant};
 
-/// As far as instants are followed: a packet on a line of one bit a second takes a day.
+/// The limit up to which instants are tracked: a packet on a line of one bit per second takes a day.
 const FAR: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The time at which a line of some rate has carried what it was given.
 ///
-/// It is kept to the fraction of a nanosecond: the part that no clock shows, in units of a nanosecond divided by the rate,
-/// where all times that bytes take are whole numbers. So nothing is ever rounded away, and a million packets end when
-/// one of a million times the length would.
+/// It is kept to the fraction of a nanosecond, in units of a nanosecond divided by the rate: in these units all
+/// transmission times are whole numbers. So nothing is ever rounded away, and a million packets end when a single
+/// packet of a million times the length would.
 #[derive(Clone, Debug)]
 pub(crate) struct LineClock {
-    /// Bits a second; not 0.
+    /// Bits per second; not 0.
     rate: u64,
     free: Instant,
     rest: u128,
@@ -25,7 +25,7 @@ impl LineClock {
         Self { rate: rate.bits_per_second().max(1), free: now, rest: 0 }
     }
 
-    /// The line was idle until `at`. Instants before it is free change nothing.
+    /// Records that the line was idle until `at`. Instants before it is free change nothing.
     pub(crate) fn begin(&mut self, at: Instant) {
         if at > self.free {
             (self.free, self.rest) = (at, 0);
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(clock.carry(1000) - start, Duration::from_nanos(1500));
         clock.begin(start + Duration::from_nanos(700));
         assert_eq!(clock.carry(1000) - start, Duration::from_nanos(2500), "it was not idle");
-        // Times beyond reach do no harm.
+        // Unreachable times do no harm.
         let mut slow = LineClock::new(Rate::from_bits_per_second(1), start);
         for _ in 0..100 {
             slow.carry(u64::MAX);

@@ -1,7 +1,7 @@
 //! The pauses that the port asks its peers for.
 //!
-//! A switch accounts for what waits by the port that it came in through, and tells that port's peer to pause. Here each
-//! peer is such a port: one that floods the queue is stopped, and others are not stopped for it.
+//! A switch accounts for waiting packets by their ingress port, and tells that port's peer to pause. Here each peer
+//! is such a port: a peer that floods the queue is stopped, and others are not stopped for it.
 
 use cc::Rate;
 use cc::pfc::{Full, Ingress, PRIORITIES, PauseFrame, Quanta, Thresholds};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Peers that are accounted for; packets of others are lossy. A switch has tens of ports.
+/// The maximum number of peers with an account; packets of others are lossy. A switch has tens of ports.
 const MAX_PEERS: usize = 1024;
 
 /// The accounts of all peers.
@@ -19,7 +19,7 @@ pub(super) struct Pauses {
     peers: BTreeMap<IpAddr, Ingress>,
     /// A pause may be due.
     changed: bool,
-    /// When a pause is asked for again.
+    /// When the port asks for a pause again.
     refresh: Option<Instant>,
     pub(super) sent: u64,
 }
@@ -32,7 +32,7 @@ impl Pauses {
         any.then_some(Self { rate, thresholds, peers, changed: false, refresh: None, sent: 0 })
     }
 
-    /// A packet wants to wait. `None` if its priority is lossy.
+    /// Admits a packet to the queue. `None` if its priority is lossy.
     pub(super) fn admit(&mut self, from: IpAddr, priority: u8, bytes: u32) -> Option<Result<(), Full>> {
         (*self.thresholds.get(usize::from(priority))?)?;
         if !self.peers.contains_key(&from) {
@@ -53,7 +53,7 @@ impl Pauses {
         Some(result)
     }
 
-    /// A packet that was admitted has left.
+    /// Accounts for an admitted packet that has left.
     pub(super) fn release(&mut self, from: IpAddr, priority: u8, bytes: u32) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let before = peer.pauses(priority);
@@ -61,7 +61,7 @@ impl Pauses {
         self.changed |= peer.pauses(priority) != before;
     }
 
-    /// The next frame to send, and the peer that it goes to.
+    /// The next frame to send, and the peer to send it to.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(IpAddr, PauseFrame)> {
         if !self.changed && self.refresh.is_none_or(|at| at > now) {
             return None;
@@ -76,7 +76,7 @@ impl Pauses {
         due
     }
 
-    /// When a pause has to be asked for again.
+    /// When the port has to ask for a pause again.
     pub(super) const fn refreshes(&self) -> Option<Instant> {
         self.refresh
     }

@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// The most bytes in all queues together: what one buffer may have.
+/// The most bytes in all queues together: the limit of one buffer.
 const MAX_WAITING: u64 = 1 << 30;
 
 /// Queues: one for each priority or data lane.
 const QUEUES: usize = 16;
 
-/// The two bits of the TOS that are ECN, and what they say to a queue that is too long.
+/// The two ECN bits of the TOS, and their value for congestion experienced.
 const ECN: u8 = 0b11;
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 
@@ -52,7 +52,7 @@ impl Refusal {
 struct Waiting {
     frame: Frame,
     bytes: u32,
-    /// It is accounted for by its peer, not by the buffer.
+    /// Its peer's account covers it, not the buffer.
     lossless: bool,
 }
 
@@ -62,7 +62,7 @@ struct Queue {
     bytes: u64,
 }
 
-/// Which queue a packet waits in, and which sends next.
+/// Which queue a packet waits in, and which queue sends next.
 enum Selection {
     Priorities(Scheduler),
     Lanes { arbiter: Arbiter, vls: u8 },
@@ -94,15 +94,15 @@ pub(super) struct Egress {
     selection: Selection,
     queues: [Queue; QUEUES],
     line: LineClock,
-    /// The queue whose first packet is on the line, and when its last byte has left.
+    /// The queue whose first packet is on the line, and when its last byte will have left.
     leaving: Option<(u8, Instant)>,
     buffer: u64,
-    /// What waits of lossy priorities: what the buffer bounds.
+    /// Waiting bytes of lossy priorities, which the buffer bounds.
     lossy: u64,
     marking: Option<CongestionPoint>,
     pauses: Option<Pauses>,
     stats: EmulationStats,
-    /// The most bytes in the queue since somebody asked.
+    /// The most bytes in the queue since the last query.
     peak: u64,
 }
 
@@ -110,7 +110,7 @@ impl Egress {
     /// The port of a profile; `None` if it has none.
     pub(super) fn new(profile: &LinkProfile, now: Instant, seed: u64) -> Option<Self> {
         let rate = profile.rate?;
-        // A profile is in order: neither fails.
+        // A profile is valid: neither fails.
         let selection = match profile.model {
             Model::Ethernet => {
                 Selection::Priorities(Scheduler::new(&profile.ets, profile.largest_packet).ok()?)
@@ -124,7 +124,7 @@ impl Egress {
             queues: Default::default(),
             line: LineClock::new(rate, now),
             leaving: None,
-            // With credits the senders keep to the buffer, in bytes as InfiniBand counts them.
+            // With credits the senders respect the buffer, in bytes as InfiniBand counts them.
             buffer: if profile.model == Model::IbCredits { MAX_WAITING } else { profile.buffer },
             lossy: 0,
             marking: profile.red.clone().map(|red| CongestionPoint::new(red, seed)),
@@ -143,7 +143,8 @@ impl Egress {
         std::mem::replace(&mut self.peak, self.stats.queue_bytes)
     }
 
-    /// Puts a packet that arrives at `at` into its queue. Without room or queue it comes back, with the reason.
+    /// Puts a packet that arrives at `at` into its queue. If there is no room or no queue, returns it with the
+    /// reason.
     pub(super) fn enqueue(&mut self, at: Instant, frame: Frame) -> Option<(Frame, &'static str)> {
         let priority = priority_of(frame.tos);
         let bytes = wire_bytes(frame.bytes.len(), frame.flow.src.is_ipv6());
@@ -201,7 +202,7 @@ impl Egress {
         self.leaving.map(|(_, at)| at)
     }
 
-    /// Takes the packet on the line, whose time has come, and puts the next one there.
+    /// Takes the packet on the line, which is due, and puts the next one there.
     pub(super) fn depart(&mut self) -> Option<Frame> {
         let (number, _) = self.leaving.take()?;
         let queue = self.queues.get_mut(usize::from(number))?;
@@ -250,7 +251,7 @@ impl Egress {
         self.pauses.as_mut()?.poll(now)
     }
 
-    /// When a pause is asked for again.
+    /// When the port asks for a pause again.
     pub(super) fn refreshes(&self) -> Option<Instant> {
         self.pauses.as_ref().and_then(Pauses::refreshes)
     }

@@ -44,7 +44,7 @@ struct Bench {
     link: Emulation,
     start: Instant,
     now: Duration,
-    /// What came out, and when it was seen.
+    /// The frames that came out, and when.
     out: Vec<(Duration, Frame)>,
 }
 
@@ -67,7 +67,7 @@ impl Bench {
         link.handle(*start + *now, frame, &mut |f| out.push((*now, f)));
     }
 
-    /// Lets time pass, looking whenever the emulation wants it.
+    /// Lets time pass, and handles each timeout of the emulation.
     fn run_to(&mut self, end: Duration) {
         while let Some(due) = self.link.poll_timeout().map(|at| at - self.start).filter(|due| *due <= end) {
             self.now = self.now.max(due);
@@ -82,7 +82,7 @@ impl Bench {
         link.handle_timeout(*start + *now, &mut |f| out.push((*now, f)));
     }
 
-    /// When packets that were not dropped came out, in nanoseconds.
+    /// When frames that were not dropped came out, in nanoseconds.
     fn times(&self) -> Vec<u128> {
         let left = self.out.iter().filter(|(_, f)| f.fate == Fate::Pending);
         left.map(|(at, _)| at.as_nanos()).collect()
@@ -119,7 +119,7 @@ fn packets_leave_when_their_last_byte_has_left_the_port() {
         }
         bench.run_to(MICROSECOND * 100);
         assert_eq!(bench.times(), times, "{rate}");
-        // The port was idle: it begins when something comes.
+        // The port was idle: it begins when a packet arrives.
         bench.arrive(frame(1, PLAIN, KILOBYTE));
         bench.run_to(MICROSECOND * 200);
         assert_eq!(bench.times().last(), Some(&(100_000 + times[0])), "{rate}");
@@ -208,7 +208,7 @@ fn a_cable_delays_and_keeps_the_order() {
     bench.arrive(frame(1, PLAIN, KILOBYTE));
     bench.arrive(frame(1, PLAIN, KILOBYTE));
     assert_eq!(bench.link.stats().queue_bytes, 0);
-    // Looked at late: what left meanwhile left in time.
+    // A late look: packets that left meanwhile left on time.
     bench.now = MICROSECOND * 11 + NANOSECOND * 500;
     bench.look();
     assert_eq!((bench.out.len(), bench.link.stats().queue_bytes), (1, 1000));
@@ -292,14 +292,14 @@ fn arrivals_are_told_where_credits_are_given_for_them() {
     let mut ethernet = Bench::new("rate=8Gb/s");
     ethernet.arrive(frame(1, ECT, KILOBYTE));
     assert_eq!(ethernet.link.poll_entered(), None);
-    // Nobody asks: the list ends somewhere.
+    // Without a poll, the list ends at its bound.
     for _ in 0..MAX_ENTERED + 5 {
         bench.arrive(frame(1, ECT, KILOBYTE));
     }
     assert_eq!(std::iter::from_fn(|| bench.link.poll_entered()).count(), MAX_ENTERED);
 }
 
-/// A stream at the rate of the port, of which the receiver is late to read 5 ms: half of the packets together.
+/// A stream at the rate of the port; the receiver reads 5 ms of it late: half of the packets at once.
 fn read_late(stamped: bool) -> EmulationStats {
     let mut bench = Bench::new("rate=1Gb/s,buffer=100KB,kmin=5KB,kmax=5KB,pmax=1");
     // 8 us for each packet of 1,000 bytes.
@@ -337,6 +337,6 @@ fn stamps_of_the_future_and_out_of_order_do_no_harm() {
         bench.arrive(frame(1, PLAIN, KILOBYTE));
     }
     bench.run_to(MICROSECOND * 20);
-    // Two that arrived after 5 us, and two after 10: that is now.
+    // Two that arrived after 5 us, and two after 10, which is now.
     assert_eq!(bench.times(), [10_000, 10_000, 11_000, 12_000]);
 }

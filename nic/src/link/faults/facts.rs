@@ -1,4 +1,4 @@
-//! A packet as rules see it, and whether it meets their conditions.
+//! A packet as rules see it, and matching it against their conditions.
 
 use super::rule::{Action, Class, Corruption, Ecn, FaultRule, Match, Where};
 use super::track::{Lane, Sighting};
@@ -18,7 +18,7 @@ pub(super) struct Layout {
     pub(super) icrc: Range<usize>,
 }
 
-/// A packet with all that conditions ask about.
+/// A packet with everything that conditions test.
 pub(super) struct Facts<'a> {
     pub(super) frame: &'a Frame,
     pub(super) packet: Option<Packet<'a>>,
@@ -27,7 +27,7 @@ pub(super) struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The parts of the packet. What is no RoCEv2 packet is all payload, but for the last four bytes.
+    /// The parts of the packet. A packet that is not RoCEv2 is all payload, except for the last four bytes.
     pub(super) fn layout(&self) -> Layout {
         let len = self.frame.bytes.len();
         let end = len.saturating_sub(ICRC_LEN);
@@ -36,7 +36,7 @@ impl<'a> Facts<'a> {
         Layout { headers: 0..headers, payload: headers..(headers + payload_len).min(end), icrc: end..len }
     }
 
-    /// Whether the packet passes by the rule at all.
+    /// Whether the rule looks at this packet at all.
     pub(super) fn is_at(&self, place: Where) -> bool {
         let flow = &self.frame.flow;
         let is =
@@ -52,7 +52,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether the packet has what the rule wants to damage.
+    /// Whether the packet has the part that the rule damages.
     pub(super) fn suits(&self, action: Action) -> bool {
         let layout = self.layout();
         match action {
@@ -69,7 +69,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether the packet meets a condition. `Nth` and `Every` are counted by the rule: here they are met.
+    /// Whether the packet meets a condition. The rule itself counts `Nth` and `Every`: here they are met.
     pub(super) fn meets(&self, condition: Match) -> bool {
         let packet = self.packet.as_ref();
         let sighting = self.sighting.as_ref();
@@ -89,14 +89,14 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// How many of the rule's conditions the packet meets, and how many there are.
+    /// How many of the rule's conditions the packet meets, and how many the rule has.
     pub(super) fn score(&self, rule: &FaultRule) -> (usize, usize) {
         let met = rule.matches.iter().filter(|m| self.meets(**m)).count();
         let others = [self.is_at(rule.place), self.suits(rule.action)];
         (met + others.iter().filter(|ok| **ok).count(), rule.matches.len() + others.len())
     }
 
-    /// The conditions of the rule that the packet does not meet, with what it has instead.
+    /// The conditions of the rule that the packet does not meet, with the packet's actual values.
     pub(super) fn differences(&self, rule: &FaultRule) -> Vec<String> {
         let mut list = Vec::new();
         if !self.is_at(rule.place) {
@@ -114,7 +114,7 @@ impl<'a> Facts<'a> {
         list
     }
 
-    /// What the packet has where a condition asks for something else.
+    /// The packet's actual value for a condition that it does not meet.
     fn actual(&self, condition: Match) -> String {
         let Some(packet) = self.packet else {
             return format!("{} bytes that are no packet", self.frame.bytes.len());
@@ -134,7 +134,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// A distance to the first PSN as the 24-bit circle knows it: the upper half of the numbers lies before.
+/// A distance to the first PSN on the 24-bit circle: the upper half of the numbers is negative.
 fn relative(n: u32) -> i64 {
     i64::from(Psn::new(n).distance_from(Psn::new(0)))
 }
@@ -145,7 +145,7 @@ fn is_of(class: Class, packet: &Packet<'_>) -> bool {
         info.operation == Operation::Acknowledge && packet.aeth().is_some_and(|a| wanted(a.kind()))
     };
     match class {
-        // Credits and pauses have one too, but it is nobody's data.
+        // Credits and pauses have a payload too, but it is not application data.
         Class::Data => info.has_payload && info.operation.has_psn(),
         Class::Ack => answers(|s| matches!(s, Syndrome::Ack { .. })),
         Class::Nak => answers(|s| matches!(s, Syndrome::Nak(_))),

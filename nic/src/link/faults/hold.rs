@@ -11,8 +11,9 @@ const MAX_BYTES: usize = 64 << 20;
 /// Packets that may wait to be overtaken.
 const MAX_HELD: usize = 1024;
 
-/// How long a packet waits to be overtaken: longer than the packets of a burst are apart, shorter than any retry
-/// timeout in use (4.096 us * 2^14 = 67 ms is the usual one), so that the end of a burst is late and not lost.
+/// The longest wait of a packet for others to overtake it: longer than the gaps between packets of a burst, shorter
+/// than any retry timeout in use (4.096 us * 2^14 = 67 ms is the usual one), so that the end of a burst is late and
+/// not lost.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How frames are to wait.
@@ -35,7 +36,7 @@ struct Held {
     deadline: Instant,
 }
 
-/// The waiting room of a layer.
+/// The packets that a layer holds.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     held: Vec<Held>,
@@ -62,7 +63,7 @@ impl Hold {
             && self.bytes.saturating_add(frame.bytes.len().saturating_mul(count)) <= MAX_BYTES
     }
 
-    /// Lets frames wait.
+    /// Makes frames wait.
     pub(super) fn put(&mut self, now: Instant, wait: Wait, frames: Vec<Frame>) {
         self.bytes += frames.iter().map(|f| f.bytes.len()).sum::<usize>();
         match wait.overtakers {
@@ -80,7 +81,7 @@ impl Hold {
         }
     }
 
-    /// A packet went out in a lane: those that were overtaken often enough follow it.
+    /// Records that a packet went out in a lane: held packets that were overtaken often enough follow it.
     pub(super) fn overtaken(&mut self, now: Instant, lane: Lane, out: &mut dyn FnMut(Frame)) {
         for held in self.held.iter_mut().filter(|h| h.wait.lane == lane) {
             held.left = held.left.saturating_sub(1);
@@ -88,7 +89,7 @@ impl Hold {
         self.free(now, |held| held.left == 0, out);
     }
 
-    /// Takes the held packets that `ready` names: they go out, or on to wait for their time.
+    /// Releases the held packets that `ready` selects: they go out, or go on to their delay.
     fn free(&mut self, now: Instant, ready: impl Fn(&Held) -> bool, out: &mut dyn FnMut(Frame)) {
         let mut at = 0;
         while let Some(held) = self.held.get(at) {
@@ -96,7 +97,7 @@ impl Hold {
                 at += 1;
                 continue;
             }
-            // Not `swap_remove`: those that wait go in the order in which they came.
+            // Not `swap_remove`: waiting packets leave in the order in which they arrived.
             let Held { frames, wait, .. } = self.held.remove(at);
             if wait.delay.is_zero() {
                 for frame in frames {
@@ -116,7 +117,7 @@ impl Hold {
         delayed.into_iter().chain(held).min()
     }
 
-    /// Lets go of all whose time has come.
+    /// Releases all packets that are due.
     pub(super) fn release(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
         self.free(now, |held| held.deadline <= now, out);
         while let Some(entry) = self.delayed.first_entry() {

@@ -18,25 +18,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Rules that a layer takes: every packet is held against each of them.
+/// The maximum number of rules in a layer: every packet is checked against each of them.
 const MAX_RULES: usize = 1000;
 
-/// Packets that are remembered for a rule that never acted.
+/// Near misses kept for a rule that never acted.
 const NEAR_MISSES: usize = 3;
 
 /// Byte 4 of the BTH (FECN, BECN, reserved bits) is not under the ICRC: a receiver would not notice.
 const UNCOVERED_BYTE: usize = 4;
 
-/// Why a rule cannot be put in.
+/// Why a rule cannot be added.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AddError {
-    /// A value makes no sense.
+    /// A value is invalid.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// There is a rule of this name.
+    /// A rule of this name already exists.
     #[error("there is a fault rule named '{0}' already")]
     NameTaken(String),
-    /// There are too many.
+    /// The layer already has the maximum number of rules.
     #[error("a link takes {MAX_RULES} fault rules at most")]
     TooMany,
 }
@@ -48,32 +48,32 @@ pub struct NearMiss {
     pub packet: String,
     /// How many of the rule's conditions it met.
     pub met: usize,
-    /// How many conditions there are.
+    /// How many conditions the rule has.
     pub of: usize,
-    /// The conditions that it did not meet, and what it has instead.
+    /// The conditions that it did not meet, and its actual values.
     pub differences: Vec<String>,
 }
 
-/// A rule and what it did.
+/// A rule and its effect so far.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleStatus<'a> {
     /// Its name.
     pub name: &'a str,
     /// The rule; `Display` gives its text.
     pub rule: &'a FaultRule,
-    /// On how many packets it acted.
+    /// The number of packets on which it acted.
     pub hits: u64,
     /// Whether its budget is used up.
     pub is_spent: bool,
-    /// The nearest packets, best first, if it never acted and the layer was told to look.
+    /// The nearest packets, best first, if it never acted and diagnosis is on.
     pub near_misses: &'a [NearMiss],
 }
 
 /// Loses, copies, delays, reorders, damages and marks packets, by [`FaultRule`]s.
 ///
-/// Everything that it does follows from the seed, the rules, and the packets with their times. Its memory is
-/// bounded: 4096 streams of packets (those that were quiet the longest are forgotten), and 64 MiB of packets that
-/// wait; beyond, packets pass in time and [`FaultLayer::overflows`] counts them.
+/// All of its effects follow from the seed, the rules, and the packets with their times. Its memory is bounded: 4096
+/// streams of packets (the longest silent ones are forgotten), and 64 MiB of waiting packets; beyond that, packets
+/// pass on time and [`FaultLayer::overflows`] counts them.
 pub struct FaultLayer {
     seed: u64,
     rules: Vec<Installed>,
@@ -84,7 +84,7 @@ pub struct FaultLayer {
     hold: Hold,
     storms: Storms,
     overflows: u64,
-    /// The rules that act on the packet at hand; kept for its memory.
+    /// The rules that act on the current packet; kept to reuse its allocation.
     acting: Vec<usize>,
 }
 
@@ -105,10 +105,10 @@ impl FaultLayer {
         }
     }
 
-    /// Puts a rule in and returns its name: its own, or `f1`, `f2` and so on. Its window starts now.
+    /// Adds a rule and returns its name: its own, or `f1`, `f2` and so on. Its window starts now.
     ///
     /// # Errors
-    /// Where a value makes no sense, the name is taken or there are too many rules.
+    /// If a value is invalid, the name is taken or there are too many rules.
     pub fn add(&mut self, now: Instant, rule: FaultRule) -> Result<Arc<str>, AddError> {
         rule.validate()?;
         if self.rules.len() >= MAX_RULES {
@@ -145,7 +145,7 @@ impl FaultLayer {
         Ok(name)
     }
 
-    /// Takes a rule out. Packets that it holds still wait their time.
+    /// Removes a rule. Packets that it holds still wait out their time.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.rules.len();
         self.rules.retain(|r| &*r.name != name);
@@ -153,31 +153,31 @@ impl FaultLayer {
         self.rules.len() < before
     }
 
-    /// Takes all rules out.
+    /// Removes all rules.
     pub fn clear(&mut self) {
         self.rules.clear();
         self.end_storms();
     }
 
-    /// Ends the storms of rules that were taken out.
+    /// Ends the storms of removed rules.
     fn end_storms(&mut self) {
         let rules = &self.rules;
         self.storms.retain(|number| rules.iter().any(|rule| rule.number == number));
     }
 
-    /// A pause that a peer is to be sent by a port of rate `rate`. Wanted after packets came and after timeouts, until it
-    /// returns `None`.
+    /// Returns a pause to send to a peer, from a port of rate `rate`. Call it after packets arrived and after
+    /// timeouts, until it returns `None`.
     pub fn poll_pause(&mut self, now: Instant, rate: Rate) -> Option<(IpAddr, PauseFrame)> {
         self.storms.poll(now, rate)
     }
 
-    /// Whether to remember, for rules that never acted, the packets that came closest. It costs a comparison with
-    /// each condition for every packet and such rule.
+    /// Sets whether to remember, for rules that never acted, the packets that came closest. This costs a comparison
+    /// with each condition for every packet and such rule.
     pub const fn diagnose(&mut self, on: bool) {
         self.diagnose = on;
     }
 
-    /// The rules and what they did, in order.
+    /// The rules and their effects so far, in order.
     pub fn rules(&self) -> impl Iterator<Item = RuleStatus<'_>> {
         self.rules.iter().map(|r| RuleStatus {
             name: &r.name,
@@ -188,13 +188,13 @@ impl FaultLayer {
         })
     }
 
-    /// On how many packets a rule acted; `None` if there is no rule of this name.
+    /// The number of packets on which a rule acted; `None` if no rule has this name.
     #[must_use]
     pub fn hits(&self, name: &str) -> Option<u64> {
         self.rules.iter().find(|r| &*r.name == name).map(|r| r.hits)
     }
 
-    /// Packets that should have waited but for which there was no room.
+    /// Packets that should have waited but did not fit.
     #[must_use]
     pub const fn overflows(&self) -> u64 {
         self.overflows
@@ -220,7 +220,7 @@ impl FaultLayer {
         (lane, facts.layout())
     }
 
-    /// Does to a frame what the chosen rules say, but for waiting; returns how it is to wait and be copied.
+    /// Applies the chosen rules to a frame, except for waiting; returns how it waits and how often it is copied.
     fn apply(&mut self, now: Instant, frame: &mut Frame, layout: &Layout, lane: Lane) -> (Wait, u32) {
         let mut wait = Wait { lane, overtakers: None, delay: Duration::ZERO };
         let mut copies: u32 = 0;
@@ -278,7 +278,7 @@ impl Layer for FaultLayer {
     }
 
     fn transforms(&self, direction: Direction) -> bool {
-        // Those that overtake a held packet must come by to be counted.
+        // Packets that overtake a held packet must pass through to be counted.
         self.hold.is_holding() || self.rules.iter().any(|r| r.rule.place.allows(direction) && !r.is_spent())
     }
 
@@ -312,7 +312,7 @@ impl Layer for FaultLayer {
     }
 }
 
-/// Passes a frame on, and then its copies.
+/// Passes on a frame, followed by its copies.
 fn with_copies(frame: Frame, copies: u32, out: &mut dyn FnMut(Frame)) {
     let copy = (copies > 0).then(|| frame.clone());
     out(frame);
@@ -356,7 +356,7 @@ impl Installed {
         self.since.checked_add(time)
     }
 
-    /// Whether the rule acts on a packet, and counts it if so.
+    /// Whether the rule acts on a packet; counts it if so.
     fn acts_on(&mut self, now: Instant, facts: &Facts<'_>, hold: &Hold) -> bool {
         if self.is_spent()
             || !self.is_awake(now)
@@ -383,7 +383,7 @@ impl Installed {
         acts
     }
 
-    /// Keeps a packet that the rule did not act on, if it came closer than those kept.
+    /// Remembers a packet that the rule did not act on, if it came closer than those remembered.
     fn remember(&mut self, facts: &Facts<'_>) {
         let (met, of) = facts.score(&self.rule);
         if self.near.len() >= NEAR_MISSES && self.near.last().is_some_and(|worst| met <= worst.met) {
@@ -403,9 +403,9 @@ impl Installed {
     }
 }
 
-// The draws below use nothing but the generator's words, so that they are the same with every version of `rand`.
+// The draws below use only the generator's words, so that they are the same with every version of `rand`.
 
-/// A number from 0 up to, but without, 1: the upper 53 bits, which is what an `f64` holds exactly.
+/// A number from 0 up to but not including 1: the upper 53 bits, which an `f64` holds exactly.
 fn unit(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -425,14 +425,14 @@ fn vary(rng: &mut ChaCha8Rng, by: Duration, jitter: Duration) -> Duration {
     (by + offset).saturating_sub(jitter)
 }
 
-/// Flips a bit and returns its number; `None` if there is no such bit.
+/// Flips a bit and returns its number; `None` if the packet has no such bit.
 fn flip(rng: &mut ChaCha8Rng, what: Corruption, layout: &Layout, bytes: &mut [u8]) -> Option<usize> {
     let bit = match what {
         Corruption::Bit(n) => n as usize,
         Corruption::Icrc => bit_in(rng, &layout.icrc),
         Corruption::Payload => bit_in(rng, &layout.payload),
         Corruption::Header => {
-            // One byte less to choose from: those behind the one that is not covered move up by one.
+            // One byte less to choose from: bytes behind the uncovered one move up by one.
             let bit = bit_in(rng, &(layout.headers.start..layout.headers.end.saturating_sub(1)));
             if bit / 8 >= UNCOVERED_BYTE { bit + 8 } else { bit }
         }

@@ -1,5 +1,5 @@
-//! Faults on purpose: a layer that loses, copies, delays, reorders, damages and marks packets, and has peers pause, by
-//! rules.
+//! Fault injection: a layer that loses, copies, delays, reorders, damages and marks packets, and makes peers pause,
+//! by rules.
 //!
 //! A rule is one line of text (or the same from [`FaultRule`]'s builder):
 //!
@@ -20,15 +20,15 @@
 //! window = [from T] [for T]                                            since the rule was put in; T: 80us 1.5ms 2s
 //! ```
 //!
-//! `pause` makes a pause storm. The peer that sent the packet, or that it goes to, is told to pause these priorities. With
-//! `once` or `N times` each packet that matches sends one pause of the longest time. Otherwise the first one begins a pause
-//! that the port asks for again and again, until the window of the rule is over or the rule is taken out: `rx data pause=3
-//! for 2s`. Only peers that are rnic and have lossless priorities themselves (`pfc`) know pauses, and only from a port that
-//! has some. What a watchdog makes of it is set by `detection_time`, `restoration_time` and `action` of the peer's link.
+//! `pause` makes a pause storm. The peer at the other end of the packet, its sender or its receiver, is told to pause
+//! these priorities. With `once` or `N times` each matching packet sends one pause of the longest time. Otherwise the
+//! first one begins a pause that the port keeps renewing until the window of the rule is over or the rule is removed:
+//! `rx data pause=3 for 2s`. Pauses exist only between rnic ports that both have lossless priorities (`pfc`). The
+//! watchdog's response is set by `detection_time`, `restoration_time` and `action` of the peer's link.
 //!
-//! Rules add up: all that match a packet act on it, in the order in which they were put in, up to the first
-//! that drops it. Randomness comes from the layer's seed and the rule's number alone, so that a rule draws the
-//! same whatever other rules there are.
+//! Rules combine: all that match a packet act on it, in the order in which they were added, up to the first that
+//! drops it. Randomness comes only from the layer's seed and the rule's number, so that a rule draws the same
+//! whatever other rules exist.
 
 mod facts;
 mod hold;

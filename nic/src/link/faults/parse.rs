@@ -1,4 +1,4 @@
-//! Rules from text.
+//! Parses rules from text.
 
 use super::rule::{Action, Budget, Corruption, FaultRule, Match, RuleError, Where};
 use super::words::{
@@ -11,14 +11,14 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a text is not a rule: one line that says where, what would fit, and what was probably meant.
+/// Why a text is not a rule: one line with the position, what would fit, and what was probably meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError {
-    /// Where in the text, in characters from 1.
+    /// The position in the text, in characters from 1.
     pub column: usize,
-    /// The word there; empty at the end of the text.
+    /// The word at that position; empty at the end of the text.
     pub word: String,
-    /// What is wrong, or what would fit.
+    /// The fault, or the words that would fit.
     pub problem: String,
     /// The nearest word that would fit.
     pub suggestion: Option<&'static str>,
@@ -50,7 +50,7 @@ impl FromStr for FaultRule {
 }
 
 impl FaultRule {
-    /// Reads a rule whose `where` may use names of hosts, which `host` translates.
+    /// Parses a rule whose `where` may use names of hosts, which `host` translates.
     ///
     /// # Errors
     /// The first word that does not fit, or a number outside its range.
@@ -67,7 +67,7 @@ impl FaultRule {
     }
 }
 
-/// A word of the text, as a part of it: so it knows its column.
+/// A word of the text, as a slice of it, so that its column is known.
 type Word<'t> = &'t str;
 
 struct Parser<'t> {
@@ -77,7 +77,7 @@ struct Parser<'t> {
 }
 
 impl<'t> Parser<'t> {
-    /// The next word, which stays where it is.
+    /// Returns the next word without consuming it.
     fn peek(&self) -> Option<Word<'t>> {
         self.rest.split_whitespace().next()
     }

@@ -8,36 +8,36 @@ use std::net::IpAddr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Which packets pass by the rule at all.
+/// Which packets the rule looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Where {
     /// All.
     #[default]
     Any,
-    /// Those that the port sends, perhaps to one peer only.
+    /// Packets that the port sends, optionally to one peer only.
     Tx {
         /// The peer.
         to: Option<IpAddr>,
     },
-    /// Those that the port receives, perhaps from one peer only.
+    /// Packets that the port receives, optionally from one peer only.
     Rx {
         /// The peer.
         from: Option<IpAddr>,
     },
-    /// Those from one address to another, whichever end the port is. Where both ends have a fault layer, as in a
+    /// Packets from one address to another, whichever end the port is. If both ends have a fault layer, as in a
     /// simulation, put the rule into one of them, or it acts twice.
     Path {
         /// The source; `None` for any.
         from: Option<IpAddr>,
         /// The destination; `None` for any.
         to: Option<IpAddr>,
-        /// Whether the other way counts as well.
+        /// Whether the reverse direction counts as well.
         both_ways: bool,
     },
 }
 
 impl Where {
-    /// Whether packets of this direction can be meant.
+    /// Whether the rule can match packets of this direction.
     pub(super) const fn allows(self, direction: Direction) -> bool {
         match self {
             Self::Any | Self::Path { .. } => true,
@@ -54,7 +54,7 @@ pub enum Class {
     Data,
     /// A positive acknowledgement.
     Ack,
-    /// A negative one.
+    /// A negative acknowledgement.
     Nak,
     /// "Receiver not ready".
     Rnr,
@@ -62,19 +62,19 @@ pub enum Class {
     Atomic,
 }
 
-/// An opcode, or several that have something in common.
+/// An opcode, or several with something in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpcodePattern {
     /// The transport service; `None` for any.
     pub transport: Option<Transport>,
-    /// What the packet does.
+    /// The operation.
     pub operation: Operation,
-    /// Position in the message and what the packet carries on top; `None` for any.
+    /// Position in the message and additional headers; `None` for any.
     pub shape: Option<(Position, Extra)>,
 }
 
 impl OpcodePattern {
-    /// Whether the pattern names this opcode.
+    /// Whether the pattern matches this opcode.
     #[must_use]
     pub fn covers(&self, info: &OpcodeInfo) -> bool {
         self.operation == info.operation
@@ -130,24 +130,24 @@ impl Ecn {
 /// One condition on a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Match {
-    /// It is of this kind.
+    /// The packet is of this kind.
     Class(Class),
     /// It has such an opcode.
     Opcode(OpcodePattern),
     /// It is for this queue pair.
     Qp(Qpn),
-    /// It is for the queue pair that was the n-th to appear in this direction, from 0. QP1 is not counted.
+    /// It is for the n-th queue pair to appear in this direction, from 0. QP1 is not counted.
     NthQp(u32),
     /// It has this PSN.
     Psn(Psn),
-    /// Its PSN is so far from the first one that was seen in this direction for its queue pair. Requests and
-    /// responses are counted apart: they number different things.
+    /// Its PSN is at this distance from the first one seen in this direction for its queue pair. Requests and
+    /// responses are counted separately: their PSNs number different things.
     RelativePsn(u32),
     /// It is the n-th transmission of its PSN, from 1.
     Try(u32),
     /// It is the n-th packet that meets all other conditions, from 1.
     Nth(u64),
-    /// It is an n-th packet that meets all other conditions.
+    /// It is every n-th packet that meets all other conditions.
     Every(u64),
     /// It is longer than this, in bytes from BTH to ICRC.
     LargerThan(u32),
@@ -171,7 +171,7 @@ pub enum Corruption {
     Bit(u32),
 }
 
-/// What happens to a packet.
+/// What the rule does to a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// It is lost.
@@ -192,8 +192,8 @@ pub enum Action {
     Corrupt(Corruption),
     /// Its ECN field becomes "congestion experienced".
     MarkCe,
-    /// Its peer is told to pause: bit i is priority i. Once for each packet if the budget is a number, else without a break
-    /// while the window of the rule lasts.
+    /// Its peer is told to pause: bit i is priority i. Once for each packet if the budget is a number, otherwise
+    /// without a break while the window of the rule lasts.
     Pause(u8),
 }
 
@@ -208,7 +208,7 @@ pub enum Budget {
     Probability(f64),
 }
 
-/// A value that makes no sense in a rule.
+/// An invalid value in a rule.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RuleError {
     /// A number outside its range.
@@ -232,7 +232,7 @@ pub enum RuleError {
         /// Which time.
         what: &'static str,
     },
-    /// A pause of nothing.
+    /// A pause without priorities.
     #[error("a pause needs a priority, 0 to 7, such as pause=3 or pause=3,4")]
     NoPriority,
     /// A name that the grammar cannot spell.
@@ -323,14 +323,14 @@ impl FaultRule {
         Self::new(Action::MarkCe)
     }
 
-    /// Has peers pause these priorities; those above 7 are left out.
+    /// Makes peers pause these priorities; those above 7 are ignored.
     #[must_use]
     pub fn pause(priorities: &[u8]) -> Self {
         let bit = |priority: &u8| 1_u8.checked_shl(u32::from(*priority)).unwrap_or(0);
         Self::new(Action::Pause(priorities.iter().map(bit).fold(0, |all, bit| all | bit)))
     }
 
-    /// Lets a delay vary by up to `jitter` either way. Other actions stay as they are.
+    /// Lets a delay vary by up to `jitter` either way. Other actions are unaffected.
     #[must_use]
     pub fn jitter(mut self, jitter: Duration) -> Self {
         if let Action::Delay { by, .. } = self.action {
@@ -385,7 +385,7 @@ impl FaultRule {
         self.when(Match::Class(class))
     }
 
-    /// Only packets with this opcode, or one of these.
+    /// Only packets with this opcode, or one of these opcodes.
     #[must_use]
     pub fn opcode(self, opcode: impl Into<OpcodePattern>) -> Self {
         self.when(Match::Opcode(opcode.into()))
@@ -415,7 +415,7 @@ impl FaultRule {
         self.when(Match::Nth(n))
     }
 
-    /// Only each n-th packet that meets the other conditions.
+    /// Only every n-th packet that meets the other conditions.
     #[must_use]
     pub fn every(self, n: u64) -> Self {
         self.when(Match::Every(n))
@@ -462,7 +462,7 @@ impl FaultRule {
         self
     }
 
-    /// The budget in force: where none is given, a rule that singles out a packet acts once.
+    /// The effective budget: without an explicit one, a rule that singles out a packet acts once.
     pub(super) fn effective_budget(&self) -> Budget {
         let singles_out = |m: &Match| matches!(m, Match::Psn(_) | Match::RelativePsn(_) | Match::Nth(_));
         let default = if self.matches.iter().any(singles_out) { Budget::Times(1) } else { Budget::Always };

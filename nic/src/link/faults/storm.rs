@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Peers and rules whose storms may last at a time, and pauses that may wait to be sent. A storm of one more peer does not
-/// begin.
+/// The maximum number of concurrent storms, one per peer and rule, and of pauses waiting to be sent. A storm beyond
+/// that does not begin.
 const MOST: usize = 1024;
 
-/// A storm that lasts.
+/// A continuing storm.
 #[derive(Debug)]
 struct Storm {
     /// The number of its rule.
@@ -18,7 +18,7 @@ struct Storm {
     peer: IpAddr,
     priorities: u8,
     began: Instant,
-    /// When the pause is asked for again.
+    /// When the port asks for the pause again.
     next: Instant,
     /// When it ends; `None` if it ends with its rule.
     end: Option<Instant>,
@@ -28,19 +28,19 @@ struct Storm {
 #[derive(Debug, Default)]
 pub(super) struct Storms {
     lasting: Vec<Storm>,
-    /// Pauses to be sent: to whom, of which priorities, and whether they begin or end.
+    /// Pauses to send: the peer, the priorities, and whether they begin or end.
     due: VecDeque<(IpAddr, u8, bool)>,
 }
 
 impl Storms {
-    /// Has a peer pause once, for as long as a pause can be.
+    /// Makes a peer pause once, for the longest possible time.
     pub(super) fn pause_once(&mut self, peer: IpAddr, priorities: u8) {
         if self.due.len() < MOST {
             self.due.push_back((peer, priorities, true));
         }
     }
 
-    /// Has a peer pause until `end`, or until the rule is taken out.
+    /// Makes a peer pause until `end`, or until the rule is removed.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -55,16 +55,16 @@ impl Storms {
         }
     }
 
-    /// Ends the storms of rules that `keeps` does not name.
+    /// Ends the storms of rules that `keeps` rejects.
     pub(super) fn retain(&mut self, keeps: impl Fn(u64) -> bool) {
         for storm in self.lasting.iter_mut().filter(|storm| !keeps(storm.rule)) {
-            // Its peer is told so as soon as somebody looks.
+            // Its peer is told at the next poll.
             (storm.next, storm.end) = (storm.began, Some(storm.began));
         }
     }
 
-    /// The next pause that is due, of a port of rate `rate`. A pause that lasts is asked for again when half of its time is
-    /// over, as ports do that are full.
+    /// The next pause that is due, from a port of rate `rate`. A continuing pause is renewed when half of its time is
+    /// over, as by a port whose buffer is full.
     pub(super) fn poll(&mut self, now: Instant, rate: Rate) -> Option<(IpAddr, PauseFrame)> {
         let again = (Quanta::MAX.time(rate) / 2).max(Duration::from_nanos(1));
         if self.due.is_empty() {
@@ -87,7 +87,7 @@ impl Storms {
         Some((peer, PauseFrame::Priorities(times)))
     }
 
-    /// When a pause is due that lasts.
+    /// When a continuing pause is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.lasting.iter().map(|storm| storm.next).min()
     }

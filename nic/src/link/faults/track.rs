@@ -1,5 +1,4 @@
-//! What the layer remembers of the packets before: first PSNs, repetitions, and the order in which queue pairs
-//! appeared.
+//! The memory of a layer about earlier packets: first PSNs, repetitions, and the order in which queue pairs appeared.
 
 use crate::link::{Direction, Frame};
 use qp::wire::opcode::Transport;
@@ -8,8 +7,8 @@ use qp::{Psn, Qpn};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Streams that are remembered. When there are more, the half that was quiet the longest is forgotten: a queue pair
-/// that speaks again then counts as new.
+/// The maximum number of remembered streams. Beyond it, the half that was silent the longest is forgotten: a queue
+/// pair that sends again then counts as new.
 const MAX_STREAMS: usize = 4096;
 
 /// How far behind the newest PSN repetitions are counted one by one; of older ones every repetition counts as the
@@ -26,7 +25,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// The lane that a frame travels in; frames that are no packets share one for each pair of hosts.
+    /// The lane of a frame; frames that are not packets share one lane for each pair of hosts.
     pub(super) fn of(frame: &Frame, packet: Option<&Packet<'_>>) -> Self {
         Self {
             direction: frame.direction,
@@ -37,13 +36,13 @@ impl Lane {
     }
 }
 
-/// Packets whose PSNs count one thing.
+/// Packets whose PSNs belong to one sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Key {
     lane: Lane,
     /// Requests carry PSNs of their sender, responses those of the requester.
     is_request: bool,
-    /// The sending queue pair, where the packet says it: many datagram senders may share a receiver.
+    /// The sending queue pair, if the packet names it: many datagram senders may share a receiver.
     source: Option<Qpn>,
 }
 
@@ -51,27 +50,27 @@ struct Key {
 struct Stream {
     first: Psn,
     newest: Psn,
-    /// How often PSNs were transmitted, where that is more than once.
+    /// The number of transmissions of PSNs that were transmitted more than once.
     tries: HashMap<u32, u32>,
     last_used: u64,
 }
 
-/// What is known of a packet from those before it.
+/// What earlier packets reveal about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sighting {
-    /// The order in which its queue pair appeared in its direction, from 0; QP1 has no place in it.
+    /// The order in which its queue pair appeared in its direction, from 0; `None` for QP1.
     pub(super) nth_qp: Option<u32>,
-    /// How far its PSN lies behind the first one of its stream.
+    /// The distance of its PSN from the first one of its stream.
     pub(super) relative_psn: i32,
     /// Which transmission of its PSN it is, from 1.
     pub(super) attempt: u32,
 }
 
-/// Memory of bounded size about the packets seen.
+/// Bounded memory of the packets seen.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     streams: HashMap<Key, Stream>,
-    /// Queue pairs with their place in the order of appearance.
+    /// Queue pairs with their position in the order of appearance.
     lanes: HashMap<Lane, (u32, u64)>,
     appeared: [u32; 2],
     tick: u64,
@@ -108,7 +107,7 @@ impl Tracker {
         Some(Sighting { nth_qp, relative_psn, attempt: stream.attempt(psn) })
     }
 
-    /// The place of a queue pair in the order of appearance.
+    /// The position of a queue pair in the order of appearance.
     fn place_of(&mut self, lane: Lane) -> Option<u32> {
         if lane.qpn <= Qpn::GSI {
             return None;

@@ -15,11 +15,11 @@ pub(super) const CLASSES: [(&str, Class); 5] = [
     ("atomic", Class::Atomic),
 ];
 
-/// Transports, as they stand before an opcode. What belongs to no queue pair's service has none.
+/// Transports, as written before an opcode. Opcodes that belong to no queue pair's service have none.
 pub(super) const TRANSPORTS: [(&str, Transport); 4] =
     [("rc.", Transport::Rc), ("uc.", Transport::Uc), ("ud.", Transport::Ud), ("xrc.", Transport::Xrc)];
 
-/// An operation, and where its packet stands in the message.
+/// An operation, and the position of its packet in the message.
 type Shaped = (Operation, Option<(Position, Extra)>);
 
 /// Opcodes without their transport. Operations that always take one packet have no shape.
@@ -56,7 +56,7 @@ pub(super) const OPCODES: [(&str, Shaped); 25] = {
     ]
 };
 
-/// Opcodes whose names would be mistaken for kinds, and those that few need.
+/// Opcodes whose names would be mistaken for kinds, and rarely used ones.
 pub(super) const RARE_OPCODES: [(&str, Shaped); 6] = [
     ("acknowledge", (Operation::Acknowledge, None)),
     ("atomic.ack", (Operation::AtomicAcknowledge, None)),
@@ -155,7 +155,7 @@ impl fmt::Display for OpcodePattern {
         let word = word_for(&OPCODES, &shaped).or_else(|| word_for(&RARE_OPCODES, &shaped));
         match word {
             Some(word) => f.write_str(word),
-            // Only a pattern made by hand can come here, one that no opcode has.
+            // Only a hand-made pattern that matches no opcode can get here.
             None => write!(f, "{:?} {:?}", self.operation, self.shape),
         }
     }

@@ -1,4 +1,4 @@
-//! Copies done by the kernel, which answers EFAULT where the processor would raise a signal.
+//! Copies done by the kernel, which returns EFAULT where the processor would raise a signal.
 //!
 //! `process_vm_readv` and `process_vm_writev` respect page protection, unlike `/proc/self/mem`. A call costs
 //! more than a microsecond.
@@ -18,12 +18,12 @@ pub(super) enum Error {
     Unavailable,
 }
 
-/// See [`super::copy_out`]. Safe: the kernel reads what is there, as another process would.
+/// See [`super::copy_out`]. Safe: the kernel reads the memory as another process would.
 pub(super) fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Error> {
     transfer(libc::process_vm_readv, dst.as_mut_ptr().cast(), src, dst.len())
 }
 
-/// See [`super::copy_in`]. The last byte is stored by a call of its own.
+/// See [`super::copy_in`]. A separate call stores the last byte.
 ///
 /// # Safety
 ///
@@ -41,11 +41,11 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
     )
 }
 
-/// Finds out whether the page of `addr` can be written, and changes nothing.
+/// Checks whether the page of `addr` can be written, without changing it.
 ///
-/// MADV_POPULATE_WRITE does what a write would do, short of the write (Linux 5.14). It answers EINVAL for
-/// memory without write permission, and so do older kernels, always: a page of our stack tells them apart. They
-/// are asked for a read instead.
+/// MADV_POPULATE_WRITE does everything that a write does, except the write itself (Linux 5.14). It returns EINVAL for
+/// memory without write permission; older kernels always return EINVAL. A page of our stack tells the two apart. On
+/// older kernels a read is probed instead.
 pub(super) fn probe_write(addr: usize) -> Result<(), Fault> {
     let on_stack = 0u8;
     match populate(addr, 1, true) {
@@ -62,8 +62,8 @@ pub(super) fn probe_write(addr: usize) -> Result<(), Fault> {
     }
 }
 
-/// Brings the pages of the `len` bytes at `addr` into the page table, writable if `write` asks for it; otherwise
-/// returns the errno.
+/// Brings the pages of the `len` bytes at `addr` into the page table, writable if `write` is set; on failure returns
+/// the errno.
 pub(super) fn populate(addr: usize, len: usize, write: bool) -> Result<(), i32> {
     let start = addr & !(page_size() - 1);
     let page = std::ptr::with_exposed_provenance_mut(start);
@@ -93,14 +93,14 @@ type ProcessVm = unsafe extern "C" fn(
 /// Moves `len` bytes between our buffer `local` and registered memory at `remote`.
 fn transfer(call: ProcessVm, local: *mut c_void, remote: usize, len: usize) -> Result<(), Error> {
     let mut done = 0;
-    // A call ends early in front of a page that cannot be accessed, and at 2 GiB.
+    // A call ends early before an inaccessible page, and at 2 GiB.
     while done < len {
         let near = iovec { iov_base: local.wrapping_byte_add(done), iov_len: len - done };
         let addr = remote.wrapping_add(done);
         let far = iovec { iov_base: std::ptr::with_exposed_provenance_mut(addr), iov_len: len - done };
-        // SAFETY: `near` lies in the buffer of a caller in this file, which has `len` bytes and may be
-        // written if the call writes it; the kernel checks `far`. The process id is asked for anew, because
-        // the process may have forked.
+        // SAFETY: `near` lies in the buffer of a caller in this file, which has `len` bytes and may be written if the
+        // call writes it; the kernel checks `far`. The process id is queried each time, because the process may have
+        // forked.
         let moved = unsafe { call(libc::getpid(), &raw const near, 1, &raw const far, 1, 0) };
         match usize::try_from(moved) {
             Ok(0) => return Err(Error::Fault(Fault { addr })),

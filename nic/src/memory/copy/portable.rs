@@ -1,7 +1,7 @@
 //! Copies without assembly, for processors other than x86-64: correct, slow and without fault recovery.
 //!
-//! They serve memory that is known to be mapped. Registered memory of other origin goes through the kernel.
-//! Every access is an atomic of at most 8 bytes, so that races stay defined.
+//! They serve memory that is known to be mapped. Other registered memory goes through the kernel. Every access is an
+//! atomic of at most 8 bytes, so that races stay defined.
 #![expect(unsafe_code, reason = "atomics on raw addresses")]
 
 use super::{Fault, last_word};
@@ -58,7 +58,7 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Fault> {
 ///
 /// The 8 bytes at `addr`, a multiple of 8, are mapped, and registered for writing.
 pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Fault> {
-    // SAFETY: aligned and mapped, says the caller; all accesses of ours are atomic.
+    // SAFETY: aligned and mapped, as the caller promises; all our accesses are atomic.
     let value = unsafe { AtomicU64::from_ptr(with_exposed_provenance_mut(addr)) };
     Ok(match op {
         AtomicOp::CompareSwap { compare, swap } => {
@@ -83,7 +83,7 @@ fn step(at: usize, len: usize) -> usize {
 /// `at` is a multiple of `size`, which is 1, 2, 4 or 8, and mapped.
 unsafe fn load(at: usize, size: usize) -> u64 {
     let mut bytes = [0; 8];
-    // SAFETY: aligned and mapped, says the caller, in each of the cases.
+    // SAFETY: aligned and mapped in each case, as the caller promises.
     unsafe {
         match size {
             8 => {
@@ -108,7 +108,7 @@ unsafe fn load(at: usize, size: usize) -> u64 {
 ///
 /// `at` is a multiple of the word's size, and mapped for writing.
 unsafe fn store(at: usize, word: &[u8], order: Ordering) {
-    // SAFETY: aligned and mapped, says the caller, in each of the cases.
+    // SAFETY: aligned and mapped in each case, as the caller promises.
     unsafe {
         match *word {
             [a, b, c, d, e, f, g, h] => {

@@ -1,8 +1,8 @@
 //! Copies and atomics in x86-64 assembly, at known addresses and with known recovery points.
 //!
-//! Each routine is a leaf that never moves the stack pointer, so its recovery point can return to the caller
-//! from wherever the fault happened. It fills a fixed number of bytes, the last [`RECOVERY_BYTES`] of which are
-//! the recovery point: a signal handler needs nothing but the routine's address to know both.
+//! Each routine is a leaf that never moves the stack pointer, so its recovery point can return to the caller from
+//! wherever the fault happened. It fills a fixed number of bytes, the last [`RECOVERY_BYTES`] of which are the
+//! recovery point: a signal handler derives both from the routine's address.
 #![expect(unsafe_code, reason = "assembly on registered memory")]
 
 use super::{Fault, last_word};
@@ -10,7 +10,7 @@ use qp::AtomicOp;
 use std::arch::naked_asm;
 use std::ffi::c_void;
 
-/// Bytes of code in `copy`, recovery point included. The assembler refuses code that does not fit.
+/// Bytes of code in `copy`, including the recovery point. The assembler refuses code that does not fit.
 const COPY_BYTES: usize = 768;
 /// Bytes of code in each atomic routine.
 const ATOMIC_BYTES: usize = 64;
@@ -23,7 +23,7 @@ const STRING_BYTES: usize = 3072;
 /// Up to this length a copy is straight code, without a loop.
 const STRAIGHT_BYTES: usize = 128;
 
-/// What a routine returns, in RAX and RDX.
+/// The result of a routine, in RAX and RDX.
 #[repr(C)]
 struct Outcome {
     /// 0, or 1 after a fault.
@@ -50,7 +50,7 @@ impl Outcome {
 /// As for [`super::copy_out`].
 pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
     let n = dst.len();
-    // SAFETY: `dst` takes `n` bytes; reading the bytes at `src` is allowed, says the caller.
+    // SAFETY: `dst` takes `n` bytes; the caller allows reading the bytes at `src`.
     unsafe { copy(dst.as_mut_ptr() as usize, src, n, 0, wide(n)) }.check(src).map(drop)
 }
 
@@ -65,7 +65,7 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Fault> {
     }
     let word = last_word(dst.wrapping_add(src.len()), src.len());
     let n = src.len() - word;
-    // SAFETY: `src` holds `n + word` bytes; writing as many at `dst` is allowed, says the caller.
+    // SAFETY: `src` holds `n + word` bytes; the caller allows writing as many at `dst`.
     unsafe { copy(dst, src.as_ptr() as usize, n, word, wide(n)) }.check(dst).map(drop)
 }
 
@@ -76,7 +76,7 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Fault> {
 /// As for [`super::fetch_update`].
 pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Fault> {
     match op {
-        // SAFETY: updating the 8 bytes at `addr` is allowed, says the caller.
+        // SAFETY: the caller allows updating the 8 bytes at `addr`.
         AtomicOp::CompareSwap { compare, swap } => unsafe { compare_swap(addr, compare, swap) },
         // SAFETY: as above.
         AtomicOp::FetchAdd { add } => unsafe { fetch_add(addr, add) },
@@ -100,8 +100,8 @@ fn wide(n: usize) -> bool {
     n > STRAIGHT_BYTES && n < STRING_BYTES && std::arch::is_x86_feature_detected!("avx")
 }
 
-/// Ends the access of a thread that faulted in one of our routines: makes `context`, as a signal handler
-/// received it, go on at the recovery point. `false`: the thread was elsewhere. Async-signal-safe.
+/// Ends the access of a thread that faulted in one of our routines: makes `context`, as a signal handler received it,
+/// continue at the recovery point. Returns `false` if the thread was elsewhere. Async-signal-safe.
 ///
 /// # Safety
 ///
@@ -125,8 +125,8 @@ pub(in crate::memory) unsafe fn recover(context: *mut c_void, addr: usize) -> bo
     false
 }
 
-/// Copies `n` bytes from `src` to `dst` in any order, then the `word` bytes (0, 1, 2, 4 or 8) behind them by
-/// one load and one store. `wide` asks for 32-byte vectors where they pay (the processor must have AVX).
+/// Copies `n` bytes from `src` to `dst` in any order, then the `word` bytes (0, 1, 2, 4 or 8) behind them by one load
+/// and one store. `wide` selects 32-byte vectors for lengths where they pay off (the processor must have AVX).
 ///
 /// Stores of x86 become visible in program order, those of the string instruction before any later store; so
 /// the final store is a release.

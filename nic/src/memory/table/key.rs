@@ -1,8 +1,9 @@
 //! Keys: 24 bits of scrambled index above 8 bits of tag.
 //!
-//! A key must lead to its slot at once, but a peer that holds one key must not be able to compute the next. So the index
-//! goes through a keyed bijection. Guessing is then no better than chance, which with one region is one in 2^32 per try. The
-//! bijection is not a cipher and need not be: a peer that must not reach a region gets another protection domain.
+//! A key must lead to its slot at once, but a peer that holds one key must not be able to compute the next. So the
+//! index goes through a keyed bijection. Guessing is then no better than chance: with one region, one in 2^32 per
+//! try. The bijection is not a cipher and need not be: a peer that must not reach a region gets another protection
+//! domain.
 //!
 //! The tag changes with each use of a slot. It sits in the low byte, the part of a key that the verbs let a
 //! consumer change (`ibv_inc_rkey`).
@@ -10,18 +11,18 @@
 use rand::TryRng;
 use rand::rngs::SysRng;
 
-/// The number of slots that keys can tell apart.
+/// The number of slots that keys can distinguish.
 pub(super) const MAX_SLOTS: u32 = 1 << 24;
 
 /// Half of the index: 12 bits.
 const HALF: u32 = 0xfff;
 
-/// Where the unpredictability of keys comes from.
+/// The source of unpredictability of keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeySource {
     /// The system's randomness.
     System,
-    /// A seed, for runs that must be repeatable: the same registrations yield the same keys.
+    /// A seed, for repeatable runs: the same registrations yield the same keys.
     Seed([u8; 32]),
 }
 
@@ -34,7 +35,7 @@ pub(super) struct KeyMaker {
 impl KeyMaker {
     pub(super) fn new(source: KeySource) -> Self {
         let seed = match source {
-            // Not the thread's generator: fork would copy its state, and two processes would make equal keys.
+            // Not the thread's generator: fork would copy its state, and two processes would generate equal keys.
             KeySource::System => {
                 let mut seed = [0; 32];
                 SysRng.try_fill_bytes(&mut seed).expect("the kernel gives random bytes from boot on");
@@ -58,7 +59,7 @@ impl KeyMaker {
         (left << 12 | right) << 8 | u32::from(tag)
     }
 
-    /// The slot and tag that `key` stands for. Every key stands for one.
+    /// The slot and tag of `key`. Every key maps to one slot.
     pub(super) fn slot(&self, key: u32) -> (u32, u8) {
         let (mut left, mut right) = (key >> 20, key >> 8 & HALF);
         for round in self.rounds.into_iter().rev() {

@@ -1,4 +1,4 @@
-//! Memory regions, and what may be registered.
+//! Memory regions, and the rules of registration.
 
 use crate::memory::UserMemory;
 use qp::{Access, AccessError, PdId};
@@ -14,51 +14,51 @@ pub(super) const REMOTE: Access = Access::REMOTE_WRITE
 /// The remote rights that change memory: they need LOCAL_WRITE (IBTA 11.2.8.2, and C10-74 for memory windows).
 pub(super) const REMOTE_CHANGE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// Why memory cannot be registered, or a region not be changed or deregistered. Nothing has changed then.
+/// Why memory cannot be registered, or a region cannot be changed or deregistered. The table is unchanged then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RegisterError {
     /// A region needs at least one byte, as with the kernel.
     #[error("a memory region needs a length of at least 1")]
     Empty,
-    /// The end of the region is no address.
+    /// The end of the region is not a valid address.
     #[error("{len} bytes at {addr:#x} reach beyond the address space")]
     Overflow {
-        /// First address, the program's or the one that peers use.
+        /// First address, in the program or as peers name it.
         addr: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// Peers may write only where the device itself may (IBTA 11.2.8.2 and the kernel ask for both).
+    /// Peers may write only where the device itself may (both IBTA 11.2.8.2 and the kernel require this).
     #[error("the right {remote} also needs LOCAL_WRITE")]
     NeedsLocalWrite {
-        /// The rights that need it.
+        /// The rights that need LOCAL_WRITE.
         remote: Access,
     },
-    /// Ordinary memory does not survive a loss of power, so nobody can be promised that it does (IBTA annex A19).
+    /// Ordinary memory does not survive a loss of power, so the device cannot promise persistence (IBTA annex A19).
     #[error("FLUSH_PERSISTENT needs memory that survives a loss of power, and this is ordinary memory")]
     NotPersistent,
-    /// Bits that are no rights.
+    /// Bits that are not access rights.
     #[error("{bits:#x} are no rights that this device knows")]
     UnknownRights {
-        /// Those that are not known.
+        /// The unknown bits.
         bits: u32,
     },
-    /// A zero-based region that is to begin at another address than 0.
+    /// A zero-based region was given a first address other than 0.
     #[error("a zero-based region begins at 0, not at {va:#x}")]
     ZeroBased {
-        /// The address asked for.
+        /// The requested address.
         va: u64,
     },
     /// The whole address space can be registered on demand only, and not as huge pages (as with verbs).
     #[error("the whole address space can only be registered with ON_DEMAND, and without HUGETLB")]
     WholeSpace,
-    /// The device holds as many regions as it may.
+    /// The device already holds its maximum of regions.
     #[error("the device has no room for another memory region: the maximum is {max}")]
     Full {
         /// The maximum (`max_mr` of the device).
         max: u32,
     },
-    /// The device holds as many memory windows as it may.
+    /// The device already holds its maximum of memory windows.
     #[error("the device has no room for another memory window: the maximum is {max}")]
     FullOfWindows {
         /// The maximum (`max_mw` of the device).
@@ -70,14 +70,14 @@ pub enum RegisterError {
         /// The key as given.
         key: u32,
     },
-    /// Memory windows are bound to the region. What they opened for peers must not go away, or become something else,
-    /// behind their back: `ibv_dereg_mr` fails then too.
+    /// Memory windows are bound to the region. The memory that they open to peers must not go away, or change, while
+    /// they are bound: `ibv_dereg_mr` fails then too.
     #[error("{windows} memory windows are bound to the region: unbind, invalidate or deallocate them first")]
     WindowsBound {
-        /// How many.
+        /// The number of windows.
         windows: usize,
     },
-    /// A region without memory has nothing that could be changed.
+    /// A null region has no memory that could be changed.
     #[error("a null region cannot be registered anew")]
     Null,
     /// A re-registration that changes nothing, as with the kernel.
@@ -90,8 +90,8 @@ pub enum RegisterError {
 pub struct Keys {
     /// For the program's own work requests.
     pub lkey: u32,
-    /// For peers. The same number as `lkey`, whatever the rights: a region that gives peers none today may do so
-    /// after it was registered anew.
+    /// For peers. The same number as `lkey`, whatever the rights: a region that grants peers no rights today may do
+    /// so after re-registration.
     pub rkey: u32,
 }
 
@@ -101,12 +101,12 @@ impl From<u32> for Keys {
     }
 }
 
-/// What a region becomes when it is registered anew (`ibv_rereg_mr`); what is `None` stays.
+/// The changes of a re-registration (`ibv_rereg_mr`); fields that are `None` stay.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// Other memory.
     pub memory: Option<UserMemory>,
-    /// With the memory: its first address, as work requests and peers name it.
+    /// With the memory: its first address for work requests and peers.
     pub va: Option<u64>,
     /// Another protection domain.
     pub pd: Option<PdId>,
@@ -124,8 +124,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region of `memory`, named by addresses from `va` on; without `va`, by its own addresses, or from 0 on if
-    /// `access` has `ZERO_BASED`.
+    /// A region of `memory`, addressed from `va` on; without `va`, by its own addresses, or from 0 on if `access` has
+    /// `ZERO_BASED`.
     pub(super) fn new(
         pd: PdId,
         memory: UserMemory,
@@ -158,7 +158,7 @@ impl Region {
         Self { memory: UserMemory::none(), va: 0, pd, access: Access::LOCAL_WRITE }
     }
 
-    /// What the region becomes by `change`, and whether its addresses mean something else then.
+    /// Returns the region after `change`, and whether its addresses then refer to other memory.
     pub(super) fn changed(&self, change: Change) -> Result<(Self, bool), RegisterError> {
         if change.memory.is_none() && change.pd.is_none() && change.access.is_none() {
             return Err(RegisterError::NothingToChange);
@@ -171,7 +171,7 @@ impl Region {
         Ok((Self::new(change.pd.unwrap_or(self.pd), memory, va, access)?, moved))
     }
 
-    /// First address as work requests and peers name it: 0 for zero-based regions.
+    /// First address for work requests and peers: 0 for zero-based regions.
     #[must_use]
     pub fn va(&self) -> u64 {
         self.va
@@ -202,10 +202,10 @@ impl Region {
         self.access
     }
 
-    /// Checks an access of `len` bytes at `va` under `key`, and returns where in the region they are.
+    /// Checks an access of `len` bytes at `va` under `key`, and returns its offset in the region.
     ///
-    /// The checks come in this order: protection domain, rights, range. Reading by the program itself needs no right,
-    /// so `access` may be empty.
+    /// The order of the checks is: protection domain, rights, range. Reading by the program itself needs no right, so
+    /// `access` may be empty.
     #[inline]
     pub(super) fn offset(
         &self,
@@ -233,7 +233,7 @@ impl Region {
     }
 }
 
-/// How far behind `start` the `len` bytes at `va` begin, if all of them are among the `size` bytes from there.
+/// The offset from `start` of the `len` bytes at `va`, if all of them are among the `size` bytes from there.
 #[inline]
 pub(super) fn within(start: u64, size: u64, va: u64, len: u64) -> Option<u64> {
     let offset = va.checked_sub(start)?;

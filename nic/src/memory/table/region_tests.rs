@@ -230,7 +230,7 @@ fn advice_pages_in_and_changes_nothing() {
     let pages = Pages::new();
     let va = pages.0.as_ptr().addr() as u64;
     let mut t = table(10);
-    // SAFETY: nobody else uses the pages.
+    // SAFETY: no other code uses the pages.
     let memory = unsafe { UserMemory::new(va as usize, 4 * PAGE as u64) };
     let key = t.register(PD, memory, None, Access::LOCAL_WRITE | Access::ON_DEMAND).expect("taken").lkey;
     let page = PAGE as u64;

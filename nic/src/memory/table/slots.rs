@@ -4,12 +4,12 @@ use super::key::{KeyMaker, KeySource, MAX_SLOTS};
 use super::region::Region;
 use super::window::{MwType, Window};
 
-/// How many free slots wait before the one that has waited longest is used again. With 256 tags to a slot, a
-/// dead key stays dead for a quarter of a million registrations at least. Costs 64 KiB at most.
+/// The number of free slots kept in quarantine before the oldest is used again. With 256 tags per slot, a dead key
+/// stays dead for at least a quarter of a million registrations. Costs 64 KiB at most.
 pub(super) const QUARANTINE: u32 = 1024;
 
-/// The slots whose keys could be 0, which means "no key" to programs, or all ones, a usual marker. They stay unused,
-/// so that a consumer may give a memory window whatever low byte it likes.
+/// Reserved slots, whose keys could be 0, which means "no key" to programs, or all ones, a common marker. They stay
+/// unused, so that a consumer may choose any low byte for a memory window.
 const RESERVED: u32 = 2;
 
 /// The largest number of slots that can be in use at a time.
@@ -25,21 +25,21 @@ pub(super) enum Entry {
     Free { next: u32 },
     /// A memory region.
     Region(Region),
-    /// A region without memory: it reads as zeroes and swallows what is written.
+    /// A null region: it reads as zeroes and discards writes.
     Null(Region),
     /// A memory window.
     Window(MwType, Window),
 }
 
-/// A place for a region or window. As large as a cache line, and aligned to one: a lookup among a million misses the
+/// A place for a region or window. It has the size and alignment of a cache line: a lookup among a million misses the
 /// cache once.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot {
     pub(super) entry: Entry,
-    /// The first of the windows that are bound to the region here.
+    /// The first window bound to the region in this slot.
     pub(super) windows: u32,
-    /// The low byte of the key that the slot has now, or had last.
+    /// The low byte of the slot's current or last key.
     pub(super) tag: u8,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Slot {
 pub(super) struct Slots {
     slots: Vec<Slot>,
     keys: KeyMaker,
-    /// The free slot that has waited longest, and the youngest.
+    /// The oldest free slot, and the newest.
     oldest_free: u32,
     youngest_free: u32,
     free: u32,
-    /// How many slots there may be.
+    /// The maximum number of slots.
     limit: u32,
 }
 
@@ -69,19 +69,19 @@ impl Slots {
         }
     }
 
-    /// The slot that `key` names now.
+    /// The slot that `key` currently names.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<&Slot> {
         let (index, tag) = self.keys.slot(key);
         self.slots.get(index as usize).filter(|slot| slot.tag == tag)
     }
 
-    /// The index of the slot that `key` names now.
+    /// The index of the slot that `key` currently names.
     pub(super) fn index(&self, key: u32) -> Option<u32> {
         self.find(key).map(|_| self.keys.slot(key).0)
     }
 
-    /// The index of the slot that all keys with the upper 24 bits of `key` name.
+    /// The index of the slot for all keys with the upper 24 bits of `key`.
     pub(super) fn family(&self, key: u32) -> u32 {
         self.keys.slot(key).0
     }
@@ -104,7 +104,7 @@ impl Slots {
         self.slots.iter().zip(0u32..).map(|(slot, index)| (self.keys.key(index, slot.tag), slot))
     }
 
-    /// Bytes of memory that the slots take.
+    /// The memory that the slots take in bytes.
     pub(super) fn footprint(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>()
     }
@@ -118,7 +118,7 @@ impl Slots {
         Some((index, self.keys.key(index, slot.tag)))
     }
 
-    /// Empties a slot and returns what was in it; `None` if it is free.
+    /// Empties a slot and returns its content; `None` if it is free.
     pub(super) fn remove(&mut self, index: u32) -> Option<Entry> {
         let slot = self.slots.get_mut(index as usize)?;
         if let Entry::Free { .. } = slot.entry {
@@ -146,7 +146,7 @@ impl Slots {
         }
     }
 
-    /// The free slot that has waited longest, with its next tag.
+    /// The oldest free slot, with its next tag.
     fn reuse(&mut self) -> Option<u32> {
         let index = self.oldest_free;
         let slot = self.slots.get_mut(index as usize)?;

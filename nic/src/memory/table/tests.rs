@@ -183,7 +183,7 @@ fn memory_that_went_away_is_an_error() {
     let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
     let hole = Hole::new();
     let va = hole.0.as_ptr().addr() as u64;
-    // SAFETY: nobody uses this page.
+    // SAFETY: no other code uses this page.
     let page = unsafe { UserMemory::new(hole.0.as_ptr().addr(), 4096) };
     let key = t.register(PD, page, None, access).unwrap().lkey;
     let fault = AccessError::Fault { va: va + 8 };

@@ -1,16 +1,16 @@
-//! Memory windows: parts of regions that are opened to peers, and closed again, by work requests (IBTA 10.6.7.2).
+//! Memory windows: parts of regions that work requests open to peers and close again (IBTA 10.6.7.2).
 //!
-//! A window of **type 1** is bound as often as one likes, also while it is bound, and to no bytes at all to close it. It
-//! serves every queue pair of its protection domain.
+//! A window of **type 1** can be bound any number of times, also while it is bound; binding it to no bytes closes it.
+//! It serves every queue pair of its protection domain.
 //!
-//! A window of **type 2** serves the one queue pair that bound it. It is closed by invalidating it, by that queue pair
-//! or its peer, and must be closed before it is bound again. Here it is of subtype 2B, as with Linux rxe and mlx5: the
-//! protection domain is checked as well as the queue pair. When the queue pair is destroyed or reset the window is
-//! unbound: otherwise a later queue pair of the same number, or the next peer of the same queue pair, would inherit
-//! what was opened for somebody else.
+//! A window of **type 2** serves the one queue pair that bound it. That queue pair or its peer closes it by
+//! invalidating it, and it must be closed before it is bound again. Here it is of subtype 2B, as with Linux rxe and
+//! mlx5: the protection domain is checked as well as the queue pair. When the queue pair is destroyed or reset the
+//! window is unbound: otherwise a later queue pair of the same number, or the next peer of the same queue pair, would
+//! inherit access that was opened for another peer.
 //!
-//! All queue pairs and regions know their windows by lists that run through the slots, so that closing all windows of
-//! one costs as much as it has windows.
+//! All queue pairs and regions know their windows by lists that run through the slots, so closing all windows of one
+//! takes time in proportion to their number.
 
 use super::RegionTable;
 use super::region::{REMOTE, REMOTE_CHANGE, Region, RegisterError, within};
@@ -32,7 +32,7 @@ pub enum MwType {
 }
 
 impl MwType {
-    /// The type of this number; `None` if there is no such type.
+    /// The type with this number; `None` if the number is unknown.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
@@ -64,7 +64,7 @@ enum List {
 /// A memory window.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// Where in the region it begins.
+    /// The offset in the region.
     offset: u64,
     /// Its length in bytes; 0 while it is not bound.
     len: u64,
@@ -92,7 +92,7 @@ impl Window {
         }
     }
 
-    /// Its first address, as peers name it.
+    /// Its first address for peers.
     fn va(&self, region: &Region) -> u64 {
         if self.access.contains(Access::ZERO_BASED) { 0 } else { region.va() + self.offset }
     }
@@ -114,8 +114,8 @@ impl RegionTable {
         Ok(key)
     }
 
-    /// Deallocates a memory window, bound or not. It is known by the upper 24 bits of `key`, which never change. Returns
-    /// whether there was one.
+    /// Deallocates a memory window, bound or not. The upper 24 bits of `key`, which never change, identify it.
+    /// Returns whether it existed.
     pub fn dealloc_mw(&mut self, key: u32) -> bool {
         let index = self.slots.family(key);
         if self.window(index).is_none() {
@@ -127,7 +127,7 @@ impl RegionTable {
         true
     }
 
-    /// The key that a memory window has now. It is known by the upper 24 bits of `key`.
+    /// The current key of a memory window. The upper 24 bits of `key` identify it.
     #[must_use]
     pub fn window_key(&self, key: u32) -> Option<u32> {
         let index = self.slots.family(key);
@@ -153,7 +153,7 @@ impl RegionTable {
         count
     }
 
-    /// Unbinds the memory windows of type 2 that a queue pair bound. They can be bound again, by others too.
+    /// Unbinds the memory windows of type 2 that a queue pair bound. Any queue pair can bind them again.
     pub fn unbind_all_of(&mut self, qpn: Qpn) {
         while self.unbind(self.first(List::QueuePair(qpn))) {}
     }
@@ -163,9 +163,9 @@ impl RegionTable {
         while self.unbind(self.first(List::Region(region))) {}
     }
 
-    /// Checks an access through a memory window, of `len` bytes, not 0, and returns where they are in this process.
+    /// Checks an access through a memory window, of `len` bytes, not 0, and returns their address in this process.
     ///
-    /// The checks come in this order: protection domain, whether it is bound, rights, queue pair, range. Errors name the
+    /// The order of the checks is: protection domain, whether it is bound, rights, queue pair, range. Errors name the
     /// window, not the region behind it.
     pub(super) fn resolve_window(
         &self,
@@ -206,16 +206,16 @@ impl RegionTable {
         Ok(region.addr() + (window.offset + offset) as usize)
     }
 
-    /// The addresses of a memory window that is bound.
+    /// The addresses of a bound memory window.
     pub(super) fn window_range(&self, window: &Window) -> Option<(u64, u64)> {
         let region = self.region_at(window.region).filter(|_| window.len > 0)?;
         Some((window.va(region), window.len))
     }
 
-    /// Binds a memory window, see [`qp::Memory::bind`]. All is checked before anything changes.
+    /// Binds a memory window, see [`qp::Memory::bind`]. All checks precede the first change.
     pub(super) fn bind_window(&mut self, domain: Domain, bind: &Bind) -> Result<(), BindError> {
         let no_window = BindError::NoWindow { key: bind.window };
-        // By what never changes: between the post of a bind and this, another may have changed the rest.
+        // By the bits that never change: the rest may have changed since the bind was posted.
         let index = self.slots.family(bind.window);
         let (mw_type, window) = self.window(index).ok_or(no_window)?;
         // IBTA C10-72.
@@ -232,7 +232,7 @@ impl RegionTable {
             MwType::Type2 if bind.len == 0 => return Err(BindError::Empty { key: bind.window }),
             _ => {}
         }
-        // A window of type 1 that is bound to no bytes is closed; no region is looked at.
+        // Binding a window of type 1 to no bytes closes it; the region is not checked.
         let target = if bind.len == 0 { None } else { Some(self.bindable(domain.pd, bind)?) };
         self.unbind(index);
         if let Some((region, offset)) = target {
@@ -271,7 +271,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// The slot of the region that a window is to be bound to, and where in it the window begins.
+    /// The slot of the region to which a window is to be bound, and the window's offset in it.
     fn bindable(&self, pd: PdId, bind: &Bind) -> Result<(u32, u64), BindError> {
         let lkey = bind.lkey;
         let index = self.slots.index(lkey).ok_or(AccessError::UnknownKey { key: lkey })?;
@@ -280,7 +280,7 @@ impl RegionTable {
             Some(Entry::Window(..)) => return Err(BindError::NotARegion { lkey }),
             _ => return Err(AccessError::UnknownKey { key: lkey }.into()),
         };
-        // IBTA C10-72: the queue pair's, the window's and the region's are one.
+        // IBTA C10-72: the queue pair, the window and the region share one protection domain.
         if region.pd() != pd {
             return Err(AccessError::WrongDomain { key: lkey }.into());
         }
@@ -317,7 +317,7 @@ impl RegionTable {
         }
     }
 
-    /// Closes a window; false if there is none, or it is closed.
+    /// Closes a window; false if it does not exist or is already closed.
     fn unbind(&mut self, index: u32) -> bool {
         let Some((mw_type, window)) = self.window(index).filter(|(_, window)| window.len > 0) else {
             return false;
@@ -393,7 +393,7 @@ impl RegionTable {
         self.set_first(list, index);
     }
 
-    /// Takes a window out of a list.
+    /// Removes a window from a list.
     fn strike(&mut self, list: List, index: u32) {
         let Some(links) = self.links(list, index) else { return };
         let Links { prev, next } = std::mem::replace(links, Links::LOOSE);
@@ -407,7 +407,7 @@ impl RegionTable {
     }
 }
 
-/// The consumer gives the low byte of the new key; the device keeps the rest (IBTA 10.6.7.2).
+/// The consumer chooses the low byte of the new key; the device keeps the rest (IBTA 10.6.7.2).
 fn check_new_key(window: u32, key: u32) -> Result<(), BindError> {
     match key ^ window {
         0 => Err(BindError::SameKey { key }),

@@ -33,7 +33,7 @@ fn every_member_gets_a_whole_train_once_and_the_sender_too() {
     for (socket, hop_limit) in [(&a, 0), (&b, 9)] {
         let way = Way { hop_limit, ..Way::to(group) };
         assert_eq!(socket.send_train(&way, 4116, &train).unwrap(), Sent::All);
-        // Behind it a single packet, which would be the second of a train that came twice.
+        // Followed by a single packet, which would be the second of a train that came twice.
         assert_eq!(socket.send_train(&Way::to(group), 64, &[7; 64]).unwrap(), Sent::All);
         for member in &members {
             let expected = if hop_limit == 0 { DEFAULT_HOP_LIMIT } else { hop_limit };
@@ -109,7 +109,7 @@ fn flow_labels_are_carried_and_none_is_made_up() {
     assert_eq!(socket.counters().flow_labels_refused, 0);
 }
 
-/// Runs `test` in a thread with a network namespace of its own; says so where that is not allowed.
+/// Runs `test` in a thread with its own network namespace; reports if that is not allowed.
 fn in_own_network(test: impl FnOnce() + Send + 'static) {
     let run = || {
         let ready = unshare(CloneFlags::CLONE_NEWNET).is_ok()
@@ -125,7 +125,7 @@ fn in_own_network(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Takes a flow label for one socket alone.
+/// Takes a flow label exclusively for one socket.
 fn take_exclusively(socket: &UdpSocket, label: u32) {
     // struct in6_flowlabel_req: GET, EXCL, CREATE | EXCL.
     let mut request = [0; 32];
@@ -140,7 +140,7 @@ fn take_exclusively(socket: &UdpSocket, label: u32) {
 fn flow_labels_are_leased_where_the_kernel_wants_it() {
     in_own_network(|| {
         let socket = v6_socket(free_port()).unwrap();
-        // Once somebody holds a label for himself, the kernel wants a lease for every other.
+        // Once a socket holds a label exclusively, the kernel requires a lease for every other label.
         let rival = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
         take_exclusively(&rival, 7);
         let mut batch = RecvBatch::new(1);

@@ -1,4 +1,4 @@
-//! What really goes over a wire: the IPv4 header as a packet socket sees it. Needs root and iproute2.
+//! The IPv4 header on a real wire, as a packet socket sees it. Needs root and iproute2.
 
 use super::{RoceSocket, Sent, SocketConfig, Way};
 use nix::sched::{CloneFlags, setns};
@@ -16,7 +16,7 @@ struct Cable {
 }
 
 impl Cable {
-    /// `None`, with the reason on stderr, where namespaces cannot be made.
+    /// `None`, with the reason on stderr, if namespaces cannot be created.
     fn lay() -> Option<Self> {
         let tag: u32 = rand::random();
         let cable = Self { left: format!("rnic-l{tag:08x}"), right: format!("rnic-r{tag:08x}") };
@@ -55,7 +55,7 @@ impl Drop for Cable {
     }
 }
 
-/// Runs `f` inside a network namespace, in a thread of its own.
+/// Runs `f` inside a network namespace, in a separate thread.
 fn inside<T: Send + 'static>(namespace: &str, f: impl FnOnce() -> T + Send + 'static) -> T {
     let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
     let run = move || {
@@ -65,7 +65,7 @@ fn inside<T: Send + 'static>(namespace: &str, f: impl FnOnce() -> T + Send + 'st
     thread::spawn(run).join().unwrap()
 }
 
-/// Where things are in an Ethernet frame with an IPv4 packet without options.
+/// The offsets of fields in an Ethernet frame with an IPv4 packet without options.
 const IDENTIFICATION: usize = 14 + 4;
 const FLAGS: usize = 14 + 6;
 const PROTOCOL: usize = 14 + 9;

@@ -3,30 +3,30 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What is on the way to the receiver.
+/// Packets and updates in flight to the receiver.
 enum Up {
     Packet(u32),
     Update(FlowControlPacket),
 }
 
-/// A sender, and what it has to send.
+/// A sender, and its backlog.
 struct Peer {
     member: Member,
     sender: CreditSender,
     /// Sizes of packets, in blocks.
     waiting: VecDeque<u32>,
     answers: bool,
-    /// It reads and says nothing.
+    /// It neither reads nor sends.
     is_dead: bool,
     asks_again: Option<Instant>,
     delivered: u32,
-    /// When a packet began to wait, and how long the longest did.
+    /// Since when a packet has been waiting, and the longest wait so far.
     waits_since: Option<Instant>,
     longest: Duration,
 }
 
 impl Peer {
-    /// The size of a packet that it sends now.
+    /// The size of the packet that it sends now.
     fn next_packet(&mut self, now: Instant) -> Option<u32> {
         let blocks = *self.waiting.front().filter(|_| !self.is_dead)?;
         if !self.sender.try_take(now, blocks) {
@@ -41,7 +41,7 @@ impl Peer {
     }
 }
 
-/// What was said.
+/// Counts of the updates sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     packets: u32,
@@ -103,7 +103,7 @@ impl Crowd {
         self.peers.len() - 1
     }
 
-    /// When something that is sent now arrives: late by a step or two at times, and in order.
+    /// When something sent now arrives: sometimes a step or two late, and in order.
     fn arrival(&mut self, last: Option<Instant>) -> Instant {
         let mut at = self.now + self.delay;
         while self.loss > 0.0 && self.lots.happens(0.3) {
@@ -189,7 +189,7 @@ impl Crowd {
         (0..self.peers.len()).for_each(|n| self.act(n));
     }
 
-    /// Runs until everybody who lives has sent everything; whether that was within `limit`.
+    /// Runs until every live peer has sent everything; returns whether that was within `limit`.
     fn run(&mut self, limit: Duration) -> bool {
         let end = self.now + limit;
         let is_done = |c: &Self| c.up.is_empty() && c.peers.iter().all(|p| p.is_dead || p.waiting.is_empty());
@@ -200,12 +200,12 @@ impl Crowd {
     }
 }
 
-/// Packets of different sizes, the largest as large as can be.
+/// Packets of different sizes, the largest of the maximum size.
 fn mixed(n: u32) -> impl Iterator<Item = u32> {
     (0..n).map(|n| n * 7 % 10 + 1)
 }
 
-/// Timers that are shorter than a round trip, and such that are longer.
+/// Timers that are shorter than a round trip, and timers that are longer.
 fn timers() -> impl Strategy<Value = PoolConfig> {
     let long = PoolConfig { fcp_period: 2000, idle: 2000, lease: 10_000, settle: 20_000, ..config() };
     prop::sample::select(vec![config(), long])
@@ -214,8 +214,8 @@ fn timers() -> impl Strategy<Value = PoolConfig> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// The buffer is never overrun, everything arrives, and in the end no block is missing: whoever answers or does not,
-    /// whatever is lost.
+    /// The buffer is never overrun, everything arrives, and in the end no block is missing, whichever peers answer
+    /// and whatever is lost.
     #[test]
     fn nothing_is_overrun_and_nobody_starves(
         backlog in prop::collection::vec((0..60u32, any::<bool>(), prop::bool::weighted(0.8)), 1..25),
@@ -240,7 +240,7 @@ proptest! {
             prop_assert!(crowd.most <= 100, "{} blocks in a buffer of 100", crowd.most);
             prop_assert!(crowd.now < end, "stuck: {:?}", crowd.peers.iter().map(|p| p.delivered).collect::<Vec<_>>());
         }
-        // What is still on the way arrives, and what is lost is waited for.
+        // Packets in flight arrive, and lost blocks settle.
         for peer in 0..crowd.peers.len() {
             crowd.peers[peer].is_dead = true;
         }
@@ -255,7 +255,8 @@ proptest! {
         prop_assert_eq!(crowd.pool.free(), 100);
     }
 
-    /// A newcomer has a packet's worth two round trips after it said that it waits, whatever the others hold and do.
+    /// A newcomer has a packet's worth two round trips after it reported that it waits, whatever the others hold and
+    /// do.
     #[test]
     fn a_newcomer_waits_two_round_trips_for_peers_that_answer(
         others in prop::collection::vec((prop::sample::select(vec![0, 1, 3, 20, 10_000]), any::<bool>()), 1..10),
@@ -279,7 +280,7 @@ proptest! {
         while !crowd.peers[newcomer].waiting.is_empty() {
             crowd.step();
             crowd.pool.audit();
-            // Each of the four ways begins and ends with a step.
+            // Each of the four transits begins and ends with a step.
             prop_assert!(crowd.now <= begin + 4 * (us(400) + 2 * STEP), "waits for {:?}", crowd.now - begin);
         }
     }
@@ -325,8 +326,8 @@ fn those_with_backlog_share_the_buffer() {
     assert!(least > Some(&0) && most <= least.map(|l| 2 * l).as_ref(), "{delivered:?}");
 }
 
-/// The buffer of a socket that the system gives without being asked, in packets of 4 KiB; timers for processes that may
-/// not get to run for a while.
+/// The socket buffer that the system grants by default, in packets of 4 KiB; timers for processes that may not get to
+/// run for a while.
 fn ports() -> PoolConfig {
     PoolConfig {
         blocks: 44 * 66,
@@ -344,7 +345,7 @@ fn ports() -> PoolConfig {
     }
 }
 
-/// How many peers send so many packets of `blocks` each to one port, and how that went.
+/// Runs `peers` senders with `packets` packets of `blocks` each to one port, and returns the outcome.
 fn exchange(peers: usize, packets: usize, blocks: u32) -> (Crowd, Duration) {
     let mut crowd = Crowd::new(ports(), us(50), 1);
     for _ in 0..peers {
@@ -419,6 +420,6 @@ fn one_that_sends_much_has_the_pool_for_itself_soon_after_others_fell_silent() {
     assert!(crowd.run(us(1_000_000)));
     let took = crowd.now - start;
     println!("5000 packets of one of 64 peers: {took:?}, {:?}", crowd.said);
-    // The reader needs 10 us for each. What the others have left comes back within two periods.
+    // The reader needs 10 us for each. The others' leftovers come back within two periods.
     assert!(took < us(50_000 + 2 * 10_000), "{took:?}");
 }

@@ -39,7 +39,7 @@ fn packet(file: &mut MappedFile, number: u8, len: usize) -> io::Result<()> {
     block.write(file).map(drop)
 }
 
-/// The numbers of the packets that a reader finds, who accepts no damage.
+/// The numbers of the packets that a strict reader finds.
 fn read(path: &Path) -> Vec<u8> {
     let mut reader = PcapNgReader::new(File::open(path).expect("the file")).expect("a capture");
     let mut numbers = Vec::new();

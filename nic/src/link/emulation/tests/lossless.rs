@@ -1,4 +1,4 @@
-//! Pauses, and what they save.
+//! Pauses, and the losses that they prevent.
 
 use super::*;
 use cc::pfc::{PauseFrame, Span, response_quanta};
@@ -68,7 +68,7 @@ fn lossy_and_lossless_priorities_do_not_take_each_other_s_room() {
         bench.arrive(frame(1, PLAIN, KILOBYTE));
         bench.arrive(frame(1, LOSSLESS, KILOBYTE));
     }
-    // Five of each find room.
+    // Five packets of each fit.
     assert_eq!((bench.dropped(), bench.link.stats().queue_bytes), (6, 10_000));
     let why =
         |text: &str| bench.out.iter().filter(|(_, f)| f.notes == [format!("link: dropped: {text}")]).count();
@@ -99,8 +99,8 @@ fn more_peers_than_fit_are_lossy() {
     assert_eq!(bench.dropped(), 5);
 }
 
-/// A peer at the other end of a cable, as bad as the standard allows: it sends at the rate of the port, reacts to a pause
-/// as late as it may, and finishes the train that it has begun, of which `begun` packets left before it was looked at.
+/// A peer at the other end of a cable, as bad as the standard allows: it sends at the rate of the port, reacts to a
+/// pause as late as it may, and finishes the train that it has begun, of which `begun` packets have already left.
 /// Returns how many packets were dropped.
 fn drops(headroom: u64, begun: u64) -> u64 {
     let rate = Rate::from_gbps(10);
@@ -115,8 +115,8 @@ fn drops(headroom: u64, begun: u64) -> u64 {
     // Packets on the cable, and pauses that take effect at the peer.
     let mut flying: VecDeque<Duration> = VecDeque::new();
     let mut paused_from: Option<Duration> = None;
-    // The other priority keeps the port busy: nothing of ours leaves. Ten packets fill the buffer to XOFF exactly, so that
-    // all of the next lies beyond.
+    // The other priority keeps the port busy, so no packet of this one leaves. Ten packets fill the buffer to XOFF
+    // exactly, so that all of the next packet lies beyond.
     let mut busy = Duration::ZERO;
     let (mut sent, mut at) = (0, Duration::ZERO);
     while sent < 100 {
@@ -140,7 +140,7 @@ fn drops(headroom: u64, begun: u64) -> u64 {
     bench.link.stats().dropped
 }
 
-/// A packet lands; if that asks for a pause, the pause frame waits for a packet of this port and travels back.
+/// A packet arrives; if that causes a pause, the pause frame waits for a packet of this port and travels back.
 fn land(bench: &mut Bench, packet: usize, paused_from: &mut Option<Duration>, span: &Span, rate: Rate) {
     let mut lossless = frame(1, LOSSLESS, packet);
     lossless.flow.src = [0xfd00, 0, 0, 0, 0, 0, 0, 1].into();
@@ -174,7 +174,7 @@ fn the_computed_headroom_is_enough_and_a_packet_less_is_not() {
         profile.thresholds[3].expect("lossless").headroom > headroom,
         "room for what is sent at once, too"
     );
-    // The worst is a train that begins right before the pause takes effect.
+    // The worst case is a train that begins right before the pause takes effect.
     let worst = |headroom| (0..6).map(|begun| drops(headroom, begun)).max();
     assert_eq!(worst(headroom), Some(0));
     assert_eq!(worst(headroom - u64::from(profile.largest_packet)), Some(1));

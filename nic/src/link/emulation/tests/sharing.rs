@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Keeps a backlog of the given priorities until `packets` have left; returns the bytes of each that did.
+/// Keeps a backlog of the given priorities until `packets` have left; returns the bytes sent of each.
 fn shares(link: &str, backlog: &[(u8, usize)], packets: u32) -> [u64; PRIORITIES] {
     let mut bench = Bench::new(link);
     let mut sent = [0; PRIORITIES];
@@ -35,7 +35,7 @@ fn priorities_share_the_port_as_ets_says() {
         // A round is five of the largest packets for priority 0 to 2 together.
         assert!(off.abs() < 5.0 * 4222.0, "priority {priority}: {off} bytes off");
     }
-    // What one leaves goes to the others.
+    // Unused shares go to the others.
     let sent = shares("rate=10Gb/s,tsa=ets,ets,ets,tc_bw=50,30,20", &[(1, 1000), (2, 1000)], 10_000);
     assert!((sent[1] as f64 / sent[2] as f64 - 1.5).abs() < 0.02, "{sent:?}");
 }
@@ -70,7 +70,7 @@ fn lanes_share_the_port_as_their_table_says() {
     let link = "ib-credits:rate=10Gb/s,vls=2,sl2vl=0,1,0,1,vlarb_low=0:64,1:32,vlarb_high=";
     let sent = shares(link, &[(0, 1000), (1, 1000)], 9_000);
     assert!((sent[0] as f64 / sent[1] as f64 - 2.0).abs() < 0.02, "{sent:?}");
-    // By default all service levels share one lane, first come first.
+    // By default all service levels share one lane, first come, first served.
     let mut bench = Bench::new("ib-credits:rate=8Gb/s");
     for priority in [0, 6, 3, 7] {
         bench.arrive(frame(1, of_priority(priority), KILOBYTE));

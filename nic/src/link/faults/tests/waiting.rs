@@ -138,7 +138,7 @@ fn what_is_held_is_bounded() {
 }
 
 proptest! {
-    /// Whatever arrives, nothing panics, and no packet is lost or made up without a rule that says so.
+    /// Whatever arrives, nothing panics, and no packet is lost or invented unless a rule demands it.
     #[test]
     fn every_packet_comes_out_once(
         packets in proptest::collection::vec(
