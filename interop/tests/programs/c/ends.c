@@ -46,6 +46,8 @@ int main(int count, char **arguments) {
 	} else if (!strcmp(way, "abort")) {
 		abort();
 	}
+	/* Programs that are started in the background by a shell inherit that SIGINT is ignored. */
+	signal(atoi(way), SIG_DFL);
 	kill(getpid(), atoi(way));
 	pause();
 	return 1;
