@@ -49,7 +49,7 @@ pub enum ConfigFault {
     Unknown {
         /// The name as given.
         word: String,
-        /// The settings that exist in this table.
+        /// The settings that exist at this level.
         known: &'static [&'static str],
     },
     /// It is not TOML, or a value is not of its setting's kind.

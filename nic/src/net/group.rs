@@ -117,7 +117,7 @@ impl GroupSocket {
         self.group
     }
 
-    /// As [`RoceSocket::recv`](super::RoceSocket::recv): what was sent to the group.
+    /// As [`RoceSocket::recv`](super::RoceSocket::recv), for datagrams to the group.
     ///
     /// # Errors
     /// Only if the socket itself is unusable.
