@@ -165,8 +165,8 @@ fn unknown_setting(text: &str) -> Option<(usize, ConfigFault)> {
 }
 
 impl DeviceConfig {
-    /// Reads a configuration in TOML. Its keys are the names of the fields, with the tables `[link]` ([`LinkConfig`]) and
-    /// `[cc]` ([`cc::Algorithm`]). A missing key keeps its default.
+    /// Reads a configuration in TOML. Its keys are the names of the fields, with the tables `[link]` ([`LinkConfig`])
+    /// and `[cc]` ([`cc::Algorithm`]). A missing key keeps its default.
     ///
     /// ```
     /// let config = rnic::DeviceConfig::from_toml(

@@ -129,7 +129,7 @@ mod tests {
 
     const STORM: Verdict = Verdict::Storm(Action::Drop);
 
-    /// Verdicts every 100 ms, where a letter encodes the observation: `p` paused with packets waiting, `i` paused and idle,
+    /// Verdicts every 100 ms, with one letter per observation: `p` paused with packets waiting, `i` paused and idle,
     /// `.` not paused.
     fn verdicts(seen: &str) -> Vec<Verdict> {
         let start = Instant::now();
