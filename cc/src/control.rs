@@ -1,4 +1,4 @@
-//! Congestion control with any algorithm: one interface for what a NIC reports and asks.
+//! Congestion control, independent of the algorithm: one interface for all that a NIC has to report to it and ask it.
 
 use crate::dcqcn::{self, Notification, ReactionPoint, Red};
 use crate::dctcp::{self, Dctcp};

@@ -40,8 +40,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The marking that DCTCP wants at a port of rate `rate`: everything above 30 KB per 10 Gb/s, but not below six packets
-    /// of 4 KiB. With a threshold of less than a packet every packet is marked, and flows starve.
+    /// The marking that DCTCP wants at a port of rate `rate`: everything above 30 KB per 10 Gb/s, but not below six
+    /// packets of 4 KiB. With a threshold of less than a packet every packet is marked, and flows starve.
     #[must_use]
     pub fn red(rate: Rate) -> Red {
         let threshold = ((rate.as_f64() / 10e9 * 30_000.0) as u64).max(LEAST_THRESHOLD);

@@ -57,7 +57,7 @@ struct Class {
     number: u8,
     /// What each turn adds, in bytes.
     quantum: u64,
-    /// What it may still send in its turn, in bytes.
+    /// The bytes that it may still send in its turn.
     deficit: u64,
 }
 

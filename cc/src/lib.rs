@@ -12,8 +12,8 @@
 //! * Which queue of a port sends next: [`vl`] as on InfiniBand, [`ets`] as on Ethernet.
 //! * How sizes, rates and times are written: [`quantity`].
 //!
-//! What can be set has the words of vendors and standards, the same in configuration files, on command lines and in
-//! Rust. Numbers say where they come from.
+//! Settings have the names of vendors and standards, the same in configuration files, on command lines and in Rust.
+//! Numbers state their origin.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! TIMELY: the rate follows the round-trip time and its gradient.
 //!
-//! The original (Mittal et al., SIGCOMM 2015) reacts to the gradient of the round-trip time alone while that is between
-//! two thresholds: it has no fixed point, so flows may stay unequal indefinitely. The patched form (Zhu et al., CoNEXT 2016)
-//! adds the distance from the lower threshold, and rests where the queue holds
+//! The original (Mittal et al., SIGCOMM 2015) reacts to the gradient of the round-trip time alone while that is
+//! between two thresholds: it has no fixed point, so flows may stay unequal indefinitely. The patched form (Zhu et
+//! al., CoNEXT 2016) adds the distance from the lower threshold, and rests where the queue holds
 //! `q' + N delta q' / (beta C)` with `q' = C t_low` ([`Config::resting_queue`]).
 //!
 //! Parameters and rules are those of the CoNEXT paper's sources. An update uses one sample, once a segment has been

@@ -60,7 +60,6 @@ impl Wheel {
     /// A wheel that begins at `epoch`, with ticks of 2^`tick_bits` nanoseconds (at most 2^40), for flows with numbers
     /// below `flows`. It takes 24 bytes for each number up to the largest one in use. 10 bits, a microsecond, suit
     /// pacing: a timer expires up to one tick late.
-    /// timer expires up to one tick late.
     #[must_use]
     pub fn new(epoch: Instant, tick_bits: u32, flows: u32) -> Self {
         Self {

@@ -80,8 +80,8 @@ impl AddressHandle {
         *self.inner.attr
     }
 
-    /// A destination for datagrams: a queue pair at this address, and its Q_Key. For a multicast group the queue pair is
-    /// [`Qpn::MULTICAST`].
+    /// A destination for datagrams: a queue pair at this address, and its Q_Key. For a multicast group the queue pair
+    /// is [`Qpn::MULTICAST`].
     #[must_use]
     pub fn datagram(&self, qpn: Qpn, qkey: QKey) -> Destination {
         Destination::Datagram { path: Arc::clone(&self.inner.attr), qpn, qkey }

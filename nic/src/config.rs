@@ -49,7 +49,7 @@ pub enum ConfigFault {
     Unknown {
         /// The name as given.
         word: String,
-        /// The settings that exist in this table.
+        /// The settings that exist at this level.
         known: &'static [&'static str],
     },
     /// It is not TOML, or a value is not of its setting's kind.
@@ -165,8 +165,8 @@ fn unknown_setting(text: &str) -> Option<(usize, ConfigFault)> {
 }
 
 impl DeviceConfig {
-    /// Reads a configuration in TOML. Its keys are the names of the fields, with the tables `[link]` ([`LinkConfig`]) and
-    /// `[cc]` ([`cc::Algorithm`]). A missing key keeps its default.
+    /// Reads a configuration in TOML. Its keys are the names of the fields, with the tables `[link]` ([`LinkConfig`])
+    /// and `[cc]` ([`cc::Algorithm`]). A missing key keeps its default.
     ///
     /// ```
     /// let config = rnic::DeviceConfig::from_toml(

@@ -4,7 +4,6 @@
 //! `destroy` method, which takes the object and gives it back on refusal. `destroy_in_place` is for objects that
 //! several threads share by reference, like the objects of C programs: the object stays usable if it is found to be
 //! in use.
-//! to be in use.
 
 use crate::engine::ResourceError;
 use crate::error::Error;

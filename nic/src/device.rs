@@ -53,8 +53,8 @@ pub(crate) fn pace(unacked_rate: Option<u64>) -> Option<Pace> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ... In a file it may
-    /// also be the name of an interface: see [`HostAddress`](crate::process::HostAddress).
+    /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ... In a file
+    /// it may also be the name of an interface: see [`HostAddress`](crate::process::HostAddress).
     pub address: Option<IpAddr>,
     /// The interface index, for IPv6 link-local addresses.
     pub scope_id: u32,

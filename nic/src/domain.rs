@@ -70,8 +70,8 @@ impl ProtectionDomain {
     /// Destroys it. Dropping the last handle does so too, once the domain is empty.
     ///
     /// # Errors
-    /// The domain, unchanged, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): objects are left in it, or
-    /// there are other handles. [`Error::Forked`](crate::Error::Forked).
+    /// The domain, unchanged, with [`ResourceError::Busy`](crate::engine::ResourceError::Busy): objects are left in
+    /// it, or there are other handles. [`Error::Forked`](crate::Error::Forked).
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn destroy(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let unused = self.destroy_in_place();
@@ -101,8 +101,8 @@ impl ProtectionDomain {
         self.register_memory(memory, va, access)
     }
 
-    /// Registers memory of the program (`ibv_reg_mr_iova`): work requests and peers address it from `va` on; without `va`,
-    /// by its own addresses, or from 0 on if `access` has `ZERO_BASED`.
+    /// Registers memory of the program (`ibv_reg_mr_iova`): work requests and peers address it from `va` on; without
+    /// `va`, by its own addresses, or from 0 on if `access` has `ZERO_BASED`.
     ///
     /// The memory is not pinned. ON_DEMAND, HUGETLB and RELAXED_ORDERING are accepted and change nothing; only
     /// [`advise`](Self::advise), and the whole address space, require ON_DEMAND.
@@ -173,9 +173,9 @@ impl ProtectionDomain {
     /// Creates an address handle.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the address: no GID, a GID index or port that
-    /// this device does not have, a flow label of more than 20 bits, or the other IP family than the port's; or says that
-    /// the device has no more address handles.
+    /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the address: no GID, a GID index or port
+    /// that this device does not have, a flow label of more than 20 bits, or the other IP family than the port's; or
+    /// says that the device has no more address handles.
     #[doc(alias = "ibv_create_ah")]
     pub fn create_ah(&self, attr: &AddressVector) -> Result<AddressHandle> {
         AddressHandle::new(&self.inner, attr)
@@ -190,8 +190,8 @@ impl ProtectionDomain {
     /// would not arrive.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource): `wc` is not a datagram's, `grh` is too short, or holds no address that
-    /// the port can reach.
+    /// [`Error::Resource`](crate::Error::Resource): `wc` is not a datagram's, `grh` is too short, or holds no address
+    /// that the port can reach.
     #[doc(alias = "ibv_create_ah_from_wc")]
     pub fn create_ah_from_wc(&self, wc: &WorkCompletion, grh: &[u8]) -> Result<AddressHandle> {
         AddressHandle::back(&self.inner, wc, grh)
@@ -210,8 +210,8 @@ impl ProtectionDomain {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource) names the size that is out of range, or says that the device has no room
-    /// for another.
+    /// [`Error::Resource`](crate::Error::Resource) names the size that is out of range, or says that the device has
+    /// no room for another.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue> {
         SharedReceiveQueue::new(&self.inner, init, None)

@@ -146,9 +146,9 @@ impl DeviceInner {
 
 /// The asynchronous events of a device.
 ///
-/// The descriptor is readable while there are events. It may be polled in any way, including edge-triggered epoll (each
-/// event makes an edge) and tokio's `AsyncFd`, but must not be read: call [`poll`](Self::poll) instead. All objects from one
-/// device share one queue and one descriptor.
+/// The descriptor is readable while there are events. It may be polled in any way, including edge-triggered epoll
+/// (each event makes an edge) and tokio's `AsyncFd`, but must not be read: call [`poll`](Self::poll) instead. All
+/// objects from one device share one queue and one descriptor.
 ///
 /// ```
 /// use rnic::AsyncEvent;

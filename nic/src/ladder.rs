@@ -1,8 +1,8 @@
 //! Ladder diagrams as text: which side sent which packet when, and its fate.
 //!
-//! A [`Ladder`] is attached to a device and records the packets that pass its port, in both directions, up to a bound. It
-//! then draws one rung for each packet: the label is at the sender's side, the arrow shows the direction, and to the
-//! right are the bytes of payload and the ICRC with its verdict.
+//! A [`Ladder`] is attached to a device and records the packets that pass its port, in both directions, up to a
+//! bound. It then draws one rung for each packet: the label is at the sender's side, the arrow shows the direction,
+//! and to the right are the bytes of payload and the ICRC with its verdict.
 //!
 //! ```
 //! use rnic::RcEnd;
@@ -154,8 +154,8 @@ impl Ladder {
         book.missed = 0;
     }
 
-    /// Draws the recorded packets with a heading, at most [`Style::WIDTH`] columns wide. Times are in microseconds since the
-    /// first packet.
+    /// Draws the recorded packets with a heading, at most [`Style::WIDTH`] columns wide. Times are in microseconds
+    /// since the first packet.
     #[must_use]
     pub fn render(&self, style: &Style) -> String {
         let book = locked(&self.book);

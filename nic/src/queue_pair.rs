@@ -358,8 +358,8 @@ impl QueuePair {
         NotDestroyed::unless(self, destroyed)
     }
 
-    /// Destroys the queue pair as [`destroy`](Self::destroy) does, and removes its unpolled completions from its completion
-    /// queues, as drivers for C programs do. Returns the number of completions removed.
+    /// Destroys the queue pair as [`destroy`](Self::destroy) does, and removes its unpolled completions from its
+    /// completion queues, as drivers for C programs do. Returns the number of completions removed.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy); all of its completions are kept then.
@@ -401,8 +401,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Removes its unpolled completions from its completion queues, as drivers do for a queue pair that goes to RESET, and
-    /// returns their number; 0 in a forked child. Until the queue pair is destroyed, more may follow:
+    /// Removes its unpolled completions from its completion queues, as drivers do for a queue pair that goes to
+    /// RESET, and returns their number; 0 in a forked child. Until the queue pair is destroyed, more may follow:
     /// [`destroy_with_completions`](Self::destroy_with_completions) does both at once.
     pub fn discard_completions(&self) -> usize {
         let Ok(port) = self.device.port() else { return 0 };
@@ -434,8 +434,8 @@ impl QueuePair {
         self.look(|qp| qp.failure().copied()).flatten()
     }
 
-    /// The rate at which congestion control lets it send; `None` without congestion control, before it has sent anything,
-    /// and in a forked child.
+    /// The rate at which congestion control lets it send; `None` without congestion control, before it has sent
+    /// anything, and in a forked child.
     #[must_use]
     pub fn rate(&self) -> Option<cc::Rate> {
         let port = &self.device.port;
@@ -561,8 +561,8 @@ impl QueuePair {
     /// Posts a signalled datagram to queue pair `qpn` at the address of `ah`.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send); [`Error::Resource`](crate::Error::Resource) if the address handle is of another
-    /// protection domain than the queue pair (IBTA 10.2.3).
+    /// As [`post_send`](Self::post_send); [`Error::Resource`](crate::Error::Resource) if the address handle is of
+    /// another protection domain than the queue pair (IBTA 10.2.3).
     pub fn send_to(
         &self,
         wr_id: u64,

@@ -51,8 +51,8 @@ impl Rereg {
 /// Registered memory.
 ///
 /// A peer may write it at any time, so it is never borrowed as a slice: bytes are copied in and out. Dropping it
-/// invalidates its keys and unbinds the memory windows that are bound to it. A work request that still names it ends with
-/// LOC_PROT_ERR, and a request of a peer with a NAK.
+/// invalidates its keys and unbinds the memory windows that are bound to it. A work request that still names it ends
+/// with LOC_PROT_ERR, and a request of a peer with a NAK.
 ///
 /// ```
 /// use rnic::Access;
@@ -168,8 +168,8 @@ impl MemoryRegion {
     /// start.
     ///
     /// # Errors
-    /// [`ResourceError::Busy`] while memory windows are bound to it, because peers would lose their access. The error contains
-    /// the region; dropping it unbinds the windows.
+    /// [`ResourceError::Busy`] while memory windows are bound to it, because peers would lose their access. The error
+    /// contains the region; dropping it unbinds the windows.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> std::result::Result<(), NotDestroyed<Self>> {
         let done = self.deregister_in_place();

@@ -206,8 +206,8 @@ impl SharedReceiveQueue {
     /// Changes size and limit: both, or neither.
     ///
     /// # Errors
-    /// [`Error::Resource`](crate::Error::Resource): a size below the number of work requests in the queue, or beyond what
-    /// the device has; a limit beyond the size.
+    /// [`Error::Resource`](crate::Error::Resource): a size below the number of work requests in the queue, or beyond
+    /// what the device has; a limit beyond the size.
     #[doc(alias = "ibv_modify_srq")]
     pub fn modify(&self, change: SrqModify) -> Result<()> {
         self.inner.control(|e, id| e.modify_srq(id, &change))

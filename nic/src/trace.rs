@@ -12,8 +12,8 @@
 //! {"rnic_trace":1,"title":"RC RDMA WRITE bandwidth","device":"127.0.0.1","started":1767225600000000,"cc":"dcqcn paper"}
 //! ```
 //!
-//! Each further line is a [`Sample`]: `t` in nanoseconds since `started`, then `port`, `qps` and `lanes`, whose keys are
-//! the names of the fields here.
+//! Each further line is a [`Sample`]: `t` in nanoseconds since `started`, then `port`, `qps` and `lanes`, whose keys
+//! are the names of the fields here.
 //!
 //! ```json
 //! {"t":1000000,"port":{"tx_bytes":4096,"tx_packets":1},"qps":[{"qpn":17,"label":"127.0.0.2","sent_bytes":4096}]}

@@ -48,8 +48,8 @@ impl XrcdInner {
         Ok(())
     }
 
-    /// Checks that it is an open domain of this device. Call it under the lock of the engine: once it is closed, another
-    /// domain may get its number.
+    /// Checks that it is an open domain of this device. Call it under the lock of the engine: once it is closed,
+    /// another domain may get its number.
     pub(crate) fn check(&self, device: &Arc<DeviceInner>) -> std::result::Result<(), ResourceError> {
         if Arc::ptr_eq(&self.device, device) && !self.closed.load(Ordering::Acquire) {
             Ok(())

@@ -38,8 +38,8 @@ names! {
     }
 }
 
-/// The lowest rate to which RED of the HPCC authors is scaled. Below it `kmin` would be less than five packets of 4 KiB.
-/// Our choice.
+/// The lowest rate to which RED of the HPCC authors is scaled. Below it `kmin` would be less than five packets of 4
+/// KiB. Our choice.
 const LEAST_RED_RATE: Rate = Rate::from_gbps(5);
 
 /// RED as the HPCC authors set it: 100 and 400 KB for each 25 Gb/s, 20 %.

@@ -43,8 +43,8 @@ names! {
         /// F - 1 steps of fast recovery while max(T, BC) < F, then additive; hyper when min(T, BC) >= F, in steps of
         /// (min(T, BC) - F + 1) x `rpg_hai_rate`. The DCQCN authors' ns-3 code.
         AtThreshold = "at-threshold",
-        /// F steps of fast recovery, one additive step, then hyper from then on in equal steps, whichever of the counters
-        /// is ahead. The HPCC authors' simulator, which has the timer only.
+        /// F steps of fast recovery, one additive step, then hyper from then on in equal steps, whichever of the
+        /// counters is ahead. The HPCC authors' simulator, which has the timer only.
         OneAdditive = "one-additive",
     }
 }

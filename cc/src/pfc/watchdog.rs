@@ -78,7 +78,7 @@ impl Watchdog {
     }
 
     /// Observes a priority: whether it is paused, and whether packets wait. Call it several times in a detection
-    /// time, and when [`Watchdog::poll_timeout`] says so.
+    /// time, and at the time that [`Watchdog::poll_timeout`] returns.
     pub fn look(&mut self, now: Instant, paused: bool, waiting: bool) -> Verdict {
         if self.in_storm {
             self.calm_since = if paused { None } else { self.calm_since.or(Some(now)) };
@@ -129,7 +129,7 @@ mod tests {
 
     const STORM: Verdict = Verdict::Storm(Action::Drop);
 
-    /// Verdicts every 100 ms, where a letter says what is seen: `p` paused with packets waiting, `i` paused and idle,
+    /// Verdicts every 100 ms, with one letter per observation: `p` paused with packets waiting, `i` paused and idle,
     /// `.` not paused.
     fn verdicts(seen: &str) -> Vec<Verdict> {
         let start = Instant::now();

@@ -18,9 +18,9 @@ const WHAT: &str = "completion channel";
 
 /// A completion channel: reports completions through a file descriptor that can be polled.
 ///
-/// The descriptor is readable while there are events. It may be polled in any way, including edge-triggered epoll, but
-/// must not be read: call [`next_event`](Self::next_event) instead. The program may make it blocking or not. Clones are the
-/// same channel.
+/// The descriptor is readable while there are events. It may be polled in any way, including edge-triggered epoll,
+/// but must not be read: call [`next_event`](Self::next_event) instead. The program may make it blocking or not.
+/// Clones are the same channel.
 ///
 /// ```
 /// use rnic::QpInit;

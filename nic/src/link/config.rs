@@ -93,12 +93,12 @@ pub struct LinkConfig {
     /// The additional delay of packets to this port, such as `10 us`.
     #[serde(deserialize_with = "from_file", serialize_with = "as_text")]
     pub delay: Duration,
-    /// The rate at which a slow receiver reads its socket, such as `1 Gb/s`. Packets wait in the kernel's socket buffer and
-    /// are lost when that is full (`socket_rx_overrun`). `None` for no limit.
+    /// The rate at which a slow receiver reads its socket, such as `1 Gb/s`. Packets wait in the kernel's socket
+    /// buffer and are lost when that is full (`socket_rx_overrun`). `None` for no limit.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub receiver_rate: Option<Rate>,
-    /// The length of the queue, in bytes, up to which no packet is marked as having met congestion. This, `kmax` and `pmax`
-    /// override the values of the congestion control; without either nothing is marked.
+    /// The length of the queue, in bytes, up to which no packet is marked as having met congestion. This, `kmax` and
+    /// `pmax` override the values of the congestion control; without either nothing is marked.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub kmin: Option<u64>,
     /// The length, in bytes, up to which the probability of a mark grows linearly. Above it every packet is marked.
@@ -115,8 +115,8 @@ pub struct LinkConfig {
     /// waits in the queue is paused.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xoff: Option<u64>,
-    /// The number of bytes at which a paused peer may resume. `None` for `xoff` minus one packet of the largest size, as in
-    /// Linux' mlx5 driver.
+    /// The number of bytes at which a paused peer may resume. `None` for `xoff` minus one packet of the largest size,
+    /// as in Linux' mlx5 driver.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub xon: Option<u64>,
     /// Bytes beyond `xoff`, for each peer, for packets that arrive before the pause takes effect.
@@ -130,8 +130,8 @@ pub struct LinkConfig {
     /// ([`cc::pfc::Span`], [`cc::train_bytes`]), and two windows that a peer may send at once.
     #[serde(deserialize_with = "from_file", skip_serializing_if = "Option::is_none")]
     pub headroom: Option<u64>,
-    /// The length of the cable in metres, for `headroom` only. The default of 200 m is 1 us, the transit time of a packet in
-    /// a simulation.
+    /// The length of the cable in metres, for `headroom` only. The default of 200 m is 1 us, the transit time of a
+    /// packet in a simulation.
     #[serde(deserialize_with = "from_file")]
     pub cable_m: u32,
     /// The time in milliseconds after which an uninterrupted pause with packets waiting is a storm: 100 to 5000.
@@ -149,8 +149,9 @@ pub struct LinkConfig {
     /// The share of each priority in percent, from priority 0 on. It is 0 for strict priorities.
     #[serde(deserialize_with = "from_file")]
     pub tc_bw: [u8; ets::CLASSES],
-    /// The virtual lane of each service level, from 0 on. Service levels that are not named keep OpenSM's default. On RoCE
-    /// the service level is the upper three bits of the DSCP. Lane 15 drops packets; other lanes are modulo `vls`.
+    /// The virtual lane of each service level, from 0 on. Service levels that are not named keep OpenSM's default. On
+    /// RoCE the service level is the upper three bits of the DSCP. Lane 15 drops packets; other lanes are modulo
+    /// `vls`.
     #[serde(deserialize_with = "from_file")]
     pub sl2vl: [u8; 16],
     /// The arbitration table of low priority. On a command line as OpenSM writes it: `0:64,1:32`.
@@ -159,16 +160,17 @@ pub struct LinkConfig {
     /// The arbitration table of high priority.
     #[serde(deserialize_with = "from_file")]
     pub vlarb_high: Vec<vl::Entry>,
-    /// The amount that high priority may send before low priority has its turn, in units of 4096 bytes; 255 for no limit.
+    /// The amount that high priority may send before low priority has its turn, in units of 4096 bytes; 255 for no
+    /// limit.
     #[serde(deserialize_with = "from_file")]
     pub high_limit: u8,
     /// The number of data lanes, 1 to 15.
     #[serde(deserialize_with = "from_file")]
     pub vls: u8,
-    /// The time in microseconds after which a port repeats its credits. The default of 100 ms is the maximum, a quarter of the
-    /// time for which a limit is valid: a slow reader with many peers has to read all of these, and peers that wait for
-    /// credits ask for them. InfiniBand ports do not ask; they repeat after 262 us, the time of 65,536 symbols of ten
-    /// bits on the slowest link of 2.5 Gb/s.
+    /// The time in microseconds after which a port repeats its credits. The default of 100 ms is the maximum, a
+    /// quarter of the time for which a limit is valid: a slow reader with many peers has to read all of these, and
+    /// peers that wait for credits ask for them. InfiniBand ports do not ask; they repeat after 262 us, the time of
+    /// 65,536 symbols of ten bits on the slowest link of 2.5 Gb/s.
     #[serde(deserialize_with = "from_file")]
     pub fcp_period: u32,
 }
@@ -215,8 +217,8 @@ macro_rules! words {
             /// Sets the setting `word` to `value`, both as on a command line.
             ///
             /// # Errors
-            /// The setting does not exist, or the value is not of its kind. [`check`](Self::check) validates ranges and the
-            /// combination of settings.
+            /// The setting does not exist, or the value is not of its kind. [`check`](Self::check) validates ranges
+            /// and the combination of settings.
             pub fn set(&mut self, word: &str, value: &str) -> Result<(), LinkConfigError> {
                 match word {
                     $(stringify!($field) => self.$field = read(word, value)?,)*

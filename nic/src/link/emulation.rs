@@ -92,8 +92,8 @@ pub struct EmulationStats {
     pub dequeued_bytes: u64,
     /// Pause frames that the port had for its peers, including those that end a pause.
     pub pauses_sent: u64,
-    /// Packets that the socket buffer of a slow receiver had no room for, in a simulation. On the network the kernel counts
-    /// them: `socket_rx_overrun`.
+    /// Packets that the socket buffer of a slow receiver had no room for, in a simulation. On the network the kernel
+    /// counts them: `socket_rx_overrun`.
     pub receiver_overrun: u64,
 }
 

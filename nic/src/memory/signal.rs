@@ -99,8 +99,8 @@ mod recovering {
         if ONCE.is_completed() {
             return;
         }
-        // Another thread may hold the lock of the engine. The next caller installs the handler instead, and copies go
-        // through the kernel until then.
+        // The engine may be locked. In that case the next caller installs the handler, and copies go through the
+        // kernel until then.
         let Some(_whole) = crate::port::try_hold_forks() else { return };
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {

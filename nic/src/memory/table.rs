@@ -177,8 +177,8 @@ impl RegionTable {
     /// # Errors
     ///
     /// [`AccessError`]: as for an access of the program, for reading or, with [`Advice::PrefetchWrite`], for writing;
-    /// [`AccessError::Denied`] also if the region lacks ON_DEMAND; [`AccessError::Fault`] if the memory is not mapped or
-    /// protected against that.
+    /// [`AccessError::Denied`] also if the region lacks ON_DEMAND; [`AccessError::Fault`] if the memory is not mapped
+    /// or protected against that.
     pub fn advise(&self, pd: PdId, advice: Advice, lkey: u32, va: u64, len: u64) -> Result<(), AccessError> {
         if len == 0 {
             return Ok(());
@@ -323,12 +323,13 @@ impl Memory for RegionTable {
         if !va.is_multiple_of(8) || !addr.is_multiple_of(8) {
             return Err(AccessError::Misaligned { va });
         }
-        // SAFETY: the bytes lie inside a region, which was registered for writing (REMOTE_ATOMIC and REMOTE_WRITE need it).
+        // SAFETY: the bytes lie inside a region that was registered for writing, which REMOTE_ATOMIC and
+        // REMOTE_WRITE require.
         unsafe { copy::fetch_update(addr, op) }.map_err(|_| AccessError::Fault { va })
     }
 
-    /// A processor did the writes, so they are visible to all already, once ordered: what is left is to check. All of a
-    /// window is the window, not the region behind it.
+    /// A processor did the writes, so they are already visible to all, once ordered: only the checks remain. For a
+    /// window the whole extent is the window, not the region behind it.
     fn flush(
         &self,
         domain: Domain,

@@ -1,8 +1,8 @@
 //! The speed of plain UDP on this machine, as a baseline for RDMA over it.
 //!
-//! The loops use the same [`RoceSocket`] as the engine, but no queue pair, ICRC or memory copy. The speed of a shared machine
-//! varies, so a baseline is meaningful only if its runs alternate with the runs that it is compared to. Each side is a function
-//! of its own, so that both can be threads or processes.
+//! The loops use the same [`RoceSocket`] as the engine, but no queue pair, ICRC or memory copy. The speed of a shared
+//! machine varies, so a baseline is meaningful only if its runs alternate with the runs that it is compared to. Each
+//! side is a function of its own, so that both can be threads or processes.
 
 use super::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, RecvBatch, RoceSocket, SendError, Sent, SocketConfig, Way};
 use hdrhistogram::Histogram;

@@ -78,9 +78,9 @@ pub enum SendError {
         dst: IpAddr,
     },
     /// The kernel cannot send trains, at least not to this destination. From now on
-    /// [`RoceSocket::gso_segments`](super::RoceSocket::gso_segments) is 1. The packets cannot be sent one by one as they are:
-    /// the ICRCs of all but the first cover their index as IPv4 identification, and as single datagrams they carry 0. Their
-    /// ICRCs have to be computed again.
+    /// [`RoceSocket::gso_segments`](super::RoceSocket::gso_segments) is 1. The packets cannot be sent one by one as
+    /// they are: the ICRCs of all but the first cover their index as IPv4 identification, and as single datagrams
+    /// they carry 0. Their ICRCs have to be computed again.
     #[error("the kernel refuses trains (UDP_SEGMENT); sending packet by packet from now on")]
     GsoRefused,
     /// More packets or bytes than a train may have.

@@ -117,7 +117,7 @@ impl GroupSocket {
         self.group
     }
 
-    /// As [`RoceSocket::recv`](super::RoceSocket::recv): what was sent to the group.
+    /// As [`RoceSocket::recv`](super::RoceSocket::recv), for datagrams to the group.
     ///
     /// # Errors
     /// Only if the socket itself is unusable.
@@ -176,8 +176,8 @@ fn only_own_groups(fd: BorrowedFd<'_>, group: IpAddr) {
 fn become_member(fd: BorrowedFd<'_>, config: &SocketConfig, group: IpAddr) -> io::Result<()> {
     match (group, config.ip) {
         (IpAddr::V4(group), IpAddr::V4(ip)) => {
-            // struct ip_mreqn: the group, an address of the interface, and its number (0: by the address). The kernel finds
-            // the loopback interface for all of 127.0.0.0/8.
+            // struct ip_mreqn: the group, an address of the interface, and its number (0: by the address). The kernel
+            // finds the loopback interface for all of 127.0.0.0/8.
             let mut request = [0; 12];
             request[..4].copy_from_slice(&group.octets());
             request[4..8].copy_from_slice(&ip.octets());

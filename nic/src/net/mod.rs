@@ -1,8 +1,8 @@
 //! The UDP sockets below the engine.
 //!
-//! RoCEv2 is UDP to port 4791. A [`RoceSocket`] owns the receiving socket of one address and the sockets that it sends
-//! from, a [`GroupSocket`] receives datagrams to one multicast group, and a [`RecvBatch`] holds the datagrams of one receive
-//! call. This layer makes plain system calls without allocation. The layers above decide when to wait.
+//! RoCEv2 is UDP to port 4791. A [`RoceSocket`] owns the receiving socket of one address and the sockets that it
+//! sends from, a [`GroupSocket`] receives datagrams to one multicast group, and a [`RecvBatch`] holds the datagrams
+//! of one receive call. This layer makes plain system calls without allocation. The layers above decide when to wait.
 //!
 //! The ICRC at the end of each packet covers fields of the IP and UDP headers that a socket neither sets nor sees, so
 //! this layer guarantees the values that the kernel puts there:
@@ -14,11 +14,11 @@
 //! | IPv4 identification | 0, and *i* in segment *i* of a train | unconnected socket, DF set (`IP_PMTUDISC_DO`) |
 //! | IPv4 flags and offset | DF, 0 | the same |
 //!
-//! The fields that the ICRC does not cover can be set for each train ([`Way`]): TOS, hop limit and IPv6 flow label. They
-//! cost a control message only if they differ from the socket's own values, and they arrive in a [`Datagram`].
+//! The fields that the ICRC does not cover can be set for each train ([`Way`]): TOS, hop limit and IPv6 flow label.
+//! They cost a control message only if they differ from the socket's own values, and they arrive in a [`Datagram`].
 //!
-//! On loopback a train reaches a `UDP_GRO` socket without being split, so the headers of its packets never exist. Both ends
-//! then compute the ICRC as if it had been split.
+//! On loopback a train reaches a `UDP_GRO` socket without being split, so the headers of its packets never exist.
+//! Both ends then compute the ICRC as if it had been split.
 
 pub mod baseline;
 mod error;

@@ -257,7 +257,6 @@ impl RoceSocket {
     /// The UDP source port of packets sent via `via` (taken modulo [`source_ports`](Self::source_ports)). Binds it on
     /// first use. If that fails, for example for lack of descriptors, `via` means the same as 0 from then on: less
     /// entropy, but still correct.
-    /// entropy, but still correct.
     #[must_use]
     pub fn source_port(&self, via: usize) -> u16 {
         self.sender(via).port

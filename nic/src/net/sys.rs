@@ -320,7 +320,8 @@ pub(super) fn recv(
     Ok(received)
 }
 
-/// The cookie of the calling thread's network namespace, which no other namespace gets before the next boot (Linux 5.14).
+/// The cookie of the calling thread's network namespace, which no other namespace gets before the next boot (Linux
+/// 5.14).
 pub(crate) fn namespace_cookie() -> io::Result<u64> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None)?;
     let mut cookie = 0u64;

@@ -153,7 +153,7 @@ impl HostWatch {
         Ok(watch)
     }
 
-    /// The state after the last call of [`look`](Self::look).
+    /// The state after the last call of `look`.
     pub(crate) fn state(&self) -> HostState {
         self.state
     }

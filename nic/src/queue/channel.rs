@@ -70,8 +70,8 @@ impl ChannelShared {
         if cq.events.undelivered.fetch_add(count, Ordering::Relaxed) == 0 {
             pending.push_back(Arc::downgrade(cq));
         }
-        // Each time, although the descriptor may be readable already: edge-triggered polling needs an edge. The only possible
-        // error is a counter at its maximum, and then the descriptor is readable too.
+        // Each time, although the descriptor may be readable already: edge-triggered polling needs an edge. The only
+        // possible error is a counter at its maximum, and then the descriptor is readable too.
         let _ = self.event.write(1);
     }
 

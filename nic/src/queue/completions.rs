@@ -253,8 +253,8 @@ impl CqShared {
         }
     }
 
-    /// Notifies about completions for which the push returned [`Pushed::Notify`]: events go to the channel, and `woken` gets
-    /// the waiting tasks. Only the engine's driver calls this, as it does the push.
+    /// Notifies about completions for which the push returned [`Pushed::Notify`]: events go to the channel, and
+    /// `woken` gets the waiting tasks. Only the engine's driver calls this, as it does the push.
     pub(crate) fn deliver(self: &Arc<Self>, woken: &mut Vec<Waker>) {
         let due = self.due.swap(0, Ordering::Relaxed);
         if let Some(channel) = &self.channel

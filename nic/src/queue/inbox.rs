@@ -128,9 +128,9 @@ impl<T> Inbox<T> {
 
 /// The part of a queue pair that the program's threads and the engine share.
 ///
-/// A post goes straight to the engine if no other thread drives it at that moment. Otherwise it waits in the inbox, and the
-/// thread that drives the engine takes it in before it releases the engine. Either way the posting thread never waits for
-/// the engine.
+/// A post goes straight to the engine if no other thread drives it at that moment. Otherwise it waits in the inbox,
+/// and the thread that drives the engine takes it in before it releases the engine. Either way the posting thread
+/// never waits for the engine.
 #[derive(Debug)]
 pub(crate) struct QpShared {
     pub(crate) config: QpConfig,

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::Waker;
 
-/// The number of completions that a task may take from a queue in a row before the other tasks of its thread get a turn.
-/// The same number as tokio's.
+/// The number of completions that a task may take from a queue in a row before the other tasks of its thread get a
+/// turn. The same number as tokio's.
 const STREAK: u32 = 128;
 
 /// The tasks that await a completion of one queue, or an event. All are woken at once: it does not matter which of

@@ -22,7 +22,6 @@ bitflags::bitflags! {
 /// The program makes a wish and then checks the queue once more; the engine publishes a completion and then checks
 /// the wishes. A fence between the two steps of each ensures that at least one of them sees the other's step, so no
 /// completion goes unnoticed.
-/// goes unnoticed.
 pub(crate) struct Wishes(AtomicU8);
 
 impl Wishes {

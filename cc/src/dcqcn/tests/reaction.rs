@@ -133,7 +133,7 @@ fn bytes_advance_the_rate_as_the_timer_does() {
     b.sent(20_000_001);
     assert_near(b.gbps(), 37.5);
     assert_eq!(b.point.stages(), Some((0, 3)));
-    // A cut begins the count anew.
+    // A cut restarts the count.
     b.cnp().sent(9_999_999);
     assert_eq!(b.point.stages(), Some((0, 0)));
 }
@@ -154,7 +154,7 @@ fn both_counters_beyond_the_threshold_make_the_increase_hyper() {
     assert_near(b.target_gbps(), target + 6.0 * 0.04 + 0.2 + 0.2 + 0.4);
 }
 
-/// What the target gains, in Mb/s, at each of the first six expiries of the timer, with F = 2, R_AI = 40, R_HAI = 200.
+/// The gain of the target, in Mb/s, at each of the first six expiries of the timer, with F = 2, R_AI = 40, R_HAI = 200.
 fn gains(first_increase: FirstIncrease) -> Vec<u32> {
     let settings = Reaction { rpg_threshold: 2, rpg_hai_rate: 200, first_increase, ..paper() };
     let mut b = Bench::new(settings);

@@ -52,7 +52,7 @@ fn a_file_a_command_line_and_rust_say_the_same() {
     assert_eq!(from_line.settings(AT), Ok(settings.clone()));
     assert_eq!(settings.roce_rp.rpg_ai_rate, 10);
     assert_eq!(settings.roce_rp.alpha_update, AlphaUpdate::Periodic, "from the preset");
-    // Without anything it is the paper.
+    // The default preset is the paper.
     let nothing: Options = toml::from_str("").expect("an empty table");
     assert_eq!(nothing.settings(AT), Ok(Preset::Paper.settings(AT)));
     assert_eq!("".parse::<Options>().and_then(|o| o.settings(AT)), Ok(Preset::Paper.settings(AT)));

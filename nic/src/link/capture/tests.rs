@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A writer that can be looked into from outside, and made to fail.
+/// A writer that tests can inspect, and make fail.
 #[derive(Clone, Default)]
 struct Sink {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -228,7 +228,7 @@ fn what_is_no_ip_packet_is_missed() {
     assert_eq!(packets(&file)[0].data.len(), 65_535);
 }
 
-/// Wireshark knows RoCEv2: it must recognise all, and complain about nothing.
+/// Wireshark knows RoCEv2: it must recognise every packet without complaint.
 #[test]
 fn wireshark_reads_it() {
     if Command::new("tshark").arg("--version").output().is_err() {
@@ -261,7 +261,7 @@ fn wireshark_reads_it() {
     ];
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(&path).args(["-Y", "infiniband", "-T", "fields", "-E", "separator=|"]);
-    // It guesses at what a payload holds, and ours holds nothing.
+    // It guesses the protocol of a payload, and ours has none.
     tshark.args(["--disable-protocol", "rpcordma"]);
     tshark.args(["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]);
     let output = tshark.args(fields.iter().flat_map(|f| ["-e", f])).output().unwrap();

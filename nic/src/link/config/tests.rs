@@ -14,7 +14,7 @@ fn refused(link: &LinkConfig) -> (String, String) {
     (error.word().to_owned(), error.to_string())
 }
 
-/// The three ways to say the same: in a file, on a command line, in Rust.
+/// The three ways to write the same settings: in a file, on a command line, in Rust.
 #[test]
 fn all_words_are_the_same_in_a_file_on_a_command_line_and_in_rust() {
     let file = r#"
@@ -225,7 +225,7 @@ fn a_queue_is_as_large_as_the_port_and_its_marks_need() {
     assert_eq!(buffer("rate=5Gb/s", "off"), Ok(625_000));
     // Four times 312.5 KB at 1 Gb/s.
     assert_eq!(buffer("rate=1Gb/s", "dcqcn:preset=laptop"), Ok(1_250_000));
-    // Windows of flows that are not controlled yet.
+    // Windows of flows that are not under control yet.
     assert_eq!(buffer("rate=1Gb/s", "timely"), Ok(1_000_000));
     // Two packets: 4096 + 40 of headers, 8 + 40 + 14 + 4 + 20 around them.
     assert_eq!(buffer("rate=1Mb/s", "off"), Ok(2 * 4222));

@@ -17,7 +17,7 @@
 //! action = drop | dup [N] | delay T [+-T] | reorder N | corrupt icrc|payload|header|bit=N | mark ce
 //!        | pause=P[,P...]                                              priorities, 0 to 7
 //! budget = once | N times | p=0.01 | always                            default: once with psn= or nth=, else always
-//! window = [from T] [for T]                                            since the rule was put in; T: 80us 1.5ms 2s
+//! window = [from T] [for T]                                            since the rule was added; T: 80us 1.5ms 2s
 //! ```
 //!
 //! `pause` makes a pause storm. The peer at the other end of the packet, its sender or its receiver, is told to pause

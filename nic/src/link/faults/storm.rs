@@ -1,4 +1,4 @@
-//! Pause storms: peers that are told to pause for as long as a rule says.
+//! Pause storms: peers are told to pause for as long as a rule requires.
 
 use cc::Rate;
 use cc::pfc::{PRIORITIES, PauseFrame, Quanta};

@@ -60,7 +60,7 @@ fn psn_of(frame: &Frame) -> u32 {
     Packet::parse(&frame.bytes).unwrap().psn().value()
 }
 
-/// A layer with these rules, put in at `start`.
+/// A layer with these rules, added at `start`.
 fn layer(start: Instant, rules: &[&str]) -> FaultLayer {
     let mut layer = FaultLayer::new(7);
     for rule in rules {
@@ -343,7 +343,7 @@ fn one_seed_gives_one_run_and_rules_draw_on_their_own() {
     assert_eq!(drops(outcome(1, &rules)), drops(outcome(1, &rules[..1])), "a second rule changes nothing");
 }
 
-/// The draws are part of what a seed promises: they must not change with the version of anything.
+/// A seed promises the same draws: they must not change with the version of any dependency.
 #[test]
 fn the_draws_of_a_seed_stay_the_same() {
     let frames = (0..200).map(send).collect();

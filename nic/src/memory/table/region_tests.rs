@@ -116,7 +116,7 @@ fn the_memory_changes_and_so_does_the_key() {
     add(&mut t, 0, 8, ALL).expect("room");
     let second = Arc::new(MemoryBuffer::new(128).expect("memory"));
     let change = Change { memory: Some(second.clone().into()), ..Change::default() };
-    // The table is full, and one leaves as one comes.
+    // The table is full, and one region leaves as another comes.
     let (keys, old) = t.reregister(key, change).expect("it can");
     assert_ne!(keys.lkey, key);
     assert_eq!((old.addr(), t.len()), (first.addr(), 2));
@@ -190,7 +190,7 @@ fn a_null_region_reads_as_zeroes_and_swallows_what_is_written() {
     assert!(t.register_null(PD).is_ok());
 }
 
-/// Pages of which the last cannot be written and the one behind is not mapped.
+/// Pages, the last of which is read-only, followed by an unmapped one.
 struct Pages(std::ptr::NonNull<std::ffi::c_void>);
 
 const PAGE: usize = 4096;

@@ -18,7 +18,7 @@ pub(super) const MAX_LIVE: u32 = MAX_SLOTS - QUARANTINE - RESERVED;
 /// No slot: the end of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a slot of the table holds.
+/// The content of a slot.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// Nothing; `next` links the free slots in the order in which they became free.

@@ -50,7 +50,7 @@ fn registration_rules() {
     assert_eq!(t.len(), 4);
 }
 
-/// A region that gives peers nothing today may do so after it was registered anew.
+/// A region that grants peers no rights today may do so after re-registration.
 #[test]
 fn both_keys_are_one_number_and_rights_decide() {
     let mut t = table(100);

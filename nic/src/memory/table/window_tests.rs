@@ -224,7 +224,7 @@ fn type_1_is_bound_again_while_it_is_bound() {
 fn type_1_is_closed_by_a_bind_to_no_bytes() {
     let mut s = Scene::new();
     let first = s.bound(MwType::Type1);
-    // What else the bind says is not looked at.
+    // The other operands of the bind are ignored.
     let second = s.bind(Bind { len: 0, lkey: 0, addr: u64::MAX, ..s.quarter(first) });
     assert_eq!(s.poke(DOMAIN, second, s.va), Err(AccessError::Unbound { key: second }));
     assert_eq!(s.table.windows_of(s.lkey), 0);
@@ -416,7 +416,7 @@ fn the_windows_of_a_queue_pair_are_unbound_with_it() {
     assert_eq!(s.poke(DOMAIN, shared, bind.addr), Ok(()));
     assert_eq!(s.table.windows_of(s.lkey), 2);
     s.table.unbind_all_of(DOMAIN.qpn);
-    // They can be bound again, by others too.
+    // Any queue pair can bind them again.
     let again = s.quarter(ours[1]);
     s.table.bind(OTHER_QP, &again).expect("it can be bound");
     s.table.unbind_all_of(OTHER_QP.qpn);
@@ -500,7 +500,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a window should be: its type, its key, and the region and queue pair that it is bound to and by.
+/// The expected state of a window: its type, its key, the region it is bound to, and the queue pair that bound it.
 #[derive(Clone, Copy, Debug)]
 struct Model {
     mw_type: MwType,
@@ -509,7 +509,7 @@ struct Model {
 }
 
 proptest! {
-    /// Windows come, go, open and close in any order; a plain list says what must be open.
+    /// Windows come, go, open and close in any order; a plain list predicts which are open.
     #[test]
     fn windows_behave_like_a_list_of_them(steps in prop::collection::vec(step(), 1..120)) {
         let mut t = table(20);

@@ -76,7 +76,7 @@ fn the_file_is_whole_while_it_grows() {
     let mut file = begin(&folder.file());
     packet(&mut file, 7, 100).expect("a packet");
     file.flush().expect("a packet");
-    // What a process leaves that is killed between any two of the writes.
+    // The file left by a process that is killed between any two of the writes.
     for pages in 1..4 {
         let end = file.window.end + pages * PAGE as u64;
         extend(&file.file, end - PAGE as u64, end).expect("a page");

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-/// The packet that says a pause.
+/// The packet that carries a pause.
 fn pause() -> OpcodePattern {
     Opcode::RnicPause.into()
 }

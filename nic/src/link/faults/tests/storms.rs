@@ -1,4 +1,4 @@
-//! Pause storms: which pauses a layer has for whom, and when.
+//! Pause storms: which pauses a layer sends to which peers, and when.
 
 use super::*;
 use cc::Rate;
@@ -14,7 +14,7 @@ fn of_3_and_4(time: Quanta) -> PauseFrame {
     PauseFrame::Priorities(times)
 }
 
-/// All pauses of a layer between two instants, with the time of each since the first, and for whom.
+/// All pauses of a layer between two instants, with the time of each since the first, and its peer.
 fn pauses(layer: &mut FaultLayer, start: Instant, end: Instant) -> Vec<(Duration, IpAddr, PauseFrame)> {
     let (mut now, mut seen) = (start, Vec::new());
     loop {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
-/// Lets all waiting frames out, each at its time; returns when and which.
+/// Releases all waiting frames, each at its time; returns when and which.
 fn drain(layer: &mut FaultLayer, start: Instant) -> Vec<(Duration, u32)> {
     let mut out = Vec::new();
     while let Some(at) = layer.poll_timeout() {
