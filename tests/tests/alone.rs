@@ -172,5 +172,6 @@ fn background_thread_costs_little_while_the_program_polls() {
     let served = after.1 - before.1;
     println!("background thread while polling: {:.1} %, {served} MiB served", spent as f64 / 30.0);
     assert!(served > 0);
-    assert!(spent < 300, "{spent} ms of 3000");
+    // Some 100 ms on a quiet machine. On a busy one the polling thread naps, and the background thread stands in for it.
+    assert!(spent < 1000, "{spent} ms of 3000");
 }

@@ -25,6 +25,8 @@ fn fate_of_opcode(service: Service, byte: u8, bare: bool) -> Fate {
     };
     match info.transport {
         // They belong to the port, whatever the service of the queue pair.
+        // The queue pair has sent nothing to where it comes from.
+        Transport::Cnp if service == Service::Ud => return Fate::Dropped(DropReason::BadToken),
         Transport::Cnp => return Fate::Ignored,
         Transport::Rnic => return Fate::Dropped(DropReason::Stranger),
         other if other != ours => return Fate::Dropped(DropReason::WrongService),
