@@ -83,6 +83,8 @@ pub(crate) enum Stage {
 pub(crate) struct Greeting {
     pub(super) stage: Stage,
     tries: u8,
+    /// It asked who we are and said that it obeys congestion notifications, but has not proven its address.
+    pub(in crate::engine) claims_cnp: bool,
     /// When it was last asked.
     asked: Option<Instant>,
     /// Since when a queue pair waits for its answer.
@@ -338,6 +340,18 @@ impl Engine {
             proof = hello.token;
         }
         self.say_hello(Kind::Answer, hello.transaction_id, from, hello.slot, (token, proof));
+        // Without credits nothing waits for the handshake, so the peer is asked at once: congestion control works only
+        // when both ends know each other. With credits the peer introduces itself before it sends.
+        if !is_proven
+            && !self.partners.needs_credit()
+            && let Some(id) = self.peers.find(from, hello.slot)
+            && Partners::partner(&mut self.peers, id).is_none_or(|p| p.said.instance != hello.instance)
+        {
+            if let Some(peer) = self.peers.find_mut(id) {
+                peer.greeting.claims_cnp = hello.features.contains(Features::CNP);
+            }
+            self.doubt(now, id);
+        }
     }
 
     fn handle_answer_to_hello(&mut self, now: Instant, from: IpAddr, hello: &Hello) {

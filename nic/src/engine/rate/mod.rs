@@ -403,7 +403,9 @@ impl Engine {
             (None, Some((path, qpn))) => (path.dgid.ip(), self.peers.find(path.dgid.ip(), qpn.slot())),
             (None, None) => return false,
         };
-        self.obeys_cnp(address, peer)
+        // An unproven claim is enough for a mark, which costs a peer nothing.
+        let claims = peer.and_then(|id| self.peers.find_mut(id)).is_some_and(|peer| peer.greeting.claims_cnp);
+        claims || self.obeys_cnp(address, peer)
     }
 
     /// Returns whether a peer reacts to congestion: it may be sent CNPs, and packets to it are marked as ECN-capable.
