@@ -198,7 +198,7 @@ fn a_group_address_in_use_by_another_socket_cannot_be_joined() {
     drop(keeper);
     // A child that another test has just forked may hold the socket until it executes its program.
     let attached = (0..1000).find_map(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
         end.qp.attach_mcast(group(5)).ok()
     });
     attached.expect("the group is free, and the queue pair was not half attached");
