@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
+/// A receiver that shares its processor waits this long for its turn: one tick of a scheduler at 250 Hz.
+const TURN: Duration = Duration::from_millis(4);
+
 /// A rate and a burst. Both are measured in the bytes that packets are charged in the receiver's socket buffer
 /// ([`Charge`](crate::Charge)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +26,39 @@ pub struct Pace {
     pub burst: u32,
 }
 
+/// The paces for two kinds of receivers; `None` for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paces {
+    /// For receivers that are known to be rnic.
+    pub rnic: Option<Pace>,
+    /// For all others.
+    pub foreign: Option<Pace>,
+}
+
+impl Paces {
+    /// The same pace for all receivers.
+    #[must_use]
+    pub const fn same(pace: Option<Pace>) -> Self {
+        Self { rnic: pace, foreign: pace }
+    }
+}
+
 impl Pace {
     /// This rate, with a burst that a stock socket buffer holds.
     #[must_use]
     pub const fn new(rate: NonZeroU64) -> Self {
         Self { rate, burst: STOCK_RECEIVE_BUFFER - RESERVE }
     }
+
+    /// A pace that does not overrun a stock socket buffer of which nothing is known, if it is read at least every
+    /// [`TURN`]: half of the buffer at once, and the other half in the time in which it may not be read.
+    pub const STOCK: Self = {
+        let half = (STOCK_RECEIVE_BUFFER - RESERVE) / 2;
+        match NonZeroU64::new(half as u64 * SECOND / TURN.as_nanos() as u64) {
+            Some(rate) => Self { rate, burst: half },
+            None => unreachable!(),
+        }
+    };
 
     /// How long `charge` bytes take to drain, rounded up to whole nanoseconds.
     const fn time(&self, charge: u32) -> Duration {
@@ -124,6 +154,21 @@ mod tests {
         let most = 17_777_777 + 50_000;
         // Rounding costs less than a nanosecond a packet, which here takes 2346; and one packet may not have fitted.
         assert!((most - most / 2000 - 4171..=most).contains(&sent), "{sent} of {most}");
+    }
+
+    #[test]
+    fn a_stock_buffer_that_is_read_each_turn_is_not_overrun() {
+        let (pace, start) = (Pace::STOCK, Instant::now());
+        assert_eq!((pace.rate.get(), pace.burst), (46_592_000, 186_368));
+        let (mut drain, mut now, mut sent) = (Drain::default(), start, 0);
+        // The longest time without a read begins with a burst.
+        while now < start + TURN {
+            let packets = drain.packets(now, &pace, 4171).max(1);
+            drain.take(now, &pace, packets * 4171);
+            sent += packets * 4171;
+            now = drain.room_at(&pace, 4171).expect("it is full").max(now);
+        }
+        assert!((STOCK_RECEIVE_BUFFER / 4 * 3..STOCK_RECEIVE_BUFFER).contains(&sent), "{sent}");
     }
 
     #[test]

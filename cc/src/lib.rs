@@ -36,7 +36,7 @@ pub mod wheel;
 mod words;
 
 pub use control::{Ack, Algorithm, Controller, Policy};
-pub use drain::{Drain, Pace};
+pub use drain::{Drain, Pace, Paces};
 pub use inflight::{Charge, PeerWindow};
 pub use pacer::{Pacer, train_bytes};
 pub use rate::Rate;

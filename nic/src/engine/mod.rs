@@ -53,7 +53,7 @@ pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 
 use crate::memory::{KeySource, RegionTable};
 use crate::queue::{CqShared, Direction, QpShared, Work};
-use cc::Pace;
+use cc::Paces;
 use drains::Drains;
 use host::HostState;
 use life::Life;
@@ -101,8 +101,8 @@ pub struct EngineConfig {
     pub seed: Option<u64>,
     /// Bytes of socket buffer that may be in flight to one peer; `None` for the size of a stock buffer.
     pub peer_window: Option<u32>,
-    /// Pace of unacknowledged packets to one receiver; `None` for no limit.
-    pub pace: Option<Pace>,
+    /// Pace of unacknowledged packets to one receiver.
+    pub paces: Paces,
     /// The partitions of the port.
     pub pkeys: PKeyTable,
     /// What the port offers to rnic peers.
@@ -233,7 +233,7 @@ impl Engine {
                 config.address,
                 &config.source_ports,
             ),
-            drains: Drains::new(config.pace),
+            drains: Drains::new(config.paces, config.address),
             rates: Rates::new(&config.rate),
             groups: Groups::default(),
             gsi: None,

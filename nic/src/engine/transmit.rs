@@ -405,7 +405,7 @@ impl Engine {
         let mut budget = match self.allowance(now, remote.address, mtu, full, called) {
             Allowance::Packets(packets) => Budget::requests(packets),
             Allowance::Wait(receiver) => {
-                self.wait_for_drain(index, receiver, mtu, full, called);
+                self.wait_for_drain(now, index, receiver, mtu, full, called);
                 return None;
             }
         };

@@ -22,7 +22,7 @@ mod world;
 pub(crate) use addresses::AddressSpace;
 pub(crate) use world::World;
 
-use crate::device::{Device, pace};
+use crate::device::{Device, paces};
 use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
 use crate::link::{Buffer, LinkConfig};
@@ -188,7 +188,7 @@ impl Net {
             slot: 0,
             seed: Some(seed),
             peer_window: setup.peer_window,
-            pace: pace(sites.unacked_rate()),
+            paces: paces(sites.unacked_rate()),
             pkeys,
             partner: setup.partner.clone(),
             rate: setup.rate.clone(),

@@ -165,15 +165,17 @@ impl Engine {
                 }
             }
             None if len >= HELLO_LEN && self.partners.may_ask(now, arrival.src) => {
-                self.say_hello(
-                    Kind::Ask,
-                    self.partners.tokens.challenge(arrival.src),
-                    arrival.src,
-                    0,
-                    (0, 0),
-                );
+                self.ask_address(arrival.src)
             }
             None => {}
+        }
+    }
+
+    /// Asks whichever port of rnic is at an address.
+    pub(in crate::engine) fn ask_address(&mut self, address: IpAddr) {
+        if !address.is_multicast() && !self.partners.setup.is_foreign {
+            let challenge = self.partners.tokens.challenge(address);
+            self.say_hello(Kind::Ask, challenge, address, 0, (0, 0));
         }
     }
 
@@ -311,6 +313,7 @@ impl Engine {
             Kind::Ask => self.handle_question(now, from, hello),
             // Only the queried address can know the challenge.
             Kind::Answer if hello.transaction_id == self.partners.tokens.challenge(from) => {
+                self.drains.is_rnic(from);
                 self.handle_answer_to_hello(now, from, hello);
             }
             Kind::Answer => self.counters.hellos_ignored += 1,
@@ -343,6 +346,7 @@ impl Engine {
         // Without credits nothing waits for the handshake, so the peer is asked at once: congestion control works only
         // when both ends know each other. With credits the peer introduces itself before it sends.
         if !is_proven
+            && self.partners.is_active()
             && !self.partners.needs_credit()
             && let Some(id) = self.peers.find(from, hello.slot)
             && Partners::partner(&mut self.peers, id).is_none_or(|p| p.said.instance != hello.instance)

@@ -28,6 +28,7 @@ pub(super) use greet::Greeting;
 pub(super) use message::Message;
 pub(super) use pause::PauseGate;
 
+use super::drains::is_same_host;
 use super::peers::Peers;
 use cc::Rate;
 use cc::credits::{CreditSender, Member, Pool};
@@ -256,7 +257,7 @@ impl Partners {
         let Some(credits) = &self.setup.credits else {
             return Blocks { block: 1, counting: Counting::PacketBytes };
         };
-        let is_local = address == self.local || (address.is_loopback() && self.local.is_loopback());
+        let is_local = is_same_host(self.local, address);
         let counting = if is_local { credits.local_counting } else { credits.counting };
         Blocks { block: credits.block, counting }
     }

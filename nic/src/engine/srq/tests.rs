@@ -15,7 +15,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         slot: 0,
         seed,
         peer_window: None,
-        pace: None,
+        paces: cc::Paces::same(None),
         pkeys: Default::default(),
         partner: Default::default(),
         rate: Default::default(),

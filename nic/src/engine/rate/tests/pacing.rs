@@ -181,6 +181,7 @@ fn the_rate_of_the_port_holds_for_paced_queue_pairs_too() -> Result<()> {
 fn unreliable_connections_and_datagrams_are_paced() -> Result<()> {
     for qp_type in [QpType::Uc, QpType::Ud] {
         let net = Net::new();
+        net.set_unacked_rate(Some(0));
         let (a, b) = (device(&net, "a", &fixed(GIGABIT)), net.named_device("b"));
         let log = Log::of(&a);
         let [(left, from), (right, to)] = unreliable(&a, &b, qp_type)?;
