@@ -343,6 +343,8 @@ impl Engine {
             self.counters.partners_lost += 1;
             tracing::debug!(peer = id, lane = vl, "a partner gives no credit any more: it is taken for gone");
             self.part(now, id);
+            // Nothing waits for it a second time. If another port starts at its address, that one asks.
+            self.count_as_foreign(id, "it gives no credit any more");
             return;
         }
         let is_unheard = lane.asked > IN_VAIN && partner.heard + CREDIT_TIMES.ask_again < now;

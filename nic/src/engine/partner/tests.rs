@@ -1,6 +1,6 @@
 //! Two ports that meet, in virtual time.
 
-use super::{CreditSetup, PartnerSetup};
+use super::{CREDIT_TIMES, CreditSetup, PartnerSetup};
 use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, Gather, Operation, RcEnd, Result, WcStatus};
 use cc::Rate;
@@ -208,9 +208,13 @@ fn a_partner_that_is_gone_does_not_hold_anybody_up() -> Result<()> {
     let remote = target.remote(0);
     drop((target, right));
     drop(b);
+    let before = net.elapsed();
     left.qp.write(2, source.all(), remote)?;
     let wc = left.wait()?;
     assert_eq!(wc.status, WcStatus::RetryExcErr);
+    // It waits once for credit, not a second time for an answer to the question who is there.
+    let (took, gone) = (net.elapsed() - before, CREDIT_TIMES.gone);
+    assert!((gone..2 * gone).contains(&took), "{took:?}");
     assert!(net.run_until_idle(Duration::from_secs(100)));
     Ok(())
 }
