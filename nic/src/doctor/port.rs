@@ -1,4 +1,4 @@
-//! Who holds UDP port 4791.
+//! Which program has UDP port 4791.
 
 use super::{Finding, Severity, address_from_hex};
 use crate::net::ROCE_PORT;
@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-/// Who has UDP port 4791 on an address.
+/// Which program has UDP port 4791 on an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortHolder {
     /// What the socket is bound to; a wildcard address takes all of its family.
     pub address: SocketAddr,
     /// The user it belongs to.
     pub uid: u32,
-    /// Who has it, as far as it can be known.
+    /// The program that has it, as far as it can be known.
     pub owner: Owner,
 }
 

@@ -306,7 +306,7 @@ fn behind(net: &Net, link: &str, cc: &str) -> crate::Result<[(Device, RcEnd); 2]
     Ok([(a, left), (b, right)])
 }
 
-/// Writes so many bytes, and gives the samples of both ports every 10 us until that is done.
+/// Writes this many bytes, and gives the samples of both ports every 10 us until that is done.
 fn watched(net: &Net, ends: &[(Device, RcEnd); 2], bytes: usize) -> crate::Result<[Vec<Sample>; 2]> {
     let [(a, left), (b, right)] = ends;
     let source = left.register(&vec![7; bytes])?;

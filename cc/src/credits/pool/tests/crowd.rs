@@ -365,7 +365,7 @@ fn exchange(peers: usize, packets: usize, blocks: u32) -> (Crowd, Duration) {
         each(said.stalled),
         each(said.yielded),
     );
-    assert!(is_done, "it takes for ever");
+    assert!(is_done, "it does not finish");
     (crowd, took)
 }
 
