@@ -51,7 +51,7 @@ impl Pace {
     }
 
     /// A pace that does not overrun a stock socket buffer of which nothing is known, if it is read at least every
-    /// [`TURN`]: half of the buffer at once, and the other half in the time in which it may not be read.
+    /// 4 ms: half of the buffer at once, and the other half in the time in which it may not be read.
     pub const STOCK: Self = {
         let half = (STOCK_RECEIVE_BUFFER - RESERVE) / 2;
         match NonZeroU64::new(half as u64 * SECOND / TURN.as_nanos() as u64) {

@@ -121,7 +121,7 @@ fn what_the_host_does_and_what_tests_do_add_up() {
         slot: 0,
         seed: Some(1),
         peer_window: None,
-        pace: None,
+        paces: rnic::cc::Paces::same(None),
         pkeys: Default::default(),
         partner: Default::default(),
         rate: Default::default(),
