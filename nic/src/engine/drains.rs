@@ -166,7 +166,9 @@ impl Engine {
     fn ask_receiver(&mut self, now: Instant, id: usize) {
         let Some(receiver) = self.drains.table.get_mut(id) else { return };
         let was_asked = receiver.asked.is_some_and(|at| now.saturating_duration_since(at) < ASK_AGAIN);
-        if receiver.is_rnic || was_asked {
+        // Where both paces are the same, the answer would change nothing.
+        let is_settled = receiver.is_rnic || self.drains.paces.rnic == self.drains.paces.foreign;
+        if is_settled || was_asked {
             return;
         }
         receiver.asked = Some(now);
