@@ -3,12 +3,12 @@
 //! A receiver on another host is asked whether it is rnic when something waits for it the first time. Until it answers
 //! the pace is the one for foreign receivers, whose socket buffers may be small and whose processors may be busy.
 
+use super::Engine;
 use super::peers::Flights;
-use super::{Due, Engine};
+use super::schedule::{Alarm, Due, Gate};
 use cc::{Charge, Drain, Pace, Paces};
 use qp::Mtu;
-use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -28,12 +28,19 @@ struct Receiver {
     /// When it was last asked.
     asked: Option<Instant>,
     drain: Drain,
-    /// Queue pairs, by table index, that have something to send but no room, in order of arrival.
-    waiting: VecDeque<usize>,
-    /// The charge of a full train of the queue pair that began to wait last.
+    /// The charge of a full train of the queue pair that began to wait last: the next one goes when there is room for
+    /// that much, because a system call for two packets costs as much as one for fifteen.
     turn: u32,
-    /// The timer that calls the next waiting queue pair.
-    timer: Option<Instant>,
+    /// The time at which there will be.
+    alarm: Alarm,
+}
+
+impl Receiver {
+    /// When there is room for the train of a queue pair that waits; `None` for long ago. Half a burst is enough, so that
+    /// the receiver is never idle meanwhile.
+    fn room_at(&self) -> Option<Instant> {
+        self.drain.room_at(&self.pace, self.turn.min(self.pace.burst / 2))
+    }
 }
 
 /// Unacknowledged traffic to each receiver that may still lie in its socket buffer.
@@ -61,7 +68,8 @@ impl Drains {
         let is_rnic = is_same_host(self.local, address);
         let pace = if is_rnic { self.paces.rnic } else { self.paces.foreign }?;
         if self.table.len() >= self.sweep_at {
-            self.table.retain(|_, r| !r.drain.is_empty(now) || !r.waiting.is_empty());
+            // Those at which something waits have an alarm set.
+            self.table.retain(|_, r| !r.drain.is_empty(now) || r.alarm.at().is_some());
             self.by_address.retain(|_, id| self.table.contains(*id));
             // The threshold grows so that forgetting costs no more than remembering did.
             self.sweep_at = FEW.max(2 * self.table.len());
@@ -72,9 +80,8 @@ impl Drains {
             is_rnic,
             asked: None,
             drain: Drain::default(),
-            waiting: VecDeque::new(),
             turn: 0,
-            timer: None,
+            alarm: Alarm::default(),
         });
         self.by_address.insert(address, id);
         Some(id)
@@ -99,7 +106,7 @@ pub(super) fn is_same_host(local: IpAddr, address: IpAddr) -> bool {
 pub(super) enum Allowance {
     /// This many packets.
     Packets(u32),
-    /// Nothing yet; the queue pair waits for its turn at the receiver with this number.
+    /// Nothing yet; the queue pair waits at the receiver with this number.
     Wait(usize),
 }
 
@@ -112,24 +119,28 @@ impl Engine {
         address: IpAddr,
         mtu: Mtu,
         train: u32,
-        called: bool,
+        called: Option<Gate>,
     ) -> Allowance {
         let Some(id) = self.drains.at(address, now) else { return Allowance::Packets(u32::MAX) };
+        let gate = Gate::Drain(id);
         let receiver = &self.drains.table[id];
         let packets = receiver.drain.packets(now, &receiver.pace, Flights::packet_charge(mtu));
-        match (receiver.waiting.is_empty(), called) {
-            _ if packets == 0 => Allowance::Wait(id),
-            (true, _) => Allowance::Packets(packets),
-            (false, true) => Allowance::Packets(packets.min(train)),
-            (false, false) => Allowance::Wait(id),
+        let has_room = packets > 0;
+        if called == Some(gate) {
+            let is_due = receiver.room_at().is_none_or(|at| at <= now);
+            let most = if self.places.waiting_at(gate) > 1 { train } else { u32::MAX };
+            return if has_room && is_due {
+                Allowance::Packets(packets.min(most))
+            } else {
+                Allowance::Wait(id)
+            };
         }
+        let may_go = has_room && !self.places.has_waiters(gate);
+        if may_go { Allowance::Packets(packets) } else { Allowance::Wait(id) }
     }
 
     /// Charges a train that leaves for `address`.
-    pub(super) fn book(&mut self, now: Instant, address: IpAddr, packets: u32, size: usize) {
-        if packets == 0 {
-            return;
-        }
+    pub(super) fn book_drain(&mut self, now: Instant, address: IpAddr, packets: u32, size: usize) {
         let Some(id) = self.drains.at(address, now) else { return };
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let charge = Charge::in_train(size, packets).saturating_mul(packets);
@@ -137,29 +148,20 @@ impl Engine {
         receiver.drain.take(now, &receiver.pace, charge);
     }
 
-    /// Makes a queue pair wait at a receiver until there is room for a train of `train` packets: a system call for two
-    /// packets costs as much as one for fifteen. A queue pair that was called in vain stays at the front.
-    pub(super) fn wait_for_drain(
-        &mut self,
-        now: Instant,
-        index: usize,
-        id: usize,
-        mtu: Mtu,
-        train: u32,
-        called: bool,
-    ) {
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        entry.waits_at = Some(id);
+    /// A queue pair waits at a receiver, which is to have room for a train with this charge when it goes on.
+    pub(super) fn await_drain(&mut self, now: Instant, id: usize, train: u32) {
         let Some(receiver) = self.drains.table.get_mut(id) else { return };
-        receiver.turn = Flights::packet_charge(mtu).saturating_mul(train);
-        if called {
-            receiver.waiting.push_front(index);
-        } else {
-            receiver.waiting.push_back(index);
-            self.counters.pace_stalls += 1;
-        }
-        self.arm_drain(id, 1);
+        receiver.turn = train;
+        let at = receiver.room_at().map_or(now, |at| at.max(now));
+        self.timers.set(&mut receiver.alarm, at, Due::Drain(id));
         self.ask_receiver(now, id);
+    }
+
+    /// A receiver has room for the queue pair that has waited there longest.
+    pub(super) fn drain_timeout(&mut self, now: Instant, id: usize) {
+        if self.drains.table.get_mut(id).is_some_and(|receiver| receiver.alarm.expires(now)) {
+            self.places.open(Gate::Drain(id));
+        }
     }
 
     /// Asks a receiver whether it is rnic, unless that is known or it was asked not long ago.
@@ -174,45 +176,6 @@ impl Engine {
         receiver.asked = Some(now);
         let address = receiver.address;
         self.ask_address(address);
-    }
-
-    /// Sets the timer that calls the next waiting queue pair once there is room for `trains` trains.
-    fn arm_drain(&mut self, id: usize, trains: u32) {
-        let Some(receiver) = self.drains.table.get_mut(id) else { return };
-        let pace = receiver.pace;
-        // At most half a burst, so that the receiver is never idle meanwhile.
-        let wanted = receiver.turn.saturating_mul(trains).min(pace.burst / 2);
-        let Some(at) = receiver.drain.room_at(&pace, wanted) else { return };
-        if receiver.timer.is_none_or(|t| at < t) {
-            receiver.timer = Some(at);
-            self.timers.push(Reverse((at, Due::Drain(id))));
-        }
-    }
-
-    /// The timer of a receiver fired: the queue pair that has waited there longest gets a turn.
-    pub(super) fn drain_timeout(&mut self, at: Instant, id: usize) {
-        let Some(receiver) = self.drains.table.get_mut(id).filter(|r| r.timer == Some(at)) else { return };
-        receiver.timer = None;
-        let Some(index) = receiver.waiting.pop_front() else { return };
-        let others = !receiver.waiting.is_empty();
-        if let Some(entry) = self.qps[index].as_mut() {
-            (entry.waits_at, entry.called) = (None, true);
-            if !entry.ready {
-                entry.ready = true;
-                self.ready.push_back(index);
-            }
-        }
-        if others {
-            // The next is called once there is room beyond the train that is about to leave.
-            self.arm_drain(id, 2);
-        }
-    }
-
-    /// A queue pair stops waiting: it has nothing left to send, sends elsewhere, or was destroyed.
-    pub(super) fn leave_drain(&mut self, index: usize, id: usize) {
-        if let Some(receiver) = self.drains.table.get_mut(id) {
-            receiver.waiting.retain(|waiting| *waiting != index);
-        }
     }
 }
 

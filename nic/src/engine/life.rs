@@ -6,6 +6,7 @@
 //! retries last that long.
 
 use super::{AsyncEvent, Engine, ResourceError};
+use qp::memory::QpEvent;
 use qp::{Mtu, QpAttr, QpState};
 
 /// What connects a port to the network.
@@ -173,5 +174,24 @@ impl Engine {
     /// Fails if the device cannot create new objects.
     pub(crate) fn usable(&self) -> Result<(), ResourceError> {
         if self.life.failed { Err(ResourceError::DeviceFailed) } else { Ok(()) }
+    }
+
+    /// Moves queue pairs of a completion queue that overran to ERR: their completions are lost (IBTA C11-37). No
+    /// completion can report the failure, so an event does (IBTA 11.6.3.1, local work queue catastrophic error). Shared
+    /// receive queues of this completion queue fail as well, since their completions would be lost too.
+    pub(super) fn fail_overrun(&mut self) {
+        while let Some(cq) = self.host.overrun.pop() {
+            for number in self.host.srqs.fail_of(cq) {
+                self.host.events.push(AsyncEvent::SrqError(number));
+            }
+            for index in 0..self.qps.len() {
+                let Some(entry) = self.qps[index].as_ref() else { continue };
+                let qpn = entry.qp.qpn();
+                if entry.links.cqs().any(|of| of == cq) && self.fail_qp(index) {
+                    self.explain_overrun(qpn, cq.0);
+                    self.host.events.push(AsyncEvent::QueuePair(qpn, QpEvent::Fatal));
+                }
+            }
+        }
     }
 }

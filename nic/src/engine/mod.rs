@@ -23,28 +23,28 @@ mod modify;
 mod multicast;
 mod numbers;
 mod partner;
+mod path;
 mod peers;
 mod pkeys;
 mod rate;
 mod receive;
 mod resources;
+mod schedule;
 mod snapshot;
 mod srq;
-mod transmit;
-mod turns;
 
 pub use counters::{DropReason, PortCounters, PriorityPauses};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;
 pub use modify::ModifyQpError;
 pub use partner::{CreditSetup, PartnerSetup};
+pub use path::Departure;
 pub use pkeys::{MAX_PKEYS, PKeyTable, PKeyTableError};
 pub use qp::wire::Arrival;
 pub use rate::{FlowState, RateConfig};
 pub use resources::ResourceError;
 pub(crate) use resources::{CQ_USERS, MAX_AH, QpRequest, completion_room, device_attr};
 pub use snapshot::QpSnapshot;
-pub use transmit::Departure;
 
 pub(crate) use events::EventNews;
 pub(crate) use host::{CqId, QpLinks};
@@ -60,6 +60,7 @@ use life::Life;
 use multicast::Groups;
 use numbers::Numbers;
 use partner::Partners;
+use path::Remote;
 use peers::{Flights, Peers};
 use qp::attr::Limits;
 use qp::counters::QpCounters;
@@ -67,10 +68,9 @@ use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
 use qp::wire::mad::hello::Features;
 use qp::{Mtu, Psn, Qpn, QueuePair};
-use rate::{CnpSource, Flow, Notifier, Rates};
+use rate::{Flow, Notifier, Rates};
+use schedule::{Alarm, Gate, Place, Places, Timers, Turn};
 use srq::SrqTable;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,9 +82,6 @@ const TRAIN_GAP: Duration = Duration::from_micros(20);
 
 /// This many requests justify a system call of their own: a full train of packets of 4 KiB.
 const TRAIN_REQUESTS: usize = 15;
-
-/// Number of ready queue pairs that are examined before they count as many.
-const READY_LOOK: usize = 4;
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
@@ -121,62 +118,20 @@ struct QpEntry {
     flights: Flights,
     /// Work requests accepted by the queue pair, per queue.
     accepted: [u32; 2],
-    /// Whether it is in the ready queue.
-    ready: bool,
-    /// Whether it waits for room in the peer's window.
-    waiting: bool,
-    /// Whether it waited for room, and may now begin its turn.
-    called: bool,
-    /// Packets that it may still send in its current turn.
-    turn: u32,
-    /// The lane to a partner for whose credit it waits, or waited.
-    lane: Option<(usize, usize)>,
-    /// The receiver for whose pace it waits.
-    waits_at: Option<usize>,
     /// When it last sent unacknowledged packets.
     last_sent: Option<Instant>,
     /// Where the last datagram went.
     last_to: Option<IpAddr>,
     /// When it last accepted a congestion notification of a foreign peer.
     foreign_cnp: Option<Instant>,
-    /// Its earliest entry in the timer heap.
-    timer: Option<Instant>,
+    /// Its timer.
+    alarm: Alarm,
     /// Sender's state of congestion control, once it has sent.
     flow: Option<Box<Flow>>,
     /// Receiver's state of congestion control, once a packet arrived that met congestion.
     notifier: Notifier,
     /// The failures that were explained to its program.
     explained: explain::Explained,
-}
-
-/// The purpose of a timer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Due {
-    /// A queue pair, by table index.
-    Qp(usize),
-    /// Queue pairs that wait at a receiver of unacknowledged packets.
-    Drain(usize),
-    /// Queue pairs that wait for room in the window of a peer.
-    Window(usize),
-    /// Queue pairs that wait for a partner.
-    Partner(usize),
-    /// Credit limits to be repeated.
-    Limits,
-    /// A congestion notification.
-    Cnp(CnpSource),
-}
-
-/// The destination of a queue pair.
-#[derive(Clone, Copy, Debug)]
-struct Remote {
-    address: IpAddr,
-    /// The process there; `None` in the path of a single datagram.
-    peer: Option<usize>,
-    /// Index of the source port.
-    via: usize,
-    tos: u8,
-    hop_limit: u8,
-    flow_label: u32,
 }
 
 /// The engine behind one port.
@@ -195,9 +150,9 @@ pub struct Engine {
     groups: Groups,
     /// QP1, if there is one.
     gsi: Option<usize>,
-    /// Queue pairs that may have something to send, in order of their turns.
-    ready: VecDeque<usize>,
-    timers: BinaryHeap<Reverse<(Instant, Due)>>,
+    /// Where every queue pair is, and its timers.
+    places: Places,
+    timers: Timers,
     solver: IdentSolver,
     counters: PortCounters,
     /// Counters of destroyed queue pairs.
@@ -237,8 +192,8 @@ impl Engine {
             rates: Rates::new(&config.rate),
             groups: Groups::default(),
             gsi: None,
-            ready: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            places: Places::new(),
+            timers: Timers::default(),
             solver: IdentSolver::new(),
             counters: PortCounters::default(),
             departed: QpCounters::default(),
@@ -287,26 +242,15 @@ impl Engine {
     /// should if nothing is in flight to the peer. Without, it should if nothing left just before `now`, or if enough
     /// requests for a train wait.
     pub(crate) fn is_urgent(&self, qpn: Qpn, now: impl FnOnce() -> Instant) -> bool {
-        let Some(entry) = self.index(qpn).and_then(|index| self.qps[index].as_ref()) else { return false };
+        let Some(index) = self.index(qpn) else { return false };
+        let Some(entry) = self.qps[index].as_ref() else { return false };
         let worth_a_train = |last_sent| {
-            entry.waits_at.is_none()
+            !matches!(self.places.of(Turn::Own(index)), Place::Waits(Gate::Drain(_)))
                 && (entry.qp.sends_outstanding() >= TRAIN_REQUESTS
                     || now().saturating_duration_since(last_sent) >= TRAIN_GAP)
         };
         // Without acknowledgements, the PSNs are always equal; with acknowledgements, there is no such time.
         entry.qp.next_psn() == entry.qp.unacked_psn() && entry.last_sent.is_none_or(worth_a_train)
-    }
-
-    /// Returns whether a ready queue pair has more to send than acknowledgements.
-    pub(crate) fn has_requests(&self) -> bool {
-        let more = |index: &usize| self.qps[*index].as_ref().is_some_and(|e| !e.qp.only_acknowledges());
-        self.ready.iter().take(READY_LOOK).any(more) || self.ready.len() > READY_LOOK
-    }
-
-    /// Returns whether there may be something to send.
-    pub(crate) fn has_ready(&self) -> bool {
-        let ready = !self.ready.is_empty() && !self.rates.port_waits();
-        ready || self.has_messages() || self.rates.has_notifications()
     }
 
     /// Counts a truncated datagram.
@@ -343,65 +287,6 @@ impl Engine {
 
     pub(crate) fn has_notifications(&self) -> bool {
         !self.host.notify.is_empty()
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) has to be called next. May be earlier than needed.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        if self.rates.is_active() {
-            return [timer, self.rates.poll_timeout()].into_iter().flatten().min();
-        }
-        timer
-    }
-
-    /// Handles expired timers.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        if self.rates.is_active() {
-            self.rate_timeout(now);
-        }
-        while let Some(Reverse((at, due))) = self.timers.peek().copied() {
-            if at > now {
-                break;
-            }
-            self.timers.pop();
-            let index = match due {
-                Due::Qp(index) => index,
-                Due::Drain(receiver) => {
-                    self.drain_timeout(at, receiver);
-                    continue;
-                }
-                Due::Window(peer) => {
-                    self.window_timeout(now, peer);
-                    continue;
-                }
-                Due::Partner(peer) => {
-                    self.partner_timeout(now, peer);
-                    continue;
-                }
-                Due::Limits => {
-                    self.limits_timeout(at);
-                    continue;
-                }
-                Due::Cnp(source) => {
-                    self.cnp_timeout(now, source);
-                    continue;
-                }
-            };
-            let Some(entry) = self.qps.get_mut(index).and_then(Option::as_mut) else { continue };
-            if entry.timer != Some(at) {
-                continue;
-            }
-            entry.timer = None;
-            // Timers are rescheduled far more often than they fire: the heap is updated with a later deadline only now.
-            if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
-                entry
-                    .qp
-                    .handle_timeout(now, &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted));
-                self.explain_stall(now, index);
-            }
-            self.settle(index);
-        }
     }
 
     /// Posts work requests that have places reserved in the queue pair's shared part, up to the first that is refused.

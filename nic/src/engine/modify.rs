@@ -1,7 +1,9 @@
 //! Modifying queue pairs, and connecting them to peers.
 
+use super::Engine;
 use super::explain::Explained;
-use super::{Engine, Remote};
+use super::path::Remote;
+use super::schedule::Gate;
 use qp::{ModifyError, QpAttr, QpState, Qpn};
 use std::net::IpAddr;
 
@@ -71,22 +73,11 @@ impl Engine {
         self.forget_flow(index);
         let Some(entry) = self.qps[index].as_mut() else { return };
         let freed = entry.flights.clear();
-        (entry.waiting, entry.called, entry.turn) = (false, false, 0);
-        let receiver = entry.waits_at.take();
-        let lane = entry.lane.take();
-        let peer = entry.remote.take().and_then(|remote| remote.peer);
-        if let Some((id, vl)) = lane {
-            self.leave_lane(index, id, vl);
-        }
-        if let Some(id) = peer {
-            let peer = self.peers.get_mut(id);
-            peer.window.give_back(freed);
-            peer.waiting.retain(|waiting| *waiting != index);
-            self.call_waiting(id);
-            self.peers.leave(id);
-        }
-        if let Some(receiver) = receiver {
-            self.leave_drain(index, receiver);
+        self.places.forget(index);
+        if let Some(id) = entry.remote.take().and_then(|remote| remote.peer) {
+            self.peers.get_mut(id).window.give_back(freed);
+            self.places.open(Gate::Window(id));
+            self.peers.leave(id, &self.places);
         }
     }
 }

@@ -1,6 +1,7 @@
-//! What is in flight to each peer, and which queue pairs wait for room.
+//! The peers of a port, and what is in flight to each.
 
 use super::partner::{Greeting, Partner};
+use super::schedule::{Alarm, Places};
 use cc::{Charge, PeerWindow};
 use qp::{Mtu, Psn};
 use std::collections::{HashMap, VecDeque};
@@ -24,10 +25,8 @@ pub(crate) struct Peer {
     /// The top byte of its queue pair numbers.
     pub(crate) slot: u8,
     pub(crate) window: PeerWindow,
-    /// Queue pairs, by table index, that have something to send but no room, in order of arrival.
-    pub(crate) waiting: VecDeque<usize>,
-    /// Whether a timer is set that looks for flights that are never acknowledged.
-    pub(crate) is_watched: bool,
+    /// The time to look for flights that are never acknowledged, if something waits for their room.
+    pub(super) watch: Alarm,
     /// Its partner state, if it is rnic.
     pub(crate) partner: Option<Box<Partner>>,
     /// Its state if it is not a partner.
@@ -46,13 +45,7 @@ impl Peer {
     fn is_idle(&self, now: Instant) -> bool {
         self.users == 0
             && self.greeting.is_idle(now)
-            && self.waiting.is_empty()
             && self.partner.as_ref().is_none_or(|partner| partner.is_idle(now))
-    }
-
-    /// Returns whether one queue pair, which has `flights` in flight, is the only user of the window.
-    pub(crate) fn is_for(&self, flights: &Flights) -> bool {
-        self.waiting.is_empty() && self.window.used() == flights.total()
     }
 }
 
@@ -86,8 +79,7 @@ impl Peers {
                 address,
                 slot,
                 window: window.map_or_else(PeerWindow::default, PeerWindow::new),
-                waiting: VecDeque::new(),
-                is_watched: false,
+                watch: Alarm::default(),
                 partner: None,
                 greeting: Greeting::default(),
                 users: 0,
@@ -119,15 +111,16 @@ impl Peers {
         self.table.len() < most || self.table.iter().filter(|(_, peer)| peer.users == 0).count() < most
     }
 
-    /// A peer that can be replaced by another.
-    pub(crate) fn find_idle(&self, now: Instant) -> Option<usize> {
-        self.table.iter().find(|(_, peer)| peer.is_idle(now)).map(|(id, _)| id)
+    /// A peer that can be replaced by another: it is idle, and nothing waits for it.
+    pub(super) fn find_idle(&self, now: Instant, places: &Places) -> Option<usize> {
+        let idle = self.table.iter().filter(|(_, peer)| peer.is_idle(now));
+        idle.map(|(id, _)| id).find(|id| !places.has_waiters_for(*id))
     }
 
     /// Forgets a peer that has neither users nor an agreement.
-    pub(crate) fn forget_unused(&mut self, id: usize) {
+    pub(super) fn forget_unused(&mut self, id: usize, places: &Places) {
         let is_unused =
-            |peer: &Peer| peer.users == 0 && peer.partner.is_none() && !peer.greeting.is_waited_for();
+            |peer: &Peer| peer.users == 0 && peer.partner.is_none() && !places.has_waiters_for(id);
         if self.table.get(id).is_some_and(is_unused) {
             let peer = self.table.remove(id);
             self.by_slot.remove(&(peer.address, peer.slot));
@@ -135,9 +128,9 @@ impl Peers {
     }
 
     /// Removes a user of a peer; without users, the peer is forgotten, unless there is an agreement with it.
-    pub(crate) fn leave(&mut self, id: usize) {
+    pub(super) fn leave(&mut self, id: usize, places: &Places) {
         self.table[id].users -= 1;
-        self.forget_unused(id);
+        self.forget_unused(id, places);
     }
 
     pub(crate) fn get_mut(&mut self, id: usize) -> &mut Peer {
@@ -289,9 +282,9 @@ mod tests {
         let b = peers.join(IpAddr::from([10, 0, 0, 2]), 1);
         let c = peers.join(IpAddr::from([10, 0, 0, 1]), 2);
         assert!(a != b && a != c && b != c);
-        peers.leave(a);
+        peers.leave(a, &Places::new());
         peers.get_mut(a).window.take(5);
-        peers.leave(a);
+        peers.leave(a, &Places::new());
         let again = peers.join(IpAddr::from([10, 0, 0, 1]), 1);
         assert_eq!(peers.get_mut(again).window.used(), 0);
     }

@@ -394,16 +394,10 @@ impl Engine {
             remote: None,
             flights: super::Flights::default(),
             accepted: [0; 2],
-            ready: false,
-            waiting: false,
-            called: false,
-            lane: None,
-            turn: 0,
-            waits_at: None,
             last_sent: None,
             last_to: None,
             foreign_cnp: None,
-            timer: None,
+            alarm: super::schedule::Alarm::default(),
             flow: None,
             notifier: None,
             explained: super::explain::Explained::default(),
@@ -429,7 +423,6 @@ impl Engine {
             self.gsi = None;
         }
         self.departed.add(entry.qp.counters());
-        self.ready.retain(|ready| *ready != index);
         self.count_user(entry.qp.config().pd, entry.links, -1);
         self.host.regions.unbind_all_of(qpn);
         self.host.events.forget(EventSource::QueuePair(qpn));

@@ -402,11 +402,17 @@ impl QueuePair {
         self.responder.has_responses() || self.can_request()
     }
 
-    /// Whether packets are in flight after the last one that asked for an acknowledgement. The peer does not
+    /// Whether requests may be sent, given room and budget.
+    #[must_use]
+    pub fn wants_to_request(&self) -> bool {
+        self.can_request()
+    }
+
+    /// The number of packets in flight after the last one that asked for an acknowledgement. The peer does not
     /// acknowledge them until another packet asks.
     #[must_use]
-    pub fn owes_ack_request(&self) -> bool {
-        self.requester.since_ack_request > 0 && self.next_psn() != self.unacked_psn()
+    pub fn since_ack_request(&self) -> u32 {
+        if self.next_psn() == self.unacked_psn() { 0 } else { self.requester.since_ack_request }
     }
 
     /// Whether the responder has responses to send.

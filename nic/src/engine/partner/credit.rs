@@ -4,13 +4,13 @@
 //! congestion notifications and packets of queue pair 1 take none: a part of the buffer is reserved for them.
 
 use super::{CreditSetup, Message, Partners};
-use crate::engine::{Due, Engine};
+use crate::engine::schedule::{Due, Gate};
+use crate::engine::{Departure, Engine};
 use crate::link::emulation::Entered;
 use cc::credits::{FlowControlPacket, Member, Op, PoolConfig};
 use cc::vl::Vl;
 use qp::Qpn;
 use qp::wire::{Arrival, Opcode};
-use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -239,7 +239,7 @@ impl Engine {
             let took = now.saturating_duration_since(at);
             lane.answer = took.max(lane.answer - lane.answer / 8);
         }
-        self.call_lane(id, vl);
+        self.places.open(Gate::Credit { peer: id, vl });
     }
 
     /// Adds a lane of a partner to the pool.
@@ -260,71 +260,59 @@ impl Engine {
         self.partners.limits_due = true;
     }
 
-    /// A partner that has just learned of this port has not received any earlier request for credit: the requests are
-    /// repeated.
+    /// A partner that has just learned of this port has not received any earlier request for credit: queue pairs that
+    /// wait request it again.
     pub(super) fn ask_anew(&mut self, id: usize, vl: usize) {
         if let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
-            (lane.ask_again, lane.asked) = (None, 0);
-            self.call_lane(id, vl);
+            lane.ask_again.cancel();
+            lane.asked = 0;
+            self.places.open(Gate::Credit { peer: id, vl });
         }
     }
 
-    /// Gives a turn to the queue pair that has waited longest for credit of a lane; after its turn it calls the next.
-    pub(in crate::engine) fn call_lane(&mut self, id: usize, vl: usize) {
-        while let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
-            let Some(index) = lane.waiting.pop_front() else {
-                (lane.ask_again, lane.asked) = (None, 0);
-                return;
-            };
-            if self.call(index) {
-                return;
-            }
-        }
-    }
-
-    /// A queue pair stops waiting: it sends elsewhere, or was destroyed.
-    pub(in crate::engine) fn leave_lane(&mut self, index: usize, id: usize, vl: usize) {
-        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        partner.pausing.retain(|waiting| *waiting != index);
-        if let Some(lane) = partner.lanes.get_mut(vl) {
-            lane.waiting.retain(|waiting| *waiting != index);
-            if lane.waiting.is_empty() {
-                // The next queue pair that waits requests credit itself, and soon.
-                (lane.ask_again, lane.asked) = (None, 0);
-            }
-        }
-    }
-
-    /// A queue pair finds no credit on a lane: it waits, and a timer is set to tell the partner.
-    pub(in crate::engine) fn wait_for_credit(
+    /// The number of packets of up to `size` bytes that the credit of a lane covers, at most `most`.
+    pub(in crate::engine) fn credit_for(
         &mut self,
         now: Instant,
-        index: usize,
-        (id, vl): (usize, usize),
-        first: bool,
+        id: usize,
+        vl: usize,
+        size: usize,
+        most: u32,
+    ) -> u32 {
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return 0 };
+        let Some(lane) = partner.lanes.get(vl) else { return 0 };
+        partner.theirs.packets(lane.sender.available(now).into(), size, most)
+    }
+
+    /// Charges a train to the credit of a lane.
+    pub(in crate::engine) fn take_credit(
+        &mut self,
+        now: Instant,
+        id: usize,
+        vl: usize,
+        departure: &Departure,
     ) {
-        let Some(entry) = self.qps[index].as_mut() else { return };
-        let newly = !std::mem::replace(&mut entry.waiting, true);
-        entry.lane = Some((id, vl));
+        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
+        let blocks = partner.theirs.of(departure.len, departure.segment_size);
+        let Some(lane) = partner.lanes.get_mut(vl) else { return };
+        let taken = lane.sender.try_take(now, blocks);
+        debug_assert!(taken, "a train took more than there was room for: {departure:?}");
+    }
+
+    /// A queue pair waits for credit, `newly` or again: the partner will be told.
+    pub(in crate::engine) fn await_credit(&mut self, now: Instant, id: usize, vl: usize, newly: bool) {
+        let is_first = newly && self.places.waiting_at(Gate::Credit { peer: id, vl }) == 1;
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         let Some(lane) = partner.lanes.get_mut(vl) else { return };
-        if newly {
-            if first {
-                lane.waiting.push_front(index)
-            } else {
-                lane.waiting.push_back(index)
-            }
-            if !first {
-                self.counters.credit_stalls += 1;
-                tracing::trace!(peer = id, lane = vl, "no credit is left");
-            }
-        }
         // No packet of this size fits: this starts the stall clock unless it already runs.
         lane.sender.try_take(now, u32::MAX);
-        if lane.ask_again.is_none() {
-            let at = now + CREDIT_TIMES.ask;
-            lane.ask_again = Some(at);
-            self.timers.push(Reverse((at, Due::Partner(id))));
+        if is_first {
+            // What was asked for an earlier wait says nothing about this one.
+            lane.ask_again.cancel();
+            lane.asked = 0;
+        }
+        if lane.ask_again.at().is_none() {
+            self.timers.set(&mut lane.ask_again, now + CREDIT_TIMES.ask, Due::Partner(id));
         }
     }
 
@@ -338,7 +326,7 @@ impl Engine {
         let at = now + (again * (1 << lane.asked.min(3))).min(CREDIT_TIMES.ask_at_least_every);
         lane.asked += 1;
         tracing::debug!(peer = id, lane = vl, times = lane.asked, "waits for credit");
-        lane.ask_again = Some(at);
+        lane.ask_again.cancel();
         if now.saturating_duration_since(silent_since) >= CREDIT_TIMES.gone {
             self.counters.partners_lost += 1;
             tracing::debug!(peer = id, lane = vl, "a partner gives no credit any more: it is taken for gone");
@@ -348,7 +336,7 @@ impl Engine {
             return;
         }
         let is_unheard = lane.asked > IN_VAIN && partner.heard + CREDIT_TIMES.ask_again < now;
-        self.timers.push(Reverse((at, Due::Partner(id))));
+        self.timers.set(&mut lane.ask_again, at, Due::Partner(id));
         self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Stalled });
         if is_unheard {
             // The partner may not know this port, or may have been replaced.
@@ -371,12 +359,13 @@ impl Engine {
 
     /// The timer of a partner fired: credit that is still waited for is requested again.
     pub(in crate::engine) fn partner_timeout(&mut self, now: Instant, id: usize) {
-        let due: Vec<_> = Partners::partner(&mut self.peers, id).map_or_else(Vec::new, |partner| {
-            let is_due = |vl: &usize| partner.lanes[*vl].ask_again.is_some_and(|at| at <= now);
-            (0..partner.lanes.len()).filter(is_due).collect()
-        });
-        for vl in due {
-            self.ask_for_credit(now, id, vl);
+        let lanes = Partners::partner(&mut self.peers, id).map_or(0, |partner| partner.lanes.len());
+        for vl in 0..lanes {
+            let lane = Partners::partner(&mut self.peers, id).and_then(|partner| partner.lanes.get_mut(vl));
+            let is_due = lane.is_some_and(|lane| lane.ask_again.expires(now));
+            if is_due && self.places.has_waiters(Gate::Credit { peer: id, vl }) {
+                self.ask_for_credit(now, id, vl);
+            }
         }
         self.end_pauses(now, id);
         self.greeting_timeout(now, id);

@@ -19,14 +19,13 @@
 //! the window of foreign peers bounds what is sent to it from then on.
 
 use super::{Blocks, CREDIT_TIMES, LaneEnd, Message, Partner, Partners};
-use crate::engine::{Due, Engine};
+use crate::engine::Engine;
+use crate::engine::schedule::{Alarm, Due, Gate};
 use crate::net::has_sign;
 use cc::credits::{CreditSender, Member, Pool};
-use cc::pfc::Paused;
+use cc::pfc::{PRIORITIES, Paused};
 use qp::wire::Arrival;
 use qp::wire::mad::hello::{Features, Hello, Kind, VERSION};
-use std::cmp::Reverse;
-use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -89,10 +88,8 @@ pub(crate) struct Greeting {
     asked: Option<Instant>,
     /// Since when a queue pair waits for its answer.
     since: Option<Instant>,
-    /// When it will be asked again.
-    timer: Option<Instant>,
-    /// Queue pairs, by table index, that may not send before the handshake is over.
-    pub(super) waiting: VecDeque<usize>,
+    /// When it will be asked again, if a queue pair waits.
+    timer: Alarm,
 }
 
 impl Greeting {
@@ -101,14 +98,9 @@ impl Greeting {
         self.asked.is_some_and(|at| now.saturating_duration_since(at) < time)
     }
 
-    /// Returns whether a queue pair waits for the handshake to end.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Returns whether this state can be discarded without loss.
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        self.waiting.is_empty() && !self.was_asked_within(IDLE, now)
+        !self.was_asked_within(IDLE, now)
     }
 }
 
@@ -186,25 +178,21 @@ impl Engine {
         }
     }
 
-    /// Returns whether a queue pair may send to a peer that is not a partner. If not, it waits until the peer has
-    /// answered, or has turned out to be foreign.
-    pub(in crate::engine) fn may_send_to_stranger(&mut self, now: Instant, index: usize, id: usize) -> bool {
-        let Some(peer) = self.peers.find_mut(id) else { return true };
+    /// Returns whether a peer gives no credits: it does not know hellos, does not answer, or does not speak them.
+    pub(in crate::engine) fn is_foreign(&mut self, id: usize) -> bool {
+        self.peers.find_mut(id).is_none_or(|peer| peer.greeting.stage == Stage::Foreign)
+    }
+
+    /// A queue pair waits until a peer has answered, or has turned out to be foreign.
+    pub(in crate::engine) fn await_greeting(&mut self, now: Instant, id: usize) {
+        let Some(peer) = self.peers.find_mut(id) else { return };
         let greeting = &mut peer.greeting;
-        if greeting.stage == Stage::Foreign {
-            return true;
-        }
-        if !greeting.waiting.contains(&index) {
-            greeting.waiting.push_back(index);
-            self.counters.greeting_stalls += 1;
-        }
         greeting.since.get_or_insert(now);
-        if greeting.timer.is_none() {
+        if greeting.timer.at().is_none() {
             // The peer may have been asked before, when no queue pair waited.
             let was_asked = greeting.was_asked_within(ASK_AGAIN, now);
             if was_asked { self.arm_greeting(now, id) } else { self.ask(now, id) }
         }
-        false
     }
 
     /// Sends a peer a question, with our proof if the peer gave us a token.
@@ -227,22 +215,21 @@ impl Engine {
     fn arm_greeting(&mut self, now: Instant, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let greeting = &mut peer.greeting;
-        if greeting.waiting.is_empty() {
-            greeting.timer = None;
+        greeting.timer.cancel();
+        if !self.places.has_waiters(Gate::Greeting(id)) {
             return;
         }
         let doubled = ASK_AGAIN * (1 << greeting.tries.saturating_sub(1).min(6));
         let given_up = greeting.since.map_or(now, |since| since + CREDIT_TIMES.gone).max(now);
         let at = (now + doubled.min(ASK_AT_LEAST_EVERY)).min(given_up);
-        greeting.timer = Some(at);
-        self.timers.push(Reverse((at, Due::Partner(id))));
+        self.timers.set(&mut greeting.timer, at, Due::Partner(id));
     }
 
     /// The timer of a peer fired: if its answer is still waited for, it is asked again, or counts as foreign.
     pub(super) fn greeting_timeout(&mut self, now: Instant, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let greeting = &mut peer.greeting;
-        if greeting.timer.take_if(|at| *at <= now).is_none() || peer.partner.is_some() {
+        if !greeting.timer.expires(now) || peer.partner.is_some() {
             return;
         }
         let silent = greeting.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
@@ -272,10 +259,9 @@ impl Engine {
     fn end_greeting(&mut self, id: usize) {
         let Some(peer) = self.peers.find_mut(id) else { return };
         let greeting = &mut peer.greeting;
-        (greeting.since, greeting.timer, greeting.tries) = (None, None, 0);
-        for index in std::mem::take(&mut greeting.waiting) {
-            self.make_ready(index);
-        }
+        (greeting.since, greeting.tries) = (None, 0);
+        greeting.timer.cancel();
+        self.places.open(Gate::Greeting(id));
     }
 
     /// Sends a hello to the port with a slot at an address. It contains the token that the port is to show from now on,
@@ -454,7 +440,7 @@ impl Engine {
         }
         self.end_greeting(id);
         // Queue pairs that waited for room in the window now wait for credit instead.
-        self.call_all_waiting(id);
+        self.places.open(Gate::Window(id));
         if hello.proof == self.partners.tokens.of(from, hello.slot, hello.instance) {
             self.confirmed(now, id);
         }
@@ -480,9 +466,9 @@ impl Engine {
         if self.peers.has_room(MAX_UNUSED) {
             return true;
         }
-        let Some(id) = self.peers.find_idle(now) else { return false };
+        let Some(id) = self.peers.find_idle(now, &self.places) else { return false };
         self.part(now, id);
-        self.peers.forget_unused(id);
+        self.peers.forget_unused(id, &self.places);
         true
     }
 
@@ -498,9 +484,8 @@ impl Engine {
                 lanes.push(LaneEnd {
                     sender: CreditSender::new(Some(CREDIT_TIMES.lease)),
                     member: None,
-                    waiting: VecDeque::new(),
                     told: 0,
-                    ask_again: None,
+                    ask_again: Alarm::default(),
                     asked: 0,
                     asked_at: None,
                     // A slow reader took this long for the question, and will take as long for requests.
@@ -519,8 +504,7 @@ impl Engine {
             ours: self.partners.counting_of(from),
             paused: Paused::new(self.partners.setup.rate),
             watchdogs: None,
-            pause_timer: None,
-            pausing: VecDeque::new(),
+            pause_timer: Alarm::default(),
             heard: now,
             silent_since: None,
         }
@@ -550,20 +534,19 @@ impl Engine {
             }
         }
         self.drop_messages(id);
-        let mut waiting: Vec<_> = partner.pausing.into_iter().collect();
-        for lane in partner.lanes {
+        for (lane, vl) in partner.lanes.into_iter().zip(0..) {
+            self.places.open(Gate::Credit { peer: id, vl });
             if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
                 leave(pool, now, member);
                 if let Some(place) = self.partners.members.get_mut(member.index()) {
                     *place = None;
                 }
             }
-            waiting.extend(lane.waiting);
         }
-        for index in waiting {
-            self.stop_waiting(index);
+        for priority in 0..PRIORITIES as u8 {
+            self.places.open(Gate::Pause { peer: id, priority });
         }
-        self.peers.forget_unused(id);
+        self.peers.forget_unused(id, &self.places);
     }
 }
 

@@ -1,7 +1,9 @@
 //! Transmission of messages between rnic ports.
 
 use super::Partners;
-use crate::engine::{Departure, Due, Engine, Remote};
+use crate::engine::path::Remote;
+use crate::engine::schedule::Due;
+use crate::engine::{Departure, Engine};
 use cc::credits::{FlowControlPacket, Op};
 use qp::attr::AddressVector;
 use qp::wire::control::{FLOW_CONTROL_LEN, MAX_FLOW_CONTROLS, TOKEN_LEN};
@@ -9,7 +11,6 @@ use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::hello::Hello;
 use qp::wire::{DethFields, Flow, Headers, Opcode, PauseTimes};
 use qp::{Psn, QKey, Qpn, Train};
-use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -171,16 +172,12 @@ impl Engine {
     /// Sets the timer of the pool.
     pub(super) fn arm_partners(&mut self) {
         let Some(at) = self.partners.pool.as_ref().and_then(cc::credits::Pool::poll_timeout) else { return };
-        if self.partners.timer.is_none_or(|timer| at < timer) {
-            self.partners.timer = Some(at);
-            self.timers.push(Reverse((at, Due::Limits)));
-        }
+        self.timers.set(&mut self.partners.timer, at, Due::Limits);
     }
 
     /// The timer of the pool fired.
-    pub(in crate::engine) fn limits_timeout(&mut self, at: Instant) {
-        if self.partners.timer == Some(at) {
-            self.partners.timer = None;
+    pub(in crate::engine) fn limits_timeout(&mut self, now: Instant) {
+        if self.partners.timer.expires(now) {
             self.partners.limits_due = true;
         }
     }

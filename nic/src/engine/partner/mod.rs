@@ -30,6 +30,7 @@ pub(super) use pause::PauseGate;
 
 use super::drains::is_same_host;
 use super::peers::Peers;
+use super::schedule::Alarm;
 use cc::Rate;
 use cc::credits::{CreditSender, Member, Pool};
 use cc::pfc::{Paused, Watchdog, WatchdogConfig};
@@ -93,12 +94,10 @@ pub(crate) struct LaneEnd {
     pub(crate) sender: CreditSender,
     /// Its membership in our pool, once the partner has stated that it sends nothing without credit.
     member: Option<Member>,
-    /// Queue pairs, by table index, that have something to send but no credit, in order of arrival.
-    pub(crate) waiting: VecDeque<usize>,
     /// The limit that the partner was told last.
     told: u16,
-    /// When the partner is next told that a queue pair waits; `None` if none does.
-    ask_again: Option<Instant>,
+    /// When the partner is next told that a queue pair waits, if one does.
+    ask_again: Alarm,
     /// Number of times the partner was told during the current wait.
     asked: u32,
     /// When the partner was told first, until credit arrives.
@@ -129,9 +128,7 @@ pub(crate) struct Partner {
     /// The watchdogs for pauses of each priority, created at the first pause.
     pub(crate) watchdogs: Option<Box<[Watchdog; 8]>>,
     /// When pauses and watchdogs are examined, if no frame arrives earlier.
-    pause_timer: Option<Instant>,
-    /// Queue pairs, by table index, that wait for the end of a pause.
-    pub(crate) pausing: VecDeque<usize>,
+    pause_timer: Alarm,
     /// When its last link message arrived.
     heard: Instant,
     /// Since when a queue pair has waited for it while it is silent.
@@ -141,9 +138,7 @@ pub(crate) struct Partner {
 impl Partner {
     /// Returns whether it has been silent for a while, so that forgetting it loses nothing.
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        let is_waited_for =
-            !self.pausing.is_empty() || self.lanes.iter().any(|lane| !lane.waiting.is_empty());
-        !is_waited_for && now.saturating_duration_since(self.heard) >= greet::IDLE
+        now.saturating_duration_since(self.heard) >= greet::IDLE
     }
 
     /// Returns whether sending to it requires credit.
@@ -187,8 +182,8 @@ pub(crate) struct Partners {
     /// Whether limits may be due.
     limits_due: bool,
     sequence: u16,
-    /// The timer of the pool and of greetings.
-    pub(super) timer: Option<Instant>,
+    /// The timer of the pool.
+    timer: Alarm,
 }
 
 impl Partners {
@@ -231,7 +226,7 @@ impl Partners {
             outbox: VecDeque::new(),
             limits_due: false,
             sequence: 0,
-            timer: None,
+            timer: Alarm::default(),
         }
     }
 

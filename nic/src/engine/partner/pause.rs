@@ -1,12 +1,12 @@
 //! Pauses: a partner whose port is full stops us, priority by priority.
 
 use super::{Message, Partners};
+use crate::engine::Engine;
 use crate::engine::PriorityPauses;
-use crate::engine::{Departure, Due, Engine};
+use crate::engine::schedule::{Due, Gate};
 use cc::pfc::{Action, PRIORITIES, PauseCounters, PauseFrame, Paused, Quanta, Verdict, Watchdog};
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
-use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -104,13 +104,6 @@ impl Engine {
         }
     }
 
-    /// Discards what the watchdog drops.
-    pub(in crate::engine) fn drop_in_storm(&mut self, dropped: Option<Departure>) -> Option<Departure> {
-        let packets = dropped.map_or(0, |departure| departure.packets);
-        self.counters.pause_storm_dropped_pkts += u64::from(packets);
-        None
-    }
-
     /// Lets the watchdogs that saw a waiting packet examine the pause.
     fn watch_pauses(&mut self, now: Instant, id: usize) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
@@ -123,28 +116,17 @@ impl Engine {
         }
     }
 
-    /// A queue pair waits for the end of a pause.
-    pub(in crate::engine) fn wait_for_pause(&mut self, index: usize, id: usize) {
-        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        if !partner.pausing.contains(&index) {
-            partner.pausing.push_back(index);
-            self.counters.pause_stalls += 1;
-        }
-        self.arm_pause(id);
-    }
-
-    /// Ends the pauses whose time is over: queue pairs that waited check again.
+    /// Ends the pauses whose time is over: queue pairs that waited try again.
     pub(super) fn end_pauses(&mut self, now: Instant, id: usize) {
         self.watch_pauses(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         let before = counts(&partner.paused);
         partner.paused.handle_timeout(now);
         note(&mut self.counters.pauses, before, counts(&partner.paused));
-        for index in std::mem::take(&mut partner.pausing) {
-            self.make_ready(index);
+        partner.pause_timer.expires(now);
+        for priority in 0..PRIORITIES as u8 {
+            self.places.open(Gate::Pause { peer: id, priority });
         }
-        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        partner.pause_timer.take_if(|at| *at <= now);
         self.arm_pause(id);
     }
 
@@ -163,13 +145,13 @@ impl Engine {
         })
     }
 
-    fn arm_pause(&mut self, id: usize) {
+    /// Sets the timer for the end of a pause, or for the patience of a watchdog.
+    pub(in crate::engine) fn arm_pause(&mut self, id: usize) {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         let watched = partner.watchdogs.iter().flat_map(|all| all.iter().filter_map(Watchdog::poll_timeout));
         let due = watched.chain(partner.paused.poll_timeout()).min();
-        if let Some(at) = due.filter(|at| partner.pause_timer.is_none_or(|timer| *at < timer)) {
-            partner.pause_timer = Some(at);
-            self.timers.push(Reverse((at, Due::Partner(id))));
+        if let Some(at) = due {
+            self.timers.set(&mut partner.pause_timer, at, Due::Partner(id));
         }
     }
 }

@@ -66,13 +66,14 @@ impl Tempo {
     }
 }
 
+/// How soon a flow whose rate is zero, and which no timer changes, is looked at again. No algorithm goes that low.
+const WITHOUT_RATE: Duration = Duration::from_secs(1);
+
 /// Congestion control state of a queue pair.
 #[derive(Debug)]
 pub(in crate::engine) struct Flow {
     pub(super) controller: Controller,
     pub(super) tempo: Tempo,
-    /// Whether it is in the wheel: it has something to send, but its time has not come.
-    pub(in crate::engine) waits: bool,
     /// The rate of the port.
     pub(super) line: Rate,
     /// The rate at its last turn.
@@ -91,7 +92,6 @@ impl Flow {
         Self {
             tempo: Tempo::new(now, controller.rate(), FLOW_CATCH_UP),
             controller,
-            waits: false,
             line: policy.line(),
             known: None,
             sent_bytes: 0,
@@ -129,9 +129,15 @@ impl Flow {
         obeyed
     }
 
-    /// When to check again while it waits: when it may send, or when its rate changes. `None` means never.
-    pub(super) fn wake_at(&self) -> Option<Instant> {
-        [self.tempo.next_send(), self.controller.poll_timeout()].into_iter().flatten().min()
+    /// When to check again while it waits: when it may send, or when its rate changes.
+    pub(super) fn wake_at(&self, now: Instant) -> Instant {
+        let at = [self.tempo.next_send(), self.controller.poll_timeout()].into_iter().flatten().min();
+        at.unwrap_or(now + WITHOUT_RATE)
+    }
+
+    /// Records whether more is waiting to be sent, now or at the next departure time.
+    pub(in crate::engine) fn set_behind(&mut self, behind: bool) {
+        self.tempo.set_behind(behind);
     }
 }
 

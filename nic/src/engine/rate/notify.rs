@@ -2,13 +2,14 @@
 
 use super::ECT;
 use crate::engine::partner::Partners;
-use crate::engine::{Departure, Due, Engine, QpEntry, Remote};
+use crate::engine::path::Remote;
+use crate::engine::schedule::{Due, Place, Turn};
+use crate::engine::{Departure, Engine, QpEntry};
 use crate::net::DEFAULT_HOP_LIMIT;
 use cc::Policy;
 use cc::dcqcn::{Notification, NotificationPoint};
 use qp::wire::{Arrival, Headers, Packet};
 use qp::{PKey, QpState, QpType, Qpn, Train};
-use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -179,7 +180,7 @@ impl Engine {
             (CnpSource::Datagrams(place), later)
         };
         if let Some(at) = later {
-            self.timers.push(Reverse((at, Due::Cnp(source))));
+            self.timers.push(at, Due::Cnp(source));
         }
     }
 
@@ -278,8 +279,9 @@ impl Engine {
         let Some(trains) = flow.trains.as_mut() else { return };
         let Some(ack) = trains.arrive(now, unacked, packet.becn()) else { return };
         flow.on_ack(now, &ack);
-        if flow.waits {
-            self.park(now, index);
+        if let Place::Paced(_) = self.places.of(Turn::Own(index)) {
+            // Its rate may have risen: it looks again when its next packet is due.
+            self.places.put(Turn::Own(index), Place::Ready);
         }
     }
 }

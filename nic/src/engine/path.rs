@@ -1,0 +1,151 @@
+//! Paths through the network: where the packets of a queue pair go, and in what headers.
+
+use super::EngineConfig;
+use super::rate::{ECN, ECT};
+use crate::link::wire_bytes;
+use crate::net::{DEFAULT_HOP_LIMIT, Way};
+use qp::attr::AddressVector;
+use qp::wire::{Flow, UDP_PORT};
+use qp::{Qpn, Train};
+use std::net::IpAddr;
+
+/// The destination of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    pub(super) address: IpAddr,
+    /// The process there; `None` in the path of a single datagram.
+    pub(super) peer: Option<usize>,
+    /// Index of the source port.
+    pub(super) via: usize,
+    pub(super) tos: u8,
+    pub(super) hop_limit: u8,
+    pub(super) flow_label: u32,
+}
+
+/// A train ready to leave. Its bytes are in the buffer passed to [`Engine::poll_transmit`].
+#[derive(Clone, Copy, Debug)]
+pub struct Departure {
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Index of the source port.
+    pub via: usize,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos: u8,
+    /// Time to live, or hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; 0 for none.
+    pub flow_label: u32,
+    /// Total length in bytes.
+    pub len: usize,
+    /// Length in bytes of every packet except possibly the last.
+    pub segment_size: usize,
+    /// Number of packets.
+    pub packets: u32,
+}
+
+impl Departure {
+    /// The network path of its packets.
+    pub(crate) fn way(&self) -> Way {
+        let Self { via, dst, tos, hop_limit, flow_label, .. } = *self;
+        Way { via, dst, tos, hop_limit, flow_label }
+    }
+}
+
+impl Remote {
+    /// The path that an address vector describes, for the queue pair with this number.
+    pub(super) fn along(path: &AddressVector, qpn: Qpn, source_ports: usize) -> Self {
+        let address = path.dgid.ip();
+        Self {
+            address,
+            peer: None,
+            via: source_port(path.flow_label, qpn, source_ports),
+            tos: path.traffic_class,
+            hop_limit: hop_limit(path),
+            flow_label: if address.is_ipv6() { path.flow_label } else { 0 },
+        }
+    }
+
+    pub(super) fn flow(&self, config: &EngineConfig) -> Flow {
+        let src_port = config.source_ports.get(self.via).copied().unwrap_or(UDP_PORT);
+        Flow { src: config.address, dst: self.address, src_port, dst_port: UDP_PORT }
+    }
+
+    /// Marks the packets as ECN-capable (RFC 3168).
+    pub(super) fn mark_ecn_capable(&mut self) {
+        self.tos = self.tos & !ECN | ECT;
+    }
+
+    pub(super) fn departure(&self, train: &Train<'_>) -> Departure {
+        Departure {
+            dst: self.address,
+            via: self.via,
+            tos: self.tos,
+            hop_limit: self.hop_limit,
+            flow_label: self.flow_label,
+            len: train.bytes().len(),
+            segment_size: train.segment_size(),
+            packets: train.packets(),
+        }
+    }
+}
+
+/// Selects the source port. A flow label is entropy that the program chose: it is mapped to a port as on Linux
+/// (`rdma_flow_label_to_udp_sport`), and that port to one of ours. Without a flow label, a queue pair always uses the
+/// same port, which preserves the order of its packets and spreads many queue pairs over the ports.
+fn source_port(flow_label: u32, qpn: Qpn, source_ports: usize) -> usize {
+    let entropy = if flow_label == 0 { qpn.value() } else { (flow_label ^ flow_label >> 14) & 0x3fff };
+    entropy as usize % source_ports.max(1)
+}
+
+/// The TTL or hop limit of packets along `path`. Programs leave it 0, or set it to 1 as the libibverbs examples do,
+/// even if the path crosses routers: Linux substitutes the route's own value. For a multicast group, 1 is taken
+/// literally: the local network.
+fn hop_limit(path: &AddressVector) -> u8 {
+    match path.hop_limit {
+        0 => DEFAULT_HOP_LIMIT,
+        1 if !path.dgid.ip().is_multicast() => DEFAULT_HOP_LIMIT,
+        hops => hops,
+    }
+}
+
+impl Departure {
+    /// Its length on Ethernet.
+    pub(super) fn wire_bytes(&self) -> u64 {
+        let (last, full) = match self.packets.checked_sub(1) {
+            Some(full) => (self.len - self.segment_size * full as usize, full),
+            None => return 0,
+        };
+        let is_ipv6 = self.dst.is_ipv6();
+        u64::from(wire_bytes(self.segment_size, is_ipv6)) * u64::from(full)
+            + u64::from(wire_bytes(last, is_ipv6))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flow_labels_choose_source_ports_as_on_linux() {
+        // 0xabcde: its low 14 bits, XORed with its upper 6 bits, as rdma_flow_label_to_udp_sport does.
+        assert_eq!(source_port(0xa_bcde, Qpn::new(7), 0x4000), 0x3cde ^ 0x2a);
+        for ports in [1, 4, 256] {
+            let chosen = |label| source_port(label, Qpn::new(7), ports);
+            assert!((0..1000).all(|label| chosen(label) < ports && chosen(label) == chosen(label)));
+        }
+        let spread: std::collections::BTreeSet<_> = (1..20).map(|l| source_port(l, Qpn::new(7), 4)).collect();
+        assert_eq!(spread.len(), 4);
+        assert_eq!(source_port(0, Qpn::new(7), 4), 3, "without a label, the queue pair decides");
+        assert_eq!(source_port(9, Qpn::new(7), 0), 0);
+    }
+
+    #[test]
+    fn hop_limits_mean_what_linux_makes_of_them() {
+        let to = |ip: [u8; 4], hop_limit| {
+            let path = AddressVector { hop_limit, ..AddressVector::new(IpAddr::from(ip).into(), 0) };
+            super::hop_limit(&path)
+        };
+        assert_eq!([0, 1, 2, 255].map(|hops| to([10, 0, 0, 1], hops)), [64, 64, 2, 255]);
+        assert_eq!([0, 1, 2, 255].map(|hops| to([239, 0, 0, 1], hops)), [64, 1, 2, 255]);
+    }
+}
