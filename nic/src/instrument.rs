@@ -49,10 +49,7 @@ impl Device {
         let now = port.now();
         let seed = self.inner.fault_seed;
         port.with_lane(|lane| {
-            if lane.link.layer_mut::<FaultLayer>().is_none() {
-                lane.link.push_layer(FaultLayer::new(seed));
-            }
-            let Some(layer) = lane.link.layer_mut::<FaultLayer>() else { return Err(Error::Forked) };
+            let layer = lane.link.faults.get_or_insert_with(|| FaultLayer::new(seed));
             layer.add(now, rule).map_err(|e| Error::FaultRule(e.to_string()))
         })
     }
@@ -81,7 +78,7 @@ impl Device {
 
     fn with_faults<R>(&self, act: impl FnOnce(&mut FaultLayer) -> R) -> Option<R> {
         let port = self.inner.port().ok()?;
-        port.with_lane(|lane| lane.link.layer_mut::<FaultLayer>().map(act))
+        port.with_lane(|lane| lane.link.faults.as_mut().map(act))
     }
 
     /// Pulls the cable, or plugs it in again: a tool for tests and labs, in virtual time and on the network.

@@ -18,7 +18,7 @@ mod tests;
 
 pub(crate) use clock::LineClock;
 
-use crate::link::{Direction, Fate, Frame, Layer, LinkProfile, Model};
+use crate::link::{Fate, Frame, LinkProfile, Model};
 use cc::pfc::PauseFrame;
 use queues::Egress;
 use std::collections::VecDeque;
@@ -265,17 +265,10 @@ fn drop_by(name: &Arc<str>, frame: &mut Frame, why: &str) {
     frame.notes.push(format!("link: dropped: {why}"));
 }
 
-impl Layer for Emulation {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Leaving packets are the business of the peer's port, so trains leave whole.
-    fn transforms(&self, direction: Direction) -> bool {
-        direction == Direction::Rx
-    }
-
-    fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
+impl Emulation {
+    /// Takes a packet that arrives. It goes to `out` when it leaves the port, now or in a later call; a dropped packet
+    /// goes there at once, with [`Fate::Dropped`], for observers.
+    pub fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
         let now = self.not_before(now);
         let at = self.arrived.map_or(now, |arrived| arrived.min(now));
         let at = self.last_arrival.map_or(at, |last| last.max(at));
@@ -298,7 +291,9 @@ impl Layer for Emulation {
         self.cable.push_back(Flying { due: at + self.delay, train, frame });
     }
 
-    fn poll_timeout(&self) -> Option<Instant> {
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let egress = self.egress.as_ref();
         let times = [
             egress.and_then(Egress::departs),
@@ -308,7 +303,8 @@ impl Layer for Emulation {
         times.into_iter().flatten().min()
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
+    /// Lets packets leave that are due.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
         let now = self.not_before(now);
         self.advance(now, out);
     }

@@ -1,13 +1,14 @@
 //! The link: what lies between the engine and the wire.
 //!
-//! A port's link is a stack of [`Layer`]s that change packets (faults, an emulated cable) and of [`Observer`]s that
-//! see the fate of every packet (a capture). Both are sans-IO: time is an argument, randomness a seed, and so the
-//! same stack works on real sockets and in a simulation.
+//! A port's link has two layers that change packets, each of which may be absent: the [fault rules](faults), which are
+//! the wire, and the [emulation](emulation) of the port and cable behind it. [`Observer`]s see the fate of every packet
+//! (a capture). All are sans-IO: time is an argument, randomness a seed, and so the same stack works on real sockets
+//! and in a simulation.
 //!
 //! ```text
-//!            egress                        ingress
-//! engine --> layer 0 --> layer 1 --> wire --> layer 1 --> layer 0 --> engine
-//!                  \________ observers see every packet once, with its fate ________/
+//!           egress            ingress
+//! engine --> faults --> wire --> faults --> emulation --> engine
+//!       \____ observers see every packet once, with its fate ____/
 //! ```
 //!
 //! An unused stack costs nothing: an engine asks [`LinkStack::transforms`] and, where that is false, sends its trains
@@ -27,6 +28,8 @@ pub use size::wire_bytes;
 
 pub use config::{HOST_RATE, LARGEST_HEADERS, LinkConfig, LinkConfigError, LinkProfile, Model};
 
+use emulation::Emulation;
+use faults::FaultLayer;
 use qp::wire::icrc::Flow;
 use std::any::Any;
 use std::sync::Arc;
@@ -129,27 +132,6 @@ pub struct FrameRef<'a> {
     pub notes: &'a [String],
 }
 
-/// Changes passing packets: drops, delays, copies, marks.
-pub trait Layer: Any + Send {
-    /// The name of the layer.
-    fn name(&self) -> &str;
-
-    /// Whether packets of this direction must pass through the layer at all.
-    fn transforms(&self, direction: Direction) -> bool;
-
-    /// Takes a packet and passes zero or more packets on through `out`, now or in a later call. A dropped packet is
-    /// passed on as well, with [`Fate::Dropped`]: later layers do not see it, but the observers do.
-    fn handle(&mut self, now: Instant, frame: Frame, out: &mut dyn FnMut(Frame));
-
-    /// When to call [`Layer::handle_timeout`] next.
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Releases packets that were held back, of either direction.
-    fn handle_timeout(&mut self, _now: Instant, _out: &mut dyn FnMut(Frame)) {}
-}
-
 /// Sees every packet once, after all layers, when its fate is known.
 pub trait Observer: Any + Send {
     /// The name of the observer.
@@ -162,8 +144,10 @@ pub trait Observer: Any + Send {
 /// The layers and observers of one port.
 #[derive(Default)]
 pub struct LinkStack {
-    /// Nearest to the engine first.
-    layers: Vec<Box<dyn Layer>>,
+    /// The emulated port and cable, if the port has them.
+    pub emulation: Option<Emulation>,
+    /// The fault rules, once there was one.
+    pub faults: Option<FaultLayer>,
     observers: Vec<Box<dyn Observer>>,
 }
 
@@ -172,11 +156,6 @@ impl LinkStack {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Adds a layer at the end nearest to the wire.
-    pub fn push_layer(&mut self, layer: impl Layer) {
-        self.layers.push(Box::new(layer));
     }
 
     /// Adds an observer.
@@ -191,25 +170,19 @@ impl LinkStack {
         before - self.observers.len()
     }
 
-    /// The first layer of a type, for reading its counters or changing its rules.
-    pub fn layer_mut<T: Layer>(&mut self) -> Option<&mut T> {
-        self.layers.iter_mut().find_map(|layer| {
-            let any: &mut dyn Any = &mut **layer;
-            any.downcast_mut()
-        })
-    }
-
     /// Whether packets can pass without any call.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.layers.is_empty() && self.observers.is_empty()
+        self.emulation.is_none() && self.faults.is_none() && self.observers.is_empty()
     }
 
     /// Whether packets of this direction must go through [`LinkStack::egress`] or [`LinkStack::ingress`]. It can
-    /// change with every call: rules are added, and used up.
+    /// change with every call: rules are added, and used up. Packets that leave do not pass the emulation: the queue
+    /// behind them is that of the peer's port.
     #[must_use]
     pub fn transforms(&self, direction: Direction) -> bool {
-        self.layers.iter().any(|l| l.transforms(direction))
+        let is_emulated = direction == Direction::Rx && self.emulation.is_some();
+        is_emulated || self.faults.as_ref().is_some_and(|faults| faults.applies_to(direction))
     }
 
     /// Whether the link has observers.
@@ -227,64 +200,56 @@ impl LinkStack {
 
     /// Sends a packet towards the wire. The resulting packets go to `sink`, possibly later.
     pub fn egress(&mut self, now: Now, frame: Frame, sink: &mut dyn FnMut(Frame)) {
-        let Self { layers, observers } = self;
-        outward(layers, now.instant, frame, &mut |f| finish(observers, now, f, sink));
+        let Self { faults, observers, .. } = self;
+        let mut end = |frame| finish(observers, now, frame, sink);
+        through_faults(faults.as_mut(), now, frame, &mut end);
     }
 
     /// Takes a packet from the wire. The resulting packets go to `sink`, possibly later.
     pub fn ingress(&mut self, now: Now, frame: Frame, sink: &mut dyn FnMut(Frame)) {
-        let Self { layers, observers } = self;
-        inward(layers, now.instant, frame, &mut |f| finish(observers, now, f, sink));
+        let Self { emulation, faults, observers } = self;
+        let mut end = |frame| finish(observers, now, frame, sink);
+        let mut behind = |frame| through_emulation(emulation.as_mut(), now, frame, &mut end);
+        through_faults(faults.as_mut(), now, frame, &mut behind);
     }
 
     /// When to call [`LinkStack::handle_timeout`] next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.layers.iter().filter_map(|l| l.poll_timeout()).min()
+        let emulation = self.emulation.as_ref().and_then(Emulation::poll_timeout);
+        let faults = self.faults.as_ref().and_then(FaultLayer::poll_timeout);
+        [emulation, faults].into_iter().flatten().min()
     }
 
     /// Releases packets that were held back. The sink gets those of both directions.
     pub fn handle_timeout(&mut self, now: Now, sink: &mut dyn FnMut(Frame)) {
-        let Self { layers, observers } = self;
-        for at in 0..layers.len() {
-            let (inner, rest) = layers.split_at_mut(at);
-            let Some((layer, outer)) = rest.split_first_mut() else { return };
-            layer.handle_timeout(now.instant, &mut |frame| match frame.direction {
-                Direction::Tx => {
-                    outward(outer, now.instant, frame, &mut |f| finish(observers, now, f, sink));
-                }
-                Direction::Rx => {
-                    inward(inner, now.instant, frame, &mut |f| finish(observers, now, f, sink));
-                }
+        let Self { emulation, faults, observers } = self;
+        let mut end = |frame| finish(observers, now, frame, sink);
+        if let Some(emulation) = emulation {
+            emulation.handle_timeout(now.instant, &mut end);
+        }
+        if let Some(faults) = faults {
+            faults.handle_timeout(now.instant, &mut |frame| match frame.direction {
+                Direction::Tx => end(frame),
+                Direction::Rx => through_emulation(emulation.as_mut(), now, frame, &mut end),
             });
         }
     }
 }
 
-/// Passes a frame through `layers`, first to last.
-fn outward(layers: &mut [Box<dyn Layer>], now: Instant, frame: Frame, out: &mut dyn FnMut(Frame)) {
-    match layers.split_first_mut() {
-        Some((layer, rest)) if wants(&**layer, &frame) => {
-            layer.handle(now, frame, &mut |f| outward(rest, now, f, out));
-        }
-        Some((_, rest)) => outward(rest, now, frame, out),
+fn through_faults(faults: Option<&mut FaultLayer>, now: Now, frame: Frame, out: &mut dyn FnMut(Frame)) {
+    match faults.filter(|faults| faults.applies_to(frame.direction)) {
+        Some(faults) => faults.handle(now.instant, frame, out),
         None => out(frame),
     }
 }
 
-/// Passes a frame through `layers`, last to first.
-fn inward(layers: &mut [Box<dyn Layer>], now: Instant, frame: Frame, out: &mut dyn FnMut(Frame)) {
-    match layers.split_last_mut() {
-        Some((layer, rest)) if wants(&**layer, &frame) => {
-            layer.handle(now, frame, &mut |f| inward(rest, now, f, out));
-        }
-        Some((_, rest)) => inward(rest, now, frame, out),
+/// A packet that was dropped on the wire does not reach the emulated port.
+fn through_emulation(emulation: Option<&mut Emulation>, now: Now, frame: Frame, out: &mut dyn FnMut(Frame)) {
+    match emulation.filter(|_| frame.fate == Fate::Pending) {
+        Some(emulation) => emulation.handle(now.instant, frame, out),
         None => out(frame),
     }
-}
-
-fn wants(layer: &dyn Layer, frame: &Frame) -> bool {
-    frame.fate == Fate::Pending && layer.transforms(frame.direction)
 }
 
 /// The end of a packet's path: settles its fate, shows it to the observers and hands it over unless it was dropped.

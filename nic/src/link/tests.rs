@@ -1,62 +1,6 @@
 use super::*;
 use std::sync::Mutex;
 
-/// Notes the order in which layers see a frame.
-struct Tracer {
-    name: &'static str,
-    directions: Vec<Direction>,
-    /// Frames to let go at a timeout.
-    kept: Vec<Frame>,
-    keeps: bool,
-}
-
-impl Tracer {
-    fn new(name: &'static str) -> Self {
-        Self { name, directions: vec![Direction::Tx, Direction::Rx], kept: Vec::new(), keeps: false }
-    }
-}
-
-impl Layer for Tracer {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn transforms(&self, direction: Direction) -> bool {
-        self.directions.contains(&direction)
-    }
-
-    fn handle(&mut self, _now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
-        frame.notes.push(self.name.to_owned());
-        if self.keeps {
-            self.kept.push(frame);
-        } else {
-            out(frame);
-        }
-    }
-
-    fn handle_timeout(&mut self, _now: Instant, out: &mut dyn FnMut(Frame)) {
-        self.kept.drain(..).for_each(out);
-    }
-}
-
-/// Drops everything.
-struct Wall;
-
-impl Layer for Wall {
-    fn name(&self) -> &str {
-        "wall"
-    }
-
-    fn transforms(&self, _direction: Direction) -> bool {
-        true
-    }
-
-    fn handle(&mut self, _now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
-        frame.fate = Fate::Dropped { by: "wall".into() };
-        out(frame);
-    }
-}
-
 type Seen = Arc<Mutex<Vec<(Direction, Fate, Vec<String>)>>>;
 
 struct Witness(Seen);
@@ -101,41 +45,61 @@ fn an_empty_stack_passes_frames_on() {
     assert_eq!(stack.poll_timeout(), None);
 }
 
-#[test]
-fn layers_are_passed_in_order_and_back() {
+/// A link with these fault rules, and a cable on which packets are a millisecond long.
+fn stack(start: Instant, rules: &[&str]) -> LinkStack {
+    let config: LinkConfig = "delay=1ms".parse().unwrap();
+    let profile = config.at(&"off".parse().unwrap(), qp::Mtu::B4096).unwrap();
     let mut stack = LinkStack::new();
-    stack.push_layer(Tracer::new("inner"));
-    stack.push_layer(Tracer { directions: vec![Direction::Rx], ..Tracer::new("one way") });
-    stack.push_layer(Tracer::new("outer"));
-    let mut notes = Vec::new();
-    stack.egress(now(), frame(Direction::Tx), &mut |f| notes.push(f.notes));
-    stack.ingress(now(), frame(Direction::Rx), &mut |f| notes.push(f.notes));
-    assert_eq!(notes, [vec!["inner", "outer"], vec!["outer", "one way", "inner"]]);
+    stack.emulation = Emulation::new(&profile, start, 1);
+    let mut faults = FaultLayer::new(1);
+    for rule in rules {
+        faults.add(start, rule.parse().unwrap()).unwrap();
+    }
+    stack.faults = Some(faults);
+    stack
+}
+
+/// What comes out of a link for a frame, and when.
+fn pass(stack: &mut LinkStack, start: Instant, frame: Frame) -> Vec<(Duration, Vec<String>)> {
+    let at = |after: Duration| Now { instant: start + after, wall: after };
+    let mut out = Vec::new();
+    let mut after = Duration::ZERO;
+    match frame.direction {
+        Direction::Tx => stack.egress(at(after), frame, &mut |f| out.push((after, f.notes))),
+        Direction::Rx => stack.ingress(at(after), frame, &mut |f| out.push((after, f.notes))),
+    }
+    while let Some(due) = stack.poll_timeout() {
+        after = due - start;
+        stack.handle_timeout(at(after), &mut |f| out.push((after, f.notes)));
+    }
+    out
 }
 
 #[test]
-fn what_a_layer_lets_go_later_passes_the_layers_behind_it() {
-    let mut stack = LinkStack::new();
-    stack.push_layer(Tracer::new("inner"));
-    stack.push_layer(Tracer { keeps: true, ..Tracer::new("keeper") });
-    stack.push_layer(Tracer::new("outer"));
-    stack.egress(now(), frame(Direction::Tx), &mut |_| panic!("kept"));
-    stack.ingress(now(), frame(Direction::Rx), &mut |_| panic!("kept"));
-    let mut notes = Vec::new();
-    stack.handle_timeout(now(), &mut |f| notes.push(f.notes));
-    assert_eq!(notes, [vec!["inner", "keeper", "outer"], vec!["outer", "keeper", "inner"]]);
+fn arriving_packets_pass_the_wire_before_the_cable_and_leaving_ones_the_wire_only() {
+    let (start, ms) = (Instant::now(), Duration::from_millis(1));
+    let mut stack = stack(start, &["one: dup", "two: rx delay 2ms"]);
+    assert!(stack.transforms(Direction::Tx) && stack.transforms(Direction::Rx));
+    let out = pass(&mut stack, start, frame(Direction::Tx));
+    assert_eq!(out.iter().map(|(after, _)| *after).collect::<Vec<_>>(), [Duration::ZERO; 2]);
+    let out = pass(&mut stack, start, frame(Direction::Rx));
+    assert_eq!(out.iter().map(|(after, _)| *after).collect::<Vec<_>>(), [3 * ms; 2], "delayed, then carried");
 }
 
 #[test]
 fn a_dropped_frame_reaches_observers_only() {
-    let seen = Seen::default();
-    let mut stack = LinkStack::new();
-    stack.push_layer(Wall);
-    stack.push_layer(Tracer::new("outer"));
+    let (seen, start) = (Seen::default(), Instant::now());
+    let mut stack = stack(start, &["wall: drop"]);
     stack.push_observer(Witness(seen.clone()));
-    stack.egress(now(), frame(Direction::Tx), &mut |_| panic!("dropped"));
-    let dropped = Fate::Dropped { by: "wall".into() };
-    assert_eq!(*seen.lock().unwrap(), [(Direction::Tx, dropped, vec![])], "no layer saw it after the wall");
+    for direction in [Direction::Tx, Direction::Rx] {
+        assert_eq!(pass(&mut stack, start, frame(direction)), []);
+    }
+    let seen = seen.lock().unwrap();
+    assert_eq!(
+        seen.iter().map(|(direction, ..)| *direction).collect::<Vec<_>>(),
+        [Direction::Tx, Direction::Rx]
+    );
+    assert!(seen.iter().all(|(_, fate, _)| *fate == Fate::Dropped { by: "wall".into() }));
 }
 
 #[test]
@@ -149,13 +113,4 @@ fn observers_see_packets_in_place_and_can_be_removed() {
     assert_eq!(*seen.lock().unwrap(), [(Direction::Rx, Fate::Delivered, vec![])]);
     assert_eq!([stack.remove_observers("witness"), stack.remove_observers("witness")], [1, 0]);
     assert!(stack.is_empty());
-}
-
-#[test]
-fn a_layer_is_found_by_its_type() {
-    let mut stack = LinkStack::new();
-    stack.push_layer(Wall);
-    stack.push_layer(Tracer::new("this"));
-    assert_eq!(stack.layer_mut::<Tracer>().map(|t| t.name), Some("this"));
-    assert!(stack.layer_mut::<faults::FaultLayer>().is_none());
 }

@@ -5,7 +5,6 @@ use super::throttle::{SocketBuffer, Throttle, bytes_of};
 use crate::engine::{Arrival, Departure, Engine, Membership, ResourceError};
 use crate::error::Error;
 use crate::link::emulation::{Emulation, EmulationStats};
-use crate::link::faults::FaultLayer;
 use crate::link::{Direction, Fate, Frame, FrameRef, LinkProfile, LinkStack, Now};
 use crate::net::{Datagram, RecvBatch, RecvError};
 use qp::wire::{Flow, UDP_PORT};
@@ -91,18 +90,16 @@ impl Lane {
 
     /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
     pub(crate) fn set_link(&mut self, profile: &LinkProfile, now: Instant, seed: u64) {
-        if let Some(emulation) = Emulation::new(profile, now, seed) {
-            self.link.push_layer(emulation);
-            if profile.receiver_rate.is_none() {
-                self.io.stamp_arrivals();
-            }
+        self.link.emulation = Emulation::new(profile, now, seed);
+        if self.link.emulation.is_some() && profile.receiver_rate.is_none() {
+            self.io.stamp_arrivals();
         }
         self.throttle = profile.receiver_rate.map(|rate| Throttle::new(rate, now));
     }
 
     /// Counters of the emulated link; `None` without one.
     pub(crate) fn link_stats(&mut self) -> Option<EmulationStats> {
-        let stats = self.link.layer_mut::<Emulation>().map(|emulation| emulation.stats());
+        let stats = self.link.emulation.as_mut().map(|emulation| emulation.stats());
         let receiver_overrun = self.unread.overrun();
         (stats.is_some() || self.throttle.is_some())
             .then(|| EmulationStats { receiver_overrun, ..stats.unwrap_or_default() })
@@ -110,7 +107,7 @@ impl Lane {
 
     /// The largest number of bytes in the queue of the emulated port since the last call; `None` without one.
     pub(crate) fn take_queue_peak(&mut self) -> Option<u64> {
-        self.link.layer_mut::<Emulation>()?.take_queue_peak()
+        self.link.emulation.as_mut()?.take_queue_peak()
     }
 
     /// Returns whether the port reads its socket as soon as packets arrive; if not, [`next_timer`](Self::next_timer)
@@ -251,7 +248,7 @@ impl Lane {
         if reads_give_credit(&mut self.link) {
             self.engine.note_datagram(now, arrival, packet, packet.len());
         }
-        if let Some(emulation) = self.link.layer_mut::<Emulation>() {
+        if let Some(emulation) = self.link.emulation.as_mut() {
             emulation.set_datagram(1, Some(arrived));
         }
         take_in(&mut self.engine, &mut self.link, &mut self.incoming, both, arrival, packet);
@@ -260,7 +257,7 @@ impl Lane {
 
     /// What leaves the link layers from now on counts as arriving now.
     fn end_batch(&mut self) {
-        if let Some(emulation) = self.link.layer_mut::<Emulation>() {
+        if let Some(emulation) = self.link.emulation.as_mut() {
             emulation.set_datagram(1, None);
         }
     }
@@ -321,13 +318,13 @@ impl Lane {
     /// Pauses peers, or ends the pauses: received packets may have filled the emulated port, or a pause storm may have
     /// begun.
     fn pause_peers(&mut self, now: Instant) {
-        if let Some(emulation) = self.link.layer_mut::<Emulation>() {
+        if let Some(emulation) = self.link.emulation.as_mut() {
             while let Some((peer, frame)) = emulation.poll_pause(now) {
                 self.engine.send_pause(now, peer, &frame);
             }
         }
         let rate = self.engine.config().partner.rate;
-        if let Some(faults) = self.link.layer_mut::<FaultLayer>() {
+        if let Some(faults) = self.link.faults.as_mut() {
             while let Some((peer, frame)) = faults.poll_pause(now, rate) {
                 self.engine.send_pause(now, peer, &frame);
             }
@@ -502,7 +499,7 @@ fn take_in_all(
         if reads_give_credit(link) {
             engine.note_datagram(now.instant, &first, datagram.bytes, datagram.segment_size);
         }
-        if let Some(emulation) = link.layer_mut::<Emulation>() {
+        if let Some(emulation) = link.emulation.as_mut() {
             let packets = u32::try_from(datagram.segments().len()).unwrap_or(u32::MAX);
             let arrived = clocks.zip(datagram.stamp).map(|(clocks, stamp)| instant_of(clocks, stamp));
             emulation.set_datagram(packets, arrived);
@@ -517,7 +514,7 @@ fn take_in_all(
 /// Returns whether reading a packet returns its credit. It does unless the link layers hold packets individually, or an
 /// emulated port gives credit for its own queue.
 fn reads_give_credit(link: &mut LinkStack) -> bool {
-    match link.layer_mut::<Emulation>() {
+    match link.emulation.as_mut() {
         Some(emulation) => !emulation.holds_credit(),
         None => !link.transforms(Direction::Rx),
     }
@@ -598,7 +595,7 @@ fn take_in(
 
 /// Passes what left the link layers to the engine.
 fn deliver(engine: &mut Engine, link: &mut LinkStack, incoming: &mut VecDeque<Frame>, now: Instant) {
-    let mut emulation = link.layer_mut::<Emulation>();
+    let mut emulation = link.emulation.as_mut();
     let guarded = emulation.as_ref().map(|emulation| emulation.holds_credit());
     while let Some(entered) = emulation.as_mut().and_then(|emulation| emulation.poll_entered()) {
         engine.note_entered(now, &entered);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::link::{LinkConfig, wire_bytes};
+use crate::link::{Direction, LinkConfig, wire_bytes};
 use cc::pfc::Quanta;
 use cc::{Algorithm, Rate};
 use qp::Mtu;
@@ -251,13 +251,6 @@ fn flow_control_does_not_stand_in_the_queue() {
     bench.arrive(packet);
     bench.run_to(MICROSECOND * 10);
     assert_eq!(bench.times(), [5_000]);
-}
-
-#[test]
-fn only_what_arrives_comes_by() {
-    let bench = Bench::new("rate=1Gb/s");
-    assert!(bench.link.transforms(Direction::Rx) && !bench.link.transforms(Direction::Tx));
-    assert_eq!(bench.link.name(), "link");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::rule::{Action, Budget, Corruption, Ecn, FaultRule, Match, RuleError};
 use super::storm::Storms;
 use super::track::{Lane, Tracker};
 use super::words::Time;
-use crate::link::{Direction, Fate, Frame, Layer};
+use crate::link::{Direction, Fate, Frame};
 use cc::Rate;
 use cc::pfc::PauseFrame;
 use qp::wire::packet::Packet;
@@ -272,17 +272,17 @@ impl FaultLayer {
     }
 }
 
-impl Layer for FaultLayer {
-    fn name(&self) -> &str {
-        "faults"
-    }
-
-    fn transforms(&self, direction: Direction) -> bool {
+impl FaultLayer {
+    /// Returns whether packets of this direction must pass through the layer at all.
+    #[must_use]
+    pub fn applies_to(&self, direction: Direction) -> bool {
         // Packets that overtake a held packet must pass through to be counted.
         self.hold.is_holding() || self.rules.iter().any(|r| r.rule.place.allows(direction) && !r.is_spent())
     }
 
-    fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
+    /// Takes a packet and passes zero or more packets on through `out`, now or in a later call. A dropped packet is
+    /// passed on as well, with [`Fate::Dropped`], for observers.
+    pub fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
         let (lane, layout) = self.choose(now, &frame);
         let (wait, copies) = self.apply(now, &mut frame, &layout, lane);
         if frame.fate != Fate::Pending {
@@ -303,11 +303,14 @@ impl Layer for FaultLayer {
         self.hold.overtaken(now, lane, out);
     }
 
-    fn poll_timeout(&self) -> Option<Instant> {
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
         [self.hold.poll_timeout(), self.storms.poll_timeout()].into_iter().flatten().min()
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
+    /// Releases packets that were held back, of either direction.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut dyn FnMut(Frame)) {
         self.hold.release(now, out);
     }
 }

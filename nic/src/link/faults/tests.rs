@@ -1,5 +1,5 @@
 use super::*;
-use crate::link::{Direction, Fate, Frame, Layer};
+use crate::link::{Direction, Fate, Frame};
 use qp::wire::icrc::{self, Flow};
 use qp::wire::{AethFields, Headers, NakCode, Opcode, Packet, Syndrome};
 use qp::{Psn, Qpn};
@@ -366,7 +366,7 @@ fn names_and_removal() {
     assert!(layer.remove("f1") && !layer.remove("f1"));
     assert_eq!(layer.add(now, FaultRule::drop()).unwrap().as_ref(), "f1");
     layer.clear();
-    assert!(!layer.transforms(Direction::Tx));
+    assert!(!layer.applies_to(Direction::Tx));
     for _ in 0..1000 {
         layer.add(now, FaultRule::drop()).unwrap();
     }
@@ -379,9 +379,9 @@ fn names_and_removal() {
 fn the_layer_wants_only_what_rules_need() {
     let now = Instant::now();
     let mut layer = layer(now, &["tx drop once"]);
-    assert!(layer.transforms(Direction::Tx) && !layer.transforms(Direction::Rx));
+    assert!(layer.applies_to(Direction::Tx) && !layer.applies_to(Direction::Rx));
     run(&mut layer, now, [send(0)]);
-    assert!(!layer.transforms(Direction::Tx), "the rule is spent");
+    assert!(!layer.applies_to(Direction::Tx), "the rule is spent");
 }
 
 #[test]

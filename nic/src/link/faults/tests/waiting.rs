@@ -67,11 +67,11 @@ fn the_last_packet_of_a_burst_is_late_and_not_lost() {
     let mut layer = layer(now, &["tx psn=#0 reorder 5"]);
     run(&mut layer, now, [send(0), send(1)]);
     assert!(
-        layer.transforms(Direction::Tx),
+        layer.applies_to(Direction::Tx),
         "the rule is spent, but somebody must count those that overtake"
     );
     assert_eq!(drain(&mut layer, now), [(10 * MS, 0)]);
-    assert!(!layer.transforms(Direction::Tx));
+    assert!(!layer.applies_to(Direction::Tx));
 }
 
 #[test]
