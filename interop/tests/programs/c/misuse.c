@@ -72,7 +72,7 @@ static void counts(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	}
 	memset(wcs, 0x5a, sizeof wcs);
 	int got = 0;
-	while (got == 0) {
+	while (got == 0 && failures == 0) {
 		got = ibv_poll_cq(cq, 2, wcs);
 	}
 	check(got == 2 && wcs[0].status == IBV_WC_WR_FLUSH_ERR && wcs[1].status == IBV_WC_WR_FLUSH_ERR, "two of three");
@@ -109,7 +109,7 @@ static void inline_data(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr)
 		memset(target, 0, sizeof bytes);
 		REFUSED(ibv_post_send(a, &wr, &bad), extra ? EINVAL : 0);
 		check(bad == (extra ? &wr : NULL), "the one that is too long is the bad one");
-		if (!extra) {
+		if (!extra && failures == 0) {
 			check(wait_for(cq) == IBV_WC_SUCCESS && memcmp(target, bytes, MOST) == 0, "as many as it takes arrive");
 			check(target[MOST] == 0, "and no more");
 		}
