@@ -256,4 +256,35 @@ mod tests {
         drop((region, handle));
         Ok(refused.object.destroy()?)
     }
+
+    /// The engine counts what is in a domain. Nothing shows its count as long as the handles keep the domain, but a
+    /// count that never falls to zero uses up the device's domains.
+    #[test]
+    fn a_domain_that_everything_left_is_empty() -> Result<()> {
+        let net = crate::sim::Net::new();
+        let device = net.device();
+        let users = |pd: &ProtectionDomain| match device.inner.port.control(|e| e.dealloc_pd(pd.inner.id)) {
+            Ok(()) => 0,
+            Err(ResourceError::Busy { users, .. }) => users,
+            Err(other) => panic!("{other}"),
+        };
+        let (home, away) = (device.alloc_pd()?, device.alloc_pd()?);
+        let mut region = home.register(64, Access::LOCAL_WRITE)?;
+        let (window, null) = (home.alloc_mw(MwType::Type1)?, home.alloc_null_mr()?);
+        let kept = away.alloc_mw(MwType::Type2)?;
+        assert_eq!((users(&home), users(&away)), (3, 1));
+        for to in [&away, &home, &away] {
+            region.rereg(crate::Rereg::new().pd(to))?;
+        }
+        assert_eq!((users(&home), users(&away)), (2, 2), "the region has moved");
+        window.dealloc()?;
+        drop(null);
+        assert_eq!((users(&home), users(&away)), (0, 2));
+        // The region has a handle of the other domain now.
+        home.destroy()?;
+        drop(kept);
+        region.deregister()?;
+        assert_eq!(users(&away), 0);
+        Ok(())
+    }
 }

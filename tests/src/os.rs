@@ -56,6 +56,52 @@ pub fn close_socket(address: IpAddr) -> std::io::Result<()> {
     Err(Errno::ENOENT.into())
 }
 
+/// A thread of a process, as the kernel shows it in the proc file system (proc(5)).
+#[derive(Clone, Debug)]
+pub struct Thread(std::path::PathBuf);
+
+/// The first thread of this name in a process.
+///
+/// # Errors
+///
+/// ENOENT if there is none; otherwise those of the proc file system.
+pub fn thread_of(pid: u32, name: &str) -> std::io::Result<Thread> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let path = task?.path();
+        // A thread that has just ended has no name.
+        if std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name) {
+            return Ok(Thread(path));
+        }
+    }
+    Err(Errno::ENOENT.into())
+}
+
+impl Thread {
+    /// Whether it waits for something at this moment.
+    ///
+    /// # Errors
+    ///
+    /// The thread is gone.
+    pub fn is_asleep(&self) -> std::io::Result<bool> {
+        Ok(self.field("State:")?.starts_with('S'))
+    }
+
+    /// How often it has given up its processor to wait for something.
+    ///
+    /// # Errors
+    ///
+    /// The thread is gone.
+    pub fn waits(&self) -> std::io::Result<u64> {
+        self.field("voluntary_ctxt_switches:")?.parse().map_err(std::io::Error::other)
+    }
+
+    fn field(&self, name: &str) -> std::io::Result<String> {
+        let status = std::fs::read_to_string(self.0.join("status"))?;
+        let value = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(Errno::ENOENT)?;
+        Ok(value.trim().to_owned())
+    }
+}
+
 /// Gives this thread the FIFO scheduling class, ahead of all ordinary threads.
 ///
 /// # Errors

@@ -218,7 +218,7 @@ pub enum Command {
     Port,
     /// Close the receiving socket behind the device's back.
     CloseSocket,
-    /// READ 8 bytes repeatedly for this many milliseconds, a millisecond apart; reports how long each took.
+    /// READ 8 bytes this many times, a millisecond apart; reports how long each took.
     Probe(usize, Place, usize, u64),
     /// Poll an empty completion queue for this many milliseconds.
     Poll(usize, u64),

@@ -98,7 +98,7 @@ impl State {
             Command::Events(count, millis) => return self.events(count, Duration::from_millis(millis)),
             Command::Port => return self.port(),
             Command::CloseSocket => os::close_socket(self.device()?.address())?,
-            Command::Probe(qp, place, region, millis) => return self.probe(qp, place, region, millis),
+            Command::Probe(qp, place, region, count) => return self.probe(qp, place, region, count),
             Command::Poll(qp, millis) => {
                 let until = Instant::now() + Duration::from_millis(millis);
                 let cq = &self.end(qp)?.cq;
@@ -250,14 +250,13 @@ impl State {
         Ok(Reply::Ran(done, None))
     }
 
-    fn probe(&self, qp: usize, place: Place, region: usize, millis: u64) -> Answer<Reply> {
+    fn probe(&self, qp: usize, place: Place, region: usize, count: u64) -> Answer<Reply> {
         let end = self.end(qp)?;
         let into = self.region(region)?.slice(0..8)?;
-        let until = Instant::now() + Duration::from_millis(millis);
         let mut took = Vec::new();
-        while Instant::now() < until {
+        for nth in 0..count {
             let start = Instant::now();
-            end.qp.read(took.len() as u64, into, place.into())?;
+            end.qp.read(nth, into, place.into())?;
             let wc = end.cq.wait(crate::peer::LIMIT / 2)?;
             if wc.status != WcStatus::Success {
                 return Err(format!("READ {}: {}", wc.wr_id, wc.status).into());

@@ -7,8 +7,6 @@ use rnic_tests::{counter, open};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const SLACK: Duration = Duration::from_secs(1);
-
 #[test]
 fn a_dead_peer_is_given_up_in_time() {
     let device = open();
@@ -26,8 +24,8 @@ fn a_dead_peer_is_given_up_in_time() {
         let wc = end.wait().expect("a completion");
         let took = start.elapsed();
         assert_eq!((wc.wr_id, wc.status), (2, WcStatus::RetryExcErr));
+        // How much longer depends on the machine: the number of tries, which is checked below, does not.
         assert!(took >= options.patience(), "given up after {took:?}, before {:?}", options.patience());
-        assert!(took <= 2 * options.patience() + SLACK, "given up after {took:?}");
         let wc = end.wait().expect("a completion");
         assert_eq!((wc.wr_id, wc.status), (3, WcStatus::WrFlushErr));
         let counters = end.qp.counters();
@@ -64,7 +62,9 @@ fn killed_in_mid_transfer() {
     let (mut victim, mut other) = (Peer::start(), Peer::start());
     let address = victim.address();
     let (end, _) = connect_local(&device, &mut victim, options);
-    let (undisturbed, _) = connect_local(&device, &mut other, Connection::default());
+    // 4.3 s: it times out only if something is lost, however busy the machine is.
+    let (undisturbed, _) =
+        connect_local(&device, &mut other, Connection { timeout: 20, ..Connection::default() });
     let target = victim.register_zeroes(LEN);
     let source = rnic_tests::peer::register_pattern(end.pd(), LEN, 1);
     let stop = AtomicBool::new(false);
@@ -79,15 +79,12 @@ fn killed_in_mid_transfer() {
             assert_eq!((wc.wr_id, wc.status), (id, WcStatus::Success));
         }
         victim.kill();
-        let killed = Instant::now();
         let mut statuses = Vec::new();
         for id in 4..COUNT {
             let wc = end.wait().expect("a completion");
             assert_eq!(wc.wr_id, id, "in order");
             statuses.push(wc.status);
         }
-        let took = killed.elapsed();
-        assert!(took <= 2 * options.patience() + SLACK, "given up after {took:?}");
         let failed = statuses.iter().position(|s| *s != WcStatus::Success).expect("a failure");
         assert_eq!(statuses[failed], WcStatus::RetryExcErr);
         assert!(statuses[failed + 1..].iter().all(|s| *s == WcStatus::WrFlushErr), "{statuses:?}");
@@ -96,6 +93,10 @@ fn killed_in_mid_transfer() {
         stop.store(true, Ordering::Relaxed);
         assert!(worker.join().expect("undisturbed") > 0);
     });
+    let counters = end.qp.counters();
+    // Earlier tries ended with an answer, if the machine was busy.
+    assert!(counters.local_ack_timeout_err > u64::from(options.retry_cnt), "{counters:?}");
+    assert_eq!(counters.retry_exceeded_err, 1);
     assert_eq!(undisturbed.qp.counters().local_ack_timeout_err, 0);
     assert!(end.qp.failure().is_some_and(|f| f.status == WcStatus::RetryExcErr));
 

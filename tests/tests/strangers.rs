@@ -1,6 +1,7 @@
 //! Strangers and forgers at real sockets: what they cost a port, and those that it knows.
 //!
-//! `RNIC_LONG=1` runs each attack for a minute and asks for 80 % of the speed without it.
+//! `RNIC_LONG=1` runs each attack for a minute. What an attack costs in time depends on the machine and is only printed;
+//! `engine::partner::attacks` judges it in virtual time.
 
 use cc::credits::{FlowControlPacket, Op};
 use cc::vl::Vl;
@@ -24,6 +25,9 @@ static ALONE: Mutex<()> = Mutex::new(());
 const GROWTH: u64 = 2 << 20;
 
 const LEN: usize = 1 << 20;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn is_long() -> bool {
     std::env::var("RNIC_LONG").is_ok_and(|long| long == "1")
@@ -82,6 +86,34 @@ fn to_qp1() -> Headers {
 /// The 127.66.0.0/16 of these tests.
 fn stranger(nth: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f42_0000 | (nth & 0xffff).max(1))
+}
+
+/// A socket of a stranger, at the port of RoCE.
+fn stranger_socket(nth: u32) -> UdpSocket {
+    let socket = UdpSocket::bind((stranger(nth), UDP_PORT)).expect("a port of RoCE");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    socket
+}
+
+/// The next hello that a socket receives. A port sends others what its link requires, which is passed over.
+fn heard(socket: &UdpSocket) -> Hello {
+    let mut buffer = [0; 2048];
+    loop {
+        let (len, _) = socket.recv_from(&mut buffer).expect("a packet");
+        let packet = Packet::parse(&buffer[..len]).expect("a packet");
+        if let Ok(hello) = Hello::parse(packet.payload()) {
+            return hello;
+        }
+    }
+}
+
+/// Waits until a counter of a device reaches a value.
+fn wait_for(device: &Device, name: &str, value: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while counter(device, name) < value {
+        assert!(Instant::now() < deadline, "{name} stays at {}", counter(device, name));
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A process that serves, a device of this one that knows it, and the speed of WRITEs between them.
@@ -152,8 +184,89 @@ impl Scene {
         println!("{name}: {steps} steps, {alone:.0} WRITEs/s alone, {beset:.0} beset, {grown} bytes grown");
         assert!(steps > 10, "{name}: no attack");
         assert!(grown <= GROWTH, "{name}: {grown} bytes grown");
-        assert!(!is_long() || beset > 0.8 * alone, "{name}: {beset} of {alone} WRITEs a second");
     }
+}
+
+/// A device with link credits, whose background thread runs.
+fn with_credits() -> (Device, RcEnd) {
+    let link = "ib-credits".parse().expect("a link");
+    let device = Device::open(&DeviceConfig { link, ..DeviceConfig::at(fresh_address()) }).expect("a device");
+    let end = RcEnd::new(&device).expect("an end");
+    (device, end)
+}
+
+/// Connects an end to queue pair 5 at the address of a socket, which nobody serves. The first WRITE makes the port ask
+/// who is there.
+fn write_to(end: &RcEnd, socket: &UdpSocket) {
+    let to = socket.local_addr().expect("bound").ip();
+    let address = rnic::QpAddress { gid: rnic::Gid::from(to).0, qpn: 5, psn: 0, mtu: 1024 };
+    let options = rnic::ConnectOptions { timeout: 20, ..Default::default() };
+    end.qp.connect(&address, &options).expect("connects");
+    end.qp.write(1, rnic::Gather::Empty, rnic::Remote { addr: 0, rkey: 0 }).expect("posted");
+}
+
+/// Whoever has not seen the question cannot answer it: not even from the right address.
+#[test]
+fn an_answer_is_believed_only_if_it_repeats_the_challenge() {
+    let (device, end) = with_credits();
+    let socket = stranger_socket(0xfd01);
+    write_to(&end, &socket);
+    let question = heard(&socket);
+    assert_eq!((question.kind, question.token, question.proof), (Kind::Ask, 0, 0));
+    let answer = |challenge: u64| {
+        let mut mad = [0; MAD_LEN];
+        let asked = Hello::parse(&hello(0, UDP_PORT, 9)).expect("a hello");
+        Hello { kind: Kind::Answer, transaction_id: challenge, ..asked }.emit(&mut mad);
+        mad
+    };
+    for wrong in (0..64).map(|bit| question.transaction_id ^ 1 << bit).chain([0, 1, u64::MAX]) {
+        say(&socket, device.address(), &to_qp1(), &answer(wrong));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while counter(&device, "partners_met") == 0 && counter(&device, "hellos_ignored") < 67 {
+        assert!(Instant::now() < deadline, "the answers are not counted");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(counter(&device, "partners_met"), 0, "it was not asked");
+    say(&socket, device.address(), &to_qp1(), &answer(question.transaction_id));
+    wait_for(&device, "partners_met", 1);
+    assert_eq!(counter(&device, "hellos_ignored"), 67);
+}
+
+/// A token is worth nothing at another address, nor at another port, nor to another program.
+#[test]
+fn a_token_is_for_one_program_at_one_address_and_of_one_port() {
+    let ports = [with_credits(), with_credits()];
+    let sockets = [stranger_socket(0xfd02), stranger_socket(0xfd03)];
+    // Starts the background threads.
+    ports.iter().for_each(|(_, end)| write_to(end, &sockets[0]));
+    ports.iter().for_each(|_| _ = heard(&sockets[0]));
+    let ask = |port: usize, socket: usize, instance: u64, proof: u64| {
+        say(&sockets[socket], ports[port].0.address(), &to_qp1(), &hello(proof, UDP_PORT, instance));
+        loop {
+            let hello = heard(&sockets[socket]);
+            // The ports repeat their own questions meanwhile.
+            if hello.kind == Kind::Answer {
+                assert_eq!(hello.transaction_id, instance);
+                return hello;
+            }
+        }
+    };
+    let token = |port, socket, instance| ask(port, socket, instance, 0).token;
+    let mut all = vec![token(0, 0, 1), token(0, 0, 2), token(0, 1, 1), token(1, 0, 1), token(1, 1, 1)];
+    assert_eq!(all[0], token(0, 0, 1), "the port remembers nothing, and gives the same again");
+    // With the token of another program, of another address or of another port a stranger stays one.
+    for (port, socket, proof) in [(0, 0, all[1]), (0, 0, all[2]), (0, 0, all[3]), (1, 1, all[2])] {
+        assert_eq!(ask(port, socket, 1, proof).proof, 0, "{proof:#x} is taken for its own");
+        assert_eq!(counter(&ports[port].0, "partners_met"), 0, "{proof:#x} is taken for its own");
+    }
+    // What its own is worth: the port believes it, and proves in turn that it is the one that was asked.
+    assert_eq!(ask(0, 0, 1, all[0]).proof, 7);
+    assert_eq!((counter(&ports[0].0, "partners_met"), counter(&ports[0].0, "hellos_ignored")), (1, 0));
+    all.push(0);
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 6, "tokens are equal, or none: {all:x?}");
 }
 
 #[test]

@@ -43,6 +43,16 @@ fn what_is_wrong_is_refused_with_the_usual_errno() {
 }
 
 #[test]
+fn a_protection_domain_is_in_use_as_long_as_something_is_in_it() {
+    all_holds("domains", &[]);
+}
+
+#[test]
+fn an_object_is_destroyed_after_its_events_are_acknowledged() {
+    all_holds("acks", &[]);
+}
+
+#[test]
 fn memory_that_is_gone_ends_the_work_and_not_the_process() {
     all_holds("unmapped", &[]);
 }

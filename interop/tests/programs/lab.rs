@@ -27,9 +27,9 @@ pub(crate) fn built() -> &'static Path {
         let mut build = Command::new(cargo);
         // A test cannot depend on C libraries, so cargo builds them here, or finds that they are up to date.
         build.args(["build", "--quiet", "--package=rnic", "--package=rnic-dropin", "--package=rnic-shim"]);
-        if folder.ends_with("release") {
-            build.arg("--release");
-        }
+        // The folder of the profile dev has another name; those of others have the profile's.
+        let profile = folder.file_name().and_then(OsStr::to_str).expect("a name");
+        build.arg(format!("--profile={}", if profile == "debug" { "dev" } else { profile }));
         assert!(build.status().expect("cargo").success(), "what is to be tested cannot be built");
         folder
     })

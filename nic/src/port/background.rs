@@ -282,3 +282,54 @@ fn wait_readable<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> 
     unsafe { libc::ppoll(list.as_mut_ptr(), len, timeout, std::ptr::null()) };
     list.map(|polled| polled.revents != 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks every 100 us, while the program polls `polls` times in between, and returns after which look the program
+    /// first counts as polling, or no longer does.
+    fn changes_after(watch: &mut PollWatch, now: &mut Instant, count: &mut u32, polls: u32) -> Option<u32> {
+        let before = watch.polling;
+        (1..=100).find(|_| {
+            *now += Duration::from_micros(100);
+            *count = count.wrapping_add(polls);
+            watch.look(*count, *now, STANDBY);
+            watch.polling != before
+        })
+    }
+
+    #[test]
+    fn a_program_polls_if_it_polls_often() {
+        let mut now = Instant::now();
+        // The count wraps.
+        let mut count = u32::MAX - 20;
+        let mut watch = PollWatch { seen: count, since: now, polling: false };
+        assert_eq!(changes_after(&mut watch, &mut now, &mut count, 0), None, "no polls");
+        assert_eq!(changes_after(&mut watch, &mut now, &mut count, 3), None, "15 polls in a period");
+        assert_eq!(changes_after(&mut watch, &mut now, &mut count, 16), Some(1));
+        assert_eq!(changes_after(&mut watch, &mut now, &mut count, 1000), None, "it goes on");
+        assert_eq!(changes_after(&mut watch, &mut now, &mut count, 4), None, "16 polls in 400 us");
+        assert_eq!(
+            changes_after(&mut watch, &mut now, &mut count, 0),
+            Some(5),
+            "none for a period of 500 us"
+        );
+        assert_eq!(changes_after(&mut watch, &mut now, &mut count, 16), Some(1), "and again");
+        assert_eq!(changes_after(&mut watch, &mut now, &mut count, 3), Some(5), "15 polls are too few");
+    }
+
+    #[test]
+    fn a_program_that_is_looked_at_late_is_judged_by_what_it_did() {
+        let start = Instant::now();
+        let mut watch = PollWatch { seen: 0, since: start, polling: true };
+        watch.look(3, start + STANDBY - Duration::from_nanos(1), STANDBY);
+        assert!(watch.polling, "the period is not over");
+        watch.look(3, start + STANDBY, STANDBY);
+        assert!(!watch.polling);
+        watch.look(18, start + Duration::from_secs(1), STANDBY);
+        assert!(!watch.polling, "15 since the last look");
+        watch.look(34, start + Duration::from_secs(9), STANDBY);
+        assert!(watch.polling, "16 since the last look");
+    }
+}

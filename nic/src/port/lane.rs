@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+#[cfg(test)]
+mod tests;
+
 /// Limit of receive calls in a turn: 8 trains of 15 packets of 4 KiB are copied in about 50 us, the longest acceptable
 /// wait of a control call.
 const RECEIVES_PER_TURN: usize = 8;

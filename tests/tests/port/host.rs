@@ -5,7 +5,10 @@ use rnic_tests::namespace::{Cable, Namespace};
 use rnic_tests::peer::{Region, connect, connect_local};
 use rnic_tests::protocol::{Command, Connection, Opening, Reply, Traffic, Verb};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection that survives 4 s without connectivity: 8 times 0.5 s.
 fn patient() -> Connection {
@@ -132,17 +135,30 @@ fn a_sender_whose_address_is_taken_away_loses_packets_and_does_not_spin() {
     pair.b.check(pair.target.all(), 1, 0);
 }
 
-/// A sleeping peer takes almost no processor time, although it has something to send.
+/// A peer whose program sleeps has something to send, and its background thread sleeps most of the time too: it is seen
+/// asleep, which a thread that spins never is, and it wakes no more often than every 100 us, which is a fraction of the
+/// time after which it looks whether the kernel has room again. A slow machine wakes it less often.
 fn idles(peer: &mut Peer) {
-    let time = |peer: &mut Peer| match peer.ask(&Command::BackgroundTime) {
-        Reply::Time(millis) => millis,
-        other => panic!("{other:?}"),
+    const LOOKS: u32 = 100;
+    let start = Instant::now();
+    // A thread gives itself its name.
+    let thread = loop {
+        match rnic_tests::os::thread_of(peer.pid(), "rnic") {
+            Ok(thread) => break thread,
+            Err(error) => assert!(start.elapsed() < PATIENCE, "no background thread: {error}"),
+        }
     };
-    let before = time(peer);
-    std::thread::sleep(Duration::from_millis(1500));
-    let spent = time(peer) - before;
-    println!("background thread: {spent} ms of 1500");
-    assert!(spent < 300, "{spent} ms of 1500 to do nothing");
+    let (begin, before) = (Instant::now(), thread.waits().expect("its count"));
+    let mut asleep = 0;
+    while asleep < LOOKS {
+        assert!(begin.elapsed() < PATIENCE, "the thread spins: seen asleep {asleep} times");
+        asleep += u32::from(thread.is_asleep().expect("its state"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let waits = thread.waits().expect("its count") - before;
+    let most = begin.elapsed().as_micros() / 100;
+    println!("background thread: {waits} waits in {:?}", begin.elapsed());
+    assert!(u128::from(waits) < most, "woken {waits} times to do nothing, in a time for {most}");
 }
 
 #[test]

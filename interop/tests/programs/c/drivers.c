@@ -125,17 +125,24 @@ static void datagrams(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, c
 	check(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(sent) == 0, "the end");
 }
 
+/* What `rnic show vendor-errors` says of a key that the peer does not know. */
+enum { REFUSED_BY_PEER = 68 };
+
 /* A WRITE that succeeds, and one that its target refuses. */
 static void reliable(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
 	connect_to(a, b->qp_num);
 	connect_to(b, a->qp_num);
-	check(post_write(a, mr, mr, 8) == 0 && wait_for(cq) == IBV_WC_SUCCESS, "a WRITE");
+	check(post_write(a, mr, mr, 8) == 0, "a WRITE");
+	struct ibv_wc good = poll_one(cq);
+	check(good.status == IBV_WC_SUCCESS && good.vendor_err == 0 && good.opcode == IBV_WC_RDMA_WRITE, "its success");
+	check(good.sl == 0 && good.pkey_index == 0, "only datagrams have a network header");
 	struct ibv_mr wrong = *mr;
 	wrong.rkey ^= 0x100;
 	check(post_write(a, mr, &wrong, 8) == 0, "a WRITE by another key");
 	struct ibv_wc wc = poll_one(cq);
 	check(wc.status == IBV_WC_REM_ACCESS_ERR && wc.wr_id == 7 && wc.qp_num == a->qp_num, "its completion");
+	check(wc.vendor_err == REFUSED_BY_PEER, "the reason in vendor_err");
 	check(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0, "the end");
 }
 
@@ -162,6 +169,13 @@ static void arming(struct ibv_pd *pd, struct ibv_mr *mr, const union ibv_gid *gi
 	struct ibv_ah *ah = ibv_create_ah(pd, &way);
 	for (int solicited = 0; solicited < 2; solicited++) {
 		check(ibv_req_notify_cq(cq, solicited) == 0 && events(channel) == 0, "an empty queue");
+		if (solicited) {
+			/* A queue that is armed for solicited completions is silent about others. */
+			post_recv(qp, mr, 4);
+			send_datagram(qp, ah, mr, 0);
+			check(poll_one(cq).wr_id == 4 && events(channel) == 0, "a completion that is not solicited");
+			check(ibv_req_notify_cq(cq, 1) == 0 && events(channel) == 0, "nor when it is armed again");
+		}
 		post_recv(qp, mr, 1);
 		send_datagram(qp, ah, mr, solicited ? IBV_SEND_SOLICITED : 0);
 		while (events(channel) == 0) {

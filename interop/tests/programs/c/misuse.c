@@ -49,8 +49,74 @@ static void nothing(struct ibv_pd *pd, struct ibv_cq *cq) {
 	check(qp != NULL, "a queue pair");
 	REFUSED(ibv_modify_qp(qp, NULL, IBV_QP_STATE), EINVAL);
 	check(ibv_poll_cq(cq, 0, NULL) == 0, "no completion wanted");
-	check(ibv_poll_cq(cq, -5, NULL) <= 0, "less than none wanted");
+	errno = 0;
+	check(ibv_poll_cq(cq, -5, NULL) == -1 && errno == EINVAL, "less than none wanted");
 	REFUSED(ibv_destroy_qp(qp), 0);
+}
+
+/* A negative number of completions is none, also if some wait. */
+static void counts(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
+	struct ibv_wc wcs[4];
+	struct ibv_qp *qp = create_rc(pd, cq);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	to_init(qp);
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	for (int i = 0; i < 3; i++) {
+		REFUSED(post_write(qp, mr, mr, 1), 0);
+	}
+	for (int n = 0; n > -70; n -= 23) {
+		memset(wcs, 0x5a, sizeof wcs);
+		int got = ibv_poll_cq(cq, n, wcs);
+		check(got == (n == 0 ? 0 : -1), "less than none wanted where three wait");
+		check(((char *)wcs)[0] == 0x5a && !memcmp(wcs, (char *)wcs + 1, sizeof wcs - 1), "nothing is stored");
+	}
+	memset(wcs, 0x5a, sizeof wcs);
+	int got = 0;
+	while (got == 0 && failures == 0) {
+		got = ibv_poll_cq(cq, 2, wcs);
+	}
+	check(got == 2 && wcs[0].status == IBV_WC_WR_FLUSH_ERR && wcs[1].status == IBV_WC_WR_FLUSH_ERR, "two of three");
+	check(((char *)(wcs + 2))[0] == 0x5a, "no more than two are stored");
+	check(ibv_poll_cq(cq, 4, wcs) == 1 && ibv_poll_cq(cq, 4, wcs) == 0, "the third");
+	REFUSED(ibv_destroy_qp(qp), 0);
+}
+
+/* Inline data of as many bytes as the queue pair takes, and of one more. */
+static void inline_data(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
+	enum { MOST = 64 };
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = {.max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 2, .max_recv_sge = 1, .max_inline_data = MOST},
+	};
+	struct ibv_qp *a = ibv_create_qp(pd, &init), *b = ibv_create_qp(pd, &init);
+	check(a && b && init.cap.max_inline_data == MOST, "queue pairs with inline data");
+	connect_to(a, b->qp_num);
+	connect_to(b, a->qp_num);
+	char bytes[MOST + 1], *target = mr->addr;
+	memset(bytes, 7, sizeof bytes);
+	for (int extra = 0; extra < 2; extra++) {
+		/* No key: inline data needs no region. */
+		struct ibv_sge sges[2] = {{(uintptr_t)bytes, 60, 0}, {(uintptr_t)bytes + 60, 4 + extra, 0}};
+		struct ibv_send_wr *bad = NULL, wr = {
+			.sg_list = sges,
+			.num_sge = 2,
+			.opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+			.wr.rdma = {.remote_addr = (uintptr_t)target, .rkey = mr->rkey},
+		};
+		memset(target, 0, sizeof bytes);
+		REFUSED(ibv_post_send(a, &wr, &bad), extra ? EINVAL : 0);
+		check(bad == (extra ? &wr : NULL), "the one that is too long is the bad one");
+		if (!extra && failures == 0) {
+			check(wait_for(cq) == IBV_WC_SUCCESS && memcmp(target, bytes, MOST) == 0, "as many as it takes arrive");
+			check(target[MOST] == 0, "and no more");
+		}
+	}
+	check(target[0] == 0 && ibv_poll_cq(cq, 1, &(struct ibv_wc){}) == 0, "one more is not sent");
+	REFUSED(ibv_destroy_qp(a), 0);
+	REFUSED(ibv_destroy_qp(b), 0);
 }
 
 static void states(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
@@ -126,6 +192,8 @@ int main(void) {
 	check(pd && cq && mr, "objects");
 	arguments(context, pd, cq);
 	nothing(pd, cq);
+	counts(pd, cq, mr);
+	inline_data(pd, cq, mr);
 	states(pd, cq, mr);
 	order(context);
 	/* After all this, the device still works. */

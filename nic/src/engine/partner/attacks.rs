@@ -49,6 +49,7 @@ fn remembered(device: &Device) -> (usize, usize) {
 fn questions_of_strangers_cost_no_memory_and_no_bytes() -> Result<()> {
     let net = Net::new();
     let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
+    let begin = net.elapsed();
     for nth in 0..20_000 {
         let (mut arrival, packet) =
             forged(&b, &a, |hello| (hello.transaction_id, hello.proof) = (nth.into(), nth.into()))
@@ -64,10 +65,69 @@ fn questions_of_strangers_cost_no_memory_and_no_bytes() -> Result<()> {
     let port = a.counters().port;
     assert_eq!((port.rx_packets, port.dropped_total(), port.partners_met), (20_000, 0, 0));
     assert!(port.tx_packets > 1000, "questions are answered: {port:?}");
+    // 512 at once, and then 5000 a second.
+    let allowed = 512.0 + 5000.0 * (net.elapsed() - begin).as_secs_f64();
+    assert!(port.tx_packets as f64 <= allowed + 1.0, "{} answers, not {allowed}", port.tx_packets);
     assert_eq!(port.tx_packets + port.hellos_ignored, 20_000);
     assert!(port.tx_bytes <= port.rx_bytes, "{} bytes for {}", port.tx_bytes, port.rx_bytes);
     assert_eq!(remembered(&a), (0, 0));
     exchange(&a, &b, 1 << 16)
+}
+
+/// A quiet time is made up for by one burst, however long it was.
+#[test]
+fn answers_to_strangers_do_not_save_up() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
+    let answered = |count: u32| {
+        let before = a.counters().port.tx_packets;
+        for nth in 0..count {
+            let (arrival, packet) =
+                forged(&b, &a, |hello| hello.transaction_id = nth.into()).expect("a port");
+            net.inject(&arrival, &packet);
+        }
+        // Less than the time of one answer.
+        net.run_for(Duration::from_micros(100));
+        a.counters().port.tx_packets - before
+    };
+    assert_eq!(answered(2000), 512);
+    assert_eq!(answered(2000), 0, "no time has passed");
+    net.run_for(Duration::from_secs(3600));
+    assert_eq!(answered(2000), 512);
+    Ok(())
+}
+
+/// Datagrams that show the sign provoke questions: one to each sender, and to 64 senders in 10 seconds.
+#[test]
+fn senders_of_datagrams_are_asked_who_they_are_a_few_at_a_time() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
+    let (pd, cq) = (a.alloc_pd()?, a.create_cq(4096)?);
+    let ud = pd.create_qp(&crate::QpInit::ud(&cq, &cq))?;
+    ud.activate(qp::QKey(5))?;
+    let buffer = pd.register(1024, crate::Access::LOCAL_WRITE)?;
+    let from_b = arrival_from(&b, &a);
+    let questions = |from: std::ops::Range<u32>, times: u32, len: usize| -> Result<u64> {
+        let before = a.counters().port.tx_packets;
+        for nth in from.flat_map(|nth| (0..times).map(move |_| nth)) {
+            ud.recv(1, buffer.all())?;
+            let arrival = Arrival { src: stranger(nth), ..from_b };
+            let mut headers = Headers::new(Opcode::UdSendOnly, ud.qpn(), Psn::new(0));
+            headers.deth = qp::wire::DethFields { qkey: qp::QKey(5), src_qpn: Qpn::new(2) };
+            net.inject(&arrival, &seal(&arrival, &headers, &vec![0; len]));
+            net.run_for(Duration::from_micros(10));
+            assert_eq!(cq.poll_one().map(|wc| wc.status), Some(WcStatus::Success));
+        }
+        Ok(a.counters().port.tx_packets - before)
+    };
+    assert_eq!(questions(0..100, 1, 64)?, 0, "a question would be longer than the datagram");
+    assert_eq!(questions(0..1, 100, 300)?, 1, "a sender is asked once");
+    assert_eq!(questions(1..1000, 1, 300)?, 63);
+    assert_eq!(questions(1000..1100, 1, 300)?, 0);
+    net.run_for(Duration::from_secs(10));
+    assert_eq!(questions(1000..2000, 1, 300)?, 64, "after a while others are asked");
+    assert_eq!(remembered(&a), (0, 0));
+    Ok(())
 }
 
 /// Whatever a stranger sends, it never gets more bytes back than it sent.

@@ -280,6 +280,21 @@ mod tests {
         assert!(trains.log.is_empty());
     }
 
+    /// A train whose packets are acknowledged one by one, some of them twice.
+    #[test]
+    fn each_byte_of_a_train_is_acknowledged_once() {
+        let start = Instant::now();
+        let mut trains = Trains::default();
+        trains.depart(start, psn(0), psn(8), 8000, 8);
+        for (unacked, bytes) in
+            [(1, 1000), (1, 0), (2, 1000), (3, 1000), (3, 0), (6, 3000), (8, 2000), (8, 0)]
+        {
+            let ack = trains.arrive(start + us(7), psn(unacked), false);
+            let wanted = (bytes > 0).then_some(Ack { bytes, marked: 0, rtt: Some(us(7)) });
+            assert_eq!(ack, wanted, "up to {unacked}");
+        }
+    }
+
     #[test]
     fn what_was_sent_twice_tells_no_time() {
         let start = Instant::now();

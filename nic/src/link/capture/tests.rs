@@ -195,6 +195,17 @@ fn a_limit_ends_the_capture_with_a_note() {
     let Some(Block::InterfaceStatistics(note)) = blocks(&file).pop() else { panic!("no note") };
     assert!(format!("{:?}", note.options).contains("capture ended at its size limit"));
 
+    // The note has its place whatever the limit leaves behind the last packet, which takes some 350 bytes.
+    for limit in (4000..4400).step_by(4) {
+        let (file, status) = capture(&frames, Some(limit));
+        assert!(file.len() as u64 <= limit && status.packets() > 8, "{} bytes of {limit}", file.len());
+        let last = blocks(&file).pop();
+        assert!(
+            matches!(last, Some(Block::InterfaceStatistics(_))),
+            "no note within {limit} bytes: {last:?}"
+        );
+    }
+
     let (file, status) = capture(&frames, Some(10));
     assert_eq!((status.packets(), status.missed(), status.is_stopped()), (0, 100, true));
     assert!(packets(&file).is_empty());
