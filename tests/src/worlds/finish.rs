@@ -6,7 +6,8 @@ use super::host::{Host, Shared};
 
 use super::recv::Kind;
 
-use super::world::{World, rnr_delay};
+use super::wire::rnr_delay;
+use super::world::World;
 use std::time::Duration;
 
 /// Counters that are recorded as coverage.
@@ -34,6 +35,13 @@ const COUNTERS: &[&str] = &[
     "np_cnp_sent",
     "rp_cnp_handled",
     "window_stalls",
+    "greeting_stalls",
+    "partners_met",
+    "partners_lost",
+    "foreign_peers",
+    "dropped_bad_token",
+    "dropped_stranger",
+    "hellos_ignored",
     "credit_stalls",
     "pause_stalls",
     "tx_pause",
@@ -67,6 +75,7 @@ impl World<'_> {
             self.take_down(c)?;
         }
         self.check_memory()?;
+        self.judge_retries(Duration::MAX)?;
         for host in &self.hosts {
             host.check_cells()?;
             check_shared(&host.srq)?;
@@ -74,7 +83,7 @@ impl World<'_> {
         }
         self.conns.clear();
         while let Some(host) = self.hosts.pop() {
-            self.tally(&host);
+            self.tally(&host)?;
             self.destroy(host)?;
         }
         Ok(())
@@ -131,7 +140,8 @@ impl World<'_> {
     }
 
     /// Records a device's counters.
-    pub(crate) fn tally(&mut self, host: &Host) {
+    pub(crate) fn tally(&mut self, host: &Host) -> Check {
+        self.check_partners(host)?;
         let counters = host.device.counters();
         for (name, value) in counters.iter() {
             if COUNTERS.contains(&name) {
@@ -146,6 +156,7 @@ impl World<'_> {
                 self.cover.add(format!("fault {action}"), fault.hits);
             }
         }
+        Ok(())
     }
 
     /// Everything can be destroyed, because nothing uses it any more.
