@@ -8,6 +8,7 @@ use super::recv::Kind;
 
 use super::wire::rnr_delay;
 use super::world::World;
+use rnic::FaultReport;
 use std::time::Duration;
 
 /// Counters that are recorded as coverage.
@@ -46,6 +47,8 @@ const COUNTERS: &[&str] = &[
     "pause_stalls",
     "tx_pause",
     "tx_flow_control",
+    "rx_flow_control",
+    "rx_pause",
     "link_rx_dropped",
     "link_rx_marked",
 ];
@@ -57,8 +60,9 @@ impl World<'_> {
     /// Lets all work complete, and destroys everything.
     pub(crate) fn finish(&mut self) -> Check {
         self.note(|| "the script is at its end".to_owned());
-        for host in &self.hosts {
-            host.device.clear_faults();
+        for number in 0..self.hosts.len() {
+            self.tally_faults(&self.hosts[number].device.faults());
+            self.hosts[number].device.clear_faults();
         }
         self.passing.clear();
         self.serve(true)?;
@@ -86,7 +90,7 @@ impl World<'_> {
             self.tally(&host)?;
             self.destroy(host)?;
         }
-        Ok(())
+        self.check_messages()
     }
 
     /// Without faults, and with receives posted, all outstanding work completes: successfully, or with an error
@@ -150,13 +154,18 @@ impl World<'_> {
             // Queue sizes and bytes: all of them are the same in a second run.
             self.observe(&[value]);
         }
-        for fault in host.device.faults() {
+        self.tally_faults(&host.device.faults());
+        Ok(())
+    }
+
+    /// Records how often faults acted. They are removed afterwards.
+    pub(crate) fn tally_faults(&mut self, faults: &[FaultReport]) {
+        for fault in faults {
             let action = ["drop", "dup", "reorder", "delay", "corrupt", "mark"];
             if let Some(action) = action.iter().find(|action| fault.rule.contains(**action)) {
                 self.cover.add(format!("fault {action}"), fault.hits);
             }
         }
-        Ok(())
     }
 
     /// Everything can be destroyed, because nothing uses it any more.

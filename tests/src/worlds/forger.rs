@@ -20,6 +20,9 @@ use std::time::Duration;
 /// The longest time between two packets of a forger, in nanoseconds.
 const PAUSE: u64 = 20_000;
 
+/// The most copies that a fault of a plan makes of a packet.
+const COPIES: u64 = 2;
+
 impl World<'_> {
     /// A forger sends `times` packets to a device, in the name of the other side of a connection or of another.
     pub(crate) fn forge(&mut self, c: usize, side: usize, times: u32, rng: &mut Rng) -> Check {
@@ -82,10 +85,34 @@ impl World<'_> {
     /// Repeats a message that a port received earlier.
     fn repeat(&mut self, dst: IpAddr, rng: &mut Rng) {
         if let Some((arrival, packet)) = self.witness.heard_at(dst, rng) {
-            self.cover.hit("repeated message");
-            self.note(|| format!("repeated message to {dst}"));
+            let what = match packet.first() {
+                Some(0xc0) => "repeated credits",
+                Some(0xc1) => "repeated pause",
+                Some(0x81) => "repeated CNP",
+                _ => "repeated hello",
+            };
+            self.cover.hit(what);
+            self.note(|| format!("{what} to {dst}"));
             self.net.inject(&arrival, &packet);
         }
+    }
+
+    /// Ports believed no more messages than ports sent, apart from copies that the network made, and from those that a
+    /// forger repeated with the token in them. (Anybody may tell a port of congestion whose peer is not known to be rnic.)
+    pub(crate) fn check_messages(&self) -> Check {
+        let copies = COPIES * self.cover.get("fault dup");
+        for (believed, sent, repeated) in [
+            ("rx_flow_control", "tx_flow_control", "repeated credits"),
+            ("rx_pause", "tx_pause", "repeated pause"),
+        ] {
+            let [is, sent, again] = [believed, sent, repeated].map(|what| self.cover.get(what));
+            if is > sent + again + copies {
+                return Err(format!(
+                    "{believed} is {is}, and {sent} were sent, {again} repeated and {copies} copied"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// No forger is a partner: a device met each life of another at most once, and again if it lost it.

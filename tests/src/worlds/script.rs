@@ -135,6 +135,7 @@ impl World<'_> {
         self.cover.hit(format!("{what:?}"));
         self.note(|| format!("conn {c} side {side}: {what:?}, busy {peer_is_busy}"));
         if what != What::Reregister && peer_is_busy {
+            self.witness.let_be(c);
             self.foresee(c, WcStatus::RemAccessErr);
         }
         Ok(())

@@ -171,6 +171,14 @@ impl Witness {
         heard.get(rng.size(0, heard.len().saturating_sub(1))).cloned()
     }
 
+    /// Memory that requests of a connection use is taken away: a READ that is repeated then gets no answer, and no NAK
+    /// either, because it was executed before (IBTA C9-105).
+    pub(super) fn let_be(&self, c: usize) {
+        if let Some(line) = self.scene().lines.get_mut(&c) {
+            line.may_be_late = true;
+        }
+    }
+
     /// A device is removed, and with it what its faults hold: packets of the last moments that nobody sees.
     pub(super) fn remove(&self, now: Duration, address: IpAddr) {
         let mut scene = self.scene();

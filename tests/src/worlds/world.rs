@@ -274,7 +274,9 @@ impl<'p> World<'p> {
     fn tick(&mut self) -> Check {
         let now = self.net.elapsed();
         while let Some((_, host, name)) = self.passing.iter().find(|(end, ..)| *end <= now).cloned() {
-            self.passing.retain(|(end, ..)| *end > now);
+            self.passing.retain(|(_, at, of)| (*at, of) != (host, &name));
+            let faults = self.hosts[host].device.faults();
+            self.tally_faults(&faults.into_iter().filter(|f| *f.name == *name).collect::<Vec<_>>());
             self.hosts[host].device.remove_fault(&name);
         }
         self.judge_retries(now)?;
@@ -297,7 +299,7 @@ impl<'p> World<'p> {
         for (c, conn) in self.conns.iter().enumerate() {
             for (side, end) in conn.ends.iter().enumerate() {
                 // Its program learns only later that it failed.
-                if self.hosts[end.host].plan.slow && conn.state == State::Up && conn.has_failed(side) {
+                if self.hosts[end.host].plan.slow && conn.has_failed(side) {
                     self.witness.freeze((c, side), now);
                 }
             }
