@@ -14,7 +14,7 @@ const FRESH: u64 = 300;
 /// In how many worlds of a long run each situation was reached. To record it again, after a change of the worlds:
 ///
 /// ```text
-/// cargo run --profile worlds -p rnic-tests --bin rnic-worlds -- --seeds 1..3001 --record tests/sim/worlds/coverage.txt
+/// cargo run --profile worlds -p rnic-tests --bin rnic-worlds -- --seeds 40001..43001 --record tests/sim/worlds/coverage.txt
 /// ```
 const RECORDED: &str = include_str!("worlds/coverage.txt");
 

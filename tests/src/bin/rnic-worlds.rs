@@ -7,7 +7,7 @@
 //! rnic-worlds --seed 17 --pcap out/world     one, with a pcapng file for each device
 //! rnic-worlds --seed 17 --shrink short.json  shortens one that fails
 //! rnic-worlds --plan short.json --trace      a plan from a file
-//! rnic-worlds --seeds 1..3001 --record tests/sim/worlds/coverage.txt
+//! rnic-worlds --seeds 40001..43001 --record tests/sim/worlds/coverage.txt
 //!                                            how many worlds reach each situation: what the tests expect
 //! ```
 

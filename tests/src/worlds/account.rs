@@ -18,9 +18,8 @@
 //!
 //! A retransmission can have an echo: packets that had overtaken the missing one were discarded, and are missed when it
 //! arrives after all; answers to the last pass still arrive, and skip what is being asked for again; and the
-//! acknowledgement of a repeated request names the newest one, even if that is a READ. So a NAK in a pass that repeats,
-//! and in which something new was answered, is no sign of another loss. As the answer restored all retries, echoes never
-//! add up to a failure.
+//! acknowledgement of a repeated request names the newest one, even if that is a READ. So a NAK in a pass that repeats
+//! is no sign of another loss, though it counts as a retry.
 
 use super::Check;
 use super::wire::{Said, ahead, plus, rnr_delay};
@@ -165,9 +164,10 @@ impl Account {
         if self.retries[0] > self.terms.retry_cnt {
             return Err(format!("retry {} of {}", self.retries[0], self.terms.retry_cnt));
         }
-        self.pass = Pass { began: now, repeats: true, ..Pass::default() };
+        // Where it had caught up, something was answered just before.
+        self.pass = Pass { began: now, repeats: true, progress: !surely, ..Pass::default() };
         self.armed = Some(now);
-        let echo = repeats && missing && progress;
+        let echo = repeats && missing;
         Ok((retried && surely && waits_until.is_none() && !echo).then_some(Sign { since: began, at: now }))
     }
 
@@ -238,10 +238,10 @@ impl Account {
     /// The requester gave up with RETRY_EXC_ERR. Returns the last sign, unless it is an echo.
     pub(super) fn gave_up(&self, now: Duration) -> Check<Option<Sign>> {
         let now = self.failed.unwrap_or(now);
-        let Pass { began, repeats, missing, progress, .. } = self.pass;
+        let Pass { began, repeats, missing, .. } = self.pass;
         let silence =
             self.armed.map_or(self.pass.silence, |armed| now.saturating_sub(armed).max(self.pass.silence));
-        let echo = repeats && missing && progress;
+        let echo = repeats && missing;
         let sign = (!echo).then_some(Sign { since: began, at: now });
         if self.ripe == Some(now) {
             return Ok(sign);

@@ -14,6 +14,7 @@
 //! * UC and UD deliver complete messages that were sent, or nothing;
 //! * every error has a cause; no work request outlives its retries, and none gives up earlier: the packets of each
 //!   requester show when its timer ran out and what it was told, and each sign of loss has a loss of its own;
+//! * forgers change nothing: no outcome, no partner, no message that is believed;
 //! * time advances: no instant has an endless number of steps; queues stay within their bounds;
 //! * everything can be destroyed at the end, because nothing uses it any more.
 //!

@@ -271,7 +271,7 @@ impl Scene {
     }
 
     fn note_loss(&mut self, place: Place, now: Duration) {
-        if let Some(line) = self.lines.get_mut(&place.0).filter(|line| !line.may_be_late) {
+        if let Some(line) = self.lines.get_mut(&place.0) {
             line.losses[place.1].push_back(now);
         }
     }
