@@ -139,6 +139,10 @@ pub trait Observer: Any + Send {
 
     /// Takes note of a packet. It must not fail: problems of an observer must not affect the traffic.
     fn observe(&mut self, now: Now, frame: &FrameRef<'_>);
+
+    /// Takes note of a packet at the moment at which the engine sends it, before the layers, with [`Fate::Pending`]. They
+    /// may hold it, so it can be observed much later, or drop it.
+    fn observe_departure(&mut self, _now: Now, _frame: &FrameRef<'_>) {}
 }
 
 /// The layers and observers of one port.
@@ -195,6 +199,13 @@ impl LinkStack {
     pub fn observe(&mut self, now: Now, frame: &FrameRef<'_>) {
         for observer in &mut self.observers {
             observer.observe(now, frame);
+        }
+    }
+
+    /// Shows the observers a packet that the engine sends, before the layers.
+    pub fn observe_departure(&mut self, now: Now, frame: &FrameRef<'_>) {
+        for observer in &mut self.observers {
+            observer.observe_departure(now, frame);
         }
     }
 

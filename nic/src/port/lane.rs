@@ -356,6 +356,9 @@ impl Lane {
                 break;
             };
             count += 1;
+            if self.link.observes() {
+                self.show(now, &departure, &Fate::Pending, LinkStack::observe_departure);
+            }
             if self.engine.loses(departure.packets) {
                 continue;
             }
@@ -371,22 +374,32 @@ impl Lane {
     /// Sends a train in one piece; observers see its packets.
     fn send_whole(&mut self, now: Instant, departure: Departure) -> bool {
         if self.link.observes() {
-            let both = self.both_clocks(now);
-            let flow = self.flow(&departure);
-            let bytes = &self.buffer[..departure.len];
-            for (index, packet) in bytes.chunks(departure.segment_size.max(1)).enumerate() {
-                let ident = u16::try_from(index).unwrap_or(u16::MAX);
-                let Departure { tos, hop_limit, flow_label, .. } = departure;
-                let network = Arrival { tos, hop_limit, flow_label, ident, ..Arrival::default() };
-                let view = view(Direction::Tx, &flow, &network, packet);
-                self.link.observe(both, &view);
-            }
+            self.show(now, &departure, &Fate::Delivered, LinkStack::observe);
         }
         let sent = self.io.send(&departure, &self.buffer[..departure.len]);
         if !sent {
             self.stalled = Some(departure);
         }
         sent
+    }
+
+    /// Shows the packets of a train to the observers.
+    fn show(
+        &mut self,
+        now: Instant,
+        departure: &Departure,
+        fate: &Fate,
+        to: impl Fn(&mut LinkStack, Now, &FrameRef<'_>),
+    ) {
+        let both = self.both_clocks(now);
+        let flow = self.flow(departure);
+        let bytes = &self.buffer[..departure.len];
+        for (index, packet) in bytes.chunks(departure.segment_size.max(1)).enumerate() {
+            let ident = u16::try_from(index).unwrap_or(u16::MAX);
+            let Departure { tos, hop_limit, flow_label, .. } = *departure;
+            let network = Arrival { tos, hop_limit, flow_label, ident, ..Arrival::default() };
+            to(&mut self.link, both, &FrameRef { fate, ..view(Direction::Tx, &flow, &network, packet) });
+        }
     }
 
     /// Passes the one packet of a train through the link layers.

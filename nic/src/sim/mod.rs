@@ -47,6 +47,12 @@ pub struct DeviceSetup {
     pub pkeys: Vec<PKey>,
     /// The largest path MTU of its port.
     pub mtu: Mtu,
+    /// Its address. `None` means the next free one of 10.0.0.0/8. If another device had the address, this one takes its
+    /// place: packets to the address, also those on their way, reach the newer one from now on. Its UDP port follows from the
+    /// address, so it is that of the other too.
+    pub address: Option<Ipv4Addr>,
+    /// The upper eight bits of its queue pair numbers: which of the programs at an address it is.
+    pub slot: u8,
     /// The seed of its keys and of its fault rules. `None` means a seed that follows from that of the network.
     pub seed: Option<u64>,
     /// See [`DeviceConfig::peer_window`](crate::DeviceConfig::peer_window).
@@ -67,6 +73,8 @@ impl Default for DeviceSetup {
             name: None,
             pkeys: vec![PKey::DEFAULT],
             mtu: Mtu::B4096,
+            address: None,
+            slot: 0,
             seed: None,
             peer_window: None,
             partner: PartnerSetup::default(),
@@ -177,15 +185,17 @@ impl Net {
         let mut sites = self.world.sites();
         let number = sites.next_number();
         // 10.0.0.0/8 has room for 2^24 devices.
-        let address = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (number & 0xff_ffff)));
+        let next = Ipv4Addr::from(0x0a00_0000 + (number & 0xff_ffff));
+        let ours = setup.address.unwrap_or(next);
+        let address = IpAddr::V4(ours);
         let foreign = u16::from(setup.partner.is_foreign);
-        let source_ports = vec![signed_port(number).wrapping_add(foreign)];
+        let source_ports = vec![signed_port(ours.to_bits() & 0xff_ffff).wrapping_add(foreign)];
         let seed = setup.seed.unwrap_or(self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number)));
         let config = EngineConfig {
             address,
             source_ports: source_ports.clone(),
             active_mtu: setup.mtu,
-            slot: 0,
+            slot: setup.slot,
             seed: Some(seed),
             peer_window: setup.peer_window,
             paces: paces(sites.unacked_rate()),

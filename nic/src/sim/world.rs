@@ -372,6 +372,11 @@ impl State {
         }
     }
 
+    /// Whether a device still exists.
+    fn is_there(&self, number: usize) -> bool {
+        self.sites.get(number).is_some_and(|site| site.port.strong_count() > 0)
+    }
+
     /// The instant of the next event.
     fn next_event(&mut self) -> Option<u64> {
         let timer = self.next_timer().map(|(at, _)| at);
@@ -389,8 +394,12 @@ impl State {
             self.arrived.push(slot);
             let Some(Flying { to, packet }) = self.air.get(slot) else { continue };
             match *to {
-                Target::Site(number) | Target::Member(number) => self.due.push((number, Some(slot))),
-                Target::Address => {
+                Target::Site(number) | Target::Member(number) if self.is_there(number) => {
+                    self.due.push((number, Some(slot)));
+                }
+                Target::Member(_) => {}
+                // Another device may have taken the place of the one that it was sent to.
+                Target::Site(_) | Target::Address => {
                     let number = self.by_address.get(&packet.arrival.dst);
                     self.due.extend(number.map(|number| (*number, Some(slot))));
                 }

@@ -7,11 +7,13 @@
 //! rnic-worlds --seed 17 --pcap out/world     one, with a pcapng file for each device
 //! rnic-worlds --seed 17 --shrink short.json  shortens one that fails
 //! rnic-worlds --plan short.json --trace      a plan from a file
+//! rnic-worlds --seeds 40001..43001 --record tests/sim/worlds/coverage.txt
+//!                                            how many worlds reach each situation: what the tests expect
 //! ```
 
 use clap::Parser;
 use rnic_tests::worlds::shrink::shrink;
-use rnic_tests::worlds::{Coverage, Options, Outcome, Plan, run};
+use rnic_tests::worlds::{Coverage, Options, Outcome, Plan, Reach, run};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -50,6 +52,9 @@ struct Args {
     /// Run each world twice, and compare.
     #[arg(long)]
     twice: bool,
+    /// Write in how many worlds each situation was reached to this file.
+    #[arg(long)]
+    record: Option<PathBuf>,
     /// Print the coverage.
     #[arg(long)]
     coverage: bool,
@@ -68,6 +73,7 @@ struct Total {
     operations: u64,
     violations: Vec<(u64, String)>,
     coverage: Coverage,
+    reach: Reach,
 }
 
 fn main() -> ExitCode {
@@ -153,6 +159,7 @@ fn many(args: &Args) -> ExitCode {
                     total.worlds += 1;
                     total.operations += outcome.operations;
                     total.coverage.merge(&outcome.coverage);
+                    total.reach.add(&outcome.coverage);
                     if let Some(violation) = outcome.violation {
                         println!("seed {seed}: VIOLATION {violation}");
                         total.violations.push((seed, violation));
@@ -168,6 +175,9 @@ fn many(args: &Args) -> ExitCode {
     let seconds = begin.elapsed().as_secs_f64();
     if args.coverage {
         print!("{}", total.coverage);
+    }
+    if let Some(path) = &args.record {
+        std::fs::write(path, total.reach.to_string()).expect("the file for the table");
     }
     println!(
         "seeds from {first}: {} worlds, {} operations ({} each), {:.1} worlds a second, {} violations",

@@ -1,9 +1,11 @@
 //! Connections: how they are set up, taken down, and set up again.
 
 use super::Check;
+use super::account::Terms;
 use super::host::{all_rights, refused};
 use super::ledger::{Messages, Posted, SendQueue};
-use super::plan::{ConnPlan, Service};
+use super::plan::{ConnPlan, Plan, Service};
+use super::witness::Party;
 use super::world::World;
 use rnic::{
     Access, AddressHandle, AddressVector, MemoryRegion, MemoryWindow, Mtu, MwType, Psn, QKey, QpAttr, QpInit,
@@ -103,6 +105,8 @@ pub(crate) struct Conn {
     pub(crate) lossy: bool,
     /// Its packets may be spread over more time than the timeout.
     pub(crate) slower_than_timeout: bool,
+    /// The longest time for a packet and its answer; `None` if answers may be later than the timeout without a loss.
+    pub(crate) round_trip: Option<Duration>,
     pub(crate) since: Duration,
 }
 
@@ -122,7 +126,7 @@ impl Conn {
     }
 
     /// Whether the queue pair of a side is in ERR; its program may not know the cause yet.
-    fn has_failed(&self, side: usize) -> bool {
+    pub(crate) fn has_failed(&self, side: usize) -> bool {
         self.ends[side].qp.as_ref().is_some_and(|qp| qp.state() == QpState::Err)
     }
 
@@ -144,6 +148,29 @@ impl Conn {
             _ => self.reasons.contains(&status),
         }
     }
+}
+
+/// Time that is added to the longest round trip: a train of 64 KiB at 10 Gb/s, twice.
+const TRAINS: Duration = Duration::from_micros(100);
+
+/// The longest time that a packet waits in the queue of an emulated port: its default length, in time.
+const QUEUE: Duration = Duration::from_millis(1);
+
+/// The longest time for a packet and its answer, if the timeout is longer, and nothing but a loss can delay them more:
+/// credits and pauses of the link and a full window can, and so can the rate for a peer that is not known to be rnic,
+/// or that of congestion control with a short timeout.
+fn round_trip(world: &Plan, conn: &ConnPlan, paced: bool) -> Option<Duration> {
+    let hosts = || conn.hosts.iter().filter_map(|host| world.hosts.get(*host));
+    let held = |link: &str| link.contains("ib-credits") || link.contains("pfc");
+    if world.hosts.iter().any(|host| held(&host.link) || host.window > 0 || host.foreign)
+        || paced && conn.timeout <= PACED_TIMEOUT
+    {
+        return None;
+    }
+    let queued = hosts().any(|host| host.link.contains("rate="));
+    let queue = if queued { QUEUE * 2 } else { Duration::ZERO };
+    let longest = Duration::from_nanos(hosts().map(|host| host.latency).sum()) * 2 + queue + TRAINS;
+    (Duration::from_nanos(4096 << conn.timeout) > longest).then_some(longest)
 }
 
 impl World<'_> {
@@ -185,6 +212,7 @@ impl World<'_> {
         let late = paced && plan.timeout <= PACED_TIMEOUT || lent && patience < credit;
         Conn {
             slower_than_timeout: plan.timeout > 0 && late,
+            round_trip: round_trip(self.plan, &plan, paced),
             plan,
             state: State::Down(Duration::ZERO),
             ends,
@@ -216,6 +244,7 @@ impl World<'_> {
         for side in [0, 1] {
             self.connect(c, side, psn)?;
         }
+        self.begin_account(c, psn)?;
         let lossy = self.lossy;
         let now = self.net.elapsed();
         let conn = &mut self.conns[c];
@@ -240,6 +269,33 @@ impl World<'_> {
         self.cover.hit(if first { "setup" } else { "recovery" });
         self.note(|| format!("conn {c} up, PSNs {psn:x?}, renewed {renew:?}"));
         Ok(())
+    }
+
+    /// From now on the retries of a connection are judged.
+    fn begin_account(&mut self, c: usize, psn: [u32; 2]) -> Check {
+        let conn = &self.conns[c];
+        let plan = &conn.plan;
+        if !plan.service.is_reliable() {
+            return Ok(());
+        }
+        let party = |side: usize| {
+            let end = &conn.ends[side];
+            let requests = plan.service == Service::Rc || side == 0;
+            let terms = Terms {
+                psn: psn[side],
+                mtu: plan.mtu,
+                timeout: conn.timeout(),
+                retry_cnt: plan.retry_cnt.into(),
+                rnr_retry: plan.rnr_retry.into(),
+            };
+            Some(Party {
+                address: self.hosts[end.host].device.address(),
+                qpn: end.qp.as_ref()?.qpn().value(),
+                terms: requests.then_some(terms),
+            })
+        };
+        let (Some(left), Some(right)) = (party(0), party(1)) else { return Err("no queue pair".into()) };
+        self.witness.begin(c, [left, right], conn.round_trip)
     }
 
     /// Checks the effects of operations that were in progress when the connection failed.
@@ -293,6 +349,7 @@ impl World<'_> {
                 };
                 let qp = made.map_err(refused("a queue pair"))?;
                 host.by_qpn.insert(qp.qpn().value(), (c, side));
+                host.top = host.top.max(qp.qpn().value() & 0xffff);
                 end.qp = Some(qp);
             }
         }

@@ -6,7 +6,9 @@ use super::host::{Host, Shared};
 
 use super::recv::Kind;
 
-use super::world::{World, rnr_delay};
+use super::wire::rnr_delay;
+use super::world::World;
+use rnic::FaultReport;
 use std::time::Duration;
 
 /// Counters that are recorded as coverage.
@@ -34,10 +36,19 @@ const COUNTERS: &[&str] = &[
     "np_cnp_sent",
     "rp_cnp_handled",
     "window_stalls",
+    "greeting_stalls",
+    "partners_met",
+    "partners_lost",
+    "foreign_peers",
+    "dropped_bad_token",
+    "dropped_stranger",
+    "hellos_ignored",
     "credit_stalls",
     "pause_stalls",
     "tx_pause",
     "tx_flow_control",
+    "rx_flow_control",
+    "rx_pause",
     "link_rx_dropped",
     "link_rx_marked",
 ];
@@ -49,8 +60,9 @@ impl World<'_> {
     /// Lets all work complete, and destroys everything.
     pub(crate) fn finish(&mut self) -> Check {
         self.note(|| "the script is at its end".to_owned());
-        for host in &self.hosts {
-            host.device.clear_faults();
+        for number in 0..self.hosts.len() {
+            self.tally_faults(&self.hosts[number].device.faults());
+            self.hosts[number].device.clear_faults();
         }
         self.passing.clear();
         self.serve(true)?;
@@ -67,6 +79,7 @@ impl World<'_> {
             self.take_down(c)?;
         }
         self.check_memory()?;
+        self.judge_retries(Duration::MAX)?;
         for host in &self.hosts {
             host.check_cells()?;
             check_shared(&host.srq)?;
@@ -74,10 +87,10 @@ impl World<'_> {
         }
         self.conns.clear();
         while let Some(host) = self.hosts.pop() {
-            self.tally(&host);
+            self.tally(&host)?;
             self.destroy(host)?;
         }
-        Ok(())
+        self.check_messages()
     }
 
     /// Without faults, and with receives posted, all outstanding work completes: successfully, or with an error
@@ -131,7 +144,8 @@ impl World<'_> {
     }
 
     /// Records a device's counters.
-    pub(crate) fn tally(&mut self, host: &Host) {
+    pub(crate) fn tally(&mut self, host: &Host) -> Check {
+        self.check_partners(host)?;
         let counters = host.device.counters();
         for (name, value) in counters.iter() {
             if COUNTERS.contains(&name) {
@@ -140,7 +154,13 @@ impl World<'_> {
             // Queue sizes and bytes: all of them are the same in a second run.
             self.observe(&[value]);
         }
-        for fault in host.device.faults() {
+        self.tally_faults(&host.device.faults());
+        Ok(())
+    }
+
+    /// Records how often faults acted. They are removed afterwards.
+    pub(crate) fn tally_faults(&mut self, faults: &[FaultReport]) {
+        for fault in faults {
             let action = ["drop", "dup", "reorder", "delay", "corrupt", "mark"];
             if let Some(action) = action.iter().find(|action| fault.rule.contains(**action)) {
                 self.cover.add(format!("fault {action}"), fault.hits);

@@ -5,19 +5,24 @@ use super::arena::Arena;
 use super::ledger::Posted;
 use super::plan::{HostPlan, Plan, Service};
 use super::rng::mix;
+use super::witness::Witness;
 use rnic::engine::PartnerSetup;
 use rnic::sim::{DeviceSetup, Net};
 use rnic::{
-    Access, CompletionQueue, Device, MemoryRegion, Mtu, ProtectionDomain, SharedReceiveQueue, SrqInit,
-    XrcDomain,
+    Access, CompletionQueue, Device, MemoryRegion, Mtu, ProtectionDomain, QpInit, SharedReceiveQueue,
+    SrqInit, XrcDomain,
 };
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::ops::Range;
 
 /// Bytes between two parts of the memory that nobody may access.
 const GUARD: usize = 64;
 /// Words that several connections add to; each is used until too many additions to it are uncertain.
 pub(crate) const CELLS: usize = 64;
+
+/// Programs of a host that follow one another at an address.
+const SLOTS: u64 = 3;
 
 /// All access rights that a peer may have.
 pub(crate) fn all_rights() -> Access {
@@ -103,6 +108,10 @@ pub(crate) struct Host {
     pub(crate) xrc_srq: Shared,
     pub(crate) by_qpn: BTreeMap<u32, (usize, usize)>,
     pub(crate) failed: bool,
+    /// The highest queue pair number of its device, without the upper byte.
+    pub(crate) top: u32,
+    /// The upper byte of its queue pair numbers.
+    pub(crate) slot: u8,
 }
 
 /// The error of a call that should have succeeded.
@@ -111,10 +120,25 @@ pub(crate) fn refused(what: &str) -> impl Fn(rnic::Error) -> String {
 }
 
 impl Host {
-    /// Life number `life` of device `number`.
-    pub(crate) fn new(net: &Net, plan: &Plan, number: usize, life: u64) -> Check<Self> {
+    /// Life number `life` of device `number`, at the address of the one `before`.
+    pub(crate) fn new(
+        net: &Net,
+        plan: &Plan,
+        number: usize,
+        life: u64,
+        before: Option<&Self>,
+        witness: &Witness,
+    ) -> Check<Self> {
         let of = &plan.hosts[number];
+        let address = before.and_then(|host| match host.device.address() {
+            IpAddr::V4(v4) => Some(v4),
+            IpAddr::V6(_) => None,
+        });
+        // Sometimes another program of the same host takes its place.
+        let slot = if address.is_some() { (life % SLOTS) as u8 } else { 0 };
         let setup = DeviceSetup {
+            address,
+            slot,
             name: Some(format!("host{number}.{life}")),
             mtu: Mtu::from_bytes(of.mtu).ok_or("no such MTU")?,
             peer_window: Some(of.window).filter(|window| *window > 0),
@@ -126,6 +150,7 @@ impl Host {
             ..DeviceSetup::default()
         };
         let device = net.device_with(&setup).map_err(refused("a device"))?;
+        device.observe(witness.at(device.address())).map_err(refused("an observer"))?;
         net.set_latency_of(&device, std::time::Duration::from_nanos(of.latency));
         for rule in &of.faults {
             device.add_fault(rule).map_err(refused(rule))?;
@@ -149,6 +174,13 @@ impl Host {
         let cqe = if of.cqe > 0 { of.cqe } else { needed(plan, number) };
         let cq = || device.create_cq(cqe).map_err(refused("a completion queue"));
         let cqs = [cq()?, cq()?];
+        let top = before.map_or(0, |host| host.top);
+        // Peers may still send to numbers of the last life: a new queue pair could not tell whether it is meant.
+        while before.is_some()
+            && pd.create_qp(&QpInit::ud(&cqs[0], &cqs[0])).map_err(refused("a number"))?.qpn().value()
+                & 0xffff
+                < top
+        {}
         let init = SrqInit { max_wr: of.srq, max_sge: 4, limit: 0 };
         let queue = pd.create_srq(&init).map_err(refused("a shared receive queue"))?;
         let xrcd = device.open_xrcd().map_err(refused("an XRC domain"))?;
@@ -176,6 +208,8 @@ impl Host {
             xrcd,
             by_qpn: BTreeMap::new(),
             failed: false,
+            slot,
+            top,
         })
     }
 

@@ -4,7 +4,8 @@ use super::Check;
 use super::conn::{Opening, State};
 use super::ledger::{Expect, Message, Posted, RECV, Sent, WindowChange};
 use super::plan::Service;
-use super::world::{Receipt, World, rnr_delay};
+use super::wire::rnr_delay;
+use super::world::{Receipt, World};
 use rnic::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
 /// Length of the network header in front of a datagram, in bytes.
@@ -55,6 +56,8 @@ impl World<'_> {
         for (sent, status) in done? {
             if before.is_none() && status != WcStatus::Success {
                 self.check_early(c, &sent, status)?;
+                self.check_retries(c, side, status)
+                    .map_err(|what| format!("{} {:#x} ended with {status}: {what}", sent.name, sent.id))?;
                 if self.conns[c].state == State::Up {
                     self.conns[c].state = State::Broken;
                 }
@@ -74,7 +77,7 @@ impl World<'_> {
         let conn = &self.conns[c];
         let least = match status {
             WcStatus::RnrRetryExcErr => rnr_delay(conn.plan.rnr_timer) * u32::from(conn.plan.rnr_retry),
-            // When packets are lost, NAKs also use up retries.
+            // When packets are lost, NAKs also use up retries: the witness knows them.
             WcStatus::RetryExcErr if !conn.lossy => match conn.timeout() {
                 Some(timeout) => timeout * (u32::from(conn.plan.retry_cnt) + 1),
                 None => return Err(format!("{} gave up without a timeout", sent.name)),
@@ -88,6 +91,18 @@ impl World<'_> {
                 sent.name, sent.id
             ));
         }
+        Ok(())
+    }
+
+    /// What the requester sent and received justifies its error.
+    fn check_retries(&mut self, c: usize, side: usize, status: WcStatus) -> Check {
+        match status {
+            WcStatus::RetryExcErr => self.witness.gave_up((c, side), self.net.elapsed())?,
+            WcStatus::RnrRetryExcErr => self.witness.gave_up_waiting((c, side))?,
+            _ => {}
+        }
+        self.mind_signs(c);
+        self.witness.end((c, side));
         Ok(())
     }
 

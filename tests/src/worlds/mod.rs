@@ -12,17 +12,21 @@
 //! * no byte changes without permission; bytes being written have their old or their new value;
 //! * each atomic takes effect once;
 //! * UC and UD deliver complete messages that were sent, or nothing;
-//! * every error has a cause; no work request outlives its retries, and none gives up earlier;
+//! * every error has a cause; no work request outlives its retries, and none gives up earlier: the packets of each
+//!   requester show when its timer ran out and what it was told, and each sign of loss has a loss of its own;
+//! * forgers change nothing: no outcome, no partner, no message that is believed;
 //! * time advances: no instant has an endless number of steps; queues stay within their bounds;
 //! * everything can be destroyed at the end, because nothing uses it any more.
 //!
 //! The same plan always runs the same way ([`Outcome::hash`]). A failing plan can be [shrunk](shrink::shrink),
 //! saved as JSON, and captured in pcapng files ([`Options::captures`]).
 
+mod account;
 mod arena;
 mod conn;
 mod coverage;
 mod finish;
+mod forger;
 mod host;
 mod judge;
 mod ledger;
@@ -32,9 +36,11 @@ mod recv;
 mod rng;
 mod script;
 pub mod shrink;
+mod wire;
+mod witness;
 mod world;
 
-pub use coverage::Coverage;
+pub use coverage::{Coverage, Reach};
 pub use plan::{Action, ConnPlan, HostPlan, Plan, Service, What};
 pub use rng::Rng;
 

@@ -40,6 +40,9 @@ pub struct HostPlan {
     pub foreign: bool,
     /// Number of receives in its shared receive queue.
     pub srq: u32,
+    /// When it is restarted, it comes up at the same address, with the same UDP port.
+    #[serde(default)]
+    pub keeps_address: bool,
     /// Maximum number of bytes in flight to each peer; 0 for as many as a stock buffer holds.
     #[serde(default)]
     pub window: u32,
@@ -112,6 +115,9 @@ pub struct ConnPlan {
     pub longest: usize,
     /// Whether its memory windows are of type 1.
     pub type1: bool,
+    /// Whether it is first set up in the middle of the script, when others send.
+    #[serde(default)]
+    pub late: bool,
 }
 
 /// An action of a program, or an event that affects it.
@@ -204,6 +210,8 @@ pub enum What {
     Fatal,
     /// Remove the device and start another in its place.
     Restart,
+    /// Let a forger send.
+    Forge,
     /// Add a fault to the link for a while.
     Fault,
     /// Compare all memory with its expected content.
@@ -310,6 +318,7 @@ fn host(rng: &mut Rng, lossless: bool, mtu: u32, link: &str, cc: &str) -> HostPl
         slow: rng.percent(10),
         foreign: rng.percent(5),
         srq: *rng.pick(&[2, 8, 32]),
+        keeps_address: rng.percent(60),
         window: 0,
     }
 }
@@ -350,6 +359,7 @@ fn conn(rng: &mut Rng, lossless: bool, mtu: u32, hosts: usize) -> ConnPlan {
         lazy: [rng.percent(15), rng.percent(15)],
         longest,
         type1: rng.percent(40),
+        late: rng.percent(25),
     }
 }
 
@@ -399,13 +409,17 @@ const ELSE: &[(u32, What)] = &[
     (4, What::Reregister),
     (2, What::Unplug),
     (1, What::Fatal),
-    (1, What::Restart),
+    (2, What::Restart),
 ];
+
+/// How often a forger acts in a world that has one, in percent of the actions.
+const FORGED: u64 = 3;
 
 fn script(rng: &mut Rng, conns: &[ConnPlan]) -> Vec<Action> {
     // Some programs cause no failures: long runs without a failure reach other situations.
     let troubled = rng.percent(75);
     let hurried = rng.percent(50);
+    let forged = if rng.percent(30) { FORGED } else { 0 };
     let count = rng.between(900, 1900);
     (0..count)
         .map(|_| {
@@ -431,6 +445,17 @@ fn script(rng: &mut Rng, conns: &[ConnPlan]) -> Vec<Action> {
             };
             let side = if plan.service == Service::Xrc && work { 0 } else { rng.size(0, 1) };
             let times = if work && rng.percent(30) { rng.between(2, 8) as u32 } else { 1 };
+            if rng.percent(forged) {
+                let (what, times) = (What::Forge, rng.between(1, 30) as u32);
+                return Action {
+                    after: after as u32,
+                    conn,
+                    side: rng.size(0, 1),
+                    times,
+                    what,
+                    salt: rng.word() >> 16,
+                };
+            }
             Action { after: after as u32, conn, side, times, what, salt: rng.word() >> 16 }
         })
         .collect()

@@ -410,6 +410,7 @@ impl World<'_> {
         let operation = Operation::LocalInvalidate { key: window.key };
         if in_use {
             // A request that is using it may be refused.
+            self.witness.let_be(c);
             self.foresee(c, WcStatus::RemAccessErr);
         }
         let id = self.id();

@@ -48,6 +48,7 @@ impl World<'_> {
             What::Unplug => self.unplug(host, &mut rng),
             What::Fatal => self.fail_device(host),
             What::Restart => self.replace_host(host),
+            What::Forge => self.forge(c, side, action.times, &mut rng),
             What::Fault => self.pass_fault(host, &mut rng),
             What::Check => self.check_memory(),
             _ => self.post(action),
@@ -77,6 +78,7 @@ impl World<'_> {
         self.run_for(Duration::from_nanos(rng.below(100_000)))?;
         if let Some(qp) = self.conns[c].ends[side].qp.as_ref().filter(|qp| qp.state() == QpState::Sqd) {
             qp.modify(&QpAttr::to_state(QpState::Rts)).map_err(refused("back to RTS"))?;
+            self.witness.resume((c, side));
         }
         Ok(())
     }
@@ -133,6 +135,7 @@ impl World<'_> {
         self.cover.hit(format!("{what:?}"));
         self.note(|| format!("conn {c} side {side}: {what:?}, busy {peer_is_busy}"));
         if what != What::Reregister && peer_is_busy {
+            self.witness.let_be(c);
             self.foresee(c, WcStatus::RemAccessErr);
         }
         Ok(())
@@ -146,8 +149,11 @@ impl World<'_> {
             }
         }
         self.cover.hit("port down");
+        let address = self.hosts[host].device.address();
+        self.witness.plug(self.net.elapsed(), address, false);
         self.hosts[host].device.inject_port_state(false).map_err(refused("port down"))?;
         self.run_for(Duration::from_nanos(rng.below(2_000_000)))?;
+        self.witness.plug(self.net.elapsed(), address, true);
         self.hosts[host].device.inject_port_state(true).map_err(refused("port up"))
     }
 
@@ -190,9 +196,16 @@ impl World<'_> {
             self.lossy = true;
             self.conns.iter_mut().for_each(|conn| conn.lossy = true);
         }
-        let new = self.new_host(number)?;
+        let stays = self.hosts[number].plan.keeps_address;
+        self.cover.hit(if stays { "restarted at its address" } else { "restarted elsewhere" });
+        let new = self.new_host(number, stays)?;
+        if new.slot != self.hosts[number].slot && stays {
+            self.cover.hit("restarted as another program");
+        }
+        self.witness.remove(now, self.hosts[number].device.address());
+        self.witness.plug(now, new.device.address(), true);
         let old = std::mem::replace(&mut self.hosts[number], new);
-        self.tally(&old);
+        self.tally(&old)?;
         drop(old);
         for c in 0..self.conns.len() {
             for side in [0, 1] {

@@ -6,6 +6,8 @@ use super::host::Host;
 use super::ledger::Sent;
 use super::plan::Plan;
 use super::rng::{Rng, mix};
+use super::wire::rnr_delay;
+use super::witness::Witness;
 use super::{Check, Options, Outcome};
 use rnic::sim::Net;
 use rnic::{WcStatus, WorkCompletion};
@@ -69,6 +71,7 @@ pub(crate) struct World<'p> {
     pub(crate) lives: u64,
     /// Temporary faults, with their end times: device and name.
     pub(crate) passing: Vec<(Duration, usize, String)>,
+    pub(crate) witness: Witness,
     hash: u64,
     trace: Vec<String>,
     steps: (Duration, u32),
@@ -99,6 +102,7 @@ impl<'p> World<'p> {
             receipts: Vec::new(),
             lives: 0,
             passing: Vec::new(),
+            witness: Witness::default(),
             hash: plan.seed,
             trace: Vec::new(),
             steps: (Duration::ZERO, 0),
@@ -124,7 +128,7 @@ impl<'p> World<'p> {
         plan.hosts.iter().for_each(|host| self.note(|| format!("{host:?}")));
         plan.conns.iter().for_each(|conn| self.note(|| format!("{conn:?}")));
         for number in 0..self.plan.hosts.len() {
-            let host = self.new_host(number)?;
+            let host = self.new_host(number, false)?;
             self.hosts.push(host);
         }
         for index in 0..self.plan.conns.len() {
@@ -132,7 +136,9 @@ impl<'p> World<'p> {
             self.conns.push(conn);
         }
         for index in 0..self.conns.len() {
-            self.bring_up(index, [true; 2])?;
+            if !self.conns[index].plan.late {
+                self.bring_up(index, [true; 2])?;
+            }
         }
         for (number, action) in self.plan.script.iter().enumerate() {
             self.run_for(Duration::from_nanos(u64::from(action.after)))?;
@@ -144,9 +150,10 @@ impl<'p> World<'p> {
         self.finish()
     }
 
-    /// A device with number `number`.
-    pub(crate) fn new_host(&mut self, number: usize) -> Check<Host> {
-        let host = Host::new(&self.net, self.plan, number, self.lives)?;
+    /// A device with number `number`, at the address of the one before it or at a new one.
+    pub(crate) fn new_host(&mut self, number: usize, keeps_address: bool) -> Check<Host> {
+        let before = self.hosts.get(number).filter(|_| keeps_address);
+        let host = Host::new(&self.net, self.plan, number, self.lives, before, &self.witness)?;
         self.lives += 1;
         if let Some(stem) = &self.options.captures {
             let mut path = stem.clone().into_os_string();
@@ -267,9 +274,12 @@ impl<'p> World<'p> {
     fn tick(&mut self) -> Check {
         let now = self.net.elapsed();
         while let Some((_, host, name)) = self.passing.iter().find(|(end, ..)| *end <= now).cloned() {
-            self.passing.retain(|(end, ..)| *end > now);
+            self.passing.retain(|(_, at, of)| (*at, of) != (host, &name));
+            let faults = self.hosts[host].device.faults();
+            self.tally_faults(&faults.into_iter().filter(|f| *f.name == *name).collect::<Vec<_>>());
             self.hosts[host].device.remove_fault(&name);
         }
+        self.judge_retries(now)?;
         for c in 0..self.conns.len() {
             self.check_patience(c, now)?;
             for side in [0, 1] {
@@ -282,6 +292,31 @@ impl<'p> World<'p> {
             }
         }
         Ok(())
+    }
+
+    /// Checks the retransmissions and failures of requesters.
+    pub(crate) fn judge_retries(&mut self, now: Duration) -> Check {
+        for (c, conn) in self.conns.iter().enumerate() {
+            for (side, end) in conn.ends.iter().enumerate() {
+                // Its program learns only later that it failed.
+                if self.hosts[end.host].plan.slow && conn.has_failed(side) {
+                    self.witness.freeze((c, side), now);
+                }
+            }
+        }
+        for c in self.witness.fresh() {
+            self.mind_signs(c);
+        }
+        let explained = self.witness.judge(now)?;
+        self.cover.add("sign of a loss", explained);
+        Ok(())
+    }
+
+    /// Signs of loss need no loss if the peer is gone.
+    pub(crate) fn mind_signs(&self, c: usize) {
+        let conn = &self.conns[c];
+        let excused = conn.state != State::Up || [0, 1].iter().any(|side| conn.has_failed(*side));
+        self.witness.look(c, excused);
     }
 
     /// A side that lost its peer gives up when its retries are used up.
@@ -343,15 +378,4 @@ impl<'p> World<'p> {
         }
         Ok(())
     }
-}
-
-/// The waits of IBTA table 45, in units of 10 us.
-const RNR_DELAYS: [u64; 32] = [
-    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
-    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
-];
-
-/// The RNR wait for this code.
-pub(crate) fn rnr_delay(code: u8) -> Duration {
-    Duration::from_micros(RNR_DELAYS[usize::from(code & 31)] * 10)
 }
