@@ -5,12 +5,16 @@
 //! already. Work posted meanwhile rings a doorbell, and a thread that releases the engine checks the doorbells first,
 //! so no work is left behind.
 
+mod attend;
 mod background;
+#[cfg(test)]
+mod conversations;
 mod courtesy;
 mod exit;
 mod fork;
 mod groups;
 mod handover;
+mod hold;
 mod host;
 mod io;
 mod lane;
@@ -39,6 +43,7 @@ use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use courtesy::Courtesy;
 use handover::Bell;
+use hold::Driver;
 use host::Host;
 use nix::time::{ClockId, clock_gettime};
 use qp::queue_pair::PostError;
@@ -275,7 +280,7 @@ impl Port {
         let result = lane.engine.post_list(qpn, works);
         // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
         // causes no transmission.
-        if sends && (lane.note_answer() || lane.engine.is_urgent(qpn, || self.now())) {
+        if sends && (lane.note_posted() || lane.engine.is_urgent(qpn, || self.now())) {
             lane.transmit(self.now());
         }
         self.release(lane);
@@ -294,10 +299,11 @@ impl Port {
     pub(crate) fn progress(&self) -> bool {
         // The background thread checks whether a held acknowledgement has left: in standby it checks soon enough, when
         // blocked it is woken.
-        self.drive(self.background.as_ref().is_some_and(|b| b.is_there()))
+        let watched = self.background.as_ref().is_some_and(|b| b.is_there());
+        self.drive(if watched { Driver::Program } else { Driver::LastTurn })
     }
 
-    fn drive(&self, may_hold: bool) -> bool {
+    fn drive(&self, driver: Driver) -> bool {
         self.count_polls(1);
         if matches!(self.clock, Clock::Virtual(_)) {
             // Time stands still while a program polls; the simulation advances it.
@@ -311,7 +317,7 @@ impl Port {
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
             None => self.lane.lock(),
         };
-        let done = lane.turn(Instant::now(), may_hold);
+        let done = lane.turn(Instant::now(), driver);
         self.release(lane);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
         self.courtesy.after_turn(done > 0);
@@ -327,7 +333,7 @@ impl Port {
     /// to reply.
     fn background_turn(&self) -> (bool, bool) {
         let mut lane = self.lane.lock();
-        let done = lane.background_turn(Instant::now());
+        let done = lane.turn(Instant::now(), Driver::Background);
         let may_be_answered = lane.may_be_answered();
         self.release(lane);
         self.courtesy.after_turn(done > 0);
@@ -377,7 +383,7 @@ impl Port {
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over immediately.
     pub(crate) fn hand_over(&self) {
-        self.drive(false);
+        self.drive(Driver::LastTurn);
         if let Some(background) = &self.background {
             background.take_over();
         }
