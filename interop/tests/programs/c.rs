@@ -82,3 +82,8 @@ fn completions_and_events_are_as_programs_know_them_from_mlx5() {
     all_holds("drivers", &[]);
     all_holds("drivers", &["--addr", "::1"]);
 }
+
+#[test]
+fn a_list_is_read_while_other_threads_use_the_device() {
+    all_holds("paged", &[]);
+}
