@@ -11,6 +11,7 @@ use super::attend::{Attendance, Next, Stance};
 use super::handover::{Rest, Sleeper};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -72,7 +73,7 @@ impl Background {
         all.remove(nix::sys::signal::Signal::SIGSEGV);
         all.remove(nix::sys::signal::Signal::SIGBUS);
         let before = all.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
-        let started = named.spawn(move || background.run(&port));
+        let started = named.spawn(move || background.run_until_panic(&port));
         before.thread_set_mask()?;
         *thread = Some(started?);
         Ok(())
@@ -88,15 +89,26 @@ impl Background {
 
     /// Stops the thread and joins it.
     pub(crate) fn stop(&self) {
-        self.sleeper.stop();
-        self.signal();
+        self.give_up();
         let thread = crate::queue::locked(&self.thread).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic in the thread is a bug of ours and has been printed.
+            // A panic in the thread was caught there.
             let _ = thread.join();
         }
+    }
+
+    /// Makes the thread end: the engine must not be driven any more.
+    pub(super) fn give_up(&self) {
+        self.sleeper.stop();
+        self.signal();
+    }
+
+    /// Returns whether the thread was started and has ended.
+    #[cfg(test)]
+    pub(super) fn has_ended(&self) -> bool {
+        crate::queue::locked(&self.thread).as_ref().is_some_and(JoinHandle::is_finished)
     }
 
     /// The program is about to sleep.
@@ -144,6 +156,19 @@ impl Background {
         if let Some(wake) = self.wake.get() {
             // The write fails only if the counter is full: then the thread is about to wake anyway.
             let _ = wake.write(1);
+        }
+    }
+
+    fn run_until_panic(&self, port: &Weak<Port>) {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.run(port)));
+        if ended.is_err()
+            && let Some(port) = port.upgrade()
+        {
+            eprintln!(
+                "rnic: a bug in rnic stopped the thread of the device at {}: the device has failed, and its calls return EIO",
+                port.address
+            );
+            port.fail_after_panic();
         }
     }
 

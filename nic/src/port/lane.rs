@@ -45,6 +45,8 @@ pub(crate) struct Lane {
     hold: AckHold,
     /// Whether the last turn received nothing.
     quiet: bool,
+    /// Whether a panic left the engine half changed: it is not driven any more.
+    wrecked: bool,
     /// The same instant on both clocks.
     clocks: Now,
     /// The read times of a slow receiver.
@@ -65,6 +67,7 @@ impl Lane {
             incoming: VecDeque::new(),
             hold: AckHold::new(),
             quiet: true,
+            wrecked: false,
             clocks,
             throttle: None,
             unread: SocketBuffer::default(),
@@ -108,6 +111,9 @@ impl Lane {
     /// Receives packets, handles expired timers, and transmits, unless the acknowledgement is [held](super::hold).
     /// Returns the amount of work: datagrams received plus trains sent.
     pub(super) fn turn(&mut self, now: Instant, driver: Driver) -> u32 {
+        if self.wrecked {
+            return 0;
+        }
         if self.hold.begin(driver, now) == Begin::Wait {
             return 1;
         }
@@ -131,6 +137,12 @@ impl Lane {
     /// Records that the program sends something; returns whether the packet can carry a held acknowledgement.
     pub(super) fn note_posted(&mut self) -> bool {
         self.hold.posted()
+    }
+
+    /// Fails the device after a panic. From now on the lane does nothing.
+    pub(super) fn give_up(&mut self) {
+        self.wrecked = true;
+        self.engine.fail_after_panic();
     }
 
     /// Sends a held acknowledgement.
@@ -190,6 +202,9 @@ impl Lane {
 
     /// Passes a packet of a simulation, which arrived at `arrived`, through the link.
     pub(crate) fn accept(&mut self, now: Instant, arrived: Instant, arrival: &Arrival, packet: &[u8]) {
+        if self.wrecked {
+            return;
+        }
         if self.throttle.is_some() {
             self.unread.put(arrival, packet);
             self.read(now);
@@ -250,6 +265,9 @@ impl Lane {
 
     /// Handles expired timers of the engine and the link.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.wrecked {
+            return;
+        }
         self.engine.handle_timeout(now);
         if matches!(self.io, Io::Sim(_)) {
             self.read(now);
@@ -284,6 +302,9 @@ impl Lane {
 
     /// Sends what is due, up to the limit of a turn. Returns the number of trains.
     pub(crate) fn transmit(&mut self, now: Instant) -> u32 {
+        if self.wrecked {
+            return 0;
+        }
         self.hold.sent();
         if let Some(departure) = self.stalled.take()
             && !self.engine.loses(departure.packets)
@@ -388,7 +409,9 @@ impl Lane {
 
     /// When the next turn is needed.
     pub(crate) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
-        if self.is_stalled() {
+        if self.wrecked {
+            None
+        } else if self.is_stalled() {
             Some(now + STALL)
         } else if self.engine.has_ready() {
             Some(now)
@@ -399,7 +422,7 @@ impl Lane {
 
     /// Returns whether something can be sent already.
     pub(super) fn has_work(&self) -> bool {
-        self.engine.has_ready() || self.is_stalled()
+        !self.wrecked && (self.engine.has_ready() || self.is_stalled())
     }
 
     /// Returns whether packets wait because the kernel has no room for them.
@@ -409,6 +432,9 @@ impl Lane {
 
     /// When the next timer is due.
     pub(super) fn next_timer(&self) -> Option<Instant> {
+        if self.wrecked {
+            return None;
+        }
         let reads = self.throttle.as_ref().and_then(Throttle::opens_at);
         [self.engine.poll_timeout(), self.link.poll_timeout(), reads].into_iter().flatten().min()
     }

@@ -15,7 +15,7 @@ impl QueuePair {
     /// [`Error::Post`](crate::Error::Post). Nothing was queued then.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, wr: SendWr) -> Result<()> {
-        let port = self.device.port()?;
+        let port = self.device.intact_port()?;
         self.shared.reserve_send(&wr)?;
         port.post(&self.shared, Work::Send(wr))?;
         Ok(())
@@ -27,7 +27,7 @@ impl QueuePair {
     /// [`Error::Post`](crate::Error::Post). Nothing was queued then.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
-        let port = self.device.port()?;
+        let port = self.device.intact_port()?;
         self.shared.reserve_recv(&wr)?;
         port.post(&self.shared, Work::Recv(wr))?;
         Ok(())
@@ -72,7 +72,7 @@ impl QueuePair {
         sends: bool,
         works: impl Iterator<Item = std::result::Result<Work, PostError>>,
     ) -> std::result::Result<(), (usize, Error)> {
-        let port = self.device.port().map_err(|forked| (0, forked))?;
+        let port = self.device.intact_port().map_err(|forked| (0, forked))?;
         // The list is the program's: it is read before the port's lock is taken.
         let mut batch = Batch::new();
         let mut refused = None;
@@ -96,7 +96,7 @@ impl QueuePair {
     /// # Errors
     /// As [`post_send`](Self::post_send), for the first request that is refused.
     pub fn post_sends_or_none(&self, wrs: &mut Vec<SendWr>) -> Result<()> {
-        let port = self.device.port()?;
+        let port = self.device.intact_port()?;
         for (taken, wr) in wrs.iter().enumerate() {
             self.shared.reserve_send(wr).inspect_err(|_| {
                 // At most the size of the queue, which has 32 bits.
