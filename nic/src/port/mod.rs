@@ -39,7 +39,7 @@ use crate::error::Error;
 use crate::link::{LinkProfile, Now};
 use crate::net::HostWatch;
 use crate::process::{Publication, QueuePairFile};
-use crate::queue::{QpShared, Work, locked};
+use crate::queue::{Direction, QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use courtesy::Courtesy;
@@ -262,16 +262,15 @@ impl Port {
 
     /// Posts a work request that has its place reserved in `qp`.
     pub(crate) fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
-        let sends = matches!(work, Work::Send(_));
-        self.post_list(qp, sends, std::iter::once(work)).map_err(|(_, error)| error)
+        self.post_list(qp, work.direction(), std::iter::once(work)).map_err(|(_, error)| error)
     }
 
     /// Posts work requests that have their places reserved in `qp`, up to the first that is refused; the error comes
-    /// with the number of requests posted before it. `sends`: whether they are for the send queue.
+    /// with the number of requests posted before it. `direction`: the queue that they are for.
     pub(crate) fn post_list(
         &self,
         qp: &QpShared,
-        sends: bool,
+        direction: Direction,
         works: impl Iterator<Item = Work>,
     ) -> Result<(), (usize, PostError)> {
         let qpn = qp.config.qpn;
@@ -284,7 +283,7 @@ impl Port {
         let result = lane.engine.post_list(qpn, works);
         // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
         // causes no transmission.
-        if sends && (lane.note_posted() || lane.engine.is_urgent(qpn, || self.now())) {
+        if direction == Direction::Send && (lane.note_posted() || lane.engine.is_urgent(qpn, || self.now())) {
             lane.transmit(self.now());
         }
         self.release(lane);

@@ -1,6 +1,5 @@
 //! Queues between the engine, which runs in the thread that drives the port, and the program's threads.
 
-mod batch;
 mod channel;
 mod completions;
 mod inbox;
@@ -14,7 +13,6 @@ mod tests;
 mod waiters;
 mod wishes;
 
-pub(crate) use batch::Batch;
 pub(crate) use channel::ChannelShared;
 pub(crate) use completions::{CqProducer, CqRoom, CqShared, Pushed, completion_queue, locked};
 pub(crate) use inbox::{Direction, QpShared, Work};

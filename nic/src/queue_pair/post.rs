@@ -4,9 +4,20 @@ use super::QueuePair;
 use crate::address_handle::AddressHandle;
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
-use crate::queue::{Batch, Direction, Work};
+use crate::queue::{Direction, QpShared, Work};
 use qp::queue_pair::PostError;
 use qp::{Gather, Operation, QKey, Qpn, RecvWr, Remote, SendFlags, SendWr};
+use std::cell::Cell;
+use std::thread::LocalKey;
+
+/// A buffer for more work requests than this is not kept: longer lists take far longer to post than memory to allocate.
+const KEPT: usize = 256;
+
+thread_local! {
+    /// Buffers for the lists that this thread posts.
+    static SENDS: Cell<Vec<SendWr>> = const { Cell::new(Vec::new()) };
+    static RECVS: Cell<Vec<RecvWr>> = const { Cell::new(Vec::new()) };
+}
 
 impl QueuePair {
     /// Posts a send work request.
@@ -41,13 +52,7 @@ impl QueuePair {
         &self,
         wrs: impl IntoIterator<Item = SendWr>,
     ) -> std::result::Result<(), (usize, Error)> {
-        self.post_list(
-            true,
-            wrs.into_iter().map(|wr| {
-                self.shared.reserve_send(&wr)?;
-                Ok(Work::Send(wr))
-            }),
-        )
+        self.post_list(wrs.into_iter(), QpShared::reserve_send, Direction::Send, Work::Send, &SENDS)
     }
 
     /// Posts receive work requests, in order, up to the first that is refused.
@@ -58,37 +63,45 @@ impl QueuePair {
         &self,
         wrs: impl IntoIterator<Item = RecvWr>,
     ) -> std::result::Result<(), (usize, Error)> {
-        self.post_list(
-            false,
-            wrs.into_iter().map(|wr| {
-                self.shared.reserve_recv(&wr)?;
-                Ok(Work::Recv(wr))
-            }),
-        )
+        self.post_list(wrs.into_iter(), QpShared::reserve_recv, Direction::Recv, Work::Recv, &RECVS)
     }
 
-    fn post_list(
+    /// Posts a list. It is the program's, in its memory or an iterator that runs its code: to read it may take a page
+    /// fault, or anything else. So it is read before the port's lock is taken, into a buffer of the thread.
+    fn post_list<W: 'static>(
         &self,
-        sends: bool,
-        works: impl Iterator<Item = std::result::Result<Work, PostError>>,
+        mut wrs: impl Iterator<Item = W>,
+        reserve: impl Fn(&QpShared, &W) -> std::result::Result<(), PostError>,
+        direction: Direction,
+        work: impl Fn(W) -> Work,
+        buffer: &'static LocalKey<Cell<Vec<W>>>,
     ) -> std::result::Result<(), (usize, Error)> {
-        let port = self.device.intact_port().map_err(|forked| (0, forked))?;
-        // The list is the program's: it is read before the port's lock is taken.
-        let mut batch = Batch::new();
-        let mut refused = None;
-        for work in works {
-            match work {
-                Ok(work) => batch.push(work),
-                Err(error) => {
-                    refused = Some(error);
-                    break;
-                }
+        let port = self.device.intact_port().map_err(|error| (0, error))?;
+        let refused = |(before, error): (usize, PostError)| (before, error.into());
+        let Some(first) = wrs.next() else { return Ok(()) };
+        reserve(&self.shared, &first).map_err(|error| refused((0, error)))?;
+        let Some(second) = wrs.next() else {
+            // Most lists are of this kind.
+            return port.post(&self.shared, work(first)).map_err(|error| refused((0, error)));
+        };
+        // A thread that is exiting no longer has a buffer. Neither has a list that is posted while another is read.
+        let mut list = buffer.try_with(Cell::take).unwrap_or_default();
+        list.push(first);
+        let mut wrong = None;
+        for wr in std::iter::once(second).chain(wrs) {
+            if let Err(error) = reserve(&self.shared, &wr) {
+                wrong = Some(error);
+                break;
             }
+            list.push(wr);
         }
-        let taken = batch.len();
-        port.post_list(&self.shared, sends, batch.drain())
-            .map_err(|(before, error)| (before, error.into()))?;
-        refused.map_or(Ok(()), |error| Err((taken, error.into())))
+        let taken = list.len();
+        let posted = port.post_list(&self.shared, direction, list.drain(..).map(&work));
+        if list.capacity() <= KEPT {
+            let _ = buffer.try_with(|buffer| buffer.set(list));
+        }
+        posted.map_err(refused)?;
+        wrong.map_or(Ok(()), |error| Err(refused((taken, error))))
     }
 
     /// Posts all of these send work requests and empties the list, or posts none and leaves the list unchanged.
@@ -103,7 +116,7 @@ impl QueuePair {
                 self.shared.finish(Direction::Send, u32::try_from(taken).unwrap_or(u32::MAX));
             })?;
         }
-        let posted = port.post_list(&self.shared, true, wrs.drain(..).map(Work::Send));
+        let posted = port.post_list(&self.shared, Direction::Send, wrs.drain(..).map(Work::Send));
         Ok(posted.map_err(|(_, error)| error)?)
     }
 
