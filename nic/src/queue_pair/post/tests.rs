@@ -1,7 +1,8 @@
 //! Posting lists.
 
+use crate::queue::Direction;
 use crate::sim::Net;
-use crate::{Error, Gather, Operation, PostError, QpInit, QpState, RcEnd, RecvWr, Result, SendWr};
+use crate::{Error, Gather, Operation, PostError, QpInit, QpState, QueuePair, RcEnd, RecvWr, Result, SendWr};
 
 fn send(wr_id: u64) -> SendWr {
     SendWr::new(wr_id, Operation::Send { imm: None, invalidate: None }, Gather::Empty)
@@ -33,12 +34,19 @@ fn a_list_that_is_refused_under_the_lock_takes_no_places() -> Result<()> {
     let cq = device.create_cq(16)?;
     let qp = device.alloc_pd()?.create_qp(&QpInit::rc(&cq, &cq))?;
     let room = u64::from(QpInit::rc(&cq, &cq).cap.max_send_wr);
-    for _ in 0..3 {
+    let refuse: [fn(&QueuePair, u64) -> Option<Error>; 2] = [
+        |qp, room| qp.post_sends((0..room).map(send)).err().map(|(_, error)| error),
+        |qp, room| qp.post_sends_or_none(&mut (0..room).map(send).collect()).err(),
+    ];
+    for refuse in refuse {
         qp.shared.set_state(QpState::Rts);
-        let refused = qp.post_sends((0..room).map(send));
-        assert!(matches!(refused, Err((0, Error::Post(PostError::State { .. })))), "{refused:?}");
-        let refused = qp.post_sends_or_none(&mut (0..room).map(send).collect());
-        assert!(matches!(refused, Err(Error::Post(PostError::State { .. }))), "{refused:?}");
+        let refused = refuse(&qp, room);
+        assert!(matches!(refused, Some(Error::Post(PostError::State { .. }))), "{refused:?}");
+        qp.shared.set_state(QpState::Rts);
+        for wr_id in 0..room {
+            qp.shared.reserve_send(&send(wr_id)).expect("all places are free");
+        }
+        qp.shared.finish(Direction::Send, room as u32);
     }
     Ok(())
 }
