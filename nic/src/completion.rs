@@ -13,7 +13,7 @@ pub(crate) use stream::step;
 
 use crate::destroy::{NotDestroyed, only_handle, unused};
 use crate::device::DeviceInner;
-use crate::engine::{CQ_USERS, CqId, completion_room};
+use crate::engine::{CQ_USERS, CqId, ResourceError, completion_room};
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::queue::{CqShared, completion_queue};
@@ -196,9 +196,11 @@ impl CompletionQueue {
     fn poll_result(&self) -> Option<Result<WorkCompletion>> {
         // Read first: completions from before the overrun are polled before the overrun is reported.
         let overrun = self.is_overrun();
+        let wrecked = self.inner.device.port.is_wrecked();
         match self.poll_one() {
             Some(completion) => Some(Ok(completion)),
-            None => overrun.then_some(Err(Error::Overrun)),
+            None if overrun => Some(Err(Error::Overrun)),
+            None => wrecked.then(|| Err(ResourceError::DeviceFailed.into())),
         }
     }
 
@@ -206,7 +208,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// [`Error::Timeout`]; in virtual time [`Error::Stalled`] as soon as no completion can come any more;
-    /// [`Error::Overrun`] when the queue is in error and empty.
+    /// [`Error::Overrun`] when the queue is in error and empty, and [`Error::Resource`] when it is empty after a panic
+    /// made the device unusable.
     pub fn wait(&self, timeout: Duration) -> Result<WorkCompletion> {
         let port = self.inner.device.port()?;
         let before = port.now();
@@ -219,10 +222,10 @@ impl CompletionQueue {
     /// event was for a completion that it has already taken.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`]; [`Error::Resource`] after a panic made the device unusable.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
-        let port = self.inner.device.port()?;
+        let port = self.inner.device.intact_port()?;
         self.inner.shared.arm(solicited_only);
         port.hand_over();
         Ok(())

@@ -2,7 +2,9 @@
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
-use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig};
+use crate::engine::{
+    DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig, ResourceError,
+};
 use crate::error::{Error, Result};
 use crate::link::emulation::EmulationStats;
 use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
@@ -166,6 +168,12 @@ impl DeviceInner {
     /// The port, if this process opened it.
     pub(crate) fn port(&self) -> Result<&Arc<Port>> {
         if self.port.is_ours() { Ok(&self.port) } else { Err(Error::Forked) }
+    }
+
+    /// The port, if this process opened it and no panic has made it unusable.
+    pub(crate) fn intact_port(&self) -> Result<&Arc<Port>> {
+        let port = self.port()?;
+        if port.is_wrecked() { Err(ResourceError::DeviceFailed.into()) } else { Ok(port) }
     }
 
     /// The first address of `len` bytes of fresh memory for work requests and peers; `None` for the real address.
@@ -425,6 +433,20 @@ impl Device {
             Clock::Virtual(_) => Some(AddressSpace::of(port.address)),
         };
         Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs, addresses }) }
+    }
+
+    /// Gives the device up after a panic in a call on it, which the caller caught. A panic is a bug of rnic, and may
+    /// leave the device half changed: it fails like
+    /// [`inject_device_fatal`](Self::inject_device_fatal), and nothing drives it any more. Posts are refused from now
+    /// on, and so is waiting for what cannot come ([`ResourceError::DeviceFailed`]).
+    pub fn fail_after_panic(&self) {
+        self.inner.port.fail_after_panic();
+    }
+
+    /// Returns whether a panic in a call on the device, or in its thread, made it unusable.
+    #[must_use]
+    pub fn has_panicked(&self) -> bool {
+        self.inner.port.is_wrecked()
     }
 
     /// The name of the device.

@@ -1,22 +1,20 @@
 //! The handles of queue pairs.
 
-use crate::address_handle::AddressHandle;
+mod post;
+
 use crate::completion::{CompletionQueue, CqInner};
 use crate::destroy::NotDestroyed;
 use crate::device::DeviceInner;
 use crate::domain::PdInner;
 use crate::engine::{Engine, FlowState, QpLinks, QpRequest, ResourceError};
-use crate::error::{Error, Result};
-use crate::queue::{Direction, QpShared, Work};
+use crate::error::Result;
+use crate::queue::QpShared;
 use crate::srq::{SharedReceiveQueue, SrqInner};
 use crate::xrc::{XrcDomain, XrcdInner};
 use qp::attr::AddressVector;
 use qp::counters::QpCounters;
-use qp::queue_pair::{Failure, PostError, Tuning};
-use qp::{
-    Access, Gather, Gid, Mtu, Operation, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote,
-    SendFlags, SendWr,
-};
+use qp::queue_pair::{Failure, Tuning};
+use qp::{Access, Gid, Mtu, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -452,159 +450,6 @@ impl QueuePair {
     /// Accesses the queue pair in the engine; `None` in a forked child.
     fn look<R>(&self, look: impl FnOnce(&qp::QueuePair) -> R) -> Option<R> {
         self.device.port.inspect(|e| e.qp(self.qpn()).map(look)).flatten()
-    }
-
-    /// Posts a send work request.
-    ///
-    /// # Errors
-    /// [`Error::Post`](crate::Error::Post). Nothing was queued then.
-    #[doc(alias = "ibv_post_send")]
-    pub fn post_send(&self, wr: SendWr) -> Result<()> {
-        let port = self.device.port()?;
-        self.shared.reserve_send(&wr)?;
-        port.post(&self.shared, Work::Send(wr))?;
-        Ok(())
-    }
-
-    /// Posts a receive work request.
-    ///
-    /// # Errors
-    /// [`Error::Post`](crate::Error::Post). Nothing was queued then.
-    #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
-        let port = self.device.port()?;
-        self.shared.reserve_recv(&wr)?;
-        port.post(&self.shared, Work::Recv(wr))?;
-        Ok(())
-    }
-
-    /// Posts send work requests, in order, up to the first that is refused.
-    ///
-    /// # Errors
-    /// The number of requests that were posted, and the error of [`post_send`](Self::post_send) for the next one.
-    pub fn post_sends(
-        &self,
-        wrs: impl IntoIterator<Item = SendWr>,
-    ) -> std::result::Result<(), (usize, Error)> {
-        self.post_list(
-            true,
-            wrs.into_iter().map(|wr| {
-                self.shared.reserve_send(&wr)?;
-                Ok(Work::Send(wr))
-            }),
-        )
-    }
-
-    /// Posts receive work requests, in order, up to the first that is refused.
-    ///
-    /// # Errors
-    /// The number of requests that were posted, and the error of [`post_recv`](Self::post_recv) for the next one.
-    pub fn post_recvs(
-        &self,
-        wrs: impl IntoIterator<Item = RecvWr>,
-    ) -> std::result::Result<(), (usize, Error)> {
-        self.post_list(
-            false,
-            wrs.into_iter().map(|wr| {
-                self.shared.reserve_recv(&wr)?;
-                Ok(Work::Recv(wr))
-            }),
-        )
-    }
-
-    fn post_list(
-        &self,
-        sends: bool,
-        works: impl Iterator<Item = std::result::Result<Work, PostError>>,
-    ) -> std::result::Result<(), (usize, Error)> {
-        let port = self.device.port().map_err(|forked| (0, forked))?;
-        let (mut taken, mut refused) = (0, None);
-        let works =
-            works.map_while(|work| work.inspect(|_| taken += 1).map_err(|error| refused = Some(error)).ok());
-        port.post_list(&self.shared, sends, works).map_err(|(before, error)| (before, error.into()))?;
-        refused.map_or(Ok(()), |error| Err((taken, error.into())))
-    }
-
-    /// Posts all of these send work requests and empties the list, or posts none and leaves the list unchanged.
-    ///
-    /// # Errors
-    /// As [`post_send`](Self::post_send), for the first request that is refused.
-    pub fn post_sends_or_none(&self, wrs: &mut Vec<SendWr>) -> Result<()> {
-        let port = self.device.port()?;
-        for (taken, wr) in wrs.iter().enumerate() {
-            self.shared.reserve_send(wr).inspect_err(|_| {
-                // At most the size of the queue, which has 32 bits.
-                self.shared.finish(Direction::Send, u32::try_from(taken).unwrap_or(u32::MAX));
-            })?;
-        }
-        let posted = port.post_list(&self.shared, true, wrs.drain(..).map(Work::Send));
-        Ok(posted.map_err(|(_, error)| error)?)
-    }
-
-    /// Posts a signalled operation.
-    ///
-    /// # Errors
-    /// As [`post_send`](Self::post_send).
-    pub fn post(&self, wr_id: u64, operation: Operation, data: impl Into<Gather>) -> Result<()> {
-        self.post_send(SendWr::new(wr_id, operation, data).flags(SendFlags::SIGNALED))
-    }
-
-    /// Posts a signalled SEND.
-    ///
-    /// # Errors
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "ibv_wr_send")]
-    pub fn send(&self, wr_id: u64, data: impl Into<Gather>) -> Result<()> {
-        self.post(wr_id, Operation::Send { imm: None, invalidate: None }, data)
-    }
-
-    /// Posts a signalled datagram to queue pair `qpn` at the address of `ah`.
-    ///
-    /// # Errors
-    /// As [`post_send`](Self::post_send); [`Error::Resource`](crate::Error::Resource) if the address handle is of
-    /// another protection domain than the queue pair (IBTA 10.2.3).
-    pub fn send_to(
-        &self,
-        wr_id: u64,
-        data: impl Into<Gather>,
-        ah: &AddressHandle,
-        qpn: Qpn,
-        qkey: QKey,
-    ) -> Result<()> {
-        if !self.parts.pd.as_ref().is_some_and(|pd| ah.is_of(pd)) {
-            let why = "its protection domain is not that of the queue pair";
-            return Err(ResourceError::Address { why }.into());
-        }
-        let operation = Operation::Send { imm: None, invalidate: None };
-        self.post_send(
-            SendWr::new(wr_id, operation, data).flags(SendFlags::SIGNALED).to(ah.datagram(qpn, qkey)),
-        )
-    }
-
-    /// Posts a signalled RDMA WRITE.
-    ///
-    /// # Errors
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "ibv_wr_rdma_write")]
-    pub fn write(&self, wr_id: u64, data: impl Into<Gather>, remote: Remote) -> Result<()> {
-        self.post(wr_id, Operation::Write { remote, imm: None }, data)
-    }
-
-    /// Posts a signalled RDMA READ.
-    ///
-    /// # Errors
-    /// As [`post_send`](Self::post_send).
-    #[doc(alias = "ibv_wr_rdma_read")]
-    pub fn read(&self, wr_id: u64, data: impl Into<Gather>, remote: Remote) -> Result<()> {
-        self.post(wr_id, Operation::Read { remote }, data)
-    }
-
-    /// Posts a receive.
-    ///
-    /// # Errors
-    /// As [`post_recv`](Self::post_recv).
-    pub fn recv(&self, wr_id: u64, data: impl Into<Gather>) -> Result<()> {
-        self.post_recv(RecvWr { wr_id, data: data.into() })
     }
 }
 

@@ -184,7 +184,7 @@ impl SharedReceiveQueue {
     /// [`Error::Resource`](crate::Error::Resource) if it was destroyed. Nothing was queued then.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr: RecvWr) -> Result<()> {
-        self.inner.device.port()?;
+        self.inner.device.intact_port()?;
         self.inner.check(&self.inner.device)?;
         Ok(self.inner.shared.post(wr)?)
     }

@@ -3,17 +3,23 @@
 //! Threads of very different priority take the port's lock: a program may poll from a FIFO-scheduled thread while the
 //! background thread that holds the lock was preempted. With an ordinary lock the poller would wait for a thread that
 //! never runs; with priority inheritance the holder runs until it releases the lock.
+//!
+//! A holder that panics releases the lock while its stack unwinds, so nobody waits for it forever. What the mutex
+//! protects may be half changed then: the mutex remembers that, and each later guard tells.
 
 #![expect(unsafe_code, reason = "std's mutex knows no priority inheritance: pthread's does")]
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A mutex whose holder inherits the priority of the threads that wait for it (`PTHREAD_PRIO_INHERIT`).
 pub(crate) struct PiMutex<T> {
     /// Boxed: a pthread mutex must not move once it is initialised.
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
+    /// Whether a holder panicked. Only holders access it.
+    poisoned: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -36,7 +42,7 @@ impl<T> PiMutex<T> {
                 libc::pthread_mutexattr_destroy(attr.as_mut_ptr());
             }
         }
-        Self { raw, value: UnsafeCell::new(value) }
+        Self { raw, poisoned: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
@@ -45,14 +51,14 @@ impl<T> PiMutex<T> {
         let result = unsafe { libc::pthread_mutex_lock(self.raw.get()) };
         // The one possible error is EDEADLK: this thread holds the lock already, which is a bug of ours.
         assert_eq!(result, 0, "the port's lock was taken twice by one thread");
-        PiGuard { mutex: self, _not_send: PhantomData }
+        PiGuard::new(self)
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<PiGuard<'_, T>> {
         // SAFETY: as in `lock`.
         let result = unsafe { libc::pthread_mutex_trylock(self.raw.get()) };
-        (result == 0).then_some(PiGuard { mutex: self, _not_send: PhantomData })
+        (result == 0).then(|| PiGuard::new(self))
     }
 }
 
@@ -66,8 +72,21 @@ impl<T> Drop for PiMutex<T> {
 /// The lock, held.
 pub(crate) struct PiGuard<'a, T> {
     mutex: &'a PiMutex<T>,
+    /// Whether the thread was unwinding already when it took the lock.
+    unwinds: bool,
     /// A pthread mutex is unlocked by the thread that locked it: a raw pointer keeps the guard from being `Send`.
     _not_send: PhantomData<*const ()>,
+}
+
+impl<'a, T> PiGuard<'a, T> {
+    fn new(mutex: &'a PiMutex<T>) -> Self {
+        PiGuard { mutex, unwinds: std::thread::panicking(), _not_send: PhantomData }
+    }
+
+    /// Returns whether a holder of the lock panicked, so that the value may be half changed.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.mutex.poisoned.load(Ordering::Relaxed)
+    }
 }
 
 impl<T> Deref for PiGuard<'_, T> {
@@ -88,6 +107,9 @@ impl<T> DerefMut for PiGuard<'_, T> {
 
 impl<T> Drop for PiGuard<'_, T> {
     fn drop(&mut self) {
+        if !self.unwinds && std::thread::panicking() {
+            self.mutex.poisoned.store(true, Ordering::Relaxed);
+        }
         // SAFETY: the guard holds the lock and this thread took it: guards are not `Send`.
         unsafe { libc::pthread_mutex_unlock(self.mutex.raw.get()) };
     }
@@ -121,5 +143,41 @@ mod tests {
         assert!(refused);
         drop(held);
         assert!(mutex.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_holder_that_panics_releases_the_lock_and_is_remembered() {
+        let mutex = Arc::new(PiMutex::new(0u64));
+        let other = Arc::clone(&mutex);
+        let ended = std::thread::spawn(move || {
+            *other.lock() = 1;
+            assert!(!other.lock().is_poisoned(), "a guard that is dropped as usual");
+            let _held = other.lock();
+            panic!("on purpose");
+        });
+        ended.join().expect_err("it panics");
+        assert!(mutex.try_lock().expect("released").is_poisoned());
+        let guard = mutex.lock();
+        assert_eq!((*guard, guard.is_poisoned()), (1, true), "for good");
+    }
+
+    /// Objects that are dropped while a stack unwinds take the lock, and leave the value intact.
+    #[test]
+    fn a_lock_that_is_taken_while_the_stack_unwinds_is_not_poisoned() {
+        struct Locks(Arc<PiMutex<u64>>);
+        impl Drop for Locks {
+            fn drop(&mut self) {
+                *self.0.lock() += 1;
+            }
+        }
+        let mutex = Arc::new(PiMutex::new(0u64));
+        let locks = Locks(Arc::clone(&mutex));
+        let ended = std::thread::spawn(move || {
+            let _locks = locks;
+            panic!("on purpose");
+        });
+        ended.join().expect_err("it panics");
+        let guard = mutex.lock();
+        assert_eq!((*guard, guard.is_poisoned()), (1, false));
     }
 }

@@ -18,6 +18,11 @@ pub(crate) struct Ah {
 
 impl Object for Ah {
     type C = ibv_ah;
+
+    fn device(&self) -> Option<rnic::Device> {
+        // SAFETY: the field never changes.
+        crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
 }
 
 /// Mask of the bits of a flow label (RFC 8200, section 3).

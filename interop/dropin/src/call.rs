@@ -6,6 +6,7 @@
 
 use crate::errno::Errno;
 use crate::explain::{self, type_name};
+use rnic::Device;
 use std::ffi::{CStr, c_char, c_int};
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +28,17 @@ pub(crate) trait Arg: Sized {
     /// # Safety
     /// As [`take`](Self::take).
     unsafe fn subject(_raw: Self::Raw) -> Option<String> {
+        None
+    }
+
+    /// Whether the call may destroy the object.
+    const MAY_GO: bool = false;
+
+    /// The open device that the object belongs to.
+    ///
+    /// # Safety
+    /// As [`take`](Self::take); the call has not destroyed the object.
+    unsafe fn device(_raw: Self::Raw) -> Option<Device> {
         None
     }
 }
@@ -52,6 +64,9 @@ pub(crate) trait Object: Sized {
     fn name(&self) -> Option<String> {
         None
     }
+
+    /// The open device that it belongs to.
+    fn device(&self) -> Option<Device>;
 
     /// The pointer that programs hold.
     fn as_c(&self) -> *mut Self::C {
@@ -85,6 +100,11 @@ impl<T: Object> Arg for &T {
     unsafe fn subject(raw: Self::Raw) -> Option<String> {
         // SAFETY: guaranteed by the caller.
         unsafe { T::of(raw) }?.name()
+    }
+
+    unsafe fn device(raw: Self::Raw) -> Option<Device> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { T::of(raw) }?.device()
     }
 }
 
@@ -135,6 +155,13 @@ impl<T: Object> Arg for Owned<T> {
     unsafe fn subject(raw: Self::Raw) -> Option<String> {
         // SAFETY: guaranteed by the caller; a call that fails has not destroyed the object.
         unsafe { T::of(raw) }?.name()
+    }
+
+    const MAY_GO: bool = true;
+
+    unsafe fn device(raw: Self::Raw) -> Option<Device> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { T::of(raw) }?.device()
     }
 }
 
@@ -367,14 +394,22 @@ impl<T: Default> Reply for Value<T> {
     }
 }
 
-/// Runs a verb. A panic in the verb is a bug of rnic: it is reported, and it does not unwind further.
+/// Runs a verb. A panic in the verb is a bug of rnic: it does not unwind further, and the device that the call belongs
+/// to fails, because the panic may have left it half changed. `may_go`: whether the verb may destroy the object by which
+/// `device` finds the device.
 pub(crate) fn shield<R: Reply>(
     name: &'static str,
     subject: impl FnOnce() -> Option<String>,
+    device: impl Fn() -> Option<Device>,
+    may_go: bool,
     verb: impl FnOnce() -> Result<R, Errno>,
 ) -> R::Raw {
     explain::begin_call();
-    let result = catch_unwind(AssertUnwindSafe(verb)).unwrap_or_else(|_| panicked(name));
+    let before = if may_go { device() } else { None };
+    let Ok(result) = catch_unwind(AssertUnwindSafe(verb)) else {
+        let device = if may_go { before } else { device() };
+        return R::reply(Err(panicked(name, device)));
+    };
     if let Err(errno) = &result {
         explain::failed(name, *errno, subject);
     }
@@ -382,9 +417,19 @@ pub(crate) fn shield<R: Reply>(
 }
 
 #[cold]
-fn panicked<R>(name: &str) -> Result<R, Errno> {
-    eprintln!("rnic: {name} failed because of a bug in rnic; its result is EIO");
-    Err(Errno::IO)
+fn panicked(name: &str, device: Option<Device>) -> Errno {
+    match device {
+        Some(device) => {
+            eprintln!(
+                "rnic: {name} hit a bug in rnic: {} has failed, and its calls return EIO from now on",
+                device.name()
+            );
+            // A second panic changes nothing: the device has failed before it.
+            let _ = catch_unwind(AssertUnwindSafe(|| device.fail_after_panic()));
+        }
+        None => eprintln!("rnic: {name} failed because of a bug in rnic; its result is EIO"),
+    }
+    Errno::IO
 }
 
 /// Defines functions of the C interface. Their bodies receive checked arguments and return results.
@@ -407,7 +452,12 @@ macro_rules! verbs {
                     // SAFETY: C callers keep the contract of the boundary module.
                     None$(.or_else(|| unsafe { <$ty as $crate::call::Arg>::subject($arg) }))*
                 };
-                $crate::call::shield(stringify!($name), subject, || {
+                let device = || {
+                    // SAFETY: as above.
+                    None$(.or_else(|| unsafe { <$ty as $crate::call::Arg>::device($arg) }))*
+                };
+                let may_go = false $(|| <$ty as $crate::call::Arg>::MAY_GO)*;
+                $crate::call::shield(stringify!($name), subject, device, may_go, || {
                     $(
                         // SAFETY: C callers keep the contract of the boundary module.
                         let $arg = unsafe { <$ty as $crate::call::Arg>::take($arg) }?;

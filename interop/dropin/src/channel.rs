@@ -23,6 +23,11 @@ pub(crate) struct Channel {
 
 impl Object for Channel {
     type C = ibv_comp_channel;
+
+    fn device(&self) -> Option<rnic::Device> {
+        // SAFETY: the field never changes.
+        crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
 }
 
 /// Whether the descriptor is readable now.

@@ -31,10 +31,23 @@ impl Object for Context {
     type C = ibv_context;
 
     const OFFSET: usize = offset_of!(verbs_context, context);
+
+    fn device(&self) -> Option<rnic::Device> {
+        Some(self.hub.device.clone())
+    }
 }
 
 /// The addresses of the open contexts.
 static CONTEXTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// The device of a context, unless the program has closed the context.
+pub(crate) fn device_of(context: *mut ibv_context) -> Option<rnic::Device> {
+    let _whole = hold_forks();
+    let open = locked(&CONTEXTS);
+    // SAFETY: the contexts in the list are open, and closing one waits for the lock of the list.
+    let context = open.contains(&(context as usize)).then(|| unsafe { Context::of(context) }).flatten();
+    context.and_then(Object::device)
+}
 
 fn open(device: *mut crate::abi::ibv_device, index: usize) -> Result<Box<Context>, Errno> {
     let hub = Hub::open(index)?;

@@ -29,6 +29,10 @@ pub(crate) struct Cq {
 
 impl Object for Cq {
     type C = ibv_cq;
+
+    fn device(&self) -> Option<rnic::Device> {
+        Some(self.hub.device.clone())
+    }
 }
 
 impl Cq {

@@ -32,6 +32,11 @@ impl Arg for Ex<'_> {
         // SAFETY: both structures begin with the same fields at the same offsets.
         unsafe { Cq::of(raw.cast()) }.map(Ex).ok_or(Errno::INVALID)
     }
+
+    unsafe fn device(raw: Self::Raw) -> Option<rnic::Device> {
+        // SAFETY: as above.
+        unsafe { Cq::of(raw.cast()) }?.device()
+    }
 }
 
 impl Deref for Ex<'_> {
@@ -55,7 +60,7 @@ impl Ex<'_> {
         // SAFETY: one thread at a time reads: the gate or the program ensures it.
         let current = unsafe { &mut *current };
         if self.inner.get()?.poll(std::slice::from_mut(current)) == 0 {
-            return Err(Errno(libc::ENOENT));
+            return Err(if self.hub.device.has_panicked() { Errno::IO } else { Errno(libc::ENOENT) });
         }
         // SAFETY: as above; programs read these two fields directly.
         let c = unsafe { &mut *self.c.get() };
@@ -81,15 +86,14 @@ verbs! {
             return Err(Errno::INVALID.because("comp_mask is not 0"));
         }
         let reader = cq.reader()?;
-        if !reader.single {
+        let leaving = (!reader.single).then(|| {
             reader.gate.enter();
-        }
-        let result = cq.advance();
-        if result.is_err() && !reader.single {
-            // Leave the gate: without a completion the program does not call `end_poll`.
-            reader.gate.leave();
-        }
-        result
+            reader.gate.leaving()
+        });
+        // Without a completion the program does not call `end_poll`, which leaves the gate.
+        cq.advance()?;
+        std::mem::forget(leaving);
+        Ok(())
     }
 
     fn next_poll(cq: Ex<'_>) -> () {

@@ -80,6 +80,10 @@ pub(crate) fn put(room: &mut [c_char], text: &str) {
 
 impl Object for VerbsDevice {
     type C = ibv_device;
+
+    fn device(&self) -> Option<rnic::Device> {
+        None
+    }
 }
 
 verbs! {

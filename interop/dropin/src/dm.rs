@@ -26,6 +26,11 @@ pub(crate) struct Dm {
 
 impl Object for Dm {
     type C = ibv_dm;
+
+    fn device(&self) -> Option<rnic::Device> {
+        // SAFETY: the field never changes.
+        crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
 }
 
 impl Handled for Dm {

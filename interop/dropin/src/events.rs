@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::task::{self, Poll, Wake, Waker};
 
 /// The next event of a device, as a future.
@@ -149,7 +149,17 @@ impl Hub {
         self.news.store(true, Ordering::SeqCst);
         while self.news.load(Ordering::SeqCst) {
             // The thread that holds the lock checks `news` again: a wake may come from inside this loop.
-            let Ok(mut listener) = self.listener.try_lock() else { return };
+            let mut listener = match self.listener.try_lock() {
+                Ok(listener) => listener,
+                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::Poisoned(left)) => {
+                    // A panic ended a call in the middle of the loop: the future cannot go on, another one can.
+                    self.listener.clear_poison();
+                    let mut listener = left.into_inner();
+                    *listener = None;
+                    listener
+                }
+            };
             self.news.store(false, Ordering::SeqCst);
             let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(self))));
             let mut cx = task::Context::from_waker(&waker);

@@ -25,4 +25,18 @@ impl Gate {
     pub(crate) fn leave(&self) {
         self.0.store(false, Ordering::Release);
     }
+
+    /// For a thread inside: leaves when the result is dropped, even by a panic.
+    pub(crate) fn leaving(&self) -> Leaving<'_> {
+        Leaving(self)
+    }
+}
+
+/// Leaves a gate when it is dropped.
+pub(crate) struct Leaving<'a>(&'a Gate);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }

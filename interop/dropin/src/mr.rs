@@ -35,6 +35,11 @@ enum Region {
 
 impl Object for Mr {
     type C = ibv_mr;
+
+    fn device(&self) -> Option<rnic::Device> {
+        // SAFETY: the field never changes.
+        crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
 }
 
 impl Handled for Mr {

@@ -20,6 +20,11 @@ pub(crate) struct Td {
 
 impl Object for Td {
     type C = ibv_td;
+
+    fn device(&self) -> Option<rnic::Device> {
+        // SAFETY: the field never changes.
+        crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
 }
 
 /// The attributes that a program may set for a parent domain. Queues may call its allocators, but need not, and do

@@ -32,6 +32,10 @@ pub(crate) struct Parent {
 
 impl Object for Pd {
     type C = ibv_pd;
+
+    fn device(&self) -> Option<rnic::Device> {
+        Some(self.hub.device.clone())
+    }
 }
 
 impl Handled for Pd {

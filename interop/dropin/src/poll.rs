@@ -75,6 +75,9 @@ verbs! {
                 break;
             }
         }
+        if done == 0 && cq.hub.device.has_panicked() {
+            return Err(Errno::IO.because("the device has failed because of a bug in rnic"));
+        }
         Ok(Status(c_int::try_from(done).unwrap_or(0)))
     }
 

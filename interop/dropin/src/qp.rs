@@ -45,6 +45,10 @@ impl Object for Qp {
     fn name(&self) -> Option<String> {
         self.inner.get().ok().map(|inner| format!("queue pair {} in {}", inner.qpn(), inner.state()))
     }
+
+    fn device(&self) -> Option<rnic::Device> {
+        Some(self.hub.device.clone())
+    }
 }
 
 /// The objects that a queue pair is made of, as the program names them.

@@ -49,6 +49,11 @@ impl Arg for Ex<'_> {
         // SAFETY: as above.
         unsafe { Qp::of(raw.cast()) }?.name()
     }
+
+    unsafe fn device(raw: Self::Raw) -> Option<rnic::Device> {
+        // SAFETY: as above.
+        unsafe { Qp::of(raw.cast()) }?.device()
+    }
 }
 
 impl Deref for Ex<'_> {
@@ -109,16 +114,15 @@ verbs! {
     }
 
     fn wr_complete(qp: Ex<'_>) -> () {
+        let _leaving = qp.builder()?.gate.leaving();
         let batch = qp.batch()?;
-        let posted = match batch.error.take() {
+        match batch.error.take() {
             Some((errno, Some(reason))) => Err(errno.because(reason)),
             Some((errno, None)) => Err(errno),
             None => qp.inner.get().and_then(|inner| {
                 inner.post_sends_or_none(&mut batch.wrs).map_err(|error| refused(&qp, error))
             }),
-        };
-        qp.builder()?.gate.leave();
-        posted
+        }
     }
 
     fn wr_abort(qp: Ex<'_>) -> Value<()> {

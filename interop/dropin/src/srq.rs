@@ -25,6 +25,10 @@ pub(crate) struct Srq {
 
 impl Object for Srq {
     type C = ibv_srq;
+
+    fn device(&self) -> Option<rnic::Device> {
+        Some(self.hub.device.clone())
+    }
 }
 
 impl Srq {

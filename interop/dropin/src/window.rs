@@ -19,6 +19,11 @@ pub(crate) struct Mw {
 
 impl Object for Mw {
     type C = ibv_mw;
+
+    fn device(&self) -> Option<rnic::Device> {
+        // SAFETY: the field never changes.
+        crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
 }
 
 verbs! {

@@ -23,6 +23,10 @@ pub(crate) struct Xrcd {
 
 impl Object for Xrcd {
     type C = ibv_xrcd;
+
+    fn device(&self) -> Option<rnic::Device> {
+        Some(self.hub.device.clone())
+    }
 }
 
 /// The identity of a domain's file: device and inode.

@@ -1,4 +1,5 @@
-//! C programs that use the verbs in unusual ways: incorrectly, from several threads, across fork, on unmapped memory.
+//! C programs that use the verbs in unusual ways: incorrectly, from several threads, across fork, on unmapped memory,
+//! and with a bug of rnic in the middle.
 
 use crate::lab::{self, Folder, LIMIT, Running, has};
 use std::path::{Path, PathBuf};
@@ -91,4 +92,27 @@ fn threads_share_a_device() {
 fn completions_and_events_are_as_programs_know_them_from_mlx5() {
     all_holds("drivers", &[]);
     all_holds("drivers", &["--addr", "::1"]);
+}
+
+#[test]
+fn a_list_is_read_while_other_threads_use_the_device() {
+    all_holds("paged", &[]);
+}
+
+#[test]
+fn a_bug_of_rnic_fails_the_device_and_not_the_process() {
+    let folder = Folder::new();
+    let Some(program) = build(&folder, "panics") else { return };
+    let ended = Running::start(&folder, &mut lab::run(&folder, &[], &program)).wait(LIMIT);
+    assert_eq!(ended.fault(), None, "{}", ended.text);
+    assert!(ended.text.trim_end().ends_with("\n0 failures"), "{}", ended.text);
+    // One line for each, which names the call.
+    let said: Vec<_> = ended.text.lines().filter(|line| line.contains("bug in rnic")).collect();
+    let calls = ["ibv_modify_qp", "post_send", "wr_complete", "poll_cq", "start_poll"];
+    assert_eq!(said.len(), calls.len() + 1, "{said:#?}");
+    for (line, call) in said.iter().zip(calls) {
+        assert!(line.starts_with(&format!("rnic: {call} hit a bug in rnic: ")), "{line}");
+    }
+    assert!(said[calls.len()].starts_with("rnic: a bug in rnic stopped the thread"), "{}", said[calls.len()]);
+    assert!(said.iter().all(|line| line.contains("has failed, and its calls return EIO")), "{said:#?}");
 }

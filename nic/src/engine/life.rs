@@ -8,6 +8,7 @@
 use super::{AsyncEvent, Engine, ResourceError};
 use qp::memory::QpEvent;
 use qp::{Mtu, QpAttr, QpState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What connects a port to the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,15 +146,33 @@ impl Engine {
     /// Marks the device as permanently unusable: every queue pair goes to ERR, which flushes its work requests (IBTA
     /// 11.6.3.1, local catastrophic error).
     pub fn fail(&mut self) {
-        if self.life.failed {
-            return;
+        if self.begin_failure() {
+            for index in 0..self.qps.len() {
+                self.fail_qp(index);
+            }
+            self.fail_overrun();
         }
-        self.life.failed = true;
-        self.host.events.push(AsyncEvent::DeviceFatal);
-        for index in 0..self.qps.len() {
-            self.fail_qp(index);
+    }
+
+    /// As [`fail`](Self::fail), after a panic that may have left a queue pair half changed: what cannot be flushed
+    /// without another panic is left as it is.
+    pub(crate) fn fail_after_panic(&mut self) {
+        if self.begin_failure() {
+            for index in 0..self.qps.len() {
+                // The panic hook has printed the message.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.fail_qp(index)));
+            }
+            let _ = catch_unwind(AssertUnwindSafe(|| self.fail_overrun()));
         }
-        self.fail_overrun();
+    }
+
+    /// Returns whether this is the first failure of the device.
+    fn begin_failure(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.life.failed, true);
+        if first {
+            self.host.events.push(AsyncEvent::DeviceFatal);
+        }
+        first
     }
 
     /// Moves a queue pair to ERR, unless it is in RESET, where there is nothing to flush. Returns whether it was in

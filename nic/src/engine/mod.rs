@@ -52,7 +52,7 @@ pub(crate) use multicast::Membership;
 pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 
 use crate::memory::{KeySource, RegionTable};
-use crate::queue::{CqShared, Direction, QpShared, Work};
+use crate::queue::{CqShared, QpShared, Work};
 use cc::Paces;
 use drains::Drains;
 use host::HostState;
@@ -292,7 +292,8 @@ impl Engine {
     /// Posts work requests that have places reserved in the queue pair's shared part, up to the first that is refused.
     ///
     /// # Errors
-    /// The number of requests posted before the refused one, and the reason for the refusal; its place is released.
+    /// The number of requests posted before the refused one, and the reason for the refusal. The places of the refused
+    /// one and of all behind it are released.
     pub(crate) fn post_list(
         &mut self,
         qpn: Qpn,
@@ -300,11 +301,20 @@ impl Engine {
     ) -> Result<(), (usize, PostError)> {
         let Some(index) = self.index(qpn) else { return Ok(()) };
         self.collect(index);
-        let result = works
-            .enumerate()
-            .try_for_each(|(before, work)| self.accept(index, work).map_err(|error| (before, error)));
+        let mut works = works.enumerate();
+        let result =
+            works.try_for_each(|(before, work)| self.accept(index, work).map_err(|error| (before, error)));
+        if result.is_err() {
+            works.for_each(|(_, work)| self.give_up(index, &work));
+        }
         self.settle(index);
         result
+    }
+
+    /// Releases the place of a work request that is not posted.
+    fn give_up(&self, index: usize, work: &Work) {
+        let Some(entry) = self.qps[index].as_ref() else { return };
+        entry.shared.finish(work.direction(), 1);
     }
 
     /// Takes the work requests that program threads left in the inbox of a queue pair.
@@ -326,9 +336,10 @@ impl Engine {
     fn accept(&mut self, index: usize, work: Work) -> Result<(), PostError> {
         let Some(entry) = self.qps[index].as_mut() else { return Ok(()) };
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-        let (direction, result) = match work {
-            Work::Send(wr) => (Direction::Send, entry.qp.post_send(wr, &mut host)),
-            Work::Recv(wr) => (Direction::Recv, entry.qp.post_recv(wr, &mut host)),
+        let direction = work.direction();
+        let result = match work {
+            Work::Send(wr) => entry.qp.post_send(wr, &mut host),
+            Work::Recv(wr) => entry.qp.post_recv(wr, &mut host),
         };
         match result {
             Ok(()) => entry.accepted[direction as usize] = entry.accepted[direction as usize].wrapping_add(1),

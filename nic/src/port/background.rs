@@ -1,66 +1,29 @@
 //! The thread that serves a port when the program does not poll.
 //!
-//! While the program polls, the thread leaves the socket alone and checks every half millisecond whether the program
-//! still polls: at 2,000 wake-ups a second this costs about 1 % of a core. Once polling stops, the thread takes over:
-//! it drives the engine, spins briefly after each activity, then blocks until a packet, a timer or a request arrives.
+//! While the program polls, the thread leaves the socket alone. Once polling stops, the thread takes over: it drives the
+//! engine, spins briefly after each activity, then blocks until a packet, a timer or a request arrives. `attend` decides
+//! when; the thread does what is decided.
 
 #![expect(unsafe_code, reason = "ppoll takes a list that nix wants borrowed from objects that may go away")]
 
 use super::Port;
+use super::attend::{Attendance, Next, Stance};
 use super::handover::{Rest, Sleeper};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the thread checks whether the program still polls: half of the millisecond within which it must have taken
-/// over.
-const STANDBY: Duration = Duration::from_micros(500);
-
-/// The same for a program that polls memory in between, if it was seen to do so within [`MEMORY`]: only this thread
-/// brings it the data that it waits for.
-const STANDBY_FOR_MEMORY: Duration = Duration::from_micros(100);
-const MEMORY: Duration = Duration::from_millis(50);
-
-/// How long the thread spins after activity before it blocks: a wake-up takes 12 to 30 us, so the thread is still awake
-/// for a packet of the same conversation that arrives within this time.
-const SPIN: Duration = Duration::from_micros(50);
-
-/// How long an acknowledgement waits for the program's reply while the program does not poll. A program that polls
-/// memory replies within a few microseconds.
-const HOLD: Duration = Duration::from_micros(20);
-
 /// How late the kernel may wake the thread for a timer, in nanoseconds. Pacing and emulated links wait for tens of
-/// microseconds; the default of 50 us would double that, and more than triple [`HOLD`].
+/// microseconds; the default of 50 us would double that, and more than triple the time for which the thread steps aside.
 const TIMER_SLACK: u64 = 1_000;
 
 /// How often the thread checks for changes of the host while it is too busy to sleep. A sleeping thread is notified
 /// immediately.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// A program with this many polls between two checks counts as polling. Programs that sleep on a completion channel
-/// poll once or twice per event.
-const POLLING: u32 = 16;
-
-/// Tracks whether the program polls.
-struct PollWatch {
-    seen: u32,
-    since: Instant,
-    polling: bool,
-}
-
-impl PollWatch {
-    /// Evaluates the poll count: many polls within a standby period mean that the program polls, few mean that it does
-    /// not.
-    fn look(&mut self, polls: u32, now: Instant, period: Duration) {
-        let many = polls.wrapping_sub(self.seen) >= POLLING;
-        if many || now.saturating_duration_since(self.since) >= period {
-            *self = Self { seen: polls, since: now, polling: many };
-        }
-    }
-}
 
 /// The background thread of a port, or its state before it is started.
 pub(crate) struct Background {
@@ -110,7 +73,7 @@ impl Background {
         all.remove(nix::sys::signal::Signal::SIGSEGV);
         all.remove(nix::sys::signal::Signal::SIGBUS);
         let before = all.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
-        let started = named.spawn(move || background.run(&port));
+        let started = named.spawn(move || background.run_until_panic(&port));
         before.thread_set_mask()?;
         *thread = Some(started?);
         Ok(())
@@ -126,15 +89,26 @@ impl Background {
 
     /// Stops the thread and joins it.
     pub(crate) fn stop(&self) {
-        self.sleeper.stop();
-        self.signal();
+        self.give_up();
         let thread = crate::queue::locked(&self.thread).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic in the thread is a bug of ours and has been printed.
+            // A panic in the thread was caught there.
             let _ = thread.join();
         }
+    }
+
+    /// Makes the thread end: the engine must not be driven any more.
+    pub(super) fn give_up(&self) {
+        self.sleeper.stop();
+        self.signal();
+    }
+
+    /// Returns whether the thread was started and has ended.
+    #[cfg(test)]
+    pub(super) fn has_ended(&self) -> bool {
+        crate::queue::locked(&self.thread).as_ref().is_some_and(JoinHandle::is_finished)
     }
 
     /// The program is about to sleep.
@@ -185,59 +159,64 @@ impl Background {
         }
     }
 
+    fn run_until_panic(&self, port: &Weak<Port>) {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.run(port)));
+        if ended.is_err()
+            && let Some(port) = port.upgrade()
+        {
+            eprintln!(
+                "rnic: a bug in rnic stopped the thread of the device at {}: the device has failed, and its calls return EIO",
+                port.address
+            );
+            port.fail_after_panic();
+        }
+    }
+
     fn run(&self, port: &Weak<Port>) {
         // If this is refused, timers are only less precise.
         let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
-        let mut active_until = Instant::now();
-        let mut watch = PollWatch { seen: 0, since: active_until, polling: false };
-        let mut next_look = active_until;
-        let mut memory_until = active_until;
-        // A program that polled, and did not announce that it sleeps, may be polling memory.
-        let mut awake = false;
+        let mut next_look = Instant::now();
+        let mut attendance = Attendance::new(next_look);
         while !self.sleeper.stops() {
             let Some(port) = port.upgrade() else { break };
             let now = Instant::now();
-            let standby = if now < memory_until { STANDBY_FOR_MEMORY } else { STANDBY };
-            watch.look(port.polls.load(Ordering::Relaxed), now, standby);
             if now >= next_look {
                 port.look_at_host();
                 next_look = now + LOOK;
             }
-            if self.sleeper.takes_over() {
-                // Earlier polls do not count.
-                (watch.polling, awake) = (false, false);
-            }
             let publish = port.publish_if_due(now);
-            awake |= watch.polling;
-            if watch.polling {
-                port.sweep();
-                drop(port);
-                if self.sleep(Rest::Aside, || (Some(Instant::now() + standby), false)) {
-                    next_look = now;
+            let polls = port.polls.load(Ordering::Relaxed);
+            let host_changed = match attendance.look(now, polls, self.sleeper.takes_over()) {
+                Stance::StandBy { until } => {
+                    port.sweep();
+                    drop(port);
+                    self.rest_until(until)
                 }
-                continue;
-            }
-            let (busy, may_be_answered) = port.background_turn();
-            let now = Instant::now();
-            if busy && may_be_answered && awake {
-                // The program may need this very core to reply.
-                drop(port);
-                if self.sleep(Rest::Aside, || (Some(Instant::now() + HOLD), false)) {
-                    next_look = now;
+                Stance::Drive => {
+                    let (busy, may_be_answered) = port.background_turn();
+                    match attendance.turned(Instant::now(), busy, may_be_answered) {
+                        Next::Spin => false,
+                        Next::StepAside { until } => {
+                            drop(port);
+                            self.rest_until(until)
+                        }
+                        Next::Block => self.sleep(Rest::Blocked, move || {
+                            // The port may go away while the thread waits.
+                            let (due, listens) = port.next_wanted();
+                            (due.into_iter().chain(publish).min(), listens)
+                        }),
+                    }
                 }
-                (active_until, memory_until) = (now + SPIN, now + MEMORY);
-            } else if busy {
-                active_until = now + SPIN;
-            } else if now >= active_until {
-                let until = move || {
-                    let (due, listens) = port.next_wanted();
-                    (due.into_iter().chain(publish).min(), listens)
-                };
-                if self.sleep(Rest::Blocked, until) {
-                    next_look = now;
-                }
+            };
+            if host_changed {
+                next_look = now;
             }
         }
+    }
+
+    /// Leaves the port to the program until then, or until the program hands over. Returns whether the host changed.
+    fn rest_until(&self, until: Instant) -> bool {
+        self.sleep(Rest::Aside, || (Some(until), false))
     }
 
     /// Sleeps until the instant that `until` returns, a request, a change of the host, or, if `until` asks for it, a

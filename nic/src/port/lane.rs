@@ -1,5 +1,6 @@
 //! The state behind the lock of a port: the engine, the link and the sockets, and the turns that drive them.
 
+use super::hold::{AckHold, Begin, Driver, Due};
 use super::io::Io;
 use super::throttle::{SocketBuffer, Throttle, bytes_of};
 use crate::engine::{Arrival, Departure, Engine, Membership, ResourceError};
@@ -23,12 +24,6 @@ const RECEIVES_PER_TURN: usize = 8;
 /// Limit of trains sent in a turn, for the same reason.
 const SENDS_PER_TURN: usize = 16;
 
-/// Acknowledgements of more datagrams than this are not held: they belong to a stream, whose sender waits.
-const HELD_DATAGRAMS: u32 = 2;
-
-/// How soon a program that polls memory continually replies: detection takes 1 us, and building the reply some more.
-const ANSWER: Duration = Duration::from_micros(20);
-
 /// How long to wait before the kernel is asked again whether it has room: a full send buffer of 208 KiB drains in 170
 /// us at 10 Gb/s. While an address does not answer to ARP, the buffer stays full for seconds, which must not be spent
 /// spinning.
@@ -49,18 +44,12 @@ pub(crate) struct Lane {
     outgoing: VecDeque<Frame>,
     /// Packets that left the link layers but are not handled yet.
     incoming: VecDeque<Frame>,
-    /// Whether an acknowledgement is held until the next turn, or until a turn of the background thread after
-    /// `held_until`.
-    held: bool,
-    held_until: Instant,
-    /// Whether the last turn left nothing but an acknowledgement to send.
-    lone: bool,
-    /// Until when a program's message counts as a reply to that turn, if the background thread takes the turns.
-    lone_until: Instant,
-    /// Whether the program replies to what it receives.
-    answers: bool,
+    /// Decides whether an acknowledgement waits for the program's reply.
+    hold: AckHold,
     /// Whether the last turn received nothing.
     quiet: bool,
+    /// Whether a panic left the engine half changed: it is not driven any more.
+    wrecked: bool,
     /// The same instant on both clocks.
     clocks: Now,
     /// The read times of a slow receiver.
@@ -79,12 +68,9 @@ impl Lane {
             stalled: None,
             outgoing: VecDeque::new(),
             incoming: VecDeque::new(),
-            held: false,
-            held_until: clocks.instant,
-            lone: false,
-            lone_until: clocks.instant,
-            answers: false,
+            hold: AckHold::new(),
             quiet: true,
+            wrecked: false,
             clocks,
             throttle: None,
             unread: SocketBuffer::default(),
@@ -125,69 +111,46 @@ impl Lane {
         Now { instant: now, wall: self.clocks.wall + passed }
     }
 
-    /// Receives packets, handles expired timers, and transmits. Returns the amount of work: datagrams received plus
-    /// trains sent.
-    ///
-    /// With `may_hold`, the acknowledgement of a lone datagram is held until the next turn, if the program replied to
-    /// the last one: thus its reply leaves a system call earlier, and carries the acknowledgement. So a conversation
-    /// takes one system call in each direction. A peer that polls for the acknowledgement, and afterwards only polls
-    /// its memory, finds the reply there.
-    pub(super) fn turn(&mut self, now: Instant, may_hold: bool) -> u32 {
-        crate::memory::refresh(now);
-        if self.held {
-            // Nothing was posted since: the program only receives.
-            self.answers = false;
+    /// Receives packets, handles expired timers, and transmits, unless the acknowledgement is [held](super::hold).
+    /// Returns the amount of work: datagrams received plus trains sent.
+    pub(super) fn turn(&mut self, now: Instant, driver: Driver) -> u32 {
+        if self.wrecked {
+            return 0;
         }
-        let received = self.receive(now);
-        self.handle_timeout(now);
-        self.note_received(received, now);
-        if may_hold && self.lone && self.answers && !self.held {
-            self.held = true;
-            self.held_until = now + ANSWER;
-            return received;
-        }
-        received + self.transmit(now)
-    }
-
-    /// Takes a turn in the background thread: as [`turn`](Self::turn), for a program that only polls memory. Such a
-    /// program replies between two of the thread's many turns.
-    pub(super) fn background_turn(&mut self, now: Instant) -> u32 {
-        if self.held && now < self.held_until {
-            // The program polled a moment ago, and is about to reply.
+        if self.hold.begin(driver, now) == Begin::Wait {
             return 1;
         }
-        let (lone, until) = (self.lone, self.lone_until);
-        let done = self.turn(now, true);
-        if done == 0 && lone && now < until {
-            self.lone = true;
+        crate::memory::refresh(now);
+        let datagrams = self.receive(now);
+        self.handle_timeout(now);
+        let only_acks = datagrams > 0 && self.has_work() && !self.engine.has_requests();
+        if self.hold.take_in(driver, datagrams, only_acks, now) == Due::Hold {
+            return datagrams;
         }
-        done
-    }
-
-    fn note_received(&mut self, received: u32, now: Instant) {
-        // A packet that requests no acknowledgement is not part of a conversation; an acknowledgement, for example, is
-        // not.
-        self.lone =
-            (1..=HELD_DATAGRAMS).contains(&received) && self.has_work() && !self.engine.has_requests();
-        if self.lone {
-            self.lone_until = now + ANSWER;
-        }
+        let trains = self.transmit(now);
+        self.hold.end(datagrams, trains);
+        datagrams + trains
     }
 
     /// Returns whether the program may be about to reply to what the last turn received.
     pub(super) fn may_be_answered(&self) -> bool {
-        self.held || self.lone
+        self.hold.may_be_answered()
     }
 
     /// Records that the program sends something; returns whether the packet can carry a held acknowledgement.
-    pub(super) fn note_answer(&mut self) -> bool {
-        self.answers |= std::mem::take(&mut self.lone);
-        self.held
+    pub(super) fn note_posted(&mut self) -> bool {
+        self.hold.posted()
+    }
+
+    /// Fails the device after a panic. From now on the lane does nothing.
+    pub(super) fn give_up(&mut self) {
+        self.wrecked = true;
+        self.engine.fail_after_panic();
     }
 
     /// Sends a held acknowledgement.
     pub(super) fn let_go(&mut self, now: Instant) {
-        if self.held {
+        if self.hold.is_held() {
             self.transmit(now);
         }
     }
@@ -242,6 +205,9 @@ impl Lane {
 
     /// Passes a packet of a simulation, which arrived at `arrived`, through the link.
     pub(crate) fn accept(&mut self, now: Instant, arrived: Instant, arrival: &Arrival, packet: &[u8]) {
+        if self.wrecked {
+            return;
+        }
         if self.throttle.is_some() {
             self.unread.put(arrival, packet);
             self.read(now);
@@ -302,6 +268,9 @@ impl Lane {
 
     /// Handles expired timers of the engine and the link.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.wrecked {
+            return;
+        }
         self.engine.handle_timeout(now);
         if matches!(self.io, Io::Sim(_)) {
             self.read(now);
@@ -336,7 +305,10 @@ impl Lane {
 
     /// Sends what is due, up to the limit of a turn. Returns the number of trains.
     pub(crate) fn transmit(&mut self, now: Instant) -> u32 {
-        self.held = false;
+        if self.wrecked {
+            return 0;
+        }
+        self.hold.sent();
         if let Some(departure) = self.stalled.take()
             && !self.engine.loses(departure.packets)
             && !self.io.send(&departure, &self.buffer[..departure.len])
@@ -453,7 +425,9 @@ impl Lane {
 
     /// When the next turn is needed.
     pub(crate) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
-        if self.is_stalled() {
+        if self.wrecked {
+            None
+        } else if self.is_stalled() {
             Some(now + STALL)
         } else if self.engine.has_ready() {
             Some(now)
@@ -464,7 +438,7 @@ impl Lane {
 
     /// Returns whether something can be sent already.
     pub(super) fn has_work(&self) -> bool {
-        self.engine.has_ready() || self.is_stalled()
+        !self.wrecked && (self.engine.has_ready() || self.is_stalled())
     }
 
     /// Returns whether packets wait because the kernel has no room for them.
@@ -474,6 +448,9 @@ impl Lane {
 
     /// When the next timer is due.
     pub(super) fn next_timer(&self) -> Option<Instant> {
+        if self.wrecked {
+            return None;
+        }
         let reads = self.throttle.as_ref().and_then(Throttle::opens_at);
         [self.engine.poll_timeout(), self.link.poll_timeout(), reads].into_iter().flatten().min()
     }

@@ -5,12 +5,16 @@
 //! already. Work posted meanwhile rings a doorbell, and a thread that releases the engine checks the doorbells first,
 //! so no work is left behind.
 
+mod attend;
 mod background;
+#[cfg(test)]
+mod conversations;
 mod courtesy;
 mod exit;
 mod fork;
 mod groups;
 mod handover;
+mod hold;
 mod host;
 mod io;
 mod lane;
@@ -20,6 +24,7 @@ mod primitives;
 mod published;
 mod queue_pairs;
 mod throttle;
+mod wreck;
 
 pub(crate) use background::Background;
 pub(crate) use exit::run_at_exit;
@@ -34,18 +39,19 @@ use crate::error::Error;
 use crate::link::{LinkProfile, Now};
 use crate::net::HostWatch;
 use crate::process::{Publication, QueuePairFile};
-use crate::queue::{QpShared, Work, locked};
+use crate::queue::{Direction, QpShared, Work, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use courtesy::Courtesy;
 use handover::Bell;
+use hold::Driver;
 use host::Host;
 use nix::time::{ClockId, clock_gettime};
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -91,6 +97,8 @@ pub(crate) struct Port {
     /// Incremented with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
+    /// Whether a panic left the engine half changed. Changed under the lock.
+    wrecked: AtomicBool,
     courtesy: Courtesy,
     pub(crate) clock: Clock,
     pub(crate) background: Option<Arc<Background>>,
@@ -139,6 +147,7 @@ impl Port {
             bell: Bell::new(),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
+            wrecked: AtomicBool::new(false),
             courtesy: Courtesy::new(),
             clock,
             background,
@@ -156,7 +165,7 @@ impl Port {
     /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
     pub(crate) fn set_link(&self, profile: &LinkProfile, seed: u64) {
         let now = self.now();
-        self.lane.lock().set_link(profile, now, seed);
+        self.lock().set_link(profile, now, seed);
     }
 
     /// Returns whether this process opened the port. A forked child inherits its parent's memory but not its place in
@@ -186,7 +195,7 @@ impl Port {
 
     /// Runs `change` on everything behind the lock; otherwise as [`control`](Self::control).
     fn control_lane<R>(&self, change: impl FnOnce(&mut Lane) -> R) -> R {
-        let mut lane = self.lane.lock();
+        let mut lane = self.lock();
         self.stir(&mut lane);
         // Before any change, earlier posts get their turn, and received packets are acknowledged: a queue pair that is
         // destroyed cannot do this later. A simulation schedules turns itself.
@@ -236,7 +245,7 @@ impl Port {
 
     /// Runs `act` on everything behind the lock: for a simulation, which checks the outcome afterwards.
     pub(crate) fn visit<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
-        let mut lane = self.lane.lock();
+        let mut lane = self.lock();
         let result = act(&mut lane);
         self.release(lane);
         result
@@ -244,7 +253,7 @@ impl Port {
 
     /// Runs `act` on everything behind the lock: for drivers. It must not be called in a forked child.
     pub(crate) fn with_lane<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
-        let mut lane = self.lane.lock();
+        let mut lane = self.lock();
         self.stir(&mut lane);
         let result = act(&mut lane);
         self.release(lane);
@@ -253,20 +262,19 @@ impl Port {
 
     /// Posts a work request that has its place reserved in `qp`.
     pub(crate) fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
-        let sends = matches!(work, Work::Send(_));
-        self.post_list(qp, sends, std::iter::once(work)).map_err(|(_, error)| error)
+        self.post_list(qp, work.direction(), std::iter::once(work)).map_err(|(_, error)| error)
     }
 
     /// Posts work requests that have their places reserved in `qp`, up to the first that is refused; the error comes
-    /// with the number of requests posted before it. `sends`: whether they are for the send queue.
+    /// with the number of requests posted before it. `direction`: the queue that they are for.
     pub(crate) fn post_list(
         &self,
         qp: &QpShared,
-        sends: bool,
+        direction: Direction,
         works: impl Iterator<Item = Work>,
     ) -> Result<(), (usize, PostError)> {
         let qpn = qp.config.qpn;
-        let Some(mut lane) = self.lane.try_lock() else {
+        let Some(mut lane) = self.try_lock() else {
             works.for_each(|work| qp.leave(work));
             self.ring(qpn);
             return Ok(());
@@ -275,7 +283,7 @@ impl Port {
         let result = lane.engine.post_list(qpn, works);
         // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
         // causes no transmission.
-        if sends && (lane.note_answer() || lane.engine.is_urgent(qpn, || self.now())) {
+        if direction == Direction::Send && (lane.note_posted() || lane.engine.is_urgent(qpn, || self.now())) {
             lane.transmit(self.now());
         }
         self.release(lane);
@@ -285,7 +293,7 @@ impl Port {
     /// Rings the doorbell for a queue pair whose inbox holds work, and drives the engine if no other thread does.
     fn ring(&self, qpn: Qpn) {
         locked(&self.doorbells).push(qpn);
-        if let Some(lane) = self.bell.ring(|| self.lane.try_lock()) {
+        if let Some(lane) = self.bell.ring(|| self.try_lock()) {
             self.release(lane);
         }
     }
@@ -294,24 +302,28 @@ impl Port {
     pub(crate) fn progress(&self) -> bool {
         // The background thread checks whether a held acknowledgement has left: in standby it checks soon enough, when
         // blocked it is woken.
-        self.drive(self.background.as_ref().is_some_and(|b| b.is_there()))
+        let watched = self.background.as_ref().is_some_and(|b| b.is_there());
+        self.drive(if watched { Driver::Program } else { Driver::LastTurn })
     }
 
-    fn drive(&self, may_hold: bool) -> bool {
+    fn drive(&self, driver: Driver) -> bool {
         self.count_polls(1);
+        if self.is_wrecked() {
+            return false;
+        }
         if matches!(self.clock, Clock::Virtual(_)) {
             // Time stands still while a program polls; the simulation advances it.
             return false;
         }
-        let mut lane = match self.lane.try_lock() {
+        let mut lane = match self.try_lock() {
             Some(lane) => {
                 self.misses.store(0, Ordering::Relaxed);
                 lane
             }
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
-            None => self.lane.lock(),
+            None => self.lock(),
         };
-        let done = lane.turn(Instant::now(), may_hold);
+        let done = lane.turn(Instant::now(), driver);
         self.release(lane);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
         self.courtesy.after_turn(done > 0);
@@ -326,8 +338,8 @@ impl Port {
     /// Takes a turn in the background thread: returns whether anything happened, and whether the program may be about
     /// to reply.
     fn background_turn(&self) -> (bool, bool) {
-        let mut lane = self.lane.lock();
-        let done = lane.background_turn(Instant::now());
+        let mut lane = self.lock();
+        let done = lane.turn(Instant::now(), Driver::Background);
         let may_be_answered = lane.may_be_answered();
         self.release(lane);
         self.courtesy.after_turn(done > 0);
@@ -336,7 +348,7 @@ impl Port {
 
     /// Sends a held acknowledgement, if no thread drives the engine.
     fn let_go(&self) {
-        if let Some(mut lane) = self.lane.try_lock() {
+        if let Some(mut lane) = self.try_lock() {
             lane.let_go(self.now());
             self.release(lane);
         }
@@ -346,7 +358,7 @@ impl Port {
     /// still drive the engine, or have ended while driving it.
     fn end_captures(&self) {
         let lane = (0..TRIES_AT_EXIT).find_map(|_| {
-            let lane = self.lane.try_lock();
+            let lane = self.try_lock();
             if lane.is_none() {
                 std::thread::yield_now();
             }
@@ -360,7 +372,7 @@ impl Port {
 
     /// Called in standby: sends what the program left undone, if it stopped polling.
     fn sweep(&self) {
-        if let Some(mut lane) = self.lane.try_lock() {
+        if let Some(mut lane) = self.try_lock() {
             if lane.has_work() {
                 lane.transmit(Instant::now());
             }
@@ -371,13 +383,13 @@ impl Port {
     /// When the next turn is needed if no packet arrives, and whether an earlier packet needs one.
     fn next_wanted(&self) -> (Option<Instant>, bool) {
         let look = |lane: &PiGuard<'_, Lane>| (lane.poll_timeout(Instant::now()), lane.listens());
-        let ((due, listens), rings) = self.bell.look(self.lane.lock(), look);
+        let ((due, listens), rings) = self.bell.look(self.lock(), look);
         (if rings { Some(Instant::now()) } else { due }, listens)
     }
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over immediately.
     pub(crate) fn hand_over(&self) {
-        self.drive(false);
+        self.drive(Driver::LastTurn);
         if let Some(background) = &self.background {
             background.take_over();
         }
@@ -399,11 +411,14 @@ impl Port {
         let serve = |lane: &mut PiGuard<'a, Lane>, rings| self.serve(lane, rings);
         // Wakers run the program's code, which must not find the lock taken.
         let after = |woken: Vec<Waker>| woken.into_iter().for_each(Waker::wake);
-        self.bell.release(lane, || self.lane.try_lock(), serve, after);
+        self.bell.release(lane, || self.try_lock(), serve, after);
     }
 
     /// Takes the contents of the inboxes whose doorbells rang; returns whether any did.
     fn answer_doorbells(&self, lane: &mut Lane) -> bool {
+        if self.is_wrecked() {
+            return false;
+        }
         let rung = std::mem::take(&mut *locked(&self.doorbells));
         rung.iter().for_each(|qpn| lane.engine.ring(*qpn));
         !rung.is_empty()
@@ -474,7 +489,7 @@ impl Drop for Port {
         self.host.close();
         self.publish_last();
         {
-            let mut lane = self.lane.lock();
+            let mut lane = self.lock();
             if let Io::Udp(udp) = &lane.io {
                 fork::forget(udp.raw_fds());
             }

@@ -46,7 +46,7 @@ impl Port {
     /// again.
     pub(super) fn publish_at_exit(&self) {
         if let Some(publication) = self.publication.get()
-            && let Some(mut lane) = self.lane.try_lock()
+            && let Some(mut lane) = self.try_lock()
         {
             let counters = lane.counters();
             self.release(lane);
@@ -58,7 +58,7 @@ impl Port {
     pub(super) fn publish_last(&mut self) {
         self.stop_publishing_queue_pairs();
         let Some(publication) = self.publication.take() else { return };
-        publication.write(&self.lane.lock().counters(), Instant::now());
+        publication.write(&self.lock().counters(), Instant::now());
         fork::forget(std::iter::once(publication.file().as_raw_fd()));
     }
 }

@@ -29,7 +29,7 @@ impl Port {
     pub(super) fn end_turn(&self, patience: Duration) {
         let start = Instant::now();
         while start.elapsed() < patience {
-            if let Some(lane) = self.lane.try_lock() {
+            if let Some(lane) = self.try_lock() {
                 self.release(lane);
                 return;
             }

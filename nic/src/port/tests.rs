@@ -25,7 +25,7 @@ fn sender() -> Result<(RcEnd, RcEnd, Arc<Port>)> {
 /// Number of work requests that the engine knows of.
 fn taken_in(port: &Port, end: &RcEnd) -> usize {
     let qpn = end.qp.qpn();
-    port.lane.lock().engine.qp(qpn).map_or(0, qp::QueuePair::sends_outstanding)
+    port.lock().engine.qp(qpn).map_or(0, qp::QueuePair::sends_outstanding)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn what_is_posted_while_the_thread_asks_how_long_it_may_sleep_keeps_it_awake() -
     let (left, _right, port) = sender()?;
     assert!(port.next_wanted().0.is_none(), "nothing is under way");
     // As in the thread: the lock is taken only for the check.
-    let look = port.lane.lock();
+    let look = port.lock();
     post_elsewhere(&left);
     drop(look);
     assert_eq!(taken_in(&port, &left), 0, "it came too late for whoever had the lock");

@@ -16,6 +16,16 @@ pub(crate) enum Work {
     Recv(RecvWr),
 }
 
+impl Work {
+    /// The queue that it is for.
+    pub(crate) fn direction(&self) -> Direction {
+        match self {
+            Self::Send(_) => Direction::Send,
+            Self::Recv(_) => Direction::Recv,
+        }
+    }
+}
+
 /// Which queue of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {

@@ -1,0 +1,136 @@
+//! Each transition of the attendance, in virtual time.
+
+use super::*;
+
+const NANOSECOND: Duration = Duration::from_nanos(1);
+
+/// An attendance whose program was seen polling at `now`, and the number of its polls.
+fn polling(now: Instant) -> (Attendance, u32) {
+    let mut attendance = Attendance::new(now);
+    assert_eq!(attendance.look(now, POLLING, false), Stance::StandBy { until: now + STANDBY });
+    (attendance, POLLING)
+}
+
+/// An attendance whose program polled, and stopped without a word; the number of its polls, and the time.
+fn elsewhere(start: Instant) -> (Attendance, u32, Instant) {
+    let (mut attendance, polls) = polling(start);
+    let now = start + STANDBY;
+    assert_eq!(attendance.look(now, polls, false), Stance::Drive);
+    (attendance, polls, now)
+}
+
+#[test]
+fn the_thread_drives_until_it_sees_many_polls() {
+    let now = Instant::now();
+    let mut attendance = Attendance::new(now);
+    assert_eq!(attendance.look(now, 0, false), Stance::Drive);
+    assert_eq!(attendance.look(now, POLLING - 1, false), Stance::Drive, "one poll short of the bound");
+    assert_eq!(attendance.look(now, POLLING, false), Stance::StandBy { until: now + STANDBY });
+}
+
+#[test]
+fn polls_of_different_periods_do_not_add_up() {
+    let mut now = Instant::now();
+    let mut attendance = Attendance::new(now);
+    for period in 1..100 {
+        now += STANDBY;
+        // A program that sleeps on a completion channel: a few polls per event, an event per period.
+        assert_eq!(attendance.look(now, period * (POLLING - 1), false), Stance::Drive);
+    }
+    // Within a period they do.
+    now += STANDBY - NANOSECOND;
+    assert_eq!(
+        attendance.look(now, 99 * (POLLING - 1) + POLLING, false),
+        Stance::StandBy { until: now + STANDBY }
+    );
+}
+
+#[test]
+fn the_number_of_polls_may_wrap_around() {
+    let now = Instant::now();
+    let mut attendance = Attendance::new(now);
+    attendance.look(now + STANDBY, u32::MAX - 2, false);
+    let now = now + 2 * STANDBY;
+    attendance.look(now, u32::MAX - 2, false);
+    assert_eq!(attendance.look(now, POLLING - 4, false), Stance::Drive, "15 polls");
+    assert_eq!(attendance.look(now, POLLING - 3, false), Stance::StandBy { until: now + STANDBY });
+}
+
+#[test]
+fn it_stands_by_while_the_program_polls_and_drives_a_period_after_the_last_polls() {
+    let start = Instant::now();
+    let (mut attendance, mut polls) = polling(start);
+    let mut now = start;
+    for _ in 0..10 {
+        now += STANDBY;
+        polls += POLLING;
+        assert_eq!(attendance.look(now, polls, false), Stance::StandBy { until: now + STANDBY });
+    }
+    // Something woke it early: no verdict yet.
+    assert_eq!(
+        attendance.look(now + STANDBY - NANOSECOND, polls + POLLING - 1, false),
+        Stance::StandBy { until: now + 2 * STANDBY - NANOSECOND }
+    );
+    assert_eq!(attendance.look(now + STANDBY, polls + POLLING - 1, false), Stance::Drive);
+}
+
+#[test]
+fn a_program_that_hands_over_is_served_at_once() {
+    let now = Instant::now();
+    let (mut attendance, polls) = polling(now);
+    assert_eq!(attendance.look(now, polls + 1, true), Stance::Drive);
+    assert_eq!(attendance.look(now, polls + POLLING, true), Stance::Drive, "earlier polls do not count");
+    // It never steps aside for a program that sleeps.
+    assert_eq!(attendance.turned(now, true, true), Next::Spin);
+    // It may poll again.
+    assert_eq!(attendance.look(now, polls + 2 * POLLING, false), Stance::StandBy { until: now + STANDBY });
+}
+
+#[test]
+fn it_spins_after_activity_and_then_blocks() {
+    let start = Instant::now();
+    let mut attendance = Attendance::new(start);
+    assert_eq!(attendance.turned(start, false, false), Next::Block, "nothing ever happened");
+    assert_eq!(attendance.turned(start, true, false), Next::Spin);
+    assert_eq!(attendance.turned(start + SPIN - NANOSECOND, false, false), Next::Spin);
+    assert_eq!(attendance.turned(start + SPIN, false, false), Next::Block);
+    assert_eq!(
+        attendance.turned(start + 2 * SPIN, true, false),
+        Next::Spin,
+        "never after a turn in which something happened"
+    );
+    assert_eq!(
+        attendance.turned(start + 3 * SPIN - NANOSECOND, false, true),
+        Next::Spin,
+        "nothing is new to be answered"
+    );
+    assert_eq!(attendance.turned(start + 3 * SPIN, false, true), Next::Block);
+}
+
+#[test]
+fn it_steps_aside_only_for_a_program_that_is_elsewhere() {
+    let (mut attendance, polls, now) = elsewhere(Instant::now());
+    assert_eq!(attendance.turned(now, false, true), Next::Block, "the reply had its time");
+    assert_eq!(attendance.turned(now, true, false), Next::Spin, "nothing to reply to");
+    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + HOLD });
+    assert_eq!(attendance.look(now, polls, true), Stance::Drive);
+    assert_eq!(attendance.turned(now, true, true), Next::Spin, "it said that it sleeps");
+}
+
+#[test]
+fn it_is_back_sooner_for_a_program_that_polls_memory() {
+    let (mut attendance, polls, now) = elsewhere(Instant::now());
+    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + HOLD });
+    // Such a program polls for the completions of its own requests now and then.
+    let polls = polls + POLLING;
+    assert_eq!(attendance.look(now, polls, false), Stance::StandBy { until: now + STANDBY_FOR_MEMORY });
+    assert_eq!(attendance.look(now + STANDBY_FOR_MEMORY, polls, false), Stance::Drive);
+    let last = now + MEMORY - NANOSECOND;
+    assert_eq!(
+        attendance.look(last, polls + POLLING, false),
+        Stance::StandBy { until: last + STANDBY_FOR_MEMORY }
+    );
+    // Unless it has not done so for a while.
+    let late = now + MEMORY;
+    assert_eq!(attendance.look(late, polls + 2 * POLLING, false), Stance::StandBy { until: late + STANDBY });
+}
