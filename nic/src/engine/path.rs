@@ -22,7 +22,8 @@ pub(super) struct Remote {
     pub(super) flow_label: u32,
 }
 
-/// A train ready to leave. Its bytes are in the buffer passed to [`Engine::poll_transmit`].
+/// A train ready to leave. Its bytes are in the buffer passed to
+/// [`Engine::poll_transmit`](super::Engine::poll_transmit).
 #[derive(Clone, Copy, Debug)]
 pub struct Departure {
     /// Destination address.

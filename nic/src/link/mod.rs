@@ -1,7 +1,7 @@
 //! The link: what lies between the engine and the wire.
 //!
 //! A port's link has two layers that change packets, each of which may be absent: the [fault rules](faults), which are
-//! the wire, and the [emulation](emulation) of the port and cable behind it. [`Observer`]s see the fate of every packet
+//! the wire, and the [emulation] of the port and cable behind it. [`Observer`]s see the fate of every packet
 //! (a capture). All are sans-IO: time is an argument, randomness a seed, and so the same stack works on real sockets
 //! and in a simulation.
 //!
