@@ -49,7 +49,9 @@ mod tests {
     use std::time::Instant;
 
     fn member() -> Member {
-        Pool::new(PoolConfig::default()).expect("a pool").join(Instant::now())
+        Pool::new(PoolConfig::default())
+            .expect("a pool")
+            .join(Instant::now(), cc::vl::Vl::new(0).expect("a lane"))
     }
 
     #[test]
