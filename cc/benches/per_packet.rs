@@ -127,27 +127,19 @@ fn pacer(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn credits(bencher: Bencher<'_, '_>) {
-    use cc::credits::{CreditSender, Pool, PoolConfig, blocks};
-    use std::time::Duration;
+    use cc::credits::{Config, LinkCredits, blocks};
     let now = Instant::now();
     let vl = cc::vl::Vl::new(0).unwrap_or(cc::vl::Vl::MANAGEMENT);
-    let Ok(mut pool) = Pool::new(PoolConfig::default()) else { return };
-    let member = pool.join(now, vl);
-    let mut sender = CreditSender::new(Duration::from_secs(3600), Duration::ZERO);
+    let config = Config::default();
+    let (mut sender, mut receiver) = (LinkCredits::new(&config, now), LinkCredits::new(&config, now));
     let n = blocks(BYTES as u32);
     bencher.counter(ItemsCount::new(PACKETS)).bench_local(|| {
         for _ in 0..PACKETS {
-            while !sender.try_take(now, n) {
-                pool.handle_ask(now, member, &sender.ask(now, vl, n));
-                while let Some((_, grant)) = pool.poll_grant(now) {
-                    sender.handle_grant(now, &grant);
-                }
+            if let Some(update) = receiver.poll_update(now) {
+                sender.handle_update(now, &update);
             }
-            if pool.handle_packet(now, member, n).is_ok() {
-                pool.release(member, n);
-            }
-            while let Some((_, grant)) = pool.poll_grant(now) {
-                sender.handle_grant(now, &grant);
+            if sender.try_take(now, vl, n) && receiver.handle_packet(vl, n).is_ok() {
+                receiver.release(vl, n);
             }
         }
     });

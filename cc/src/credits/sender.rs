@@ -1,7 +1,6 @@
 //! The sending end of a lane.
 
-use super::message::{is_later, next};
-use super::{CreditMessage, Kind, ahead};
+use super::{FlowControlPacket, MASK, Op, WINDOW, advanced, distance};
 use crate::vl::Vl;
 use std::time::{Duration, Instant};
 
@@ -16,71 +15,59 @@ pub struct Stalls {
 }
 
 /// The sending end of a lane: the credit that it has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditSender {
     /// Blocks sent (FCTBS).
-    sent: u32,
-    /// The count up to which it may send (FCCL).
-    limit: u32,
-    /// How long a limit holds.
-    lease: Duration,
-    /// Until when the limit holds; `None` before the first grant.
-    until: Option<Instant>,
-    /// The number of the latest ask; 0 if there was none. And its time, until it is answered.
-    asked: u16,
-    asked_at: Option<Instant>,
-    /// How long the latest answers took: it follows increases at once and decreases gradually.
-    answer: Duration,
-    /// The number of the latest grant; 0 if there was none.
-    heard: u16,
+    sent: u16,
+    /// The latest limit (FCCL); `None` before the first update.
+    limit: Option<u16>,
+    /// How long a limit holds; `None` without expiry.
+    lease: Option<Duration>,
+    /// Until when the limit holds; `None` without expiry.
+    valid_until: Option<Instant>,
     waits_since: Option<Instant>,
     stalls: Stalls,
 }
 
 impl CreditSender {
-    /// A lane that may not send before the first grant. A limit holds for `lease` from the arrival of the latest grant.
-    /// `answer`: how long answers are expected to take, as long as nothing is known of them.
+    /// A lane that may not send before the first update. With a `lease`, the limit of an update is void if no update
+    /// follows within that time: see [`Pool`](super::Pool). InfiniBand has no leases.
     #[must_use]
-    pub const fn new(lease: Duration, answer: Duration) -> Self {
-        Self {
-            sent: 0,
-            limit: 0,
-            lease,
-            until: None,
-            asked: 0,
-            asked_at: None,
-            answer,
-            heard: 0,
-            waits_since: None,
-            stalls: Stalls { packets: 0, time: Duration::ZERO },
-        }
+    pub fn new(lease: Option<Duration>) -> Self {
+        Self { lease, ..Self::default() }
     }
 
     /// The blocks that may be sent now.
     #[must_use]
-    pub fn available(&self, now: Instant) -> u32 {
-        if self.is_leased(now) { ahead(self.sent, self.limit) } else { 0 }
-    }
-
-    /// Whether the limit still holds.
-    #[must_use]
-    pub fn is_leased(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now < until)
+    pub fn available(&self, now: Instant) -> u16 {
+        let Some(limit) = self.limit.filter(|_| self.is_valid(now)) else { return 0 };
+        // A limit behind the count is a limit that was lowered.
+        u16::try_from(self.ahead(limit)).unwrap_or(0)
     }
 
     /// Takes credit for a packet of `blocks`, if there is enough. Otherwise the packet waits, and the waiting time
     /// counts until credit is taken.
     pub fn try_take(&mut self, now: Instant, blocks: u32) -> bool {
-        if blocks > self.available(now) {
-            self.waits_since.get_or_insert(now);
-            return false;
+        match u16::try_from(blocks) {
+            Ok(n) if n <= self.available(now) => {
+                self.sent = advanced(self.sent, n);
+                if let Some(since) = self.waits_since.take() {
+                    self.stalls.packets += 1;
+                    self.stalls.time += now.saturating_duration_since(since);
+                }
+                true
+            }
+            _ => {
+                self.waits_since.get_or_insert(now);
+                false
+            }
         }
-        self.sent = self.sent.wrapping_add(blocks);
-        if let Some(since) = self.waits_since.take() {
-            self.stalls.packets += 1;
-            self.stalls.time += now.saturating_duration_since(since);
-        }
-        true
+    }
+
+    /// Whether a packet waits.
+    #[must_use]
+    pub const fn is_stalled(&self) -> bool {
+        self.waits_since.is_some()
     }
 
     /// Since when the current packet has been waiting.
@@ -95,135 +82,48 @@ impl CreditSender {
         self.stalls
     }
 
-    /// Whether a lane that goes on sending should ask, for its lease to go on: half of it has passed, and no ask is
-    /// unanswered.
-    #[must_use]
-    pub fn is_renewal_due(&self, now: Instant) -> bool {
-        self.asked_at.is_none() && self.until.is_some_and(|until| until <= now + self.lease / 2)
-    }
-
-    /// How long recent answers took.
-    #[must_use]
-    pub const fn answer_time(&self) -> Duration {
-        self.answer
-    }
-
-    /// The next ask, for a packet of `want` blocks that waits, or for none. Send it after everything for which credit
-    /// was taken.
-    pub fn ask(&mut self, now: Instant, vl: Vl, want: u32) -> CreditMessage {
-        self.asked = next(self.asked);
-        self.asked_at = Some(now);
-        CreditMessage {
-            kind: Kind::Ask,
-            vl,
-            want: u16::try_from(want).unwrap_or(u16::MAX),
-            number: self.asked,
-            echo: self.heard,
-            count: self.sent,
-            limit: self.limit,
-        }
-    }
-
-    /// Handles a grant that `arrived` then, whenever it is read. Returns whether it lowers the limit: then the receiving
-    /// end waits to hear, in an [ask](Self::ask), that it is obeyed. Grants that were overtaken are ignored.
-    pub fn handle_grant(&mut self, arrived: Instant, grant: &CreditMessage) -> bool {
-        let is_old = self.heard != 0 && !is_later(grant.number, self.heard);
-        if grant.kind != Kind::Grant || is_old {
+    /// Handles an update. Its limit holds whether it is higher or lower than the last one. If it is lower, a peer
+    /// that lends from a [`Pool`](super::Pool) must be told that it is obeyed, with [`CreditSender::yielded`].
+    /// Returns whether that is due. [`Op::Yielded`] carries no limit for this end and changes nothing.
+    pub fn handle_update(&mut self, now: Instant, update: &FlowControlPacket) -> bool {
+        if update.op == Op::Yielded {
             return false;
         }
-        if grant.echo == self.asked
-            && let Some(asked) = self.asked_at.take()
-        {
-            let took = arrived.saturating_duration_since(asked);
-            self.answer = took.max(self.answer - self.answer / 8);
-        }
-        // A limit that no longer held is not lowered: the receiving end knows that it is void.
-        let held = if self.is_leased(arrived) { self.limit } else { self.sent };
-        self.until = Some(arrived + self.lease);
-        (self.limit, self.heard) = (grant.limit, grant.number);
-        (grant.limit.wrapping_sub(held) as i32) < 0
+        // A void limit is not lowered. The pool knows that it is void, and would take the answer for that to another
+        // recall.
+        let last = self.limit.filter(|_| self.is_valid(now));
+        self.limit = Some(update.fccl);
+        self.valid_until = self.lease.and_then(|lease| now.checked_add(lease));
+        // Either limit may be up to half of the counts ahead of the sent count or behind it, so the two may be nearly
+        // all counts apart: they cannot be compared directly.
+        last.is_some_and(|last| self.ahead(update.fccl) < self.ahead(last))
     }
 
-    /// The blocks sent so far.
+    fn is_valid(&self, now: Instant) -> bool {
+        self.valid_until.is_none_or(|at| now < at)
+    }
+
+    /// How far a limit is ahead of the sent count.
+    fn ahead(&self, limit: u16) -> i32 {
+        let distance = i32::from(distance(self.sent, limit));
+        if distance <= i32::from(WINDOW) { distance } else { distance - i32::from(MASK) - 1 }
+    }
+
+    /// The answer to a limit that was lowered. Send it after all packets for which credit was taken.
     #[must_use]
-    pub const fn sent(&self) -> u32 {
+    pub fn yielded(&self, vl: Vl) -> FlowControlPacket {
+        FlowControlPacket { op: Op::Yielded, vl, fctbs: self.sent, fccl: self.limit.unwrap_or(self.sent) }
+    }
+
+    /// Whether an update has arrived.
+    #[must_use]
+    pub const fn has_limit(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// The sent count, for updates.
+    #[must_use]
+    pub const fn fctbs(&self) -> u16 {
         self.sent
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LEASE: Duration = Duration::from_millis(400);
-
-    fn lane() -> Vl {
-        Vl::new(0).expect("a lane")
-    }
-
-    fn grant(number: u16, echo: u16, limit: u32) -> CreditMessage {
-        CreditMessage { kind: Kind::Grant, vl: lane(), want: 0, number, echo, count: 0, limit }
-    }
-
-    #[test]
-    fn nothing_is_sent_before_the_first_grant_or_beyond_it() {
-        let (mut sender, start) = (CreditSender::new(LEASE, Duration::ZERO), Instant::now());
-        assert!(!sender.try_take(start, 1) && sender.waits_since() == Some(start));
-        let ask = sender.ask(start, lane(), 7);
-        assert_eq!((ask.number, ask.echo, ask.want, ask.count), (1, 0, 7, 0));
-        let later = start + Duration::from_millis(2);
-        assert!(!sender.handle_grant(later, &grant(1, 1, 10)));
-        assert!(sender.try_take(later, 7) && !sender.try_take(later, 4) && sender.try_take(later, 3));
-        assert_eq!((sender.sent(), sender.available(later)), (10, 0));
-        assert_eq!(sender.stalls(), Stalls { packets: 2, time: Duration::from_millis(2) });
-        assert_eq!(sender.answer_time(), Duration::from_millis(2));
-    }
-
-    #[test]
-    fn a_lease_counts_from_the_arrival_of_a_grant() {
-        let (mut sender, start) = (CreditSender::new(LEASE, Duration::ZERO), Instant::now());
-        sender.ask(start, lane(), 1);
-        sender.handle_grant(start, &grant(1, 1, 10));
-        let end = start + LEASE;
-        assert!(sender.is_leased(end - Duration::from_nanos(1)) && sender.available(end) == 0);
-        let half = start + LEASE / 2;
-        assert!(sender.is_renewal_due(half) && !sender.is_renewal_due(half - Duration::from_nanos(1)));
-        sender.ask(half, lane(), 0);
-        assert!(!sender.is_renewal_due(half), "it was asked already");
-        sender.handle_grant(half, &grant(2, 2, 10));
-        assert_eq!((sender.available(end), sender.available(half + LEASE)), (10, 0));
-    }
-
-    #[test]
-    fn a_lower_limit_is_obeyed_and_an_overtaken_grant_ignored() {
-        let (mut sender, start) = (CreditSender::new(LEASE, Duration::ZERO), Instant::now());
-        sender.ask(start, lane(), 1);
-        sender.handle_grant(start, &grant(1, 1, 10));
-        assert!(sender.try_take(start, 6));
-        assert!(sender.handle_grant(start, &grant(3, 1, 4)), "it was lowered");
-        assert_eq!(sender.available(start), 0);
-        assert!(!sender.handle_grant(start, &grant(2, 1, 30)) && sender.available(start) == 0);
-        let answer = sender.ask(start, lane(), 0);
-        assert_eq!((answer.echo, answer.count, answer.limit), (3, 6, 4));
-        assert!(!sender.handle_grant(start, &grant(4, 2, 9)) && sender.available(start) == 3);
-    }
-
-    #[test]
-    fn a_limit_that_no_longer_holds_is_not_lowered() {
-        let (mut sender, start) = (CreditSender::new(LEASE, Duration::ZERO), Instant::now());
-        sender.handle_grant(start, &grant(1, 0, 10));
-        assert!(!sender.handle_grant(start + LEASE, &grant(2, 0, 5)));
-        assert_eq!(sender.available(start + LEASE), 5);
-    }
-
-    #[test]
-    fn counts_and_numbers_wrap() {
-        let (mut sender, start) = (CreditSender::new(LEASE, Duration::ZERO), Instant::now());
-        (sender.sent, sender.limit, sender.heard) = (u32::MAX - 2, u32::MAX - 2, u16::MAX);
-        sender.asked = u16::MAX;
-        assert_eq!(sender.ask(start, lane(), 1).number, 1);
-        assert!(!sender.handle_grant(start, &grant(1, 1, 4)));
-        assert_eq!(sender.available(start), 7);
-        assert!(sender.try_take(start, 7) && sender.sent() == 4);
     }
 }

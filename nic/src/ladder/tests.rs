@@ -276,11 +276,7 @@ fn messages_between_ports_are_drawn_by_lane_and_priority() {
     let mut times = qp::wire::PauseTimes::default();
     (times.0[3], times.0[4]) = (Some(65_535), Some(0));
     let said = |body: &[u8]| [&[0xab; 8][..], body].concat();
-    let lanes = [
-        [0x00, 0, 0, 66, 0, 3, 0, 2, 0, 0, 0, 12, 0, 0, 0x08, 0x0c],
-        [0x11, 0, 0, 0, 0, 5, 0, 4, 0, 0, 0, 9, 0, 0, 0, 64],
-    ];
-    let credits = said(lanes.as_flattened());
+    let credits = said(&[0x00, 0x0c, 0x08, 0x0c, 0x10, 0x00, 0x10, 0x40]);
     let flow = qp::wire::Flow {
         src: "10.0.0.1".parse().unwrap(),
         dst: "10.0.0.2".parse().unwrap(),

@@ -6,21 +6,27 @@ use cc::inflight::{STOCK_RECEIVE_BUFFER, without_reserve};
 use cc::pfc::WatchdogConfig;
 use cc::{Algorithm, Rate};
 use qp::wire::mad::hello::{Counting, Features};
+use std::time::Duration;
 
-/// The size of a credit block, in bytes of a packet on a cable (IBTA 7.9), or of the memory for which the kernel charges
-/// a socket buffer.
-const BLOCK: u16 = 64;
+/// The size of a credit block on a shared socket buffer, in bytes as the kernel charges them. The 2048 blocks that a
+/// limit can reach ahead are then a mebibyte: more than a stock buffer holds, and enough of a large one that WRITEs
+/// of 1 MiB gain nothing from more (with half of it they lose 4 %). The smallest packet, 832 bytes, takes two blocks,
+/// as much as four of half the size.
+const SOCKET_BLOCK: u16 = 512;
+
+/// The size of a credit block on a cable, in bytes (IBTA 7.9).
+const CABLE_BLOCK: u16 = 64;
 
 /// How far limits lag behind the available room on a cable, in blocks: less than a packet of 4 KiB, so that the read
 /// of every such packet is advertised. Our choice.
-const CABLE_LAG: u32 = 64;
+const CABLE_ON_FREE: u16 = 64;
 
-/// The same between processes, where a grant costs as much as a packet. A sixth of what a stock buffer lends, about
-/// a train of 64 KiB: with the fewest grants, one for half a buffer, WRITEs of 1 MiB lose 5 % of their throughput.
-const SOCKET_LAG: u32 = 1024;
+/// The same between processes, where an update costs as much as a packet. A sixth of what a stock buffer lends, about
+/// a train of 64 KiB: with the fewest updates, one for half a buffer, WRITEs of 1 MiB lose 5 % of their throughput.
+const SOCKET_ON_FREE: u16 = 128;
 
-/// The default buffer of each lane in a simulation, in bytes: as far as a limit of InfiniBand can reach ahead.
-const CABLE_BUFFER: u32 = 2048 * BLOCK as u32;
+/// The default buffer of each lane in a simulation, in bytes: all that a limit can reach ahead.
+const CABLE_BUFFER: u32 = 2048 * CABLE_BLOCK as u32;
 
 /// Pauses are counted at this rate if a port has no rate: all ports that communicate have to agree on it, and ports
 /// without a rate send no pauses.
@@ -92,7 +98,7 @@ impl LinkProfile {
             Buffer::Socket(bytes) if emulated.is_none() => may_hold_back(bytes),
             _ => 0,
         };
-        let (buffer, counting, local_counting, lag) = match buffer {
+        let (buffer, block, counting, local_counting, on_free) = match buffer {
             // Packets that go on waiting in the queue of an emulated port leave it one by one.
             Buffer::Socket(bytes) => (
                 match emulated {
@@ -100,25 +106,28 @@ impl LinkProfile {
                     Some(emulated) => emulated.min(without_reserve(bytes) - may_hold_back(bytes)),
                     None => without_reserve(bytes),
                 },
+                SOCKET_BLOCK,
                 Counting::DatagramCharge,
                 if counts_packets { Counting::DatagramCharge } else { Counting::TrainCharge },
-                SOCKET_LAG,
+                SOCKET_ON_FREE,
             ),
             Buffer::Cable => (
                 emulated.unwrap_or(CABLE_BUFFER * u32::from(lanes)),
+                CABLE_BLOCK,
                 Counting::PacketBytes,
                 Counting::PacketBytes,
-                CABLE_LAG,
+                CABLE_ON_FREE,
             ),
         };
         CreditSetup {
             lanes,
             sl2vl: self.vl.sl2vl.map(|vl| vl % lanes),
             buffer,
-            block: BLOCK,
+            block,
             counting,
             local_counting,
-            lag,
+            on_free,
+            period: Duration::from_micros(self.fcp_period.into()),
             said,
             reserve,
             held_back,

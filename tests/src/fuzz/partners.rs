@@ -2,7 +2,7 @@
 
 use super::{byte, bytes, packet, sealed};
 use arbitrary::Unstructured;
-use cc::credits::CreditMessage;
+use cc::credits::FlowControlPacket;
 use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts};
 use qp::wire::mad::{MAD_LEN, cm};
 use qp::wire::{Arrival, DethFields, Headers, Opcode, Packet, PauseTimes};
@@ -204,12 +204,13 @@ impl Rig {
         let count = usize::from(byte(input) & 0xf) + 1;
         let mut updates = self.token(input).to_be_bytes().to_vec();
         for _ in 0..count.min(16) {
-            updates.extend([(); CreditMessage::LEN].map(|()| byte(input)));
+            let word = u32::from_be_bytes([byte(input), byte(input), byte(input), byte(input)]);
+            updates.extend(word.to_be_bytes());
         }
-        if let Some(first) = updates[8..].first_chunk()
-            && let Ok(message) = CreditMessage::decode(*first)
+        if let Some(first) = updates[8..].first_chunk::<4>()
+            && let Ok(update) = FlowControlPacket::decode(*first)
         {
-            assert_eq!(CreditMessage::decode(message.encode()), Ok(message));
+            assert_eq!(FlowControlPacket::decode(update.encode()), Ok(update));
         }
         self.sequence = self.sequence.wrapping_add(1 + u16::from(byte(input)) * 256);
         let headers = Headers::flow_control(0, byte(input) & 1, self.sequence);

@@ -11,7 +11,7 @@ use super::world::World;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts, VERSION};
 use qp::wire::{Arrival, DethFields, Headers, Opcode, PauseTimes, icrc};
-use rnic::cc::credits::{self, CreditMessage};
+use rnic::cc::credits::{FlowControlPacket, Op};
 use rnic::cc::vl::Vl;
 use rnic::{Psn, QKey, Qpn};
 use std::net::{IpAddr, Ipv4Addr};
@@ -57,12 +57,10 @@ impl World<'_> {
             0 => ("forged question", to_qp1(), hello(Kind::Ask, src_slot, src_port, rng)),
             1 => ("forged answer", to_qp1(), hello(Kind::Answer, src_slot, src_port, rng)),
             2 => {
-                let limit = if rng.percent(50) { 0 } else { rng.below(1 << 12) as u32 };
-                let kind = if rng.percent(50) { credits::Kind::Ask } else { credits::Kind::Grant };
+                let fccl = if rng.percent(50) { 0 } else { rng.below(1 << 12) as u16 };
+                let op = if rng.percent(50) { Op::Normal } else { Op::Init };
                 let Some(vl) = Vl::new(0) else { return };
-                let [want, number, echo] = [100, 9, 9].map(|most| rng.below(most) as u16);
-                let count = rng.below(1 << 12) as u32;
-                let update = CreditMessage { kind, vl, want, number, echo, count, limit };
+                let update = FlowControlPacket { op, vl, fctbs: rng.below(1 << 12) as u16, fccl };
                 (
                     "forged credits",
                     Headers::flow_control(dest_slot, src_slot, sequence),

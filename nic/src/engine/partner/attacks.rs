@@ -7,7 +7,7 @@ use crate::engine::peers::Peer;
 use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, Qpn, RcEnd, Result, WcStatus};
 use cc::Rate;
-use cc::credits::CreditMessage;
+use cc::credits::{FlowControlPacket, Op};
 use cc::vl::Vl;
 use qp::Psn;
 use qp::wire::mad::hello::{Features, Kind};
@@ -137,15 +137,7 @@ fn no_answer_to_a_stranger_is_longer_than_its_packet() -> Result<()> {
     let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
     let (left, right) = RcEnd::pair(&a, &b)?;
     let from_b = arrival_from(&b, &a);
-    let update = CreditMessage {
-        kind: cc::credits::Kind::Ask,
-        vl: Vl::new(0).expect("lane 0"),
-        want: 66,
-        number: 1,
-        echo: 0,
-        count: 0,
-        limit: 0,
-    };
+    let update = FlowControlPacket { op: Op::Stalled, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
     let said: Vec<_> = [0; 8].into_iter().chain(update.encode()).collect();
     let mut all = 0;
     for slot in [0, 1, 9] {
@@ -234,15 +226,7 @@ fn forgers_off_the_path_do_not_speak_in_the_name_of_a_partner() -> Result<()> {
         let source = left.register(&vec![7; 1 << 20])?;
         let target = right.register_remote(1 << 20)?;
         let arrival = arrival_from(&b, &a);
-        let zero = CreditMessage {
-            kind: cc::credits::Kind::Grant,
-            vl: Vl::new(0).expect("lane 0"),
-            want: 0,
-            number: 1,
-            echo: 0,
-            count: 0,
-            limit: 0,
-        };
+        let zero = FlowControlPacket { op: Op::Normal, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
         let begin = net.elapsed();
         for wr_id in 0..32 {
             left.qp.write(wr_id, source.all(), target.remote(0))?;

@@ -405,7 +405,7 @@ impl Engine {
         for gone in self.contradicted(from, hello) {
             let said = Partners::partner(&mut self.peers, gone).map(|partner| partner.said.instance);
             let is_another = said.is_some_and(|instance| instance != hello.instance);
-            self.part_with(gone, if is_another { Pool::end } else { Pool::leave });
+            self.part_with(now, gone, if is_another { Pool::end } else { Pool::leave });
         }
         let both = self.partners.setup.features & hello.features;
         let known = self.peers.find(from, hello.slot);
@@ -467,7 +467,7 @@ impl Engine {
             return true;
         }
         let Some(id) = self.peers.find_idle(now, &self.places) else { return false };
-        self.part(id);
+        self.part(now, id);
         self.peers.forget_unused(id, &self.places);
         true
     }
@@ -482,11 +482,14 @@ impl Engine {
         if wants_credits && let Some(setup) = &self.partners.setup.credits {
             for _ in 0..setup.lanes.min(hello.lanes) {
                 lanes.push(LaneEnd {
-                    // A slow reader took this long for the question, and will take as long for requests.
-                    sender: CreditSender::new(CREDIT_TIMES.lease, answer),
+                    sender: CreditSender::new(Some(CREDIT_TIMES.lease)),
                     member: None,
+                    told: 0,
                     ask_again: Alarm::default(),
                     asked: 0,
+                    asked_at: None,
+                    // A slow reader took this long for the question, and will take as long for requests.
+                    answer,
                 });
             }
         }
@@ -509,14 +512,14 @@ impl Engine {
 
     /// Ends the agreement with a partner: it is gone, or was replaced. Queue pairs that waited for it go on without
     /// credits.
-    pub(super) fn part(&mut self, id: usize) {
-        self.part_with(id, Pool::leave);
+    pub(super) fn part(&mut self, now: Instant, id: usize) {
+        self.part_with(now, id, Pool::leave);
     }
 
     /// As [`part`](Self::part), where `leave` determines whether packets that it sent may still arrive. If another
     /// program was heard from its port, it has sent nothing since, and the network and the socket preserve order: the
     /// same argument as for a partner that yields to a lowered limit.
-    fn part_with(&mut self, id: usize, leave: fn(&mut Pool, Member)) {
+    fn part_with(&mut self, now: Instant, id: usize, leave: fn(&mut Pool, Instant, Member)) {
         tracing::debug!(peer = id, "what was agreed on with a peer is forgotten");
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, partner) = (peer.address, peer.partner.take());
@@ -534,7 +537,7 @@ impl Engine {
         for (lane, vl) in partner.lanes.into_iter().zip(0..) {
             self.places.open(Gate::Credit { peer: id, vl });
             if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
-                leave(pool, member);
+                leave(pool, now, member);
                 if let Some(place) = self.partners.members.get_mut(member.index()) {
                     *place = None;
                 }

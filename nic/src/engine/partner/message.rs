@@ -4,8 +4,7 @@ use super::Partners;
 use crate::engine::path::Remote;
 use crate::engine::schedule::Due;
 use crate::engine::{Departure, Engine};
-use cc::credits::CreditMessage;
-use cc::vl::Vl;
+use cc::credits::{FlowControlPacket, Op};
 use qp::attr::AddressVector;
 use qp::wire::control::{FLOW_CONTROL_LEN, MAX_FLOW_CONTROLS, TOKEN_LEN};
 use qp::wire::mad::MAD_LEN;
@@ -24,11 +23,12 @@ const TOS: u8 = 48 << 2;
 pub(in crate::engine) enum Message {
     /// The identity of this port.
     Hello { to: IpAddr, slot: u8, hello: Hello },
-    /// A request for credit on a lane, or for its lease to go on, or the confirmation that a lowered limit is obeyed. It
-    /// is worded when it leaves, after everything for which credit was taken.
-    Ask { to: usize, vl: usize },
+    /// An urgent message about a lane; the limit is the one that the partner was told last.
+    Credits { to: usize, vl: usize, op: Op },
     /// A new limit of a lane.
-    Grant { to: usize, grant: CreditMessage },
+    Limit { to: usize, vl: usize, fccl: u16 },
+    /// Confirmation that a lowered limit is obeyed.
+    Yield { to: usize, update: FlowControlPacket },
     /// A pause, or the end of one.
     Pause { to: usize, times: PauseTimes },
 }
@@ -37,7 +37,10 @@ impl Message {
     const fn partner(&self) -> Option<usize> {
         match self {
             Self::Hello { .. } => None,
-            Self::Ask { to, .. } | Self::Grant { to, .. } | Self::Pause { to, .. } => Some(*to),
+            Self::Credits { to, .. }
+            | Self::Limit { to, .. }
+            | Self::Yield { to, .. }
+            | Self::Pause { to, .. } => Some(*to),
         }
     }
 }
@@ -45,12 +48,13 @@ impl Message {
 impl Engine {
     /// The next message to a partner, in `buf`.
     pub(in crate::engine) fn poll_message(&mut self, now: Instant, buf: &mut [u8]) -> Option<Departure> {
-        self.collect_grants(now);
+        self.collect_limits(now);
         while let Some(message) = self.partners.outbox.pop_front() {
             let departure = match message {
                 Message::Hello { to, slot, hello } => self.write_hello(to, slot, &hello, buf),
-                Message::Ask { to, vl } => self.write_ask(now, to, vl, buf),
-                Message::Grant { to, grant } => self.write_grants(to, &grant, buf),
+                Message::Credits { to, vl, op } => self.write_credits(to, vl, op, None, buf),
+                Message::Limit { to, vl, fccl } => self.write_credits(to, vl, Op::Normal, Some(fccl), buf),
+                Message::Yield { to, update } => self.write_updates(to, &update.encode(), buf),
                 Message::Pause { to, times } => self.write_pause(to, times, buf),
             };
             if let Some(departure) = departure {
@@ -62,7 +66,7 @@ impl Engine {
 
     /// Returns whether there is a message for a partner.
     pub(in crate::engine) fn has_messages(&self) -> bool {
-        self.partners.grants_due || !self.partners.outbox.is_empty()
+        self.partners.limits_due || !self.partners.outbox.is_empty()
     }
 
     /// Discards the messages to a partner that is gone.
@@ -79,27 +83,34 @@ impl Engine {
         self.write(to, &headers, &mad, buf)
     }
 
-    fn write_ask(&mut self, now: Instant, id: usize, vl: usize, buf: &mut [u8]) -> Option<Departure> {
-        let want = self.wanted(id, vl);
-        let lane = Partners::partner(&mut self.peers, id)?.lanes.get_mut(vl)?;
-        let ask = lane.sender.ask(now, Vl::new(u8::try_from(vl).ok()?)?, want);
-        self.write_updates(id, &ask.encode(), buf)
-    }
-
-    /// A grant, and those for other lanes of the same partner that are next in the queue.
-    fn write_grants(&mut self, id: usize, first: &CreditMessage, buf: &mut [u8]) -> Option<Departure> {
+    /// Updates for one lane, and for other lanes of the same partner whose messages are next in the queue.
+    fn write_credits(
+        &mut self,
+        id: usize,
+        vl: usize,
+        op: Op,
+        fccl: Option<u16>,
+        buf: &mut [u8],
+    ) -> Option<Departure> {
         let mut body = [0; FLOW_CONTROL_LEN * MAX_FLOW_CONTROLS];
-        let (mut places, mut count) = (body.as_chunks_mut().0.iter_mut(), 1);
-        *places.next()? = first.encode();
-        while let Some(&Message::Grant { to, grant }) = self.partners.outbox.front()
-            && to == id
-            && let Some(place) = places.next()
-        {
-            *place = grant.encode();
-            count += 1;
+        let mut len = 0;
+        let mut add = |update: FlowControlPacket| {
+            if let Some(room) = body.get_mut(len..len + FLOW_CONTROL_LEN) {
+                room.copy_from_slice(&update.encode());
+                len += FLOW_CONTROL_LEN;
+            }
+        };
+        add(self.update(id, vl, op, fccl)?);
+        while let Some(&Message::Limit { to, vl, fccl }) = self.partners.outbox.front() {
+            if to != id {
+                break;
+            }
             self.partners.outbox.pop_front();
+            if let Some(update) = self.update(id, vl, Op::Normal, Some(fccl)) {
+                add(update);
+            }
         }
-        self.write_updates(id, &body[..count * FLOW_CONTROL_LEN], buf)
+        self.write_updates(id, &body[..len], buf)
     }
 
     fn write_updates(&mut self, id: usize, updates: &[u8], buf: &mut [u8]) -> Option<Departure> {
@@ -167,7 +178,7 @@ impl Engine {
     /// The timer of the pool fired.
     pub(in crate::engine) fn limits_timeout(&mut self, now: Instant) {
         if self.partners.timer.expires(now) {
-            self.partners.grants_due = true;
+            self.partners.limits_due = true;
         }
     }
 

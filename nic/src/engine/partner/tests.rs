@@ -22,7 +22,8 @@ pub(super) fn credits(buffer: u32) -> PartnerSetup {
             block: 64,
             counting: Counting::PacketBytes,
             local_counting: Counting::PacketBytes,
-            lag: 64,
+            on_free: 64,
+            period: Duration::from_millis(10),
             said: 0,
             reserve: 0,
             held_back: 0,
@@ -44,9 +45,8 @@ pub(super) fn done(end: &RcEnd) -> Result<()> {
 
 /// Writes `len` bytes from `a` to `b`, READs them back, and expects no loss.
 pub(super) fn exchange(a: &Device, b: &Device, len: usize) -> Result<()> {
-    // 4.3 s: if asks and grants are lost, a packet may wait for credit longer than the usual acknowledgement timeout of
-    // 67 ms.
-    let options = ConnectOptions { timeout: 20, ..ConnectOptions::default() };
+    // 1 s: if updates are lost, a packet may wait for credit longer than the usual acknowledgement timeout of 67 ms.
+    let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
     let (left, right) = RcEnd::pair_with(a, b, &options)?;
     let bytes: Vec<_> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
     let source = left.register(&bytes)?;

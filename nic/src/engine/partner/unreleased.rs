@@ -49,9 +49,7 @@ mod tests {
     use std::time::Instant;
 
     fn member() -> Member {
-        Pool::new(PoolConfig::default())
-            .expect("a pool")
-            .join(Instant::now(), cc::vl::Vl::new(0).expect("a lane"))
+        Pool::new(PoolConfig::default()).expect("a pool").join(Instant::now())
     }
 
     #[test]

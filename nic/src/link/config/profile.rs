@@ -64,6 +64,8 @@ pub struct LinkProfile {
     pub vl: vl::Config,
     /// Data lanes.
     pub vls: u8,
+    /// How often credits are repeated, in microseconds.
+    pub fcp_period: u32,
     /// The watchdog for pauses that do not end.
     pub watchdog: WatchdogConfig,
 }
@@ -134,7 +136,8 @@ impl LinkConfig {
         self.check_marking()?;
         self.check_pfc()?;
         self.check_rate()?;
-        self.check_selection()
+        self.check_selection()?;
+        between("fcp_period", self.fcp_period, 1, 100_000)
     }
 
     fn check_marking(&self) -> Result<(), LinkConfigError> {
@@ -265,6 +268,7 @@ impl LinkConfig {
             ets: self.ets(),
             vl: self.vl(),
             vls: self.vls,
+            fcp_period: self.fcp_period,
             watchdog: self.watchdog(),
         })
     }
