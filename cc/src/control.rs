@@ -8,7 +8,7 @@ use crate::timely::{self, Timely};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// What an acknowledgement reveals about the path of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -298,7 +298,7 @@ mod tests {
     /// Each signal moves the algorithms that use it, and no other.
     #[test]
     fn controllers_react_to_their_own_signals() {
-        let now = Instant::now();
+        let now = Instant::EPOCH;
         let after = |text: &str, signal: &dyn Fn(&mut Controller)| {
             let policy = text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order");
             let mut controller = policy.controller();

@@ -13,7 +13,7 @@ use crate::rate::Rate;
 use crate::setting::{SettingError, settable};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::Instant;
+use time::Instant;
 
 /// Six packets of 4 KiB, each 4222 bytes on Ethernet over IPv6. Our choice: a few packets, and less than the published
 /// threshold at 10 Gb/s.
@@ -130,7 +130,7 @@ impl Dctcp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use time::Duration;
 
     const RTT: Duration = Duration::from_micros(10);
 
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn alpha_follows_the_marked_fraction() {
-        let (mut flow, start) = (flow(), Instant::now());
+        let (mut flow, start) = (flow(), Instant::EPOCH);
         rounds(&mut flow, start, 0..200, 3);
         assert!((flow.alpha() - 0.3).abs() < 0.01, "{}", flow.alpha());
         rounds(&mut flow, start, 200..400, 0);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_time_cuts_once_or_adds_a_segment() {
-        let (mut flow, start) = (flow(), Instant::now());
+        let (mut flow, start) = (flow(), Instant::EPOCH);
         let marked = Ack { bytes: 1000, marked: 1000, rtt: Some(RTT) };
         for us in 0..10 {
             flow.on_ack(start + Duration::from_micros(us), &marked);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn rates_stay_between_the_lowest_and_the_port_s() {
-        let (mut flow, start) = (flow(), Instant::now());
+        let (mut flow, start) = (flow(), Instant::EPOCH);
         rounds(&mut flow, start, 0..100, 10);
         assert_eq!(flow.rate(), Rate::from_mbps(1));
         rounds(&mut flow, start, 100..100_000, 0);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn odd_acknowledgements_are_harmless() {
-        let (mut flow, start) = (flow(), Instant::now());
+        let (mut flow, start) = (flow(), Instant::EPOCH);
         for rtt in [None, Some(Duration::ZERO), Some(Duration::MAX)] {
             for (bytes, marked) in [(0, 0), (0, 1), (1, u64::MAX), (u64::MAX, 0)] {
                 flow.on_ack(start, &Ack { bytes, marked, rtt });

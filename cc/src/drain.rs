@@ -8,7 +8,7 @@
 
 use crate::inflight::{RESERVE, STOCK_RECEIVE_BUFFER};
 use std::num::NonZeroU64;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_burst_leaves_at_once_and_the_rest_at_the_rate() {
         // One byte per nanosecond.
-        let (pace, start) = (pace(SECOND, 10_000), Instant::now());
+        let (pace, start) = (pace(SECOND, 10_000), Instant::EPOCH);
         let mut drain = Drain::default();
         assert_eq!(drain.packets(start, &pace, 1000), 10);
         drain.take(start, &pace, 10_000);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn in_the_long_run_no_more_leaves_than_the_rate_and_a_burst() {
         // A rate that does not divide into whole nanoseconds.
-        let (pace, start) = (pace(1_777_777_777, 50_000), Instant::now());
+        let (pace, start) = (pace(1_777_777_777, 50_000), Instant::EPOCH);
         let (mut drain, mut now, mut sent) = (Drain::default(), start, 0u64);
         while now < start + Duration::from_millis(10) {
             let packets = drain.packets(now, &pace, 4171);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_stock_buffer_that_is_read_each_turn_is_not_overrun() {
-        let (pace, start) = (Pace::STOCK, Instant::now());
+        let (pace, start) = (Pace::STOCK, Instant::EPOCH);
         assert_eq!((pace.rate.get(), pace.burst), (46_592_000, 186_368));
         let (mut drain, mut now, mut sent) = (Drain::default(), start, 0);
         // The longest time without a read begins with a burst.
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_empty_bucket_takes_one_packet_of_any_size() {
-        let (pace, start) = (pace(SECOND, 100), Instant::now());
+        let (pace, start) = (pace(SECOND, 100), Instant::EPOCH);
         let mut drain = Drain::default();
         assert_eq!(drain.packets(start, &pace, 5000), 1);
         drain.take(start, &pace, 5000);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn extremes_are_harmless() {
-        let now = Instant::now();
+        let now = Instant::EPOCH;
         let mut drain = Drain::default();
         assert_eq!(drain.room_at(&pace(1, 1), 1), None);
         drain.take(now, &pace(1, u32::MAX), u32::MAX);

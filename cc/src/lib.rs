@@ -6,7 +6,7 @@
 //!
 //! * How fast a flow may send: [`Algorithm`] chooses, a [`Controller`] for each flow decides. [`dcqcn`] with its
 //!   receiver's and its queue's parts and its fluid model, [`dctcp`], [`timely`].
-//! * When it may send next at that rate: [`Pacer`], and [`Wheel`] for very many flows.
+//! * When it may send next at that rate: [`Pacer`].
 //! * Whether the receiver has room: [`credits`] as on InfiniBand, [`pfc`] as on lossless Ethernet, [`PeerWindow`] and
 //!   [`Drain`] without either.
 //! * Which queue of a port sends next: [`vl`] as on InfiniBand, [`ets`] as on Ethernet.
@@ -32,7 +32,6 @@ mod rate;
 mod setting;
 pub mod timely;
 pub mod vl;
-pub mod wheel;
 mod words;
 
 pub use control::{Ack, Algorithm, Controller, Policy};
@@ -41,5 +40,4 @@ pub use inflight::{Charge, PeerWindow};
 pub use pacer::{Pacer, train_bytes};
 pub use rate::Rate;
 pub use setting::{SettingError, Value, known_settings};
-pub use wheel::Wheel;
 pub use words::{choice, nearest, unknown};

@@ -1,7 +1,7 @@
 //! Pacing: when a flow may send next so that it keeps to its rate.
 
 use crate::rate::Rate;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// How long a train may take at the rate of its flow. A longer one would sit in the queue of the port at the port's
 /// rate, and the flow would not be paced at all; a shorter one costs more system calls. 20 us are one train of 64 KB at
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn packets_keep_their_distance() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut pacer = Pacer::new(start, Rate::from_gbps(8), 0);
         let mut now = start;
         for n in 0..1000 {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_new_rate_takes_effect_at_once() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut pacer = Pacer::new(start, Rate::from_mbps(8), 0);
         pacer.on_sent(start, 1000);
         assert_eq!(pacer.next_send(), Some(start + Duration::from_millis(1)));
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_idle_flow_saves_up_a_burst_and_no_more() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut pacer = Pacer::new(start, Rate::from_gbps(8), 3000);
         let now = start + Duration::from_secs(1);
         let mut sent = 0;
@@ -148,7 +148,7 @@ mod tests {
             steps in prop::collection::vec((0..50_000u64, 1..65_536u64, prop::option::of(1..100_000u64)), 1..200),
             burst in 0..100_000u32,
         ) {
-            let start = Instant::now();
+            let start = Instant::EPOCH;
             let mut now = start;
             let mut rate = Rate::from_gbps(10);
             let mut pacer = Pacer::new(start, rate, burst);

@@ -9,7 +9,7 @@
 //! | rate | `5 Gb/s`, `5Gbps`, `5gbit`, `5 Gbit/s`, `5G`, `2500 Mb/s` (always powers of ten) |
 //! | duration | `10 us`, `10µs`, `1.5 ms`, `200ms`, `2s`, `2 sec`, `1 min` |
 
-use std::time::Duration;
+use time::Duration;
 
 /// The text is not a quantity of the expected kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ use crate::quantity::{QuantityError, parse_rate};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use time::Duration;
 
 /// Nanoseconds in a second, in which the arithmetic here is done.
 const NANOS: u128 = 1_000_000_000;

@@ -13,7 +13,7 @@ use crate::rate::Rate;
 use crate::setting::{SettingError, names, settable};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 names! {
     /// The variant of TIMELY.
@@ -205,7 +205,7 @@ mod tests {
     /// The rate in Mb/s after each of the given round-trip times in microseconds, of a flow that begins at 1 Gb/s.
     fn rates(config: Config, rtts: &[u64]) -> Vec<f64> {
         let mut flow = Timely::new(Arc::new(Config { start_rate: 1000, ..config }), LINE);
-        let mut now = Instant::now();
+        let mut now = Instant::EPOCH;
         let mut seen = Vec::new();
         for rtt in rtts {
             now += Duration::from_millis(1);
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn updates_wait_for_a_segment_and_for_the_least_round_trip_time() {
         let mut flow = Timely::new(Arc::new(Config { start_rate: 1000, ..Config::default() }), LINE);
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let ack = Ack { bytes: 8_000, marked: 0, rtt: Some(Duration::from_micros(30)) };
         let mut changes = Vec::new();
         let mut before = flow.rate();

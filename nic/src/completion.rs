@@ -20,7 +20,7 @@ use crate::queue::{CqShared, completion_queue};
 use qp::WorkCompletion;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// A completion queue. Clones are the same queue.
 ///

@@ -1,7 +1,7 @@
 //! Configuration files.
 
 use crate::device::DeviceConfig;
-use crate::link::{LinkConfig, LinkConfigError};
+use crate::link::{LinkConfig, LinkConfigError, size};
 use crate::process::{EnvFault, HostAddress};
 use cc::{Algorithm, known_settings};
 use qp::{Mtu, PKey, ParseMtuError};
@@ -70,7 +70,9 @@ struct File {
     offload: Option<bool>,
     gso: Option<bool>,
     source_ports: Option<usize>,
+    #[serde(deserialize_with = "size")]
     recv_buffer: Option<usize>,
+    #[serde(deserialize_with = "size")]
     peer_window: Option<u32>,
     unacked_rate: Option<u64>,
     pkeys: Vec<u16>,

@@ -2,15 +2,12 @@
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
-use crate::engine::{
-    DropReason, EngineConfig, PKeyTable, PartnerSetup, PortCounters, RateConfig, ResourceError,
-};
+use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, RateConfig, ResourceError};
 use crate::error::{Error, Result};
 use crate::link::emulation::EmulationStats;
 use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
-use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, SocketCounters, interfaces};
-use crate::port::{Clock, Io, Lane, Port, UdpIo};
-use crate::priority::{self, PRIORITIES, PriorityCounters};
+use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, interfaces};
+use crate::port::{Clock, Datapath, Io, Port, UdpIo};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::sim::AddressSpace;
 use crate::trace::{self, Sample};
@@ -23,7 +20,11 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::time::Instant;
+use time::Instant;
+
+mod counters;
+
+pub use counters::Counters;
 
 /// The default rate at which unacknowledged packets leave for one receiver that is known to be rnic, in bytes per second
 /// of charge to its socket buffer: 11.6 Gb/s of messages in packets of 4 KiB.
@@ -275,89 +276,6 @@ pub struct PortAttr {
     pub qkey_viol_cntr: u32,
 }
 
-/// All counters of a device.
-#[derive(Clone, Debug, Default)]
-pub struct Counters {
-    /// The port: traffic, and drops by reason.
-    pub port: PortCounters,
-    /// All queue pairs together, under the kernel's names.
-    pub qp: QpCounters,
-    /// The sockets; `None` in a simulation.
-    pub socket: Option<SocketCounters>,
-    /// The emulated link; `None` without one, in which case its counters are 0.
-    pub link: Option<EmulationStats>,
-}
-
-impl Counters {
-    /// The counters of each priority.
-    #[must_use]
-    pub fn priorities(&self) -> [PriorityCounters; PRIORITIES] {
-        let stats = self.link.unwrap_or_default();
-        std::array::from_fn(|priority| PriorityCounters {
-            pauses: self.port.pauses[priority],
-            queue: stats.priorities[priority],
-        })
-    }
-}
-
-/// A counter of the sockets: its name, its description, and its accessor.
-type SocketCounter = (&'static str, &'static str, fn(&SocketCounters) -> u64);
-
-const SOCKET: [SocketCounter; 3] = [
-    (
-        "socket_rx_overrun",
-        "Datagrams that the kernel dropped because the socket's receive buffer was full.",
-        |s| s.drops,
-    ),
-    (
-        "socket_tx_refused",
-        "Trains that the kernel refused to send, and that are lost: no such address here, no route, too long, a firewall.",
-        |s| s.send_unreachable + s.send_too_big + s.send_filtered + s.send_failed,
-    ),
-    ("socket_tx_full", "Times that the kernel had no room for a train, which was sent later.", |s| {
-        s.send_would_block
-    }),
-];
-
-/// A counter of an emulated link: its name, its description, and its accessor.
-type LinkCounter = (&'static str, &'static str, fn(&EmulationStats) -> u64);
-
-const LINK: [LinkCounter; 7] = [
-    ("link_rx_packets", "Packets that left the queue of the emulated port.", |s| s.dequeued_packets),
-    ("link_rx_bytes", "Bytes that left it, as they count on Ethernet.", |s| s.dequeued_bytes),
-    ("link_rx_marked", "Packets that it marked as having met congestion.", |s| s.marked),
-    ("link_rx_dropped", "Packets that it dropped because its buffer was full.", |s| s.dropped),
-    ("link_rx_queue_max", "The most bytes that ever waited in it.", |s| s.queue_bytes_max),
-    ("link_tx_pause", "Pause frames that it had for its peers.", |s| s.pauses_sent),
-    (
-        "link_rx_overrun",
-        "Packets that the socket buffer of a slow receiver had no room for, in a simulation.",
-        |s| s.receiver_overrun,
-    ),
-];
-
-impl Counters {
-    /// Every counter with its name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let socket = self.socket.iter().flat_map(|s| SOCKET.map(|(name, _, value)| (name, value(s))));
-        let stats = self.link.unwrap_or_default();
-        let link = LINK.into_iter().map(move |(name, _, value)| (name, value(&stats)));
-        let priorities = priority::counters(self.priorities());
-        self.qp.iter().chain(self.port.iter()).chain(socket).chain(link).chain(priorities)
-    }
-
-    /// Every counter's name and description.
-    pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
-        let socket = SOCKET.iter().map(|(name, meaning, _)| (*name, *meaning));
-        let link = LINK.iter().map(|(name, meaning, _)| (*name, *meaning));
-        QpCounters::describe()
-            .chain(PortCounters::describe())
-            .chain(socket)
-            .chain(link)
-            .chain(priority::describe())
-    }
-}
-
 impl Device {
     /// Opens a device on the network.
     ///
@@ -514,7 +432,7 @@ impl Device {
     /// The features that the kernel offers to the sockets; `None` in a simulation, and in a forked child.
     #[must_use]
     pub fn socket_capabilities(&self) -> Option<Capabilities> {
-        self.inner.port().ok()?.with_lane(|lane| match &lane.io {
+        self.inner.port().ok()?.with_datapath(|datapath| match &datapath.io {
             Io::Udp(udp) => Some(udp.socket().capabilities()),
             Io::Sim(_) => None,
         })
@@ -524,13 +442,13 @@ impl Device {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Ok(port) = self.inner.port() else { return Counters::default() };
-        port.with_lane(|lane| lane.counters())
+        port.with_datapath(|datapath| datapath.counters())
     }
 
     /// The queue and the counters of the emulated link; `None` without one, and in a forked child.
     #[must_use]
     pub fn link_stats(&self) -> Option<EmulationStats> {
-        self.inner.port().ok()?.with_lane(Lane::link_stats)
+        self.inner.port().ok()?.with_datapath(Datapath::link_stats)
     }
 
     /// The counters of one queue pair; `None` if the queue pair does not exist.
@@ -548,10 +466,10 @@ impl Device {
         let Ok(port) = self.inner.port() else { return Sample::default() };
         let at = match &port.clock {
             Clock::Virtual(world) => world.elapsed(),
-            Clock::Real => self.inner.opened.elapsed(),
+            Clock::Real => crate::clock::now() - self.inner.opened,
         };
         let now = port.now();
-        port.with_lane(|lane| trace::sample::of(lane, now, at))
+        port.with_datapath(|lane| trace::sample::of(lane, now, at))
     }
 
     /// The time of the device's clock, in nanoseconds, used to [stamp](CompletionQueue::stamp_completions)

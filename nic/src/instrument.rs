@@ -48,8 +48,8 @@ impl Device {
         let port = self.inner.port()?;
         let now = port.now();
         let seed = self.inner.fault_seed;
-        port.with_lane(|lane| {
-            let layer = lane.link.faults.get_or_insert_with(|| FaultLayer::new(seed));
+        port.with_datapath(|datapath| {
+            let layer = datapath.link.faults.get_or_insert_with(|| FaultLayer::new(seed));
             layer.add(now, rule).map_err(|e| Error::FaultRule(e.to_string()))
         })
     }
@@ -78,7 +78,7 @@ impl Device {
 
     fn with_faults<R>(&self, act: impl FnOnce(&mut FaultLayer) -> R) -> Option<R> {
         let port = self.inner.port().ok()?;
-        port.with_lane(|lane| lane.link.faults.as_mut().map(act))
+        port.with_datapath(|datapath| datapath.link.faults.as_mut().map(act))
     }
 
     /// Pulls the cable, or plugs it in again: a tool for tests and labs, in virtual time and on the network.
@@ -166,13 +166,15 @@ impl Device {
     /// # Errors
     /// [`Error::Forked`].
     pub fn observe(&self, observer: impl Observer) -> Result<()> {
-        self.inner.port()?.with_lane(|lane| lane.link.push_observer(observer));
+        self.inner.port()?.with_datapath(|datapath| datapath.link.push_observer(observer));
         Ok(())
     }
 
     /// Removes the observers with this name, and returns how many it removed.
     pub fn remove_observers(&self, name: &str) -> usize {
-        self.inner.port().map_or(0, |port| port.with_lane(|lane| lane.link.remove_observers(name)))
+        self.inner
+            .port()
+            .map_or(0, |port| port.with_datapath(|datapath| datapath.link.remove_observers(name)))
     }
 }
 

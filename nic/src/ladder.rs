@@ -46,7 +46,7 @@ use qp::wire::mad::MAD_LEN;
 use qp::wire::{Headers, IcrcVerdict, IdentSolver, Packet, WireError};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use time::Instant;
 
 /// A packet of a ladder.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -194,7 +194,7 @@ impl Book {
     fn take(&mut self, at: Instant, frame: &FrameRef<'_>) {
         let packet = Packet::parse(frame.bytes);
         // Packets past the bound count too: they are part of their sequences.
-        let (src, dst) = (frame.flow.src, frame.flow.dst);
+        let (src, dst) = (frame.ip.src, frame.ip.dst);
         let headers = packet.as_ref().map(Headers::of).map_err(|error| *error);
         let place = headers.as_ref().map(|headers| self.streams.place(src, dst, headers));
         let relative_psn = place.unwrap_or_default().relative_psn;
@@ -202,7 +202,7 @@ impl Book {
             self.missed += 1;
             return;
         }
-        let verdict = self.solver.verify(frame.flow, frame.ident, frame.bytes);
+        let verdict = self.solver.verify(&frame.ip.flow(), frame.ip.ident, frame.bytes);
         self.records.push(Record {
             at,
             direction: frame.direction,
@@ -213,7 +213,7 @@ impl Book {
             control: packet.as_ref().ok().and_then(Control::of),
             icrc: frame.bytes.last_chunk().map_or(0, |icrc| u32::from_le_bytes(*icrc)),
             icrc_ok: verdict != IcrcVerdict::Bad,
-            ce: frame.tos & CE == CE,
+            ce: frame.ip.tos & CE == CE,
             fate: frame.fate.clone(),
             notes: frame.notes.to_vec(),
             content: headers,

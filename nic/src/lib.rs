@@ -37,6 +37,7 @@ pub mod sim;
 pub mod trace;
 
 mod address_handle;
+mod clock;
 mod completion;
 mod config;
 mod connection;
@@ -77,6 +78,8 @@ pub use priority::{PRIORITIES, PriorityCounters};
 pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
 pub use region::{MemoryRegion, NullRegion, Rereg};
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit, SrqModify};
+#[doc(inline)]
+pub use time;
 pub use window::MemoryWindow;
 pub use xrc::XrcDomain;
 

@@ -35,7 +35,7 @@ impl Lots {
     }
 }
 
-/// Who runs when.
+/// Decides which program runs, and for how long.
 struct Scheduler(Lots);
 
 impl Scheduler {

@@ -10,8 +10,18 @@ use rnic::cc::{Algorithm, Rate};
 use rnic::link::LinkConfig;
 use std::time::Duration;
 
-/// The part of the port that payload took, packets that were dropped, and the longest queue.
-fn run(algorithm: &Algorithm, gbps: u64) -> (f64, u64, u64) {
+/// What two flows got of a port.
+struct Share {
+    /// The part of the port that the payload of each took.
+    goodput: [f64; 2],
+    /// Packets that were dropped.
+    dropped: u64,
+    /// The longest queue.
+    queue: u64,
+}
+
+/// Two flows, the second of which starts later than the first.
+fn run(algorithm: &Algorithm, gbps: u64, later: Duration) -> Share {
     let line = Rate::from_gbps(gbps);
     let link = LinkConfig { rate: Some(line), ..LinkConfig::default() };
     let us = Duration::from_micros(1);
@@ -24,16 +34,19 @@ fn run(algorithm: &Algorithm, gbps: u64) -> (f64, u64, u64) {
         peer_window: None,
         ..Setup::new(line)
     });
-    for _ in 0..2 {
-        world.join(&Sender { link: link.clone(), message: 1 << 20, ..Sender::default() });
-    }
+    let sender = Sender { link: link.clone(), message: 1 << 20, ..Sender::default() };
+    world.join(&sender);
+    world.run_for(later);
+    world.join(&sender);
     world.run_for(Duration::from_millis(100));
-    let delivered = || world.flows.iter().map(|flow| flow.delivered()).sum::<u64>();
+    let delivered = || [0, 1].map(|flow: usize| world.flows[flow].delivered());
     let (before, time) = (delivered(), Duration::from_millis(400));
     world.run_for(time);
-    let goodput = (delivered() - before) as f64 * 8.0 / time.as_secs_f64() / line.as_f64();
+    let after = delivered();
+    let goodput =
+        [0, 1].map(|n: usize| (after[n] - before[n]) as f64 * 8.0 / time.as_secs_f64() / line.as_f64());
     let queue = world.receiver.link_stats().expect("a link").queue_bytes_max;
-    (goodput, world.received("link_rx_dropped"), queue)
+    Share { goodput, dropped: world.received("link_rx_dropped"), queue }
 }
 
 fn fills_every_port(algorithms: &[&str]) {
@@ -41,12 +54,10 @@ fn fills_every_port(algorithms: &[&str]) {
     for text in algorithms {
         let algorithm: Algorithm = text.parse().expect("an algorithm");
         for gbps in [1, 5, 10, 25] {
-            let (goodput, dropped, queue) = run(&algorithm, gbps);
+            let Share { goodput, dropped, queue } = run(&algorithm, gbps, Duration::ZERO);
+            let goodput: f64 = goodput.iter().sum();
             println!("{text} at {gbps} Gb/s: {goodput:.3}, {dropped} dropped, queue up to {queue}");
-            // The threshold at which DCTCP marks is a few packets at 1 Gb/s, and flows that are marked at the same moment
-            // leave the port idle for a while: 0.78 was measured.
-            let least = if (text, gbps) == (&"dctcp", 1) { 0.75 } else { 0.85 };
-            if goodput < least || dropped > 0 {
+            if goodput < 0.85 || dropped > 0 {
                 short.push(format!("{text} at {gbps} Gb/s: {goodput:.3}, {dropped} dropped"));
             }
         }
@@ -69,4 +80,19 @@ fn every_dcqcn_preset_fills_ports_of_1_to_25_gigabits_and_loses_nothing() {
 #[test]
 fn dctcp_and_timely_fill_ports_of_1_to_25_gigabits_and_lose_nothing() {
     fills_every_port(&["dctcp", "timely"]);
+}
+
+/// Two flows that start together stay in step, and are marked at the same moments; others meet queues of any length.
+/// Either way both get their part, because they hear of marks while the queue that was marked is still there. With an
+/// acknowledgement in 128 KiB, flows in step took 0.78 of 1 Gb/s, and of two others one took up to 0.97 of the port.
+#[test]
+fn flows_of_dctcp_share_a_port_whenever_they_start() {
+    let algorithm: Algorithm = "dctcp".parse().expect("an algorithm");
+    for gbps in [1, 5] {
+        for later in [0, 10, 35, 1000].map(Duration::from_micros) {
+            let Share { goodput: [a, b], .. } = run(&algorithm, gbps, later);
+            println!("{gbps} Gb/s, {later:?} later: {a:.3} and {b:.3}");
+            assert!(a + b > 0.9 && a.min(b) > 0.4, "{gbps} Gb/s, {later:?} later: {a:.3} and {b:.3}");
+        }
+    }
 }

@@ -64,7 +64,7 @@ pub struct Thread(std::path::PathBuf);
 ///
 /// # Errors
 ///
-/// ENOENT if there is none; otherwise those of the proc file system.
+/// `ENOENT` if the process has no such thread, and the errors of reading `/proc`.
 pub fn thread_of(pid: u32, name: &str) -> std::io::Result<Thread> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let path = task?.path();

@@ -1,4 +1,4 @@
-//! Who drives the engine: the program that polls, or the background thread when it does not.
+//! The engine is driven by the program while it polls, and by the background thread while it does not.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{CompletionQueue, Gather, QpInit, RcEnd, SendFlags, SendWr, WcStatus, WorkCompletion};

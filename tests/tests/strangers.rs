@@ -3,7 +3,7 @@
 //! `RNIC_LONG=1` runs each attack for a minute. What an attack costs in time depends on the machine and is only printed;
 //! `engine::partner::attacks` judges it in virtual time.
 
-use cc::credits::{FlowControlPacket, Op};
+use cc::credits::{self, CreditMessage};
 use cc::vl::Vl;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts, VERSION};
@@ -296,7 +296,15 @@ fn forgers_at_the_address_of_a_partner_are_not_believed() {
     let slot = (scene.end.qp.qpn().value() >> 16) as u8;
     let partners = scene.end.qp.query().dest_qp_num.map_or(0, |qpn| (qpn.value() >> 16) as u8);
     let qpn = scene.end.qp.qpn();
-    let update = FlowControlPacket { op: Op::Normal, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+    let update = CreditMessage {
+        kind: credits::Kind::Grant,
+        vl: Vl::new(0).expect("lane 0"),
+        want: 0,
+        number: 1,
+        echo: 0,
+        count: 0,
+        limit: 0,
+    };
     scene.endure("forgers", 1000, |step| {
         let said = |body: &[u8]| [&u64::from(step).to_be_bytes()[..], body].concat();
         let pause = said(&PauseTimes([Some(u16::MAX); 8]).emit());
@@ -332,7 +340,15 @@ fn strangers_that_ask_for_credit_take_none_from_a_connection() {
         say(socket, victim, &to_qp1(), &hello(token, UDP_PORT, nth as u64));
         tokens.push(token);
     }
-    let update = FlowControlPacket { op: Op::Stalled, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+    let update = CreditMessage {
+        kind: credits::Kind::Ask,
+        vl: Vl::new(0).expect("lane 0"),
+        want: 66,
+        number: 1,
+        echo: 0,
+        count: 0,
+        limit: 0,
+    };
     scene.endure("credit", 2000, |step| {
         let nth = step as usize % sockets.len();
         let said = [&tokens[nth].to_be_bytes()[..], &update.encode()].concat();

@@ -1,42 +1,54 @@
-//! InfiniBand's link-level flow control: the sender sends only what the receiver has room for.
+//! Link-level flow control: the sender sends only what the receiver has room for.
 //!
-//! Room is counted in blocks of 64 bytes, separately for each virtual lane. The sender counts the blocks that it has
-//! sent since the link came up (FCTBS). The receiver counts those that it has received (ABR). Both count modulo 4096.
-//! The receiver advertises the count up to which the sender may go (FCCL): what it has received plus what it has room
-//! for, at most 2048 blocks ahead. These are totals and not increments, so a lost update costs only time: the next
-//! one carries the whole state. The sender's updates carry FCTBS, from which the receiver learns of lost data. (IBTA
-//! volume 1, section 7.9. Public sources confirm the blocks, the counters, VL15's exemption (C7-18) and the packet.
-//! Counting modulo 4096 with a window of 2048 is from memory, and is what this crate does.)
+//! InfiniBand counts room in blocks, separately for each virtual lane. The sender counts the blocks that it has sent
+//! (FCTBS), the receiver those that it has received (ABR), and the receiver grants the count up to which the sender may
+//! go (FCCL). These are totals and not increments, so a lost message costs only time: the next one carries the whole
+//! state. (IBTA volume 1, section 7.9. There the counts have 12 bits and blocks have 64 bytes; between rnic peers, the
+//! counts have 32 bits.)
 //!
-//! [`CreditSender`] and [`CreditReceiver`] are the two ends of a lane. [`LinkCredits`] holds all lanes of a link to
-//! one peer, with the exchange at its start and the periodic updates. [`Pool`] is a buffer that many peers share and
-//! that no peer may take for itself.
+//! # The law
 //!
-//! The network has to keep updates and data in order, as a cable does, and as two UDP sockets do between them: an
-//! update that overtakes data counts that data twice, until the next update.
+//! An InfiniBand port has one peer and a buffer for each lane. Here one buffer serves many peers, of which few send at
+//! any time. So a [`Pool`] lends its blocks to the lanes that [ask](Kind::Ask), and [grants](Kind::Grant) hold for a
+//! time only, the lease. Four rules make that safe:
+//!
+//! 1. A sender sends up to the limit of its latest grant, and only while the lease of that lasts.
+//! 2. The pool never grants more than it has: the blocks that may still arrive on all lanes, up to the highest limit
+//!    that each sender may obey, and those that have arrived and were not read, are never more than the buffer.
+//! 3. An ask carries the sender's count, and follows everything that was sent before it. So it tells what was lost.
+//! 4. A limit may be lowered. The old one counts until the sender has said, in an ask, that it has heard of the new one,
+//!    or until the lease of the old one is over and everything sent under it has arrived.
+//!
+//! By 1 and 2 nothing overruns the buffer: what a sender may have in flight has been set aside for it. 3 and 4 bring
+//! everything back: what was granted is used, lost (the next ask says so), given back (the answer to a lowered limit
+//! says so) or void (its time is over). A sender that waits repeats its ask, so a lost message delays it and no more.
+//! Nobody starves: lanes that wait are served in turn, and each is lent at least what its first packet takes; if there
+//! is not enough, lanes that do nothing, that have more than an equal share, or that themselves wait for more than they
+//! have, give back first.
+//!
+//! The network has to keep the asks and data of a lane in order, as a cable does, and as two UDP sockets do between
+//! them. An ask that overtakes data counts that data twice, until the next ask.
 
-mod link;
-mod packet;
+mod message;
 mod pool;
-mod receiver;
 mod sender;
-#[cfg(test)]
-mod tests;
 
-pub use link::{Config, LinkCredits, LinkState};
-pub use packet::{FlowControlPacket, MalformedUpdate, Op};
+pub use message::{CreditMessage, Kind, MalformedMessage};
 pub use pool::{Member, Pool, PoolConfig, PoolTooSmall};
-pub use receiver::{CreditReceiver, Overrun};
 pub use sender::{CreditSender, Stalls};
 
-/// Bytes in a block.
+/// More blocks arrived than were granted: `excessive_buffer_overrun_errors` counts this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a packet of {blocks} blocks arrived where {free} were granted")]
+pub struct Overrun {
+    /// The blocks of the packet.
+    pub blocks: u32,
+    /// The blocks that were granted, and had not arrived.
+    pub free: u32,
+}
+
+/// Bytes in a block of InfiniBand.
 pub const BLOCK: u32 = 64;
-
-/// The most blocks by which the receiver lets the sender be ahead.
-pub const WINDOW: u16 = 2048;
-
-/// The bits of a count.
-const MASK: u16 = 0x0FFF;
 
 /// The blocks that `bytes` occupy.
 #[must_use]
@@ -44,12 +56,8 @@ pub const fn blocks(bytes: u32) -> u32 {
     bytes.div_ceil(BLOCK)
 }
 
-/// Advances `count` by `n`.
-const fn advanced(count: u16, n: u16) -> u16 {
-    count.wrapping_add(n) & MASK
-}
-
-/// How far `to` is ahead of `from`.
-const fn distance(from: u16, to: u16) -> u16 {
-    to.wrapping_sub(from) & MASK
+/// How far `to` is ahead of `from`, however often counts have wrapped; 0 if it is behind.
+const fn ahead(from: u32, to: u32) -> u32 {
+    let distance = to.wrapping_sub(from);
+    if distance <= i32::MAX as u32 { distance } else { 0 }
 }

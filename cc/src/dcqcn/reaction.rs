@@ -3,7 +3,7 @@
 use super::settings::{AlphaOrder, AlphaUpdate, FirstIncrease, Reaction};
 use crate::rate::Rate;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The rate counts as that of the port when it is within a 1000th of it: each step halves the distance but never
 /// closes it. Our choice.

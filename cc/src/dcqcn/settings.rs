@@ -4,7 +4,7 @@ use super::fluid::{FixedPoint, Model, Saturation};
 use crate::rate::Rate;
 use crate::setting::{SettingError, names, parse};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use time::Duration;
 
 /// The unit of `rpg_byte_reset`. NVIDIA's text says bytes, but its range of 15 bits and the 2 MB that a maker of test
 /// instruments gives as the default fit units of 64 bytes, and 32,767 bytes would expire every 2.6 us at 100 Gb/s

@@ -2,7 +2,7 @@
 
 use super::PRIORITIES;
 use crate::rate::Rate;
-use std::time::Duration;
+use time::Duration;
 
 /// A time in units of 512 bits at the rate of the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,7 +2,7 @@
 
 use super::frame::{PauseFrame, Quanta};
 use crate::rate::Rate;
-use std::time::Duration;
+use time::Duration;
 
 /// A signal takes 5 ns per metre of fibre or copper.
 const NANOS_PER_METRE: u64 = 5;

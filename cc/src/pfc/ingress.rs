@@ -2,7 +2,7 @@
 
 use super::{PRIORITIES, PauseFrame, Quanta};
 use crate::rate::Rate;
-use std::time::Instant;
+use time::Instant;
 
 /// The buffer of one priority, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -138,7 +138,7 @@ impl Ingress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use time::Duration;
 
     const RATE: Rate = Rate::from_gbps(10);
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_pause_begins_above_xoff_and_ends_at_xon() {
-        let (mut ingress, now) = (ingress(), Instant::now());
+        let (mut ingress, now) = (ingress(), Instant::EPOCH);
         assert_eq!(ingress.handle_packet(3, 1000), Ok(()));
         assert_eq!((ingress.poll_frame(now), ingress.pauses(3)), (None, false));
         assert_eq!(ingress.handle_packet(3, 1), Ok(()));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_long_pause_is_asked_for_again() {
-        let (mut ingress, now) = (ingress(), Instant::now());
+        let (mut ingress, now) = (ingress(), Instant::EPOCH);
         assert_eq!(ingress.handle_packet(3, 1400), Ok(()));
         assert!(ingress.poll_frame(now).is_some());
         let half = Quanta(100).time(RATE) / 2;

@@ -2,7 +2,7 @@
 
 use super::{PRIORITIES, PauseFrame, Quanta};
 use crate::rate::Rate;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Statistics on the pauses of one priority, under the names of mlx5's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_pause_holds_one_priority_until_its_time_is_over() {
-        let (mut paused, now) = (Paused::new(RATE), Instant::now());
+        let (mut paused, now) = (Paused::new(RATE), Instant::EPOCH);
         paused.handle_frame(now, &pause(3, 10));
         let until = now + Duration::from_nanos(512);
         assert!(!paused.may_send(now, 3) && paused.may_send(now, 2));
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_renewed_and_ended_by_frames() {
-        let (mut paused, now) = (Paused::new(RATE), Instant::now());
+        let (mut paused, now) = (Paused::new(RATE), Instant::EPOCH);
         let at = |ns| now + Duration::from_nanos(ns);
         paused.handle_frame(now, &pause(3, 10));
         paused.handle_frame(at(300), &pause(3, 10));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_pause_of_the_link_holds_all_priorities() {
-        let (mut paused, now) = (Paused::new(RATE), Instant::now());
+        let (mut paused, now) = (Paused::new(RATE), Instant::EPOCH);
         paused.handle_frame(now, &PauseFrame::Link(Quanta::MAX));
         assert!((0..8).all(|p| !paused.may_send(now, p)));
         paused.handle_frame(now, &PauseFrame::Link(Quanta(0)));

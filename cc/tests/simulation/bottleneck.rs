@@ -8,7 +8,7 @@
 use cc::dcqcn::{CongestionPoint, Notification, NotificationPoint};
 use cc::{Ack, Algorithm, Controller, Pacer, Policy, Rate};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 struct Flow {
     controller: Controller,
@@ -88,7 +88,7 @@ impl Seen {
 impl World {
     pub(crate) fn new(algorithm: &Algorithm, line: Rate, packet: u64, delay: Duration, seed: u64) -> Self {
         let policy = algorithm.at(line).expect("settings in order");
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         Self {
             start,
             now: start,

@@ -9,7 +9,7 @@ use crate::bottleneck::{Seen, World};
 use cc::dcqcn::fluid::FixedPoint;
 use cc::dcqcn::{Options, Preset};
 use cc::{Algorithm, Rate};
-use std::time::Duration;
+use time::Duration;
 
 const PACKET: u32 = 1000;
 const DELAY: Duration = Duration::from_micros(4);

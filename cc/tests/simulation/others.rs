@@ -4,7 +4,7 @@ use crate::bottleneck::World;
 use cc::timely::{self, Timely};
 use cc::{Algorithm, Controller, Rate, dctcp};
 use std::sync::Arc;
-use std::time::Duration;
+use time::Duration;
 
 const LINE: Rate = Rate::from_gbps(10);
 

@@ -4,7 +4,7 @@
 use cc::Rate;
 use cc::pfc::{Ingress, PRIORITIES, PauseFrame, Paused, Quanta, Span, Thresholds};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 const PRIORITY: u8 = 3;
 
@@ -18,7 +18,7 @@ struct Seen {
 /// The peer sends packets of `sizes`, over and over; this port's own packet ends `wait` after the pause was wanted.
 /// The buffer takes `xoff` and `headroom`, and the port reads nothing. The run ends when the pause has taken effect.
 fn run(span: &Span, headroom: u64, sizes: &[u32], xoff: u64, wait: Duration) -> Seen {
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let mut thresholds = [None; PRIORITIES];
     thresholds[usize::from(PRIORITY)] = Some(Thresholds { xoff, xon: xoff / 2, headroom });
     let mut ingress = Ingress::new(span.rate, Quanta::MAX, thresholds);
@@ -107,7 +107,7 @@ fn a_slow_reader_pauses_its_peer_and_loses_nothing() {
     thresholds[usize::from(PRIORITY)] = Some(Thresholds { xoff: 100_000, xon: 80_000, headroom });
     let mut ingress = Ingress::new(span.rate, Quanta(1000), thresholds);
     let mut peer = Paused::new(span.rate);
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let tick = span.rate.time_for(4096);
     let mut frames = VecDeque::new();
     let (mut now, mut buffered, mut read) = (start, 0u32, 0u64);

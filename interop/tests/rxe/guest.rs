@@ -64,7 +64,7 @@ pub(crate) fn folder() -> PathBuf {
 pub(crate) fn build() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package=rnic", "--package=rnic-dropin", "--package=rnic-shim"]);
+    build.args(["build", "--quiet", "--package=rnic-cli", "--package=rnic-dropin", "--package=rnic-shim"]);
     if built().ends_with("release") {
         build.arg("--release");
     }

@@ -1,6 +1,6 @@
 //! The messages that rnic ports exchange about their link, in readable form.
 
-use cc::credits::{FlowControlPacket, MalformedUpdate, Op};
+use cc::credits::{CreditMessage, Kind, MalformedMessage};
 use qp::wire::{Operation, Packet, PauseTimes};
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Control {
     /// Link credits, lane by lane.
-    FlowControl(Vec<Result<FlowControlPacket, MalformedUpdate>>),
+    FlowControl(Vec<Result<CreditMessage, MalformedMessage>>),
     /// A pause, by priority.
     Pause(PauseTimes),
     /// A payload whose length fits neither.
@@ -20,16 +20,16 @@ impl Control {
     #[must_use]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
         let said = match packet.info().operation {
-            Operation::FlowControl => packet.flow_controls().map(|lanes| {
-                Self::FlowControl(lanes.iter().map(|l| FlowControlPacket::decode(*l)).collect())
-            }),
+            Operation::FlowControl => packet
+                .flow_controls()
+                .map(|lanes| Self::FlowControl(lanes.iter().map(|l| CreditMessage::decode(*l)).collect())),
             Operation::Pause => packet.pause_times().map(Self::Pause),
             _ => return None,
         };
         Some(said.unwrap_or(Self::Malformed))
     }
 
-    /// One text for each lane or priority: `vl0 sent=12 limit=2060`, `prio3 pause=65535`, `prio4 go`.
+    /// One text for each lane or priority: `vl0 ask=66 sent=12 limit=12`, `vl0 grant received=12 limit=2060`, `prio3 pause=65535`, `prio4 go`.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         match self {
@@ -53,21 +53,21 @@ impl fmt::Display for Control {
     }
 }
 
-/// The name of the purpose of an update.
-pub(super) const fn op_name(op: Op) -> &'static str {
-    match op {
-        Op::Normal => "normal",
-        Op::Init => "init",
-        Op::Stalled => "stalled",
-        Op::Yielded => "yielded",
+/// The name of a kind of message.
+pub(super) const fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Ask => "ask",
+        Kind::Grant => "grant",
     }
 }
 
-fn lane(lane: &Result<FlowControlPacket, MalformedUpdate>) -> String {
+fn lane(lane: &Result<CreditMessage, MalformedMessage>) -> String {
     match lane {
-        Ok(FlowControlPacket { op, vl, fctbs, fccl }) => {
-            let op = if *op == Op::Normal { String::new() } else { format!(" {}", op_name(*op)) };
-            format!("vl{}{op} sent={fctbs} limit={fccl}", vl.number())
+        Ok(CreditMessage { kind: Kind::Ask, vl, want, count, limit, .. }) => {
+            format!("vl{} ask={want} sent={count} limit={limit}", vl.number())
+        }
+        Ok(CreditMessage { kind: Kind::Grant, vl, count, limit, .. }) => {
+            format!("vl{} grant received={count} limit={limit}", vl.number())
         }
         Err(error) => format!("({error})"),
     }

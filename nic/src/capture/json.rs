@@ -6,7 +6,7 @@
 mod mad;
 
 use super::{Content, Control, DecodedPacket, IcrcCheck, Summary, control};
-use cc::credits::{FlowControlPacket, MalformedUpdate};
+use cc::credits::{CreditMessage, Kind, MalformedMessage};
 use qp::wire::{HeaderSet, Headers, PauseTimes, PortMessage, Syndrome, decode_credits, rnr_delay};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -146,13 +146,19 @@ fn header_fields(h: &Headers) -> Value {
 fn control_fields(headers: &Headers, control: &Control) -> Value {
     let mut fields = match control {
         Control::FlowControl(lanes) => {
-            let lane = |lane: &Result<FlowControlPacket, MalformedUpdate>| match lane {
-                Ok(FlowControlPacket { op, vl, fctbs, fccl }) => json!({
-                    "vl": vl.number(),
-                    "op": control::op_name(*op),
-                    "sent": fctbs,
-                    "limit": fccl,
-                }),
+            let lane = |lane: &Result<CreditMessage, MalformedMessage>| match lane {
+                Ok(message) => {
+                    let count = if message.kind == Kind::Ask { "sent" } else { "received" };
+                    json!({
+                        "vl": message.vl.number(),
+                        "kind": control::kind_name(message.kind),
+                        "want": message.want,
+                        "number": message.number,
+                        "echo": message.echo,
+                        count: message.count,
+                        "limit": message.limit,
+                    })
+                }
                 Err(error) => json!({ "error": error.to_string() }),
             };
             json!({ "lanes": lanes.iter().map(lane).collect::<Vec<_>>() })

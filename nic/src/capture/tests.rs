@@ -444,20 +444,28 @@ fn decoded_control(headers: &Headers, payload: &[u8]) -> DecodedPacket {
 
 #[test]
 fn credits_are_shown_by_lane_and_pauses_by_priority() {
-    let lanes = [[0x00, 0x0c, 0x08, 0x0c], [0x10, 0, 0x10, 0x40], [0x20, 5, 0x2f, 0xff], [0x40, 0, 0, 0]];
+    // An ask for 66 blocks, number 3, after grant 2, with 12 sent of 2060; a grant; and a message of a reserved kind.
+    let lanes = [
+        [0x00, 0, 0, 66, 0, 3, 0, 2, 0, 0, 0, 12, 0, 0, 0x08, 0x0c],
+        [0x11, 0, 0, 0, 0, 5, 0, 4, 0, 0, 0, 9, 0, 1, 0, 0],
+        [0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ];
     let said = |body: &[u8]| [&[0xab; 8][..], body].concat();
     let decoded = decoded_control(&Headers::flow_control(2, 1, 7), &said(lanes.as_flattened()));
     assert_eq!(
         decoded.content.to_string(),
-        "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=24 vl0 sent=12 limit=2060 vl1 init sent=0 limit=64 \
-         vl2 stalled sent=5 limit=4095 (operation 4 of a flow control packet is reserved)"
+        "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=56 vl0 ask=66 sent=12 limit=2060 vl1 grant received=9 limit=65536 \
+         (flow control of kind 4 is reserved)"
     );
     let json = serde_json::to_value(&decoded).unwrap();
     let control = &json["control"];
     assert_eq!((&control["from"], &control["to"], &control["sequence"]), (&1.into(), &2.into(), &7.into()));
-    let first = serde_json::json!({ "vl": 0, "op": "normal", "sent": 12, "limit": 2060 });
+    let first = serde_json::json!(
+        { "vl": 0, "kind": "ask", "want": 66, "number": 3, "echo": 2, "sent": 12, "limit": 2060 }
+    );
     assert_eq!(control["lanes"][0], first);
-    assert_eq!(control["lanes"][3]["error"], "operation 4 of a flow control packet is reserved");
+    assert_eq!(control["lanes"][1]["received"], 9);
+    assert_eq!(control["lanes"][2]["error"], "flow control of kind 4 is reserved");
     assert_eq!(json["headers"]["opcode"], "RNIC FLOW_CONTROL");
 
     let mut times = qp::wire::PauseTimes::default();

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use time::Duration;
 
 /// The name of these objects in errors.
 const WHAT: &str = "completion channel";
@@ -96,7 +96,7 @@ impl CompletionChannel {
             if let Some(event) = self.next_event() {
                 return Ok(event);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(crate::clock::now());
             if left.is_zero() {
                 return Err(Error::Timeout(timeout));
             }

@@ -16,7 +16,7 @@ fn a_file_says_all_that_a_program_can() {
         offload = false
         gso = true
         source_ports = 2
-        recv_buffer = 1000000
+        recv_buffer = "1 MB"
         peer_window = 50000
         unacked_rate = 7
         pkeys = [0xffff, 0x8001]
@@ -63,6 +63,8 @@ fn errors_name_the_line_and_the_word() {
     for (text, line, word) in [
         ("\nadress = \"10.0.0.1\"", 2, "adress"),
         ("mtu = 1500", 1, "1500"),
+        ("recv_buffer = \"208 XB\"", 1, "XB"),
+        ("peer_window = \"5 GB\"", 1, "too many"),
         ("[link]\nrate = \"5\"", 2, "Gb/s"),
         ("[link]\n\nspeed = 1", 3, "speed"),
         ("mtu = 1024\n[link]\nbuffer = 1\npfc = [3]", 3, "rate"),

@@ -55,7 +55,7 @@ pub(super) struct Bound {
     pub(super) inode: u64,
 }
 
-/// Who a socket belongs to.
+/// The owner of a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// A process with this name.

@@ -3,7 +3,7 @@
 use cc::pfc::PRIORITIES;
 use qp::queue_pair::PacketDrop;
 use qp::wire::WireError;
-use std::time::Duration;
+use time::Duration;
 
 /// Declares each reason once: generates the enum, its names and the counters.
 macro_rules! reasons {

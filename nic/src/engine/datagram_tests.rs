@@ -4,7 +4,7 @@ use super::Departure;
 use crate::error::Result;
 use crate::{AddressVector, Device, Gather, Gid, Operation, QKey, QpInit, Qpn, QueuePair, SendFlags, SendWr};
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use time::Duration;
 
 fn queue_pair(device: &Device) -> Result<QueuePair> {
     let cq = device.create_cq(256)?;
@@ -33,13 +33,13 @@ fn trains(posts: &[(&AddressVector, usize)]) -> Result<Vec<Departure>> {
     let port = device.inner.port()?;
     let now = port.now();
     let mut buf = vec![0; 65_507];
-    Ok(port.with_lane(|lane| {
-        std::iter::from_fn(|| lane.engine.poll_transmit(now, &mut buf, 64)).collect::<Vec<_>>()
+    Ok(port.with_datapath(|datapath| {
+        std::iter::from_fn(|| datapath.engine.poll_transmit(now, &mut buf, 64)).collect::<Vec<_>>()
     }))
 }
 
 fn shape(trains: &[Departure]) -> Vec<(IpAddr, u32, usize)> {
-    trains.iter().map(|t| (t.dst, t.packets, t.segment_size)).collect()
+    trains.iter().map(|t| (t.ip.dst, t.packets, t.segment_size)).collect()
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn different_ways_take_different_trains() -> Result<()> {
     let (a, b) = (way(1), way(2));
     let marked = AddressVector { traffic_class: 0xb8, hop_limit: 3, ..a };
     let four = trains(&[(&a, 8), (&b, 8), (&a, 8), (&marked, 8)])?;
-    let ways: Vec<_> = four.iter().map(|t| (t.dst, t.tos, t.hop_limit, t.packets)).collect();
+    let ways: Vec<_> = four.iter().map(|t| (t.ip.dst, t.ip.tos, t.ip.hop_limit, t.packets)).collect();
     let (a, b) = (a.dgid.ip(), b.dgid.ip());
     assert_eq!(ways, [(a, 0, 64, 1), (b, 0, 64, 1), (a, 0, 64, 1), (a, 0xb8, 3, 1)]);
     Ok(())
@@ -69,7 +69,7 @@ fn different_ways_take_different_trains() -> Result<()> {
 #[test]
 fn over_ipv4_a_flow_label_only_chooses_the_port() -> Result<()> {
     let labelled = AddressVector { flow_label: 0xabcde, ..way(1) };
-    assert_eq!(trains(&[(&labelled, 8)])?[0].flow_label, 0);
+    assert_eq!(trains(&[(&labelled, 8)])?[0].ip.flow_label, 0);
     Ok(())
 }
 

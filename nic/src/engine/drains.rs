@@ -10,7 +10,7 @@ use cc::{Charge, Drain, Pace, Paces};
 use qp::Mtu;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Number of remembered receivers beyond which those whose socket buffers must be empty by now are forgotten.
 const FEW: usize = 64;
@@ -183,7 +183,7 @@ impl Engine {
 mod tests {
     use crate::sim::{DeviceSetup, Net};
     use crate::{Access, ConnectOptions, QpInit, Result, WcStatus};
-    use std::time::Duration;
+    use time::Duration;
 
     /// Writes 4 MiB over an unreliable connection at the default pace. Returns how long it takes to leave, and how many
     /// datagrams the receiver got that asked who it is.

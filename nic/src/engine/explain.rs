@@ -5,9 +5,9 @@
 use super::{DropReason, Engine, QpEntry};
 use crate::explain::{self, Dropped, End, Failed, PeerView, Refusal, Refusing, Stalled};
 use qp::queue_pair::{Failure, FailureContext, PeerRefusal};
-use qp::wire::{Arrival, Packet};
+use qp::wire::{IpHeader, Packet};
 use qp::{QpState, Qpn};
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// If the peer has no receive posted for this long, a queue pair with unlimited RNR retries needs an explanation.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ pub(super) struct Explained {
 impl QpEntry {
     /// Both ends, or only the local one if there is no peer.
     fn ends(&self, own: std::net::IpAddr) -> (End, Option<End>) {
-        let peer = self.remote.map(|remote| End { address: remote.address, qpn: self.qp.dest_qpn() });
+        let peer = self.path.map(|path| End { address: path.ip.dst, qpn: self.qp.dest_qpn() });
         (End { address: own, qpn: self.qp.qpn() }, peer)
     }
 }
@@ -101,7 +101,7 @@ impl Engine {
     pub(super) fn explain_drop(
         &mut self,
         index: usize,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
         reason: DropReason,
     ) {

@@ -4,7 +4,7 @@ use super::ResourceError;
 use super::events::{AsyncEvent, EventQueue};
 use super::srq::{SrqId, SrqTable, XrcdId};
 use crate::memory::RegionTable;
-use crate::queue::{CqProducer, CqShared, Direction, Pushed, QpShared};
+use crate::queue::{CqProducer, CqShared, Pushed, QpShared, WorkQueue};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
 use qp::queue_pair::Notice;
 use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, PdId, QpState, Qpn, WcStatus, WorkCompletion};
@@ -43,7 +43,7 @@ impl QpLinks {
 }
 
 /// State shared by the queue pairs of a port.
-pub(crate) struct HostState {
+pub(crate) struct PortObjects {
     pub(crate) regions: RegionTable,
     pub(crate) srqs: SrqTable,
     pub(crate) cqs: slab::Slab<Cq>,
@@ -54,7 +54,7 @@ pub(crate) struct HostState {
     pub(crate) overrun: Vec<CqId>,
 }
 
-impl HostState {
+impl PortObjects {
     pub(crate) fn new(regions: RegionTable, srqs: SrqTable) -> Self {
         Self {
             regions,
@@ -107,7 +107,7 @@ impl HostState {
 
 /// The environment of one queue pair during an operation.
 pub(crate) struct QpHost<'a> {
-    state: &'a mut HostState,
+    state: &'a mut PortObjects,
     links: &'a QpLinks,
     shared: &'a QpShared,
     accepted: &'a mut [u32; 2],
@@ -116,10 +116,10 @@ pub(crate) struct QpHost<'a> {
 }
 
 impl QpHost<'_> {
-    fn release(&mut self, direction: Direction) {
-        let accepted = &mut self.accepted[direction as usize];
+    fn release(&mut self, queue: WorkQueue) {
+        let accepted = &mut self.accepted[queue as usize];
         *accepted = accepted.wrapping_sub(1);
-        self.shared.finish(direction, 1);
+        self.shared.finish(queue, 1);
     }
 }
 
@@ -191,11 +191,11 @@ impl Host for QpHost<'_> {
     }
 
     fn release_send(&mut self) {
-        self.release(Direction::Send);
+        self.release(WorkQueue::Send);
     }
 
     fn release_recv(&mut self) {
-        self.release(Direction::Recv);
+        self.release(WorkQueue::Recv);
     }
 
     fn event(&mut self, qpn: Qpn, event: QpEvent) {

@@ -4,8 +4,8 @@
 //! it: the socket driver in real time, the simulator in virtual time, both through the same calls:
 //!
 //! ```text
-//! handle_datagram(now, ..)   post_*(..)   handle_timeout(now)      take something in, never send
-//! poll_transmit(now, ..)     poll_timeout()   poll_event()         give something out, never wait
+//! receive(now, batch)     post_*(..)       handle_timeout(now)      take something in, never send
+//! poll_transmit(now, ..)  poll_timeout()   poll_event()             give something out, never wait
 //! ```
 //!
 //! A turn has this order: take in all packets that arrived, handle expired timers, then transmit until
@@ -40,7 +40,7 @@ pub use modify::ModifyQpError;
 pub use partner::{CreditSetup, PartnerSetup};
 pub use path::Departure;
 pub use pkeys::{MAX_PKEYS, PKeyTable, PKeyTableError};
-pub use qp::wire::Arrival;
+pub use qp::wire::IpHeader;
 pub use rate::{FlowState, RateConfig};
 pub use resources::ResourceError;
 pub(crate) use resources::{CQ_USERS, MAX_AH, QpRequest, completion_room, device_attr};
@@ -49,18 +49,19 @@ pub use snapshot::QpSnapshot;
 pub(crate) use events::EventNews;
 pub(crate) use host::{CqId, QpLinks};
 pub(crate) use multicast::Membership;
+pub(crate) use receive::{Arrival, Batch};
 pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 
 use crate::memory::{KeySource, RegionTable};
 use crate::queue::{CqShared, QpShared, Work};
 use cc::Paces;
 use drains::Drains;
-use host::HostState;
+use host::PortObjects;
 use life::Life;
 use multicast::Groups;
 use numbers::Numbers;
 use partner::Partners;
-use path::Remote;
+use path::Path;
 use peers::{Flights, Peers};
 use qp::attr::Limits;
 use qp::counters::QpCounters;
@@ -73,7 +74,7 @@ use schedule::{Alarm, Gate, Place, Places, Timers, Turn};
 use srq::SrqTable;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Requests that follow a train of unacknowledged packets within this time wait to leave together, until
 /// [`TRAIN_REQUESTS`] of them wait or the next turn comes. It is about the time in which a program posts that many. It
@@ -113,8 +114,8 @@ struct QpEntry {
     qp: QueuePair,
     shared: Arc<QpShared>,
     links: QpLinks,
-    /// The peer that it is connected to.
-    remote: Option<Remote>,
+    /// The path to the peer that it is connected to.
+    path: Option<Path>,
     flights: Flights,
     /// Work requests accepted by the queue pair, per queue.
     accepted: [u32; 2],
@@ -141,7 +142,7 @@ pub struct Engine {
     numbers: Numbers,
     qps: Vec<Option<Box<QpEntry>>>,
     live: usize,
-    host: HostState,
+    host: PortObjects,
     life: Life,
     peers: Peers,
     partners: Partners,
@@ -177,7 +178,7 @@ impl Engine {
             numbers: numbers(),
             qps: Vec::new(),
             live: 0,
-            host: HostState::new(regions, SrqTable::new(numbers())),
+            host: PortObjects::new(regions, SrqTable::new(numbers())),
             life: Life::default(),
             peers: Peers::new(config.peer_window),
             partners: Partners::new(
@@ -253,12 +254,6 @@ impl Engine {
         entry.qp.next_psn() == entry.qp.unacked_psn() && entry.last_sent.is_none_or(worth_a_train)
     }
 
-    /// Counts a truncated datagram.
-    pub(crate) fn note_truncated(&mut self) {
-        self.counters.rx_packets += 1;
-        self.counters.drop(DropReason::Truncated);
-    }
-
     /// Removes and returns the next asynchronous event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.host.events.pop()
@@ -314,7 +309,7 @@ impl Engine {
     /// Releases the place of a work request that is not posted.
     fn give_up(&self, index: usize, work: &Work) {
         let Some(entry) = self.qps[index].as_ref() else { return };
-        entry.shared.finish(work.direction(), 1);
+        entry.shared.finish(work.queue(), 1);
     }
 
     /// Takes the work requests that program threads left in the inbox of a queue pair.
@@ -336,14 +331,14 @@ impl Engine {
     fn accept(&mut self, index: usize, work: Work) -> Result<(), PostError> {
         let Some(entry) = self.qps[index].as_mut() else { return Ok(()) };
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-        let direction = work.direction();
+        let queue = work.queue();
         let result = match work {
             Work::Send(wr) => entry.qp.post_send(wr, &mut host),
             Work::Recv(wr) => entry.qp.post_recv(wr, &mut host),
         };
         match result {
-            Ok(()) => entry.accepted[direction as usize] = entry.accepted[direction as usize].wrapping_add(1),
-            Err(_) => entry.shared.finish(direction, 1),
+            Ok(()) => entry.accepted[queue as usize] = entry.accepted[queue as usize].wrapping_add(1),
+            Err(_) => entry.shared.finish(queue, 1),
         }
         result
     }

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::explain::Explained;
-use super::path::Remote;
+use super::path::Path;
 use super::schedule::Gate;
 use qp::{ModifyError, QpAttr, QpState, Qpn};
 use std::net::IpAddr;
@@ -59,12 +59,12 @@ impl Engine {
     pub(super) fn connect(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(av) = entry.qp.address_vector() else { return };
-        let remote = Remote::along(av, entry.qp.qpn(), self.config.source_ports.len());
+        let path = self.config.path_along(av, entry.qp.qpn());
         let slot = entry.qp.dest_qpn().slot();
         self.disconnect(index);
-        let peer = self.peers.join(remote.address, slot);
+        let peer = self.peers.join(path.ip.dst, slot);
         let Some(entry) = self.qps[index].as_mut() else { return };
-        entry.remote = Some(Remote { peer: Some(peer), ..remote });
+        entry.path = Some(Path { peer: Some(peer), ..path });
         self.trust(peer);
     }
 
@@ -74,7 +74,7 @@ impl Engine {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let freed = entry.flights.clear();
         self.places.forget(index);
-        if let Some(id) = entry.remote.take().and_then(|remote| remote.peer) {
+        if let Some(id) = entry.path.take().and_then(|path| path.peer) {
             self.peers.get_mut(id).window.give_back(freed);
             self.places.open(Gate::Window(id));
             self.peers.leave(id, &self.places);

@@ -4,11 +4,11 @@
 //! first queue pair of the port is attached, and leaves it when the last is detached.
 
 use super::{DropReason, Engine, ResourceError};
-use qp::wire::{Arrival, Packet};
+use qp::wire::{IpHeader, Packet};
 use qp::{Gid, QpType, Qpn};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use time::Instant;
 
 /// Largest number of groups that queue pairs of a port can be attached to, as in Linux rxe.
 pub(crate) const MAX_GROUPS: usize = 8192;
@@ -109,7 +109,7 @@ impl Engine {
     pub(super) fn deliver_to_group(
         &mut self,
         now: Instant,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         // A group is named twice: by its address, and by the queue pair number that stands for all members (IBTA 10.5).

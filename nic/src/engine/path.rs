@@ -3,39 +3,30 @@
 use super::EngineConfig;
 use super::rate::{ECN, ECT};
 use crate::link::wire_bytes;
-use crate::net::{DEFAULT_HOP_LIMIT, Way};
+use crate::net::DEFAULT_HOP_LIMIT;
 use qp::attr::AddressVector;
-use qp::wire::{Flow, UDP_PORT};
+use qp::wire::{IpHeader, UDP_PORT};
 use qp::{Qpn, Train};
 use std::net::IpAddr;
 
-/// The destination of a queue pair.
+/// How the packets of a queue pair travel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Remote {
-    pub(super) address: IpAddr,
-    /// The process there; `None` in the path of a single datagram.
-    pub(super) peer: Option<usize>,
+pub(super) struct Path {
+    pub(super) ip: IpHeader,
     /// Index of the source port.
     pub(super) via: usize,
-    pub(super) tos: u8,
-    pub(super) hop_limit: u8,
-    pub(super) flow_label: u32,
+    /// The process at the destination; `None` for that of a single datagram.
+    pub(super) peer: Option<usize>,
 }
 
 /// A train ready to leave. Its bytes are in the buffer passed to
 /// [`Engine::poll_transmit`](super::Engine::poll_transmit).
 #[derive(Clone, Copy, Debug)]
 pub struct Departure {
-    /// Destination address.
-    pub dst: IpAddr,
+    /// The headers of its first packet.
+    pub ip: IpHeader,
     /// Index of the source port.
     pub via: usize,
-    /// IPv4 TOS or IPv6 traffic class.
-    pub tos: u8,
-    /// Time to live, or hop limit.
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits; 0 for none.
-    pub flow_label: u32,
     /// Total length in bytes.
     pub len: usize,
     /// Length in bytes of every packet except possibly the last.
@@ -44,45 +35,38 @@ pub struct Departure {
     pub packets: u32,
 }
 
-impl Departure {
-    /// The network path of its packets.
-    pub(crate) fn way(&self) -> Way {
-        let Self { via, dst, tos, hop_limit, flow_label, .. } = *self;
-        Way { via, dst, tos, hop_limit, flow_label }
+impl EngineConfig {
+    /// A path from one of the port's source ports.
+    pub(super) fn path(&self, via: usize, ip: IpHeader) -> Path {
+        let src_port = self.source_ports.get(via).copied().unwrap_or(UDP_PORT);
+        Path { ip: IpHeader { src: self.address, src_port, ..ip }, via, peer: None }
+    }
+
+    /// The path that an address vector describes, for the queue pair with this number.
+    pub(super) fn path_along(&self, av: &AddressVector, qpn: Qpn) -> Path {
+        let dst = av.dgid.ip();
+        let flow_label = if dst.is_ipv6() { av.flow_label } else { 0 };
+        let ip =
+            IpHeader { tos: av.traffic_class, hop_limit: hop_limit(av), flow_label, ..IpHeader::to(dst) };
+        self.path(source_port(av.flow_label, qpn, self.source_ports.len()), ip)
+    }
+
+    /// The path to `dst` from a source port that depends on `qpn`, with default header fields.
+    pub(super) fn path_to(&self, dst: IpAddr, qpn: Qpn) -> Path {
+        self.path(source_port(0, qpn, self.source_ports.len()), IpHeader::to(dst))
     }
 }
 
-impl Remote {
-    /// The path that an address vector describes, for the queue pair with this number.
-    pub(super) fn along(path: &AddressVector, qpn: Qpn, source_ports: usize) -> Self {
-        let address = path.dgid.ip();
-        Self {
-            address,
-            peer: None,
-            via: source_port(path.flow_label, qpn, source_ports),
-            tos: path.traffic_class,
-            hop_limit: hop_limit(path),
-            flow_label: if address.is_ipv6() { path.flow_label } else { 0 },
-        }
-    }
-
-    pub(super) fn flow(&self, config: &EngineConfig) -> Flow {
-        let src_port = config.source_ports.get(self.via).copied().unwrap_or(UDP_PORT);
-        Flow { src: config.address, dst: self.address, src_port, dst_port: UDP_PORT }
-    }
-
+impl Path {
     /// Marks the packets as ECN-capable (RFC 3168).
     pub(super) fn mark_ecn_capable(&mut self) {
-        self.tos = self.tos & !ECN | ECT;
+        self.ip.tos = self.ip.tos & !ECN | ECT;
     }
 
     pub(super) fn departure(&self, train: &Train<'_>) -> Departure {
         Departure {
-            dst: self.address,
+            ip: self.ip,
             via: self.via,
-            tos: self.tos,
-            hop_limit: self.hop_limit,
-            flow_label: self.flow_label,
             len: train.bytes().len(),
             segment_size: train.segment_size(),
             packets: train.packets(),
@@ -116,7 +100,7 @@ impl Departure {
             Some(full) => (self.len - self.segment_size * full as usize, full),
             None => return 0,
         };
-        let is_ipv6 = self.dst.is_ipv6();
+        let is_ipv6 = self.ip.dst.is_ipv6();
         u64::from(wire_bytes(self.segment_size, is_ipv6)) * u64::from(full)
             + u64::from(wire_bytes(last, is_ipv6))
     }

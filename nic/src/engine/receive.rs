@@ -3,35 +3,80 @@
 use super::partner::{Partners, is_free};
 use super::rate::CE;
 use super::{DropReason, Engine};
+use crate::link::emulation::Entered;
+use crate::net::Datagram;
 use qp::wire::mad::Mad;
 use qp::wire::mad::hello::{Hello, HelloError};
-use qp::wire::{Arrival, IcrcVerdict, Opcode, Packet, Transport};
+use qp::wire::{IcrcVerdict, IpHeader, Opcode, Packet, Transport};
 use qp::{QKey, QpType, Qpn};
-use std::time::Instant;
+use time::Instant;
+
+/// What the driver received at once, and all that it knows about it.
+pub(crate) struct Batch<I> {
+    pub(crate) arrivals: I,
+    /// Whether the socket holds more; `None` if the driver did not look.
+    pub(crate) has_more: Option<bool>,
+}
+
+/// A step on the way of packets to the engine. A sender's credit returns when its packets leave the buffer that the
+/// credit guards: that of the socket, or the queue of an emulated port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arrival<'a> {
+    /// A datagram left the socket, and its packets are here.
+    Read(Datagram<'a>),
+    /// A datagram left the socket, but the layers of the link hold its packets. They follow as `Released`.
+    Held(Datagram<'a>),
+    /// The layers of the link released a packet.
+    Released(Datagram<'a>),
+    /// A packet entered the queue of an emulated port that credit guards.
+    Entered(Entered),
+    /// A packet left that queue, and is here.
+    Left(Datagram<'a>),
+}
 
 impl Engine {
-    /// Processes a packet from the wire: BTH to ICRC.
-    ///
-    /// # Errors
-    /// The reason why the packet was dropped; it is already counted.
-    pub fn handle_datagram(
-        &mut self,
-        now: Instant,
-        arrival: &Arrival,
-        datagram: &[u8],
-    ) -> Result<(), DropReason> {
-        self.counters.rx_packets += 1;
-        self.counters.rx_bytes += datagram.len() as u64;
-        self.counters.np_ecn_marked_roce_packets += u64::from(arrival.tos & CE == CE);
-        let result = self.dispatch(now, arrival, datagram);
-        if let Err(reason) = result {
-            self.counters.drop(reason);
-            tracing::trace!(from = %arrival.src, reason = reason.name(), "a packet is dropped");
+    /// Takes in what arrived. What is dropped is counted by its reason.
+    pub(crate) fn receive<'a>(&mut self, now: Instant, batch: Batch<impl IntoIterator<Item = Arrival<'a>>>) {
+        for arrival in batch.arrivals {
+            match arrival {
+                Arrival::Read(Datagram { truncated: true, .. }) => {
+                    self.counters.rx_packets += 1;
+                    self.counters.drop(DropReason::Truncated);
+                }
+                Arrival::Read(datagram) => {
+                    self.note_datagram(now, &datagram.ip, datagram.bytes, datagram.segment_size);
+                    self.handle_datagram(now, &datagram);
+                }
+                Arrival::Held(datagram) => {
+                    self.note_datagram(now, &datagram.ip, datagram.bytes, datagram.segment_size);
+                }
+                Arrival::Released(datagram) => self.handle_datagram(now, &datagram),
+                Arrival::Entered(entered) => self.note_entered(now, &entered),
+                Arrival::Left(datagram) => {
+                    self.note_left(&datagram.ip, datagram.bytes);
+                    self.handle_datagram(now, &datagram);
+                }
+            }
         }
-        result
+        if let Some(has_more) = batch.has_more {
+            self.set_backlog(has_more);
+        }
     }
 
-    fn dispatch(&mut self, now: Instant, arrival: &Arrival, datagram: &[u8]) -> Result<(), DropReason> {
+    /// Processes the packets of a datagram: each from BTH to ICRC.
+    fn handle_datagram(&mut self, now: Instant, datagram: &Datagram<'_>) {
+        for (ip, packet) in datagram.packets() {
+            self.counters.rx_packets += 1;
+            self.counters.rx_bytes += packet.len() as u64;
+            self.counters.np_ecn_marked_roce_packets += u64::from(ip.tos & CE == CE);
+            if let Err(reason) = self.dispatch(now, &ip, packet) {
+                self.counters.drop(reason);
+                tracing::trace!(from = %ip.src, reason = reason.name(), "a packet is dropped");
+            }
+        }
+    }
+
+    fn dispatch(&mut self, now: Instant, arrival: &IpHeader, datagram: &[u8]) -> Result<(), DropReason> {
         if self.life.is_cut_off() {
             return Err(DropReason::PortDown);
         }
@@ -65,7 +110,7 @@ impl Engine {
     fn take_message(
         &mut self,
         now: Instant,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let Some(message) = packet.port_message() else {
@@ -89,7 +134,7 @@ impl Engine {
     }
 
     /// Processes a hello; returns whether the packet is one. QP1 handles all its other packets itself.
-    fn take_hello(&mut self, now: Instant, arrival: &Arrival, packet: &Packet<'_>) -> bool {
+    fn take_hello(&mut self, now: Instant, arrival: &IpHeader, packet: &Packet<'_>) -> bool {
         let slot = packet.dest_qpn().slot();
         let is_ours = slot == 0 || slot == self.config.slot;
         let is_datagram = packet.deth().is_some_and(|deth| deth.qkey == QKey::GSI);
@@ -113,7 +158,7 @@ impl Engine {
         &mut self,
         now: Instant,
         index: usize,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
@@ -123,7 +168,9 @@ impl Engine {
             _ => packet.pkey().matches(entry.qp.pkey()).then_some(0),
         };
         let Some(pkey_index) = matched else { return Err(DropReason::BadPkey) };
-        if entry.qp.config().qp_type.is_connected() && entry.remote.is_none_or(|r| r.address != arrival.src) {
+        if entry.qp.config().qp_type.is_connected()
+            && entry.path.is_none_or(|path| path.ip.dst != arrival.src)
+        {
             return Err(DropReason::BadAddress);
         }
         if packet.opcode() == Opcode::Cnp {
@@ -157,10 +204,10 @@ impl Engine {
     }
 
     /// A queue pair took a packet: draws conclusions about its sender.
-    fn note_taken(&mut self, now: Instant, index: usize, arrival: &Arrival, packet: &Packet<'_>) {
+    fn note_taken(&mut self, now: Instant, index: usize, arrival: &IpHeader, packet: &Packet<'_>) {
         let Some(entry) = self.qps[index].as_ref() else { return };
         let len = packet.bytes().len();
-        if let Some(id) = entry.remote.and_then(|remote| remote.peer) {
+        if let Some(id) = entry.path.and_then(|path| path.peer) {
             if self.peers.find_mut(id).is_some_and(|peer| peer.partner.is_some()) {
                 return;
             }

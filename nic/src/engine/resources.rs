@@ -7,7 +7,7 @@ use super::srq::{MAX_SRQ, MAX_SRQ_SGE, MAX_SRQ_WR};
 use super::{CqId, Engine, QpEntry, QpLinks};
 use crate::device::DeviceAttr;
 use crate::memory::{BufferError, RegisterError};
-use crate::queue::{CqProducer, CqRoom, Direction, QpShared};
+use crate::queue::{CqProducer, CqRoom, QpShared, WorkQueue};
 use qp::queue_pair::QpConfig;
 use qp::{Gid, PdId, QpCap, QpType, Qpn, QueuePair};
 use std::sync::Arc;
@@ -391,7 +391,7 @@ impl Engine {
             qp: QueuePair::new(config),
             shared: Arc::clone(&shared),
             links,
-            remote: None,
+            path: None,
             flights: super::Flights::default(),
             accepted: [0; 2],
             last_sent: None,
@@ -428,8 +428,8 @@ impl Engine {
         self.host.events.forget(EventSource::QueuePair(qpn));
         self.numbers.release(index);
         self.live -= 1;
-        for direction in [Direction::Send, Direction::Recv] {
-            entry.shared.finish(direction, entry.accepted[direction as usize]);
+        for queue in [WorkQueue::Send, WorkQueue::Recv] {
+            entry.shared.finish(queue, entry.accepted[queue as usize]);
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ impl QpEntry {
             qpn: qp.qpn().value(),
             qp_type: qp.config().qp_type.name().into(),
             state: qp.state().name().into(),
-            peer: self.remote.map(|remote| (remote.address, qp.dest_qpn().value())),
+            peer: self.path.map(|path| (path.ip.dst, qp.dest_qpn().value())),
             next_psn: qp.next_psn().value(),
             unacked_psn: qp.unacked_psn().value(),
             expected_psn: qp.expected_psn().value(),

@@ -30,7 +30,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::{Duration, Instant};
+use time::Duration;
 
 /// The limit of lines of one kind in a [`WINDOW`].
 pub const BURST: u32 = 16;
@@ -72,8 +72,8 @@ pub fn say(kind: &'static str, line: impl fmt::Display) {
     if !is_on() {
         return;
     }
-    let verdict =
-        state().map_or(Verdict::Print { suppressed: 0 }, |mut state| state.limits.ask(kind, Instant::now()));
+    let verdict = state()
+        .map_or(Verdict::Print { suppressed: 0 }, |mut state| state.limits.ask(kind, crate::clock::now()));
     if let Verdict::Print { suppressed } = verdict {
         if suppressed > 0 {
             print(&format!("rnic: {kind}: {suppressed} more suppressed\n"));

@@ -3,7 +3,7 @@
 //! ```text
 //!   time/us  client                                              server   bytes  icrc
 //!       0.0  |-- WRITE_FIRST psn #0 ----------------------------------->|    1024  1a2b3c4d ok
-//! |--------|  |------------------------ LANE ------------------------|  |------|  |---------|
+//! |--------|  |----------------------- ARROW ------------------------|  |------|  |---------|
 //! ```
 
 use super::{Record, mad};
@@ -36,14 +36,14 @@ pub struct Style {
     /// Pauses of at least this length get a line of their own.
     pub pause: Duration,
     /// Columns between the two rails, at least [`Style::NARROWEST`]. A line has 35 more, or 27 without ICRC values.
-    pub lane: usize,
+    pub arrow: usize,
 }
 
 impl Style {
-    /// The widest line with the default lane, without colours.
-    pub const WIDTH: usize = MARGIN + 1 + LANE + 1 + 2 + BYTES + 2 + ICRC;
+    /// The widest line with the default arrow, without colours.
+    pub const WIDTH: usize = MARGIN + 1 + ARROW + 1 + 2 + BYTES + 2 + ICRC;
 
-    /// The narrowest lane: it has room for a packet's name and PSN.
+    /// The shortest arrow: it has room for a packet's name and PSN.
     pub const NARROWEST: usize = 40;
 }
 
@@ -55,7 +55,7 @@ impl Default for Style {
             icrc_values: true,
             color: false,
             pause: Duration::from_micros(500),
-            lane: LANE,
+            arrow: ARROW,
         }
     }
 }
@@ -65,7 +65,7 @@ const TIME: usize = 10;
 /// Columns left of the left rail.
 const MARGIN: usize = TIME + 2;
 /// The default number of columns between the rails: the longest label of a packet fits.
-const LANE: usize = 64;
+const ARROW: usize = 64;
 /// Columns of the payload length.
 const BYTES: usize = 5;
 /// Columns of the ICRC and its verdict.
@@ -103,7 +103,7 @@ impl Tone {
 struct Drawing<'a> {
     style: &'a Style,
     /// Columns between the rails.
-    lane: usize,
+    arrow: usize,
     /// Whether labels have to name the queue pair, and the peer.
     many_qps: bool,
     many_peers: bool,
@@ -121,7 +121,7 @@ pub(super) fn draw(names: [&str; 2], records: &[Record], missed: u64, style: &St
     let peers: BTreeSet<_> = records.iter().map(|r| r.peer).collect();
     let mut drawing = Drawing {
         style,
-        lane: style.lane.max(Style::NARROWEST),
+        arrow: style.arrow.max(Style::NARROWEST),
         many_qps: distinct(Direction::Tx) > 1 || distinct(Direction::Rx) > 1,
         many_peers: peers.len() > 1,
         out: String::new(),
@@ -164,9 +164,9 @@ pub(super) struct Label {
 impl Drawing<'_> {
     fn heading(&mut self, [left, right]: [&str; 2]) {
         // One name leaves room for the other.
-        let half = self.lane / 2;
+        let half = self.arrow / 2;
         let (left, right) = (cut(left, half), cut(right, half));
-        let gap = (self.lane + 2).saturating_sub(left.chars().count() + right.chars().count());
+        let gap = (self.arrow + 2).saturating_sub(left.chars().count() + right.chars().count());
         let time = format!("{:>TIME$}  ", "time/us");
         let names = format!("{left}{:gap$}{right}", "");
         let rest = format!("  {:>BYTES$}  icrc", "bytes");
@@ -182,14 +182,14 @@ impl Drawing<'_> {
             return;
         }
         let words = format!("~ {} later ~", human(length));
-        let line = format!("{:MARGIN$}:{words:^width$}:", "", width = self.lane);
+        let line = format!("{:MARGIN$}:{words:^width$}:", "", width = self.arrow);
         self.paint(Tone::Quiet, &line);
         self.out.push('\n');
     }
 
     fn rung(&mut self, record: &Record, passed: Duration, again: bool) {
         let Label { mut main, more, mut tone } = self.label(record, again);
-        let loss = loss(record, self.lane);
+        let loss = loss(record, self.arrow);
         if loss.is_some() || !record.icrc_ok {
             tone = Tone::Loss;
         }
@@ -198,7 +198,7 @@ impl Drawing<'_> {
             None => STUB.len() + 2 + STUB.len() + 1,
             Some(words) => STUB.len() + 2 + BROKEN.len() + "x ".len() + words.chars().count(),
         };
-        let room = self.lane.saturating_sub(around);
+        let room = self.arrow.saturating_sub(around);
         let mut below = Vec::new();
         for part in more {
             if main.chars().count() + 1 + part.chars().count() <= room && below.is_empty() {
@@ -207,12 +207,12 @@ impl Drawing<'_> {
                 below.push(part);
             }
         }
-        let lane = lane(record.direction, &cut(&main, room), loss.as_deref(), self.lane);
+        let arrow = arrow(record.direction, &cut(&main, room), loss.as_deref(), self.arrow);
         let nanos = passed.as_nanos();
         let time = format!("{:>TIME$}  ", format!("{}.{}", nanos / 1000, nanos % 1000 / 100));
         self.paint(Tone::Quiet, &time);
         self.out.push('|');
-        self.paint(tone, &lane);
+        self.paint(tone, &arrow);
         self.out.push('|');
         let _ = write!(self.out, "  {:>BYTES$}  ", record.payload_len);
         if self.style.icrc_values {
@@ -237,7 +237,7 @@ impl Drawing<'_> {
 
     /// A line under a rung, at the sender's side.
     fn below(&mut self, direction: Direction, text: &str, tone: Tone) {
-        let room = self.lane - 2 * (STUB.len() + 1);
+        let room = self.arrow - 2 * (STUB.len() + 1);
         let text = cut(text, room);
         let line = match direction {
             Direction::Tx => format!("{:w$}{text:<room$}{:w$}", "", "", w = STUB.len() + 1),
@@ -371,14 +371,14 @@ fn acknowledged(aeth: AethFields) -> Vec<String> {
 pub(super) const DROPPED: &str = ": dropped";
 
 /// The words for a packet that was taken away.
-fn loss(record: &Record, lane: usize) -> Option<String> {
+fn loss(record: &Record, arrow: usize) -> Option<String> {
     let Fate::Dropped { by } = &record.fate else { return None };
     let culprit = record.notes.iter().find_map(|note| note.strip_suffix(DROPPED)).unwrap_or(by);
-    Some(cut(&format!("dropped by {culprit}"), lane / 2))
+    Some(cut(&format!("dropped by {culprit}"), arrow / 2))
 }
 
 /// The arrow between the rails, its label at the sender's side.
-fn lane(direction: Direction, label: &str, loss: Option<&str>, width: usize) -> String {
+fn arrow(direction: Direction, label: &str, loss: Option<&str>, width: usize) -> String {
     let tail = width.saturating_sub(STUB.len() + 3 + label.chars().count());
     match (direction, loss) {
         (Direction::Tx, None) => format!("{STUB} {label} {}>", "-".repeat(tail)),

@@ -6,7 +6,7 @@ use crate::link::{Direction, Fate};
 use crate::queue::locked;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 impl Ladder {
     /// Ladders of captured packets: one for each pair of addresses, in the order in which the pairs appear. On the left is
@@ -28,7 +28,7 @@ impl Ladder {
     /// ```
     #[must_use]
     pub fn of_capture<'a>(packets: impl IntoIterator<Item = &'a DecodedPacket>) -> Vec<Self> {
-        let (start, mut first) = (Instant::now(), None);
+        let (start, mut first) = (Instant::EPOCH, None);
         let mut ladders = Vec::new();
         let mut by_pair = BTreeMap::<[IpAddr; 2], usize>::new();
         for packet in packets {

@@ -1,8 +1,10 @@
 //! Ladders of small stories in virtual time.
 
 use super::*;
+use crate::link::Frame;
 use crate::sim::Net;
 use crate::{ConnectOptions, Error, Mtu, RcEnd, WcStatus};
+use qp::wire::IpHeader;
 
 /// Two connected ends with a path MTU of 1024, and the ladder of the first one's device.
 fn ends(net: &Net) -> Result<(Device, RcEnd, RcEnd, Ladder)> {
@@ -111,7 +113,7 @@ fn no_line_is_too_wide() -> Result<()> {
     let style = Style { psn: PsnForm::Absolute, ..Style::default() };
     let text = ladder.render(&style);
     assert!(text.lines().all(|line| line.chars().count() <= Style::WIDTH), "{text}");
-    let narrow = ladder.render(&Style { lane: 0, icrc_values: false, ..style.clone() });
+    let narrow = ladder.render(&Style { arrow: 0, icrc_values: false, ..style.clone() });
     let widest = Style::NARROWEST + 27;
     assert!(narrow.lines().all(|line| line.chars().count() <= widest), "{narrow}");
     const { assert!(Style::WIDTH <= 110) };
@@ -144,24 +146,10 @@ fn what_was_cleared_is_not_drawn() -> Result<()> {
 #[test]
 fn what_is_no_packet_is_drawn_too() {
     let ladder = Ladder::new("a", "b", 10);
-    let flow = qp::wire::Flow {
-        src: "10.0.0.2".parse().unwrap(),
-        dst: "10.0.0.1".parse().unwrap(),
-        src_port: 0xc000,
-        dst_port: 4791,
-    };
-    let frame = crate::link::Frame {
-        direction: Direction::Rx,
-        flow,
-        tos: 0,
-        ttl: 64,
-        flow_label: 0,
-        ident: 0,
-        bytes: vec![0; 3],
-        fate: Fate::Delivered,
-        notes: vec!["odd\x1b[2J".to_owned()],
-    };
-    let now = Now { instant: Instant::now(), wall: std::time::Duration::ZERO };
+    let ip = IpHeader { src: [10, 0, 0, 2].into(), ..IpHeader::to([10, 0, 0, 1].into()) };
+    let notes = vec!["odd\x1b[2J".to_owned()];
+    let frame = Frame { fate: Fate::Delivered, notes, ..Frame::new(Direction::Rx, ip, vec![0; 3]) };
+    let now = Now { instant: Instant::EPOCH, wall: std::time::Duration::ZERO };
     ladder.observer().observe(now, &frame.view());
     let text = ladder.render(&Style::default());
     assert!(text.contains("malformed: a packet of 3 bytes"), "{text}");
@@ -172,7 +160,7 @@ fn what_is_no_packet_is_drawn_too() {
 fn observe(ladder: &Ladder, name: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name);
     let mut reader = pcap_file::pcap::PcapReader::new(std::fs::File::open(path).unwrap()).unwrap();
-    let (start, mut first) = (Instant::now(), None);
+    let (start, mut first) = (Instant::EPOCH, None);
     while let Some(frame) = reader.next_packet() {
         let frame = frame.unwrap();
         // Ethernet 14 bytes, IPv4 20, UDP 8.
@@ -182,17 +170,10 @@ fn observe(ladder: &Ladder, name: &str) {
         let (src, dst) = (address(12), address(16));
         let client = IpAddr::from([10, 77, 0, 2]);
         let bytes = udp[8..usize::from(word(udp, 4))].to_vec();
-        let frame_of_link = crate::link::Frame {
-            direction: if src == client { Direction::Tx } else { Direction::Rx },
-            flow: qp::wire::Flow { src, dst, src_port: word(udp, 0), dst_port: word(udp, 2) },
-            tos: ip[1],
-            ttl: ip[8],
-            ident: word(ip, 4),
-            flow_label: 0,
-            bytes,
-            fate: Fate::Delivered,
-            notes: Vec::new(),
-        };
+        let direction = if src == client { Direction::Tx } else { Direction::Rx };
+        let (src_port, tos, hop_limit, ident) = (word(udp, 0), ip[1], ip[8], word(ip, 4));
+        let ip = IpHeader { src, dst, src_port, tos, hop_limit, flow_label: 0, ident };
+        let frame_of_link = Frame { fate: Fate::Delivered, ..Frame::new(direction, ip, bytes) };
         let first = *first.get_or_insert(frame.timestamp);
         let now = Now { instant: start + (frame.timestamp - first), wall: frame.timestamp };
         ladder.observer().observe(now, &frame_of_link.view());
@@ -276,14 +257,13 @@ fn messages_between_ports_are_drawn_by_lane_and_priority() {
     let mut times = qp::wire::PauseTimes::default();
     (times.0[3], times.0[4]) = (Some(65_535), Some(0));
     let said = |body: &[u8]| [&[0xab; 8][..], body].concat();
-    let credits = said(&[0x00, 0x0c, 0x08, 0x0c, 0x10, 0x00, 0x10, 0x40]);
-    let flow = qp::wire::Flow {
-        src: "10.0.0.1".parse().unwrap(),
-        dst: "10.0.0.2".parse().unwrap(),
-        src_port: 0xc000,
-        dst_port: 4791,
-    };
-    let start = Instant::now();
+    let lanes = [
+        [0x00, 0, 0, 66, 0, 3, 0, 2, 0, 0, 0, 12, 0, 0, 0x08, 0x0c],
+        [0x11, 0, 0, 0, 0, 5, 0, 4, 0, 0, 0, 9, 0, 0, 0, 64],
+    ];
+    let credits = said(lanes.as_flattened());
+    let ip = IpHeader { src: [10, 0, 0, 1].into(), src_port: 0xc000, ..IpHeader::to([10, 0, 0, 2].into()) };
+    let start = Instant::EPOCH;
     // The same number twice says nothing of the queue pairs, whose PSNs are repeated.
     for (headers, payload) in [
         (Headers::flow_control(2, 1, 7), &credits[..]),
@@ -295,18 +275,8 @@ fn messages_between_ports_are_drawn_by_lane_and_priority() {
         let mut bytes = vec![0; headers.wire_len()];
         headers.emit(&mut bytes, payload.len());
         bytes.extend(payload);
-        bytes.extend(qp::wire::icrc::compute(&flow, 0, &bytes).to_le_bytes());
-        let frame = crate::link::Frame {
-            direction: Direction::Tx,
-            flow,
-            tos: 0,
-            ttl: 64,
-            flow_label: 0,
-            ident: 0,
-            bytes,
-            fate: Fate::Delivered,
-            notes: Vec::new(),
-        };
+        bytes.extend(qp::wire::icrc::compute(&ip.flow(), 0, &bytes).to_le_bytes());
+        let frame = Frame { fate: Fate::Delivered, ..Frame::new(Direction::Tx, ip, bytes) };
         let now = Now { instant: start, wall: std::time::Duration::ZERO };
         ladder.observer().observe(now, &frame.view());
     }

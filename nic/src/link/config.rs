@@ -29,6 +29,7 @@ mod words;
 
 pub use error::LinkConfigError;
 pub use profile::{HOST_RATE, LARGEST_HEADERS, LinkProfile};
+pub(crate) use words::size;
 
 use cc::Rate;
 use cc::ets::{self, Tsa};
@@ -36,7 +37,7 @@ use cc::pfc::{Action, WatchdogConfig};
 use cc::vl;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
-use std::time::Duration;
+use time::Duration;
 use words::{Word, as_text, from_file};
 
 /// The kind of a link.
@@ -167,12 +168,6 @@ pub struct LinkConfig {
     /// The number of data lanes, 1 to 15.
     #[serde(deserialize_with = "from_file")]
     pub vls: u8,
-    /// The time in microseconds after which a port repeats its credits. The default of 100 ms is the maximum, a
-    /// quarter of the time for which a limit is valid: a slow reader with many peers has to read all of these, and
-    /// peers that wait for credits ask for them. InfiniBand ports do not ask; they repeat after 262 us, the time of
-    /// 65,536 symbols of ten bits on the slowest link of 2.5 Gb/s.
-    #[serde(deserialize_with = "from_file")]
-    pub fcp_period: u32,
 }
 
 impl Default for LinkConfig {
@@ -202,7 +197,6 @@ impl Default for LinkConfig {
             vlarb_high: vl.vlarb_high,
             high_limit: vl.high_limit,
             vls: 1,
-            fcp_period: 100_000,
         }
     }
 }
@@ -232,7 +226,7 @@ macro_rules! words {
 
 words! {
     model rate buffer delay receiver_rate kmin kmax pmax pfc xoff xon headroom cable_m detection_time restoration_time
-    action tsa tc_bw sl2vl vlarb_low vlarb_high high_limit vls fcp_period
+    action tsa tc_bw sl2vl vlarb_low vlarb_high high_limit vls
 }
 
 fn read<T: Word>(word: &str, value: &str) -> Result<T, LinkConfigError> {

@@ -20,11 +20,12 @@ pub(crate) use clock::LineClock;
 
 use crate::link::{Fate, Frame, LinkProfile, Model};
 use cc::pfc::PauseFrame;
+use qp::wire::IpHeader;
 use queues::Egress;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The priority of a packet: the upper three bits of its DSCP, as Linux' mlx5 driver maps them if it trusts the DSCP.
 #[must_use]
@@ -100,18 +101,12 @@ pub struct EmulationStats {
 /// A packet that reached the queue of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// The address of its sender.
-    pub src: IpAddr,
-    /// Its UDP source port.
-    pub src_port: u16,
-    /// Its DSCP and ECN on arrival.
-    pub tos: u8,
+    /// The headers around it on arrival.
+    pub ip: IpHeader,
     /// Its first bytes: the BTH as far as the destination.
     pub head: [u8; 8],
     /// Its length, BTH to ICRC.
     pub len: usize,
-    /// How many packets arrived in the same datagram.
-    pub train: u32,
     /// Whether it was dropped: it will not leave the queue.
     pub dropped: bool,
 }
@@ -119,7 +114,6 @@ pub struct Entered {
 /// A packet on the cable.
 struct Flying {
     due: Instant,
-    train: u32,
     frame: Frame,
 }
 
@@ -133,10 +127,6 @@ pub struct Emulation {
     on_cable: u64,
     /// The latest time seen. Threads may take the lock in another order than they read the clock.
     latest: Option<Instant>,
-    /// Packets in the current datagram.
-    train: u32,
-    /// When the current datagram arrived; `None` if it arrives now.
-    arrived: Option<Instant>,
     /// When the latest packet arrived. Packets of several sockets may be read in another order.
     last_arrival: Option<Instant>,
     /// `None` unless link credit guards the queue.
@@ -158,8 +148,6 @@ impl Emulation {
             cable: VecDeque::new(),
             on_cable: 0,
             latest: None,
-            train: 1,
-            arrived: None,
             last_arrival: None,
             entered,
             name: "link".into(),
@@ -177,12 +165,6 @@ impl Emulation {
     /// The peak number of bytes in the queue since the last call; `None` without a queue.
     pub fn take_queue_peak(&mut self) -> Option<u64> {
         self.egress.as_mut().map(Egress::take_peak)
-    }
-
-    /// Describes the datagram whose packets come next: the number of packets, and when it arrived. `None` for packets
-    /// that arrive when they are handled.
-    pub const fn set_datagram(&mut self, packets: u32, arrived: Option<Instant>) {
-        (self.train, self.arrived) = (packets, arrived);
     }
 
     /// Whether link credit guards the queue of this port ([`Model::IbCredits`]), rather than the socket in front of it.
@@ -216,9 +198,9 @@ impl Emulation {
                     }
                 }
                 (_, Some(_)) => {
-                    let Some(Flying { due, train, frame }) = self.cable.pop_front() else { return };
+                    let Some(Flying { due, frame }) = self.cable.pop_front() else { return };
                     self.on_cable = self.on_cable.saturating_sub(frame.bytes.len() as u64);
-                    self.arrive(due, train, frame, out);
+                    self.arrive(due, frame, out);
                 }
                 _ => return,
             }
@@ -226,18 +208,15 @@ impl Emulation {
     }
 
     /// A packet arrives at the port.
-    fn arrive(&mut self, at: Instant, train: u32, frame: Frame, out: &mut dyn FnMut(Frame)) {
+    fn arrive(&mut self, at: Instant, frame: Frame, out: &mut dyn FnMut(Frame)) {
         let Some(egress) = &mut self.egress else { return out(frame) };
         if frame.bytes.first().is_some_and(|opcode| LINK_OPCODES.contains(opcode)) {
             return out(frame);
         }
         let mut entered = Entered {
-            src: frame.flow.src,
-            src_port: frame.flow.src_port,
-            tos: frame.tos,
+            ip: frame.ip,
             head: frame.bytes.first_chunk().copied().unwrap_or_default(),
             len: frame.bytes.len(),
-            train,
             dropped: false,
         };
         if let Some((mut frame, why)) = egress.enqueue(at, frame) {
@@ -266,18 +245,23 @@ fn drop_by(name: &Arc<str>, frame: &mut Frame, why: &str) {
 }
 
 impl Emulation {
-    /// Takes a packet that arrives. It goes to `out` when it leaves the port, now or in a later call; a dropped packet
+    /// Takes a packet that arrived at `arrived`, or arrives now if that is not known. It goes to `out` when it leaves the port, now or in a later call; a dropped packet
     /// goes there at once, with [`Fate::Dropped`], for observers.
-    pub fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        arrived: Option<Instant>,
+        mut frame: Frame,
+        out: &mut dyn FnMut(Frame),
+    ) {
         let now = self.not_before(now);
-        let at = self.arrived.map_or(now, |arrived| arrived.min(now));
+        let at = arrived.map_or(now, |arrived| arrived.min(now));
         let at = self.last_arrival.map_or(at, |last| last.max(at));
         self.last_arrival = Some(at);
         // What leaves after this packet arrives stays in the queue with it, even if that is in the past by now.
         self.advance(at, out);
-        let train = self.train;
         if self.delay.is_zero() {
-            self.arrive(at, train, frame, out);
+            self.arrive(at, frame, out);
             return;
         }
         let bytes = frame.bytes.len() as u64;
@@ -288,7 +272,7 @@ impl Emulation {
             return;
         }
         self.on_cable += bytes;
-        self.cable.push_back(Flying { due: at + self.delay, train, frame });
+        self.cable.push_back(Flying { due: at + self.delay, frame });
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.

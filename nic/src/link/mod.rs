@@ -26,14 +26,15 @@ mod size;
 pub(crate) use agreement::{Buffer, STOCK_BUFFER};
 pub use size::wire_bytes;
 
+pub(crate) use config::size;
 pub use config::{HOST_RATE, LARGEST_HEADERS, LinkConfig, LinkConfigError, LinkProfile, Model};
 
 use emulation::Emulation;
 use faults::FaultLayer;
-use qp::wire::icrc::Flow;
+use qp::wire::IpHeader;
 use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The direction of a packet, as seen from the port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -73,16 +74,8 @@ pub enum Fate {
 pub struct Frame {
     /// The direction.
     pub direction: Direction,
-    /// Addresses and ports.
-    pub flow: Flow,
-    /// IPv4 type of service or IPv6 traffic class: DSCP and ECN.
-    pub tos: u8,
-    /// Time to live, or IPv6 hop limit.
-    pub ttl: u8,
-    /// IPv6 flow label; 0 with IPv4.
-    pub flow_label: u32,
-    /// The IPv4 identification of the packet, or the one that its ICRC was computed with; 0 if unknown.
-    pub ident: u16,
+    /// The headers around it.
+    pub ip: IpHeader,
     /// The packet: BTH to ICRC.
     pub bytes: Vec<u8>,
     /// The fate of the packet.
@@ -92,16 +85,18 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A packet that no layer has seen yet.
+    #[must_use]
+    pub const fn new(direction: Direction, ip: IpHeader, bytes: Vec<u8>) -> Self {
+        Self { direction, ip, bytes, fate: Fate::Pending, notes: Vec::new() }
+    }
+
     /// Borrows the frame.
     #[must_use]
     pub fn view(&self) -> FrameRef<'_> {
         FrameRef {
             direction: self.direction,
-            flow: &self.flow,
-            tos: self.tos,
-            ttl: self.ttl,
-            flow_label: self.flow_label,
-            ident: self.ident,
+            ip: &self.ip,
             bytes: &self.bytes,
             fate: &self.fate,
             notes: &self.notes,
@@ -114,22 +109,22 @@ impl Frame {
 pub struct FrameRef<'a> {
     /// The direction.
     pub direction: Direction,
-    /// Addresses and ports.
-    pub flow: &'a Flow,
-    /// IPv4 type of service or IPv6 traffic class.
-    pub tos: u8,
-    /// Time to live, or IPv6 hop limit.
-    pub ttl: u8,
-    /// IPv6 flow label; 0 with IPv4.
-    pub flow_label: u32,
-    /// IPv4 identification.
-    pub ident: u16,
+    /// The headers around it.
+    pub ip: &'a IpHeader,
     /// The packet: BTH to ICRC.
     pub bytes: &'a [u8],
     /// The fate of the packet.
     pub fate: &'a Fate,
     /// Notes of the layers on what they did to it.
     pub notes: &'a [String],
+}
+
+impl<'a> FrameRef<'a> {
+    /// A packet that no layer has changed.
+    #[must_use]
+    pub const fn new(direction: Direction, ip: &'a IpHeader, bytes: &'a [u8], fate: &'a Fate) -> Self {
+        Self { direction, ip, bytes, fate, notes: &[] }
+    }
 }
 
 /// Sees every packet once, after all layers, when its fate is known.
@@ -216,11 +211,12 @@ impl LinkStack {
         through_faults(faults.as_mut(), now, frame, &mut end);
     }
 
-    /// Takes a packet from the wire. The resulting packets go to `sink`, possibly later.
-    pub fn ingress(&mut self, now: Now, frame: Frame, sink: &mut dyn FnMut(Frame)) {
+    /// Takes a packet from the wire, which arrived at `arrived`, if that is known. The resulting packets go to `sink`,
+    /// possibly later.
+    pub fn ingress(&mut self, now: Now, arrived: Option<Instant>, frame: Frame, sink: &mut dyn FnMut(Frame)) {
         let Self { emulation, faults, observers } = self;
         let mut end = |frame| finish(observers, now, frame, sink);
-        let mut behind = |frame| through_emulation(emulation.as_mut(), now, frame, &mut end);
+        let mut behind = |frame| through_emulation(emulation.as_mut(), now, arrived, frame, &mut end);
         through_faults(faults.as_mut(), now, frame, &mut behind);
     }
 
@@ -242,7 +238,7 @@ impl LinkStack {
         if let Some(faults) = faults {
             faults.handle_timeout(now.instant, &mut |frame| match frame.direction {
                 Direction::Tx => end(frame),
-                Direction::Rx => through_emulation(emulation.as_mut(), now, frame, &mut end),
+                Direction::Rx => through_emulation(emulation.as_mut(), now, None, frame, &mut end),
             });
         }
     }
@@ -256,9 +252,15 @@ fn through_faults(faults: Option<&mut FaultLayer>, now: Now, frame: Frame, out: 
 }
 
 /// A packet that was dropped on the wire does not reach the emulated port.
-fn through_emulation(emulation: Option<&mut Emulation>, now: Now, frame: Frame, out: &mut dyn FnMut(Frame)) {
+fn through_emulation(
+    emulation: Option<&mut Emulation>,
+    now: Now,
+    arrived: Option<Instant>,
+    frame: Frame,
+    out: &mut dyn FnMut(Frame),
+) {
     match emulation.filter(|_| frame.fate == Fate::Pending) {
-        Some(emulation) => emulation.handle(now.instant, frame, out),
+        Some(emulation) => emulation.handle(now.instant, arrived, frame, out),
         None => out(frame),
     }
 }

@@ -16,23 +16,12 @@ impl Observer for Witness {
 }
 
 fn frame(direction: Direction) -> Frame {
-    let flow =
-        Flow { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), src_port: 0xc000, dst_port: 4791 };
-    Frame {
-        direction,
-        flow,
-        tos: 0,
-        ttl: 64,
-        flow_label: 0,
-        ident: 0,
-        bytes: vec![0; 16],
-        fate: Fate::Pending,
-        notes: vec![],
-    }
+    let ip = IpHeader { src: [10, 0, 0, 1].into(), ..IpHeader::to([10, 0, 0, 2].into()) };
+    Frame::new(direction, ip, vec![0; 16])
 }
 
 fn now() -> Now {
-    Now { instant: Instant::now(), wall: Duration::from_secs(1) }
+    Now { instant: Instant::EPOCH, wall: Duration::from_secs(1) }
 }
 
 #[test]
@@ -66,7 +55,7 @@ fn pass(stack: &mut LinkStack, start: Instant, frame: Frame) -> Vec<(Duration, V
     let mut after = Duration::ZERO;
     match frame.direction {
         Direction::Tx => stack.egress(at(after), frame, &mut |f| out.push((after, f.notes))),
-        Direction::Rx => stack.ingress(at(after), frame, &mut |f| out.push((after, f.notes))),
+        Direction::Rx => stack.ingress(at(after), None, frame, &mut |f| out.push((after, f.notes))),
     }
     while let Some(due) = stack.poll_timeout() {
         after = due - start;
@@ -77,7 +66,7 @@ fn pass(stack: &mut LinkStack, start: Instant, frame: Frame) -> Vec<(Duration, V
 
 #[test]
 fn arriving_packets_pass_the_wire_before_the_cable_and_leaving_ones_the_wire_only() {
-    let (start, ms) = (Instant::now(), Duration::from_millis(1));
+    let (start, ms) = (Instant::EPOCH, Duration::from_millis(1));
     let mut stack = stack(start, &["one: dup", "two: rx delay 2ms"]);
     assert!(stack.transforms(Direction::Tx) && stack.transforms(Direction::Rx));
     let out = pass(&mut stack, start, frame(Direction::Tx));
@@ -88,7 +77,7 @@ fn arriving_packets_pass_the_wire_before_the_cable_and_leaving_ones_the_wire_onl
 
 #[test]
 fn a_dropped_frame_reaches_observers_only() {
-    let (seen, start) = (Seen::default(), Instant::now());
+    let (seen, start) = (Seen::default(), Instant::EPOCH);
     let mut stack = stack(start, &["wall: drop"]);
     stack.push_observer(Witness(seen.clone()));
     for direction in [Direction::Tx, Direction::Rx] {

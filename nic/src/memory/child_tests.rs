@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 const CHILD: &str = "RNIC_MEMORY_CHILD";
 const PAGE: usize = 4096;
@@ -277,7 +277,7 @@ fn a_replaced_handler_is_noticed() {
     }
     isolated("a_replaced_handler_is_noticed", None, || {
         install();
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         refresh(start);
         accesses_survive();
         handle(SIGBUS, never as *const () as usize, 0);
@@ -293,7 +293,7 @@ fn a_replaced_handler_is_noticed() {
 fn blocked_signals_are_noticed() {
     isolated("blocked_signals_are_noticed", None, || {
         install();
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         refresh(start);
         // SAFETY: the set is initialised.
         unsafe {

@@ -38,7 +38,7 @@ pub(super) enum Path {
 #[cfg(not(target_arch = "x86_64"))]
 mod other {
     use super::Path;
-    use std::time::Instant;
+    use time::Instant;
 
     /// Does nothing: every access goes through the kernel.
     pub fn install() {}
@@ -65,7 +65,7 @@ mod recovering {
     use std::ptr::{null, null_mut};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Once, OnceLock};
-    use std::time::{Duration, Instant};
+    use time::{Duration, Instant};
 
     const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 

@@ -4,8 +4,9 @@
 //! machine varies, so a baseline is meaningful only if its runs alternate with the runs that it is compared to. Each
 //! side is a function of its own, so that both can be threads or processes.
 
-use super::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, RecvBatch, RoceSocket, SendError, Sent, SocketConfig, Way};
+use super::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, RecvBatch, RoceSocket, SendError, Sent, SocketConfig};
 use hdrhistogram::Histogram;
+use qp::wire::IpHeader;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -77,7 +78,7 @@ fn number_of(bytes: &[u8]) -> Option<u64> {
 }
 
 fn send(socket: &RoceSocket, to: IpAddr, segment_size: usize, bytes: &[u8]) -> Result<(), SendError> {
-    while socket.send_train(&Way::to(to), segment_size, bytes)? == Sent::WouldBlock {
+    while socket.send_train(0, &IpHeader::to(to), segment_size, bytes)? == Sent::WouldBlock {
         std::hint::spin_loop();
     }
     Ok(())
@@ -142,7 +143,7 @@ pub fn receive_stream(socket: &RoceSocket, stop: &AtomicBool) -> Result<Throughp
                 total.packets += datagram.segments().len() as u64;
             }
             if let Some(number) = number_of(datagram.bytes) {
-                send(socket, datagram.source.ip(), NUMBER_LEN, &number.to_le_bytes())?;
+                send(socket, datagram.ip.src, NUMBER_LEN, &number.to_le_bytes())?;
             }
         }
     }
@@ -161,7 +162,7 @@ pub fn echo(socket: &RoceSocket, stop: &AtomicBool) -> Result<(), BaselineError>
         }
         for datagram in batch.datagrams() {
             for (_, packet) in datagram.segments() {
-                send(socket, datagram.source.ip(), packet.len(), packet)?;
+                send(socket, datagram.ip.src, packet.len(), packet)?;
             }
         }
     }

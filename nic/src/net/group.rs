@@ -108,7 +108,7 @@ impl GroupSocket {
             .map_err(|error| from_bind(group, config, BindError::new(address, error)))?;
         become_member(socket.as_fd(), config, group)
             .map_err(|source| JoinError::NoMulticast { ip: config.ip, source })?;
-        Ok(Self { group, receiver: Receiver::new(socket, tally) })
+        Ok(Self { group, receiver: Receiver::new(socket, group, tally) })
     }
 
     /// The group.

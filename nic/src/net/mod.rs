@@ -14,7 +14,8 @@
 //! | IPv4 identification | 0, and *i* in segment *i* of a train | unconnected socket, DF set (`IP_PMTUDISC_DO`) |
 //! | IPv4 flags and offset | DF, 0 | the same |
 //!
-//! The fields that the ICRC does not cover can be set for each train ([`Way`]): TOS, hop limit and IPv6 flow label.
+//! The fields that the ICRC does not cover can be set for each train ([`IpHeader`](qp::wire::IpHeader)): TOS, hop limit and
+//! IPv6 flow label.
 //! They cost a control message only if they differ from the socket's own values, and they arrive in a [`Datagram`].
 //!
 //! On loopback a train reaches a `UDP_GRO` socket without being split, so the headers of its packets never exist.
@@ -46,7 +47,7 @@ pub use recv::{Datagram, RecvBatch, RecvError};
 pub(crate) use sign::{has_sign, signed_port};
 pub use socket::{
     Capabilities, DEFAULT_HOP_LIMIT, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket,
-    SOURCE_PORTS, Sent, SocketConfig, Way,
+    SOURCE_PORTS, Sent, SocketConfig,
 };
 pub(crate) use sys::namespace_cookie;
 pub use tally::SocketCounters;

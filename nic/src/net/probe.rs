@@ -87,7 +87,7 @@ pub fn probe_offloads(ip: IpAddr, scope_id: u32) -> io::Result<Offloads> {
         return Ok(Offloads { gso: Some(true), gro: if gro_known { None } else { Some(false) } });
     }
     let mut batch = RecvBatch::with_buffers(2, 64);
-    batch.fill(pair.receiver.as_fd())?;
+    batch.fill(pair.receiver.as_fd(), ip)?;
     let first = batch.datagrams().next().map(|d| (d.bytes.len(), d.segment_size));
     Ok(Offloads {
         gso: Some(first != Some((train.len(), train.len()))),

@@ -8,7 +8,7 @@ use super::sys;
 use super::tally::Tally;
 use socket2::Socket;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -59,6 +59,8 @@ pub(super) fn unbound(
 /// A bound socket that receives.
 pub(super) struct Receiver {
     socket: Socket,
+    /// The address that it receives for.
+    ip: IpAddr,
     tally: Arc<Tally>,
     /// The kernel's own drop count when last seen; it counts modulo 2^32.
     kernel_drops: AtomicU32,
@@ -66,14 +68,14 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// `tally` may be shared with other sockets.
-    pub(super) fn new(socket: Socket, tally: Arc<Tally>) -> Self {
-        Self { socket, tally, kernel_drops: AtomicU32::new(0) }
+    pub(super) fn new(socket: Socket, ip: IpAddr, tally: Arc<Tally>) -> Self {
+        Self { socket, ip, tally, kernel_drops: AtomicU32::new(0) }
     }
 
     /// See [`RoceSocket::recv`](super::RoceSocket::recv).
     pub(super) fn recv(&self, batch: &mut RecvBatch) -> Result<usize, RecvError> {
         for _ in 0..MAX_PENDING_ERRORS {
-            let error = match batch.fill(self.socket.as_fd()) {
+            let error = match batch.fill(self.socket.as_fd(), self.ip) {
                 Ok(filled) => {
                     self.account(batch);
                     return Ok(filled);

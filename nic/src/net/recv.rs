@@ -1,9 +1,10 @@
 //! The datagrams of one receive call.
 
 use super::sys::{self, MAX_SLOTS, Slot};
+use qp::wire::IpHeader;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use thiserror::Error;
@@ -32,6 +33,8 @@ pub struct RecvBatch {
     slots: Box<[Slot]>,
     buffer: Box<[u8]>,
     stride: usize,
+    /// The address of the socket that was read.
+    dst: IpAddr,
     filled: usize,
     stamped: bool,
     pub(super) dropped: u64,
@@ -52,6 +55,7 @@ impl RecvBatch {
             slots: vec![Slot::EMPTY; slots].into(),
             buffer: vec![0; slots * stride].into(),
             stride,
+            dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             filled: 0,
             stamped: false,
             dropped: 0,
@@ -60,7 +64,8 @@ impl RecvBatch {
 
     /// The datagrams that the last receive call brought, in order of arrival.
     pub fn datagrams(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
-        self.slots.iter().zip(self.buffer.chunks_exact(self.stride)).take(self.filled).map(describe)
+        let parts = self.slots.iter().zip(self.buffer.chunks_exact(self.stride));
+        parts.take(self.filled).map(|(slot, part)| describe(slot, part, self.dst))
     }
 
     /// The number of datagrams that the kernel dropped on this socket between the previous batch and this one,
@@ -81,8 +86,9 @@ impl RecvBatch {
         self.stamped = true;
     }
 
-    /// Receives into the slots; returns how many were filled.
-    pub(super) fn fill(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Receives into the slots from the socket at `dst`; returns how many were filled.
+    pub(super) fn fill(&mut self, fd: BorrowedFd<'_>, dst: IpAddr) -> io::Result<usize> {
+        self.dst = dst;
         let take = if self.filled == 0 { 1 } else { self.slots.len() };
         self.filled = 0;
         self.dropped = 0;
@@ -120,15 +126,8 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// Length of each packet but the last; at least 1.
     pub segment_size: usize,
-    /// The sender.
-    pub source: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class: DSCP and ECN. Shared by all merged packets (GRO merges only equal ones). 0 if
-    /// the kernel does not report it.
-    pub tos: u8,
-    /// IPv4 TTL or IPv6 hop limit on arrival, 0 if the kernel does not report it.
-    pub ttl: u8,
-    /// IPv6 flow label, 20 bits; 0 with IPv4, and if the kernel does not report it.
-    pub flow_label: u32,
+    /// The headers around its packets, which the kernel merges only if they are equal. What it does not report is 0.
+    pub ip: IpHeader,
     /// When the kernel received it, by the wall clock, since the UNIX epoch; `None` unless timestamps are enabled.
     /// For merged packets, the time of the first.
     pub stamp: Option<Duration>,
@@ -137,6 +136,20 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
+    /// A datagram of one packet.
+    pub(crate) const fn single(ip: IpHeader, bytes: &'a [u8]) -> Self {
+        Self { bytes, segment_size: bytes.len(), ip, stamp: None, truncated: false }
+    }
+
+    /// The packets with their headers.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = (IpHeader, &'a [u8])> + use<'a> {
+        let ip = self.ip;
+        self.segments().map(move |(index, packet)| {
+            let ident = ip.ident.saturating_add(u16::try_from(index).unwrap_or(u16::MAX));
+            (IpHeader { ident, ..ip }, packet)
+        })
+    }
+
     /// The packets with their index in the train. In a train that was never split the index is also the IPv4
     /// identification under the ICRC. The kernel may also merge packets from the middle of a train, or from several
     /// trains, so the index is only a guess. An empty datagram is one empty packet.
@@ -167,9 +180,12 @@ fn time(data: &[u8]) -> Option<Duration> {
     (nanos < 1_000_000_000).then(|| Duration::new(seconds, nanos))
 }
 
-fn describe<'a>((slot, part): (&'a Slot, &'a [u8])) -> Datagram<'a> {
+fn describe<'a>(slot: &Slot, part: &'a [u8], dst: IpAddr) -> Datagram<'a> {
     let bytes = &part[..slot.len.min(part.len())];
-    let (mut tos, mut ttl, mut flow_label, mut segment, mut stamp) = (0, 0, 0, 0, None);
+    let source = slot.source.get();
+    let (src, src_port) = (source.ip().to_canonical(), source.port());
+    let mut ip = IpHeader { src, dst, src_port, tos: 0, hop_limit: 0, flow_label: 0, ident: 0 };
+    let (mut segment, mut stamp) = (0, None);
     for (level, kind, data) in slot.control.messages() {
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
             stamp = time(data);
@@ -177,15 +193,18 @@ fn describe<'a>((slot, part): (&'a Slot, &'a [u8])) -> Datagram<'a> {
         }
         let Some(value) = number(data) else { continue };
         match (level, kind) {
-            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => tos = value as u8,
-            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => ttl = value as u8,
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                ip.tos = value as u8
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                ip.hop_limit = value as u8
+            }
             // In network order; the traffic class precedes the label.
-            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => flow_label = u32::from_be(value) & 0xf_ffff,
+            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => ip.flow_label = u32::from_be(value) & 0xf_ffff,
             (libc::SOL_UDP, libc::UDP_GRO) => segment = value as usize,
             _ => {}
         }
     }
     let segment_size = if segment == 0 { bytes.len().max(1) } else { segment };
-    let (source, truncated) = (slot.source.get(), slot.truncated);
-    Datagram { bytes, segment_size, source, tos, ttl, flow_label, stamp, truncated }
+    Datagram { bytes, segment_size, ip, stamp, truncated: slot.truncated }
 }

@@ -9,6 +9,7 @@ use super::recv::{RecvBatch, RecvError};
 use super::sender::Sender;
 use super::sys::{Control, RawAddress};
 use super::tally::{SocketCounters, Tally};
+use qp::wire::IpHeader;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -87,29 +88,6 @@ impl SocketConfig {
     pub(super) fn interface_index(&self) -> Option<i32> {
         let index = if self.scope_id == 0 { index_of(self.ip)? } else { self.scope_id };
         i32::try_from(index).ok()
-    }
-}
-
-/// How the packets of a train are sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Way {
-    /// The index of the source port, taken modulo the number of ports.
-    pub via: usize,
-    /// The destination: a host or a multicast group.
-    pub dst: IpAddr,
-    /// DSCP and ECN, for the TOS or traffic class.
-    pub tos: u8,
-    /// TTL or hop limit; 0 for [`DEFAULT_HOP_LIMIT`].
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits; 0 for none. IPv4 has none.
-    pub flow_label: u32,
-}
-
-impl Way {
-    /// Sends from the first source port, with default header fields.
-    #[must_use]
-    pub const fn to(dst: IpAddr) -> Self {
-        Self { via: 0, dst, tos: 0, hop_limit: DEFAULT_HOP_LIMIT, flow_label: 0 }
     }
 }
 
@@ -199,7 +177,7 @@ impl RoceSocket {
         let extra = config.source_ports.clamp(1, MAX_SOURCE_PORTS) - 1;
         let tally = Arc::new(Tally::default());
         let socket = Self {
-            receiver: Receiver::new(receiver, Arc::clone(&tally)),
+            receiver: Receiver::new(receiver, config.ip, Arc::clone(&tally)),
             senders: (0..extra).map(|_| OnceLock::new()).collect(),
             first_sender,
             capabilities,
@@ -278,13 +256,21 @@ impl RoceSocket {
         if self.gso.load(Relaxed) == Gso::Refused as u8 { 1 } else { MAX_TRAIN_SEGMENTS }
     }
 
-    /// Sends `bytes` as packets of `segment_size` bytes (the last may be shorter), all in one call and one way.
+    /// Sends `bytes` as packets of `segment_size` bytes (the last may be shorter) in one call, from the source port with
+    /// the index `via` (taken modulo their number). `ip` tells their destination, TOS, hop limit (0 for
+    /// [`DEFAULT_HOP_LIMIT`]) and flow label; the kernel fills in the other fields.
     ///
     /// # Errors
     /// The packets are lost, for the given reason; each kind is counted. After [`SendError::GsoRefused`] they are not
     /// lost: they can go as trains of one, with recomputed ICRCs.
-    pub fn send_train(&self, way: &Way, segment_size: usize, bytes: &[u8]) -> Result<Sent, SendError> {
-        let result = self.try_send(way, segment_size, bytes);
+    pub fn send_train(
+        &self,
+        via: usize,
+        ip: &IpHeader,
+        segment_size: usize,
+        bytes: &[u8],
+    ) -> Result<Sent, SendError> {
+        let result = self.try_send(via, ip, segment_size, bytes);
         let count = match &result {
             Ok(Sent::All) => {
                 self.tally.sent_bytes.fetch_add(bytes.len() as u64, Relaxed);
@@ -301,8 +287,14 @@ impl RoceSocket {
         result
     }
 
-    fn try_send(&self, way: &Way, segment_size: usize, bytes: &[u8]) -> Result<Sent, SendError> {
-        let (src, dst) = (self.config.ip, way.dst.to_canonical());
+    fn try_send(
+        &self,
+        via: usize,
+        ip: &IpHeader,
+        segment_size: usize,
+        bytes: &[u8],
+    ) -> Result<Sent, SendError> {
+        let (src, dst) = (self.config.ip, ip.dst.to_canonical());
         if src.is_ipv4() != dst.is_ipv4() {
             return Err(SendError::WrongFamily { src, dst });
         }
@@ -318,10 +310,10 @@ impl RoceSocket {
             }
             push_segment_size(&mut control, segment_size as u16);
         }
-        push_header_fields(&mut control, way, src.is_ipv4());
+        push_header_fields(&mut control, ip, src.is_ipv4());
         let mut to = RawAddress::new(self.config.address(dst, self.config.port));
-        to.set_flow_label(way.flow_label);
-        let sender = self.sender(way.via);
+        to.set_flow_label(ip.flow_label);
+        let sender = self.sender(via);
         loop {
             let Err(error) = sender.send(&to, &mut control, bytes) else {
                 if is_train && self.gso.load(Relaxed) == Gso::Unknown as u8 {
@@ -334,7 +326,7 @@ impl RoceSocket {
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Ok(Sent::WouldBlock),
                 Some(libc::EINVAL) if to.has_flow_label() => {
                     if let IpAddr::V6(v6) = dst
-                        && !sender.lease(way.flow_label, v6)
+                        && !sender.lease(ip.flow_label, v6)
                     {
                         self.tally.flow_labels_refused.fetch_add(1, Relaxed);
                         to.set_flow_label(0);
@@ -462,16 +454,16 @@ impl fmt::Debug for RoceSocket {
 }
 
 /// Adds the fields that differ from the socket's own values; a packet with default fields carries no control message.
-fn push_header_fields(control: &mut Control, way: &Way, v4: bool) {
+fn push_header_fields(control: &mut Control, ip: &IpHeader, v4: bool) {
     let (level, tos, hops) = if v4 {
         (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL)
     } else {
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
     };
-    if way.tos != 0 {
-        control.push(level, tos, &i32::from(way.tos).to_ne_bytes());
+    if ip.tos != 0 {
+        control.push(level, tos, &i32::from(ip.tos).to_ne_bytes());
     }
-    if !matches!(way.hop_limit, 0 | DEFAULT_HOP_LIMIT) {
-        control.push(level, hops, &i32::from(way.hop_limit).to_ne_bytes());
+    if !matches!(ip.hop_limit, 0 | DEFAULT_HOP_LIMIT) {
+        control.push(level, hops, &i32::from(ip.hop_limit).to_ne_bytes());
     }
 }

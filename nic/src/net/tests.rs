@@ -1,6 +1,7 @@
 //! The sockets against each other, over loopback and over a veth pair.
 
 use super::*;
+use qp::wire::IpHeader;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn datagrams_are_stamped_when_they_arrive_if_that_is_asked_for() {
     let (from, to) = v4_pair(|_| {});
     let mut batch = RecvBatch::new(1);
-    let send = || assert_eq!(from.send_train(&Way::to(to.ip()), 100, &[1; 100]).unwrap(), Sent::All);
+    let send = || assert_eq!(from.send_train(0, &IpHeader::to(to.ip()), 100, &[1; 100]).unwrap(), Sent::All);
     send();
     receive(&to, &mut batch);
     assert_eq!(batch.datagrams().next().unwrap().stamp, None);
@@ -87,14 +88,17 @@ fn datagrams_are_stamped_when_they_arrive_if_that_is_asked_for() {
 fn train_arrives_whole(from: &RoceSocket, to: &RoceSocket) {
     let (segment, tos) = (4116, 0b0110_1011); // DSCP 26, CE
     let train = pattern(14 * segment + 100);
-    assert_eq!(from.send_train(&Way { tos, ..Way::to(to.ip()) }, segment, &train).unwrap(), Sent::All);
+    assert_eq!(
+        from.send_train(0, &IpHeader { tos, ..IpHeader::to(to.ip()) }, segment, &train).unwrap(),
+        Sent::All
+    );
     let mut batch = RecvBatch::new(4);
     assert_eq!(receive(to, &mut batch), 1);
     let got = batch.datagrams().next().unwrap();
     assert_eq!(got.segment_size, segment);
     assert!(got.bytes == train, "the bytes differ");
-    assert_eq!((got.tos, got.ttl, got.truncated), (tos, 64, false));
-    assert_eq!((got.source.ip(), got.source.port()), (from.ip(), from.source_port(0)));
+    assert_eq!((got.ip.tos, got.ip.hop_limit, got.truncated), (tos, 64, false));
+    assert_eq!((got.ip.src, got.ip.src_port), (from.ip(), from.source_port(0)));
     let segments: Vec<_> = got.segments().collect();
     assert_eq!(segments.len(), 15);
     assert_eq!((segments[3].0, segments[3].1), (3, &train[3 * segment..4 * segment]));
@@ -120,9 +124,12 @@ fn every_tos_value_is_carried_as_it_is() {
     let mut batch = RecvBatch::new(1);
     for tos in 0..=255 {
         for (from, to) in [Some((&a, &b)), v6.as_ref().map(|s| (s, s))].into_iter().flatten() {
-            assert_eq!(from.send_train(&Way { tos, ..Way::to(to.ip()) }, 64, &[tos; 64]).unwrap(), Sent::All);
+            assert_eq!(
+                from.send_train(0, &IpHeader { tos, ..IpHeader::to(to.ip()) }, 64, &[tos; 64]).unwrap(),
+                Sent::All
+            );
             receive(to, &mut batch);
-            assert_eq!(batch.datagrams().next().unwrap().tos, tos);
+            assert_eq!(batch.datagrams().next().unwrap().ip.tos, tos);
         }
     }
 }
@@ -132,7 +139,10 @@ fn single_datagrams_fill_a_batch_in_order() {
     let (a, b) = v4_pair(|_| ());
     for i in 0..10u8 {
         // Different lengths, which GRO would not merge even where it could.
-        assert_eq!(a.send_train(&Way::to(b.ip()), 4096, &vec![i; 20 + usize::from(i)]).unwrap(), Sent::All);
+        assert_eq!(
+            a.send_train(0, &IpHeader::to(b.ip()), 4096, &vec![i; 20 + usize::from(i)]).unwrap(),
+            Sent::All
+        );
     }
     let mut batch = RecvBatch::new(4);
     let mut got = Vec::new();
@@ -149,7 +159,7 @@ fn single_datagrams_fill_a_batch_in_order() {
 #[test]
 fn trains_stop_at_64_packets_and_65507_bytes() {
     let (a, b) = v4_pair(|_| ());
-    let ok = |segment: usize, len: usize| a.send_train(&Way::to(b.ip()), segment, &vec![0; len]);
+    let ok = |segment: usize, len: usize| a.send_train(0, &IpHeader::to(b.ip()), segment, &vec![0; len]);
     assert_eq!(ok(16, 64 * 16).unwrap(), Sent::All);
     assert_eq!(ok(16, 63 * 16 + 1).unwrap(), Sent::All);
     assert!(matches!(ok(16, 64 * 16 + 1), Err(SendError::TrainTooLong { .. })));
@@ -165,8 +175,8 @@ fn trains_stop_at_64_packets_and_65507_bytes() {
 fn without_gso_trains_are_refused_and_single_packets_go() {
     let (a, b) = v4_pair(|config| config.gso = false);
     assert_eq!((a.gso_segments(), a.capabilities().gso), (1, Gso::Refused));
-    assert!(matches!(a.send_train(&Way::to(b.ip()), 100, &[0; 101]), Err(SendError::GsoRefused)));
-    assert_eq!(a.send_train(&Way::to(b.ip()), 100, &[7; 100]).unwrap(), Sent::All);
+    assert!(matches!(a.send_train(0, &IpHeader::to(b.ip()), 100, &[0; 101]), Err(SendError::GsoRefused)));
+    assert_eq!(a.send_train(0, &IpHeader::to(b.ip()), 100, &[7; 100]).unwrap(), Sent::All);
     let mut batch = RecvBatch::new(1);
     receive(&b, &mut batch);
     assert_eq!(batch.datagrams().next().unwrap().bytes, [7; 100]);
@@ -177,13 +187,16 @@ fn without_gro_a_train_arrives_split() {
     let (a, b) = v4_pair(|config| config.gro = false);
     assert!(!b.capabilities().gro);
     let train = pattern(250);
-    assert_eq!(a.send_train(&Way { tos: 3, ..Way::to(b.ip()) }, 100, &train).unwrap(), Sent::All);
+    assert_eq!(
+        a.send_train(0, &IpHeader { tos: 3, ..IpHeader::to(b.ip()) }, 100, &train).unwrap(),
+        Sent::All
+    );
     let mut batch = RecvBatch::new(8);
     let mut got = Vec::new();
     while got.len() < 250 {
         receive(&b, &mut batch);
         for datagram in batch.datagrams() {
-            assert_eq!((datagram.segment_size, datagram.tos), (datagram.bytes.len(), 3));
+            assert_eq!((datagram.segment_size, datagram.ip.tos), (datagram.bytes.len(), 3));
             got.extend_from_slice(datagram.bytes);
         }
     }
@@ -242,9 +255,9 @@ fn source_ports_are_dynamic_ones_and_really_used() {
     let mut ports: Vec<_> = (0..3).map(|via| a.source_port(via)).collect();
     for (via, &port) in ports.iter().enumerate() {
         assert!(SOURCE_PORTS.contains(&port), "{port}");
-        assert_eq!(a.send_train(&Way { via, ..Way::to(b.ip()) }, 64, &[0; 64]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(via, &IpHeader::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
         receive(&b, &mut batch);
-        assert_eq!(batch.datagrams().next().unwrap().source.port(), port);
+        assert_eq!(batch.datagrams().next().unwrap().ip.src_port, port);
     }
     assert_eq!(a.source_port(4), ports[1], "taken modulo the number of ports");
     assert_eq!((a.via(7), a.source_ports()), (1, 3));
@@ -259,7 +272,7 @@ fn drops_are_counted_when_the_buffer_overflows() {
     // The smallest buffer that the kernel gives.
     let (a, b) = v4_pair(|config| config.recv_buffer = 0);
     for _ in 0..100 {
-        assert_eq!(a.send_train(&Way::to(b.ip()), 1024, &[0; 1024]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(0, &IpHeader::to(b.ip()), 1024, &[0; 1024]).unwrap(), Sent::All);
     }
     let mut batch = RecvBatch::new(32);
     let mut kept = 0;
@@ -270,7 +283,7 @@ fn drops_are_counted_when_the_buffer_overflows() {
     assert!((1..50).contains(&kept), "{kept} packets fit {} bytes", b.rcvbuf());
     assert_eq!(b.counters().drops, 100 - kept);
     // The message that comes with the next datagram reports the same count, which is not counted twice.
-    assert_eq!(a.send_train(&Way::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(0, &IpHeader::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
     receive(&b, &mut batch);
     assert_eq!(batch.drop_count(), Some(100 - kept as u32));
     assert_eq!((batch.dropped(), b.drops()), (0, 100 - kept));
@@ -279,7 +292,7 @@ fn drops_are_counted_when_the_buffer_overflows() {
 #[test]
 fn datagrams_longer_than_the_buffer_are_marked() {
     let (a, b) = v4_pair(|_| ());
-    assert_eq!(a.send_train(&Way::to(b.ip()), 200, &[5; 200]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(0, &IpHeader::to(b.ip()), 200, &[5; 200]).unwrap(), Sent::All);
     let mut batch = RecvBatch::with_buffers(2, 128);
     receive(&b, &mut batch);
     let got = batch.datagrams().next().unwrap();
@@ -292,11 +305,11 @@ fn datagrams_longer_than_the_buffer_are_marked() {
 fn a_destination_of_the_other_family_is_an_error() {
     let (a, b) = v4_pair(|_| ());
     assert!(matches!(
-        a.send_train(&Way::to(Ipv6Addr::LOCALHOST.into()), 64, &[0; 64]),
+        a.send_train(0, &IpHeader::to(Ipv6Addr::LOCALHOST.into()), 64, &[0; 64]),
         Err(SendError::WrongFamily { .. })
     ));
     let IpAddr::V4(v4) = b.ip() else { unreachable!() };
-    assert_eq!(a.send_train(&Way::to(v4.to_ipv6_mapped().into()), 64, &[0; 64]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(0, &IpHeader::to(v4.to_ipv6_mapped().into()), 64, &[0; 64]).unwrap(), Sent::All);
 }
 
 #[test]
@@ -305,11 +318,11 @@ fn a_port_that_nobody_has_costs_nothing_but_the_packet() {
     let nobody = own_address();
     for _ in 0..3 {
         // The answer is an ICMP port unreachable, which an unconnected socket may ignore.
-        assert_eq!(a.send_train(&Way::to(nobody), 64, &[0; 64]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(0, &IpHeader::to(nobody), 64, &[0; 64]).unwrap(), Sent::All);
     }
     let mut batch = RecvBatch::new(1);
     assert_eq!(a.recv(&mut batch).unwrap(), 0);
-    assert_eq!(a.send_train(&Way::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(0, &IpHeader::to(b.ip()), 64, &[0; 64]).unwrap(), Sent::All);
     assert_eq!(receive(&b, &mut batch), 1);
 }
 
@@ -335,7 +348,7 @@ fn a_packet_is_charged_more_than_its_length() {
 fn the_backlog_is_that_of_the_waiting_packets() {
     let (a, b) = v4_pair(|_| ());
     assert_eq!(b.receive_backlog().unwrap(), 0);
-    assert_eq!(a.send_train(&Way::to(b.ip()), 4116, &[0; 4116]).unwrap(), Sent::All);
+    assert_eq!(a.send_train(0, &IpHeader::to(b.ip()), 4116, &[0; 4116]).unwrap(), Sent::All);
     let charge = receive_charge(own_address(), 0, 4116).unwrap();
     assert_eq!(b.receive_backlog().unwrap(), charge);
 }

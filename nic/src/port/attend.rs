@@ -31,14 +31,15 @@
 //!           v                    |      +-----------------------------> block until a packet, a timer or a request
 //!        a turn -----------------+------+
 //!           ^                    |
-//!           |    HOLD passes     |      something happened that the program may reply to,
+//!           |    ANSWER passes     |      something happened that the program may reply to,
 //!           +--------------------+----- and the program is elsewhere: step aside
 //! ```
 //!
 //! A program that stops polling without a word is noticed in at most two standby periods, because its last polls may
 //! fall into the first of them. What it left undone is sent in the first.
 
-use std::time::{Duration, Instant};
+use super::hold::ANSWER;
+use time::{Duration, Instant};
 
 /// How often the thread checks whether the program still polls: half of the millisecond within which it must have taken
 /// over.
@@ -55,10 +56,6 @@ pub(super) const MEMORY: Duration = Duration::from_millis(50);
 /// How long the thread spins after activity before it blocks: a wake-up takes 12 to 30 us, so the thread is still awake
 /// for a packet of the same conversation that arrives within this time.
 pub(super) const SPIN: Duration = Duration::from_micros(50);
-
-/// How long the thread steps aside for the program's reply, and a held acknowledgement waits with it. A program that
-/// polls memory replies within a few microseconds.
-pub(super) const HOLD: Duration = Duration::from_micros(20);
 
 /// A program with this many polls between two checks counts as polling. Programs that sleep on a completion channel
 /// poll once or twice per event.
@@ -141,7 +138,7 @@ impl Attendance {
         }
         if busy && may_be_answered && self.program == Program::Elsewhere {
             self.memory_until = now + MEMORY;
-            Next::StepAside { until: now + HOLD }
+            Next::StepAside { until: now + ANSWER }
         } else if now < self.spins_until {
             Next::Spin
         } else {

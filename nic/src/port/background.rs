@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// How late the kernel may wake the thread for a timer, in nanoseconds. Pacing and emulated links wait for tens of
 /// microseconds; the default of 50 us would double that, and more than triple the time for which the thread steps aside.
@@ -45,7 +45,7 @@ impl Background {
         Self {
             wake: OnceLock::new(),
             sleeper: Sleeper::new(),
-            epoch: Instant::now(),
+            epoch: crate::clock::now(),
             socket: AtomicI32::new(-1),
             groups: AtomicI32::new(-1),
             watch: AtomicI32::new(-1),
@@ -61,7 +61,7 @@ impl Background {
         }
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let _ = self.wake.set(wake);
-        if let Some(fd) = port.with_lane(|lane| lane.io.receive_fd()) {
+        if let Some(fd) = port.with_datapath(|datapath| datapath.io.receive_fd()) {
             self.socket.store(fd, Ordering::Relaxed);
         }
         self.watch.store(port.watch_fd().unwrap_or(-1), Ordering::Relaxed);
@@ -175,11 +175,11 @@ impl Background {
     fn run(&self, port: &Weak<Port>) {
         // If this is refused, timers are only less precise.
         let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
-        let mut next_look = Instant::now();
+        let mut next_look = crate::clock::now();
         let mut attendance = Attendance::new(next_look);
         while !self.sleeper.stops() {
             let Some(port) = port.upgrade() else { break };
-            let now = Instant::now();
+            let now = crate::clock::now();
             if now >= next_look {
                 port.look_at_host();
                 next_look = now + LOOK;
@@ -194,7 +194,7 @@ impl Background {
                 }
                 Stance::Drive => {
                     let (busy, may_be_answered) = port.background_turn();
-                    match attendance.turned(Instant::now(), busy, may_be_answered) {
+                    match attendance.turned(crate::clock::now(), busy, may_be_answered) {
                         Next::Spin => false,
                         Next::StepAside { until } => {
                             drop(port);
@@ -228,7 +228,7 @@ impl Background {
             (until.map_or(u64::MAX, |at| self.nanos(at)), (until, listens))
         };
         let wait = |(until, listens): (Option<Instant>, bool)| {
-            let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = until.map(|at| at.saturating_duration_since(crate::clock::now()));
             let [socket, groups] = if listens {
                 [self.socket.load(Ordering::Relaxed), self.groups.load(Ordering::SeqCst)]
             } else {

@@ -3,13 +3,13 @@
 //!
 //! A port, its background thread and a program run here with the machines of the real port. The engine is reduced to
 //! the acknowledgement that it owes, the socket to the times at which messages arrive. [`World::turn`] and
-//! [`World::attend`] carry out decisions as `Lane::turn` and `Background::run` do.
+//! [`World::attend`] carry out decisions as `Datapath::turn` and `Background::run` do.
 
-use super::attend::{Attendance, HOLD, Next, POLLING, STANDBY, STANDBY_FOR_MEMORY, Stance};
-use super::hold::{ANSWER, AckHold, Begin, Driver, Due};
+use super::attend::{Attendance, Next, POLLING, STANDBY, STANDBY_FOR_MEMORY, Stance};
+use super::hold::{ANSWER, AckHold, Begin, Caller, Verdict};
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 const fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
@@ -73,7 +73,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let now = Instant::now();
+        let now = Instant::EPOCH;
         Self {
             start: now,
             now,
@@ -90,9 +90,9 @@ impl World {
         }
     }
 
-    /// As `Lane::turn`.
-    fn turn(&mut self, driver: Driver) -> u32 {
-        if self.hold.begin(driver, self.now) == Begin::Wait {
+    /// As `Datapath::turn`.
+    fn turn(&mut self, caller: Caller) -> u32 {
+        if self.hold.begin(caller, self.now) == Begin::Wait {
             return 1;
         }
         let mut datagrams = 0;
@@ -105,7 +105,7 @@ impl World {
             self.owed.get_or_insert(self.now);
         }
         let only_acks = datagrams > 0 && self.owed.is_some();
-        if self.hold.take_in(driver, datagrams, only_acks, self.now) == Due::Hold {
+        if self.hold.take_in(caller, datagrams, only_acks, self.now) == Verdict::Hold {
             return datagrams;
         }
         let trains = self.transmit(false);
@@ -113,7 +113,7 @@ impl World {
         datagrams + trains
     }
 
-    /// As `Lane::transmit`. `with_reply`: whether a reply of the program leaves too.
+    /// As `Datapath::transmit`. `with_reply`: whether a reply of the program leaves too.
     fn transmit(&mut self, with_reply: bool) -> u32 {
         self.hold.sent();
         let since = self.owed.take();
@@ -126,8 +126,8 @@ impl World {
     }
 
     /// As `Port::drive`. Returns whether the program sees a message.
-    fn poll(&mut self, driver: Driver) -> bool {
-        let done = self.turn(driver);
+    fn poll(&mut self, caller: Caller) -> bool {
+        let done = self.turn(caller);
         self.polls = self.polls.wrapping_add(1 + 2 * done);
         self.release();
         self.delivered > 0
@@ -147,7 +147,7 @@ impl World {
 
     /// As `Port::hand_over`.
     fn hand_over(&mut self) {
-        self.poll(Driver::LastTurn);
+        self.poll(Caller::LastTurn);
         self.handed_over = true;
         if let Thread::Aside(_) = self.thread {
             self.thread = Thread::Awake(self.now + WAKE_UP);
@@ -172,7 +172,7 @@ impl World {
             }
             Stance::Drive => {
                 self.log.thread_turns += 1;
-                let done = self.turn(Driver::Background);
+                let done = self.turn(Caller::Background);
                 let after = self.now + if done > 0 { FULL_TURN } else { EMPTY_TURN };
                 match self.attendance.turned(after, done > 0, self.hold.may_be_answered()) {
                     Next::Spin => Thread::Awake(after),
@@ -224,7 +224,7 @@ fn polls_and_replies() -> impl FnMut(&mut World) -> Duration {
     move |world| {
         if std::mem::take(&mut thinks) {
             world.reply();
-        } else if world.poll(Driver::Program) {
+        } else if world.poll(Caller::Program) {
             thinks = true;
             return micros(2);
         }
@@ -255,7 +255,7 @@ fn sleeps_on_a_channel() -> impl FnMut(&mut World) -> Duration {
             // It sees the event at once, and runs after a wake-up.
             return if sleeps { micros(1) } else { WAKE_UP };
         }
-        if world.poll(Driver::Program) || world.poll(Driver::Program) {
+        if world.poll(Caller::Program) || world.poll(Caller::Program) {
             world.reply();
         } else {
             world.hand_over();
@@ -287,7 +287,7 @@ fn the_thread_brings_a_program_that_polls_memory_its_messages() {
     world.peer_goes_on = true;
     // It polls until its connection is set up, and its first messages have left.
     world.run(micros(10), |world| {
-        world.poll(Driver::Program);
+        world.poll(Caller::Program);
         micros(1) / 2
     });
     assert!(world.polls >= POLLING);
@@ -299,18 +299,18 @@ fn the_thread_brings_a_program_that_polls_memory_its_messages() {
     let log = &world.log;
     // The next message arrives while the thread is aside.
     let round = micros(100_000) / log.replies;
-    assert!(round <= HOLD + 2 * FULL_TURN, "{round:?} a round: {log:?}");
+    assert!(round <= ANSWER + 2 * FULL_TURN, "{round:?} a round: {log:?}");
     assert!(log.acks_alone <= 1, "{log:?}");
     assert_eq!(log.blocks, 0, "{log:?}");
     // From the message to the reply of 1 us later.
     assert!(log.owed <= micros(2), "{log:?}");
     // Now and then it polls a completion queue: the thread is back sooner than after other polls.
     for _ in 0..POLLING {
-        world.poll(Driver::Program);
+        world.poll(Caller::Program);
     }
     world.log = Log::default();
     world.run(micros(100_000), polls_memory());
-    assert!(world.log.unread <= 2 * STANDBY_FOR_MEMORY + HOLD, "{:?}", world.log);
+    assert!(world.log.unread <= 2 * STANDBY_FOR_MEMORY + ANSWER, "{:?}", world.log);
 }
 
 #[test]
@@ -337,10 +337,10 @@ fn in_a_stream_no_acknowledgement_waits() {
         world.arrivals.push_back(world.start + message * micros(1));
     }
     let mut calls = 0;
-    // Every 4 us, the program takes what there is; now and then it sends something.
+    // The program polls every 4 us, and sends something after every tenth poll if that found a message.
     world.run(micros(10_000), |world| {
         calls += 1;
-        if world.poll(Driver::Program) && calls % 10 == 0 {
+        if world.poll(Caller::Program) && calls % 10 == 0 {
             world.reply();
         }
         micros(4)
@@ -357,7 +357,7 @@ fn a_receiver_of_lone_messages_has_one_acknowledgement_held_per_reply() {
         world.arrivals.push_back(world.start + message * micros(10));
     }
     world.run(micros(10_010), |world| {
-        world.poll(Driver::Program);
+        world.poll(Caller::Program);
         if world.log.replies == 0 && world.delivered == 10 {
             world.reply();
         }
@@ -399,7 +399,7 @@ fn does_anything(mut rng: rand_chacha::ChaCha8Rng) -> impl FnMut(&mut World) -> 
     move |world| match rng.random_range(0..12) {
         // Polls for a while.
         0..5 => {
-            if world.poll(Driver::Program) && rng.random_bool(0.3) {
+            if world.poll(Caller::Program) && rng.random_bool(0.3) {
                 world.reply();
             }
             Duration::from_nanos(rng.random_range(100..10_000))
@@ -427,7 +427,7 @@ fn does_anything(mut rng: rand_chacha::ChaCha8Rng) -> impl FnMut(&mut World) -> 
         }
         9 => {
             for _ in 0..rng.random_range(1..3 * POLLING) {
-                world.poll(Driver::Program);
+                world.poll(Caller::Program);
             }
             micros(rng.random_range(1..50))
         }

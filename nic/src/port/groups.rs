@@ -131,7 +131,7 @@ mod tests {
         let (mut groups, quiet, busy) = (Groups::default(), address(239), address(239));
         groups.join(&socket, quiet).unwrap();
         groups.join(&socket, busy).unwrap();
-        let _ = socket.send_train(&crate::net::Way::to(busy), 64, &[1; 64]).unwrap();
+        let _ = socket.send_train(0, &qp::wire::IpHeader::to(busy), 64, &[1; 64]).unwrap();
         let mut seen = Vec::new();
         let mut batch = crate::net::RecvBatch::new(1);
         while seen.is_empty() {

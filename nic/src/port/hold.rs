@@ -36,18 +36,19 @@
 //! a polling program are microseconds apart. If the program stops polling, the background thread ends it: it looks once
 //! in a standby period (see `attend`).
 
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Acknowledgements of more datagrams than this are not held: they belong to a stream, whose sender waits. A message
 /// may come with one other datagram, such as the acknowledgement of the message before it.
 pub(super) const HELD_DATAGRAMS: u32 = 2;
 
-/// How soon a program that polls memory continually replies: detection takes 1 us, and building the reply some more.
+/// How soon a program that polls memory continually replies: detection takes 1 us, and building the reply some more. For
+/// this time an acknowledgement is held, and the background thread steps aside.
 pub(super) const ANSWER: Duration = Duration::from_micros(20);
 
-/// Who takes a turn.
+/// The thread that takes a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Driver {
+pub(super) enum Caller {
     /// A program thread that polls, while a background thread watches whether it goes on.
     Program,
     /// A program thread after which no turn is certain to come: it is about to sleep, or there is no background thread.
@@ -67,7 +68,7 @@ pub(super) enum Begin {
 
 /// What a turn does with what is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Due {
+pub(super) enum Verdict {
     /// Send it.
     Send,
     /// Send nothing: the acknowledgement is held.
@@ -113,9 +114,9 @@ impl AckHold {
     }
 
     /// A turn is about to be taken.
-    pub(super) fn begin(&mut self, driver: Driver, now: Instant) -> Begin {
+    pub(super) fn begin(&mut self, caller: Caller, now: Instant) -> Begin {
         if let State::Held { until } = self.state {
-            if driver == Driver::Background && now < until {
+            if caller == Caller::Background && now < until {
                 return Begin::Wait;
             }
             // Nothing was posted since: the program only receives.
@@ -127,25 +128,31 @@ impl AckHold {
     /// The turn has taken in this many datagrams. `only_acks`: there is something to send now, and all of it is
     /// acknowledgements. A packet that requests no acknowledgement is not part of a conversation; an acknowledgement,
     /// for example, is not.
-    pub(super) fn take_in(&mut self, driver: Driver, datagrams: u32, only_acks: bool, now: Instant) -> Due {
+    pub(super) fn take_in(
+        &mut self,
+        caller: Caller,
+        datagrams: u32,
+        only_acks: bool,
+        now: Instant,
+    ) -> Verdict {
         if only_acks && (1..=HELD_DATAGRAMS).contains(&datagrams) {
             let until = now + ANSWER;
-            if self.replies && driver != Driver::LastTurn {
+            if self.replies && caller != Caller::LastTurn {
                 self.state = State::Held { until };
-                return Due::Hold;
+                return Verdict::Hold;
             }
             self.state = State::Answerable { until };
-            return Due::Send;
+            return Verdict::Send;
         }
         let goes_on = match self.state {
             // Nothing arrived between two of the thread's many turns.
-            State::Answerable { until } => driver == Driver::Background && datagrams == 0 && now < until,
+            State::Answerable { until } => caller == Caller::Background && datagrams == 0 && now < until,
             State::Idle | State::Held { .. } => false,
         };
         if !goes_on {
             self.state = State::Idle;
         }
-        Due::Send
+        Verdict::Send
     }
 
     /// The turn is over: it took in this many datagrams and sent this many trains.

@@ -1,6 +1,6 @@
 //! A port's knowledge of its host, and its program's access to it.
 
-use super::lane::Lane;
+use super::datapath::Datapath;
 use super::{Port, fork};
 use crate::engine::{EventNews, PortState};
 use crate::net::{HostState, HostWatch};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::task::Waker;
 
 /// The state of the host that concerns a port.
-pub(super) struct Host {
+pub(super) struct HostView {
     /// `None` in a simulation, and if the kernel does not report changes.
     watch: Mutex<Option<HostWatch>>,
     /// Number of changes reported so far, and the last one that the engine was given: threads that check one after the
@@ -30,7 +30,7 @@ pub(super) struct Host {
     waiters: Waiters,
 }
 
-impl Host {
+impl HostView {
     pub(super) fn new(watch: Option<HostWatch>, active_mtu: Mtu, largest: Mtu) -> Self {
         fork::close_in_child(watch.iter().map(|watch| watch.as_fd().as_raw_fd()));
         Self {
@@ -126,10 +126,10 @@ impl Port {
             return Ok(Arc::clone(event));
         }
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(self.with_lane(|lane| {
+        Ok(self.with_datapath(|datapath| {
             // Another thread may have been faster.
             let event = Arc::clone(self.host.event_fd.get_or_init(|| Arc::new(event)));
-            if !lane.engine.has_no_events() {
+            if !datapath.engine.has_no_events() {
                 self.show(EventNews::Added);
             }
             event
@@ -153,14 +153,14 @@ impl Port {
 
     /// Called before the engine is released, to handle rare conditions: events, and sockets that failed. `woken`: tasks
     /// to wake once no lock is held.
-    pub(super) fn attend(&self, lane: &mut Lane, woken: &mut Vec<Waker>) {
-        if lane.io.has_failed() && !lane.engine.has_failed() {
-            lane.engine.fail();
+    pub(super) fn attend(&self, datapath: &mut Datapath, woken: &mut Vec<Waker>) {
+        if datapath.io.has_failed() && !datapath.engine.has_failed() {
+            datapath.engine.fail();
             if let Some(background) = &self.background {
                 background.forget_socket();
             }
         }
-        let Some(news) = lane.engine.take_event_news() else { return };
+        let Some(news) = datapath.engine.take_event_news() else { return };
         self.show(news);
         if news == EventNews::Added {
             self.host.waiters.take(woken);

@@ -1,10 +1,10 @@
 //! The sockets of a port, or its place in a simulation.
 
 use super::groups::Groups;
-use crate::engine::{Arrival, Departure};
+use crate::engine::{Departure, IpHeader};
 use crate::net::{JoinError, RecvBatch, RoceSocket, SendError, Sent, SocketCounters};
 use qp::wire::icrc::{self, Flow};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 #[cfg(test)]
@@ -13,7 +13,7 @@ mod tests;
 /// A packet in transit in a simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct SimPacket {
-    pub(crate) arrival: Arrival,
+    pub(crate) arrival: IpHeader,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -55,16 +55,11 @@ impl UdpIo {
     /// Sends the packets of a train that the kernel refuses one by one: over UC and UD they would not be retransmitted.
     /// This happens once, because later trains have one packet each.
     fn send_singly(&self, departure: &Departure, train: &[u8]) {
-        let flow = Flow {
-            src: self.socket.ip(),
-            dst: departure.dst,
-            src_port: self.socket.source_port(departure.via),
-            dst_port: self.socket.port(),
-        };
+        let flow = departure.ip.flow();
         for (ident, packet) in (0..).zip(train.chunks(departure.segment_size.max(1))) {
             let mut packet = packet.to_vec();
             readdress(&flow, ident, &mut packet);
-            if let Err(error) = self.socket.send_train(&departure.way(), packet.len(), &packet) {
+            if let Err(error) = self.socket.send_train(departure.via, &departure.ip, packet.len(), &packet) {
                 tracing::debug!(%error, "a packet was not sent");
             }
         }
@@ -86,7 +81,6 @@ fn readdress(flow: &Flow, ident: u16, packet: &mut [u8]) {
 /// A port's place in a simulation.
 pub(crate) struct SimIo {
     site: usize,
-    address: IpAddr,
     source_ports: Vec<u16>,
     /// Packets that wait for delivery by the simulation.
     pub(crate) outbox: Vec<SimPacket>,
@@ -98,8 +92,8 @@ pub(crate) struct SimIo {
 
 impl SimIo {
     /// `site`: the number of the device in its simulation.
-    pub(crate) fn new(site: usize, address: IpAddr, source_ports: Vec<u16>) -> Self {
-        Self { site, address, source_ports, outbox: Vec::new(), spare: Vec::new(), stirred: false }
+    pub(crate) fn new(site: usize, source_ports: Vec<u16>) -> Self {
+        Self { site, source_ports, outbox: Vec::new(), spare: Vec::new(), stirred: false }
     }
 
     pub(super) fn site(&self) -> usize {
@@ -107,17 +101,9 @@ impl SimIo {
     }
 
     fn send(&mut self, departure: &Departure, train: &[u8]) {
-        let src_port = self.source_ports.get(departure.via).copied().unwrap_or(qp::wire::UDP_PORT);
-        for (ident, packet) in train.chunks(departure.segment_size.max(1)).enumerate() {
-            let arrival = Arrival {
-                src: self.address,
-                dst: departure.dst,
-                src_port,
-                tos: departure.tos,
-                hop_limit: departure.hop_limit,
-                flow_label: departure.flow_label,
-                ident: u16::try_from(ident).unwrap_or(u16::MAX),
-            };
+        for (index, packet) in train.chunks(departure.segment_size.max(1)).enumerate() {
+            let ident = u16::try_from(index).unwrap_or(u16::MAX);
+            let arrival = IpHeader { ident, ..departure.ip };
             let mut bytes = self.spare.pop().unwrap_or_default();
             bytes.clear();
             bytes.extend_from_slice(packet);
@@ -181,7 +167,7 @@ impl Io {
     /// Abandons failed sockets without closing them: a descriptor that was closed from outside may belong to something
     /// else by now.
     pub(super) fn abandon(&mut self) {
-        let nothing = SimIo::new(usize::MAX, Ipv4Addr::UNSPECIFIED.into(), Vec::new());
+        let nothing = SimIo::new(usize::MAX, Vec::new());
         std::mem::forget(std::mem::replace(self, Self::Sim(Box::new(nothing))));
     }
 
@@ -207,7 +193,7 @@ impl Io {
     pub(super) fn send(&mut self, departure: &Departure, bytes: &[u8]) -> bool {
         match self {
             Self::Udp(udp) => {
-                match udp.socket.send_train(&departure.way(), departure.segment_size, bytes) {
+                match udp.socket.send_train(departure.via, &departure.ip, departure.segment_size, bytes) {
                     Ok(Sent::WouldBlock) => false,
                     // Retransmission recovers lost packets; the socket counts them by reason.
                     Ok(Sent::All) => true,

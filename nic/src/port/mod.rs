@@ -10,6 +10,7 @@ mod background;
 #[cfg(test)]
 mod conversations;
 mod courtesy;
+mod datapath;
 mod exit;
 mod fork;
 mod groups;
@@ -17,7 +18,6 @@ mod handover;
 mod hold;
 mod host;
 mod io;
-mod lane;
 #[cfg(test)]
 mod model;
 mod primitives;
@@ -27,26 +27,26 @@ mod throttle;
 mod wreck;
 
 pub(crate) use background::Background;
+pub(crate) use datapath::Datapath;
 pub(crate) use exit::run_at_exit;
 pub(crate) use fork::try_hold_forks;
 pub use fork::{ForksHeld, hold_forks};
 pub(crate) use fork::{close_file_in_child, generation};
 pub(crate) use io::{Io, SimIo, SimPacket, UdpIo};
-pub(crate) use lane::Lane;
 
+use crate::clock;
 use crate::engine::{Engine, EngineConfig, PortState, ResourceError};
 use crate::error::Error;
 use crate::link::{LinkProfile, Now};
 use crate::net::HostWatch;
 use crate::process::{Publication, QueuePairFile};
-use crate::queue::{Direction, QpShared, Work, locked};
+use crate::queue::{QpShared, Work, WorkQueue, locked};
 use crate::sim::World;
 use crate::sync::{PiGuard, PiMutex};
 use courtesy::Courtesy;
 use handover::Bell;
-use hold::Driver;
-use host::Host;
-use nix::time::{ClockId, clock_gettime};
+use hold::Caller;
+use host::HostView;
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
 use std::mem::ManuallyDrop;
@@ -54,7 +54,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
+use time::{Duration, Instant};
 
 /// Consecutive failures to get the lock after which a poller waits for it. If a thread with a real-time priority spun
 /// endlessly, it would starve the holder; the lock lends the holder that priority.
@@ -80,8 +81,7 @@ impl Clock {
     /// Nanoseconds of the kernel's monotonic clock, or since the simulation began.
     pub(crate) fn nanos(&self) -> u64 {
         let now = match self {
-            // The kernel's monotonic clock starts at boot.
-            Self::Real => clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from),
+            Self::Real => clock::now().since_epoch(),
             Self::Virtual(world) => world.elapsed(),
         };
         u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
@@ -91,7 +91,7 @@ impl Clock {
 /// A port, shared by all objects of its device.
 pub(crate) struct Port {
     /// Not dropped in a forked child, whose copies of the descriptors are closed already.
-    lane: ManuallyDrop<PiMutex<Lane>>,
+    datapath: ManuallyDrop<PiMutex<Datapath>>,
     doorbells: Mutex<Vec<Qpn>>,
     bell: Bell,
     /// Incremented with every poll of a program thread.
@@ -105,7 +105,7 @@ pub(crate) struct Port {
     /// Its address.
     pub(crate) address: IpAddr,
     /// Its knowledge of the host, and its program's access to events.
-    host: Host,
+    host: HostView,
     /// Where its counters are published, if they are.
     publication: OnceLock<Publication>,
     /// Where its queue pairs are published, if they are.
@@ -129,7 +129,7 @@ impl Port {
         }
         let clocks = match &clock {
             Clock::Real => Now {
-                instant: Instant::now(),
+                instant: clock::now(),
                 wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             },
             // Captures of a simulation start at the epoch: equal runs produce equal files.
@@ -142,7 +142,7 @@ impl Port {
         }
         let port = Arc::new(Self {
             address: engine.config().address,
-            lane: ManuallyDrop::new(PiMutex::new(Lane::new(engine, io, clocks))),
+            datapath: ManuallyDrop::new(PiMutex::new(Datapath::new(engine, io, clocks))),
             doorbells: Mutex::default(),
             bell: Bell::new(),
             polls: AtomicU32::new(0),
@@ -151,7 +151,7 @@ impl Port {
             courtesy: Courtesy::new(),
             clock,
             background,
-            host: Host::new(watch, active_mtu, mtu),
+            host: HostView::new(watch, active_mtu, mtu),
             publication: OnceLock::new(),
             queue_pairs: OnceLock::new(),
             generation: generation(),
@@ -177,7 +177,7 @@ impl Port {
     /// The current time.
     pub(crate) fn now(&self) -> Instant {
         match &self.clock {
-            Clock::Real => Instant::now(),
+            Clock::Real => clock::now(),
             Clock::Virtual(world) => world.now(),
         }
     }
@@ -190,30 +190,31 @@ impl Port {
 
     /// Runs `change` on the engine, sends what became ready and wakes the waiters.
     pub(crate) fn control<R>(&self, change: impl FnOnce(&mut Engine) -> R) -> R {
-        self.control_lane(|lane| change(&mut lane.engine))
+        self.control_datapath(|datapath| change(&mut datapath.engine))
     }
 
     /// Runs `change` on everything behind the lock; otherwise as [`control`](Self::control).
-    fn control_lane<R>(&self, change: impl FnOnce(&mut Lane) -> R) -> R {
-        let mut lane = self.lock();
-        self.stir(&mut lane);
+    fn control_datapath<R>(&self, change: impl FnOnce(&mut Datapath) -> R) -> R {
+        let mut datapath = self.lock();
+        self.stir(&mut datapath);
         // Before any change, earlier posts get their turn, and received packets are acknowledged: a queue pair that is
         // destroyed cannot do this later. A simulation schedules turns itself.
-        let rang = self.answer_doorbells(&mut lane);
-        if matches!(self.clock, Clock::Real) && (rang || lane.has_work()) {
-            lane.transmit(self.now());
+        let rang = self.answer_doorbells(&mut datapath);
+        if matches!(self.clock, Clock::Real) && (rang || datapath.has_work()) {
+            datapath.transmit(self.now());
         } else {
-            lane.let_go(self.now());
+            datapath.let_go(self.now());
         }
-        let result = change(&mut lane);
-        lane.transmit(self.now());
-        self.release(lane);
+        let result = change(&mut datapath);
+        datapath.transmit(self.now());
+        self.release(datapath);
         result
     }
 
     /// Attaches a queue pair to a multicast group.
     pub(crate) fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), Error> {
-        let (result, fd) = self.control_lane(|lane| (lane.attach_mcast(qpn, group), lane.io.groups_fd()));
+        let (result, fd) =
+            self.control_datapath(|datapath| (datapath.attach_mcast(qpn, group), datapath.io.groups_fd()));
         if let (Some(background), Some(fd)) = (&self.background, fd) {
             background.watch_groups(fd);
         }
@@ -222,79 +223,81 @@ impl Port {
 
     /// Detaches a queue pair from a multicast group.
     pub(crate) fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), ResourceError> {
-        self.control_lane(|lane| lane.detach_mcast(qpn, group))
+        self.control_datapath(|datapath| datapath.detach_mcast(qpn, group))
     }
 
     /// Destroys a queue pair after detaching it from all its groups.
     pub(crate) fn discard_qp(&self, qpn: Qpn) {
-        self.control_lane(|lane| {
-            for group in lane.engine.groups_of(qpn) {
+        self.control_datapath(|datapath| {
+            for group in datapath.engine.groups_of(qpn) {
                 // The queue pair is attached to each of these groups.
-                let _ = lane.detach_mcast(qpn, group);
+                let _ = datapath.detach_mcast(qpn, group);
             }
             // No other queue pair can have the number yet.
-            let _ = lane.engine.destroy_qp(qpn);
+            let _ = datapath.engine.destroy_qp(qpn);
         });
     }
 
     /// Inspects the engine without driving it. `None` in a forked child: there, the lock may be held by a thread that
     /// does not exist.
     pub(crate) fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> Option<R> {
-        self.is_ours().then(|| self.with_lane(|lane| look(&lane.engine)))
+        self.is_ours().then(|| self.with_datapath(|datapath| look(&datapath.engine)))
     }
 
     /// Runs `act` on everything behind the lock: for a simulation, which checks the outcome afterwards.
-    pub(crate) fn visit<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
-        let mut lane = self.lock();
-        let result = act(&mut lane);
-        self.release(lane);
+    pub(crate) fn visit<R>(&self, act: impl FnOnce(&mut Datapath) -> R) -> R {
+        let mut datapath = self.lock();
+        let result = act(&mut datapath);
+        self.release(datapath);
         result
     }
 
     /// Runs `act` on everything behind the lock: for drivers. It must not be called in a forked child.
-    pub(crate) fn with_lane<R>(&self, act: impl FnOnce(&mut Lane) -> R) -> R {
-        let mut lane = self.lock();
-        self.stir(&mut lane);
-        let result = act(&mut lane);
-        self.release(lane);
+    pub(crate) fn with_datapath<R>(&self, act: impl FnOnce(&mut Datapath) -> R) -> R {
+        let mut datapath = self.lock();
+        self.stir(&mut datapath);
+        let result = act(&mut datapath);
+        self.release(datapath);
         result
     }
 
     /// Posts a work request that has its place reserved in `qp`.
     pub(crate) fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
-        self.post_list(qp, work.direction(), std::iter::once(work)).map_err(|(_, error)| error)
+        self.post_list(qp, work.queue(), std::iter::once(work)).map_err(|(_, error)| error)
     }
 
     /// Posts work requests that have their places reserved in `qp`, up to the first that is refused; the error comes
-    /// with the number of requests posted before it. `direction`: the queue that they are for.
+    /// with the number of requests posted before it. `queue`: the queue that they are for.
     pub(crate) fn post_list(
         &self,
         qp: &QpShared,
-        direction: Direction,
+        queue: WorkQueue,
         works: impl Iterator<Item = Work>,
     ) -> Result<(), (usize, PostError)> {
         let qpn = qp.config.qpn;
-        let Some(mut lane) = self.try_lock() else {
+        let Some(mut datapath) = self.try_lock() else {
             works.for_each(|work| qp.leave(work));
             self.ring(qpn);
             return Ok(());
         };
-        self.stir(&mut lane);
-        let result = lane.engine.post_list(qpn, works);
+        self.stir(&mut datapath);
+        let result = datapath.engine.post_list(qpn, works);
         // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
         // causes no transmission.
-        if direction == Direction::Send && (lane.note_posted() || lane.engine.is_urgent(qpn, || self.now())) {
-            lane.transmit(self.now());
+        if queue == WorkQueue::Send
+            && (datapath.note_posted() || datapath.engine.is_urgent(qpn, || self.now()))
+        {
+            datapath.transmit(self.now());
         }
-        self.release(lane);
+        self.release(datapath);
         result
     }
 
     /// Rings the doorbell for a queue pair whose inbox holds work, and drives the engine if no other thread does.
     fn ring(&self, qpn: Qpn) {
         locked(&self.doorbells).push(qpn);
-        if let Some(lane) = self.bell.ring(|| self.try_lock()) {
-            self.release(lane);
+        if let Some(datapath) = self.bell.ring(|| self.try_lock()) {
+            self.release(datapath);
         }
     }
 
@@ -303,10 +306,10 @@ impl Port {
         // The background thread checks whether a held acknowledgement has left: in standby it checks soon enough, when
         // blocked it is woken.
         let watched = self.background.as_ref().is_some_and(|b| b.is_there());
-        self.drive(if watched { Driver::Program } else { Driver::LastTurn })
+        self.drive(if watched { Caller::Program } else { Caller::LastTurn })
     }
 
-    fn drive(&self, driver: Driver) -> bool {
+    fn drive(&self, caller: Caller) -> bool {
         self.count_polls(1);
         if self.is_wrecked() {
             return false;
@@ -315,16 +318,16 @@ impl Port {
             // Time stands still while a program polls; the simulation advances it.
             return false;
         }
-        let mut lane = match self.try_lock() {
-            Some(lane) => {
+        let mut datapath = match self.try_lock() {
+            Some(datapath) => {
                 self.misses.store(0, Ordering::Relaxed);
-                lane
+                datapath
             }
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
             None => self.lock(),
         };
-        let done = lane.turn(Instant::now(), driver);
-        self.release(lane);
+        let done = datapath.turn(clock::now(), caller);
+        self.release(datapath);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
         self.courtesy.after_turn(done > 0);
         done > 0
@@ -338,58 +341,59 @@ impl Port {
     /// Takes a turn in the background thread: returns whether anything happened, and whether the program may be about
     /// to reply.
     fn background_turn(&self) -> (bool, bool) {
-        let mut lane = self.lock();
-        let done = lane.turn(Instant::now(), Driver::Background);
-        let may_be_answered = lane.may_be_answered();
-        self.release(lane);
+        let mut datapath = self.lock();
+        let done = datapath.turn(clock::now(), Caller::Background);
+        let may_be_answered = datapath.may_be_answered();
+        self.release(datapath);
         self.courtesy.after_turn(done > 0);
         (done > 0, may_be_answered)
     }
 
     /// Sends a held acknowledgement, if no thread drives the engine.
     fn let_go(&self) {
-        if let Some(mut lane) = self.try_lock() {
-            lane.let_go(self.now());
-            self.release(lane);
+        if let Some(mut datapath) = self.try_lock() {
+            datapath.let_go(self.now());
+            self.release(datapath);
         }
     }
 
     /// Ends captures at the end of the process: they are valid without this, but shorter with it. Other threads may
     /// still drive the engine, or have ended while driving it.
     fn end_captures(&self) {
-        let lane = (0..TRIES_AT_EXIT).find_map(|_| {
-            let lane = self.try_lock();
-            if lane.is_none() {
+        let datapath = (0..TRIES_AT_EXIT).find_map(|_| {
+            let datapath = self.try_lock();
+            if datapath.is_none() {
                 std::thread::yield_now();
             }
-            lane
+            datapath
         });
-        if let Some(mut lane) = lane {
-            lane.link.remove_observers(crate::instrument::CAPTURE);
-            self.release(lane);
+        if let Some(mut datapath) = datapath {
+            datapath.link.remove_observers(crate::instrument::CAPTURE);
+            self.release(datapath);
         }
     }
 
     /// Called in standby: sends what the program left undone, if it stopped polling.
     fn sweep(&self) {
-        if let Some(mut lane) = self.try_lock() {
-            if lane.has_work() {
-                lane.transmit(Instant::now());
+        if let Some(mut datapath) = self.try_lock() {
+            if datapath.has_work() {
+                datapath.transmit(clock::now());
             }
-            self.release(lane);
+            self.release(datapath);
         }
     }
 
     /// When the next turn is needed if no packet arrives, and whether an earlier packet needs one.
     fn next_wanted(&self) -> (Option<Instant>, bool) {
-        let look = |lane: &PiGuard<'_, Lane>| (lane.poll_timeout(Instant::now()), lane.listens());
+        let look =
+            |datapath: &PiGuard<'_, Datapath>| (datapath.poll_timeout(clock::now()), datapath.listens());
         let ((due, listens), rings) = self.bell.look(self.lock(), look);
-        (if rings { Some(Instant::now()) } else { due }, listens)
+        (if rings { Some(clock::now()) } else { due }, listens)
     }
 
     /// The program is about to sleep: everything due is sent, and the background thread takes over immediately.
     pub(crate) fn hand_over(&self) {
-        self.drive(Driver::LastTurn);
+        self.drive(Caller::LastTurn);
         if let Some(background) = &self.background {
             background.take_over();
         }
@@ -398,8 +402,8 @@ impl Port {
     /// Notifies the simulation that a device needs attention: it checks only devices that it was notified of. This
     /// happens as soon as the lock is taken: the check waits for the lock, and so does virtual time, however long it is
     /// held.
-    fn stir(&self, lane: &mut Lane) {
-        if let (Clock::Virtual(world), Io::Sim(sim)) = (&self.clock, &mut lane.io)
+    fn stir(&self, datapath: &mut Datapath) {
+        if let (Clock::Virtual(world), Io::Sim(sim)) = (&self.clock, &mut datapath.io)
             && !std::mem::replace(&mut sim.stirred, true)
         {
             world.stir(sim.site());
@@ -407,43 +411,43 @@ impl Port {
     }
 
     /// Releases the engine, after processing what was posted meanwhile.
-    fn release<'a>(&'a self, lane: PiGuard<'a, Lane>) {
-        let serve = |lane: &mut PiGuard<'a, Lane>, rings| self.serve(lane, rings);
+    fn release<'a>(&'a self, datapath: PiGuard<'a, Datapath>) {
+        let serve = |datapath: &mut PiGuard<'a, Datapath>, rings| self.serve(datapath, rings);
         // Wakers run the program's code, which must not find the lock taken.
         let after = |woken: Vec<Waker>| woken.into_iter().for_each(Waker::wake);
-        self.bell.release(lane, || self.try_lock(), serve, after);
+        self.bell.release(datapath, || self.try_lock(), serve, after);
     }
 
     /// Takes the contents of the inboxes whose doorbells rang; returns whether any did.
-    fn answer_doorbells(&self, lane: &mut Lane) -> bool {
+    fn answer_doorbells(&self, datapath: &mut Datapath) -> bool {
         if self.is_wrecked() {
             return false;
         }
         let rung = std::mem::take(&mut *locked(&self.doorbells));
-        rung.iter().for_each(|qpn| lane.engine.ring(*qpn));
+        rung.iter().for_each(|qpn| datapath.engine.ring(*qpn));
         !rung.is_empty()
     }
 
     /// Final work before the lock is released. Returns the tasks to wake afterwards.
-    fn serve(&self, lane: &mut Lane, rings: bool) -> Vec<Waker> {
+    fn serve(&self, datapath: &mut Datapath, rings: bool) -> Vec<Waker> {
         // An empty list allocates no memory.
         let mut woken = Vec::new();
         if rings {
-            self.stir(lane);
-            self.answer_doorbells(lane);
-            lane.transmit(self.now());
+            self.stir(datapath);
+            self.answer_doorbells(datapath);
+            datapath.transmit(self.now());
         }
-        if lane.engine.has_event_news() || lane.io.has_failed() {
-            self.attend(lane, &mut woken);
+        if datapath.engine.has_event_news() || datapath.io.has_failed() {
+            self.attend(datapath, &mut woken);
         }
-        if lane.engine.has_notifications() {
-            lane.engine.take_notifications().for_each(|cq| cq.deliver(&mut woken));
+        if datapath.engine.has_notifications() {
+            datapath.engine.take_notifications().for_each(|cq| cq.deliver(&mut woken));
         }
         if let Some(background) = &self.background {
-            if lane.has_work() {
+            if datapath.has_work() {
                 background.wake_now();
             } else {
-                background.wake_before(lane.next_timer());
+                background.wake_before(datapath.next_timer());
             }
         }
         woken
@@ -460,7 +464,7 @@ impl Port {
             match &self.clock {
                 Clock::Real => {
                     if !self.progress() {
-                        if Instant::now() >= deadline {
+                        if clock::now() >= deadline {
                             return ready();
                         }
                         std::hint::spin_loop();
@@ -489,18 +493,18 @@ impl Drop for Port {
         self.host.close();
         self.publish_last();
         {
-            let mut lane = self.lock();
-            if let Io::Udp(udp) = &lane.io {
+            let mut datapath = self.lock();
+            if let Io::Udp(udp) = &datapath.io {
                 fork::forget(udp.raw_fds());
             }
-            if lane.io.has_failed() {
-                lane.io.abandon();
+            if datapath.io.has_failed() {
+                datapath.io.abandon();
             }
         }
         #[expect(unsafe_code, reason = "the one place that decides whether the sockets are closed")]
-        // SAFETY: `lane` is not used again: this is the end of the port.
+        // SAFETY: `datapath` is not used again: this is the end of the port.
         unsafe {
-            ManuallyDrop::drop(&mut self.lane);
+            ManuallyDrop::drop(&mut self.datapath);
         }
     }
 }

@@ -29,7 +29,7 @@ struct Engine {
 }
 
 struct Port {
-    lane: Mutex<Engine>,
+    datapath: Mutex<Engine>,
     /// Work of threads that did not get the lock: the inboxes, and the list of doorbells.
     inbox: Mutex<u32>,
     bell: Bell,
@@ -45,7 +45,7 @@ type Guard<'a> = MutexGuard<'a, Engine>;
 impl Port {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            lane: Mutex::new(Engine::default()),
+            datapath: Mutex::new(Engine::default()),
             inbox: Mutex::new(0),
             bell: Bell::new(),
             sleeper: Sleeper::new(),
@@ -55,43 +55,43 @@ impl Port {
     }
 
     fn lock(&self) -> Guard<'_> {
-        self.lane.lock().expect("no panic")
+        self.datapath.lock().expect("no panic")
     }
 
     /// Returns whether there is work, and when the next timer is due.
-    fn look(&self, lane: &Engine) -> (bool, Option<u64>) {
+    fn look(&self, datapath: &Engine) -> (bool, Option<u64>) {
         let now = self.now.load(Ordering::Relaxed);
-        (lane.undone > 0, lane.timer.map(|due| due.max(now)))
+        (datapath.undone > 0, datapath.timer.map(|due| due.max(now)))
     }
 
     fn try_lock(&self) -> Option<Guard<'_>> {
-        self.lane.try_lock().ok()
+        self.datapath.try_lock().ok()
     }
 
     /// As `Port::post_list`.
     fn post(&self) {
         self.now.fetch_add(1, Ordering::Relaxed);
-        let lane = match self.try_lock() {
-            Some(mut lane) => {
-                lane.undone += 1;
-                Some(lane)
+        let datapath = match self.try_lock() {
+            Some(mut datapath) => {
+                datapath.undone += 1;
+                Some(datapath)
             }
             None => {
                 *self.inbox.lock().expect("no panic") += 1;
                 self.bell.ring(|| self.try_lock())
             }
         };
-        lane.into_iter().for_each(|lane| self.release(lane));
+        datapath.into_iter().for_each(|datapath| self.release(datapath));
     }
 
     /// As `Port::release`.
-    fn release<'a>(&'a self, lane: Guard<'a>) {
-        let serve = |lane: &mut Guard<'a>, rings| {
+    fn release<'a>(&'a self, datapath: Guard<'a>) {
+        let serve = |datapath: &mut Guard<'a>, rings| {
             if rings {
-                lane.undone += std::mem::take(&mut *self.inbox.lock().expect("no panic"));
+                datapath.undone += std::mem::take(&mut *self.inbox.lock().expect("no panic"));
             }
-            let wake = match lane.timer {
-                _ if lane.undone > 0 => self.sleeper.has_to_know(),
+            let wake = match datapath.timer {
+                _ if datapath.undone > 0 => self.sleeper.has_to_know(),
                 Some(due) => self.sleeper.sleeps_past(due),
                 None => false,
             };
@@ -99,21 +99,21 @@ impl Port {
                 self.wake.notify();
             }
         };
-        self.bell.release(lane, || self.try_lock(), serve, |()| {});
+        self.bell.release(datapath, || self.try_lock(), serve, |()| {});
     }
 
     /// Takes a turn: all work that was taken in is done. Returns the total amount of work done.
     fn turn(&self) -> u32 {
-        let mut lane = self.lock();
-        lane.done += std::mem::take(&mut lane.undone);
-        self.release(lane);
+        let mut datapath = self.lock();
+        datapath.done += std::mem::take(&mut datapath.undone);
+        self.release(datapath);
         self.lock().done
     }
 
     /// As `Background::sleep`. Both unfinished work and a note about work are reasons not to sleep.
     fn sleep(&self, why: Rest) {
         let look = || {
-            let ((work, timer), rings) = self.bell.look(self.lock(), |lane| self.look(lane));
+            let ((work, timer), rings) = self.bell.look(self.lock(), |datapath| self.look(datapath));
             let until = if work || rings { 0 } else { timer.unwrap_or(u64::MAX) };
             (until, until)
         };
@@ -201,9 +201,9 @@ fn a_timer_that_is_set_while_the_thread_goes_to_sleep_is_kept() {
                 }
             })
         };
-        let mut lane = port.lock();
-        lane.timer = Some(1);
-        port.release(lane);
+        let mut datapath = port.lock();
+        datapath.timer = Some(1);
+        port.release(datapath);
         background.join().expect("no panic");
     });
 }

@@ -1,12 +1,12 @@
 //! The counters of a port, published for other programs.
 
-use super::{Io, Lane, Port, fork};
+use super::{Datapath, Io, Port, fork};
 use crate::device::Counters;
 use crate::process::Publication;
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use time::Instant;
 
-impl Lane {
+impl Datapath {
     /// All counters.
     pub(crate) fn counters(&mut self) -> Counters {
         Counters {
@@ -26,7 +26,7 @@ impl Port {
     pub(crate) fn publish_as(&self, publication: Publication) {
         // Otherwise a forked child's copy of the descriptor would hold its lock after the program has ended.
         let fd = publication.file().as_raw_fd();
-        publication.write(&self.with_lane(|lane| lane.counters()), Instant::now());
+        publication.write(&self.with_datapath(|datapath| datapath.counters()), crate::clock::now());
         if self.publication.set(publication).is_ok() {
             fork::close_in_child(std::iter::once(fd));
         }
@@ -37,7 +37,7 @@ impl Port {
         self.publish_queue_pairs_if_due(now);
         let publication = self.publication.get()?;
         if publication.is_due(now) {
-            publication.write(&self.with_lane(|lane| lane.counters()), now);
+            publication.write(&self.with_datapath(|datapath| datapath.counters()), now);
         }
         Some(publication.due())
     }
@@ -46,11 +46,11 @@ impl Port {
     /// again.
     pub(super) fn publish_at_exit(&self) {
         if let Some(publication) = self.publication.get()
-            && let Some(mut lane) = self.try_lock()
+            && let Some(mut datapath) = self.try_lock()
         {
-            let counters = lane.counters();
-            self.release(lane);
-            publication.write(&counters, Instant::now());
+            let counters = datapath.counters();
+            self.release(datapath);
+            publication.write(&counters, crate::clock::now());
         }
     }
 
@@ -58,7 +58,7 @@ impl Port {
     pub(super) fn publish_last(&mut self) {
         self.stop_publishing_queue_pairs();
         let Some(publication) = self.publication.take() else { return };
-        publication.write(&self.lock().counters(), Instant::now());
+        publication.write(&self.lock().counters(), crate::clock::now());
         fork::forget(std::iter::once(publication.file().as_raw_fd()));
     }
 }

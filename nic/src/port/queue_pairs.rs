@@ -3,7 +3,7 @@
 use super::{Port, fork};
 use crate::process::{MOST_QUEUE_PAIRS, QueuePairFile};
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 impl Port {
     /// Starts to publish the queue pairs.
@@ -20,17 +20,17 @@ impl Port {
         if let Some(file) = self.queue_pairs.get()
             && file.is_due(now)
         {
-            file.write(self.with_lane(|lane| lane.engine.snapshots(MOST_QUEUE_PAIRS)), now);
+            file.write(self.with_datapath(|datapath| datapath.engine.snapshots(MOST_QUEUE_PAIRS)), now);
         }
     }
 
     /// Waits, for a limited time, until the thread that drives the engine, if any, ends its turn. A program sees a
     /// completion before the thread that delivers it has explained it.
     pub(super) fn end_turn(&self, patience: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < patience {
-            if let Some(lane) = self.try_lock() {
-                self.release(lane);
+        let start = crate::clock::now();
+        while crate::clock::now() - start < patience {
+            if let Some(datapath) = self.try_lock() {
+                self.release(datapath);
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -4,7 +4,6 @@ use super::Port;
 use crate::sim::Net;
 use crate::{Gather, RcEnd, Result};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Posts from another thread; returns once the post has returned.
 fn post_elsewhere(end: &RcEnd) {
@@ -46,7 +45,7 @@ fn what_is_posted_while_the_thread_asks_how_long_it_may_sleep_keeps_it_awake() -
     drop(look);
     assert_eq!(taken_in(&port, &left), 0, "it came too late for whoever had the lock");
     let wanted = port.next_wanted().0.expect("a turn");
-    assert!(wanted <= Instant::now(), "at once");
+    assert!(wanted <= crate::clock::now(), "at once");
     port.background_turn();
     assert_eq!(taken_in(&port, &left), 1);
     Ok(())

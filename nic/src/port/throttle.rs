@@ -1,13 +1,13 @@
 //! A slow receiver: limits how fast a port reads packets from its socket.
 
-use crate::engine::Arrival;
+use crate::engine::IpHeader;
 use crate::link::emulation::LineClock;
 use crate::link::wire_bytes;
 use cc::inflight::STOCK_RECEIVE_BUFFER;
 use cc::{Charge, Rate};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::Instant;
+use time::Instant;
 
 /// Opens and closes access to the socket, so that it is read at a given rate.
 ///
@@ -54,14 +54,14 @@ impl Throttle {
 /// buffer, and with the kernel's charge for packets that arrive individually.
 #[derive(Default)]
 pub(super) struct SocketBuffer {
-    packets: VecDeque<(Arrival, Vec<u8>)>,
+    packets: VecDeque<(IpHeader, Vec<u8>)>,
     charged: u32,
     overrun: u64,
 }
 
 impl SocketBuffer {
     /// Adds an arriving packet. Without room it is lost.
-    pub(super) fn put(&mut self, arrival: &Arrival, packet: &[u8]) {
+    pub(super) fn put(&mut self, arrival: &IpHeader, packet: &[u8]) {
         let charge = charge(packet);
         // The kernel accepts a packet unless the buffer is full already.
         if self.charged >= STOCK_RECEIVE_BUFFER {
@@ -73,7 +73,7 @@ impl SocketBuffer {
     }
 
     /// Removes and returns the oldest packet.
-    pub(super) fn take(&mut self) -> Option<(Arrival, Vec<u8>)> {
+    pub(super) fn take(&mut self) -> Option<(IpHeader, Vec<u8>)> {
         let (arrival, packet) = self.packets.pop_front()?;
         self.charged = self.charged.saturating_sub(charge(&packet));
         Some((arrival, packet))
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_socket_is_read_at_the_rate_however_late_somebody_looks() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         // 1,000 bytes take 8 us.
         let mut throttle = Throttle::new(Rate::from_gbps(1), start);
         assert!(throttle.is_open(start) && throttle.opens_at().is_none());
@@ -131,12 +131,12 @@ mod tests {
     fn a_simulated_buffer_holds_what_a_stock_one_does() {
         let mut buffer = SocketBuffer::default();
         for _ in 0..60 {
-            buffer.put(&Arrival::default(), &[0; 4116]);
+            buffer.put(&IpHeader::default(), &[0; 4116]);
         }
         // 425,984 bytes at 8,448 each: when the 51st packet arrives, the buffer is still not full.
         assert_eq!(buffer.overrun(), 9);
         assert!(buffer.take().is_some());
-        buffer.put(&Arrival::default(), &[0; 4116]);
+        buffer.put(&IpHeader::default(), &[0; 4116]);
         assert_eq!(buffer.overrun(), 9);
         assert_eq!(std::iter::from_fn(|| buffer.take()).count(), 51);
         assert_eq!(buffer.charged, 0);

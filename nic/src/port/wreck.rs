@@ -9,26 +9,26 @@
 //! Whoever catches the panic reports it ([`Port::fail_after_panic`]). If nobody does, or another thread is faster, the
 //! next holder of the lock notices by itself.
 
-use super::{Lane, Port};
+use super::{Datapath, Port};
 use crate::sync::PiGuard;
 use std::sync::atomic::Ordering;
 
 impl Port {
     /// Waits for the lock.
-    pub(super) fn lock(&self) -> PiGuard<'_, Lane> {
-        self.checked(self.lane.lock())
+    pub(super) fn lock(&self) -> PiGuard<'_, Datapath> {
+        self.checked(self.datapath.lock())
     }
 
     /// Takes the lock if it is free.
-    pub(super) fn try_lock(&self) -> Option<PiGuard<'_, Lane>> {
-        self.lane.try_lock().map(|lane| self.checked(lane))
+    pub(super) fn try_lock(&self) -> Option<PiGuard<'_, Datapath>> {
+        self.datapath.try_lock().map(|datapath| self.checked(datapath))
     }
 
-    fn checked<'a>(&self, mut lane: PiGuard<'a, Lane>) -> PiGuard<'a, Lane> {
-        if lane.is_poisoned() {
-            self.give_up(&mut lane);
+    fn checked<'a>(&self, mut datapath: PiGuard<'a, Datapath>) -> PiGuard<'a, Datapath> {
+        if datapath.is_poisoned() {
+            self.give_up(&mut datapath);
         }
-        lane
+        datapath
     }
 
     /// Returns whether the port was given up.
@@ -40,19 +40,19 @@ impl Port {
     /// not hold the lock. Nothing happens in a forked child, which has no part in the port.
     pub(crate) fn fail_after_panic(&self) {
         if self.is_ours() {
-            let mut lane = self.lock();
-            self.give_up(&mut lane);
-            self.release(lane);
+            let mut datapath = self.lock();
+            self.give_up(&mut datapath);
+            self.release(datapath);
         }
     }
 
     #[cold]
-    fn give_up(&self, lane: &mut Lane) {
+    fn give_up(&self, datapath: &mut Datapath) {
         if self.wrecked.swap(true, Ordering::Relaxed) {
             return;
         }
         tracing::error!(address = %self.address, "the device fails: a panic may have left it half changed");
-        lane.give_up();
+        datapath.give_up();
         if let Some(background) = &self.background {
             background.give_up();
         }

@@ -24,7 +24,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
+use time::{Duration, Instant};
 
 /// How often counters are written. People read them, and ten times a second is as fast as they can follow.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
@@ -163,7 +164,7 @@ impl Publication {
         let (namespace, comm) = (NetNamespace::current(), comm.trim_end());
         let head =
             format!("device {device}\naddress {address}\nnamespace {namespace}\npid {pid}\ncomm {comm}\n");
-        let state = State { sequence: 0, last: String::new(), due: Instant::now() };
+        let state = State { sequence: 0, last: String::new(), due: crate::clock::now() };
         Ok(Self { file, head, state: Mutex::new(state) })
     }
 

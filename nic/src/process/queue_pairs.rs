@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The maximum number of queue pairs that a device publishes. A file with this number has about 300 KB.
 pub(crate) const MOST: usize = 1024;
@@ -133,7 +133,7 @@ impl QueuePairFile {
             more: 0,
             end: 0,
         };
-        let state = Mutex::new(State { last, due: Instant::now() });
+        let state = Mutex::new(State { last, due: crate::clock::now() });
         Ok(Self { file, path: folder.join(name), state })
     }
 
@@ -245,13 +245,13 @@ mod tests {
         let address = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(published_queue_pairs(&folder).expect("no folder is no error"), []);
         let file = QueuePairFile::new(&folder, "rnic0", address).expect("a file");
-        file.write((vec![snapshot(0x12), snapshot(0x13)], 3), Instant::now());
+        file.write((vec![snapshot(0x12), snapshot(0x13)], 3), crate::clock::now());
         let all = published_queue_pairs(&folder).expect("a folder");
         assert_eq!((all.len(), all[0].more, &*all[0].device), (1, 3, "rnic0"));
         assert_eq!(all[0].queue_pairs, [snapshot(0x12), snapshot(0x13)]);
         let (pid, _, found) = find_queue_pair(&folder, address, 0x13).expect("the program");
         assert_eq!((pid, found), (std::process::id(), Some(snapshot(0x13))));
-        file.write((vec![snapshot(0x14)], 0), Instant::now());
+        file.write((vec![snapshot(0x14)], 0), crate::clock::now());
         let all = published_queue_pairs(&folder).expect("a folder");
         assert_eq!(all[0].queue_pairs, [snapshot(0x14)], "a shorter file leaves nothing of the longer one");
         assert!(find_queue_pair(&folder, IpAddr::from([127, 0, 0, 9]), 0x14).is_none());

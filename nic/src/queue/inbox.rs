@@ -18,17 +18,17 @@ pub(crate) enum Work {
 
 impl Work {
     /// The queue that it is for.
-    pub(crate) fn direction(&self) -> Direction {
+    pub(crate) fn queue(&self) -> WorkQueue {
         match self {
-            Self::Send(_) => Direction::Send,
-            Self::Recv(_) => Direction::Recv,
+            Self::Send(_) => WorkQueue::Send,
+            Self::Recv(_) => WorkQueue::Recv,
         }
     }
 }
 
 /// Which queue of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Direction {
+pub(crate) enum WorkQueue {
     Send,
     Recv,
 }
@@ -199,10 +199,10 @@ impl QpShared {
     }
 
     /// Counts `count` work requests as finished.
-    pub(crate) fn finish(&self, direction: Direction, count: u32) {
-        match direction {
-            Direction::Send => self.sends.finish(count),
-            Direction::Recv => self.recvs.finish(count),
+    pub(crate) fn finish(&self, queue: WorkQueue, count: u32) {
+        match queue {
+            WorkQueue::Send => self.sends.finish(count),
+            WorkQueue::Recv => self.recvs.finish(count),
         }
     }
 
@@ -254,7 +254,7 @@ mod tests {
         qp.reserve_send(&send(1)).expect("room");
         qp.reserve_send(&send(2)).expect("room");
         assert_eq!(qp.reserve_send(&send(3)), Err(PostError::QueueFull { queue: "send", max: 2 }));
-        qp.finish(Direction::Send, 1);
+        qp.finish(WorkQueue::Send, 1);
         qp.reserve_send(&send(3)).expect("a place came back");
         qp.reserve_recv(&RecvWr::default()).expect("room");
         assert_eq!(

@@ -15,7 +15,7 @@ mod wishes;
 
 pub(crate) use channel::ChannelShared;
 pub(crate) use completions::{CqProducer, CqRoom, CqShared, Pushed, completion_queue, locked};
-pub(crate) use inbox::{Direction, QpShared, Work};
+pub(crate) use inbox::{QpShared, Work, WorkQueue};
 pub(crate) use shared_recv::SrqShared;
 pub(crate) use waiters::Waiters;
 pub(crate) use wishes::Wish;

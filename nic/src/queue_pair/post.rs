@@ -4,7 +4,7 @@ use super::QueuePair;
 use crate::address_handle::AddressHandle;
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
-use crate::queue::{Direction, QpShared, Work};
+use crate::queue::{QpShared, Work, WorkQueue};
 use qp::queue_pair::PostError;
 use qp::{Gather, Operation, QKey, Qpn, RecvWr, Remote, SendFlags, SendWr};
 use std::cell::Cell;
@@ -52,7 +52,7 @@ impl QueuePair {
         &self,
         wrs: impl IntoIterator<Item = SendWr>,
     ) -> std::result::Result<(), (usize, Error)> {
-        self.post_list(wrs.into_iter(), QpShared::reserve_send, Direction::Send, Work::Send, &SENDS)
+        self.post_list(wrs.into_iter(), QpShared::reserve_send, WorkQueue::Send, Work::Send, &SENDS)
     }
 
     /// Posts receive work requests, in order, up to the first that is refused.
@@ -63,7 +63,7 @@ impl QueuePair {
         &self,
         wrs: impl IntoIterator<Item = RecvWr>,
     ) -> std::result::Result<(), (usize, Error)> {
-        self.post_list(wrs.into_iter(), QpShared::reserve_recv, Direction::Recv, Work::Recv, &RECVS)
+        self.post_list(wrs.into_iter(), QpShared::reserve_recv, WorkQueue::Recv, Work::Recv, &RECVS)
     }
 
     /// Posts a list. It is the program's, in its memory or an iterator that runs its code: to read it may take a page
@@ -72,7 +72,7 @@ impl QueuePair {
         &self,
         mut wrs: impl Iterator<Item = W>,
         reserve: impl Fn(&QpShared, &W) -> std::result::Result<(), PostError>,
-        direction: Direction,
+        queue: WorkQueue,
         work: impl Fn(W) -> Work,
         buffer: &'static LocalKey<Cell<Vec<W>>>,
     ) -> std::result::Result<(), (usize, Error)> {
@@ -96,7 +96,7 @@ impl QueuePair {
             list.push(wr);
         }
         let taken = list.len();
-        let posted = port.post_list(&self.shared, direction, list.drain(..).map(&work));
+        let posted = port.post_list(&self.shared, queue, list.drain(..).map(&work));
         if list.capacity() <= KEPT {
             let _ = buffer.try_with(|buffer| buffer.set(list));
         }
@@ -113,10 +113,10 @@ impl QueuePair {
         for (taken, wr) in wrs.iter().enumerate() {
             self.shared.reserve_send(wr).inspect_err(|_| {
                 // At most the size of the queue, which has 32 bits.
-                self.shared.finish(Direction::Send, u32::try_from(taken).unwrap_or(u32::MAX));
+                self.shared.finish(WorkQueue::Send, u32::try_from(taken).unwrap_or(u32::MAX));
             })?;
         }
-        let posted = port.post_list(&self.shared, Direction::Send, wrs.drain(..).map(Work::Send));
+        let posted = port.post_list(&self.shared, WorkQueue::Send, wrs.drain(..).map(Work::Send));
         Ok(posted.map_err(|(_, error)| error)?)
     }
 

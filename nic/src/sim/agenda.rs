@@ -135,10 +135,10 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qp::wire::Arrival;
+    use qp::wire::IpHeader;
 
     fn flying(byte: u8) -> Flying {
-        let packet = SimPacket { arrival: Arrival::default(), bytes: vec![byte] };
+        let packet = SimPacket { arrival: IpHeader::default(), bytes: vec![byte] };
         Flying { to: Target::Address, packet }
     }
 

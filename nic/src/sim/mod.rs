@@ -29,11 +29,11 @@ use crate::link::{Buffer, LinkConfig};
 use crate::net::signed_port;
 use crate::port::{Clock, Io, Port, SimIo};
 use cc::Algorithm;
-use qp::wire::Arrival;
+use qp::wire::IpHeader;
 use qp::{Mtu, PKey};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
+use time::Duration;
 
 /// Time from one device to another by default: 1 us, a switch and a few metres of cable.
 const LATENCY: Duration = Duration::from_micros(1);
@@ -89,7 +89,7 @@ impl Default for DeviceSetup {
 ///
 /// ```
 /// use rnic::{RcEnd, WcStatus, sim::Net};
-/// use std::time::Duration;
+/// use time::Duration;
 ///
 /// let net = Net::with_seed(7);
 /// let (a, b) = (net.named_device("a"), net.named_device("b"));
@@ -203,7 +203,7 @@ impl Net {
             partner: setup.partner.clone(),
             rate: setup.rate.clone(),
         };
-        let io = Io::Sim(Box::new(SimIo::new(sites.next_site(), address, source_ports)));
+        let io = Io::Sim(Box::new(SimIo::new(sites.next_site(), source_ports)));
         let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)), None, setup.mtu);
         let name = setup.name.clone().unwrap_or_else(|| format!("sim{}", number - 1));
         sites.add(name.clone(), &port);
@@ -213,7 +213,7 @@ impl Net {
 
     /// Sends a packet, from BTH to ICRC, as if from the host that `arrival` names: for packets that no queue pair sends. That
     /// host need not be a device. The packet has the latency of one that a device sends now.
-    pub fn inject(&self, arrival: &Arrival, packet: &[u8]) {
+    pub fn inject(&self, arrival: &IpHeader, packet: &[u8]) {
         self.world.inject(arrival, packet);
     }
 

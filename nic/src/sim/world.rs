@@ -13,20 +13,21 @@ use super::agenda::{Air, Flying, Target, Timers};
 use crate::engine::Engine;
 use crate::port::{Io, Port, SimPacket};
 use crate::queue::locked;
-use qp::wire::Arrival;
+use qp::wire::IpHeader;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The number of packet buffers that are kept for reuse: as many as are in flight at once in experiments with a dozen devices.
 const SPARE: usize = 4096;
 
+/// The instant at which a simulation begins: late enough that an engine can look back from there, as it can on a host.
+const ORIGIN: Instant = Instant::at(Duration::from_secs(86_400));
+
 /// Virtual time and the packets in flight.
 pub(crate) struct World {
-    /// The origin of instants. Only differences from it matter.
-    epoch: Instant,
     nanos: AtomicU64,
     state: Mutex<State>,
     /// Devices at which a program did something. Under a lock of its own, because a step holds the lock of the state while it
@@ -88,12 +89,7 @@ impl World {
             #[cfg(test)]
             looks: 0,
         };
-        Self {
-            epoch: Instant::now(),
-            nanos: AtomicU64::new(0),
-            state: Mutex::new(state),
-            stirred: Mutex::default(),
-        }
+        Self { nanos: AtomicU64::new(0), state: Mutex::new(state), stirred: Mutex::default() }
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -101,7 +97,7 @@ impl World {
     }
 
     fn at(&self, nanos: u64) -> Instant {
-        self.epoch + Duration::from_nanos(nanos)
+        ORIGIN + Duration::from_nanos(nanos)
     }
 
     fn present(&self) -> u64 {
@@ -109,7 +105,7 @@ impl World {
     }
 
     fn since_epoch(&self, at: Instant) -> u64 {
-        nanos(at.saturating_duration_since(self.epoch))
+        nanos(at.saturating_duration_since(ORIGIN))
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -161,7 +157,7 @@ impl World {
         self.sites().unacked_rate = rate;
     }
 
-    pub(super) fn inject(&self, arrival: &Arrival, packet: &[u8]) {
+    pub(super) fn inject(&self, arrival: &IpHeader, packet: &[u8]) {
         let packet = SimPacket { arrival: *arrival, bytes: packet.to_vec() };
         self.sites().fly(self.present(), packet);
     }
@@ -205,19 +201,19 @@ impl World {
                 state.timers.set(number, Some(until));
                 continue;
             }
-            let due = port.visit(|lane| {
-                if let Io::Sim(sim) = &mut lane.io {
+            let due = port.visit(|datapath| {
+                if let Io::Sim(sim) = &mut datapath.io {
                     sim.stirred = false;
                     std::mem::swap(&mut sim.spare, &mut state.spare);
                 }
-                while lane.transmit(now) > 0 {}
-                if let Io::Sim(sim) = &mut lane.io {
+                while datapath.transmit(now) > 0 {}
+                if let Io::Sim(sim) = &mut datapath.io {
                     std::mem::swap(&mut sim.spare, &mut state.spare);
                     for packet in sim.outbox.drain(..) {
                         state.fly(nanos, packet);
                     }
                 }
-                lane.poll_timeout(now)
+                datapath.poll_timeout(now)
             });
             state.timers.set(number, due.map(|due| self.since_epoch(due)));
         }
@@ -234,23 +230,23 @@ impl World {
             let Some(port) = state.sites.get(*number).and_then(|site| site.port.upgrade()) else { continue };
             let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
             if let Some(until) = state.preempted(*number, nanos) {
-                let wanted = |flying: &&Flying| port.visit(|lane| is_for(&lane.engine, flying));
+                let wanted = |flying: &&Flying| port.visit(|datapath| is_for(&datapath.engine, flying));
                 let kept = packets().filter(wanted).map(|flying| (nanos, flying.packet.clone())).collect();
                 state.keep(*number, until, kept);
                 continue;
             }
             let backlog = state.sites.get_mut(*number).map(|site| std::mem::take(&mut site.backlog));
             let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
-            port.visit(|lane| {
+            port.visit(|datapath| {
                 for (arrived, packet) in backlog.iter().flatten() {
-                    lane.accept(now, self.at(*arrived), &packet.arrival, &packet.bytes);
+                    datapath.accept(now, self.at(*arrived), &packet.arrival, &packet.bytes);
                 }
                 for flying in packets() {
-                    if is_for(&lane.engine, flying) {
-                        lane.accept(now, now, &flying.packet.arrival, &flying.packet.bytes);
+                    if is_for(&datapath.engine, flying) {
+                        datapath.accept(now, now, &flying.packet.arrival, &flying.packet.bytes);
                     }
                 }
-                lane.handle_timeout(now);
+                datapath.handle_timeout(now);
             });
             state.wake(*number);
         }

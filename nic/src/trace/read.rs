@@ -4,7 +4,7 @@ use super::{Header, Sample, VERSION};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use time::Duration;
 
 /// Longest line that is read: a sample of [`MAX_QPS`](super::MAX_QPS) queue pairs and as many lanes takes a tenth of it.
 const MAX_LINE: u64 = 1 << 20;

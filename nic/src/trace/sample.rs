@@ -2,24 +2,24 @@
 
 use super::{LaneSample, MAX_LANES, MAX_QPS, PortSample, QpSample, Sample};
 use crate::engine::FlowState;
-use crate::port::{Io, Lane};
+use crate::port::{Datapath, Io};
 use qp::{QpType, QueuePair};
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Looks at everything behind the lock of a port, at `now`, which is `at` since the trace began.
-pub(crate) fn of(lane: &mut Lane, now: Instant, at: Duration) -> Sample {
-    Sample { at, port: port(lane), qps: qps(lane, now), lanes: lanes(lane, now) }
+pub(crate) fn of(datapath: &mut Datapath, now: Instant, at: Duration) -> Sample {
+    Sample { at, port: port(datapath), qps: qps(datapath, now), lanes: lanes(datapath, now) }
 }
 
-fn port(lane: &mut Lane) -> PortSample {
-    let (port, qps) = (lane.engine.port_counters(), lane.engine.qp_counters());
-    let overrun = match &lane.io {
+fn port(datapath: &mut Datapath) -> PortSample {
+    let (port, qps) = (datapath.engine.port_counters(), datapath.engine.qp_counters());
+    let overrun = match &datapath.io {
         Io::Udp(udp) => udp.socket().counters().drops,
         Io::Sim { .. } => 0,
     };
-    let link = lane.link_stats().unwrap_or_default();
+    let link = datapath.link_stats().unwrap_or_default();
     // `None` where there is no queue.
-    let queue_max = lane.take_queue_peak();
+    let queue_max = datapath.take_queue_peak();
     PortSample {
         tx_bytes: port.tx_bytes,
         rx_bytes: port.rx_bytes,
@@ -39,9 +39,9 @@ fn port(lane: &mut Lane) -> PortSample {
 }
 
 /// Queue pairs that have moved data, or could.
-fn qps(lane: &Lane, now: Instant) -> Vec<QpSample> {
-    let all = lane.engine.qps().filter(|qp| qp.config().qp_type != QpType::Gsi);
-    let paced = |qp: &QueuePair| lane.engine.flow(qp.qpn(), now);
+fn qps(datapath: &Datapath, now: Instant) -> Vec<QpSample> {
+    let all = datapath.engine.qps().filter(|qp| qp.config().qp_type != QpType::Gsi);
+    let paced = |qp: &QueuePair| datapath.engine.flow(qp.qpn(), now);
     let sampled = all
         .map(|pair| qp(pair, paced(pair)))
         .filter(|qp| qp.label.is_some() || qp.sent_bytes + qp.received_bytes > 0);
@@ -62,8 +62,8 @@ fn qp(qp: &QueuePair, flow: Option<FlowState>) -> QpSample {
 }
 
 /// Lanes with credits towards partners, and priorities that a partner has paused.
-fn lanes(lane: &Lane, now: Instant) -> Vec<LaneSample> {
-    let credits = lane.engine.credit_lanes(now).map(|lane| LaneSample {
+fn lanes(datapath: &Datapath, now: Instant) -> Vec<LaneSample> {
+    let credits = datapath.engine.credit_lanes(now).map(|lane| LaneSample {
         peer: lane.peer.to_string(),
         vl: lane.vl,
         credits: Some(lane.credits),
@@ -71,7 +71,7 @@ fn lanes(lane: &Lane, now: Instant) -> Vec<LaneSample> {
         stalled: lane.stalled,
         paused: Duration::ZERO,
     });
-    let pauses = lane.engine.paused_priorities(now).map(|pause| LaneSample {
+    let pauses = datapath.engine.paused_priorities(now).map(|pause| LaneSample {
         peer: pause.peer.to_string(),
         vl: pause.priority,
         paused: pause.paused,

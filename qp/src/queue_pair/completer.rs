@@ -11,7 +11,7 @@ use crate::wire::opcode::{Operation as WireOperation, Position};
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::{NakCode, Syndrome, rnr_delay};
 use crate::work::{Operation, WcStatus};
-use std::time::Instant;
+use time::Instant;
 
 /// How far an acknowledgement advances the window.
 enum Advance {

@@ -9,7 +9,7 @@ use crate::attr::{AddressVector, QpState, QpType};
 use crate::ids::{QKey, Qpn};
 use crate::memory::{Access, AccessError, Domain, Host, NoSharedRecv, SharedRecv};
 use crate::train::Train;
-use crate::wire::Arrival;
+use crate::wire::IpHeader;
 use crate::wire::headers::{DethFields, GRH_LEN, Grh};
 use crate::wire::opcode::Opcode;
 use crate::wire::packet::{Headers, ICRC_LEN, Packet};
@@ -115,7 +115,7 @@ impl QueuePair {
     /// Receives a datagram: writes the network header first, then the message.
     pub(super) fn receive_datagram(
         &mut self,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), PacketDrop> {
@@ -196,7 +196,7 @@ impl QueuePair {
     fn store_datagram(
         &mut self,
         recv: &TakenRecv,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), StoreError> {
@@ -232,7 +232,7 @@ impl From<AccessError> for StoreError {
 
 /// The 40 bytes in front of a datagram: the received IPv6 header, or 20 zero bytes and the IPv4 header (IBTA
 /// A17.4.5.2). `transport` is the length from BTH to ICRC.
-fn network_header(arrival: &Arrival, transport: usize) -> [u8; GRH_LEN] {
+fn network_header(arrival: &IpHeader, transport: usize) -> [u8; GRH_LEN] {
     debug_assert!(transport > ICRC_LEN, "a packet has a BTH and an ICRC");
     let payload = u16::try_from(UDP_HEADER + transport).unwrap_or(u16::MAX);
     let mut header = [0; GRH_LEN];

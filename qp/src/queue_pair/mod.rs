@@ -30,12 +30,12 @@ use crate::counters::QpCounters;
 use crate::ids::{Mtu, PKey, PdId, Psn, Qpn};
 use crate::memory::{AccessError, Domain, Host, QpEvent};
 use crate::train::Train;
-use crate::wire::Arrival;
+use crate::wire::IpHeader;
 use crate::wire::packet::Packet;
 use crate::work::{RecvWr, SendFlags, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
 use responder::{Responder, TakenRecv};
-use std::time::Instant;
+use time::Instant;
 
 /// The largest message: 2^31 bytes (IBTA C9-94).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -363,7 +363,7 @@ impl QueuePair {
     pub fn handle_packet(
         &mut self,
         now: Instant,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), PacketDrop> {

@@ -6,8 +6,8 @@ use crate::memory::{Access, AccessError, BindError};
 use crate::wire::opcode::Operation as WireOperation;
 use crate::work::WcStatus;
 use std::fmt;
-use std::time::Duration;
 use thiserror::Error;
+use time::Duration;
 
 /// Why a queue pair failed. The first failure counts: what is flushed after it has no reason of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

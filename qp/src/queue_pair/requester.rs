@@ -18,7 +18,7 @@ use crate::work::{Operation, SendFlags, SendWr, WcFlags, WcStatus, WorkCompletio
 use build::Request;
 pub(super) use build::gather;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Maximum number of PSNs in flight, and per request packet. It keeps the window below half of the PSN space;
 /// beyond that, the peer could not tell old PSNs from new (IBTA 9.7.2).
@@ -245,13 +245,13 @@ impl QueuePair {
 
     /// Sets the pacing interval of a full packet. The requester asks for acknowledgements at least four times per
     /// acknowledgement timeout, or with every packet, so that the timer does not expire while unacknowledged
-    /// packets are still being sent.
-    pub fn set_packet_time(&mut self, packet_time: Duration) {
-        let packets = |timeout: Duration| {
-            let packets = (timeout / 4).as_nanos() / packet_time.as_nanos().max(1);
+    /// packets are still being sent; and at least once in `feedback`, if its rate follows from the acknowledgements.
+    pub fn set_packet_time(&mut self, packet_time: Duration, feedback: Option<Duration>) {
+        let longest = self.ack_timeout().map(|timeout| timeout / 4).into_iter().chain(feedback).min();
+        self.requester.ack_every = longest.map(|longest| {
+            let packets = longest.as_nanos() / packet_time.as_nanos().max(1);
             u32::try_from(packets).unwrap_or(u32::MAX).max(1)
-        };
-        self.requester.ack_every = self.ack_timeout().map(packets);
+        });
     }
 
     /// Whether the requester has a packet that it may send now.

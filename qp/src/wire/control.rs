@@ -10,14 +10,14 @@
 //!      destination QPN  | slot of the destination 8 | 0 16 |
 //!      PSN              | slot of the sender 8 | sequence number 16 |
 //! payload               | token 64 |, then
-//! 0xc0 FLOW_CONTROL     1 to 15 flow control packets of 4 bytes, one for each virtual lane
+//! 0xc0 FLOW_CONTROL     1 to 15 flow control packets of 16 bytes, one for each virtual lane
 //! 0xc1 PAUSE            | class-enable vector 16 | quanta of priority 0 16 | ... | of priority 7 16 | 0 16 |
 //! ```
 //!
 //! A *slot* is the top byte of a port's queue pair numbers. It identifies the destination, as for other packets, if
 //! several ports share an address. The sequence number distinguishes a stale message from the latest one.
 //!
-//! The credit algorithm defines the content of a flow control packet; this module treats it as four bytes. A pause
+//! The credit algorithm defines the content of a flow control packet; this module treats it as 16 bytes. A pause
 //! has the fields of IEEE 802.1Qbb.
 
 use crate::ids::{Psn, Qpn};
@@ -29,7 +29,7 @@ use std::fmt;
 pub const TOKEN_LEN: usize = 8;
 
 /// Length of one flow control packet in bytes.
-pub const FLOW_CONTROL_LEN: usize = 4;
+pub const FLOW_CONTROL_LEN: usize = 16;
 
 /// Maximum number of flow control packets in a message: one for each lane except VL15, which has no credits (IBTA
 /// 7.9).
@@ -194,17 +194,18 @@ mod tests {
 
     #[test]
     fn bytes_of_a_flow_control_message() {
-        let bytes = packet(&Headers::flow_control(0x12, 0x34, 0x5678), &[1, 2, 3, 4, 5, 6, 7, 8]);
+        let said: [u8; 32] = std::array::from_fn(|n| n as u8 + 1);
+        let bytes = packet(&Headers::flow_control(0x12, 0x34, 0x5678), &said);
         let mut expected = vec![0xc0, 0, 0xff, 0xff, 0, 0x12, 0, 0, 0, 0x34, 0x56, 0x78];
         expected.extend(TOKEN);
-        expected.extend([1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(bytes[..28], expected);
+        expected.extend(said);
+        assert_eq!(bytes[..52], expected);
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!(packet.token(), 0xa1a2_a3a4_a5a6_a7a8);
         let message = PortMessage { dest_slot: 0x12, src_slot: 0x34, sequence: 0x5678 };
         assert_eq!(packet.port_message(), Some(message));
         assert_eq!(packet.pkey(), PKey::DEFAULT);
-        assert_eq!(packet.flow_controls(), Some(&[[1, 2, 3, 4], [5, 6, 7, 8]][..]));
+        assert_eq!(packet.flow_controls().map(<[_]>::as_flattened), Some(&said[..]));
         assert_eq!(packet.pause_times(), None);
     }
 
@@ -222,7 +223,7 @@ mod tests {
         let parsed = Packet::parse(&bytes).unwrap();
         assert_eq!(parsed.token(), 0xa1a2_a3a4_a5a6_a7a8);
         assert_eq!(parsed.pause_times(), Some(times));
-        assert_eq!(parsed.flow_controls(), None, "five words, but of the wrong kind of message");
+        assert_eq!(parsed.flow_controls(), None, "it is the wrong kind of message");
         // Reserved bits, and times not enabled by the vector, have no effect.
         let mut other = bytes.clone();
         (other[20], other[25], other[38]) = (0xff, 0xff, 0xff);
@@ -231,11 +232,11 @@ mod tests {
 
     #[test]
     fn payloads_of_another_length_are_not_parsed() {
-        for len in 0..80 {
+        for len in 0..280 {
             let bytes = packet(&Headers::flow_control(1, 2, 3), &vec![7; len]);
             let found = Packet::parse(&bytes).unwrap().flow_controls().map(<[_]>::len);
-            let right = (4..=60).contains(&len) && len % 4 == 0;
-            assert_eq!(found, right.then_some(len / 4), "{len} bytes");
+            let right = (16..=240).contains(&len) && len % 16 == 0;
+            assert_eq!(found, right.then_some(len / 16), "{len} bytes");
             let bytes = packet(&Headers::pause(1, 2, 3), &vec![7; len]);
             assert_eq!(Packet::parse(&bytes).unwrap().pause_times().is_some(), len == 20, "{len} bytes");
         }

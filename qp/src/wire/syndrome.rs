@@ -1,6 +1,6 @@
 //! The AETH syndrome of an acknowledgement, and the two code tables that it uses (IBTA 9.7.5.2).
 
-use std::time::Duration;
+use time::Duration;
 
 /// Why a request was rejected for good (IBTA 9.7.5.2, table of NAK codes).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -22,7 +22,7 @@ pub use settings::settings;
 pub use verbs::verbs;
 
 use arbitrary::Unstructured;
-use qp::wire::{Arrival, Headers, icrc, pad_len};
+use qp::wire::{Headers, IpHeader, icrc, pad_len};
 
 /// A target: its name, which is also that of its input folder, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -49,7 +49,7 @@ fn bytes<'a>(input: &mut Unstructured<'a>, len: usize) -> &'a [u8] {
 }
 
 /// A packet from BTH to ICRC, as sent by the host in `arrival`.
-fn packet(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+fn packet(arrival: &IpHeader, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; headers.wire_len()];
     headers.emit(&mut bytes, payload.len());
     bytes.extend(payload);
@@ -58,7 +58,7 @@ fn packet(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
 }
 
 /// These bytes with a valid ICRC.
-fn sealed(arrival: &Arrival, mut bytes: Vec<u8>) -> Vec<u8> {
+fn sealed(arrival: &IpHeader, mut bytes: Vec<u8>) -> Vec<u8> {
     let icrc = icrc::compute(&arrival.flow(), arrival.ident, &bytes);
     bytes.extend(icrc.to_le_bytes());
     bytes

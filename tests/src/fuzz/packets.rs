@@ -4,7 +4,7 @@ use super::{byte, packet};
 use arbitrary::Unstructured;
 use qp::Qpn;
 use qp::wire::mad::{MAD_LEN, Mad, Summary, cm, hello::Hello};
-use qp::wire::{Arrival, DethFields, Headers, Opcode, Packet, UDP_PORT};
+use qp::wire::{DethFields, Headers, IpHeader, Opcode, Packet, UDP_PORT};
 use qp::{Psn, QKey};
 use rnic::capture::{Content, Control, DecodedPacket, IcrcCheck};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +23,7 @@ pub fn packets(data: &[u8]) {
     let payload_of = |opcode, qpn| {
         let mut headers = Headers::new(opcode, qpn, Psn::new(u32::from(selector)));
         headers.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
-        packet(&Arrival::default(), &headers, rest)
+        packet(&IpHeader::default(), &headers, rest)
     };
     let bytes = match selector {
         0..=0x7f => rest.to_vec(),
@@ -33,7 +33,7 @@ pub fn packets(data: &[u8]) {
             mad.resize(MAD_LEN, 0);
             management(&mad);
             let headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0));
-            packet(&Arrival::default(), &headers, &mad)
+            packet(&IpHeader::default(), &headers, &mad)
         }
         0xc0..=0xdf => payload_of(Opcode::RnicFlowControl, Qpn::new(0)),
         0xe0..=0xef => payload_of(Opcode::RnicPause, Qpn::new(0)),

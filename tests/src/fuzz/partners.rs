@@ -2,10 +2,10 @@
 
 use super::{byte, bytes, packet, sealed};
 use arbitrary::Unstructured;
-use cc::credits::FlowControlPacket;
+use cc::credits::CreditMessage;
 use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts};
 use qp::wire::mad::{MAD_LEN, cm};
-use qp::wire::{Arrival, DethFields, Headers, Opcode, Packet, PauseTimes};
+use qp::wire::{DethFields, Headers, IpHeader, Opcode, Packet, PauseTimes};
 use rnic::cc;
 use rnic::link::{Direction, FrameRef, Now, Observer};
 use rnic::sim::{DeviceSetup, Net};
@@ -52,7 +52,7 @@ impl Observer for Ear {
     fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
         if frame.direction == Direction::Tx {
             let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            heard.port = frame.flow.src_port;
+            heard.port = frame.ip.src_port;
             let token = Packet::parse(frame.bytes).map_or(0, |packet| packet.token());
             if token != 0 {
                 heard.token = token;
@@ -145,11 +145,11 @@ impl Rig {
     }
 
     /// From the partner, or from a stranger that also has the sign of rnic ports.
-    fn arrival(&self, partner: bool) -> Arrival {
+    fn arrival(&self, partner: bool) -> IpHeader {
         let stranger = IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1));
         let src = if partner { self.devices[1].address() } else { stranger };
         let src_port = self.heard().port;
-        Arrival { src, dst: self.devices[0].address(), src_port, ..Arrival::default() }
+        IpHeader { src, dst: self.devices[0].address(), src_port, ..IpHeader::default() }
     }
 
     fn heard(&self) -> Heard {
@@ -162,18 +162,18 @@ impl Rig {
         if guess & 3 == 0 { guess.into() } else { self.heard().token }
     }
 
-    fn say(&mut self, from: &Arrival, headers: &Headers, payload: &[u8]) {
+    fn say(&mut self, from: &IpHeader, headers: &Headers, payload: &[u8]) {
         self.net.inject(from, &packet(from, headers, payload));
         self.net.run_for(Duration::from_micros(2));
     }
 
-    fn datagram(&mut self, from: &Arrival, mad: &[u8]) {
+    fn datagram(&mut self, from: &IpHeader, mad: &[u8]) {
         let mut headers = Headers::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(self.sequence.into()));
         headers.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };
         self.say(from, &headers, mad);
     }
 
-    fn hello(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+    fn hello(&mut self, from: &IpHeader, input: &mut Unstructured<'_>) {
         let flags = byte(input);
         let ports = [from.src_port, 0xc000 + u16::from(flags)];
         let hello = Hello {
@@ -200,24 +200,23 @@ impl Rig {
         self.datagram(from, &mad);
     }
 
-    fn credits(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+    fn credits(&mut self, from: &IpHeader, input: &mut Unstructured<'_>) {
         let count = usize::from(byte(input) & 0xf) + 1;
         let mut updates = self.token(input).to_be_bytes().to_vec();
         for _ in 0..count.min(16) {
-            let word = u32::from_be_bytes([byte(input), byte(input), byte(input), byte(input)]);
-            updates.extend(word.to_be_bytes());
+            updates.extend([(); CreditMessage::LEN].map(|()| byte(input)));
         }
-        if let Some(first) = updates[8..].first_chunk::<4>()
-            && let Ok(update) = FlowControlPacket::decode(*first)
+        if let Some(first) = updates[8..].first_chunk()
+            && let Ok(message) = CreditMessage::decode(*first)
         {
-            assert_eq!(FlowControlPacket::decode(update.encode()), Ok(update));
+            assert_eq!(CreditMessage::decode(message.encode()), Ok(message));
         }
         self.sequence = self.sequence.wrapping_add(1 + u16::from(byte(input)) * 256);
         let headers = Headers::flow_control(0, byte(input) & 1, self.sequence);
         self.say(from, &headers, &updates);
     }
 
-    fn pause(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+    fn pause(&mut self, from: &IpHeader, input: &mut Unstructured<'_>) {
         let mut times = PauseTimes::default();
         let which = byte(input);
         for (priority, time) in times.0.iter_mut().enumerate() {
@@ -231,7 +230,7 @@ impl Rig {
         self.say(from, &headers, &said);
     }
 
-    fn connection_management(&mut self, from: &Arrival, input: &mut Unstructured<'_>) {
+    fn connection_management(&mut self, from: &IpHeader, input: &mut Unstructured<'_>) {
         let mut mad = [0; MAD_LEN];
         let attributes = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0xff];
         (mad[0], mad[1], mad[2], mad[3]) = (1, 7, cm::CLASS_VERSION, 3);

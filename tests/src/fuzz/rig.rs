@@ -1,7 +1,7 @@
 //! A device with a live queue pair of any type, and a stranger as its peer.
 
 use super::packet;
-use qp::wire::{Arrival, DethFields, Headers, Packet};
+use qp::wire::{DethFields, Headers, IpHeader, Packet};
 use rnic::link::{Direction, FrameRef, Now, Observer};
 use rnic::sim::Net;
 use rnic::{
@@ -37,7 +37,7 @@ impl Observer for Ear {
     }
 
     fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
-        if frame.direction == Direction::Tx && frame.flow.dst == STRANGER {
+        if frame.direction == Direction::Tx && frame.ip.dst == STRANGER {
             let packet = Packet::parse(frame.bytes).expect("a device sends packets");
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = packet.psn();
         }
@@ -189,9 +189,9 @@ impl Rig {
         self.victim.as_ref().expect("there always is one")
     }
 
-    pub(super) fn arrival(&self) -> Arrival {
+    pub(super) fn arrival(&self) -> IpHeader {
         let (src, dst) = (IpAddr::V4(STRANGER), self.device.address());
-        Arrival { src, dst, src_port: 0xc123, ..Arrival::default() }
+        IpHeader { src, dst, src_port: 0xc123, ..IpHeader::default() }
     }
 
     /// The PSN that the victim sent last.

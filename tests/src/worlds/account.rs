@@ -79,6 +79,8 @@ pub(super) struct Account {
     retries: [u32; 2],
     /// RNR NAKs since the last progress.
     not_ready: u32,
+    /// Whether one of them was one too many. What arrives between it and the completion changes nothing any more.
+    waited_enough: bool,
     /// When the queue pair failed, if its program does not know that yet.
     failed: Option<Duration>,
     /// When a packet last arrived with which the requester could give up.
@@ -97,6 +99,7 @@ impl Account {
             pass: Pass::default(),
             retries: [0; 2],
             not_ready: 0,
+            waited_enough: false,
             failed: None,
             ripe: None,
         }
@@ -109,7 +112,7 @@ impl Account {
 
     /// The queue pair enters RTS again. Whether a sign of the present pass was before that is not known.
     pub(super) fn resume(&mut self) {
-        (self.retries, self.not_ready) = ([0; 2], 0);
+        (self.retries, self.not_ready, self.waited_enough) = ([0; 2], 0, false);
         self.pass.progress = true;
     }
 
@@ -189,6 +192,7 @@ impl Account {
         if let (Said::NotReady(code), false) = (said, gap) {
             self.stop_timer(now);
             self.not_ready += 1;
+            self.waited_enough |= self.not_ready > self.terms.rnr_retry;
             self.pass.waits_until.get_or_insert(now + rnr_delay(code));
         }
         if self.pass.missing && self.retries[1] >= self.terms.retry_cnt {
@@ -260,7 +264,7 @@ impl Account {
 
     /// The requester gave up with RNR_RETRY_EXC_ERR.
     pub(super) fn gave_up_waiting(&self) -> Check {
-        if self.not_ready <= self.terms.rnr_retry {
+        if !self.waited_enough {
             return Err(format!(
                 "gave up after {} RNR NAKs, with {} retries",
                 self.not_ready, self.terms.rnr_retry
@@ -353,6 +357,20 @@ mod tests {
         assert!(account.gave_up_waiting().is_ok());
         account.received(now, FIRST, Said::NotReady(1));
         assert!(account.sent(now + us(9), FIRST, Said::Request).unwrap_err().contains("cut short"));
+    }
+
+    /// A copy of a request was taken after another had been refused: the answer arrives before the program looks.
+    #[test]
+    fn an_answer_after_the_last_rnr_nak_comes_too_late() {
+        let mut account = account();
+        account.sent(us(0), FIRST, Said::Request).unwrap();
+        for now in 1..=3 {
+            account.received(us(now), FIRST, Said::NotReady(1));
+        }
+        account.received(us(3), FIRST, Said::Ack);
+        assert!(account.gave_up_waiting().is_ok());
+        account.resume();
+        assert!(account.gave_up_waiting().is_err());
     }
 
     #[test]

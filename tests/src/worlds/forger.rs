@@ -10,8 +10,8 @@ use super::rng::Rng;
 use super::world::World;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::hello::{Counting, Features, Hello, Kind, SourcePorts, VERSION};
-use qp::wire::{Arrival, DethFields, Headers, Opcode, PauseTimes, icrc};
-use rnic::cc::credits::{FlowControlPacket, Op};
+use qp::wire::{DethFields, Headers, IpHeader, Opcode, PauseTimes, icrc};
+use rnic::cc::credits::{self, CreditMessage};
 use rnic::cc::vl::Vl;
 use rnic::{Psn, QKey, Qpn};
 use std::net::{IpAddr, Ipv4Addr};
@@ -48,7 +48,7 @@ impl World<'_> {
         if rng.percent(10) {
             src_port = rng.between(1, 0xffff) as u16;
         }
-        let arrival = Arrival { src, dst, src_port, hop_limit: 64, ..Arrival::default() };
+        let arrival = IpHeader { src, dst, src_port, hop_limit: 64, ..IpHeader::default() };
         let [dest_slot, src_slot] = [victim, named].map(|host| self.hosts[host].slot);
         let sequence = rng.below(1 << 16) as u16;
         let token = if rng.percent(30) { 0 } else { rng.word() };
@@ -57,10 +57,12 @@ impl World<'_> {
             0 => ("forged question", to_qp1(), hello(Kind::Ask, src_slot, src_port, rng)),
             1 => ("forged answer", to_qp1(), hello(Kind::Answer, src_slot, src_port, rng)),
             2 => {
-                let fccl = if rng.percent(50) { 0 } else { rng.below(1 << 12) as u16 };
-                let op = if rng.percent(50) { Op::Normal } else { Op::Init };
+                let limit = if rng.percent(50) { 0 } else { rng.below(1 << 12) as u32 };
+                let kind = if rng.percent(50) { credits::Kind::Ask } else { credits::Kind::Grant };
                 let Some(vl) = Vl::new(0) else { return };
-                let update = FlowControlPacket { op, vl, fctbs: rng.below(1 << 12) as u16, fccl };
+                let [want, number, echo] = [100, 9, 9].map(|most| rng.below(most) as u16);
+                let count = rng.below(1 << 12) as u32;
+                let update = CreditMessage { kind, vl, want, number, echo, count, limit };
                 (
                     "forged credits",
                     Headers::flow_control(dest_slot, src_slot, sequence),
@@ -159,7 +161,7 @@ fn hello(kind: Kind, slot: u8, port: u16, rng: &mut Rng) -> Vec<u8> {
 }
 
 /// A packet with a right checksum.
-fn seal(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+fn seal(arrival: &IpHeader, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; headers.wire_len()];
     headers.emit(&mut packet, payload.len());
     packet.extend(payload);

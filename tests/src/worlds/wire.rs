@@ -19,7 +19,7 @@ pub(super) struct Packet {
 pub(super) enum Said {
     /// A packet of a SEND or a WRITE: any later acknowledgement answers it.
     Request,
-    /// A READ of so many bytes: only its data answers it, which takes a PSN for each packet.
+    /// A READ, with its length in bytes. Only its data answers it; each packet of the data uses a PSN.
     Read(u32),
     /// An atomic, an ATOMIC_WRITE or a FLUSH: only its own response answers it.
     Question,

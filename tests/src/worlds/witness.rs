@@ -14,7 +14,7 @@ use super::Check;
 use super::account::{Account, Sign, Terms};
 use super::rng::Rng;
 use super::wire::Packet;
-use qp::wire::{Arrival, UDP_PORT};
+use qp::wire::{IpHeader, UDP_PORT};
 use rnic::link::{Direction, Fate, FrameRef, Now, Observer};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -63,7 +63,7 @@ struct Scene {
     /// The port that packets of an address come from.
     ports: HashMap<IpAddr, u16>,
     /// Messages between ports that arrived at an address, the newest last.
-    heard: HashMap<IpAddr, VecDeque<(Arrival, Vec<u8>)>>,
+    heard: HashMap<IpAddr, VecDeque<(IpHeader, Vec<u8>)>>,
     /// Addresses whose port is down.
     down: HashSet<IpAddr>,
     violation: Option<String>,
@@ -165,7 +165,7 @@ impl Witness {
     }
 
     /// One of the messages between ports that arrived at an address.
-    pub(super) fn heard_at(&self, address: IpAddr, rng: &mut Rng) -> Option<(Arrival, Vec<u8>)> {
+    pub(super) fn heard_at(&self, address: IpAddr, rng: &mut Rng) -> Option<(IpHeader, Vec<u8>)> {
         let scene = self.scene();
         let heard = scene.heard.get(&address)?;
         heard.get(rng.size(0, heard.len().saturating_sub(1))).cloned()
@@ -279,7 +279,7 @@ impl Scene {
     /// A queue pair sends a packet, before anything can happen to it.
     fn departs(&mut self, address: IpAddr, now: Duration, frame: &FrameRef<'_>) {
         let Some(packet) = Packet::parse(frame.bytes).filter(Packet::is_request) else { return };
-        let Some(place) = self.senders.get(&(address, frame.flow.dst, packet.qpn)).copied() else { return };
+        let Some(place) = self.senders.get(&(address, frame.ip.dst, packet.qpn)).copied() else { return };
         let Some(account) = self.accounts.get_mut(&place) else { return };
         match account.sent(now, packet.psn, packet.said) {
             Ok(Some(sign)) => self.note_sign(place, sign),
@@ -298,7 +298,7 @@ impl Scene {
         let sent = frame.direction == Direction::Tx;
         if flipped {
             // It may not name its own queue pair any more.
-            let ends = [frame.flow.src, frame.flow.dst];
+            let ends = [frame.ip.src, frame.ip.dst];
             let lines =
                 self.lines.iter().filter(|(_, line)| ends.iter().all(|end| line.addresses.contains(end)));
             let lines: Vec<usize> = lines.map(|(c, _)| *c).collect();
@@ -310,8 +310,8 @@ impl Scene {
         }
         let Some(packet) = Packet::parse(frame.bytes) else { return };
         let place = match frame.direction {
-            Direction::Tx => self.senders.get(&(address, frame.flow.dst, packet.qpn)),
-            Direction::Rx => self.receivers.get(&(address, frame.flow.src, packet.qpn)),
+            Direction::Tx => self.senders.get(&(address, frame.ip.dst, packet.qpn)),
+            Direction::Rx => self.receivers.get(&(address, frame.ip.src, packet.qpn)),
         };
         let Some(place) = place.copied() else { return };
         let dropped = matches!(frame.fate, Fate::Dropped { .. });
@@ -331,24 +331,14 @@ impl Scene {
     /// Keeps what a forger may repeat.
     fn listen(&mut self, address: IpAddr, frame: &FrameRef<'_>) {
         if frame.direction == Direction::Tx {
-            self.ports.insert(address, frame.flow.src_port);
+            self.ports.insert(address, frame.ip.src_port);
             return;
         }
         let opcode = frame.bytes.first().copied().unwrap_or_default();
         let to_qp1 = frame.bytes.get(6..8) == Some(&[0, 1]);
         if opcode == CNP || opcode >> 5 == OURS || opcode == UD_SEND && to_qp1 {
-            let flow = frame.flow;
-            let arrival = Arrival {
-                src: flow.src,
-                dst: flow.dst,
-                src_port: flow.src_port,
-                tos: frame.tos,
-                hop_limit: frame.ttl,
-                flow_label: frame.flow_label,
-                ident: frame.ident,
-            };
             let heard = self.heard.entry(address).or_default();
-            heard.push_back((arrival, frame.bytes.to_vec()));
+            heard.push_back((*frame.ip, frame.bytes.to_vec()));
             if heard.len() > HEARD {
                 heard.pop_front();
             }

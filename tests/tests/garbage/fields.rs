@@ -2,7 +2,7 @@
 
 use super::{ACCESS, INVALID, SEQUENCE, answered, refused, taken, taken_at};
 use crate::rig::{Fate, MTU, REGION, RQ, Rig, SQ, STRANGER, Service, headers, packet, smallest};
-use qp::wire::{Arrival, FethFields, Headers, ICRC_LEN, NakCode, Opcode, Syndrome, Transport};
+use qp::wire::{FethFields, Headers, ICRC_LEN, IpHeader, NakCode, Opcode, Syndrome, Transport};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rnic::engine::DropReason;
@@ -213,7 +213,7 @@ fn packets_from_elsewhere_are_dropped() {
         let mapped = IpAddr::V6(stranger.to_ipv6_mapped());
         for src in flipped.chain([mapped]) {
             let bytes = packet(&headers(&rig, send), &[5; 8]);
-            let arrival = Arrival { src, ..rig.arrival() };
+            let arrival = IpHeader { src, ..rig.arrival() };
             let fate = rig.say_from(&arrival, &bytes);
             if service == Service::Ud {
                 assert_eq!(fate, taken(service), "{src}");
@@ -224,7 +224,7 @@ fn packets_from_elsewhere_are_dropped() {
         }
         for src_port in [0, 1, 4791, u16::MAX] {
             let bytes = packet(&headers(&rig, send), &[5; 8]);
-            let arrival = Arrival { src_port, ..rig.arrival() };
+            let arrival = IpHeader { src_port, ..rig.arrival() };
             assert_eq!(rig.say_from(&arrival, &bytes), taken(service));
             rig.renew();
         }

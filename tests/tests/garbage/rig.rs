@@ -1,7 +1,7 @@
 //! A device with live queue pairs, and a stranger that can send anything to it.
 
 use qp::QKey;
-use qp::wire::{Arrival, DethFields, Headers, ICRC_LEN, Opcode, Packet, icrc, pad_len};
+use qp::wire::{DethFields, Headers, ICRC_LEN, IpHeader, Opcode, Packet, icrc, pad_len};
 use rnic::engine::{DropReason, PortCounters};
 use rnic::link::{Direction, FrameRef, Now, Observer};
 use rnic::sim::Net;
@@ -84,7 +84,7 @@ impl Observer for Ear {
     }
 
     fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
-        if frame.direction == Direction::Tx && frame.flow.dst == STRANGER {
+        if frame.direction == Direction::Tx && frame.ip.dst == STRANGER {
             self.0.lock().expect("nobody panics in here").push(frame.bytes.to_vec());
         }
     }
@@ -224,8 +224,8 @@ impl Rig {
         self.local.slice(1024..1024 + len).expect("inside")
     }
 
-    pub(crate) fn arrival(&self) -> Arrival {
-        Arrival { src: STRANGER, dst: self.device.address(), src_port: 0xc123, ..Arrival::default() }
+    pub(crate) fn arrival(&self) -> IpHeader {
+        IpHeader { src: STRANGER, dst: self.device.address(), src_port: 0xc123, ..IpHeader::default() }
     }
 
     /// Sends a packet with a valid ICRC.
@@ -233,14 +233,14 @@ impl Rig {
         self.say_from(&self.arrival(), packet)
     }
 
-    pub(crate) fn say_from(&mut self, arrival: &Arrival, packet: &[u8]) -> Fate {
+    pub(crate) fn say_from(&mut self, arrival: &IpHeader, packet: &[u8]) -> Fate {
         let icrc = icrc::compute(&arrival.flow(), arrival.ident, packet);
         self.say_raw(arrival, &[packet, &icrc.to_le_bytes()].concat())
     }
 
     /// Sends bytes, and determines their effect: they are accepted, or dropped and counted once, and change nothing
     /// that they do not name.
-    pub(crate) fn say_raw(&mut self, arrival: &Arrival, bytes: &[u8]) -> Fate {
+    pub(crate) fn say_raw(&mut self, arrival: &IpHeader, bytes: &[u8]) -> Fate {
         let before = self.device.counters();
         let memory = self.memory();
         self.net.inject(arrival, bytes);

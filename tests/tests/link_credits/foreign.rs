@@ -52,10 +52,10 @@ impl Observer for Ear {
     }
 
     fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
-        if frame.direction == Direction::Tx && frame.flow.dst == self.to {
+        if frame.direction == Direction::Tx && frame.ip.dst == self.to {
             let bytes = without_chance(frame.bytes);
-            self.heard.lock().expect("nobody panics").push((frame.tos, frame.ttl, bytes));
-            self.ports.lock().expect("nobody panics").push(frame.flow.src_port);
+            self.heard.lock().expect("nobody panics").push((frame.ip.tos, frame.ip.hop_limit, bytes));
+            self.ports.lock().expect("nobody panics").push(frame.ip.src_port);
         }
     }
 }

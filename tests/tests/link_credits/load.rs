@@ -126,7 +126,7 @@ impl Load {
     }
 }
 
-/// Addresses for one load at a time: so many devices share two processors only when necessary.
+/// Addresses for one load at a time: two processors cannot serve the devices of several loads together.
 struct Ground {
     addresses: MutexGuard<'static, Vec<IpAddr>>,
 }
@@ -350,7 +350,7 @@ impl Line {
         self.done > before
     }
 
-    /// Posts what there is room for, takes what is done; whether anything happened.
+    /// Posts requests while there is room, and takes completions. Returns whether anything happened.
     fn turn(&mut self) -> bool {
         let mut acted = false;
         while self.left > 0 && self.next - self.done < DEPTH as u64 {

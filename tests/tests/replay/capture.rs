@@ -2,7 +2,7 @@
 
 use pcap_file::pcap::PcapReader;
 use qp::wire::icrc::{self, Flow};
-use qp::wire::{Arrival, ICRC_LEN, Packet, Transport};
+use qp::wire::{ICRC_LEN, IpHeader, Packet, Transport};
 use qp::{Mtu, QpType, Qpn};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ impl Captured {
     }
 
     /// The packet's network-layer properties.
-    pub(crate) fn arrival(&self) -> Arrival {
+    pub(crate) fn arrival(&self) -> IpHeader {
         let Flow { src, dst, src_port, .. } = self.flow;
         let (tos, hop_limit, flow_label) = match src {
             // TOS and TTL, after 20 bytes.
@@ -40,7 +40,7 @@ impl Captured {
                 ((word >> 20) as u8, self.network[7], word & 0xf_ffff)
             }
         };
-        Arrival { src, dst, src_port, tos, hop_limit, flow_label, ident: self.ident }
+        IpHeader { src, dst, src_port, tos, hop_limit, flow_label, ident: self.ident }
     }
 
     /// Whether `ours`, a whole packet with an ICRC for any identification, equals this packet once its ICRC is

@@ -20,9 +20,9 @@ use qp::wire::{Operation, Packet};
 use qp::{
     Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train, WcStatus,
 };
+use rnic::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
 
 /// Packets that were lost after the point of capture, which is A's network interface: according to the README,
 /// rules dropped them at the receiver's input, after the tap.

@@ -8,11 +8,11 @@
 use crate::host::ReplayHost;
 use crate::{Capture, Captured, FAILURES, Side, Tally};
 use qp::attr::AddressVector;
-use qp::wire::{Arrival, NakCode, Operation as Wire, Packet, Syndrome};
+use qp::wire::{IpHeader, NakCode, Operation as Wire, Packet, Syndrome};
 use qp::{Destination, Gather, Operation, Psn, QueuePair, Remote, SendFlags, SendWr, Sge, WcStatus};
+use rnic::time::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Key of the local buffers.
 const LOCAL: u32 = 1;
@@ -47,7 +47,7 @@ pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
     let messages = messages(side, &requests);
     post(&mut qp, &mut host, &messages);
     let answers = side.received(false).collect();
-    let mut driver = Driver { side, qp, host, answers, now: Instant::now() };
+    let mut driver = Driver { side, qp, host, answers, now: Instant::EPOCH };
     for request in requests {
         driver.until_next_is(request);
         let ours = driver.poll().expect("it said that it wants to send");
@@ -178,7 +178,7 @@ impl Driver<'_, '_> {
         let Some(answer) = self.answers.pop_front() else { return };
         let packet = answer.packet();
         // A second response, to a duplicate request, is a ghost.
-        let _ = self.qp.handle_packet(self.now, &Arrival::default(), &packet, &mut self.host);
+        let _ = self.qp.handle_packet(self.now, &IpHeader::default(), &packet, &mut self.host);
     }
 
     fn timer(&mut self) {

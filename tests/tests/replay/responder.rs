@@ -4,8 +4,8 @@ use crate::host::ReplayHost;
 use crate::{BAD_KEYS, Captured, FAILURES, QKEY, Side, Tally, takes_receive};
 use qp::wire::{Operation, Packet};
 use qp::{Psn, QKey, QpType, RecvWr, Sge, WcOpcode, WcStatus};
+use rnic::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 /// Key of the receive buffers; no capture uses it.
 const RECEIVES: u32 = 0xffff_0000;
@@ -18,7 +18,7 @@ pub(crate) fn replay(side: &Side<'_>, tally: &mut Tally) {
     prepare_memory(side, &requests, &mut host);
     let mut qp = side.queue_pair(&mut host);
     let mut receives = receives(side, &requests);
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut answers = side.sent(false);
     for request in &requests {
         while receives.first().is_some_and(|(at, _)| *at <= request.at) {

@@ -1,273 +1,176 @@
 //! A lane of a peer, as its pool sees it.
 
-use crate::credits::{MASK, WINDOW, advanced, distance};
-use std::collections::VecDeque;
-use std::time::Instant;
+use crate::credits::message::{is_later, next};
+use crate::credits::{CreditMessage, Kind, ahead};
+use crate::vl::Vl;
+use time::Instant;
 
-/// Recalled blocks: the limit was lowered, but the blocks may still arrive.
-#[derive(Clone, Debug)]
-pub(super) struct Recall {
-    /// One part for each recall, the oldest first: when all earlier limits are void, whether the peer answers or not,
-    /// and how many recalled blocks have not arrived.
-    parts: VecDeque<(Instant, u32)>,
-    /// The first limit advertised since the recall.
-    asked: Option<u16>,
-    /// A yield can only be the answer to this recall.
-    is_clear: bool,
-}
-
-impl Recall {
-    fn new(until: Instant, rest: u16) -> Self {
-        Self { parts: [(until, rest.into())].into(), asked: None, is_clear: true }
-    }
-
-    /// The recalled blocks that may still arrive.
-    fn rest(&self) -> u32 {
-        self.parts.iter().map(|(_, rest)| rest).sum()
-    }
-
-    /// Recalls more blocks before the answer to the first recall arrives. The limits advertised in between may have
-    /// been higher than the one that a yield repeats, so from now on only time settles the recall.
-    fn extend(&mut self, until: Instant, more: u16) {
-        self.is_clear = false;
-        self.parts.push_back((until, more.into()));
-    }
-
-    /// Accounts for `n` of the blocks that arrived or were lost, those of the oldest limit first.
-    fn consume(&mut self, mut n: u32) {
-        for (_, rest) in &mut self.parts {
-            let taken = n.min(*rest);
-            (*rest, n) = (*rest - taken, n - taken);
-        }
-    }
-
-    /// The blocks that can no longer arrive, because the earlier limits are void.
-    fn expire(&mut self, now: Instant) -> u32 {
-        std::iter::from_fn(|| self.parts.pop_front_if(|(until, _)| *until <= now)).map(|(_, rest)| rest).sum()
-    }
-
-    /// Records that a limit was advertised.
-    fn told(&mut self, limit: u16) {
-        let first = *self.asked.get_or_insert(limit);
-        // Beyond half of the counts, the order of two limits is unknown.
-        self.is_clear &= distance(first, limit) <= WINDOW;
-    }
-
-    /// Whether a yield that repeats `obeyed` is the answer. Since the limit was lowered it only went up, to `limit`
-    /// now: a sender that obeys any limit in that range sends nothing beyond the last one.
-    fn is_answered_by(&self, obeyed: u16, limit: u16) -> bool {
-        let is_told = |first| distance(first, obeyed) <= distance(first, limit);
-        self.is_clear && self.asked.is_some_and(is_told)
-    }
-}
-
-#[derive(Clone, Debug)]
+/// The receiving end of a lane. What its sender may still send is `received..ceiling`.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
     pub(super) generation: u32,
-    /// The lane is a member, or waits for its last blocks.
+    vl: Vl,
+    /// It is a member, or its last blocks are still to come.
     pub(super) is_member: bool,
-    /// The lane is on trial: it is lent no more than a packet at a time, from a small part of the pool.
+    /// It is on trial: its peer may have no business here.
     pub(super) is_on_trial: bool,
-    /// Blocks received (ABR).
-    received: u16,
-    /// Blocks that the lane may send.
-    pub(super) lent: u16,
+    /// Blocks received (ABR): counted here, and corrected by what the sender says that it sent.
+    received: u32,
+    /// The limit that the sender is to obey (FCCL).
+    limit: u32,
+    /// The highest limit that the sender may still obey: above `limit` from when that is lowered until the sender says
+    /// that it has heard of it.
+    ceiling: u32,
+    /// The sender's count in its latest ask.
+    said: u32,
+    /// The number of the grant that lowered the limit last.
+    lowered: u16,
+    /// The number of the latest grant, and of the latest ask; 0 if there was none.
+    granted: u16,
+    asked: u16,
+    /// When everything that was granted is void, if nothing more is granted.
+    pub(super) expires: Instant,
     /// Blocks that arrived and have not been read.
     pub(super) occupied: u32,
-    pub(super) recall: Option<Recall>,
-    /// Yields are ignored until then: they may answer a recall that has ended without an answer.
-    pub(super) deaf_until: Option<Instant>,
-    /// The lane waits for blocks.
-    pub(super) waits: bool,
-    /// The sender's count when it last reported that it waits.
-    pub(super) stalled_at: Option<u16>,
-    /// How far the sender's count was behind the blocks that arrived, if the last update showed that.
-    behind: Option<u16>,
-    /// The lane is to be lent more while there is enough.
+    /// The blocks of the packet that waits for credit; 0 if none does.
+    pub(super) want: u16,
+    /// Whether it is in the queue of lanes that wait, of those that will wait soon, and of those to be told.
+    pub(super) is_waiting: bool,
     pub(super) is_low: bool,
-    /// The limit has changed and has not been advertised.
-    pub(super) changed: bool,
-    /// The lane is queued for periodic advertisement of its limit.
-    pub(super) listed: bool,
-    /// The lane is counted among those that have or want something.
-    pub(super) counted: bool,
-    /// The lane is listed among those that may hold something.
-    pub(super) holds: bool,
-    /// The limit that was advertised last.
-    told: u16,
-    pub(super) last_told: Instant,
-    /// How often the limit was advertised again since the lane last did something.
-    pub(super) repeated: u8,
-    /// When the lane was last heard from, or last lent something.
+    pub(super) is_changed: bool,
+    /// When it was last heard from, or last granted something.
     pub(super) last_active: Instant,
 }
 
 impl Lane {
-    /// Creates a lane without blocks; its limit is still to be advertised.
-    pub(super) const fn new(generation: u32, now: Instant) -> Self {
+    /// A lane without credit.
+    pub(super) const fn new(generation: u32, vl: Vl, is_on_trial: bool, now: Instant) -> Self {
         Self {
             generation,
+            vl,
             is_member: true,
-            is_on_trial: false,
+            is_on_trial,
             received: 0,
-            lent: 0,
+            limit: 0,
+            ceiling: 0,
+            said: 0,
+            lowered: 0,
+            granted: 0,
+            asked: 0,
+            expires: now,
             occupied: 0,
-            recall: None,
-            deaf_until: None,
-            waits: false,
-            stalled_at: None,
-            behind: None,
+            want: 0,
+            is_waiting: false,
             is_low: false,
-            changed: false,
-            listed: true,
-            counted: false,
-            holds: false,
-            told: 0,
-            last_told: now,
-            repeated: 0,
+            is_changed: false,
             last_active: now,
         }
     }
 
-    /// The count up to which the lane may send.
-    const fn limit(&self) -> u16 {
-        advanced(self.received, self.lent)
+    /// Blocks that it may send once its sender has heard of the latest limit.
+    pub(super) const fn lent(&self) -> u32 {
+        ahead(self.received, self.limit)
     }
 
-    /// Whether the peer knows its limit, if nothing was lost.
-    pub(super) const fn knows_limit(&self) -> bool {
-        self.told == self.limit()
+    /// Blocks that may still arrive.
+    pub(super) const fn outstanding(&self) -> u32 {
+        ahead(self.received, self.ceiling)
     }
 
-    /// Advertises the limit.
-    pub(super) fn tell(&mut self, now: Instant) -> u16 {
-        let limit = self.limit();
-        (self.told, self.last_told, self.changed) = (limit, now, false);
-        if let Some(recall) = &mut self.recall {
-            recall.told(limit);
+    /// Blocks that were taken back, and may still arrive until the sender answers.
+    pub(super) const fn returning(&self) -> u32 {
+        self.outstanding() - self.lent()
+    }
+
+    /// Whether it has or wants something.
+    pub(super) const fn is_active(&self) -> bool {
+        self.is_member && !self.is_on_trial && (self.want > 0 || self.lent() > 0)
+    }
+
+    /// Accounts for `n` blocks that arrived. Returns whether as many had been granted; if not, the sender counts
+    /// differently, for example because the network made copies, and its next ask corrects that.
+    pub(super) const fn receive(&mut self, n: u32) -> bool {
+        let was_granted = n <= self.outstanding();
+        self.received = self.received.wrapping_add(n);
+        self.occupied += n;
+        self.keep_up();
+        was_granted
+    }
+
+    /// Handles an ask. Everything that its sender sent before has arrived, or is lost: its count replaces the one kept
+    /// here. Returns false if the ask was overtaken by another. As long as anything that was granted may be used, that
+    /// is; after that, any number counts, so that a wrong one does no harm for longer.
+    pub(super) fn hear(&mut self, now: Instant, ask: &CreditMessage) -> bool {
+        if now < self.expires && self.asked != 0 && !is_later(ask.number, self.asked) {
+            return false;
         }
-        limit
-    }
-
-    /// The blocks that may arrive: those lent and those recalled.
-    pub(super) fn outstanding(&self) -> u32 {
-        u32::from(self.lent) + self.recall.as_ref().map_or(0, Recall::rest)
-    }
-
-    /// Handles a sender's count: blocks by which it is ahead of those that arrived were lost in the network. Returns
-    /// how many of the blocks that may arrive were lost, and how many of those had been recalled; `None` if the count
-    /// is an old one.
-    ///
-    /// The count may be ahead by more than may arrive: by blocks that were lost, or came too late, after they were
-    /// freed. The count is correct all the same, and this end has to follow.
-    pub(super) fn catch_up(&mut self, fctbs: u16) -> Option<(u32, u32)> {
-        let missing = distance(self.received, fctbs);
-        if missing > WINDOW {
-            return None;
+        // A sender neither counts backwards nor sends more than was granted. If it seems to, the two ends have lost
+        // track of each other, and start again from its count with nothing.
+        let is_possible = ask.count.wrapping_sub(self.said) <= self.ceiling.wrapping_sub(self.said);
+        (self.asked, self.want, self.received, self.said) = (ask.number, ask.want, ask.count, ask.count);
+        if !is_possible {
+            self.forfeit();
         }
-        let lost = self.outstanding().min(missing.into());
-        self.behind = None;
-        // No more than `missing`: it fits, and may be consumed.
-        let old = self.consume(lost as u16).unwrap_or(0);
-        self.received = fctbs & MASK;
-        Some((lost, old))
-    }
-
-    /// Handles a sender's count that is behind the blocks that arrived, in this update and in the one before: that
-    /// many blocks more than the lane was lent may arrive. If the lane `waits`, they are lent now, as far as a limit
-    /// can express it: a limit one block beyond that looked to the sender like no credit. If blocks were recalled,
-    /// these count as recalled blocks. Returns the number of these blocks; `None` if `bank` does not have as many.
-    pub(super) fn step_back(&mut self, fctbs: u16, bank: u32, waits: bool) -> Option<u16> {
-        let behind = distance(fctbs, self.received);
-        let before = self.behind.replace(behind)?;
-        if !waits {
-            return None;
+        if self.returning() > 0 && self.is_obeyed(ask.echo) {
+            self.ceiling = self.limit;
         }
-        let step = behind.min(before);
-        let received = advanced(self.received, MASK + 1 - step);
-        let highest = distance(received, self.limit()).min(WINDOW - 1);
-        let returning = self.recall.as_mut().and_then(|recall| recall.parts.back_mut());
-        let (lent, taken) = match returning {
-            Some(_) => (self.lent, step),
-            None => (highest, highest.checked_sub(self.lent)?),
-        };
-        if u32::from(taken) > bank {
-            return None;
+        self.keep_up();
+        true
+    }
+
+    /// Whether the sender of an ask knows its limit, or neither end believes that it has credit.
+    pub(super) const fn knows_limit(&self, ask: &CreditMessage) -> bool {
+        ask.limit == self.limit || self.lent() == 0 && ahead(ask.count, ask.limit) == 0
+    }
+
+    /// A limit behind the count is no credit.
+    const fn keep_up(&mut self) {
+        if self.lent() == 0 {
+            self.limit = self.received;
         }
-        if let Some((_, rest)) = returning {
-            *rest += u32::from(taken);
+        if self.outstanding() == 0 {
+            self.ceiling = self.received;
         }
-        (self.received, self.lent, self.behind) = (received, lent, None);
-        Some(taken)
     }
 
-    /// Accounts for `n` blocks that arrived or were lost: recalled blocks first, because they were sent under an
-    /// older limit. Returns how many of them had been recalled; `None` if there are fewer than `n`.
-    pub(super) fn consume(&mut self, n: u16) -> Option<u32> {
-        let old = u32::from(n).min(self.recall.as_ref().map_or(0, Recall::rest));
-        // No more than n: it fits.
-        self.lent = self.lent.checked_sub(n - old as u16)?;
-        if let Some(recall) = &mut self.recall {
-            recall.consume(old);
+    /// Whether a sender that has heard grant `echo` obeys the limit that was lowered last: limits only rose since.
+    const fn is_obeyed(&self, echo: u16) -> bool {
+        echo != 0 && !is_later(self.lowered, echo)
+    }
+
+    /// Raises the limit.
+    pub(super) const fn lend(&mut self, more: u32) {
+        self.limit = self.limit.wrapping_add(more);
+        if ahead(self.ceiling, self.limit) > 0 {
+            self.ceiling = self.limit;
         }
-        self.received = advanced(self.received, n);
-        Some(old)
     }
 
-    /// Lowers the limit until no more than `keep` blocks are lent. Returns how many blocks are free at once, because
-    /// their limit was never advertised, and how many may still arrive before `until`.
-    pub(super) fn recall(&mut self, until: Instant, keep: u16) -> (u16, u16) {
-        let excess = self.lent.saturating_sub(keep);
-        let untold = match self.recall {
-            None => distance(self.told, self.limit()).min(excess),
-            // Limits from before the first recall were higher.
-            Some(_) => 0,
-        };
-        self.lent -= excess;
-        let more = excess - untold;
-        match &mut self.recall {
-            _ if more == 0 => {}
-            Some(recall) => recall.extend(until, more),
-            None => self.recall = Some(Recall::new(until, more)),
+    /// Lowers the limit, so that at most `keep` blocks may be sent once the sender has heard of it.
+    pub(super) const fn take_back(&mut self, keep: u32) {
+        let lent = self.lent();
+        self.limit = self.received.wrapping_add(if keep < lent { keep } else { lent });
+        self.lowered = next(self.granted);
+    }
+
+    /// Nothing that was granted can arrive any more.
+    pub(super) const fn forfeit(&mut self) {
+        (self.limit, self.ceiling) = (self.received, self.received);
+    }
+
+    /// The next grant, which is void at `expires`.
+    pub(super) const fn grant(&mut self, expires: Instant) -> CreditMessage {
+        self.granted = next(self.granted);
+        (self.is_changed, self.expires) = (false, expires);
+        let (number, echo) = (self.granted, self.asked);
+        CreditMessage {
+            kind: Kind::Grant,
+            vl: self.vl,
+            want: 0,
+            number,
+            echo,
+            count: self.received,
+            limit: self.limit,
         }
-        (untold, more)
-    }
-
-    /// Forfeits everything that was lent, since it can no longer arrive. Returns how many blocks that was, and how
-    /// many of them had been recalled.
-    pub(super) fn forfeit(&mut self) -> (u32, u32) {
-        let old = self.recall.take().map_or(0, |recall| recall.rest());
-        (u32::from(std::mem::take(&mut self.lent)) + old, old)
-    }
-
-    /// Returns the recalled blocks that can no longer arrive, because it is `at`. If the recall ends here, yields are
-    /// ignored until `deaf_until`: an answer may still be in flight, and must not be taken for the answer to a later
-    /// recall.
-    pub(super) fn expire(&mut self, at: Instant, deaf_until: Instant) -> u32 {
-        let Some(recall) = &mut self.recall else { return 0 };
-        let free = recall.expire(at);
-        if recall.parts.is_empty() {
-            (self.recall, self.deaf_until) = (None, Some(deaf_until));
-        }
-        free
-    }
-
-    /// Handles a yield: the sender obeys a limit. If that answers the recall, returns the recalled blocks that did
-    /// not arrive.
-    pub(super) fn yielded(&mut self, now: Instant, obeyed: u16) -> Option<u32> {
-        let (limit, is_deaf) = (self.limit(), self.is_deaf(now));
-        let answered = |recall: &mut Recall| !is_deaf && recall.is_answered_by(obeyed, limit);
-        self.recall.take_if(answered).map(|recall| recall.rest())
-    }
-
-    /// Whether a recall can expect an answer: a lane with a recall outstanding is not asked a second time, and one
-    /// that did not answer is not asked for a while.
-    pub(super) fn may_be_asked(&self, now: Instant) -> bool {
-        self.recall.is_none() && !self.is_deaf(now)
-    }
-
-    /// Whether yields of this lane are ignored.
-    fn is_deaf(&self, now: Instant) -> bool {
-        self.deaf_until.is_some_and(|at| now < at)
     }
 }

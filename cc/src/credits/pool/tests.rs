@@ -1,509 +1,281 @@
-//! Lending, recalling and returning blocks; and many senders at one buffer, over channels that lose and delay.
+//! Lending, taking back and returning blocks; and many senders at one buffer, over channels that lose and delay.
 
 mod crowd;
 
 use super::*;
-use crate::credits::{CreditSender, MASK};
-use crate::vl::Vl;
+use crate::credits::{CreditSender, Kind};
 
 const fn us(n: u64) -> Duration {
     Duration::from_micros(n)
+}
+
+fn lane() -> Vl {
+    Vl::new(0).expect("a lane")
 }
 
 fn config() -> PoolConfig {
     PoolConfig {
         blocks: 100,
         packet_blocks: 10,
-        share_blocks: 100,
-        fcp_on_free_blocks: u16::MAX,
-        fcp_period: 100,
         idle: 100,
         lease: 1000,
-        settle: 3000,
-        member_blocks: 0,
-        reserve_blocks: 0,
-        read_blocks: 0,
-        newcomers: 0,
+        transit: 2000,
+        ..PoolConfig::default()
     }
 }
 
-fn update(op: Op, fctbs: u16, fccl: u16) -> FlowControlPacket {
-    FlowControlPacket { op, vl: Vl::new(0).expect("a lane"), fctbs, fccl }
-}
-
-fn told(pool: &mut Pool, now: Instant) -> Vec<(Member, u16)> {
-    let told = std::iter::from_fn(|| pool.poll_limit(now)).collect();
-    pool.audit();
-    told
+/// Ask `number` of a lane that has sent nothing, for a packet of `want` blocks, after grant `echo`.
+fn ask(number: u16, want: u16, echo: u16) -> CreditMessage {
+    CreditMessage { kind: Kind::Ask, vl: lane(), want, number, echo, count: 0, limit: 0 }
 }
 
 impl Pool {
-    /// Every block is in exactly one state, and all counts agree with the lanes.
+    /// All counts agree with the lanes.
     fn audit(&self) {
-        let of_lane = |l: &Lane| l.outstanding() + l.occupied;
-        assert_eq!(self.bank + self.lanes.iter().map(of_lane).sum::<u32>(), self.config.blocks);
-        let members = || self.lanes.iter().filter(|l| l.is_member);
+        let taken = |l: &Lane| u64::from(l.outstanding() + l.occupied);
+        assert_eq!(self.taken, self.lanes.iter().map(taken).sum::<u64>());
+        assert_eq!(self.on_trial, self.lanes.iter().filter(|l| l.is_on_trial).map(taken).sum::<u64>());
+        let members = || self.lanes.iter().filter(|l| l.is_member && !l.is_on_trial);
         assert_eq!(self.members as usize, members().count());
-        assert_eq!(self.active as usize, members().filter(|l| l.waits || l.lent > 0).count());
-        assert!(members().all(|l| l.lent == 0 || l.holds && l.listed));
+        assert_eq!(self.active as usize, members().filter(|l| l.want > 0 || l.lent() > 0).count());
         assert_eq!(self.low.len(), self.low.iter().collect::<std::collections::HashSet<_>>().len());
     }
 }
 
+/// All grants that are due, with the blocks that each lane may send.
+fn granted(pool: &mut Pool, now: Instant) -> Vec<(Member, u32)> {
+    let grants: Vec<_> = std::iter::from_fn(|| pool.poll_grant(now)).collect();
+    pool.audit();
+    grants.into_iter().map(|(member, grant)| (member, grant.limit - grant.count)).collect()
+}
+
 #[test]
 fn a_pool_that_holds_no_packet_is_refused() {
-    let refused = |c: PoolConfig| Pool::new(c).map(|_| ()).map_err(|e| (e.blocks, e.share, e.packet));
-    assert_eq!(refused(PoolConfig { blocks: 9, ..config() }), Err((9, 100, 10)));
-    assert_eq!(refused(PoolConfig { share_blocks: 9, ..config() }), Err((100, 9, 10)));
-    assert!(Pool::new(PoolConfig { blocks: 10, share_blocks: 10, ..config() }).is_ok());
+    let refused = |c: PoolConfig| Pool::new(c).map(|_| ()).map_err(|e| (e.blocks, e.packet));
+    assert_eq!(refused(PoolConfig { blocks: 9, ..config() }), Err((9, 10)));
+    assert!(Pool::new(PoolConfig { blocks: 10, ..config() }).is_ok());
     let default: PoolConfig = toml::from_str("blocks = 5000").expect("a table");
     assert_eq!(default, PoolConfig { blocks: 5000, ..PoolConfig::default() });
-    assert_eq!("blocks=5000".parse(), Ok(default));
 }
 
 #[test]
 fn an_only_member_is_lent_all_and_of_many_nobody_takes_it_from_the_others() {
-    let start = Instant::now();
-    let large = PoolConfig { blocks: 4096, packet_blocks: 66, share_blocks: WINDOW, ..config() };
-    for (peers, most, at_once) in [(1, 2047, 1), (2, 2047, 2), (8, 512, 8), (64, 512, 20)] {
-        let mut pool = Pool::new(large).expect("large enough");
-        // They join before any of them sends.
-        let members: Vec<_> = (0..peers).map(|_| pool.join(start)).collect();
-        let _ = told(&mut pool, start);
-        let mut lent = Vec::new();
-        for member in members {
-            pool.handle_update(start, member, &update(Op::Stalled, 0, 0));
-            let _ = told(&mut pool, start);
-            lent.push(pool.lane(member).expect("a member").lent);
-        }
-        let served: Vec<_> = lent.into_iter().filter(|n| *n > 0).collect();
-        println!(
-            "{peers} peers begin to send, one after the other: without waiting these are lent {served:?}"
-        );
-        assert!(served.iter().max() <= Some(&most) && served.len() >= at_once, "{peers} peers");
-    }
+    let (mut pool, now) = (Pool::new(config()).expect("a pool"), Instant::EPOCH);
+    let first = pool.join(now, lane());
+    assert_eq!(granted(&mut pool, now), [], "nothing is granted unasked");
+    pool.handle_ask(now, first, &ask(1, 3, 0));
+    assert_eq!(granted(&mut pool, now), [(first, 100)]);
+    let mut pool = Pool::new(config()).expect("a pool");
+    let members = [(); 5].map(|()| pool.join(now, lane()));
+    pool.handle_ask(now, members[0], &ask(1, 3, 0));
+    assert_eq!(granted(&mut pool, now), [(members[0], 20)], "one part of five");
 }
 
-/// A pool whose first member has been told that it has all blocks, and whose second member wants some.
+/// A pool with everything lent to the first of two members, which has heard of it.
 fn all_with_the_first(now: Instant) -> (Pool, Member, Member) {
-    let mut pool = Pool::new(config()).expect("large enough");
-    let first = pool.join(now);
-    assert_eq!(told(&mut pool, now), [(first, 100)]);
-    let second = pool.join(now);
-    assert_eq!(told(&mut pool, now), [(second, 0)]);
-    pool.handle_update(now, second, &update(Op::Stalled, 0, 0));
+    let mut pool = Pool::new(config()).expect("a pool");
+    let first = pool.join(now, lane());
+    pool.handle_ask(now, first, &ask(1, 10, 0));
+    assert_eq!(granted(&mut pool, now), [(first, 100)]);
+    let second = pool.join(now, lane());
     (pool, first, second)
 }
 
 #[test]
-fn a_sender_whose_packets_the_network_copied_does_not_wait_for_ever() {
-    let start = Instant::now();
-    let (mut pool, first, second) = all_with_the_first(start);
-    assert_eq!(told(&mut pool, start), [(first, 50)]);
-    pool.handle_update(start, first, &update(Op::Yielded, 0, 50));
-    assert_eq!(told(&mut pool, start), [(second, 25)]);
-    // It sent 20 blocks, which the network duplicated: no more than 5 of the 30 would be left to it.
-    pool.handle_packet(start, second, 20).expect("lent");
-    assert!(pool.handle_packet(start, second, 20).is_err(), "more than it was lent");
-    pool.handle_packet(start, second, 5).expect("a copy of a part");
-    pool.release(second, 25);
-    let _ = told(&mut pool, start);
-    let at = start + us(10);
-    // It has sent 18, 2 more, and waits: an update that data overtook would report the same, but the next one would
-    // not.
-    let before = pool.lane(second).expect("a member").outstanding();
-    pool.handle_update(at, second, &update(Op::Normal, 18, 0));
-    assert_eq!(pool.lane(second).expect("a member").outstanding(), before);
-    pool.handle_update(at, second, &update(Op::Stalled, 20, 0));
-    assert_eq!(pool.lane(second).expect("a member").outstanding(), before + 5, "what it may send in fact");
-    let limits = told(&mut pool, at);
-    assert!(limits.iter().any(|(member, _)| *member == second), "{limits:?}: it is told how far it may go");
-}
-
-/// A limit that is too far ahead of the sent count is one behind it.
-#[test]
-fn a_sender_whose_packets_were_counted_twice_goes_on_with_the_highest_limit_that_there_is() {
-    let start = Instant::now();
-    let config = PoolConfig { blocks: 10_000, share_blocks: u16::MAX, fcp_on_free_blocks: 1, ..config() };
-    let mut pool = Pool::new(config).expect("large enough");
-    let member = pool.join(start);
-    let mut sender = CreditSender::new(None);
-    let sends = |sender: &mut CreditSender, limits: Vec<(Member, u16)>| {
-        for (_, limit) in limits {
-            sender.handle_update(start, &update(Op::Normal, 0, limit));
-        }
-        sender.try_take(start, 10)
-    };
-    assert!(sends(&mut sender, told(&mut pool, start)));
-    for _ in 0..2 {
-        pool.handle_packet(start, member, 10).expect("lent");
-        pool.release(member, 10);
-    }
-    assert!(!sends(&mut sender, told(&mut pool, start)), "it is 2057 beyond what was sent");
-    let stalled = update(Op::Stalled, sender.fctbs(), 0);
-    for _ in 0..2 {
-        pool.handle_update(start, member, &stalled);
-    }
-    assert!(sends(&mut sender, told(&mut pool, start)));
-    pool.handle_packet(start, member, 10).expect("lent");
-}
-
-/// Its answer to a recall is ignored while its count seems to be an old one.
-#[test]
-fn a_sender_that_was_counted_twice_is_believed_while_something_is_taken_back() {
-    let start = Instant::now();
-    let (mut pool, first, _) = all_with_the_first(start);
-    assert_eq!(told(&mut pool, start), [(first, 50)]);
-    pool.handle_packet(start, first, 10).expect("lent");
-    pool.handle_packet(start, first, 10).expect("a copy");
+fn what_exceeds_a_share_comes_back_with_the_answer() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, second) = all_with_the_first(now);
+    pool.handle_ask(now, second, &ask(1, 10, 0));
+    // Both want something: 50 for each. Nothing is free before the first has answered.
+    assert_eq!((granted(&mut pool, now), pool.free()), (vec![(first, 50)], 0));
+    let stale = CreditMessage { limit: 100, ..ask(2, 0, 1) };
+    pool.handle_ask(now, first, &stale);
+    assert_eq!((granted(&mut pool, now), pool.free()), (vec![(first, 50)], 0), "it has not heard of it");
+    // It sent 30 blocks meanwhile, of which 10 were lost.
+    pool.handle_packet(now, first, 20).expect("granted");
     pool.release(first, 20);
-    pool.handle_update(start, first, &update(Op::Yielded, 10, 50));
-    assert_eq!(pool.lane(first).expect("a member").outstanding(), 80, "it was taken for an old one");
-    pool.handle_update(start, first, &update(Op::Stalled, 10, 0));
-    assert_eq!(pool.lane(first).expect("a member").outstanding(), 90, "it sent no more than 10");
-    pool.handle_update(start, first, &update(Op::Yielded, 10, 50));
-    assert_eq!(pool.lane(first).expect("a member").outstanding(), 50);
-    pool.audit();
+    let answer = CreditMessage { count: 30, limit: 50, ..ask(3, 0, 2) };
+    pool.handle_ask(now, first, &answer);
+    assert_eq!(granted(&mut pool, now).last(), Some(&(second, 40)), "half of the 80 that are free");
 }
 
 #[test]
-fn what_exceeds_a_share_comes_back_with_the_yield() {
-    let start = Instant::now();
-    let (mut pool, first, second) = all_with_the_first(start);
-    assert_eq!(told(&mut pool, start), [(first, 50)]);
-    assert_eq!(pool.free(), 0, "it may still arrive");
-    assert_eq!(pool.handle_packet(start, first, 30), Ok(()), "as this does");
-    pool.release(first, 30);
-    let at = start + us(1);
-    assert_eq!(told(&mut pool, at), [(second, 15)]);
-    pool.handle_update(at, first, &update(Op::Yielded, 30, 50));
-    // It sent none of the 50 that it kept, but 30 of the 50 that were recalled.
-    assert_eq!((pool.free(), told(&mut pool, at)), (35, vec![(first, 80)]));
-}
-
-#[test]
-fn time_alone_frees_nothing_that_may_lie_unread() {
-    let start = Instant::now();
-    let (mut pool, first, second) = all_with_the_first(start);
-    assert_eq!(told(&mut pool, start), [(first, 50)]);
+fn what_was_granted_to_one_that_is_gone_is_free_when_it_is_void() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, second) = all_with_the_first(now);
+    pool.leave(first);
+    pool.handle_ask(now, second, &ask(1, 10, 0));
+    assert_eq!(granted(&mut pool, now), []);
+    // Lease and transit: 3 ms; a search each 100 us.
+    let void = now + us(3000);
+    assert_eq!(granted(&mut pool, void - us(101)), []);
     pool.set_backlog(true);
-    // Silent for a lease: the rest is recalled too, and settles later.
-    let _ = told(&mut pool, start + us(1001));
-    let later = start + us(5000);
-    let gets = |pool: &mut Pool, at| told(pool, at).iter().any(|(m, limit)| *m == second && *limit > 0);
-    assert!(!gets(&mut pool, later), "what the first has sent may not have been read");
-    assert!(pool.poll_timeout().is_none_or(|at| at > later), "a timer in the past");
+    assert_eq!(granted(&mut pool, void), [], "it may lie unread");
     pool.set_backlog(false);
-    assert!(gets(&mut pool, later));
-}
-
-#[test]
-fn what_members_say_has_room_beside_what_is_lent() {
-    let start = Instant::now();
-    let config = PoolConfig { member_blocks: 4, reserve_blocks: 8, ..config() };
-    let mut pool = Pool::new(config).expect("large enough");
-    let lent = |pool: &mut Pool, at| told(pool, at).iter().map(|(_, limit)| u32::from(*limit)).sum::<u32>();
-    let members: Vec<_> = (0..12).map(|_| pool.join(start)).collect();
-    for member in &members {
-        pool.handle_update(start, *member, &update(Op::Stalled, 0, 0));
-    }
-    // For two members the reserve suffices; ten occupy up to 40 of the 100 blocks.
-    assert_eq!(lent(&mut pool, start), 60);
-    assert_eq!(pool.free(), 40);
-    for member in &members[2..] {
-        pool.leave(start, *member);
-    }
-    assert!(pool.available() > 0, "it is lent again when they are gone");
-}
-
-#[test]
-fn newcomers_find_a_packet_whatever_the_others_were_lent() {
-    let start = Instant::now();
-    let config = PoolConfig { blocks: 160, newcomers: 2, share_blocks: 200, ..config() };
-    let mut pool = Pool::new(config).expect("large enough");
-    let first = pool.join(start);
-    assert_eq!(told(&mut pool, start), [(first, 140)]);
-    assert!(pool.handle_packet(start, first, 131).is_ok());
-    pool.handle_update(start, first, &update(Op::Stalled, 131, 0));
-    // It may use up the blocks kept for members with less than a packet, and no more.
-    assert_eq!(told(&mut pool, start), [(first, 141)]);
-    pool.handle_update(start, first, &update(Op::Stalled, 131, 0));
-    let _ = told(&mut pool, start);
-    assert_eq!(pool.free(), 19);
-    let second = pool.join(start);
-    pool.handle_update(start, second, &update(Op::Stalled, 0, 0));
-    assert!(told(&mut pool, start).contains(&(second, 10)));
-}
-
-#[test]
-fn what_members_said_and_was_read_has_room_too() {
-    let start = Instant::now();
-    let config = PoolConfig { member_blocks: 4, reserve_blocks: 8, read_blocks: 15, ..config() };
-    let mut pool = Pool::new(config).expect("large enough");
-    let first = pool.join(start);
-    assert_eq!(pool.blocks(), 96, "one member said 4 blocks that may be held back");
-    let others: Vec<_> = (0..11).map(|_| pool.join(start)).collect();
-    assert_eq!(pool.blocks(), 45, "beside 40 that wait, 15 of 48 that were read");
-    for member in others.into_iter().chain([first]) {
-        pool.leave(start, member);
-    }
-    assert_eq!(pool.blocks(), 100);
+    assert_eq!(granted(&mut pool, void + us(100)), [(second, 100)]);
 }
 
 #[test]
 fn what_is_lent_to_a_sender_that_is_gone_for_certain_is_free_at_once() {
-    let start = Instant::now();
-    for recalled in [false, true] {
-        let (mut pool, first, second) = all_with_the_first(start);
-        if recalled {
-            // It was asked to give some blocks back, and did not answer.
-            pool.handle_update(start, second, &update(Op::Stalled, 0, 0));
-            told(&mut pool, start);
-        }
-        assert_eq!(pool.free(), 0);
-        pool.end(start, first);
-        assert_eq!(pool.free(), 100, "recalled: {recalled}");
-        pool.audit();
+    let now = Instant::EPOCH;
+    let (mut pool, first, second) = all_with_the_first(now);
+    pool.end(first);
+    pool.handle_ask(now, second, &ask(1, 10, 0));
+    assert_eq!(granted(&mut pool, now), [(second, 100)]);
+}
+
+/// The network made copies, which were counted as data: the sender's own count sets that right.
+#[test]
+fn a_sender_whose_packets_the_network_copied_gets_back_what_it_did_not_send() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, _) = all_with_the_first(now);
+    for _ in 0..2 {
+        pool.handle_packet(now, first, 50).expect("granted");
+        pool.release(first, 50);
     }
-}
-
-#[test]
-fn a_silent_lane_gives_everything_back() {
-    let start = Instant::now();
-    let (mut pool, first, second) = all_with_the_first(start);
-    let later = start + us(101);
-    assert!(told(&mut pool, later).contains(&(first, 0)));
-    pool.handle_update(later, first, &update(Op::Yielded, 0, 0));
-    assert_eq!(told(&mut pool, later), [(second, 50)]);
-}
-
-#[test]
-fn a_lane_that_does_not_answer_has_given_back_when_it_has_settled() {
-    let start = Instant::now();
-    let (mut pool, first, second) = all_with_the_first(start);
-    assert_eq!(told(&mut pool, start), [(first, 50)]);
-    // Silent for a lease: the rest is recalled too, which does not delay the use of the blocks recalled first.
-    assert!(told(&mut pool, start + us(1001)).contains(&(first, 0)));
-    assert!(told(&mut pool, start + us(2999)).iter().all(|(m, limit)| *m != second || *limit == 0));
-    assert!(told(&mut pool, start + us(3001)).contains(&(second, 25)));
-    assert_eq!(pool.free(), 25);
-    let _ = told(&mut pool, start + us(4001));
-    assert_eq!(pool.free(), 75);
-}
-
-#[test]
-fn a_yield_that_repeats_another_limit_is_no_answer() {
-    let start = Instant::now();
-    let (mut pool, first, _) = all_with_the_first(start);
-    pool.handle_update(start, first, &update(Op::Yielded, 0, 100));
-    assert_eq!(pool.free(), 0, "nobody asked");
-    assert_eq!(told(&mut pool, start), [(first, 50)]);
-    for other in [0, 49, 51, 100, 2098, MASK] {
-        pool.handle_update(start, first, &update(Op::Yielded, 0, other));
-        assert_eq!(pool.free(), 0, "it was told 50, not {other}");
-    }
-    // A packet that follows the first one, which was lost.
-    assert_eq!(pool.handle_packet(start, first, 10), Ok(()));
-    pool.release(first, 10);
-    let _ = told(&mut pool, start + us(100));
-    pool.handle_update(start, first, &update(Op::Yielded, 10, 60));
-    assert_eq!(pool.free(), 40);
-}
-
-#[test]
-fn a_late_answer_is_not_taken_for_that_to_the_next_question() {
-    let start = Instant::now();
-    let (mut pool, first, _) = all_with_the_first(start);
-    let _ = told(&mut pool, start);
-    // No answer arrives in time.
-    let settled = start + us(3000);
-    pool.handle_update(settled, first, &update(Op::Stalled, 0, 0));
-    let _ = told(&mut pool, settled);
-    let lent = pool.lane(first).expect("a member").lent;
-    assert!(lent >= 50, "it has {lent}");
-    // It leaves open whether it received this limit.
-    pool.take_back(settled, first, 50 - 1);
-    let _ = told(&mut pool, settled);
-    let free = pool.free();
-    for obeyed in 49..=50 {
-        pool.handle_update(settled, first, &update(Op::Yielded, 0, obeyed));
-    }
-    assert_eq!(pool.free(), free, "the old one may be on its way");
-    let _ = told(&mut pool, settled + us(3000));
+    while pool.poll_grant(now).is_some() {}
+    let half = CreditMessage { count: 50, limit: 100, ..ask(2, 10, 1) };
+    pool.handle_ask(now, first, &half);
+    pool.audit();
+    assert!(
+        pool.lane(first).is_some_and(|lane| lane.lent() >= 50),
+        "what it was granted counts from what it sent"
+    );
+    // More than was granted is reported, and accounted for.
+    let outstanding = pool.lane(first).map_or(0, |lane| lane.outstanding());
+    assert_eq!(
+        pool.handle_packet(now, first, outstanding + 1),
+        Err(Overrun { blocks: outstanding + 1, free: outstanding })
+    );
+    pool.release(first, outstanding + 1);
     pool.audit();
 }
 
 #[test]
-fn what_was_not_told_yet_is_free_at_once() {
-    let start = Instant::now();
-    let mut pool = Pool::new(config()).expect("large enough");
-    let member = pool.join(start);
-    pool.lend(start);
-    assert_eq!(pool.free(), 0);
-    pool.take_back(start, member, 40);
-    assert_eq!((pool.free(), told(&mut pool, start)), (60, vec![(member, 40)]));
+fn an_ask_that_was_overtaken_changes_nothing() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, _) = all_with_the_first(now);
+    pool.handle_packet(now, first, 60).expect("granted");
+    pool.handle_ask(now, first, &CreditMessage { count: 60, limit: 100, ..ask(3, 0, 1) });
+    let before = pool.lane(first).copied();
+    pool.handle_ask(now, first, &CreditMessage { count: 10, limit: 100, ..ask(2, 5, 1) });
+    let (before, after) = (before.expect("a lane"), pool.lane(first).copied().expect("a lane"));
+    assert_eq!(
+        (before.lent(), before.outstanding(), before.want),
+        (after.lent(), after.outstanding(), after.want)
+    );
 }
 
 #[test]
-fn a_limit_that_was_lowered_by_all_that_was_lent_is_not_read_as_a_higher_one() {
-    let now = Instant::now();
-    let config = PoolConfig { blocks: 10_000, share_blocks: u16::MAX, ..config() };
-    let mut pool = Pool::new(config).expect("large enough");
-    let member = pool.join(now);
-    let mut sender = CreditSender::new(Some(us(1000)));
-    let (_, limit) = pool.poll_limit(now).expect("it is told");
-    assert!(!sender.handle_update(now, &update(Op::Normal, 0, limit)));
-    assert!(sender.try_take(now, 2047) && sender.available(now) == 0);
-    pool.take_back(now, member, 0);
-    let (_, limit) = pool.poll_limit(now).expect("it is told");
-    assert!(sender.handle_update(now, &update(Op::Normal, 0, limit)));
-    assert_eq!(sender.available(now), 0);
+fn newcomers_find_a_packet_whatever_the_others_were_lent() {
+    let now = Instant::EPOCH;
+    let mut pool = Pool::new(PoolConfig { newcomers: 4, ..config() }).expect("a pool");
+    let first = pool.join(now, lane());
+    pool.handle_ask(now, first, &ask(1, 10, 0));
+    // An eighth of 100 is one packet of 10.
+    assert_eq!(granted(&mut pool, now), [(first, 90)]);
+    let second = pool.join(now, lane());
+    pool.handle_ask(now, second, &ask(1, 10, 0));
+    assert!(granted(&mut pool, now).contains(&(second, 10)));
 }
 
 #[test]
-fn what_was_not_lent_is_refused() {
-    let start = Instant::now();
-    let mut pool = Pool::new(config()).expect("large enough");
-    let member = pool.join(start);
-    assert_eq!(pool.handle_packet(start, member, 1), Err(Overrun { blocks: 1, free: 0 }));
-    let _ = told(&mut pool, start);
-    assert_eq!(pool.handle_packet(start, member, 101), Err(Overrun { blocks: 101, free: 100 }));
-    assert_eq!(pool.handle_packet(start, member, u32::MAX), Err(Overrun { blocks: u32::MAX, free: 100 }));
-    assert_eq!(pool.handle_packet(start, member, 100), Ok(()));
-    pool.handle_update(start, member, &update(Op::Normal, 2000, 0));
-    assert_eq!(pool.free(), 0, "a count that cannot be");
+fn what_members_say_has_room_beside_what_is_lent() {
+    let now = Instant::EPOCH;
+    let config = PoolConfig { member_blocks: 5, reserve_blocks: 8, read_blocks: 7, ..config() };
+    let mut pool = Pool::new(config).expect("a pool");
+    assert_eq!(pool.available(), 100);
+    pool.join(now, lane());
+    assert_eq!(pool.available(), 95, "what was read may still be there");
+    pool.join(now, lane());
+    // Of 10, 8 are in the reserve; and 7 at most were read.
+    assert_eq!(pool.available(), 100 - 2 - 7);
+    pool.expect(now);
+    assert_eq!(pool.available(), 100 - 7 - 7);
+    let later = now + us(3000);
+    assert!(pool.poll_grant(later).is_none());
+    assert_eq!(pool.available(), 100 - 2 - 7, "whoever was expected did not come");
+}
+
+#[test]
+fn lanes_on_trial_have_an_eighth_and_take_nothing_from_others() {
+    let now = Instant::EPOCH;
+    let mut pool = Pool::new(PoolConfig { blocks: 160, ..config() }).expect("a pool");
+    let strangers = [(); 5].map(|()| pool.join_on_trial(now, lane()));
+    for stranger in strangers {
+        pool.handle_ask(now, stranger, &ask(1, 10, 0));
+    }
+    assert_eq!(granted(&mut pool, now), [(strangers[0], 10), (strangers[1], 10)]);
+    let member = pool.join(now, lane());
+    pool.handle_ask(now, member, &ask(1, 10, 0));
+    assert_eq!(granted(&mut pool, now), [(member, 140)]);
+    // They have to give back what they do not use, for one another only.
+    let later = now + us(201);
+    pool.handle_ask(later, member, &ask(2, 0, 1));
+    let told = granted(&mut pool, later);
+    assert!(told.contains(&(strangers[0], 0)) && told.contains(&(strangers[1], 0)), "{told:?}");
+    assert!(told.iter().all(|(of, lent)| *of != member || *lent == 140), "{told:?}");
+    for stranger in &strangers[..2] {
+        pool.handle_ask(later, *stranger, &ask(2, 0, 2));
+    }
+    assert_eq!(granted(&mut pool, later), [(strangers[2], 10), (strangers[3], 10)]);
+    // One that turns out to have business here waits like any other, and no longer counts.
+    pool.trust(strangers[2]);
     pool.audit();
-}
-
-/// A lane that may send 100 blocks and sends them ten at a time gets a new limit when half of them are gone, or when
-/// as many are gone as the limit may lag.
-#[test]
-fn limits_lag_no_further_than_they_may() {
-    let start = Instant::now();
-    let updates = |fcp_on_free_blocks| {
-        let mut pool = Pool::new(PoolConfig { fcp_on_free_blocks, ..config() }).expect("large enough");
-        let member = pool.join(start);
-        assert_eq!(told(&mut pool, start), [(member, 100)]);
-        let after = |n: u16| {
-            pool.handle_packet(start, member, 10).expect("it was lent them");
-            pool.release(member, 10);
-            told(&mut pool, start).into_iter().map(|(_, limit)| (n, limit)).collect::<Vec<_>>()
-        };
-        (1..=12).flat_map(after).collect::<Vec<_>>()
-    };
-    assert_eq!(updates(u16::MAX), [(6, 160), (12, 220)]);
-    assert_eq!(updates(25), [(3, 130), (6, 160), (9, 190), (12, 220)]);
-    assert_eq!(updates(0), (1..=12).map(|n| (n, 100 + 10 * n)).collect::<Vec<_>>());
+    assert_eq!((pool.on_trial, pool.members), (10, 2));
 }
 
 #[test]
-fn packets_that_are_read_late_are_made_up_for_one_by_one() {
-    let start = Instant::now();
-    let mut pool = Pool::new(PoolConfig { fcp_on_free_blocks: 0, ..config() }).expect("large enough");
-    let member = pool.join(start);
-    assert_eq!(told(&mut pool, start), [(member, 100)]);
-    for _ in 0..3 {
-        pool.handle_packet(start, member, 10).expect("it was lent them");
-    }
-    assert_eq!(told(&mut pool, start), [], "all of it is in the buffer");
-    for limit in [110, 120, 130] {
-        pool.release(member, 10);
-        assert_eq!(told(&mut pool, start), [(member, limit)]);
-    }
-}
-
-/// A lane that reports twice that it waits, without having sent anything in between, missed the update with its
-/// credit.
-#[test]
-fn a_limit_that_was_lost_is_told_again() {
-    let start = Instant::now();
-    let mut pool = Pool::new(config()).expect("large enough");
-    let member = pool.join(start);
-    assert_eq!(told(&mut pool, start), [(member, 100)]);
-    pool.handle_update(start, member, &update(Op::Stalled, 0, 0));
-    assert_eq!(told(&mut pool, start), [], "it may not have heard yet");
-    pool.handle_update(start, member, &update(Op::Stalled, 0, 0));
-    assert_eq!(told(&mut pool, start), [(member, 100)]);
-    pool.handle_packet(start, member, 10).expect("it was lent them");
-    pool.handle_update(start, member, &update(Op::Stalled, 10, 0));
-    assert_eq!(told(&mut pool, start), [], "it has sent something since");
+fn a_sender_that_asks_twice_hears_that_somebody_is_there() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, second) = all_with_the_first(now);
+    pool.handle_ask(now, second, &ask(1, 10, 0));
+    assert_eq!(granted(&mut pool, now), [(first, 50)]);
+    pool.handle_ask(now, second, &ask(2, 10, 0));
+    assert_eq!(granted(&mut pool, now), [(second, 0)]);
 }
 
 #[test]
-fn who_waits_hears_from_time_to_time_that_somebody_is_there() {
-    let mut now = Instant::now();
-    let (mut pool, holder, other) = all_with_the_first(now);
-    // The first member's loan has arrived, and is not read.
-    let lent = pool.lane(holder).expect("a member").lent;
-    pool.handle_packet(now, holder, lent.into()).expect("it was lent that");
-    pool.handle_update(now, other, &update(Op::Stalled, 0, 0));
-    let begin = now;
-    let mut heard = Vec::new();
-    while now < begin + us(10_000) {
-        now += us(50);
-        heard.extend(
-            told(&mut pool, now).into_iter().filter(|(member, _)| *member == other).map(|_| now - begin),
-        );
-    }
-    // It was lent less than what was available at first. It gets more once in a lease of a millisecond, or the next
-    // time that the pool examines it.
-    assert!(heard.iter().any(|at| *at > us(3_000)), "{heard:?}");
-    let late: Vec<_> = heard.iter().filter(|at| **at > us(1_500)).collect();
-    assert!(late.windows(2).all(|pair| (us(1_000)..us(1_150)).contains(&(*pair[1] - *pair[0]))), "{heard:?}");
-    assert!((7..=9).contains(&late.len()), "{heard:?}");
-    pool.release(holder, lent.into());
-    assert!(told(&mut pool, now).iter().any(|(member, limit)| *member == other && *limit > 0));
+fn a_grant_that_was_lost_is_repeated() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, second) = all_with_the_first(now);
+    // It asks again, with nothing granted that it knows of.
+    pool.handle_ask(now, first, &ask(2, 10, 0));
+    assert_eq!(granted(&mut pool, now), [(first, 100)]);
+    // A lease goes on with a grant, where something is leased.
+    pool.handle_ask(now, first, &CreditMessage { limit: 100, ..ask(3, 0, 2) });
+    pool.handle_ask(now, second, &ask(1, 0, 0));
+    assert_eq!(granted(&mut pool, now), [(first, 100)]);
 }
 
 #[test]
-fn lanes_that_leave_give_everything_back() {
-    let start = Instant::now();
-    let mut pool = Pool::new(config()).expect("large enough");
-    let old = pool.join(start);
-    let _ = told(&mut pool, start);
-    assert_eq!(pool.handle_packet(start, old, 40), Ok(()));
-    pool.leave(start, old);
+fn places_are_used_again_once_nothing_is_left_there() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, second) = all_with_the_first(now);
+    pool.handle_packet(now, first, 5).expect("granted");
+    pool.end(first);
+    assert_eq!(pool.join(now, lane()).index(), 2, "a packet has not been read");
+    pool.release(first, 5);
+    let third = pool.join(now, lane());
+    assert_eq!((third.index(), third == first), (first.index(), false));
+    pool.end(second);
+    assert_eq!(pool.join(now, lane()).index(), second.index());
+}
+
+/// Somebody spoke in the sender's name, or the ends lost track of each other for another reason.
+#[test]
+fn an_impossible_count_starts_a_lane_again_with_nothing() {
+    let now = Instant::EPOCH;
+    let (mut pool, first, _) = all_with_the_first(now);
+    pool.handle_ask(now, first, &CreditMessage { count: 2_000_000, limit: 100, ..ask(20_000, 0, 1) });
+    assert_eq!((granted(&mut pool, now), pool.free()), (vec![], 100));
+    // The sender itself: it is ignored while anything that was granted might be used, for 3 ms.
+    let own = CreditMessage { count: 10, limit: 100, ..ask(2, 10, 1) };
+    pool.handle_ask(now + us(2999), first, &own);
+    assert_eq!(granted(&mut pool, now + us(2999)), []);
+    pool.handle_ask(now + us(3000), first, &own);
+    let grants: Vec<_> = std::iter::from_fn(|| pool.poll_grant(now + us(3000))).collect();
+    let limits: Vec<_> = grants.iter().map(|(_, grant)| (grant.count, grant.limit)).collect();
+    assert_eq!(limits, [(10, 60)], "half of the pool for one of two");
     pool.audit();
-    assert_eq!(pool.handle_packet(start, old, 1), Err(Overrun { blocks: 1, free: 0 }), "it is gone");
-    assert_eq!(pool.poll_limit(start + us(3000)), None);
-    assert_eq!(pool.free(), 60);
-    pool.release(old, 40);
-    assert_eq!(pool.free(), 100);
-    let new = pool.join(start + us(3000));
-    assert_ne!(new, old);
-    pool.release(old, 40);
-    assert_eq!(pool.free(), 100, "no stranger gives anything back");
-    pool.audit();
-}
-
-#[test]
-fn lanes_that_each_wait_with_less_than_a_packet_give_that_up_for_one_another() {
-    let start = Instant::now();
-    let mut pool = Pool::new(config()).expect("large enough");
-    let members: Vec<_> = (0..50).map(|_| pool.join(start)).collect();
-    let mut counts = [0; 50];
-    let mut now = start;
-    // Each leaves 2 blocks of every packet's worth unused, until none of them could send.
-    for round in 0..3 {
-        for (n, member) in members.iter().enumerate() {
-            pool.handle_update(now, *member, &update(Op::Stalled, counts[n], 0));
-        }
-        for _ in 0..200 {
-            now += us(10);
-            for (member, limit) in told(&mut pool, now) {
-                let n = member.index();
-                let room = crate::credits::distance(counts[n], limit);
-                if (10..=WINDOW).contains(&room) {
-                    assert_eq!(pool.handle_packet(now, member, 8), Ok(()));
-                    pool.release(member, 8);
-                    counts[n] += 8;
-                } else {
-                    pool.handle_update(now, member, &update(Op::Yielded, counts[n], limit));
-                }
-                pool.handle_update(now, member, &update(Op::Stalled, counts[n], 0));
-            }
-        }
-        let least = counts.iter().min();
-        assert!(least >= Some(&(8 * (round + 1))), "round {round}: {counts:?}");
-    }
 }

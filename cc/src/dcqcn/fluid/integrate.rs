@@ -3,7 +3,7 @@
 use super::Model;
 use crate::rate::Rate;
 use std::collections::VecDeque;
-use std::time::Duration;
+use time::Duration;
 
 /// The longest step, in seconds, and the fewest steps in a loop delay, which is the fastest process in the model.
 /// With these values the reference's tables are reproduced.

@@ -27,7 +27,7 @@ pub use integrate::{Group, Trajectory};
 
 use super::settings::{Red, Settings};
 use crate::rate::Rate;
-use std::time::Duration;
+use time::Duration;
 
 /// The model's constants: settings, the rate of the port, and the size of packets.
 #[derive(Clone, Debug, PartialEq)]

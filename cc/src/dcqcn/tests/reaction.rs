@@ -4,7 +4,7 @@ use crate::Rate;
 use crate::dcqcn::{AlphaOrder, AlphaUpdate, FirstIncrease, Preset, Reaction, ReactionPoint};
 use proptest::prelude::*;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 const LINE: Rate = Rate::from_gbps(40);
 
@@ -21,7 +21,7 @@ struct Bench {
 
 impl Bench {
     fn new(settings: Reaction) -> Self {
-        let now = Instant::now();
+        let now = Instant::EPOCH;
         Self { point: ReactionPoint::new(Arc::new(settings), LINE), start: now, now }
     }
 
@@ -363,7 +363,7 @@ fn any_settings() -> impl Strategy<Value = Reaction> {
 
 /// Runs events on a reaction point; `punctual` calls it whenever it asks to be called.
 fn run(settings: &Arc<Reaction>, events: &[Event], punctual: bool) -> Vec<(u64, u64, Option<f64>)> {
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let mut now = start;
     let mut point = ReactionPoint::new(Arc::clone(settings), LINE);
     let mut seen = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::dcqcn::{AlphaUpdate, FirstIncrease, Options, Preset, Settings};
 use crate::{Rate, SettingError};
-use std::time::Duration;
+use time::Duration;
 
 const AT: Rate = Rate::from_gbps(40);
 

@@ -7,15 +7,15 @@ use crate::engine::peers::Peer;
 use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, Qpn, RcEnd, Result, WcStatus};
 use cc::Rate;
-use cc::credits::{FlowControlPacket, Op};
+use cc::credits::CreditMessage;
 use cc::vl::Vl;
 use qp::Psn;
 use qp::wire::mad::hello::{Features, Kind};
-use qp::wire::{Arrival, Headers, Opcode, PauseTimes, icrc};
+use qp::wire::{Headers, IpHeader, Opcode, PauseTimes, icrc};
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use time::Duration;
 
-fn seal(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+fn seal(arrival: &IpHeader, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; headers.wire_len()];
     headers.emit(&mut packet, payload.len());
     packet.extend(payload);
@@ -25,7 +25,7 @@ fn seal(arrival: &Arrival, headers: &Headers, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The source of packets from `of`, as `to` sees it.
-fn arrival_from(of: &Device, to: &Device) -> Arrival {
+fn arrival_from(of: &Device, to: &Device) -> IpHeader {
     let (arrival, _) = forged(of, to, |_| {}).expect("a device has a source port");
     arrival
 }
@@ -111,7 +111,7 @@ fn senders_of_datagrams_are_asked_who_they_are_a_few_at_a_time() -> Result<()> {
         let before = a.counters().port.tx_packets;
         for nth in from.flat_map(|nth| (0..times).map(move |_| nth)) {
             ud.recv(1, buffer.all())?;
-            let arrival = Arrival { src: stranger(nth), ..from_b };
+            let arrival = IpHeader { src: stranger(nth), ..from_b };
             let mut headers = Headers::new(Opcode::UdSendOnly, ud.qpn(), Psn::new(0));
             headers.deth = qp::wire::DethFields { qkey: qp::QKey(5), src_qpn: Qpn::new(2) };
             net.inject(&arrival, &seal(&arrival, &headers, &vec![0; len]));
@@ -137,12 +137,20 @@ fn no_answer_to_a_stranger_is_longer_than_its_packet() -> Result<()> {
     let (a, b) = (device(&net, &credits(100_000))?, device(&net, &credits(100_000))?);
     let (left, right) = RcEnd::pair(&a, &b)?;
     let from_b = arrival_from(&b, &a);
-    let update = FlowControlPacket { op: Op::Stalled, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+    let update = CreditMessage {
+        kind: cc::credits::Kind::Ask,
+        vl: Vl::new(0).expect("lane 0"),
+        want: 66,
+        number: 1,
+        echo: 0,
+        count: 0,
+        limit: 0,
+    };
     let said: Vec<_> = [0; 8].into_iter().chain(update.encode()).collect();
     let mut all = 0;
     for slot in [0, 1, 9] {
         for src_port in [from_b.src_port, 4791] {
-            let arrival = Arrival { src: stranger(1), src_port, ..from_b };
+            let arrival = IpHeader { src: stranger(1), src_port, ..from_b };
             let send = |headers: &Headers, payload: &[u8]| {
                 let (before, _) = (a.counters().port, net.run_for(Duration::from_millis(1)));
                 let packet = seal(&arrival, headers, payload);
@@ -226,7 +234,15 @@ fn forgers_off_the_path_do_not_speak_in_the_name_of_a_partner() -> Result<()> {
         let source = left.register(&vec![7; 1 << 20])?;
         let target = right.register_remote(1 << 20)?;
         let arrival = arrival_from(&b, &a);
-        let zero = FlowControlPacket { op: Op::Normal, vl: Vl::new(0).expect("lane 0"), fctbs: 0, fccl: 0 };
+        let zero = CreditMessage {
+            kind: cc::credits::Kind::Grant,
+            vl: Vl::new(0).expect("lane 0"),
+            want: 0,
+            number: 1,
+            echo: 0,
+            count: 0,
+            limit: 0,
+        };
         let begin = net.elapsed();
         for wr_id in 0..32 {
             left.qp.write(wr_id, source.all(), target.remote(0))?;

@@ -7,26 +7,26 @@ use super::{CreditSetup, Message, Partners};
 use crate::engine::schedule::{Due, Gate};
 use crate::engine::{Departure, Engine};
 use crate::link::emulation::Entered;
-use cc::credits::{FlowControlPacket, Member, Op, PoolConfig};
+use cc::credits::{CreditMessage, Kind, Member, PoolConfig};
 use cc::vl::Vl;
 use qp::Qpn;
-use qp::wire::{Arrival, Opcode};
+use qp::wire::{IpHeader, Opcode};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The time scales of credit between two processes, either of which may not be scheduled for a while.
 pub(in crate::engine) struct CreditTimes {
     /// A partner that leaves its credit unused for this time returns it if others wait.
     pub(super) idle: Duration,
-    /// How long a limit is valid: several of the longest update periods.
+    /// How long a grant holds.
     pub(super) lease: Duration,
-    /// Credit reclaimed from a partner that does not answer becomes free after this time.
-    pub(super) settle: Duration,
-    /// A sender that waits for credit says so after this time: usually the partner is processing what was sent, and
-    /// announces a new limit by itself.
+    /// How much later than that what was sent under it may still arrive.
+    pub(super) transit: Duration,
+    /// A sender that waits for credit asks for it after this time: usually the partner is processing what was sent, and
+    /// grants more by itself.
     pub(super) ask: Duration,
-    /// A sender that waits for credit repeats the message after this time, then after twice that, and so on up to eight
-    /// times, because an update may be lost. But these messages must fill neither the buffer of a partner that is not
+    /// A sender that waits for credit asks again after this time, then after twice that, and so on up to eight
+    /// times, because a message may be lost. But these messages must fill neither the buffer of a partner that is not
     /// scheduled nor that of a slow reader: the interval is at least twice the duration of the latest answers.
     pub(super) ask_again: Duration,
     /// Upper bound of that interval.
@@ -40,10 +40,10 @@ pub(in crate::engine) struct CreditTimes {
 /// Our choice: on a busy host, the scheduler makes a process wait for some 10 ms.
 pub(in crate::engine) const CREDIT_TIMES: CreditTimes = CreditTimes {
     idle: Duration::from_millis(10),
-    // If 64 peers maintain the limits that they gave to a peer that reads 5 Mb/s, this takes 6 % of that rate, at four
-    // updates in this time.
+    // If 64 peers that send now and then keep up their leases at a peer that reads 5 Mb/s, this takes 8 % of that rate:
+    // two messages of 166 bytes, as on Ethernet, in this time.
     lease: Duration::from_millis(400),
-    settle: Duration::from_millis(500),
+    transit: Duration::from_millis(100),
     // A full stock buffer is read in 50 us.
     ask: Duration::from_micros(50),
     ask_again: Duration::from_millis(40),
@@ -79,16 +79,14 @@ impl CreditSetup {
         PoolConfig {
             blocks: self.buffer / u32::from(self.block.max(1)),
             packet_blocks: u16::try_from(packet).unwrap_or(u16::MAX),
-            fcp_on_free_blocks: self.on_free,
-            fcp_period: micros(self.period),
+            lag: self.lag,
             idle: micros(CREDIT_TIMES.idle),
             lease: micros(CREDIT_TIMES.lease),
-            settle: micros(CREDIT_TIMES.settle),
+            transit: micros(CREDIT_TIMES.transit),
             member_blocks: self.said.div_ceil(self.block.max(1)),
             reserve_blocks: self.reserve / u32::from(self.block.max(1)),
             read_blocks: self.held_back / u32::from(self.block.max(1)),
             newcomers: self.newcomers,
-            ..PoolConfig::default()
         }
     }
 }
@@ -114,7 +112,7 @@ impl Engine {
     /// A datagram was read from the socket. It consists of packets of `segment` bytes, the last of which may be
     /// shorter. The buffer space that it occupied is free again, or soon will be; the credits that its sender was given
     /// for it are used up.
-    pub(crate) fn note_datagram(&mut self, now: Instant, arrival: &Arrival, bytes: &[u8], segment: usize) {
+    pub(crate) fn note_datagram(&mut self, now: Instant, arrival: &IpHeader, bytes: &[u8], segment: usize) {
         if !self.partners.is_active() {
             return;
         }
@@ -133,13 +131,12 @@ impl Engine {
             // Its sender counted it differently, because it was split or merged in transit. It has arrived, so it is
             // accepted.
             self.counters.excessive_buffer_overrun_errors += 1;
-            return;
         }
         self.partners.unreleased.read(member, blocks, partner.ours.at_least(bytes.len(), segment));
         while let Some((member, blocks)) = self.partners.unreleased.poll() {
             pool.release(member, blocks);
         }
-        self.partners.limits_due = true;
+        self.partners.grants_due = true;
     }
 
     /// Sets whether the socket holds unread packets.
@@ -149,7 +146,7 @@ impl Engine {
         if !has_backlog {
             for (member, blocks) in self.partners.unreleased.drain() {
                 pool.release(member, blocks);
-                self.partners.limits_due = true;
+                self.partners.grants_due = true;
             }
         }
     }
@@ -158,28 +155,29 @@ impl Engine {
     /// leaves, or for no time at all if it was dropped.
     pub(crate) fn note_entered(&mut self, now: Instant, entered: &Entered) {
         let Some((member, blocks)) =
-            self.occupies(entered.src, entered.src_port, entered.tos, &entered.head, entered.len)
+            self.occupies(entered.ip.src, entered.ip.src_port, entered.ip.tos, &entered.head, entered.len)
         else {
             return;
         };
         let Some(pool) = &mut self.partners.pool else { return };
         if pool.handle_packet(now, member, blocks).is_err() {
             self.counters.excessive_buffer_overrun_errors += 1;
-        } else if entered.dropped {
+        }
+        if entered.dropped {
             pool.release(member, blocks);
         }
-        self.partners.limits_due = true;
+        self.partners.grants_due = true;
     }
 
     /// A packet left the queue of an emulated port.
-    pub(crate) fn note_left(&mut self, arrival: &Arrival, packet: &[u8]) {
+    pub(crate) fn note_left(&mut self, arrival: &IpHeader, packet: &[u8]) {
         if !self.partners.is_active() {
             return;
         }
         let left = self.occupies(arrival.src, arrival.src_port, arrival.tos, packet, packet.len());
         if let (Some((member, blocks)), Some(pool)) = (left, &mut self.partners.pool) {
             pool.release(member, blocks);
-            self.partners.limits_due = true;
+            self.partners.grants_due = true;
         }
     }
 
@@ -201,45 +199,47 @@ impl Engine {
     }
 
     /// Flow control packets arrived from a partner.
-    pub(in crate::engine) fn handle_credits(&mut self, now: Instant, id: usize, updates: &[[u8; 4]]) {
+    pub(in crate::engine) fn handle_credits(
+        &mut self,
+        now: Instant,
+        id: usize,
+        messages: &[[u8; CreditMessage::LEN]],
+    ) {
         self.confirmed(now, id);
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         (partner.heard, partner.silent_since) = (now, None);
-        for bytes in updates {
-            // Reserved operations must be ignored (IBTA 7.9.4).
-            let Ok(update) = FlowControlPacket::decode(*bytes) else { continue };
-            self.handle_update(now, id, &update);
+        for bytes in messages {
+            // Reserved kinds are ignored, as IBTA 7.9.4 has it for reserved operations.
+            let Ok(message) = CreditMessage::decode(*bytes) else { continue };
+            self.handle_credit(now, id, &message);
         }
     }
 
-    fn handle_update(&mut self, now: Instant, id: usize, update: &FlowControlPacket) {
-        let vl = usize::from(update.vl.number());
+    fn handle_credit(&mut self, now: Instant, id: usize, message: &CreditMessage) {
+        let vl = usize::from(message.vl.number());
         // Only lanes that both ports have exist.
         let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|partner| partner.lanes.get_mut(vl))
         else {
             return;
         };
-        if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
-            pool.handle_update(now, member, update);
-            self.partners.limits_due = true;
+        match message.kind {
+            Kind::Ask => {
+                if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
+                    pool.handle_ask(now, member, message);
+                    self.partners.grants_due = true;
+                }
+            }
+            Kind::Grant => {
+                let is_lowered = lane.sender.handle_grant(now, message);
+                if lane.sender.asked_in_vain() == 0 {
+                    lane.ask_again.cancel();
+                }
+                if is_lowered {
+                    self.partners.outbox.push_back(Message::Ask { to: id, vl });
+                }
+                self.places.open(Gate::Credit { peer: id, vl });
+            }
         }
-        match update.op {
-            // Between rnic ports, the end of the handshake replaces initialisation.
-            Op::Init | Op::Yielded => return,
-            Op::Normal | Op::Stalled => {}
-        }
-        if lane.sender.handle_update(now, update) {
-            // The limit was lowered: the partner is told that it is obeyed, after everything that was sent under the
-            // old limit.
-            self.partners.outbox.push_back(Message::Yield { to: id, update: lane.sender.yielded(update.vl) });
-        }
-        if lane.sender.available(now) > 0
-            && let Some(at) = lane.asked_at.take()
-        {
-            let took = now.saturating_duration_since(at);
-            lane.answer = took.max(lane.answer - lane.answer / 8);
-        }
-        self.places.open(Gate::Credit { peer: id, vl });
     }
 
     /// Adds a lane of a partner to the pool.
@@ -250,14 +250,15 @@ impl Engine {
         let Some(partner) = peer.partner.as_mut() else { return };
         let is_trusted = is_connected || partner.is_trusted;
         let (Some(lane), Ok(number)) = (partner.lanes.get_mut(vl), u8::try_from(vl)) else { return };
+        let Some(vl) = Vl::new(number) else { return };
         lane.member.get_or_insert_with(|| {
-            let member = if is_trusted { pool.join(now) } else { pool.join_on_trial(now) };
+            let member = if is_trusted { pool.join(now, vl) } else { pool.join_on_trial(now, vl) };
             let members = &mut self.partners.members;
             members.resize(members.len().max(member.index() + 1), None);
-            members[member.index()] = Some((id, number));
+            members[member.index()] = Some(id);
             member
         });
-        self.partners.limits_due = true;
+        self.partners.grants_due = true;
     }
 
     /// A partner that has just learned of this port has not received any earlier request for credit: queue pairs that
@@ -265,7 +266,7 @@ impl Engine {
     pub(super) fn ask_anew(&mut self, id: usize, vl: usize) {
         if let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
             lane.ask_again.cancel();
-            lane.asked = 0;
+            lane.sender.forget_asks();
             self.places.open(Gate::Credit { peer: id, vl });
         }
     }
@@ -281,7 +282,7 @@ impl Engine {
     ) -> u32 {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return 0 };
         let Some(lane) = partner.lanes.get(vl) else { return 0 };
-        partner.theirs.packets(lane.sender.available(now).into(), size, most)
+        partner.theirs.packets(lane.sender.available(now), size, most)
     }
 
     /// Charges a train to the credit of a lane.
@@ -297,6 +298,17 @@ impl Engine {
         let Some(lane) = partner.lanes.get_mut(vl) else { return };
         let taken = lane.sender.try_take(now, blocks);
         debug_assert!(taken, "a train took more than there was room for: {departure:?}");
+        if lane.sender.is_renewal_due(now) {
+            self.partners.outbox.push_back(Message::Ask { to: id, vl });
+        }
+    }
+
+    /// The blocks of the packet in front that waits for credit on a lane; 0 if none does.
+    pub(super) fn wanted(&mut self, id: usize, vl: usize) -> u32 {
+        let front = self.places.front(Gate::Credit { peer: id, vl });
+        let Some(entry) = front.and_then(|turn| self.qps[turn.index()].as_ref()) else { return 0 };
+        let size = largest_packet(entry.qp.next_payload() as usize);
+        Partners::partner(&mut self.peers, id).map_or(0, |partner| partner.theirs.of_one(size))
     }
 
     /// A queue pair waits for credit, `newly` or again: the partner will be told.
@@ -306,13 +318,18 @@ impl Engine {
         let Some(lane) = partner.lanes.get_mut(vl) else { return };
         // No packet of this size fits: this starts the stall clock unless it already runs.
         lane.sender.try_take(now, u32::MAX);
-        if is_first {
-            // What was asked for an earlier wait says nothing about this one.
+        if is_first && lane.sender.asked_in_vain() == 0 {
+            // This is the timer of an earlier wait.
             lane.ask_again.cancel();
-            lane.asked = 0;
         }
-        if lane.ask_again.at().is_none() {
+        if lane.ask_again.at().is_some() {
+            return;
+        }
+        if lane.sender.is_leased(now) {
             self.timers.set(&mut lane.ask_again, now + CREDIT_TIMES.ask, Due::Partner(id));
+        } else {
+            // Nothing is granted unasked once a lease is over.
+            self.ask_for_credit(now, id, vl);
         }
     }
 
@@ -321,23 +338,22 @@ impl Engine {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         let silent_since = *partner.silent_since.get_or_insert(now);
         let Some(lane) = partner.lanes.get_mut(vl) else { return };
-        lane.asked_at.get_or_insert(now);
-        let again = CREDIT_TIMES.ask_again.max(2 * lane.answer.min(CREDIT_TIMES.lease));
-        let at = now + (again * (1 << lane.asked.min(3))).min(CREDIT_TIMES.ask_at_least_every);
-        lane.asked += 1;
-        tracing::debug!(peer = id, lane = vl, times = lane.asked, "waits for credit");
+        let again = CREDIT_TIMES.ask_again.max(2 * lane.sender.answer_time().min(CREDIT_TIMES.lease));
+        let times = lane.sender.asked_in_vain();
+        let at = now + (again * (1 << times.min(3))).min(CREDIT_TIMES.ask_at_least_every);
+        tracing::debug!(peer = id, lane = vl, times, "waits for credit");
         lane.ask_again.cancel();
         if now.saturating_duration_since(silent_since) >= CREDIT_TIMES.gone {
             self.counters.partners_lost += 1;
             tracing::debug!(peer = id, lane = vl, "a partner gives no credit any more: it is taken for gone");
-            self.part(now, id);
+            self.part(id);
             // Nothing waits for it a second time. If another port starts at its address, that one asks.
             self.count_as_foreign(id, "it gives no credit any more");
             return;
         }
-        let is_unheard = lane.asked > IN_VAIN && partner.heard + CREDIT_TIMES.ask_again < now;
+        let is_unheard = times >= IN_VAIN && partner.heard + CREDIT_TIMES.ask_again < now;
         self.timers.set(&mut lane.ask_again, at, Due::Partner(id));
-        self.partners.outbox.push_back(Message::Credits { to: id, vl, op: Op::Stalled });
+        self.partners.outbox.push_back(Message::Ask { to: id, vl });
         if is_unheard {
             // The partner may not know this port, or may have been replaced.
             self.doubt(now, id);
@@ -353,7 +369,7 @@ impl Engine {
         let Some(pool) = &mut self.partners.pool else { return };
         for member in partner.lanes.iter().filter_map(|lane| lane.member) {
             pool.trust(member);
-            self.partners.limits_due = true;
+            self.partners.grants_due = true;
         }
     }
 
@@ -371,33 +387,18 @@ impl Engine {
         self.greeting_timeout(now, id);
     }
 
-    /// Moves limits that are due to the outbox.
-    pub(in crate::engine) fn collect_limits(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.partners.limits_due) {
+    /// Moves grants that are due to the outbox.
+    pub(in crate::engine) fn collect_grants(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.partners.grants_due) {
             return;
         }
         let Some(pool) = &mut self.partners.pool else { return };
-        while let Some((member, limit)) = pool.poll_limit(now) {
-            if let Some(Some((id, vl))) = self.partners.members.get(member.index()) {
-                self.partners.outbox.push_back(Message::Limit { to: *id, vl: usize::from(*vl), fccl: limit });
+        while let Some((member, grant)) = pool.poll_grant(now) {
+            if let Some(Some(to)) = self.partners.members.get(member.index()).copied() {
+                self.partners.outbox.push_back(Message::Grant { to, grant });
             }
         }
         self.arm_partners();
-    }
-
-    /// The update about a lane for a partner: how much was sent on the lane, and the limit up to which the partner may
-    /// send, which becomes `limit` if given.
-    pub(super) fn update(
-        &mut self,
-        id: usize,
-        vl: usize,
-        op: Op,
-        limit: Option<u16>,
-    ) -> Option<FlowControlPacket> {
-        let lane = Partners::partner(&mut self.peers, id)?.lanes.get_mut(vl)?;
-        lane.told = limit.unwrap_or(lane.told);
-        let vl = u8::try_from(vl).ok().and_then(Vl::new)?;
-        Some(FlowControlPacket { op, vl, fctbs: lane.sender.fctbs(), fccl: lane.told })
     }
 
     /// The credit available on each lane, and the time spent waiting for it.

@@ -4,11 +4,11 @@ use super::tests::{credits, device};
 use crate::link::{Direction, FrameRef, Now, Observer};
 use crate::sim::Net;
 use crate::{Access, ConnectOptions, Device, QKey, QpInit, QueuePair, Result, WcStatus};
-use cc::credits::{FlowControlPacket, Op};
+use cc::credits::{CreditMessage, Kind};
 use qp::attr::AddressVector;
 use qp::wire::{Opcode, Packet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use time::Duration;
 
 /// The packets that a device sent before it was first given credit; and those among them that were neither hellos nor
 /// link messages.
@@ -27,8 +27,8 @@ impl Observer for Seen {
             Direction::Tx if !seen.0 => seen.1.push(packet.opcode()),
             Direction::Tx => {}
             Direction::Rx => {
-                let gives = |bytes: &[u8; 4]| {
-                    FlowControlPacket::decode(*bytes).is_ok_and(|u| u.op == Op::Normal && u.fccl > 0)
+                let gives = |bytes: &[u8; CreditMessage::LEN]| {
+                    CreditMessage::decode(*bytes).is_ok_and(|m| m.kind == Kind::Grant && m.limit > 0)
                 };
                 seen.0 |= packet.flow_controls().is_some_and(|updates| updates.iter().any(gives));
             }

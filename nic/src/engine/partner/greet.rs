@@ -24,11 +24,11 @@ use crate::engine::schedule::{Alarm, Due, Gate};
 use crate::net::has_sign;
 use cc::credits::{CreditSender, Member, Pool};
 use cc::pfc::{PRIORITIES, Paused};
-use qp::wire::Arrival;
+use qp::wire::IpHeader;
 use qp::wire::mad::hello::{Features, Hello, Kind, VERSION};
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// An unanswered question is repeated after this time, then after twice as long, and so on up to
 /// [`ASK_AT_LEAST_EVERY`]. Our choice: the questions of 64 ports that start at once must fit a stock receive buffer
@@ -137,7 +137,7 @@ impl Engine {
     pub(in crate::engine) fn meet(
         &mut self,
         now: Instant,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         len: usize,
         peer: Option<usize>,
     ) {
@@ -405,7 +405,7 @@ impl Engine {
         for gone in self.contradicted(from, hello) {
             let said = Partners::partner(&mut self.peers, gone).map(|partner| partner.said.instance);
             let is_another = said.is_some_and(|instance| instance != hello.instance);
-            self.part_with(now, gone, if is_another { Pool::end } else { Pool::leave });
+            self.part_with(gone, if is_another { Pool::end } else { Pool::leave });
         }
         let both = self.partners.setup.features & hello.features;
         let known = self.peers.find(from, hello.slot);
@@ -467,7 +467,7 @@ impl Engine {
             return true;
         }
         let Some(id) = self.peers.find_idle(now, &self.places) else { return false };
-        self.part(now, id);
+        self.part(id);
         self.peers.forget_unused(id, &self.places);
         true
     }
@@ -482,14 +482,10 @@ impl Engine {
         if wants_credits && let Some(setup) = &self.partners.setup.credits {
             for _ in 0..setup.lanes.min(hello.lanes) {
                 lanes.push(LaneEnd {
-                    sender: CreditSender::new(Some(CREDIT_TIMES.lease)),
-                    member: None,
-                    told: 0,
-                    ask_again: Alarm::default(),
-                    asked: 0,
-                    asked_at: None,
                     // A slow reader took this long for the question, and will take as long for requests.
-                    answer,
+                    sender: CreditSender::new(CREDIT_TIMES.lease, answer),
+                    member: None,
+                    ask_again: Alarm::default(),
                 });
             }
         }
@@ -512,14 +508,14 @@ impl Engine {
 
     /// Ends the agreement with a partner: it is gone, or was replaced. Queue pairs that waited for it go on without
     /// credits.
-    pub(super) fn part(&mut self, now: Instant, id: usize) {
-        self.part_with(now, id, Pool::leave);
+    pub(super) fn part(&mut self, id: usize) {
+        self.part_with(id, Pool::leave);
     }
 
     /// As [`part`](Self::part), where `leave` determines whether packets that it sent may still arrive. If another
     /// program was heard from its port, it has sent nothing since, and the network and the socket preserve order: the
     /// same argument as for a partner that yields to a lowered limit.
-    fn part_with(&mut self, now: Instant, id: usize, leave: fn(&mut Pool, Instant, Member)) {
+    fn part_with(&mut self, id: usize, leave: fn(&mut Pool, Member)) {
         tracing::debug!(peer = id, "what was agreed on with a peer is forgotten");
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, partner) = (peer.address, peer.partner.take());
@@ -537,7 +533,7 @@ impl Engine {
         for (lane, vl) in partner.lanes.into_iter().zip(0..) {
             self.places.open(Gate::Credit { peer: id, vl });
             if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
-                leave(pool, now, member);
+                leave(pool, member);
                 if let Some(place) = self.partners.members.get_mut(member.index()) {
                     *place = None;
                 }

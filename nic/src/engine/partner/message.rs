@@ -1,18 +1,17 @@
 //! Transmission of messages between rnic ports.
 
 use super::Partners;
-use crate::engine::path::Remote;
 use crate::engine::schedule::Due;
 use crate::engine::{Departure, Engine};
-use cc::credits::{FlowControlPacket, Op};
-use qp::attr::AddressVector;
+use cc::credits::CreditMessage;
+use cc::vl::Vl;
 use qp::wire::control::{FLOW_CONTROL_LEN, MAX_FLOW_CONTROLS, TOKEN_LEN};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::hello::Hello;
-use qp::wire::{DethFields, Flow, Headers, Opcode, PauseTimes};
+use qp::wire::{DethFields, Headers, IpHeader, Opcode, PauseTimes};
 use qp::{Psn, QKey, Qpn, Train};
 use std::net::IpAddr;
-use std::time::Instant;
+use time::Instant;
 
 /// The class selector that networks prioritise by default (network control, CS6): link messages must not queue behind
 /// the traffic that they control.
@@ -23,12 +22,11 @@ const TOS: u8 = 48 << 2;
 pub(in crate::engine) enum Message {
     /// The identity of this port.
     Hello { to: IpAddr, slot: u8, hello: Hello },
-    /// An urgent message about a lane; the limit is the one that the partner was told last.
-    Credits { to: usize, vl: usize, op: Op },
+    /// A request for credit on a lane, or for its lease to go on, or the confirmation that a lowered limit is obeyed. It
+    /// is worded when it leaves, after everything for which credit was taken.
+    Ask { to: usize, vl: usize },
     /// A new limit of a lane.
-    Limit { to: usize, vl: usize, fccl: u16 },
-    /// Confirmation that a lowered limit is obeyed.
-    Yield { to: usize, update: FlowControlPacket },
+    Grant { to: usize, grant: CreditMessage },
     /// A pause, or the end of one.
     Pause { to: usize, times: PauseTimes },
 }
@@ -37,10 +35,7 @@ impl Message {
     const fn partner(&self) -> Option<usize> {
         match self {
             Self::Hello { .. } => None,
-            Self::Credits { to, .. }
-            | Self::Limit { to, .. }
-            | Self::Yield { to, .. }
-            | Self::Pause { to, .. } => Some(*to),
+            Self::Ask { to, .. } | Self::Grant { to, .. } | Self::Pause { to, .. } => Some(*to),
         }
     }
 }
@@ -48,13 +43,12 @@ impl Message {
 impl Engine {
     /// The next message to a partner, in `buf`.
     pub(in crate::engine) fn poll_message(&mut self, now: Instant, buf: &mut [u8]) -> Option<Departure> {
-        self.collect_limits(now);
+        self.collect_grants(now);
         while let Some(message) = self.partners.outbox.pop_front() {
             let departure = match message {
                 Message::Hello { to, slot, hello } => self.write_hello(to, slot, &hello, buf),
-                Message::Credits { to, vl, op } => self.write_credits(to, vl, op, None, buf),
-                Message::Limit { to, vl, fccl } => self.write_credits(to, vl, Op::Normal, Some(fccl), buf),
-                Message::Yield { to, update } => self.write_updates(to, &update.encode(), buf),
+                Message::Ask { to, vl } => self.write_ask(now, to, vl, buf),
+                Message::Grant { to, grant } => self.write_grants(to, &grant, buf),
                 Message::Pause { to, times } => self.write_pause(to, times, buf),
             };
             if let Some(departure) = departure {
@@ -66,7 +60,7 @@ impl Engine {
 
     /// Returns whether there is a message for a partner.
     pub(in crate::engine) fn has_messages(&self) -> bool {
-        self.partners.limits_due || !self.partners.outbox.is_empty()
+        self.partners.grants_due || !self.partners.outbox.is_empty()
     }
 
     /// Discards the messages to a partner that is gone.
@@ -83,34 +77,27 @@ impl Engine {
         self.write(to, &headers, &mad, buf)
     }
 
-    /// Updates for one lane, and for other lanes of the same partner whose messages are next in the queue.
-    fn write_credits(
-        &mut self,
-        id: usize,
-        vl: usize,
-        op: Op,
-        fccl: Option<u16>,
-        buf: &mut [u8],
-    ) -> Option<Departure> {
+    fn write_ask(&mut self, now: Instant, id: usize, vl: usize, buf: &mut [u8]) -> Option<Departure> {
+        let want = self.wanted(id, vl);
+        let lane = Partners::partner(&mut self.peers, id)?.lanes.get_mut(vl)?;
+        let ask = lane.sender.ask(now, Vl::new(u8::try_from(vl).ok()?)?, want);
+        self.write_updates(id, &ask.encode(), buf)
+    }
+
+    /// A grant, and those for other lanes of the same partner that are next in the queue.
+    fn write_grants(&mut self, id: usize, first: &CreditMessage, buf: &mut [u8]) -> Option<Departure> {
         let mut body = [0; FLOW_CONTROL_LEN * MAX_FLOW_CONTROLS];
-        let mut len = 0;
-        let mut add = |update: FlowControlPacket| {
-            if let Some(room) = body.get_mut(len..len + FLOW_CONTROL_LEN) {
-                room.copy_from_slice(&update.encode());
-                len += FLOW_CONTROL_LEN;
-            }
-        };
-        add(self.update(id, vl, op, fccl)?);
-        while let Some(&Message::Limit { to, vl, fccl }) = self.partners.outbox.front() {
-            if to != id {
-                break;
-            }
+        let (mut places, mut count) = (body.as_chunks_mut().0.iter_mut(), 1);
+        *places.next()? = first.encode();
+        while let Some(&Message::Grant { to, grant }) = self.partners.outbox.front()
+            && to == id
+            && let Some(place) = places.next()
+        {
+            *place = grant.encode();
+            count += 1;
             self.partners.outbox.pop_front();
-            if let Some(update) = self.update(id, vl, Op::Normal, Some(fccl)) {
-                add(update);
-            }
         }
-        self.write_updates(id, &body[..len], buf)
+        self.write_updates(id, &body[..count * FLOW_CONTROL_LEN], buf)
     }
 
     fn write_updates(&mut self, id: usize, updates: &[u8], buf: &mut [u8]) -> Option<Departure> {
@@ -154,11 +141,9 @@ impl Engine {
 
     /// Writes one packet.
     fn write(&mut self, to: IpAddr, headers: &Headers, payload: &[u8], buf: &mut [u8]) -> Option<Departure> {
-        let path = AddressVector { traffic_class: TOS, ..AddressVector::new(to.into(), 0) };
         // All messages leave from the first port, so that they stay in order.
-        let remote = Remote::along(&path, Qpn::GSI, 1);
-        let flow: Flow = remote.flow(&self.config);
-        let mut train = Train::new(buf, flow, 1);
+        let path = self.config.path(0, IpHeader { tos: TOS, ..IpHeader::to(to) });
+        let mut train = Train::new(buf, path.ip.flow(), 1);
         if !train.has_room(headers, payload.len()) {
             return None;
         }
@@ -166,7 +151,7 @@ impl Engine {
             out.copy_from_slice(payload);
             Ok(())
         });
-        Some(remote.departure(&train))
+        Some(path.departure(&train))
     }
 
     /// Sets the timer of the pool.
@@ -178,7 +163,7 @@ impl Engine {
     /// The timer of the pool fired.
     pub(in crate::engine) fn limits_timeout(&mut self, now: Instant) {
         if self.partners.timer.expires(now) {
-            self.partners.limits_due = true;
+            self.partners.grants_due = true;
         }
     }
 

@@ -5,7 +5,7 @@
 //! credits, pauses, congestion notifications. A message without the token comes from another sender, and is dropped.
 //!
 //! ```text
-//! hello (ask)  ->  hello (answer)  ->  hello (proof)  ->  Init: nothing is sent without credit  ->  limits  ->  data
+//! hello (ask)  ->  hello (answer)  ->  hello (proof)  ->  ask  ->  grant  ->  data
 //! ```
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ use greet::Allowance;
 use qp::wire::mad::hello::{Counting, Features, Hello, SourcePorts};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::Instant;
 use token::Tokens;
 use unreleased::Unreleased;
 
@@ -59,9 +59,7 @@ pub struct CreditSetup {
     pub local_counting: Counting,
     /// How far the limit of a lane may lag behind the available room, in blocks; at most half of what the lane may be
     /// lent.
-    pub on_free: u16,
-    /// While a lane is in use, its limit is repeated with this period.
-    pub period: Duration,
+    pub lag: u32,
     /// Buffer space that a partner's messages about a lane occupy at a time, in the counted unit of bytes.
     pub said: u16,
     /// Buffer space reserved for these messages in addition to `buffer`, in the counted unit of bytes.
@@ -94,16 +92,8 @@ pub(crate) struct LaneEnd {
     pub(crate) sender: CreditSender,
     /// Its membership in our pool, once the partner has stated that it sends nothing without credit.
     member: Option<Member>,
-    /// The limit that the partner was told last.
-    told: u16,
     /// When the partner is next told that a queue pair waits, if one does.
     ask_again: Alarm,
-    /// Number of times the partner was told during the current wait.
-    asked: u32,
-    /// When the partner was told first, until credit arrives.
-    asked_at: Option<Instant>,
-    /// Recent time until credit arrived: it follows increases immediately and decreases gradually.
-    answer: Duration,
 }
 
 /// State of a peer that is rnic too.
@@ -176,11 +166,11 @@ pub(crate) struct Partners {
     pool: Option<Pool>,
     /// Packets that were read but may still occupy the buffer.
     unreleased: Unreleased,
-    /// The owner of each member of the pool: peer and lane.
-    members: Vec<Option<(usize, u8)>>,
+    /// The peer whose lane each member of the pool is.
+    members: Vec<Option<usize>>,
     outbox: VecDeque<Message>,
-    /// Whether limits may be due.
-    limits_due: bool,
+    /// Whether grants may be due.
+    grants_due: bool,
     sequence: u16,
     /// The timer of the pool.
     timer: Alarm,
@@ -224,7 +214,7 @@ impl Partners {
             unreleased,
             members: Vec::new(),
             outbox: VecDeque::new(),
-            limits_due: false,
+            grants_due: false,
             sequence: 0,
             timer: Alarm::default(),
         }

@@ -8,7 +8,7 @@ use cc::pfc::{Action, PRIORITIES, PauseCounters, PauseFrame, Paused, Quanta, Ver
 use qp::wire::PauseTimes;
 use qp::wire::mad::hello::Features;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// A priority that a partner has paused.
 #[derive(Clone, Copy, Debug)]

@@ -46,10 +46,12 @@ impl Unreleased {
 mod tests {
     use super::*;
     use cc::credits::{Pool, PoolConfig};
-    use std::time::Instant;
+    use time::Instant;
 
     fn member() -> Member {
-        Pool::new(PoolConfig::default()).expect("a pool").join(Instant::now())
+        Pool::new(PoolConfig::default())
+            .expect("a pool")
+            .join(Instant::EPOCH, cc::vl::Vl::new(0).expect("a lane"))
     }
 
     #[test]

@@ -4,7 +4,7 @@ use cc::dcqcn::NotificationPoint;
 use cc::{Ack, Controller, Pacer, Policy, Rate};
 use qp::Psn;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// How much missed time a late port catches up on: Linux timers have 50 us of slack, and a wake-up takes about as long.
 /// Any more missed time is lost.
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_late_sender_catches_up_and_an_idle_one_does_not() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         // 1000 bytes take a microsecond.
         let mut tempo = Tempo::new(start, Rate::from_gbps(8), us(100));
         tempo.on_sent(start, 10_000);
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_new_rate_counts_from_the_time_at_which_the_flow_could_send() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut tempo = Tempo::new(start, Rate::from_gbps(8), PORT_CATCH_UP);
         tempo.on_sent(start, 10_000);
         tempo.set_behind(true);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn acknowledgements_tell_bytes_and_times() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut trains = Trains::default();
         trains.depart(start, psn(0xff_fffe), psn(2), 4000, 4);
         trains.depart(start + us(5), psn(2), psn(4), 2000, 2);
@@ -283,7 +283,7 @@ mod tests {
     /// A train whose packets are acknowledged one by one, some of them twice.
     #[test]
     fn each_byte_of_a_train_is_acknowledged_once() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut trains = Trains::default();
         trains.depart(start, psn(0), psn(8), 8000, 8);
         for (unacked, bytes) in
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_twice_tells_no_time() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut trains = Trains::default();
         trains.depart(start, psn(0), psn(4), 4000, 4);
         trains.depart(start + us(1), psn(4), psn(8), 4000, 4);
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_read_tells_no_time_and_the_log_is_bounded() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut trains = Trains::default();
         trains.depart(start, psn(0), psn(32), 100, 1);
         assert_eq!(

@@ -12,7 +12,7 @@ mod notify;
 mod tests;
 
 use super::partner::Partners;
-use super::path::Remote;
+use super::path::Path;
 use super::schedule::{Alarm, Due};
 use super::{Departure, Engine};
 use crate::link::wire_bytes;
@@ -24,7 +24,7 @@ use notify::Notifications;
 use qp::wire::mad::hello::Features;
 use qp::{Psn, QpType, Qpn, Train};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The ECN field of the TOS byte (RFC 3168).
 pub(super) const ECN: u8 = 0b11;
@@ -45,7 +45,8 @@ pub struct RateConfig {
     /// signals are ignored.
     ///
     /// DCTCP and TIMELY depend on acknowledgements, so they do not slow down UC and UD. DCTCP needs a peer that returns
-    /// marks with its acknowledgements, which only rnic with DCTCP does; TIMELY needs no support from the peer.
+    /// marks with its acknowledgements, which only rnic with DCTCP does; TIMELY needs no support from the peer. Both ask
+    /// for an acknowledgement of every train.
     pub policy: Option<Policy>,
     /// Longest duration of a train at the rate of its queue pair, and at that of the port. 0: packets leave one by one,
     /// as with pacing in hardware.
@@ -196,7 +197,10 @@ impl Engine {
             let flow = entry.flow.get_or_insert_with(|| Box::new(Flow::new(now, policy, reliable)));
             if flow.advance(now) && reliable {
                 let packet = wire_bytes(PACKET + entry.qp.mtu().bytes() as usize, is_ipv6);
-                entry.qp.set_packet_time(flow.controller.rate().time_for(packet.into()));
+                // Asked less often than once for each train, DCTCP would act on marks of a queue that is long gone: with one
+                // acknowledgement in 128 KiB at 1 Gb/s, one of two flows starved, or both left a fifth of the port idle.
+                let feedback = flow.trains.as_ref().map(|_| config.train_time);
+                entry.qp.set_packet_time(flow.controller.rate().time_for(packet.into()), feedback);
             }
             if !flow.tempo.may_send(now) {
                 return (unlimited, Some(flow.wake_at(now)));
@@ -228,15 +232,15 @@ impl Engine {
 
     /// Returns whether the next packets of a queue pair are marked as ECN-capable: its rate depends on marks, and its
     /// peer reacts to them.
-    pub(super) fn marks(&mut self, index: usize, remote: &Remote) -> bool {
+    pub(super) fn marks(&mut self, index: usize, path: &Path) -> bool {
         let has_flow = self.qps[index].as_ref().is_some_and(|entry| entry.flow.is_some());
         if !has_flow || self.config.rate.policy.as_ref().is_none_or(|policy| policy.red().is_none()) {
             return false;
         }
         // An unproven claim is enough for a mark, which costs a peer nothing.
-        let known = remote.peer.and_then(|id| self.peers.find_mut(id));
+        let known = path.peer.and_then(|id| self.peers.find_mut(id));
         let claims = known.is_some_and(|peer| peer.greeting.claims_cnp);
-        claims || self.obeys_cnp(remote.address, remote.peer)
+        claims || self.obeys_cnp(path.ip.dst, path.peer)
     }
 
     /// Returns whether a peer reacts to congestion: it may be sent CNPs, and packets to it are marked as ECN-capable.

@@ -2,17 +2,16 @@
 
 use super::ECT;
 use crate::engine::partner::Partners;
-use crate::engine::path::Remote;
+use crate::engine::path::Path;
 use crate::engine::schedule::{Due, Place, Turn};
-use crate::engine::{Departure, Engine, QpEntry};
-use crate::net::DEFAULT_HOP_LIMIT;
+use crate::engine::{Departure, Engine, EngineConfig, QpEntry};
 use cc::Policy;
 use cc::dcqcn::{Notification, NotificationPoint};
-use qp::wire::{Arrival, Headers, Packet};
+use qp::wire::{Headers, IpHeader, Packet};
 use qp::{PKey, QpState, QpType, Qpn, Train};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Limit of queued CNPs: more than the number of packets received in a turn. If there is no room for a CNP, the next
 /// mark triggers it.
@@ -25,7 +24,7 @@ const MAX_SENDERS: usize = 256;
 /// A CNP to be sent.
 #[derive(Clone, Copy, Debug)]
 struct Cnp {
-    remote: Remote,
+    path: Path,
     /// The queue pair that sends too fast.
     dest_qpn: Qpn,
     pkey: PKey,
@@ -116,29 +115,15 @@ const fn is_alive(state: QpState) -> bool {
 
 impl QpEntry {
     /// The CNP for the sender of a packet to this queue pair; `None` if there is no sender to notify.
-    fn cnp(&self, arrival: &Arrival, packet: &Packet<'_>, source_ports: usize) -> Option<Cnp> {
-        let (remote, dest_qpn) = match (self.remote, packet.deth()) {
-            (Some(remote), _) => (remote, self.qp.dest_qpn()),
+    fn cnp(&self, arrival: &IpHeader, packet: &Packet<'_>, config: &EngineConfig) -> Option<Cnp> {
+        let (path, dest_qpn) = match (self.path, packet.deth()) {
+            (Some(path), _) => (path, self.qp.dest_qpn()),
             (None, Some(deth)) if self.qp.config().qp_type == QpType::Ud && deth.src_qpn != Qpn::GSI => {
-                (Remote::back(arrival, self.qp.qpn(), source_ports), deth.src_qpn)
+                (config.path_to(arrival.src, self.qp.qpn()), deth.src_qpn)
             }
             _ => return None,
         };
-        Some(Cnp { remote, dest_qpn, pkey: self.qp.pkey() })
-    }
-}
-
-impl Remote {
-    /// The path back to the source of a datagram, for the queue pair with this number.
-    fn back(arrival: &Arrival, qpn: Qpn, source_ports: usize) -> Self {
-        Self {
-            address: arrival.src,
-            peer: None,
-            via: qpn.value() as usize % source_ports.max(1),
-            tos: 0,
-            hop_limit: DEFAULT_HOP_LIMIT,
-            flow_label: 0,
-        }
+        Some(Cnp { path, dest_qpn, pkey: self.qp.pkey() })
     }
 }
 
@@ -148,13 +133,13 @@ impl Engine {
         &mut self,
         now: Instant,
         index: usize,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
     ) {
         if self.config.rate.policy.is_none() || arrival.dst.is_multicast() {
             return;
         }
-        let connected = self.qps[index].as_ref().and_then(|entry| entry.remote?.peer);
+        let connected = self.qps[index].as_ref().and_then(|entry| entry.path?.peer);
         let peer = connected.or_else(|| self.partners.at(arrival.src, arrival.src_port));
         if !self.obeys_cnp(arrival.src, peer) {
             return;
@@ -165,9 +150,9 @@ impl Engine {
             Answer::Notify(settings) => settings,
             Answer::Echo => return entry.qp.echo_congestion(),
         };
-        let Some(cnp) = entry.cnp(arrival, packet, self.config.source_ports.len()) else { return };
+        let Some(cnp) = entry.cnp(arrival, packet, &self.config) else { return };
         let notifications = &mut self.rates.notifications;
-        let (source, later) = if entry.remote.is_some() {
+        let (source, later) = if entry.path.is_some() {
             let point = entry.notifier.get_or_insert_default();
             point.handle_packet(settings, now, true);
             (CnpSource::Connected(index), notifications.queue(now, point, cnp))
@@ -190,8 +175,8 @@ impl Engine {
         match source {
             CnpSource::Connected(index) => {
                 let Some(entry) = self.qps.get_mut(index).and_then(Option::as_mut) else { return };
-                let (Some(point), Some(remote)) = (&mut entry.notifier, entry.remote) else { return };
-                let cnp = Cnp { remote, dest_qpn: entry.qp.dest_qpn(), pkey: entry.qp.pkey() };
+                let (Some(point), Some(path)) = (&mut entry.notifier, entry.path) else { return };
+                let cnp = Cnp { path, dest_qpn: entry.qp.dest_qpn(), pkey: entry.qp.pkey() };
                 notifications.queue(now, point, cnp);
             }
             CnpSource::Datagrams(place) => {
@@ -209,9 +194,9 @@ impl Engine {
         let dscp = self.config.rate.policy.as_ref()?.notification()?.cnp_dscp;
         // It was checked to be at most 63 when it was configured.
         let tos = u8::try_from(dscp << 2).unwrap_or(0) | ECT;
-        let remote = Remote { tos, ..cnp.remote };
-        let mut train = Train::new(buf, remote.flow(&self.config), 1);
-        let partner = self.peers.find(remote.address, cnp.dest_qpn.slot());
+        let path = Path { ip: IpHeader { tos, ..cnp.path.ip }, ..cnp.path };
+        let mut train = Train::new(buf, path.ip.flow(), 1);
+        let partner = self.peers.find(path.ip.dst, cnp.dest_qpn.slot());
         let token = partner.and_then(|id| Partners::partner(&mut self.peers, id)).map_or(0, |p| p.token);
         let headers = Headers { pkey: cnp.pkey, token, ..Headers::cnp(cnp.dest_qpn) };
         if !train.has_room(&headers, 0) {
@@ -219,7 +204,7 @@ impl Engine {
         }
         let _: Result<(), std::convert::Infallible> = train.push(&headers, 0, |_| Ok(()));
         self.counters.np_cnp_sent += 1;
-        let departure = remote.departure(&train);
+        let departure = path.departure(&train);
         self.count(departure)
     }
 
@@ -230,13 +215,13 @@ impl Engine {
         &mut self,
         now: Instant,
         index: usize,
-        arrival: &Arrival,
+        arrival: &IpHeader,
         packet: &Packet<'_>,
     ) -> bool {
         let Some(entry) = self.qps[index].as_mut() else { return false };
-        let is_own = entry.remote.map_or(entry.last_to, |remote| Some(remote.address)) == Some(arrival.src);
-        let peer = match entry.remote {
-            Some(remote) => remote.peer,
+        let is_own = entry.path.map_or(entry.last_to, |path| Some(path.ip.dst)) == Some(arrival.src);
+        let peer = match entry.path {
+            Some(path) => path.peer,
             None => self.partners.at(arrival.src, arrival.src_port),
         };
         if let Some(partner) = peer.and_then(|id| Partners::partner(&mut self.peers, id)) {
@@ -289,15 +274,11 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use time::Duration;
 
     fn cnp(number: u32) -> Cnp {
-        let nowhere = Arrival::default();
-        Cnp {
-            remote: Remote::back(&nowhere, Qpn::new(2), 4),
-            dest_qpn: Qpn::new(number),
-            pkey: PKey::DEFAULT,
-        }
+        let path = Path { ip: IpHeader::default(), via: 2, peer: None };
+        Cnp { path, dest_qpn: Qpn::new(number), pkey: PKey::DEFAULT }
     }
 
     #[test]
@@ -305,7 +286,7 @@ mod tests {
         let settings =
             Notification { min_time_between_cnps: 50, cnp_dscp: 48, cnp_802p_prio: 6, deferred_cnp: false };
         let mut notifications = Notifications::default();
-        let now = Instant::now();
+        let now = Instant::EPOCH;
         for number in 0..MAX_CNPS {
             let mut point = NotificationPoint::default();
             point.handle_packet(&settings, now, true);

@@ -6,17 +6,17 @@
 use super::{Due, Gate, Place, Turn};
 use crate::engine::drains::Allowance;
 use crate::engine::partner::{Partners, PauseGate, largest_packet};
-use crate::engine::path::Remote;
+use crate::engine::path::Path;
 use crate::engine::peers::{FLIGHT_LIFE, Flights, PACKET_OVERHEAD, Peer};
 use crate::engine::rate::Limit;
 use crate::engine::{Engine, QpEntry};
 use qp::{Mtu, QpType};
-use std::time::Instant;
+use time::Instant;
 
 /// What a turn may send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
-    pub(super) remote: Remote,
+    pub(super) path: Path,
     /// The size of the train.
     pub(super) limit: Limit,
     /// Packets that may be put in flight, and READ responses that may be sent.
@@ -77,15 +77,15 @@ impl Engine {
             return Err(Place::Paced(at));
         }
         let is_reliable = entry.qp.config().qp_type.is_reliable();
-        let Some(mut remote) = self.destination(now, index) else { return Err(Place::Idle) };
-        let link = self.link(now, index, &remote)?;
-        if self.marks(index, &remote) {
-            remote.mark_ecn_capable();
+        let Some(mut path) = self.destination(now, index) else { return Err(Place::Idle) };
+        let link = self.link(now, index, &path)?;
+        if self.marks(index, &path) {
+            path.mark_ecn_capable();
         }
         let is_dropped = matches!(link, Link::Drop);
         let responses = u32::MAX;
         let account = Account::Drain;
-        let mut grant = Grant { remote, limit, requests: 0, responses, account, held: None, is_dropped };
+        let mut grant = Grant { path, limit, requests: 0, responses, account, held: None, is_dropped };
         match link {
             Link::Credit { peer, vl } => self.credit(now, index, called, (peer, vl), &mut grant)?,
             Link::Open | Link::Drop if is_reliable => self.window(index, called, max_packets, &mut grant)?,
@@ -107,29 +107,29 @@ impl Engine {
 
     /// Where the next packets of a queue pair go. Under the credit model a destination that is not known yet becomes a
     /// peer.
-    fn destination(&mut self, now: Instant, index: usize) -> Option<Remote> {
+    fn destination(&mut self, now: Instant, index: usize) -> Option<Path> {
         let entry = self.qps[index].as_ref()?;
-        if entry.remote.is_some() {
-            return entry.remote;
+        if entry.path.is_some() {
+            return entry.path;
         }
-        let (path, qpn) = entry.qp.next_destination()?;
-        let mut remote = Remote::along(path, entry.qp.qpn(), self.config.source_ports.len());
+        let (av, qpn) = entry.qp.next_destination()?;
+        let mut path = self.config.path_along(av, entry.qp.qpn());
         // Few peers are partners, so the lookup is skipped for all others.
         if self.partners.is_active() {
             let is_management = entry.qp.config().qp_type == QpType::Gsi;
-            remote.peer = self.peers.find(remote.address, qpn.slot());
-            let is_new = remote.peer.is_none() && !is_management && !remote.address.is_multicast();
+            path.peer = self.peers.find(path.ip.dst, qpn.slot());
+            let is_new = path.peer.is_none() && !is_management && !path.ip.dst.is_multicast();
             if is_new && self.partners.needs_credit() {
                 self.make_room(now);
-                remote.peer = Some(self.peers.meet(remote.address, qpn.slot()));
+                path.peer = Some(self.peers.meet(path.ip.dst, qpn.slot()));
             }
         }
-        Some(remote)
+        Some(path)
     }
 
     /// What the link to a peer allows.
-    fn link(&mut self, now: Instant, index: usize, remote: &Remote) -> Result<Link, Place> {
-        let Some(peer) = remote.peer.filter(|_| self.partners.is_active()) else { return Ok(Link::Open) };
+    fn link(&mut self, now: Instant, index: usize, path: &Path) -> Result<Link, Place> {
+        let Some(peer) = path.peer.filter(|_| self.partners.is_active()) else { return Ok(Link::Open) };
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         // Queue pair 1 needs no credit, as VL15 does not.
         let is_management = entry.qp.config().qp_type == QpType::Gsi;
@@ -139,12 +139,12 @@ impl Engine {
             return if is_shut { Err(Place::Waits(Gate::Greeting(peer))) } else { Ok(Link::Open) };
         };
         let gives_credit = partner.gives_credit() && !is_management;
-        match self.pause_gate(now, peer, remote.tos) {
+        match self.pause_gate(now, peer, path.ip.tos) {
             PauseGate::Open if gives_credit => {
-                Ok(Link::Credit { peer, vl: self.partners.lane_of(remote.tos) })
+                Ok(Link::Credit { peer, vl: self.partners.lane_of(path.ip.tos) })
             }
             PauseGate::Open => Ok(Link::Open),
-            PauseGate::Shut => Err(Place::Waits(Gate::Pause { peer, priority: remote.tos >> 5 })),
+            PauseGate::Shut => Err(Place::Waits(Gate::Pause { peer, priority: path.ip.tos >> 5 })),
             PauseGate::Drop => Ok(Link::Drop),
         }
     }
@@ -181,7 +181,7 @@ impl Engine {
         max_packets: u32,
         grant: &mut Grant,
     ) -> Result<(), Place> {
-        let Some(id) = grant.remote.peer else { return Err(Place::Idle) };
+        let Some(id) = grant.path.peer else { return Err(Place::Idle) };
         let gate = Gate::Window(id);
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         let is_first = called == Some(gate);
@@ -205,7 +205,7 @@ impl Engine {
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         let mtu = entry.qp.mtu();
         let full = full_train(mtu, max_packets);
-        match self.allowance(now, grant.remote.address, mtu, full, called) {
+        match self.allowance(now, grant.path.ip.dst, mtu, full, called) {
             Allowance::Packets(packets) => grant.requests = packets,
             Allowance::Wait(receiver) => return Err(Place::Waits(Gate::Drain(receiver))),
         }

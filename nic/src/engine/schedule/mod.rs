@@ -12,6 +12,8 @@
 
 mod admit;
 mod places;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod transmit;
 
@@ -21,9 +23,9 @@ pub(super) use timers::{Alarm, Timers};
 use super::peers::FLIGHT_LIFE;
 use super::rate::CnpSource;
 use super::{Engine, QpEntry};
-use crate::queue::Direction;
+use crate::queue::WorkQueue;
 use qp::QpState;
-use std::time::Instant;
+use time::Instant;
 
 /// What a queue pair may have to wait for. Peers and receivers are numbers in their tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -85,11 +87,11 @@ impl Engine {
     pub(super) fn settle_one(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let outstanding = [entry.qp.sends_outstanding(), entry.qp.recvs_outstanding()];
-        for (direction, outstanding) in [Direction::Send, Direction::Recv].into_iter().zip(outstanding) {
-            let accepted = &mut entry.accepted[direction as usize];
+        for (queue, outstanding) in [WorkQueue::Send, WorkQueue::Recv].into_iter().zip(outstanding) {
+            let accepted = &mut entry.accepted[queue as usize];
             let finished = accepted.wrapping_sub(u32::try_from(outstanding).unwrap_or(u32::MAX));
             if finished > 0 {
-                entry.shared.finish(direction, finished);
+                entry.shared.finish(queue, finished);
                 *accepted = accepted.wrapping_sub(finished);
             }
         }
@@ -103,7 +105,7 @@ impl Engine {
             self.explain_failure(index);
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
-        if let Some(peer) = entry.remote.as_ref().and_then(|remote| remote.peer) {
+        if let Some(peer) = entry.path.as_ref().and_then(|path| path.peer) {
             let freed = match entry.qp.state() {
                 // No acknowledgement is expected any more: what is in flight must not occupy the window indefinitely.
                 QpState::Err | QpState::Reset => entry.flights.clear(),
@@ -162,14 +164,13 @@ impl Engine {
 
     /// Queue pairs have waited for room in a peer's window for a while: releases the room of what left long ago.
     fn window_timeout(&mut self, now: Instant, id: usize) {
-        let Some(peer) = self.peers.find_mut(id).filter(|_| self.places.has_waiters(Gate::Window(id))) else {
-            return;
-        };
-        if !peer.watch.expires(now) {
+        // The alarm is over even if nobody waits any more: otherwise it could not be set again.
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        if !peer.watch.expires(now) || !self.places.has_waiters(Gate::Window(id)) {
             return;
         }
         let limit = now.checked_sub(FLIGHT_LIFE);
-        let of_peer = |entry: &&mut Box<QpEntry>| entry.remote.is_some_and(|remote| remote.peer == Some(id));
+        let of_peer = |entry: &&mut Box<QpEntry>| entry.path.is_some_and(|path| path.peer == Some(id));
         for entry in self.qps.iter_mut().flatten().filter(of_peer) {
             peer.window.give_back(limit.map_or(0, |limit| entry.flights.expire(limit)));
         }
@@ -186,7 +187,7 @@ impl Engine {
             Next::Turn(Turn::Answers(_)) => false,
             Next::Gate(_) => true,
         };
-        // If so many are ready, some have.
+        // Among more ready ones than were examined, some have more to send.
         self.places.ready().take(READY_LOOK).any(more) || self.places.ready().nth(READY_LOOK).is_some()
     }
 

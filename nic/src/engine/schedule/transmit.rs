@@ -5,7 +5,7 @@ use super::{Gate, Next, Place, Turn};
 use crate::engine::{Departure, Engine};
 use qp::Psn;
 use qp::queue_pair::Budget;
-use std::time::Instant;
+use time::Instant;
 
 impl Engine {
     /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. Returns `None` when there is
@@ -58,12 +58,12 @@ impl Engine {
         buf: &mut [u8],
     ) -> Option<Departure> {
         let entry = self.qps[turn.index()].as_mut()?;
-        let mut train = grant.limit.train(buf, grant.remote.flow(&self.config));
+        let mut train = grant.limit.train(buf, grant.path.ip.flow());
         let mut budget = Budget { requests: grant.requests, responses: grant.responses };
         let from = entry.qp.next_psn();
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
-        let departure = grant.remote.departure(&train);
+        let departure = grant.path.departure(&train);
         if departure.packets > 0 {
             self.charge(now, turn.index(), grant, from, &departure);
             self.book_flow(now, turn.index(), from, &departure);
@@ -81,7 +81,7 @@ impl Engine {
     fn charge(&mut self, now: Instant, index: usize, grant: &Grant, from: Psn, departure: &Departure) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         if !entry.qp.config().qp_type.is_reliable() {
-            (entry.last_sent, entry.last_to) = (Some(now), Some(grant.remote.address));
+            (entry.last_sent, entry.last_to) = (Some(now), Some(grant.path.ip.dst));
         }
         match grant.account {
             Account::Window(id) => {
@@ -92,7 +92,7 @@ impl Engine {
             }
             Account::Credit { peer, vl } => self.take_credit(now, peer, vl, departure),
             Account::Drain => {
-                self.book_drain(now, grant.remote.address, departure.packets, departure.segment_size);
+                self.book_drain(now, grant.path.ip.dst, departure.packets, departure.segment_size);
             }
         }
     }

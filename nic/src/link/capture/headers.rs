@@ -22,7 +22,7 @@ impl IpUdp {
     /// The headers of a frame; `None` if it exceeds the maximum length of an IP packet.
     pub(super) fn of(frame: &FrameRef<'_>) -> Option<Self> {
         let udp_len = u16::try_from(frame.bytes.len().checked_add(UDP_LEN)?).ok()?;
-        match (frame.flow.src.to_canonical(), frame.flow.dst.to_canonical()) {
+        match (frame.ip.src.to_canonical(), frame.ip.dst.to_canonical()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Self::v4(frame, udp_len, src, dst),
             (src, dst) => Some(Self::v6(frame, udp_len, as_v6(src), as_v6(dst))),
         }
@@ -37,11 +37,11 @@ impl IpUdp {
         let (ip, udp) = buf.split_at_mut(IPV4_LEN);
         // Version 4, five words of header (RFC 791).
         ip[0] = 0x45;
-        ip[1] = frame.tos;
+        ip[1] = frame.ip.tos;
         ip[2..4].copy_from_slice(&udp_len.checked_add(IPV4_LEN as u16)?.to_be_bytes());
-        ip[4..6].copy_from_slice(&frame.ident.to_be_bytes());
+        ip[4..6].copy_from_slice(&frame.ip.ident.to_be_bytes());
         ip[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
-        ip[8] = frame.ttl;
+        ip[8] = frame.ip.hop_limit;
         ip[9] = UDP;
         ip[12..16].copy_from_slice(&src.octets());
         ip[16..20].copy_from_slice(&dst.octets());
@@ -56,11 +56,11 @@ impl IpUdp {
         let mut buf = [0; IPV6_LEN + UDP_LEN];
         let (ip, udp) = buf.split_at_mut(IPV6_LEN);
         // Version 6, the traffic class and the flow label in one word (RFC 8200).
-        let first = 6 << 28 | u32::from(frame.tos) << 20 | frame.flow_label & 0xf_ffff;
+        let first = 6 << 28 | u32::from(frame.ip.tos) << 20 | frame.ip.flow_label & 0xf_ffff;
         ip[..4].copy_from_slice(&first.to_be_bytes());
         ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
         ip[6] = UDP;
-        ip[7] = frame.ttl;
+        ip[7] = frame.ip.hop_limit;
         ip[8..24].copy_from_slice(&src.octets());
         ip[24..40].copy_from_slice(&dst.octets());
         let addresses = sum(&ip[8..40]);
@@ -71,8 +71,8 @@ impl IpUdp {
 
 /// Writes the UDP header; `addresses` is the sum over both addresses, for the pseudo-header.
 fn write_udp(udp: &mut [u8], frame: &FrameRef<'_>, udp_len: u16, addresses: u64) {
-    udp[0..2].copy_from_slice(&frame.flow.src_port.to_be_bytes());
-    udp[2..4].copy_from_slice(&frame.flow.dst_port.to_be_bytes());
+    udp[0..2].copy_from_slice(&frame.ip.src_port.to_be_bytes());
+    udp[2..4].copy_from_slice(&qp::wire::UDP_PORT.to_be_bytes());
     udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
     let pseudo = addresses + u64::from(UDP) + u64::from(udp_len);
     // A checksum of 0 would mean "none": it is sent as all ones (RFC 768).

@@ -5,7 +5,7 @@
 //! little code; the tests read them back with such a crate.
 
 use std::io::{self, Write};
-use std::time::Duration;
+use time::Duration;
 
 /// Block types (section 4 and 11.1 of the draft).
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;

@@ -5,12 +5,12 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::blocks::section_header::SectionHeaderOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, Endianness};
-use qp::wire::icrc::{self, Flow};
 use qp::wire::{Headers, Opcode};
+use qp::wire::{IpHeader, icrc};
 use qp::{Psn, Qpn};
 use std::net::IpAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// A writer that tests can inspect, and make fail.
 #[derive(Clone, Default)]
@@ -34,27 +34,15 @@ impl Write for Sink {
 }
 
 fn frame(src: &str, dst: &str, headers: &Headers, payload: &[u8]) -> Frame {
-    let flow =
-        Flow { src: src.parse().unwrap(), dst: dst.parse().unwrap(), src_port: 0xc123, dst_port: 4791 };
+    let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+    let ip = IpHeader { src, src_port: 0xc123, tos: 0x6a, hop_limit: 63, ident: 3, ..IpHeader::to(dst) };
     let mut bytes = vec![0; headers.wire_len()];
     headers.emit(&mut bytes, payload.len());
     bytes.extend_from_slice(payload);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
-    let ident = 3;
-    let crc = icrc::compute(&flow, ident, &bytes);
+    let crc = icrc::compute(&ip.flow(), ip.ident, &bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
-    let direction = Direction::Tx;
-    Frame {
-        direction,
-        flow,
-        tos: 0x6a,
-        ttl: 63,
-        flow_label: 0,
-        ident,
-        bytes,
-        fate: Fate::Delivered,
-        notes: Vec::new(),
-    }
+    Frame { fate: Fate::Delivered, ..Frame::new(Direction::Tx, ip, bytes) }
 }
 
 fn send_only(src: &str, dst: &str, payload: &[u8]) -> Frame {
@@ -62,7 +50,7 @@ fn send_only(src: &str, dst: &str, payload: &[u8]) -> Frame {
 }
 
 fn at(nanos: u64) -> Now {
-    Now { instant: Instant::now(), wall: Duration::from_nanos(nanos) }
+    Now { instant: Instant::EPOCH, wall: Duration::from_nanos(nanos) }
 }
 
 fn options(max_bytes: Option<u64>) -> CaptureOptions {
@@ -138,7 +126,8 @@ fn an_ipv4_packet_has_the_headers_it_has_on_the_wire() {
 #[test]
 fn an_ipv6_packet_carries_its_traffic_class_flow_label_and_checksum() {
     let plain = send_only("fd00::1", "fd00::2", b"hi!");
-    let received = Frame { direction: Direction::Rx, flow_label: 0xa_bcde, ..plain };
+    let received =
+        Frame { direction: Direction::Rx, ip: IpHeader { flow_label: 0xa_bcde, ..plain.ip }, ..plain };
     let (file, _) = capture(std::slice::from_ref(&received), None);
     let packet = packets(&file).remove(0);
     assert_eq!(packet.options, [Opt::Flags(1)]);
@@ -288,10 +277,10 @@ fn wireshark_reads_it() {
         let qpn = line[3].strip_prefix("0x").map(|hex| u32::from_str_radix(hex, 16));
         assert_eq!(qpn, Some(Ok(0x51)), "{line:?}");
         let src = if line[4].is_empty() { line[5] } else { line[4] };
-        assert_eq!(src.parse::<IpAddr>(), Ok(frame.flow.src), "{line:?}");
+        assert_eq!(src.parse::<IpAddr>(), Ok(frame.ip.src), "{line:?}");
         assert_eq!(line[6], frame.notes.join("; "));
         assert_eq!(line[7], "", "malformed: {line:?}");
-        assert!(frame.flow.src.is_ipv6() || line[8] == "1", "IP checksum: {line:?}");
+        assert!(frame.ip.src.is_ipv6() || line[8] == "1", "IP checksum: {line:?}");
         assert_eq!(line[9], "1", "UDP checksum: {line:?}");
     }
 }

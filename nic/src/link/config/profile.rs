@@ -9,7 +9,7 @@ use cc::inflight::{STOCK_RECEIVE_BUFFER, without_reserve};
 use cc::pfc::{PRIORITIES, Span, Thresholds, WatchdogConfig};
 use cc::{Algorithm, Policy, Rate, ets, vl};
 use qp::Mtu;
-use std::time::Duration;
+use time::Duration;
 
 /// The rate that congestion control assumes for a port without one: more than UDP sockets of a host carry, so that a
 /// flow without congestion is not held back.
@@ -64,8 +64,6 @@ pub struct LinkProfile {
     pub vl: vl::Config,
     /// Data lanes.
     pub vls: u8,
-    /// How often credits are repeated, in microseconds.
-    pub fcp_period: u32,
     /// The watchdog for pauses that do not end.
     pub watchdog: WatchdogConfig,
 }
@@ -136,8 +134,7 @@ impl LinkConfig {
         self.check_marking()?;
         self.check_pfc()?;
         self.check_rate()?;
-        self.check_selection()?;
-        between("fcp_period", self.fcp_period, 1, 100_000)
+        self.check_selection()
     }
 
     fn check_marking(&self) -> Result<(), LinkConfigError> {
@@ -268,7 +265,6 @@ impl LinkConfig {
             ets: self.ets(),
             vl: self.vl(),
             vls: self.vls,
-            fcp_period: self.fcp_period,
             watchdog: self.watchdog(),
         })
     }

@@ -41,12 +41,11 @@ fn all_words_are_the_same_in_a_file_on_a_command_line_and_in_rust() {
         vlarb_high = ["2:255"]
         high_limit = 5
         vls = 3
-        fcp_period = 100
     "#;
     let line = "ethernet:rate=5Gb/s,buffer=1MB,delay=10us,receiver_rate=2.5 Gb/s,kmin=5000,kmax=200 KB,pmax=0.01,\
                 pfc=3,4,xoff=256KiB,xon=131072,headroom=64KB,cable_m=10,detection_time=200,restoration_time=300,\
                 action=alert,tsa=ets,ets,tc_bw=60,40,sl2vl=1,2,vlarb_low=0:64,1:32,vlarb_high=2:255,high_limit=5,\
-                vls=3,fcp_period=100";
+                vls=3";
     let mut sl2vl = LinkConfig::default().sl2vl;
     sl2vl[..2].copy_from_slice(&[1, 2]);
     let mut tsa = [Tsa::Strict; 8];
@@ -75,7 +74,6 @@ fn all_words_are_the_same_in_a_file_on_a_command_line_and_in_rust() {
         vlarb_high: vec![Entry { vl: 2, weight: 255 }],
         high_limit: 5,
         vls: 3,
-        fcp_period: 100,
     };
     assert_eq!(toml::from_str(file), Ok(rust.clone()));
     assert_eq!(line.parse(), Ok(rust.clone()));
@@ -192,8 +190,6 @@ fn values_out_of_range_or_in_contradiction_are_refused() {
         ("sl2vl", LinkConfig { sl2vl: [16; 16], ..ib() }),
         ("vlarb_low", LinkConfig { vlarb_low: vec![Entry { vl: 15, weight: 1 }], ..ib() }),
         ("vlarb_high", LinkConfig { vlarb_high: vec![Entry { vl: 0, weight: 1 }; 65], ..ib() }),
-        ("fcp_period", LinkConfig { fcp_period: 0, ..ib() }),
-        ("fcp_period", LinkConfig { fcp_period: 100_001, ..ib() }),
     ];
     for (word, link) in cases {
         let (named, text) = refused(&link);
@@ -203,7 +199,7 @@ fn values_out_of_range_or_in_contradiction_are_refused() {
         LinkConfig { buffer: Some(1 << 30), delay: Duration::from_secs(1), ..ethernet() }.check(),
         Ok(())
     );
-    assert_eq!(LinkConfig { vls: 15, fcp_period: 100_000, ..ib() }.check(), Ok(()));
+    assert_eq!(LinkConfig { vls: 15, ..ib() }.check(), Ok(()));
 }
 
 #[test]

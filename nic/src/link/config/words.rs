@@ -9,7 +9,7 @@ use cc::vl::{self, Entry};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
 use std::fmt;
-use std::time::Duration;
+use time::Duration;
 
 /// A kind of value.
 pub(super) trait Word: Sized {
@@ -55,6 +55,14 @@ pub(super) fn from_file<'de, D: Deserializer<'de>, T: Word>(deserializer: D) -> 
         .map_err(|_| D::Error::custom("write text, a number or a list"))?
         .to_string();
     T::parse(value.trim()).map_err(|why| D::Error::custom(format_args!("invalid value `{value}`: {why}")))
+}
+
+/// Reads a size in bytes from a file, such as `4096` or `208 KiB`.
+pub(crate) fn size<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let bytes: u64 = from_file(deserializer)?;
+    T::try_from(bytes).map(Some).map_err(|_| D::Error::custom(format_args!("{bytes} bytes are too many")))
 }
 
 /// Writes a time in the form in which it is read.

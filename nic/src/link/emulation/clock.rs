@@ -1,7 +1,7 @@
 //! When a line is free again.
 
 use cc::Rate;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The limit up to which instants are tracked: a packet on a line of one bit per second takes a day.
 const FAR: Duration = Duration::from_secs(u32::MAX as u64);
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_line_is_free_when_its_rate_says_to_the_fraction() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         for (rate, bytes, nanos) in [
             (Rate::from_gbps(10), 1250, 1000),
             (Rate::from_gbps(40), 1, 1),
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn fractions_add_up_over_a_million_packets() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         // 700 Mb/s and 3 Gb/s: neither divides the times of these packets.
         for rate in [Rate::from_mbps(700), Rate::from_gbps(3), Rate::from_mbps(99_999)] {
             let mut clock = LineClock::new(rate, start);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_idle_line_begins_when_it_is_asked_to() {
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let mut clock = LineClock::new(Rate::from_gbps(8), start);
         clock.begin(start + Duration::from_nanos(500));
         assert_eq!(clock.carry(1000) - start, Duration::from_nanos(1500));

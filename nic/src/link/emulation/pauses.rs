@@ -7,7 +7,7 @@ use cc::Rate;
 use cc::pfc::{Full, Ingress, PRIORITIES, PauseFrame, Quanta, Thresholds};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use time::Instant;
 
 /// The maximum number of peers with an account; packets of others are lossy. A switch has tens of ports.
 const MAX_PEERS: usize = 1024;

@@ -10,7 +10,7 @@ use cc::pfc::PauseFrame;
 use cc::vl::Arbiter;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::Instant;
+use time::Instant;
 
 /// The most bytes in all queues together: the limit of one buffer.
 const MAX_WAITING: u64 = 1 << 30;
@@ -146,8 +146,8 @@ impl Egress {
     /// Puts a packet that arrives at `at` into its queue. If there is no room or no queue, returns it with the
     /// reason.
     pub(super) fn enqueue(&mut self, at: Instant, frame: Frame) -> Option<(Frame, &'static str)> {
-        let priority = priority_of(frame.tos);
-        let bytes = wire_bytes(frame.bytes.len(), frame.flow.src.is_ipv6());
+        let priority = priority_of(frame.ip.tos);
+        let bytes = wire_bytes(frame.bytes.len(), frame.ip.src.is_ipv6());
         let (lossless, queue) = match self.admit(&frame, priority, bytes) {
             Ok(place) => place,
             Err(why) => {
@@ -189,7 +189,7 @@ impl Egress {
         if self.stats.queue_bytes + u64::from(bytes) > MAX_WAITING {
             return Err(Refusal::TooMuch);
         }
-        match self.pauses.as_mut().and_then(|p| p.admit(frame.flow.src, priority, bytes)) {
+        match self.pauses.as_mut().and_then(|p| p.admit(frame.ip.src, priority, bytes)) {
             Some(Ok(())) => Ok((true, queue)),
             Some(Err(_)) => Err(Refusal::HeadroomFull),
             None if self.lossy + u64::from(bytes) > self.buffer => Err(Refusal::BufferFull),
@@ -210,11 +210,11 @@ impl Egress {
         let Waiting { mut frame, bytes, lossless } = queue.packets.pop_front()?;
         let size = u64::from(bytes);
         queue.bytes -= size;
-        let priority = priority_of(frame.tos);
+        let priority = priority_of(frame.ip.tos);
         if !lossless {
             self.lossy -= size;
         } else if let Some(pauses) = &mut self.pauses {
-            pauses.release(frame.flow.src, priority, bytes);
+            pauses.release(frame.ip.src, priority, bytes);
         }
         self.stats.queue_bytes -= size;
         self.stats.dequeued_packets += 1;
@@ -223,7 +223,7 @@ impl Egress {
             *of -= size;
         }
         let marked =
-            is_ecn_capable(frame.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length));
+            is_ecn_capable(frame.ip.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length));
         if let Some(of) = self.stats.priorities.get_mut(usize::from(priority)) {
             of.packets += 1;
             of.bytes += size;
@@ -231,7 +231,7 @@ impl Egress {
         }
         if marked {
             self.stats.marked += 1;
-            frame.tos |= CONGESTION_EXPERIENCED;
+            frame.ip.tos |= CONGESTION_EXPERIENCED;
             frame.notes.push(format!("link: marked CE at queue {} KB", length.div_ceil(1000)));
         }
         self.send_next();

@@ -3,7 +3,6 @@ use crate::link::{Direction, LinkConfig, wire_bytes};
 use cc::pfc::Quanta;
 use cc::{Algorithm, Rate};
 use qp::Mtu;
-use qp::wire::Flow;
 
 mod lossless;
 mod marks;
@@ -24,19 +23,8 @@ const fn of_priority(priority: u8) -> u8 {
 }
 
 fn frame(host: u8, tos: u8, len: usize) -> Frame {
-    let flow =
-        Flow { src: [10, 0, 0, host].into(), dst: [10, 0, 0, 99].into(), src_port: 0xc000, dst_port: 4791 };
-    Frame {
-        direction: Direction::Rx,
-        flow,
-        tos,
-        ttl: 64,
-        flow_label: 0,
-        ident: 0,
-        bytes: vec![0x0a; len],
-        fate: Fate::Pending,
-        notes: Vec::new(),
-    }
+    let ip = IpHeader { src: [10, 0, 0, host].into(), tos, ..IpHeader::to([10, 0, 0, 99].into()) };
+    Frame::new(Direction::Rx, ip, vec![0x0a; len])
 }
 
 /// An emulation in virtual time.
@@ -57,14 +45,19 @@ impl Bench {
         let config: LinkConfig = link.parse().expect("a link");
         let cc: Algorithm = cc.parse().expect("an algorithm");
         let profile = config.at(&cc, Mtu::B4096).expect("in order");
-        let start = Instant::now();
+        let start = Instant::EPOCH;
         let link = Emulation::new(&profile, start, seed).expect("something to emulate");
         Self { link, start, now: Duration::ZERO, out: Vec::new() }
     }
 
     fn arrive(&mut self, frame: Frame) {
+        self.arrive_at(None, frame);
+    }
+
+    /// Takes a packet that arrived at `arrived`, if that is known.
+    fn arrive_at(&mut self, arrived: Option<Duration>, frame: Frame) {
         let Self { link, start, now, out } = self;
-        link.handle(*start + *now, frame, &mut |f| out.push((*now, f)));
+        link.handle(*start + *now, arrived.map(|at| *start + at), frame, &mut |f| out.push((*now, f)));
     }
 
     /// Lets time pass, and handles each timeout of the emulation.
@@ -104,7 +97,7 @@ fn packets_count_as_on_ethernet() {
 #[test]
 fn a_link_that_does_nothing_is_none() {
     let profile = LinkConfig::default().at(&Algorithm::Off, Mtu::B4096).expect("in order");
-    assert!(Emulation::new(&profile, Instant::now(), 0).is_none());
+    assert!(Emulation::new(&profile, Instant::EPOCH, 0).is_none());
 }
 
 #[test]
@@ -160,7 +153,7 @@ fn who_looks_late_finds_the_same() {
             }
         }
         bench.run_to(Duration::from_millis(10));
-        let frames: Vec<_> = bench.out.into_iter().map(|(_, f)| (f.tos, f.fate, f.notes)).collect();
+        let frames: Vec<_> = bench.out.into_iter().map(|(_, f)| (f.ip.tos, f.fate, f.notes)).collect();
         (frames, bench.link.stats())
     };
     let (prompt, late) = (run(true), run(false));
@@ -191,6 +184,19 @@ fn the_buffer_drops_at_its_tail_and_not_a_byte_before() {
         let stats = bench.link.stats();
         assert_eq!((stats.dropped, stats.queue_bytes_max), (11 - kept as u64, 1000 * kept as u64));
     }
+}
+
+#[test]
+fn the_peak_of_a_queue_begins_with_what_stands_in_it() {
+    let mut bench = Bench::new("rate=8Gb/s,buffer=5000");
+    for _ in 0..3 {
+        bench.arrive(frame(1, PLAIN, KILOBYTE));
+    }
+    assert_eq!(bench.link.take_queue_peak(), Some(3000));
+    assert_eq!(bench.link.take_queue_peak(), Some(3000), "it is still there");
+    bench.run_to(MICROSECOND * 5 / 2);
+    assert_eq!(bench.link.take_queue_peak(), Some(3000), "it was there");
+    assert_eq!(bench.link.take_queue_peak(), Some(1000), "two packets have left");
 }
 
 #[test]
@@ -267,20 +273,11 @@ fn time_that_goes_backwards_stands_still() {
 #[test]
 fn arrivals_are_told_where_credits_are_given_for_them() {
     let mut bench = Bench::new("ib-credits:rate=8Gb/s,buffer=5000");
-    bench.link.set_datagram(3, None);
     for _ in 0..6 {
         bench.arrive(frame(1, ECT, KILOBYTE));
     }
     let told: Vec<Entered> = std::iter::from_fn(|| bench.link.poll_entered()).collect();
-    let first = Entered {
-        src: [10, 0, 0, 1].into(),
-        src_port: 0xc000,
-        tos: ECT,
-        head: [0x0a; 8],
-        len: KILOBYTE,
-        train: 3,
-        dropped: false,
-    };
+    let first = Entered { ip: frame(1, ECT, KILOBYTE).ip, head: [0x0a; 8], len: KILOBYTE, dropped: false };
     assert_eq!(told, [first; 6], "senders with credit keep to the buffer");
     let mut ethernet = Bench::new("rate=8Gb/s");
     ethernet.arrive(frame(1, ECT, KILOBYTE));
@@ -303,10 +300,8 @@ fn read_late(stamped: bool) -> EmulationStats {
     }
     bench.now = at(1250);
     for n in 625..1250 {
-        bench.link.set_datagram(1, stamped.then(|| bench.start + at(n)));
-        bench.arrive(frame(1, ECT, KILOBYTE));
+        bench.arrive_at(stamped.then(|| at(n)), frame(1, ECT, KILOBYTE));
     }
-    bench.link.set_datagram(1, None);
     bench.look();
     bench.link.stats()
 }
@@ -324,10 +319,8 @@ fn packets_that_are_read_late_enter_the_queue_when_they_arrived() {
 fn stamps_of_the_future_and_out_of_order_do_no_harm() {
     let mut bench = Bench::new("rate=8Gb/s");
     bench.now = MICROSECOND * 10;
-    let stamps = [5, 3, 50, 7].map(|us| bench.start + MICROSECOND * us);
-    for stamp in stamps {
-        bench.link.set_datagram(1, Some(stamp));
-        bench.arrive(frame(1, PLAIN, KILOBYTE));
+    for stamp in [5, 3, 50, 7].map(|us| MICROSECOND * us) {
+        bench.arrive_at(Some(stamp), frame(1, PLAIN, KILOBYTE));
     }
     bench.run_to(MICROSECOND * 20);
     // Two that arrived after 5 us, and two after 10, which is now.

@@ -1,7 +1,7 @@
 //! A packet as rules see it, and matching it against their conditions.
 
 use super::rule::{Action, Class, Corruption, Ecn, FaultRule, Match, Where};
-use super::track::{Lane, Sighting};
+use super::track::{QpFlow, Sighting};
 use crate::link::{Direction, Frame};
 use qp::Psn;
 use qp::wire::opcode::Operation;
@@ -22,7 +22,7 @@ pub(super) struct Layout {
 pub(super) struct Facts<'a> {
     pub(super) frame: &'a Frame,
     pub(super) packet: Option<Packet<'a>>,
-    pub(super) lane: Lane,
+    pub(super) flow: QpFlow,
     pub(super) sighting: Option<Sighting>,
 }
 
@@ -38,16 +38,16 @@ impl<'a> Facts<'a> {
 
     /// Whether the rule looks at this packet at all.
     pub(super) fn is_at(&self, place: Where) -> bool {
-        let flow = &self.frame.flow;
-        let is =
-            |wanted: Option<IpAddr>, ip: IpAddr| wanted.is_none_or(|w| w.to_canonical() == ip.to_canonical());
+        let ip = &self.frame.ip;
+        let is = |wanted: Option<IpAddr>, end: IpAddr| {
+            wanted.is_none_or(|w| w.to_canonical() == end.to_canonical())
+        };
         match place {
             Where::Any => true,
-            Where::Tx { to } => self.frame.direction == Direction::Tx && is(to, flow.dst),
-            Where::Rx { from } => self.frame.direction == Direction::Rx && is(from, flow.src),
+            Where::Tx { to } => self.frame.direction == Direction::Tx && is(to, ip.dst),
+            Where::Rx { from } => self.frame.direction == Direction::Rx && is(from, ip.src),
             Where::Path { from, to, both_ways } => {
-                (is(from, flow.src) && is(to, flow.dst))
-                    || (both_ways && is(from, flow.dst) && is(to, flow.src))
+                (is(from, ip.src) && is(to, ip.dst)) || (both_ways && is(from, ip.dst) && is(to, ip.src))
             }
         }
     }
@@ -84,7 +84,7 @@ impl<'a> Facts<'a> {
             Match::Try(n) => sighting.is_some_and(|s| s.attempt == n),
             Match::LargerThan(n) => len > u64::from(n),
             Match::SmallerThan(n) => len < u64::from(n),
-            Match::Ecn(ecn) => self.frame.tos & Ecn::MASK == ecn as u8,
+            Match::Ecn(ecn) => self.frame.ip.tos & Ecn::MASK == ecn as u8,
             Match::Nth(_) | Match::Every(_) => true,
         }
     }
@@ -101,10 +101,7 @@ impl<'a> Facts<'a> {
         let mut list = Vec::new();
         if !self.is_at(rule.place) {
             let way = if self.frame.direction == Direction::Tx { "tx" } else { "rx" };
-            list.push(format!(
-                "{}: it is {way}, {}>{}",
-                rule.place, self.frame.flow.src, self.frame.flow.dst
-            ));
+            list.push(format!("{}: it is {way}, {}>{}", rule.place, self.frame.ip.src, self.frame.ip.dst));
         }
         let unmet = rule.matches.iter().filter(|m| !self.meets(**m));
         list.extend(unmet.map(|m| format!("{m}: it has {}", self.actual(*m))));
@@ -128,7 +125,7 @@ impl<'a> Facts<'a> {
             Match::RelativePsn(_) => sighting(|s| format!("psn=#{}", s.relative_psn)),
             Match::Try(_) => sighting(|s| format!("try={}", s.attempt)),
             Match::LargerThan(_) | Match::SmallerThan(_) => format!("{} bytes", self.frame.bytes.len()),
-            Match::Ecn(_) => format!("tos={:#04x}", self.frame.tos),
+            Match::Ecn(_) => format!("tos={:#04x}", self.frame.ip.tos),
             Match::Nth(_) | Match::Every(_) => "another number".to_owned(),
         }
     }

@@ -1,9 +1,9 @@
 //! Packets that wait: for a time, or for others to overtake them.
 
-use super::track::Lane;
+use super::track::QpFlow;
 use crate::link::Frame;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// Bytes that may wait: what a 100 Gb/s link sends in 5 ms.
 const MAX_BYTES: usize = 64 << 20;
@@ -20,7 +20,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     /// The queue pair whose packets count as overtaking.
-    pub(super) lane: Lane,
+    pub(super) flow: QpFlow,
     /// First, for this many packets to overtake it, by the rule with this number.
     pub(super) overtakers: Option<(u64, u32)>,
     /// Then, for this long.
@@ -41,7 +41,7 @@ struct Held {
 pub(super) struct Hold {
     held: Vec<Held>,
     /// By time and, among equals, by arrival.
-    delayed: BTreeMap<(Instant, u64), (Lane, Frame)>,
+    delayed: BTreeMap<(Instant, u64), (QpFlow, Frame)>,
     arrivals: u64,
     bytes: usize,
 }
@@ -52,9 +52,9 @@ impl Hold {
         !self.held.is_empty()
     }
 
-    /// Whether this rule holds a packet of this lane.
-    pub(super) fn holds(&self, rule: u64, lane: Lane) -> bool {
-        self.held.iter().any(|h| h.rule == rule && h.wait.lane == lane)
+    /// Whether this rule holds a packet of this flow.
+    pub(super) fn holds(&self, rule: u64, flow: QpFlow) -> bool {
+        self.held.iter().any(|h| h.rule == rule && h.wait.flow == flow)
     }
 
     /// Whether there is room for this many frames like this one to wait.
@@ -77,13 +77,13 @@ impl Hold {
     fn delay(&mut self, now: Instant, wait: Wait, frames: Vec<Frame>) {
         for frame in frames {
             self.arrivals += 1;
-            self.delayed.insert((now + wait.delay, self.arrivals), (wait.lane, frame));
+            self.delayed.insert((now + wait.delay, self.arrivals), (wait.flow, frame));
         }
     }
 
-    /// Records that a packet went out in a lane: held packets that were overtaken often enough follow it.
-    pub(super) fn overtaken(&mut self, now: Instant, lane: Lane, out: &mut dyn FnMut(Frame)) {
-        for held in self.held.iter_mut().filter(|h| h.wait.lane == lane) {
+    /// Records that a packet went out in a flow: held packets that were overtaken often enough follow it.
+    pub(super) fn overtaken(&mut self, now: Instant, flow: QpFlow, out: &mut dyn FnMut(Frame)) {
+        for held in self.held.iter_mut().filter(|h| h.wait.flow == flow) {
             held.left = held.left.saturating_sub(1);
         }
         self.free(now, |held| held.left == 0, out);
@@ -124,10 +124,10 @@ impl Hold {
             if entry.key().0 > now {
                 return;
             }
-            let (lane, frame) = entry.remove();
+            let (flow, frame) = entry.remove();
             self.bytes = self.bytes.saturating_sub(frame.bytes.len());
             out(frame);
-            self.overtaken(now, lane, out);
+            self.overtaken(now, flow, out);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::facts::{Facts, Layout};
 use super::hold::{Hold, Wait};
 use super::rule::{Action, Budget, Corruption, Ecn, FaultRule, Match, RuleError};
 use super::storm::Storms;
-use super::track::{Lane, Tracker};
+use super::track::{QpFlow, Tracker};
 use super::words::Time;
 use crate::link::{Direction, Fate, Frame};
 use cc::Rate;
@@ -15,8 +15,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use thiserror::Error;
+use time::{Duration, Instant};
 
 /// The maximum number of rules in a layer: every packet is checked against each of them.
 const MAX_RULES: usize = 1000;
@@ -201,11 +201,11 @@ impl FaultLayer {
     }
 
     /// Finds the rules that act on a frame, up to the first that drops it.
-    fn choose(&mut self, now: Instant, frame: &Frame) -> (Lane, Layout) {
+    fn choose(&mut self, now: Instant, frame: &Frame) -> (QpFlow, Layout) {
         let packet = Packet::parse(&frame.bytes).ok();
-        let lane = Lane::of(frame, packet.as_ref());
-        let sighting = packet.as_ref().and_then(|p| self.tracker.see(lane, p));
-        let facts = Facts { frame, packet, lane, sighting };
+        let flow = QpFlow::of(frame, packet.as_ref());
+        let sighting = packet.as_ref().and_then(|p| self.tracker.see(flow, p));
+        let facts = Facts { frame, packet, flow, sighting };
         self.acting.clear();
         for (i, rule) in self.rules.iter_mut().enumerate() {
             if rule.acts_on(now, &facts, &self.hold) {
@@ -217,12 +217,12 @@ impl FaultLayer {
                 rule.remember(&facts);
             }
         }
-        (lane, facts.layout())
+        (flow, facts.layout())
     }
 
     /// Applies the chosen rules to a frame, except for waiting; returns how it waits and how often it is copied.
-    fn apply(&mut self, now: Instant, frame: &mut Frame, layout: &Layout, lane: Lane) -> (Wait, u32) {
-        let mut wait = Wait { lane, overtakers: None, delay: Duration::ZERO };
+    fn apply(&mut self, now: Instant, frame: &mut Frame, layout: &Layout, flow: QpFlow) -> (Wait, u32) {
+        let mut wait = Wait { flow, overtakers: None, delay: Duration::ZERO };
         let mut copies: u32 = 0;
         for &i in &self.acting {
             let Some(rule) = self.rules.get_mut(i) else { continue };
@@ -249,13 +249,13 @@ impl FaultLayer {
                     None => continue,
                 },
                 Action::MarkCe => {
-                    frame.tos |= Ecn::Ce as u8;
+                    frame.ip.tos |= Ecn::Ce as u8;
                     "marked CE".to_owned()
                 }
                 Action::Pause(priorities) => {
                     let peer = match frame.direction {
-                        Direction::Tx => frame.flow.dst,
-                        Direction::Rx => frame.flow.src,
+                        Direction::Tx => frame.ip.dst,
+                        Direction::Rx => frame.ip.src,
                     };
                     match rule.budget {
                         Budget::Times(_) => self.storms.pause_once(peer, priorities),
@@ -283,8 +283,8 @@ impl FaultLayer {
     /// Takes a packet and passes zero or more packets on through `out`, now or in a later call. A dropped packet is
     /// passed on as well, with [`Fate::Dropped`], for observers.
     pub fn handle(&mut self, now: Instant, mut frame: Frame, out: &mut dyn FnMut(Frame)) {
-        let (lane, layout) = self.choose(now, &frame);
-        let (wait, copies) = self.apply(now, &mut frame, &layout, lane);
+        let (flow, layout) = self.choose(now, &frame);
+        let (wait, copies) = self.apply(now, &mut frame, &layout, flow);
         if frame.fate != Fate::Pending {
             out(frame);
             return;
@@ -300,7 +300,7 @@ impl FaultLayer {
             return;
         }
         with_copies(frame, copies, out);
-        self.hold.overtaken(now, lane, out);
+        self.hold.overtaken(now, flow, out);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next.
@@ -377,7 +377,7 @@ impl Installed {
             _ => true,
         };
         let acts = self.rule.matches.iter().all(counts)
-            && !(matches!(self.rule.action, Action::Reorder(_)) && hold.holds(self.number, facts.lane))
+            && !(matches!(self.rule.action, Action::Reorder(_)) && hold.holds(self.number, facts.flow))
             && match self.budget {
                 Budget::Always | Budget::Times(_) => true,
                 Budget::Probability(p) => unit(&mut self.rng) < p,

@@ -9,7 +9,7 @@ use qp::{Psn, Qpn};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::time::Duration;
+use time::Duration;
 
 /// Why a text is not a rule: one line with the position, what would fit, and what was probably meant.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,8 +5,8 @@ use crate::link::Direction;
 use qp::wire::opcode::{Extra, HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};
 use qp::{Psn, Qpn};
 use std::net::IpAddr;
-use std::time::Duration;
 use thiserror::Error;
+use time::Duration;
 
 /// Which packets the rule looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

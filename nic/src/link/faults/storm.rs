@@ -4,7 +4,7 @@ use cc::Rate;
 use cc::pfc::{PRIORITIES, PauseFrame, Quanta};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 /// The maximum number of concurrent storms, one per peer and rule, and of pauses waiting to be sent. A storm beyond
 /// that does not begin.

@@ -1,9 +1,9 @@
 use super::*;
 use crate::link::{Direction, Fate, Frame};
-use qp::wire::icrc::{self, Flow};
 use qp::wire::{AethFields, Headers, NakCode, Opcode, Packet, Syndrome};
+use qp::wire::{IpHeader, icrc};
 use qp::{Psn, Qpn};
-use std::time::{Duration, Instant};
+use time::{Duration, Instant};
 
 mod grammar;
 mod storms;
@@ -12,8 +12,8 @@ mod waiting;
 const LOCAL: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
 
-fn flow() -> Flow {
-    Flow { src: LOCAL.into(), dst: PEER.into(), src_port: 0xc000, dst_port: 4791 }
+fn ip() -> IpHeader {
+    IpHeader { src: LOCAL.into(), src_port: 0xc000, tos: 2, ..IpHeader::to(PEER.into()) }
 }
 
 fn frame_of(headers: &Headers, payload: &[u8]) -> Frame {
@@ -21,19 +21,9 @@ fn frame_of(headers: &Headers, payload: &[u8]) -> Frame {
     headers.emit(&mut bytes, payload.len());
     bytes.extend_from_slice(payload);
     bytes.resize(bytes.len().next_multiple_of(4), 0);
-    let crc = icrc::compute(&flow(), 0, &bytes);
+    let crc = icrc::compute(&ip().flow(), 0, &bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
-    Frame {
-        direction: Direction::Tx,
-        flow: flow(),
-        tos: 2,
-        ttl: 64,
-        flow_label: 0,
-        ident: 0,
-        bytes,
-        fate: Fate::Pending,
-        notes: Vec::new(),
-    }
+    Frame::new(Direction::Tx, ip(), bytes)
 }
 
 fn packet(opcode: Opcode, qpn: u32, psn: u32) -> Frame {
@@ -46,8 +36,13 @@ fn send(psn: u32) -> Frame {
     packet(Opcode::RcSendOnly, 0x11, psn)
 }
 
+fn marked(tos: u8, frame: Frame) -> Frame {
+    Frame { ip: IpHeader { tos, ..frame.ip }, ..frame }
+}
+
 fn received(frame: Frame) -> Frame {
-    Frame { direction: Direction::Rx, flow: frame.flow.reversed(), ..frame }
+    let ip = IpHeader { src: frame.ip.dst, dst: frame.ip.src, ..frame.ip };
+    Frame { direction: Direction::Rx, ip, ..frame }
 }
 
 fn answer(syndrome: Syndrome, psn: u32) -> Frame {
@@ -80,14 +75,14 @@ fn run(layer: &mut FaultLayer, now: Instant, frames: impl IntoIterator<Item = Fr
 
 /// The numbers of the frames, from 0, on which a rule that drops acted.
 fn dropped(rule: &str, frames: Vec<Frame>) -> Vec<usize> {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let out = run(&mut layer(now, &[rule]), now, frames);
     out.iter().enumerate().filter(|(_, f)| f.fate != Fate::Pending).map(|(i, _)| i).collect()
 }
 
 #[test]
 fn a_dropped_packet_says_by_whom() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut layer = layer(now, &["lossy: tx drop"]);
     let out = run(&mut layer, now, [send(0)]);
     assert_eq!(out[0].fate, Fate::Dropped { by: "lossy".into() });
@@ -229,7 +224,7 @@ fn requests_and_responses_count_their_psns_apart() {
 #[test]
 fn sizes_and_ecn() {
     let frames =
-        || [0, 1, 2, 3].map(|tos| Frame { tos, ..packet(Opcode::RcSendOnly, 0x11, u32::from(tos)) }).to_vec();
+        || [0, 1, 2, 3].map(|tos| marked(tos, packet(Opcode::RcSendOnly, 0x11, u32::from(tos)))).to_vec();
     assert_eq!(send(0).bytes.len(), 80);
     assert_eq!(dropped("size>79 drop", frames()).len(), 4);
     assert_eq!(dropped("size>80 drop", frames()).len(), 0);
@@ -242,7 +237,7 @@ fn sizes_and_ecn() {
 
 #[test]
 fn copies_follow_their_packet() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut layer = layer(now, &["tx nth=1 dup 2"]);
     let out = run(&mut layer, now, [send(0), send(1)]);
     assert_eq!(out.iter().map(psn_of).collect::<Vec<_>>(), [0, 0, 0, 1]);
@@ -253,7 +248,7 @@ fn copies_follow_their_packet() {
 
 #[test]
 fn corruption_hits_what_it_names_and_the_receiver_notices() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let clean = send(0);
     for (what, bits) in [("icrc", 76 * 8..80 * 8), ("payload", 12 * 8..76 * 8), ("header", 0..12 * 8)] {
         let mut layer = layer(now, &[&format!("corrupt {what}")]);
@@ -266,7 +261,7 @@ fn corruption_hits_what_it_names_and_the_receiver_notices() {
             assert!(bits.contains(&bit), "{what}: bit {bit}");
             assert_eq!(frame.notes, [format!("fault f1: bit {bit} flipped")]);
             let (covered, crc) = frame.bytes.split_at(76);
-            let good = icrc::compute(&flow(), 0, covered).to_le_bytes() == *crc;
+            let good = icrc::compute(&ip().flow(), 0, covered).to_le_bytes() == *crc;
             assert!(!good, "{what}: bit {bit} goes unnoticed");
             seen.insert(bit);
         }
@@ -278,7 +273,7 @@ fn corruption_hits_what_it_names_and_the_receiver_notices() {
 
 #[test]
 fn one_bit_by_its_number() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let out = run(&mut layer(now, &["corrupt bit=9", "corrupt bit=640"]), now, [send(0)]);
     assert_eq!(out[0].bytes[1] ^ send(0).bytes[1], 0x40);
     assert_eq!(out[0].notes, ["fault f1: bit 9 flipped"], "the packet has 640 bits");
@@ -286,7 +281,7 @@ fn one_bit_by_its_number() {
 
 #[test]
 fn no_payload_to_corrupt_is_no_match() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut layer = layer(now, &["corrupt payload once"]);
     let ack = answer(Syndrome::ACK_UNLIMITED, 0);
     assert_eq!(run(&mut layer, now, [ack.clone()]), [ack]);
@@ -297,15 +292,15 @@ fn no_payload_to_corrupt_is_no_match() {
 
 #[test]
 fn marking_changes_ecn_only() {
-    let now = Instant::now();
-    let marked = Frame { tos: 0x6a, ..send(0) };
+    let now = Instant::EPOCH;
+    let marked = marked(0x6a, send(0));
     let out = run(&mut layer(now, &["mark ce"]), now, [marked.clone()]);
-    assert_eq!((out[0].tos, &out[0].bytes), (0x6b, &marked.bytes));
+    assert_eq!((out[0].ip.tos, &out[0].bytes), (0x6b, &marked.bytes));
 }
 
 #[test]
 fn rules_add_up_to_the_first_drop() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut layer = layer(now, &["mark ce", "corrupt bit=0", "dup", "second: nth=2 drop", "late: mark ce"]);
     let out = run(&mut layer, now, [send(0), send(1)]);
     assert_eq!(out.len(), 3);
@@ -327,7 +322,7 @@ fn rules_add_up_to_the_first_drop() {
 
 #[test]
 fn one_seed_gives_one_run_and_rules_draw_on_their_own() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let outcome = |seed: u64, rules: &[&str]| {
         let mut layer = FaultLayer::new(seed);
         for rule in rules {
@@ -359,7 +354,7 @@ fn probability_is_what_it_says() {
 
 #[test]
 fn names_and_removal() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut layer = layer(now, &["drop", "f3: drop", "drop"]);
     assert_eq!(layer.add(now, FaultRule::drop().named("f1")), Err(AddError::NameTaken("f1".to_owned())));
     assert_eq!(layer.rules().map(|r| r.name).collect::<Vec<_>>(), ["f1", "f3", "f2"]);
@@ -377,7 +372,7 @@ fn names_and_removal() {
 
 #[test]
 fn the_layer_wants_only_what_rules_need() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut layer = layer(now, &["tx drop once"]);
     assert!(layer.applies_to(Direction::Tx) && !layer.applies_to(Direction::Rx));
     run(&mut layer, now, [send(0)]);
@@ -386,7 +381,7 @@ fn the_layer_wants_only_what_rules_need() {
 
 #[test]
 fn near_misses_name_what_differed() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut layer = layer(now, &["tx write.first psn=#3 drop", "always-hit: drop"]);
     run(&mut layer, now, [send(0)]);
     assert!(layer.rules().all(|r| r.near_misses.is_empty()), "only when asked");

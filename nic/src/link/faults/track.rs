@@ -17,20 +17,20 @@ const TRY_WINDOW: u32 = 4096;
 
 /// Packets in one direction for one queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Lane {
+pub(super) struct QpFlow {
     direction: Direction,
     src: IpAddr,
     dst: IpAddr,
     qpn: Qpn,
 }
 
-impl Lane {
-    /// The lane of a frame; frames that are not packets share one lane for each pair of hosts.
+impl QpFlow {
+    /// The flow of a frame; frames that are not packets share one flow for each pair of hosts.
     pub(super) fn of(frame: &Frame, packet: Option<&Packet<'_>>) -> Self {
         Self {
             direction: frame.direction,
-            src: frame.flow.src,
-            dst: frame.flow.dst,
+            src: frame.ip.src,
+            dst: frame.ip.dst,
             qpn: packet.map_or(Qpn::default(), Packet::dest_qpn),
         }
     }
@@ -39,7 +39,7 @@ impl Lane {
 /// Packets whose PSNs belong to one sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Key {
-    lane: Lane,
+    flow: QpFlow,
     /// Requests carry PSNs of their sender, responses those of the requester.
     is_request: bool,
     /// The sending queue pair, if the packet names it: many datagram senders may share a receiver.
@@ -71,7 +71,7 @@ pub(super) struct Sighting {
 pub(super) struct Tracker {
     streams: HashMap<Key, Stream>,
     /// Queue pairs with their position in the order of appearance.
-    lanes: HashMap<Lane, (u32, u64)>,
+    flows: HashMap<QpFlow, (u32, u64)>,
     appeared: [u32; 2],
     tick: u64,
 }
@@ -79,18 +79,18 @@ pub(super) struct Tracker {
 impl Tracker {
     /// Takes note of a packet. Congestion notifications, credits and pauses have no PSN of a queue pair and are not
     /// counted.
-    pub(super) fn see(&mut self, lane: Lane, packet: &Packet<'_>) -> Option<Sighting> {
+    pub(super) fn see(&mut self, flow: QpFlow, packet: &Packet<'_>) -> Option<Sighting> {
         let info = packet.info();
         if !info.operation.has_psn() {
             return None;
         }
         self.tick += 1;
         let key = Key {
-            lane,
+            flow,
             is_request: info.is_request,
             source: (info.transport == Transport::Ud).then(|| packet.deth().map(|d| d.src_qpn)).flatten(),
         };
-        let nth_qp = self.place_of(lane);
+        let nth_qp = self.place_of(flow);
         let psn = packet.psn();
         if self.streams.len() >= MAX_STREAMS && !self.streams.contains_key(&key) {
             let limit = middle(self.streams.values().map(|s| s.last_used));
@@ -108,16 +108,16 @@ impl Tracker {
     }
 
     /// The position of a queue pair in the order of appearance.
-    fn place_of(&mut self, lane: Lane) -> Option<u32> {
-        if lane.qpn <= Qpn::GSI {
+    fn place_of(&mut self, flow: QpFlow) -> Option<u32> {
+        if flow.qpn <= Qpn::GSI {
             return None;
         }
-        if self.lanes.len() >= MAX_STREAMS && !self.lanes.contains_key(&lane) {
-            let limit = middle(self.lanes.values().map(|(_, used)| *used));
-            self.lanes.retain(|_, (_, used)| *used > limit);
+        if self.flows.len() >= MAX_STREAMS && !self.flows.contains_key(&flow) {
+            let limit = middle(self.flows.values().map(|(_, used)| *used));
+            self.flows.retain(|_, (_, used)| *used > limit);
         }
-        let appeared = &mut self.appeared[lane.direction as usize];
-        let (place, used) = self.lanes.entry(lane).or_insert_with(|| {
+        let appeared = &mut self.appeared[flow.direction as usize];
+        let (place, used) = self.flows.entry(flow).or_insert_with(|| {
             let place = *appeared;
             *appeared = appeared.wrapping_add(1);
             (place, 0)
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn the_oldest_half_of_the_queue_pairs_is_forgotten() {
         let mut tracker = Tracker::default();
-        let lane = |n: u32| Lane {
+        let flow = |n: u32| QpFlow {
             direction: Direction::Rx,
             src: [10, 0, 0, 1].into(),
             dst: [10, 0, 0, 2].into(),
@@ -210,11 +210,11 @@ mod tests {
         let count = MAX_STREAMS as u32;
         for n in 0..count + 10 {
             tracker.tick += 1;
-            assert_eq!(tracker.place_of(lane(n)), Some(n));
-            assert!(tracker.lanes.len() <= MAX_STREAMS);
+            assert_eq!(tracker.place_of(flow(n)), Some(n));
+            assert!(tracker.flows.len() <= MAX_STREAMS);
         }
-        assert_eq!(tracker.place_of(lane(count)), Some(count), "a recent one keeps its place");
-        assert_eq!(tracker.place_of(lane(0)), Some(count + 10), "a forgotten one is new");
-        assert_eq!(tracker.place_of(Lane { qpn: Qpn::GSI, ..lane(0) }), None);
+        assert_eq!(tracker.place_of(flow(count)), Some(count), "a recent one keeps its place");
+        assert_eq!(tracker.place_of(flow(0)), Some(count + 10), "a forgotten one is new");
+        assert_eq!(tracker.place_of(QpFlow { qpn: Qpn::GSI, ..flow(0) }), None);
     }
 }

@@ -4,7 +4,7 @@ use super::rule::{Action, Budget, Class, Corruption, Ecn, FaultRule, Match, Opco
 use qp::wire::opcode::{Extra, Operation, Position, Transport};
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
+use time::Duration;
 
 /// Kinds of packets.
 pub(super) const CLASSES: [(&str, Class); 5] = [

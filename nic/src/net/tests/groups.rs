@@ -20,7 +20,7 @@ fn receive_from(group: &GroupSocket) -> (Vec<u8>, usize, u8) {
         std::thread::yield_now();
     }
     let got = batch.datagrams().next().unwrap();
-    (got.bytes.to_vec(), got.segment_size, got.ttl)
+    (got.bytes.to_vec(), got.segment_size, got.ip.hop_limit)
 }
 
 #[test]
@@ -31,10 +31,10 @@ fn every_member_gets_a_whole_train_once_and_the_sender_too() {
     let other = b.join(own_group()).unwrap();
     let train = pattern(14 * 4116 + 100);
     for (socket, hop_limit) in [(&a, 0), (&b, 9)] {
-        let way = Way { hop_limit, ..Way::to(group) };
-        assert_eq!(socket.send_train(&way, 4116, &train).unwrap(), Sent::All);
+        let way = IpHeader { hop_limit, ..IpHeader::to(group) };
+        assert_eq!(socket.send_train(0, &way, 4116, &train).unwrap(), Sent::All);
         // Followed by a single packet, which would be the second of a train that came twice.
-        assert_eq!(socket.send_train(&Way::to(group), 64, &[7; 64]).unwrap(), Sent::All);
+        assert_eq!(socket.send_train(0, &IpHeader::to(group), 64, &[7; 64]).unwrap(), Sent::All);
         for member in &members {
             let expected = if hop_limit == 0 { DEFAULT_HOP_LIMIT } else { hop_limit };
             let (bytes, segment, ttl) = receive_from(member);
@@ -57,7 +57,7 @@ fn what_a_group_loses_is_counted_with_the_port() {
     let group = own_group();
     let member = b.join(group).unwrap();
     for _ in 0..100 {
-        assert_eq!(a.send_train(&Way::to(group), 1024, &[0; 1024]).unwrap(), Sent::All);
+        assert_eq!(a.send_train(0, &IpHeader::to(group), 1024, &[0; 1024]).unwrap(), Sent::All);
     }
     let mut batch = RecvBatch::new(32);
     let mut kept = 0;
@@ -86,11 +86,11 @@ fn hop_limits_are_carried_and_the_default_costs_no_message() {
     let mut batch = RecvBatch::new(1);
     for hop_limit in [1, 2, 64, 255, 0] {
         for (from, to) in [Some((&a, &b)), v6.as_ref().map(|s| (s, s))].into_iter().flatten() {
-            let way = Way { hop_limit, ..Way::to(to.ip()) };
-            assert_eq!(from.send_train(&way, 64, &[0; 64]).unwrap(), Sent::All);
+            let way = IpHeader { hop_limit, ..IpHeader::to(to.ip()) };
+            assert_eq!(from.send_train(0, &way, 64, &[0; 64]).unwrap(), Sent::All);
             receive(to, &mut batch);
             let expected = if hop_limit == 0 { 64 } else { hop_limit };
-            assert_eq!(batch.datagrams().next().unwrap().ttl, expected);
+            assert_eq!(batch.datagrams().next().unwrap().ip.hop_limit, expected);
         }
     }
 }
@@ -100,11 +100,11 @@ fn flow_labels_are_carried_and_none_is_made_up() {
     let Some(socket) = v6_socket(free_port()) else { return };
     let mut batch = RecvBatch::new(1);
     for flow_label in [0, 1, 0xf_ffff, 0x1_2345, 0] {
-        let way = Way { flow_label, tos: 0xb9, ..Way::to(socket.ip()) };
-        assert_eq!(socket.send_train(&way, 100, &[0; 250]).unwrap(), Sent::All);
+        let way = IpHeader { flow_label, tos: 0xb9, ..IpHeader::to(socket.ip()) };
+        assert_eq!(socket.send_train(0, &way, 100, &[0; 250]).unwrap(), Sent::All);
         receive(&socket, &mut batch);
         let got = batch.datagrams().next().unwrap();
-        assert_eq!((got.flow_label, got.tos, got.bytes.len()), (flow_label, 0xb9, 250));
+        assert_eq!((got.ip.flow_label, got.ip.tos, got.bytes.len()), (flow_label, 0xb9, 250));
     }
     assert_eq!(socket.counters().flow_labels_refused, 0);
 }
@@ -145,10 +145,10 @@ fn flow_labels_are_leased_where_the_kernel_wants_it() {
         take_exclusively(&rival, 7);
         let mut batch = RecvBatch::new(1);
         let mut label_of = |flow_label| {
-            let way = Way { flow_label, ..Way::to(socket.ip()) };
-            assert_eq!(socket.send_train(&way, 64, &[0; 64]).unwrap(), Sent::All);
+            let way = IpHeader { flow_label, ..IpHeader::to(socket.ip()) };
+            assert_eq!(socket.send_train(0, &way, 64, &[0; 64]).unwrap(), Sent::All);
             receive(&socket, &mut batch);
-            batch.datagrams().next().unwrap().flow_label
+            batch.datagrams().next().unwrap().ip.flow_label
         };
         // More than a socket may lease at once, and the first of them again.
         for label in (100..140).chain([100, 101]) {

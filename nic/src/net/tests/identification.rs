@@ -1,8 +1,9 @@
 //! The IPv4 header on a real wire, as a packet socket sees it. Needs root and iproute2.
 
-use super::{RoceSocket, Sent, SocketConfig, Way};
+use super::{RoceSocket, Sent, SocketConfig};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use qp::wire::IpHeader;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -84,7 +85,7 @@ fn segment_i_carries_identification_i_and_singles_carry_0() {
         let peer = "10.99.0.2".parse().unwrap();
         let send = |segment, bytes: &[u8]| {
             assert_eq!(
-                socket.send_train(&Way { tos: 2, ..Way::to(peer) }, segment, bytes).unwrap(),
+                socket.send_train(0, &IpHeader { tos: 2, ..IpHeader::to(peer) }, segment, bytes).unwrap(),
                 Sent::All
             );
         };

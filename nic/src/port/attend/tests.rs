@@ -21,7 +21,7 @@ fn elsewhere(start: Instant) -> (Attendance, u32, Instant) {
 
 #[test]
 fn the_thread_drives_until_it_sees_many_polls() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut attendance = Attendance::new(now);
     assert_eq!(attendance.look(now, 0, false), Stance::Drive);
     assert_eq!(attendance.look(now, POLLING - 1, false), Stance::Drive, "one poll short of the bound");
@@ -30,7 +30,7 @@ fn the_thread_drives_until_it_sees_many_polls() {
 
 #[test]
 fn polls_of_different_periods_do_not_add_up() {
-    let mut now = Instant::now();
+    let mut now = Instant::EPOCH;
     let mut attendance = Attendance::new(now);
     for period in 1..100 {
         now += STANDBY;
@@ -47,7 +47,7 @@ fn polls_of_different_periods_do_not_add_up() {
 
 #[test]
 fn the_number_of_polls_may_wrap_around() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let mut attendance = Attendance::new(now);
     attendance.look(now + STANDBY, u32::MAX - 2, false);
     let now = now + 2 * STANDBY;
@@ -58,7 +58,7 @@ fn the_number_of_polls_may_wrap_around() {
 
 #[test]
 fn it_stands_by_while_the_program_polls_and_drives_a_period_after_the_last_polls() {
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let (mut attendance, mut polls) = polling(start);
     let mut now = start;
     for _ in 0..10 {
@@ -76,7 +76,7 @@ fn it_stands_by_while_the_program_polls_and_drives_a_period_after_the_last_polls
 
 #[test]
 fn a_program_that_hands_over_is_served_at_once() {
-    let now = Instant::now();
+    let now = Instant::EPOCH;
     let (mut attendance, polls) = polling(now);
     assert_eq!(attendance.look(now, polls + 1, true), Stance::Drive);
     assert_eq!(attendance.look(now, polls + POLLING, true), Stance::Drive, "earlier polls do not count");
@@ -88,7 +88,7 @@ fn a_program_that_hands_over_is_served_at_once() {
 
 #[test]
 fn it_spins_after_activity_and_then_blocks() {
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let mut attendance = Attendance::new(start);
     assert_eq!(attendance.turned(start, false, false), Next::Block, "nothing ever happened");
     assert_eq!(attendance.turned(start, true, false), Next::Spin);
@@ -109,18 +109,18 @@ fn it_spins_after_activity_and_then_blocks() {
 
 #[test]
 fn it_steps_aside_only_for_a_program_that_is_elsewhere() {
-    let (mut attendance, polls, now) = elsewhere(Instant::now());
+    let (mut attendance, polls, now) = elsewhere(Instant::EPOCH);
     assert_eq!(attendance.turned(now, false, true), Next::Block, "the reply had its time");
     assert_eq!(attendance.turned(now, true, false), Next::Spin, "nothing to reply to");
-    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + HOLD });
+    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + ANSWER });
     assert_eq!(attendance.look(now, polls, true), Stance::Drive);
     assert_eq!(attendance.turned(now, true, true), Next::Spin, "it said that it sleeps");
 }
 
 #[test]
 fn it_is_back_sooner_for_a_program_that_polls_memory() {
-    let (mut attendance, polls, now) = elsewhere(Instant::now());
-    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + HOLD });
+    let (mut attendance, polls, now) = elsewhere(Instant::EPOCH);
+    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + ANSWER });
     // Such a program polls for the completions of its own requests now and then.
     let polls = polls + POLLING;
     assert_eq!(attendance.look(now, polls, false), Stance::StandBy { until: now + STANDBY_FOR_MEMORY });

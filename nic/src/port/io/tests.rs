@@ -3,8 +3,9 @@
 use super::{Io, UdpIo};
 use crate::engine::Departure;
 use crate::net::{RecvBatch, RoceSocket, SocketConfig};
+use qp::wire::IpHeader;
 use qp::wire::icrc::{self, Flow};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 /// An address of loopback that is probably unused elsewhere, where trains are refused. GRO would merge arriving
@@ -16,8 +17,8 @@ fn socket() -> RoceSocket {
         .expect("a free address")
 }
 
-fn departure(dst: IpAddr, len: usize) -> Departure {
-    Departure { dst, via: 0, tos: 0, hop_limit: 64, flow_label: 0, len, segment_size: 100, packets: 3 }
+fn departure(ip: IpHeader, len: usize) -> Departure {
+    Departure { ip, via: 0, len, segment_size: 100, packets: 3 }
 }
 
 /// Packets of 100, 100 and 60 bytes, with ICRCs as parts of a train; a bit of the second is wrong.
@@ -35,15 +36,11 @@ fn train(flow: &Flow) -> Vec<u8> {
 #[test]
 fn packets_of_a_train_that_the_kernel_refuses_arrive_one_by_one() {
     let (sender, receiver) = (socket(), socket());
-    let flow = Flow {
-        src: sender.ip(),
-        dst: receiver.ip(),
-        src_port: sender.source_port(0),
-        dst_port: receiver.port(),
-    };
+    let ip = IpHeader { src: sender.ip(), src_port: sender.source_port(0), ..IpHeader::to(receiver.ip()) };
+    let flow = ip.flow();
     let train = train(&flow);
     let mut io = Io::Udp(Box::new(UdpIo::new(sender)));
-    assert!(io.send(&departure(receiver.ip(), train.len()), &train));
+    assert!(io.send(&departure(ip, train.len()), &train));
 
     let (mut batch, mut packets) = (RecvBatch::new(1), Vec::new());
     let started = Instant::now();

@@ -50,9 +50,9 @@ fn what_a_device_counts_is_read_by_others_while_it_runs_and_afterwards() {
     };
     // The background thread of each writes within a tenth of a second; a slow host may need longer.
     let ready = || value(&of("127.83.2.1"), "sent_pkts") >= 5 && value(&of("127.83.2.2"), "rcvd_pkts") >= 5;
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = crate::clock::now() + Duration::from_secs(60);
     while !ready() {
-        assert!(Instant::now() < until, "never published: {:?}", of("127.83.2.1"));
+        assert!(crate::clock::now() < until, "never published: {:?}", of("127.83.2.1"));
         std::thread::sleep(Duration::from_millis(10));
     }
     drop((left, right, source, target, a, b));
@@ -68,10 +68,10 @@ fn files_of_programs_that_ended_are_kept_for_a_while_only() {
     let address = IpAddr::from([127, 0, 0, 1]);
     for _ in 0..KEPT_MOST + 5 {
         let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
-        one.write(&counters, Instant::now());
+        one.write(&counters, crate::clock::now());
     }
     let running = Publication::new(&folder.0, "rnic0", address).expect("a file");
-    running.write(&counters, Instant::now());
+    running.write(&counters, crate::clock::now());
     let all = published(&folder.0).expect("a folder");
     assert_eq!(all.iter().filter(|one| !one.running).count(), KEPT_MOST);
     assert_eq!(all.iter().filter(|one| one.running).count(), 1);
@@ -90,7 +90,7 @@ fn a_program_whose_process_id_was_reused_counts_as_ended() {
     let folder = Folder::new("reused");
     let address = IpAddr::from([127, 0, 0, 1]);
     let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
-    one.write(&Counters::default(), Instant::now());
+    one.write(&Counters::default(), crate::clock::now());
     let [only] = &*published(&folder.0).expect("a folder") else { panic!("one device") };
     assert!(only.running);
     // The process ID in the file is that of this process, which is still running.
@@ -105,7 +105,7 @@ fn devices_with_one_address_in_two_network_namespaces_are_told_apart() {
     let address = IpAddr::from([127, 0, 0, 1]);
     let publish = || {
         let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
-        one.write(&Counters::default(), Instant::now());
+        one.write(&Counters::default(), crate::clock::now());
         one
     };
     let here = publish();
@@ -156,7 +156,7 @@ fn only_whole_files_of_ours_are_read() {
 fn counters_that_have_not_changed_are_not_written_again() {
     let folder = Folder::new("same");
     let one = Publication::new(&folder.0, "rnic0", IpAddr::from([127, 0, 0, 1])).expect("a file");
-    let now = Instant::now();
+    let now = crate::clock::now();
     assert!(one.is_due(now));
     let mut counters = Counters::default();
     for (sent, sequence) in [(0, 1), (0, 1), (5, 2), (5, 2), (u64::MAX, 3)] {

@@ -1,6 +1,6 @@
 //! Posting lists.
 
-use crate::queue::Direction;
+use crate::queue::WorkQueue;
 use crate::sim::Net;
 use crate::{Error, Gather, Operation, PostError, QpInit, QpState, QueuePair, RcEnd, RecvWr, Result, SendWr};
 
@@ -46,7 +46,7 @@ fn a_list_that_is_refused_under_the_lock_takes_no_places() -> Result<()> {
         for wr_id in 0..room {
             qp.shared.reserve_send(&send(wr_id)).expect("all places are free");
         }
-        qp.shared.finish(Direction::Send, room as u32);
+        qp.shared.finish(WorkQueue::Send, room as u32);
     }
     Ok(())
 }

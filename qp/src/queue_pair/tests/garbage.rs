@@ -220,7 +220,7 @@ fn judge(case: &Case, b: &mut Bench, bytes: &[u8], what: &dyn fmt::Display) -> F
     let Ok(packet) = Packet::parse(bytes) else { return Fate::Malformed };
     let old = b.host.regions.clone();
     let counters = *b.qp.counters();
-    let outcome = b.qp.handle_packet(b.now, &Arrival::default(), &packet, &mut b.host);
+    let outcome = b.qp.handle_packet(b.now, &IpHeader::default(), &packet, &mut b.host);
     let sent = if b.qp.wants_to_transmit() { b.sent() } else { NONE };
     let notes = b.notes();
     let what = What { what, qp_type: case.qp_type, packet: &packet, outcome, sent: &sent, notes: &notes };

@@ -38,7 +38,7 @@ use crate::work::{Destination, Gather, Operation, Remote, SendFlags, Sge, WcFlag
 use host::{Note, TestHost, Window};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
+use time::Duration;
 
 const OURS: Qpn = Qpn::new(0x11);
 const PEERS: Qpn = Qpn::new(0x22);
@@ -185,7 +185,7 @@ impl Setup {
         } else {
             Limits { path_mtu: self.mtu, ..Limits::default() }
         };
-        Bench { qp: QueuePair::new(config), host, now: Instant::now(), limits }
+        Bench { qp: QueuePair::new(config), host, now: Instant::EPOCH, limits }
     }
 
     fn init(&self) -> Bench {
@@ -256,7 +256,7 @@ impl Bench {
     /// Feeds a packet to the queue pair.
     fn feed(&mut self, packet: &Out) -> Result<(), PacketDrop> {
         let bytes = packet.to_bytes();
-        self.qp.handle_packet(self.now, &Arrival::default(), &Packet::parse(&bytes).unwrap(), &mut self.host)
+        self.qp.handle_packet(self.now, &IpHeader::default(), &Packet::parse(&bytes).unwrap(), &mut self.host)
     }
 
     /// Feeds a packet that must be accepted.

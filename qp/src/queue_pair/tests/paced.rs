@@ -5,17 +5,24 @@ use super::*;
 #[test]
 fn a_slow_sender_asks_for_acknowledgements_in_time() {
     // 4.096 us x 2^14 is 67 ms; a quarter of that holds three packets of 5 ms, and less than one of 20 ms.
-    for (packet_time, asked) in
-        [(1, vec![15, 19]), (5, vec![2, 5, 8, 11, 14, 17, 19]), (20, (0..20).collect())]
-    {
+    let every_third = vec![2, 5, 8, 11, 14, 17, 19];
+    for (packet_time, feedback, asked) in [
+        (1, None, vec![15, 19]),
+        (5, None, every_third.clone()),
+        (20, None, (0..20).collect()),
+        // The rate follows from the acknowledgements.
+        (1, Some(3), every_third.clone()),
+        (1, Some(0), (0..20).collect()),
+        (5, Some(100), every_third),
+    ] {
         let setup = Setup { timeout: 14, ..Setup::default() };
         let tuning = Tuning { ack_interval: 16, ..setup.tuning };
         let mut b = Setup { tuning, ..setup }.rts();
-        b.qp.set_packet_time(Duration::from_millis(packet_time));
+        b.qp.set_packet_time(Duration::from_millis(packet_time), feedback.map(Duration::from_millis));
         b.post(1, SEND, &[local(0, 20 * MTU)]);
         let sent = b.sent();
         let psns: Vec<_> = sent.iter().filter(|p| p.headers.ack_req).map(|p| p.psn() - SQ).collect();
-        assert_eq!(psns, asked, "{packet_time} ms");
+        assert_eq!(psns, asked, "{packet_time} ms, at least one in {feedback:?} ms");
     }
 }
 

@@ -42,7 +42,7 @@ impl Bench {
     }
 
     /// Feeds a packet with these network-layer properties.
-    fn feed_from(&mut self, arrival: &Arrival, packet: &Out) -> Result<(), PacketDrop> {
+    fn feed_from(&mut self, arrival: &IpHeader, packet: &Out) -> Result<(), PacketDrop> {
         let bytes = packet.to_bytes();
         self.qp.handle_packet(self.now, arrival, &Packet::parse(&bytes).unwrap(), &mut self.host)
     }
@@ -302,7 +302,7 @@ fn the_general_services_queue_pair_has_its_own_qkey() {
 fn the_network_header_over_ipv4() {
     let mut b = ud().rts();
     b.post_recv(1, &[local(0, 100)]);
-    let arrival = Arrival {
+    let arrival = IpHeader {
         src: IpAddr::from([10, 77, 0, 2]),
         dst: IpAddr::from([10, 77, 0, 1]),
         src_port: 0xc001,
@@ -326,13 +326,13 @@ fn the_network_header_over_ipv4() {
 fn an_ipv4_header_checksum_that_carries_twice() {
     let mut b = ud().rts();
     b.post_recv(1, &[local(0, 100)]);
-    let arrival = Arrival {
+    let arrival = IpHeader {
         src: IpAddr::from([0x31, 0x61, 0, 2]),
         dst: IpAddr::from([10, 77, 0, 1]),
         tos: 0x02,
         hop_limit: 63,
         ident: 0xffff,
-        ..Arrival::default()
+        ..IpHeader::default()
     };
     assert_eq!(b.feed_from(&arrival, &right(0, b"hello")), Ok(()));
     assert_eq!(b.host.behind(local(30, 2)), [0xff, 0xfe]);
@@ -344,13 +344,13 @@ fn ipv4_header_checksums_add_up() {
     for i in 0..2000u32 {
         let mut b = ud().rts();
         b.post_recv(1, &[local(0, 400)]);
-        let arrival = Arrival {
+        let arrival = IpHeader {
             src: IpAddr::from(i.wrapping_mul(0x9e37_79b9).to_be_bytes()),
             dst: IpAddr::from(i.wrapping_mul(0x85eb_ca6b).to_be_bytes()),
             tos: i as u8,
             hop_limit: (i >> 3) as u8,
             ident: i.wrapping_mul(0xc2b2_ae35) as u16,
-            ..Arrival::default()
+            ..IpHeader::default()
         };
         assert_eq!(b.feed_from(&arrival, &right(0, &vec![1; i as usize % (MTU + 1)])), Ok(()));
         let header = &b.host.behind(local(0, 40))[20..];
@@ -366,7 +366,7 @@ fn the_network_header_over_ipv6() {
     let mut b = ud().rts();
     b.post_recv(1, &[local(0, 100)]);
     let [src, dst]: [std::net::Ipv6Addr; 2] = ["fd77::2", "fd77::1"].map(|a| a.parse().unwrap());
-    let arrival = Arrival {
+    let arrival = IpHeader {
         src: src.into(),
         dst: dst.into(),
         src_port: 0xc001,

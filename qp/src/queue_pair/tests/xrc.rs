@@ -217,7 +217,7 @@ fn the_reserved_bits_of_the_xrceth_are_ignored() {
     let mut bytes = naming(XRC_SRQ, request(Opcode::XrcSendOnly, RQ, b"x")).to_bytes();
     bytes[12] = 0xff;
     let packet = Packet::parse(&bytes).unwrap();
-    assert_eq!(b.qp.handle_packet(b.now, &Arrival::default(), &packet, &mut b.host), Ok(()));
+    assert_eq!(b.qp.handle_packet(b.now, &IpHeader::default(), &packet, &mut b.host), Ok(()));
     assert_eq!(b.notes(), [Note::Received(1, DONE)]);
 }
 

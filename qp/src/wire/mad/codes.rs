@@ -3,7 +3,7 @@
 use super::fields::{Value, field};
 use crate::ids::Mtu;
 use std::fmt;
-use std::time::Duration;
+use time::Duration;
 
 /// The type of a connection management message: its attribute (IBTA 12.6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -4,7 +4,7 @@ use crate::ids::{Gid, Mtu, PKey, Psn, QKey};
 use crate::wire::Headers;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use time::Duration;
 
 /// The data of a REQ sent by Linux: frame 1 of the golden capture `cm_rping`.
 const LINUX_REQ: &str = "e1c2e0f5 00000000 0000000001061c06 505400fffe770002 00000000 00000000 000036 01 000000 01 000000 \

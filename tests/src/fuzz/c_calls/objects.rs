@@ -23,7 +23,7 @@ fn rights(bits: u32) -> u32 {
     bits & (0x3ff | IBV_ACCESS_RELAXED_ORDERING) & !IBV_ACCESS_HUGETLB
 }
 
-/// Ends an object, which stays in the list if somebody uses it. What ends it may be NULL for a kind that is none.
+/// Destroys an object, which stays in the list while something uses it. The function gets NULL if the list is empty.
 fn end<T>(
     list: &mut Vec<*mut T>,
     which: u8,

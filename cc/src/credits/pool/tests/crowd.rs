@@ -3,10 +3,10 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Packets and updates in flight to the receiver.
+/// Packets and asks in flight to the receiver.
 enum Up {
     Packet(u32),
-    Update(FlowControlPacket),
+    Ask(CreditMessage),
 }
 
 /// A sender, and its backlog.
@@ -41,13 +41,14 @@ impl Peer {
     }
 }
 
-/// Counts of the updates sent.
+/// Counts of the packets and messages sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     packets: u32,
-    limits: u32,
-    stalled: u32,
-    yielded: u32,
+    grants: u32,
+    /// Asks for a packet that waits, and others.
+    wants: u32,
+    answers: u32,
 }
 
 struct Crowd {
@@ -55,7 +56,7 @@ struct Crowd {
     pool: Pool,
     peers: Vec<Peer>,
     up: VecDeque<(Instant, usize, Up)>,
-    down: VecDeque<(Instant, usize, u16)>,
+    down: VecDeque<(Instant, usize, CreditMessage)>,
     buffer: VecDeque<(usize, u32)>,
     occupied: u32,
     most: u32,
@@ -81,7 +82,7 @@ impl Crowd {
             occupied: 0,
             most: 0,
             said: Said::default(),
-            now: Instant::now(),
+            now: Instant::EPOCH,
             delay,
             loss: 0.0,
             lots: crate::random::Lots::new(seed),
@@ -90,8 +91,8 @@ impl Crowd {
 
     fn join(&mut self, waiting: impl IntoIterator<Item = u32>) -> usize {
         self.peers.push(Peer {
-            member: self.pool.join(self.now),
-            sender: CreditSender::new(Some(us(self.config.lease.into()))),
+            member: self.pool.join(self.now, lane()),
+            sender: CreditSender::new(us(self.config.lease.into()), Duration::ZERO),
             waiting: waiting.into_iter().collect(),
             answers: true,
             is_dead: false,
@@ -113,12 +114,10 @@ impl Crowd {
     }
 
     fn send(&mut self, n: usize, up: Up) {
-        if let Up::Update(update) = &up {
-            match update.op {
-                Op::Stalled => self.said.stalled += 1,
-                Op::Yielded => self.said.yielded += 1,
-                _ => {}
-            }
+        match &up {
+            Up::Ask(ask) if ask.want > 0 => self.said.wants += 1,
+            Up::Ask(_) => self.said.answers += 1,
+            Up::Packet(_) => {}
         }
         if self.lots.happens(self.loss) {
             if let Up::Packet(blocks) = up {
@@ -142,7 +141,7 @@ impl Crowd {
                     peer.delivered += 1;
                     self.said.packets += 1;
                 }
-                Up::Update(update) => self.pool.handle_update(self.now, peer.member, &update),
+                Up::Ask(ask) => self.pool.handle_ask(self.now, peer.member, &ask),
             }
         }
         // One packet is read in each step.
@@ -150,27 +149,32 @@ impl Crowd {
             self.occupied -= blocks;
             self.pool.release(self.peers[n].member, blocks);
         }
-        while let Some((member, limit)) = self.pool.poll_limit(self.now) {
-            self.said.limits += 1;
+        while let Some((member, grant)) = self.pool.poll_grant(self.now) {
+            self.said.grants += 1;
             if !self.lots.happens(self.loss) {
                 let at = self.arrival(self.down.back().map(|(at, ..)| *at));
-                self.down.push_back((at, member.index(), limit));
+                self.down.push_back((at, member.index(), grant));
             }
         }
     }
 
     fn act(&mut self, n: usize) {
         let now = self.now;
+        let mut has_sent = false;
         while let Some(blocks) = self.peers[n].next_packet(now) {
             self.send(n, Up::Packet(blocks));
+            has_sent = true;
         }
         let peer = &mut self.peers[n];
         if !peer.is_dead && !peer.waiting.is_empty() && peer.asks_again.is_none_or(|at| at <= now) {
             peer.waits_since.get_or_insert(now);
             peer.asks_again = Some(now + us(2000));
-            let asks =
-                FlowControlPacket { op: Op::Stalled, ..peer.sender.yielded(Vl::new(0).expect("a lane")) };
-            self.send(n, Up::Update(asks));
+            let want = peer.waiting.front().copied().unwrap_or(0);
+            let ask = peer.sender.ask(now, lane(), want);
+            self.send(n, Up::Ask(ask));
+        } else if !peer.is_dead && has_sent && peer.sender.is_renewal_due(now) {
+            let ask = peer.sender.ask(now, lane(), 0);
+            self.send(n, Up::Ask(ask));
         }
     }
 
@@ -178,12 +182,11 @@ impl Crowd {
         self.now += STEP;
         let now = self.now;
         self.receive();
-        while let Some((_, n, limit)) = self.down.pop_front_if(|(at, ..)| *at <= now) {
+        while let Some((_, n, grant)) = self.down.pop_front_if(|(at, ..)| *at <= now) {
             let peer = &mut self.peers[n];
-            if !peer.is_dead && peer.sender.handle_update(now, &update(Op::Normal, 0, limit)) && peer.answers
-            {
-                let yielded = peer.sender.yielded(Vl::new(0).expect("a lane"));
-                self.send(n, Up::Update(yielded));
+            if !peer.is_dead && peer.sender.handle_grant(now, &grant) && peer.answers {
+                let answer = peer.sender.ask(now, lane(), 0);
+                self.send(n, Up::Ask(answer));
             }
         }
         (0..self.peers.len()).for_each(|n| self.act(n));
@@ -207,7 +210,7 @@ fn mixed(n: u32) -> impl Iterator<Item = u32> {
 
 /// Timers that are shorter than a round trip, and timers that are longer.
 fn timers() -> impl Strategy<Value = PoolConfig> {
-    let long = PoolConfig { fcp_period: 2000, idle: 2000, lease: 10_000, settle: 20_000, ..config() };
+    let long = PoolConfig { idle: 2000, lease: 10_000, transit: 10_000, ..config() };
     prop::sample::select(vec![config(), long])
 }
 
@@ -248,11 +251,15 @@ proptest! {
             crowd.step();
         }
         for n in 0..crowd.peers.len() {
-            crowd.pool.leave(crowd.now, crowd.peers[n].member);
+            crowd.pool.leave(crowd.peers[n].member);
         }
-        let _ = crowd.pool.poll_limit(crowd.now + us(config.settle.into()));
+        // One that wants everything has it.
+        let last = crowd.pool.join(crowd.now, lane());
+        let later = crowd.now + us(u64::from(config.lease + config.transit));
+        crowd.pool.handle_ask(later, last, &ask(1, 10, 0));
+        while crowd.pool.poll_grant(later).is_some() {}
         crowd.pool.audit();
-        prop_assert_eq!(crowd.pool.free(), 100);
+        prop_assert_eq!(crowd.pool.free(), 0);
     }
 
     /// A newcomer has a packet's worth two round trips after it reported that it waits, whatever the others hold and
@@ -305,7 +312,7 @@ proptest! {
             peer.is_dead = true;
         }
         crowd.peers[newcomer].waiting.push_back(10);
-        let most = us(u64::from(config.lease + config.settle)) + 2 * (us(400) + 2 * STEP);
+        let most = us(u64::from(2 * config.lease + config.transit)) + 2 * (us(400) + 2 * STEP);
         while !crowd.peers[newcomer].waiting.is_empty() {
             crowd.step();
             prop_assert!(crowd.now <= begin + most, "waits for {:?}", crowd.now - begin);
@@ -332,12 +339,10 @@ fn ports() -> PoolConfig {
     PoolConfig {
         blocks: 44 * 66,
         packet_blocks: 66,
-        share_blocks: WINDOW,
-        fcp_on_free_blocks: u16::MAX,
-        fcp_period: 100_000,
+        lag: u32::MAX,
         idle: 10_000,
         lease: 400_000,
-        settle: 500_000,
+        transit: 100_000,
         member_blocks: 0,
         reserve_blocks: 0,
         read_blocks: 0,
@@ -360,10 +365,10 @@ fn exchange(peers: usize, packets: usize, blocks: u32) -> (Crowd, Duration) {
     let longest = crowd.peers.iter().map(|p| p.longest).max().unwrap_or_default();
     println!(
         "{peers} peers, {packets} packets of {blocks} blocks each: {took:?}, a packet waits for {longest:?} at most, of \
-         each packet {:.2} limits, {:.2} stalls, {:.3} yields",
-        each(said.limits),
-        each(said.stalled),
-        each(said.yielded),
+         each packet {:.2} grants, {:.2} asks, {:.3} answers",
+        each(said.grants),
+        each(said.wants),
+        each(said.answers),
     );
     assert!(is_done, "it does not finish");
     (crowd, took)
@@ -375,8 +380,8 @@ fn few_updates_are_said_for_each_packet() {
         for blocks in [66, 12] {
             let (crowd, _) = exchange(peers, 300, blocks);
             let said = crowd.said;
-            assert!(said.limits <= 2 * said.packets && said.stalled <= said.packets, "{said:?}");
-            assert!(10 * said.yielded <= said.packets, "{said:?}");
+            assert!(said.grants <= 2 * said.packets && said.wants <= said.packets, "{said:?}");
+            assert!(10 * said.answers <= said.packets, "{said:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::{DropReason, PartnerSetup};
 use crate::{AddressVector, Operation, QKey, QpAttr, QpState, SendWr, WcStatus};
 use qp::wire::mad::hello::Features;
-use qp::wire::{Arrival, Flow, Headers, UDP_PORT, icrc};
+use qp::wire::{Flow, Headers, IpHeader, UDP_PORT, icrc};
 use std::net::{IpAddr, Ipv4Addr};
 
 const PAPER: &str = "dcqcn:preset=paper";
@@ -34,6 +34,31 @@ fn a_mark_is_answered_by_a_cnp_but_not_more_often_than_allowed() -> Result<()> {
     assert_eq!(notifications(&b), [256, count, 0, 0]);
     assert_eq!(notifications(&a), [0, 0, count, 0]);
     assert!(left.qp.rate() < Some(Rate::from_gbps(5)));
+    Ok(())
+}
+
+/// The rate of the port does not delay a CNP, but what leaves after it.
+#[test]
+fn a_cnp_counts_towards_the_rate_of_the_port() -> Result<()> {
+    let (net, slow) = (Net::new(), Rate::from_mbps(1));
+    let a = device(&net, "a", &algorithm(PAPER));
+    let b = device(&net, "b", &RateConfig { port_rate: Some(slow), ..algorithm(PAPER) });
+    b.add_fault("rx data mark ce")?;
+    let log = Log::of(&b);
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    let (from, to) = memory(&left, &right, 8)?;
+    // The port owes nothing for the first message when the second arrives.
+    for id in 0..2 {
+        left.qp.write(id, from.all(), to.remote(0))?;
+        assert_eq!(left.wait()?.status, WcStatus::Success);
+        net.run_for(Duration::from_millis(10));
+    }
+    let sent = log.sent(|_| true);
+    let [.., cnp, ack] = &sent[..] else { panic!("too few packets: {sent:?}") };
+    assert_eq!((cnp.opcode, ack.opcode), (Opcode::Cnp, Opcode::RcAcknowledge));
+    // A port may have saved 64 bytes, and catches up on 100 us.
+    let least = slow.time_for(cnp.size - 64) - us(100);
+    assert!(ack.at - cnp.at >= least, "only {:?} later", ack.at - cnp.at);
     Ok(())
 }
 
@@ -260,7 +285,7 @@ fn a_cnp_is_obeyed_only_from_the_peer_of_a_queue_pair_that_has_sent() -> Result<
     let (a, b) = (device(&net, "a", &algorithm(PAPER)), device(&net, "b", &algorithm(PAPER)));
     let (left, right) = RcEnd::pair(&a, &b)?;
     let inject = |src: IpAddr, qpn: Qpn| {
-        let arrival = Arrival { src, dst: a.address(), ..Arrival::default() };
+        let arrival = IpHeader { src, dst: a.address(), ..IpHeader::default() };
         let mut packet = [0; 32];
         Headers::cnp(qpn).emit(&mut packet, 0);
         let crc = icrc::compute(&arrival.flow(), 0, &packet[..28]);

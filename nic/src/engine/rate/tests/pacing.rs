@@ -250,7 +250,7 @@ fn a_queue_pair_that_waits_can_be_reset_and_destroyed() -> Result<()> {
     drop(left);
     assert!(net.run_until_idle(Duration::from_millis(100)));
     assert_eq!(log.sent(|_| true).len(), 2);
-    // Its index in the table, and in the wheel, is free for others.
+    // Its index in the table is free for others, though the heap of timers still has an entry with it.
     let (other, end) = RcEnd::pair(&a, &b)?;
     let target = end.register_remote(8)?;
     other.qp.write(4, other.register(&[0; 8])?.all(), target.remote(0))?;
@@ -356,8 +356,7 @@ fn pacing_and_link_credits_go_together() -> Result<()> {
                 block: 64,
                 counting: Counting::PacketBytes,
                 local_counting: Counting::PacketBytes,
-                on_free: 64,
-                period: Duration::from_millis(10),
+                lag: 64,
                 said: 0,
                 reserve: 0,
                 held_back: 0,

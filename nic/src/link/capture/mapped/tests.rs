@@ -2,7 +2,7 @@ use super::*;
 use crate::link::capture::pcapng::{PacketBlock, Way, write_interface, write_section};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::path::PathBuf;
-use std::time::Duration;
+use time::Duration;
 
 struct Folder(PathBuf);
 

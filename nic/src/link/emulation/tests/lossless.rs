@@ -80,7 +80,7 @@ fn more_peers_than_fit_are_lossy() {
     let mut bench = Bench::new("rate=8Gb/s,buffer=5000,pfc=3,xoff=3000,headroom=2000");
     let from = |n: u32| {
         let mut packet = frame(0, LOSSLESS, KILOBYTE);
-        packet.flow.src = std::net::Ipv4Addr::from(0x0a00_0000 + n).into();
+        packet.ip.src = std::net::Ipv4Addr::from(0x0a00_0000 + n).into();
         packet
     };
     for n in 0..1024 {
@@ -143,7 +143,7 @@ fn drops(headroom: u64, begun: u64) -> u64 {
 /// A packet arrives; if that causes a pause, the pause frame waits for a packet of this port and travels back.
 fn land(bench: &mut Bench, packet: usize, paused_from: &mut Option<Duration>, span: &Span, rate: Rate) {
     let mut lossless = frame(1, LOSSLESS, packet);
-    lossless.flow.src = [0xfd00, 0, 0, 0, 0, 0, 0, 1].into();
+    lossless.ip.src = [0xfd00, 0, 0, 0, 0, 0, 0, 1].into();
     bench.arrive(lossless);
     let now = bench.start + bench.now;
     if bench.link.poll_pause(now).is_some() {

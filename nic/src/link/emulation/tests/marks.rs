@@ -43,7 +43,7 @@ fn only_what_says_so_is_marked_and_captures_tell() {
         bench.arrive(frame(1, tos, KILOBYTE));
         bench.run_to(MICROSECOND * 10);
         let by_us = tos != after;
-        assert_eq!(bench.out.iter().map(|(_, f)| f.tos).collect::<Vec<_>>(), [after; 2]);
+        assert_eq!(bench.out.iter().map(|(_, f)| f.ip.tos).collect::<Vec<_>>(), [after; 2]);
         assert_eq!(bench.link.stats().marked, if by_us { 2 } else { 0 });
         let notes = bench.out.iter().map(|(_, f)| f.notes.join("")).collect::<Vec<_>>();
         let told = ["link: marked CE at queue 2 KB", "link: marked CE at queue 1 KB"];
@@ -61,7 +61,7 @@ fn each_priority_marks_by_its_own_queue() {
     bench.run_to(MICROSECOND * 100);
     // Those of priority 1 that leave ten, nine, ... three of their kind; the one of priority 5 leaves none.
     assert_eq!(bench.link.stats().marked, 8);
-    assert!(bench.out.iter().all(|(_, f)| priority_of(f.tos) == 1 || f.notes.is_empty()));
+    assert!(bench.out.iter().all(|(_, f)| priority_of(f.ip.tos) == 1 || f.notes.is_empty()));
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn shares(link: &str, backlog: &[(u8, usize)], packets: u32) -> [u64; PRIORITIES
         bench.run_to(due);
         for (_, frame) in std::mem::take(&mut bench.out) {
             left += 1;
-            sent[usize::from(priority_of(frame.tos))] += u64::from(wire_bytes(frame.bytes.len(), false));
+            sent[usize::from(priority_of(frame.ip.tos))] += u64::from(wire_bytes(frame.bytes.len(), false));
             bench.arrive(frame);
         }
     }
@@ -47,7 +47,7 @@ fn strict_priorities_go_first_and_never_interrupt_a_packet() {
         bench.arrive(frame(1, of_priority(priority), KILOBYTE));
     }
     bench.run_to(MICROSECOND * 10);
-    let order: Vec<u8> = bench.out.iter().map(|(_, f)| priority_of(f.tos)).collect();
+    let order: Vec<u8> = bench.out.iter().map(|(_, f)| priority_of(f.ip.tos)).collect();
     assert_eq!(order, [0, 6, 3, 0], "the first was on the line already");
     assert_eq!(bench.times(), [1000, 2000, 3000, 4000]);
 }
@@ -76,7 +76,7 @@ fn lanes_share_the_port_as_their_table_says() {
         bench.arrive(frame(1, of_priority(priority), KILOBYTE));
     }
     bench.run_to(MICROSECOND * 10);
-    let order: Vec<u8> = bench.out.iter().map(|(_, f)| priority_of(f.tos)).collect();
+    let order: Vec<u8> = bench.out.iter().map(|(_, f)| priority_of(f.ip.tos)).collect();
     assert_eq!(order, [0, 6, 3, 7]);
 }
 
@@ -87,6 +87,9 @@ fn a_service_level_without_a_lane_is_dropped() {
     bench.arrive(frame(1, of_priority(1), KILOBYTE));
     assert_eq!((bench.dropped(), bench.link.stats().dropped), (1, 1));
     assert_eq!(bench.out[0].1.notes, ["link: dropped: its service level has no lane"]);
+    // What was dropped gives back the credit that it took.
+    let dropped = std::iter::from_fn(|| bench.link.poll_entered()).map(|entered| entered.dropped);
+    assert!(dropped.eq([false, true]));
 }
 
 #[test]

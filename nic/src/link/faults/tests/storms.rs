@@ -30,7 +30,7 @@ fn pauses(layer: &mut FaultLayer, start: Instant, end: Instant) -> Vec<(Duration
 
 #[test]
 fn a_storm_repeats_its_pause_until_the_window_is_over_and_then_ends_it() {
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let mut layer = layer(start, &["rx pause=3,4 for 5ms"]);
     let out = run(&mut layer, start, [received(send(1)), received(send(2))]);
     assert_eq!(out.len(), 2, "the packets go on");
@@ -51,7 +51,7 @@ fn a_storm_repeats_its_pause_until_the_window_is_over_and_then_ends_it() {
 
 #[test]
 fn a_rule_that_acts_a_number_of_times_sends_as_many_pauses() {
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let mut layer = layer(start, &["tx pause=3,4 2 times"]);
     run(&mut layer, start, (0..5).map(send));
     let seen = pauses(&mut layer, start, start + Duration::from_secs(1));
@@ -61,7 +61,7 @@ fn a_rule_that_acts_a_number_of_times_sends_as_many_pauses() {
 
 #[test]
 fn a_storm_ends_when_its_rule_is_taken_out() {
-    let start = Instant::now();
+    let start = Instant::EPOCH;
     let mut layer = layer(start, &["stop: rx pause=3,4"]);
     run(&mut layer, start, [received(send(1))]);
     let soon = start + Duration::from_millis(10);

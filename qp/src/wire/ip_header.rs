@@ -1,35 +1,44 @@
-//! Network-layer properties of a received packet.
+//! The IP header of a packet.
 
 use super::UDP_PORT;
 use super::icrc::Flow;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Network-layer properties of a received packet.
+/// The fields of a packet's IP header that programs on a socket see or choose, and the UDP source port, which stands for
+/// the path as the flow label does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct IpHeader {
     /// Source address.
     pub src: IpAddr,
-    /// Destination address: ours, or that of a multicast group.
+    /// Destination address: that of a host or of a multicast group.
     pub dst: IpAddr,
     /// UDP source port.
     pub src_port: u16,
-    /// IPv4 TOS or IPv6 traffic class.
+    /// IPv4 TOS or IPv6 traffic class: DSCP and ECN.
     pub tos: u8,
-    /// Received time to live, or hop limit.
+    /// Time to live, or hop limit.
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; 0 for IPv4.
     pub flow_label: u32,
-    /// The most likely IPv4 identification: the packet's index in the train it arrived in.
+    /// IPv4 identification, as the ICRC was computed with it. A receiver assumes the packet's index in the train it
+    /// arrived in.
     pub ident: u16,
 }
 
-impl Default for Arrival {
+impl Default for IpHeader {
     /// Unspecified addresses, and the default hop limit of hosts.
     fn default() -> Self {
-        let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Self::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+    }
+}
+
+impl IpHeader {
+    /// A header with this destination and otherwise default fields.
+    #[must_use]
+    pub const fn to(dst: IpAddr) -> Self {
         Self {
-            src: nowhere,
-            dst: nowhere,
+            src: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            dst,
             src_port: UDP_PORT,
             tos: 0,
             hop_limit: 64,
@@ -37,9 +46,7 @@ impl Default for Arrival {
             ident: 0,
         }
     }
-}
 
-impl Arrival {
     /// The part that the ICRC covers.
     #[must_use]
     pub fn flow(&self) -> Flow {

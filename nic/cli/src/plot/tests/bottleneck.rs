@@ -1,11 +1,11 @@
 //! Computed traces. Two senders with the reaction points of `cc` share the queue of one port, packet by packet. A receiver
 //! whose buffer is full at times makes a sender wait for credits.
 
-use cc::dcqcn::{CongestionPoint, NotificationPoint};
-use cc::{Algorithm, Controller, Pacer, Policy, Rate};
+use rnic::cc::dcqcn::{CongestionPoint, NotificationPoint};
+use rnic::cc::{Algorithm, Controller, Pacer, Policy, Rate};
+use rnic::time::{Duration, Instant};
 use rnic::trace::{Header, LaneSample, LinkHeader, PortSample, QpSample, Sample, Trace};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 const PACKET: u64 = 4096;
 
@@ -62,7 +62,7 @@ struct Run {
 impl Run {
     fn new(of: &Bottleneck) -> Self {
         let policy = of.algorithm.parse::<Algorithm>().expect("words of cc").at(of.rate).expect("settings");
-        let epoch = Instant::now();
+        let epoch = Instant::EPOCH;
         let sender = |index: u32| Sender {
             begins: of.late * index,
             // A late packet leaves with the next one.

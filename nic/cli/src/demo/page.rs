@@ -31,7 +31,7 @@ impl Page {
             color: self.color,
             pause: Duration::from_millis(5),
             icrc_values: false,
-            lane: WIDTH - INDENT - 27,
+            arrow: WIDTH - INDENT - 27,
             ..Style::default()
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct Sent {
 
 /// The messages of one queue pair.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lane {
+struct QpCounts {
     posted: u64,
     completed: u64,
     /// The number of messages up to the last that was signalled.
@@ -96,7 +96,7 @@ impl Meter {
 struct Stream<'a> {
     end: &'a Endpoint,
     size: u32,
-    lanes: Vec<Lane>,
+    counts: Vec<QpCounts>,
 }
 
 impl Stream<'_> {
@@ -105,25 +105,25 @@ impl Stream<'_> {
         let params = &self.end.params;
         let depth = u64::from(params.depth);
         let mut all_posted = true;
-        for (qp, lane) in self.lanes.iter_mut().enumerate() {
+        for (qp, count) in self.counts.iter_mut().enumerate() {
             loop {
                 // Post at least one, so that there is data to verify.
-                let more = lane.posted == 0 || (!stop && params.limit.allows(lane.posted, elapsed));
+                let more = count.posted == 0 || (!stop && params.limit.allows(count.posted, elapsed));
                 // If the end was not foreseen, one more signalled message shows when the messages before it are
                 // complete.
-                if !more && lane.signalled == lane.posted {
+                if !more && count.signalled == count.posted {
                     break;
                 }
-                if lane.posted - lane.completed >= depth {
+                if count.posted - count.completed >= depth {
                     all_posted = false;
                     break;
                 }
-                let last = !more || !params.limit.allows(lane.posted + 1, elapsed);
-                let signalled = last || (lane.posted + 1).is_multiple_of(u64::from(params.cq_mod));
-                self.end.post(qp, lane.posted, self.size, signalled)?;
-                lane.posted += 1;
+                let last = !more || !params.limit.allows(count.posted + 1, elapsed);
+                let signalled = last || (count.posted + 1).is_multiple_of(u64::from(params.cq_mod));
+                self.end.post(qp, count.posted, self.size, signalled)?;
+                count.posted += 1;
                 if signalled {
-                    lane.signalled = lane.posted;
+                    count.signalled = count.posted;
                 }
             }
         }
@@ -132,13 +132,13 @@ impl Stream<'_> {
 
     /// Takes completions.
     fn drain(&mut self) -> Result<(), Failure> {
-        let (end, lanes) = (self.end, &mut self.lanes);
+        let (end, counts) = (self.end, &mut self.counts);
         end.poll(|done| {
             if done.recv {
                 return end.post_recv(done.qp);
             }
-            if let Some(lane) = lanes.get_mut(done.qp) {
-                lane.completed = done.number + 1;
+            if let Some(count) = counts.get_mut(done.qp) {
+                count.completed = done.number + 1;
             }
             Ok(())
         })?;
@@ -153,7 +153,7 @@ pub(super) fn send(
     progress: &mut Progress,
     stop: &mut dyn FnMut() -> Result<bool, Failure>,
 ) -> Result<Sent, Failure> {
-    let mut stream = Stream { end, size, lanes: vec![Lane::default(); end.qp_count()] };
+    let mut stream = Stream { end, size, counts: vec![QpCounts::default(); end.qp_count()] };
     let start = Instant::now();
     let mut now = start;
     let mut meter = Meter::new();
@@ -162,8 +162,8 @@ pub(super) fn send(
     loop {
         let all_posted = stream.fill(now.saturating_duration_since(start), stopped)?;
         stream.drain()?;
-        let messages = stream.lanes.iter().map(|lane| lane.completed).sum();
-        let posted = stream.lanes.iter().map(|lane| lane.posted).sum();
+        let messages = stream.counts.iter().map(|count| count.completed).sum();
+        let posted = stream.counts.iter().map(|count| count.posted).sum();
         now = Instant::now();
         let elapsed = now.saturating_duration_since(start);
         meter.note(elapsed, posted, messages);

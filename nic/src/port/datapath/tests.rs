@@ -1,13 +1,16 @@
 //! Datagrams and trains at the sockets of a port.
 
+use super::receive::{OLDEST_STAMP, instant_of};
 use super::*;
 use crate::engine::DropReason;
-use crate::link::Observer;
+use crate::link::{FrameRef, Observer};
+use crate::net::RecvBatch;
 use crate::{ConnectOptions, Device, DeviceConfig, Mtu, Psn, RcEnd, Result, WcStatus};
 use qp::wire::Packet;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,8 +23,8 @@ fn device() -> Result<Device> {
 
 /// Replaces the buffers for received datagrams by smaller ones, or by those of every port.
 fn set_stride(device: &Device, stride: usize) {
-    device.inner.port.with_lane(|lane| {
-        let Io::Udp(udp) = &mut lane.io else { panic!("a device on sockets") };
+    device.inner.port.with_datapath(|datapath| {
+        let Io::Udp(udp) = &mut datapath.io else { panic!("a device on sockets") };
         udp.batch = RecvBatch::with_buffers(1, stride);
     });
 }
@@ -43,9 +46,9 @@ fn a_datagram_that_was_cut_off_is_dropped() -> Result<()> {
     assert_eq!(truncated(&b), 0, "an ordinary buffer holds any datagram");
     set_stride(&b, 512);
     left.qp.write(2, source.all(), target.remote(0))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = crate::clock::now() + PATIENCE;
     while truncated(&b) == 0 {
-        assert!(Instant::now() < deadline, "{:?}", b.counters().port);
+        assert!(crate::clock::now() < deadline, "{:?}", b.counters().port);
         a.progress();
         std::thread::yield_now();
     }
@@ -85,7 +88,7 @@ fn seen(device: &Device, direction: Direction) -> Result<Arc<Mutex<Vec<Psn>>>> {
 #[test]
 fn observers_see_every_packet_of_a_train() -> Result<()> {
     let (a, b) = (device()?, device()?);
-    if a.inner.port.with_lane(|lane| lane.io.max_packets()) == 1 {
+    if a.inner.port.with_datapath(|datapath| datapath.io.max_packets()) == 1 {
         eprintln!("SKIPPED: the kernel takes no trains");
         return Ok(());
     }
@@ -93,7 +96,7 @@ fn observers_see_every_packet_of_a_train() -> Result<()> {
     let options = ConnectOptions { mtu: Some(Mtu::B1024), timeout: 18, ..ConnectOptions::default() };
     let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
     let sends = |device: &Device| {
-        device.inner.port.with_lane(|lane| match &lane.io {
+        device.inner.port.with_datapath(|datapath| match &datapath.io {
             Io::Udp(udp) => udp.counters().sends,
             Io::Sim(_) => 0,
         })
@@ -124,7 +127,7 @@ fn observers_see_every_packet_of_a_train() -> Result<()> {
 /// A stamp says how long ago a datagram arrived, unless the clock was set since.
 #[test]
 fn a_stamp_of_the_kernel_is_as_old_as_the_clock_says() {
-    let (now, epoch) = (Instant::now(), SystemTime::UNIX_EPOCH);
+    let (now, epoch) = (crate::clock::now(), SystemTime::UNIX_EPOCH);
     let wall = Duration::from_secs(1_000_000_000);
     let at = |stamp| instant_of((now, epoch + wall), stamp);
     assert_eq!(at(wall), now);
