@@ -2,7 +2,7 @@
 
 use crate::vl::Vl;
 
-/// Who speaks.
+/// What a message is for, and so which end sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The sending end asks for credit, or for the lease of what it has to go on, or says that it obeys a limit that
@@ -15,7 +15,7 @@ pub enum Kind {
 /// A flow control packet of a lane. Both ends number what they say, and repeat the number that they heard last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditMessage {
-    /// Who speaks.
+    /// Whether it asks or grants.
     pub kind: Kind,
     /// The virtual lane.
     pub vl: Vl,

@@ -5,6 +5,9 @@ use super::{CreditMessage, Kind, ahead};
 use crate::vl::Vl;
 use time::{Duration, Instant};
 
+/// Our choice: one ask, and one that says that the sender obeys a limit that was lowered meanwhile, or that repeats it.
+const MAX_UNHEARD: u16 = 2;
+
 /// How often and how long packets waited for credit. `time` is the quantity that `PortXmitWait` counts in its own
 /// units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +42,9 @@ pub struct CreditSender {
     until: Option<Instant>,
     /// The number of the latest ask; 0 if there was none.
     asked: u16,
+    /// When that was sent, and the number of the latest ask that the receiving end has heard.
+    asked_at: Option<Instant>,
+    was_heard: u16,
     /// The asks since the limit rose last.
     in_vain: u32,
     unanswered: Option<Unanswered>,
@@ -61,6 +67,8 @@ impl CreditSender {
             lease,
             until: None,
             asked: 0,
+            asked_at: None,
+            was_heard: 0,
             in_vain: 0,
             unanswered: None,
             answer,
@@ -128,15 +136,25 @@ impl CreditSender {
         self.in_vain
     }
 
+    /// Until when this end must not ask; `None` if it may ask now. Asks take no credit, so their number is bounded: at
+    /// most two are sent ahead of what the receiving end is known to have heard, and then one in a lease.
+    #[must_use]
+    pub fn must_not_ask_until(&self, now: Instant) -> Option<Instant> {
+        let until = self.asked_at? + self.lease;
+        let unheard = self.asked.wrapping_sub(self.was_heard);
+        (unheard >= MAX_UNHEARD && now < until).then_some(until)
+    }
+
     /// Expects no answer to earlier asks: the receiving end did not get them.
     pub const fn forget_asks(&mut self) {
-        (self.in_vain, self.unanswered) = (0, None);
+        (self.in_vain, self.unanswered, self.was_heard) = (0, None, self.asked);
     }
 
     /// The next ask, for a packet of `want` blocks that waits, or for none. Send it after everything for which credit
     /// was taken.
     pub fn ask(&mut self, now: Instant, vl: Vl, want: u32) -> CreditMessage {
         self.asked = next(self.asked);
+        self.asked_at = Some(now);
         // A sender that wants nothing and has nothing only obeys; it is not answered.
         if want > 0 || self.available(now) > 0 {
             let this = Unanswered { first: self.asked, since: now, latest: now };
@@ -169,6 +187,7 @@ impl CreditSender {
             let took = arrived.saturating_duration_since(since);
             self.answer = took.max(self.answer - self.answer / 8);
         }
+        self.was_heard = grant.echo;
         // A limit that no longer held is not lowered: the receiving end knows that it is void.
         let held = if self.is_leased(arrived) { self.limit } else { self.sent };
         self.until = Some(arrived + self.lease);
@@ -284,6 +303,27 @@ mod tests {
         let mut lossy = twice();
         lossy.handle_grant(at(60), &grant(1, 2, 0));
         assert_eq!(lossy.answer_time(), Duration::from_millis(20), "the first was lost");
+    }
+
+    #[test]
+    fn two_asks_are_sent_ahead_of_what_was_heard_and_then_one_in_a_lease() {
+        let at = |ms| Instant::EPOCH + Duration::from_millis(ms);
+        let mut sender = CreditSender::new(LEASE, Duration::ZERO);
+        for ms in [0, 10] {
+            assert_eq!(sender.must_not_ask_until(at(ms)), None);
+            sender.ask(at(ms), lane(), 1);
+        }
+        assert_eq!(sender.must_not_ask_until(at(409)), Some(at(410)));
+        assert_eq!(sender.must_not_ask_until(at(410)), None);
+        sender.ask(at(410), lane(), 1);
+        sender.handle_grant(at(420), &grant(1, 1, 0));
+        assert_eq!(sender.must_not_ask_until(at(420)), Some(at(810)), "it heard the first of three");
+        sender.handle_grant(at(430), &grant(2, 2, 0));
+        assert_eq!(sender.must_not_ask_until(at(430)), None);
+        sender.ask(at(430), lane(), 1);
+        assert!(sender.must_not_ask_until(at(430)).is_some());
+        sender.forget_asks();
+        assert_eq!(sender.must_not_ask_until(at(430)), None);
     }
 
     #[test]

@@ -117,3 +117,11 @@ fn without_credits_a_slow_receiver_is_overrun() {
         }
     }
 }
+/// The questions and asks of many ports must fit the buffer too, however long their answers take.
+#[test]
+fn messages_of_64_ports_overrun_no_receiver_of_1_mbps() {
+    let load = Load { service: Service::Rc, len: 64, senders: 64, messages: 2_000 };
+    for rate in [1, 2].map(Rate::from_mbps) {
+        check(&load, 1, rate, &load.run(Links { credits: true, receiver_rate: Some(rate) }));
+    }
+}

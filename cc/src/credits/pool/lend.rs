@@ -64,7 +64,7 @@ impl Pool {
         part.min(self.share().saturating_sub(lent)).max(missing)
     }
 
-    /// Lends what there is: to the lanes that wait, in turn, then to those that will wait soon.
+    /// Lends the free blocks to the lanes that wait, in turn. If blocks are left, lanes that have little get them.
     pub(super) fn lend(&mut self, now: Instant) {
         while let Some(member) = self.waiting[0].front().copied() {
             if let Some((lent, want)) = self.waits(member, false) {

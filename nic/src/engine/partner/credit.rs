@@ -26,8 +26,8 @@ pub(in crate::engine) struct CreditTimes {
     /// grants more by itself.
     pub(super) ask: Duration,
     /// A sender that waits for credit asks again after this time, then after twice that, and so on up to eight
-    /// times, because a message may be lost. But these messages must fill neither the buffer of a partner that is not
-    /// scheduled nor that of a slow reader: the interval is at least twice the duration of the latest answers.
+    /// times, because a message may be lost. The interval is at least twice the duration of the latest answers, and
+    /// [`CreditSender::must_not_ask_until`](cc::credits::CreditSender::must_not_ask_until) bounds the number.
     pub(super) ask_again: Duration,
     /// Upper bound of that interval.
     pub(super) ask_at_least_every: Duration,
@@ -234,7 +234,7 @@ impl Engine {
                 if lane.sender.asked_in_vain() == 0 {
                     lane.ask_again.cancel();
                 }
-                if is_lowered {
+                if is_lowered && lane.sender.must_not_ask_until(now).is_none() {
                     self.partners.outbox.push_back(Message::Ask { to: id, vl });
                 }
                 self.places.open(Gate::Credit { peer: id, vl });
@@ -338,6 +338,11 @@ impl Engine {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
         let silent_since = *partner.silent_since.get_or_insert(now);
         let Some(lane) = partner.lanes.get_mut(vl) else { return };
+        if let Some(until) = lane.sender.must_not_ask_until(now) {
+            lane.ask_again.cancel();
+            self.timers.set(&mut lane.ask_again, until, Due::Partner(id));
+            return;
+        }
         let again = CREDIT_TIMES.ask_again.max(2 * lane.sender.answer_time().min(CREDIT_TIMES.lease));
         let times = lane.sender.asked_in_vain();
         let at = now + (again * (1 << times.min(3))).min(CREDIT_TIMES.ask_at_least_every);

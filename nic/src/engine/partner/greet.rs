@@ -32,11 +32,11 @@ use time::{Duration, Instant};
 
 /// An unanswered question is repeated after this time, then after twice as long, and so on up to
 /// [`ASK_AT_LEAST_EVERY`]. Our choice: the questions of 64 ports that start at once must fit a stock receive buffer
-/// even if it is read at 2 Mb/s, which takes 90 ms for all of them.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// even if it is read at 1 Mb/s, which takes 170 ms for all of them.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// The longest time between two questions while a queue pair waits for the answer.
-const ASK_AT_LEAST_EVERY: Duration = Duration::from_millis(640);
+const ASK_AT_LEAST_EVERY: Duration = Duration::from_millis(800);
 
 /// A peer that proves to be alive, or to be another, is asked at most once in this time. Forged packets cannot provoke
 /// questions more often.

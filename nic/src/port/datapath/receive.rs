@@ -28,8 +28,8 @@ impl Datapath {
         }
         let udp = &mut **udp;
         let mut count = 0;
-        // The first datagram after silence is most likely alone, and its receiver waits for it: checking for more,
-        // which takes 360 ns if there is none, is left to the next turn.
+        // The first datagram after silence is most likely alone, and its receiver waits for it. Looking for another
+        // takes 360 ns if there is none, so the next turn does that.
         let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
         for _ in 0..receives {
             let datagrams = u32::try_from(udp.recv()).unwrap_or(u32::MAX);
