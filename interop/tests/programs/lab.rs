@@ -26,13 +26,8 @@ pub(crate) fn built() -> &'static Path {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
         // A test cannot depend on C libraries, so cargo builds them here, or finds that they are up to date.
-        build.args([
-            "build",
-            "--quiet",
-            "--package=rnic-cli",
-            "--package=rnic-dropin",
-            "--package=rnic-shim",
-        ]);
+        // The same features as for the tests, or everything would be compiled once more.
+        build.args(["build", "--quiet", "--workspace", "--lib", "--bins", "--tests"]);
         // The folder of the profile dev has another name; those of others have the profile's.
         let profile = folder.file_name().and_then(OsStr::to_str).expect("a name");
         build.arg(format!("--profile={}", if profile == "debug" { "dev" } else { profile }));

@@ -64,7 +64,8 @@ pub(crate) fn folder() -> PathBuf {
 pub(crate) fn build() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package=rnic-cli", "--package=rnic-dropin", "--package=rnic-shim"]);
+    // The same features as for the tests, or everything would be compiled once more.
+    build.args(["build", "--quiet", "--workspace", "--lib", "--bins", "--tests"]);
     if built().ends_with("release") {
         build.arg("--release");
     }
