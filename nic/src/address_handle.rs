@@ -1,10 +1,10 @@
 //! Address handles: the path to the receiver of a datagram.
 
+use crate::datagram::DEFAULT_HOP_LIMIT;
 use crate::device::Device;
 use crate::domain::PdInner;
 use crate::engine::{MAX_AH, ResourceError};
 use crate::error::Result;
-use crate::net::DEFAULT_HOP_LIMIT;
 use qp::attr::AddressVector;
 use qp::wire::headers::GRH_LEN;
 use qp::{Destination, Gid, QKey, Qpn, WcFlags, WorkCompletion};

@@ -35,6 +35,12 @@ impl fmt::Display for ConfigError {
     }
 }
 
+impl From<ConfigError> for crate::Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(Box::new(error))
+    }
+}
+
 /// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigFault {

@@ -1,11 +1,15 @@
 //! Errors of the API.
 
-use crate::config::ConfigError;
 use crate::engine::{ModifyQpError, PKeyTableError, ResourceError};
 use crate::link::LinkConfigError;
 use qp::queue_pair::PostError;
 use std::time::Duration;
 use thiserror::Error;
+
+mod sockets;
+
+pub(crate) use sockets::LOOPBACK_TRIES;
+pub use sockets::{BindError, JoinError};
 
 /// A misuse of the API, or something that this host or device cannot do. A failed work request is not an error but
 /// the status of a completion.
@@ -13,10 +17,10 @@ use thiserror::Error;
 pub enum Error {
     /// The device could not be opened.
     #[error(transparent)]
-    Open(#[from] crate::net::BindError),
+    Open(#[from] BindError),
     /// A multicast group could not be joined.
     #[error(transparent)]
-    Join(#[from] crate::net::JoinError),
+    Join(#[from] JoinError),
     /// An object could not be created or destroyed.
     #[error(transparent)]
     Resource(#[from] ResourceError),
@@ -34,7 +38,7 @@ pub enum Error {
     Link(Box<LinkConfigError>),
     /// A configuration file cannot be used.
     #[error(transparent)]
-    Config(Box<ConfigError>),
+    Config(Box<dyn std::error::Error + Send + Sync>),
     /// A range of a memory region that does not exist.
     #[error("bytes {start}..{end} are not inside the region, which has {len}")]
     Range {
@@ -81,12 +85,6 @@ pub enum Error {
 impl From<LinkConfigError> for Error {
     fn from(error: LinkConfigError) -> Self {
         Self::Link(Box::new(error))
-    }
-}
-
-impl From<ConfigError> for Error {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(Box::new(error))
     }
 }
 

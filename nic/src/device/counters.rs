@@ -2,8 +2,8 @@
 
 use crate::engine::PortCounters;
 use crate::link::emulation::EmulationStats;
-use crate::net::SocketCounters;
 use crate::priority::{self, PRIORITIES, PriorityCounters};
+use crate::tally::SocketCounters;
 use qp::counters::QpCounters;
 
 /// All counters of a device.

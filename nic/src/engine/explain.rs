@@ -2,9 +2,9 @@
 //!
 //! None of this runs on the fast path.
 
-use super::{DropReason, Engine, QpEntry};
-use crate::explain::{self, Dropped, End, Failed, PeerView, Refusal, Refusing, Stalled};
-use qp::queue_pair::{Failure, FailureContext, PeerRefusal};
+use super::{DropReason, Engine, QpEntry, QpSnapshot};
+use crate::reasons::{self, Dropped, End, Failed, Reason, Refusing, Stalled};
+use qp::queue_pair::{Failure, FailureContext};
 use qp::wire::{IpHeader, Packet};
 use qp::{QpState, Qpn};
 use time::{Duration, Instant};
@@ -48,37 +48,25 @@ impl Engine {
         let Some(failure) = entry.qp.failure().copied() else { return };
         let (own, peer) = entry.ends(self.config.address);
         tracing::debug!(qp = %own.qpn, peer = peer.map(tracing::field::display), %failure, "a queue pair fails");
-        if !explain::is_on() {
+        if !reasons::are_wanted() {
             return;
         }
-        if failure.is_of_peer() {
-            let line = Refusing { own, peer, failure };
-            if let Some(peer) = peer {
-                let reason = line.reason();
-                Refusal { responder: own.key(), requester: peer.key(), reason }.tell();
-            }
-            explain::say("refused requests", line);
+        let reason = if failure.is_of_peer() {
+            Reason::Refusing(Refusing { own, peer, failure })
         } else {
-            let view = self.view_of(own, peer, &failure);
-            explain::say(failure.status.name(), Failed { own, peer, failure, view });
-        }
+            let itself = peer.and_then(|peer| self.seen_itself(peer, &failure));
+            Reason::Failed(Failed { own, peer, failure, itself })
+        };
+        reasons::report(reason);
     }
 
-    /// What is known about the peer of a queue pair that failed.
-    fn view_of(&self, own: End, peer: Option<End>, failure: &Failure) -> PeerView {
-        let Some(peer) = peer else { return PeerView::Unknown };
-        match failure.context {
-            FailureContext::PeerRefused(PeerRefusal::BadResponse(_)) => PeerView::Unknown,
-            FailureContext::PeerRefused(_) => {
-                explain::told_by(peer.key(), own.key()).map_or(PeerView::Silent, PeerView::Told)
-            }
-            FailureContext::AwaitingResponse(_) if peer.address == self.config.address => {
-                let entry = self.index(peer.qpn).and_then(|index| self.qps[index].as_ref());
-                PeerView::Itself(peer, entry.map(|entry| entry.snapshot()))
-            }
-            FailureContext::AwaitingResponse(_) => PeerView::elsewhere(peer),
-            _ => PeerView::Unknown,
-        }
+    /// The queue pair that does not answer, if it would be one of this device, and exists.
+    fn seen_itself(&self, peer: End, failure: &Failure) -> Option<Option<QpSnapshot>> {
+        let awaits = matches!(failure.context, FailureContext::AwaitingResponse(_));
+        (awaits && peer.address == self.config.address).then(|| {
+            let entry = self.index(peer.qpn).and_then(|index| self.qps[index].as_ref());
+            entry.map(|entry| entry.snapshot())
+        })
     }
 
     /// The timer of a queue pair fired: the peer may have lacked a receive for a long time.
@@ -92,7 +80,7 @@ impl Engine {
         if waited >= PATIENCE && !std::mem::replace(&mut entry.explained.stall, true) {
             let (own, peer) = entry.ends(self.config.address);
             tracing::debug!(qp = %own.qpn, ?waited, "the peer has no receive posted");
-            explain::say("no receive at the peer", Stalled { own, peer, waited });
+            reasons::report(Reason::Stalled(Stalled { own, peer, waited }));
         }
     }
 
@@ -108,7 +96,7 @@ impl Engine {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let own = End { address: self.config.address, qpn: entry.qp.qpn() };
         tracing::trace!(qp = %own.qpn, from = %arrival.src, reason = reason.name(), "a packet has no effect");
-        if !explain::is_on() || entry.qp.config().qp_type.is_reliable() || entry.explained.dropped {
+        if !reasons::are_wanted() || entry.qp.config().qp_type.is_reliable() || entry.explained.dropped {
             return;
         }
         let source = packet.deth().map_or(entry.qp.dest_qpn(), |deth| deth.src_qpn);
@@ -121,7 +109,7 @@ impl Engine {
         }
         entry.explained.dropped = true;
         let peer = End { address: arrival.src, qpn: source };
-        explain::say("lost messages", Dropped { own, peer, reason, qkeys });
+        reasons::report(Reason::Dropped(Dropped { own, peer, reason, qkeys }));
     }
 
     /// A completion queue had no room for a completion, so this queue pair goes to ERR.
@@ -129,12 +117,12 @@ impl Engine {
     pub(super) fn explain_overrun(&self, qpn: Qpn, cq: usize) {
         tracing::debug!(qp = %qpn, cq, "a completion queue overruns");
         let entries = self.host.cqs.get(cq).map_or(0, |cq| cq.producer.shared.capacity());
-        explain::say(
+        reasons::report(Reason::Other(
             "completion queue overruns",
             format_args!(
                 "completion queue {cq} is full: all of its {entries} entries hold completions that were not polled, \
                  so it fails, and queue pair {qpn} goes to ERR"
             ),
-        );
+        ));
     }
 }

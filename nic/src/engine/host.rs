@@ -5,6 +5,7 @@ use super::events::{AsyncEvent, EventQueue};
 use super::srq::{SrqId, SrqTable, XrcdId};
 use crate::memory::RegionTable;
 use crate::queue::{CqProducer, CqShared, Pushed, QpShared, WorkQueue};
+use crate::reasons::{self, Reason};
 use qp::memory::{Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
 use qp::queue_pair::Notice;
 use qp::{Access, AccessError, AtomicOp, Domain, Host, Memory, PdId, QpState, Qpn, WcStatus, WorkCompletion};
@@ -205,8 +206,8 @@ impl Host for QpHost<'_> {
     fn notice(&mut self, notice: Notice) {
         let qpn = self.shared.config.qpn;
         tracing::trace!(qp = %qpn, %notice, "a datagram is lost");
-        if crate::explain::is_on() && self.shared.notices_first() {
-            crate::explain::say("lost messages", format_args!("queue pair {qpn}: {notice}"));
+        if reasons::are_wanted() && self.shared.notices_first() {
+            reasons::report(Reason::Other("lost messages", format_args!("queue pair {qpn}: {notice}")));
         }
     }
 

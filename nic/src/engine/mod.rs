@@ -49,6 +49,7 @@ pub use snapshot::QpSnapshot;
 pub(crate) use events::EventNews;
 pub(crate) use host::{CqId, QpLinks};
 pub(crate) use multicast::Membership;
+pub(crate) use partner::{has_sign, signed_port};
 pub(crate) use receive::{Arrival, Batch};
 pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 

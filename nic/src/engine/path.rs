@@ -2,8 +2,8 @@
 
 use super::EngineConfig;
 use super::rate::{ECN, ECT};
+use crate::datagram::DEFAULT_HOP_LIMIT;
 use crate::link::wire_bytes;
-use crate::net::DEFAULT_HOP_LIMIT;
 use qp::attr::AddressVector;
 use qp::wire::{IpHeader, UDP_PORT};
 use qp::{Qpn, Train};

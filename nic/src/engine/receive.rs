@@ -3,8 +3,8 @@
 use super::partner::{Partners, is_free};
 use super::rate::CE;
 use super::{DropReason, Engine};
+use crate::datagram::Datagram;
 use crate::link::emulation::Entered;
-use crate::net::Datagram;
 use qp::wire::mad::Mad;
 use qp::wire::mad::hello::{Hello, HelloError};
 use qp::wire::{IcrcVerdict, IpHeader, Opcode, Packet, Transport};

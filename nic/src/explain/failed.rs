@@ -1,48 +1,46 @@
-//! The lines about queue pairs.
+//! What a process says about a work request that failed.
 
-use super::refusals::run_dir;
+use super::refusals::{run_dir, told_by};
 use crate::doctor::port_holders;
-use crate::engine::{DropReason, QpSnapshot};
+use crate::engine::QpSnapshot;
 use crate::net::interfaces;
 use crate::process::find_queue_pair;
-use qp::Qpn;
-use qp::queue_pair::{Failure, FailureContext};
+use crate::reasons::{End, Failed};
+use qp::queue_pair::{Failure, FailureContext, PeerRefusal};
 use std::fmt;
-use std::net::IpAddr;
-use std::time::Duration;
 
-/// One end of a connection, or the sender of a datagram.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct End {
-    pub(crate) address: IpAddr,
-    pub(crate) qpn: Qpn,
+/// The line about a work request of this side that failed.
+pub(super) struct FailedLine {
+    failed: Failed,
+    view: PeerView,
 }
 
-impl End {
-    pub(crate) fn key(self) -> (IpAddr, u32) {
-        (self.address, self.qpn.value())
+impl FailedLine {
+    /// Finds out what it can about the peer.
+    pub(super) fn new(mut failed: Failed) -> Self {
+        let itself = failed.itself.take();
+        let view = match (failed.peer, failed.failure.context) {
+            (None, _) => PeerView::Unknown,
+            (_, FailureContext::PeerRefused(PeerRefusal::BadResponse(_))) => PeerView::Unknown,
+            (Some(peer), FailureContext::PeerRefused(_)) => {
+                told_by(peer.key(), failed.own.key()).map_or(PeerView::Silent, PeerView::Told)
+            }
+            (Some(peer), FailureContext::AwaitingResponse(_)) => match itself {
+                Some(seen) => PeerView::Itself(peer, seen),
+                None => PeerView::elsewhere(peer),
+            },
+            _ => PeerView::Unknown,
+        };
+        Self { failed, view }
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for FailedLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} queue pair {}", self.address, self.qpn)
-    }
-}
-
-/// A work request of this side that failed.
-pub(crate) struct Failed {
-    pub(crate) own: End,
-    pub(crate) peer: Option<End>,
-    pub(crate) failure: Failure,
-    pub(crate) view: PeerView,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { status, wr_id, operation, .. } = self.failure;
-        write!(f, "queue pair {}", self.own.qpn)?;
-        if let Some(peer) = self.peer {
+        let Failed { own, peer, failure, .. } = &self.failed;
+        let Failure { status, wr_id, operation, .. } = *failure;
+        write!(f, "queue pair {}", own.qpn)?;
+        if let Some(peer) = peer {
             write!(f, " to {peer}")?;
         }
         if let Some(wr_id) = wr_id {
@@ -51,91 +49,14 @@ impl fmt::Display for Failed {
         if let Some(operation) = operation {
             write!(f, ", {operation}")?;
         }
-        let code = self.failure.vendor_code();
-        write!(f, ": {status} (vendor_err {code}): {}{}", self.failure.reason(), self.view)
-    }
-}
-
-/// A request of the peer that this side refused.
-pub(crate) struct Refusing {
-    pub(crate) own: End,
-    pub(crate) peer: Option<End>,
-    pub(crate) failure: Failure,
-}
-
-impl Refusing {
-    /// The reason, for the peer.
-    pub(crate) fn reason(&self) -> String {
-        let FailureContext::ServingRequest(why) = self.failure.context else { return String::new() };
-        let mut text = why.to_string();
-        if let Some(access) = self.failure.access {
-            text = access.to_string();
-        }
-        text
-    }
-}
-
-impl fmt::Display for Refusing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "queue pair {}: ", self.own.qpn)?;
-        if let Some(peer) = self.peer {
-            write!(f, "peer {peer}: ")?;
-        }
-        let code = self.failure.vendor_code();
-        let operation = self.failure.operation.unwrap_or("request");
-        write!(f, "{operation} refused (vendor_err {code}): {}", self.reason())?;
-        if let Some(wr_id) = self.failure.wr_id {
-            write!(f, "; its receive, wr_id {wr_id}, completes with {}", self.failure.status)?;
-        }
-        Ok(())
-    }
-}
-
-/// A queue pair whose peer has not posted a receive, and which retries forever.
-pub(crate) struct Stalled {
-    pub(crate) own: End,
-    pub(crate) peer: Option<End>,
-    pub(crate) waited: Duration,
-}
-
-impl fmt::Display for Stalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "queue pair {}", self.own.qpn)?;
-        if let Some(peer) = self.peer {
-            write!(f, " to {peer}")?;
-        }
-        let waited = self.waited.as_secs();
-        write!(f, ": no receive posted at the peer for {waited} s, and rnr_retry 7 waits without end")
-    }
-}
-
-/// A packet that a queue pair dropped without telling the sender.
-pub(crate) struct Dropped {
-    pub(crate) own: End,
-    pub(crate) peer: End,
-    pub(crate) reason: DropReason,
-    /// The Q_Key of the packet and that of the queue pair, if they differ.
-    pub(crate) qkeys: Option<(u32, u32)>,
-}
-
-impl fmt::Display for Dropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "queue pair {}: a message from {} is lost: ", self.own.qpn, self.peer)?;
-        match (self.reason, self.qkeys) {
-            (_, Some((came, wanted))) => {
-                write!(f, "its Q_Key is {came:#010x}, and that of the queue pair {wanted:#010x}")
-            }
-            (DropReason::NoReceive, _) => f.write_str("no receive is posted"),
-            (reason, _) => f.write_str(reason.explain()),
-        }
+        let code = failure.vendor_code();
+        write!(f, ": {status} (vendor_err {code}): {}{}", failure.reason(), self.view)
     }
 }
 
 /// What this side can find out about a peer without asking it.
-#[derive(Default)]
-pub(crate) enum PeerView {
+enum PeerView {
     /// Nothing.
-    #[default]
     Unknown,
     /// It published why it refused a request.
     Told(String),
@@ -151,7 +72,7 @@ pub(crate) enum PeerView {
 
 impl PeerView {
     /// Looks for a peer that does not answer and whose address differs from this device's.
-    pub(crate) fn elsewhere(peer: End) -> Self {
+    fn elsewhere(peer: End) -> Self {
         if let Some(run_dir) = run_dir()
             && let Some(found) = find_queue_pair(&run_dir, peer.address, peer.qpn.value())
         {

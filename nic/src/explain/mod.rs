@@ -21,11 +21,11 @@ mod failed;
 mod limit;
 mod refusals;
 
-pub(crate) use failed::{Dropped, End, Failed, PeerView, Refusing, Stalled};
-pub(crate) use refusals::{Refusal, told_by};
-
 use crate::port::run_at_exit;
+use crate::reasons::{self, Reason};
+use failed::FailedLine;
 use limit::{Limits, Verdict};
+use refusals::Refusal;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +39,27 @@ pub const BURST: u32 = 16;
 pub const WINDOW: Duration = Duration::from_secs(10);
 
 static ON: AtomicBool = AtomicBool::new(false);
+
+/// Prints what engines report.
+struct Printer;
+
+impl reasons::Sink for Printer {
+    fn take(&self, reason: Reason<'_>) {
+        match reason {
+            Reason::Failed(failed) => say(failed.failure.status.name(), FailedLine::new(failed)),
+            Reason::Refusing(line) => {
+                if let Some(peer) = line.peer {
+                    let reason = line.reason();
+                    Refusal { responder: line.own.key(), requester: peer.key(), reason }.tell();
+                }
+                say("refused requests", line);
+            }
+            Reason::Stalled(line) => say("no receive at the peer", line),
+            Reason::Dropped(line) => say("lost messages", line),
+            Reason::Other(kind, line) => say(kind, line),
+        }
+    }
+}
 
 static STATE: Mutex<State> = Mutex::new(State { limits: Limits::new(), refusals: None });
 
@@ -63,6 +84,7 @@ pub fn turn_on(run_dir: Option<&Path>) {
         state.refusals = Some(refusals::Refusals::new(run_dir));
     }
     if !ON.swap(true, Ordering::Relaxed) {
+        reasons::report_to(&Printer);
         run_at_exit(finish);
     }
 }

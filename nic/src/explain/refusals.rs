@@ -12,13 +12,13 @@ const KEPT: usize = 64;
 
 /// A request that was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Refusal {
+pub(super) struct Refusal {
     /// Address and queue pair of the responder.
-    pub(crate) responder: (IpAddr, u32),
+    pub(super) responder: (IpAddr, u32),
     /// Address and queue pair of the requester.
-    pub(crate) requester: (IpAddr, u32),
+    pub(super) requester: (IpAddr, u32),
     /// The reason.
-    pub(crate) reason: String,
+    pub(super) reason: String,
 }
 
 /// The refusals of this process, and where to find those of others.
@@ -70,7 +70,7 @@ impl Refusals {
 
 impl Refusal {
     /// Keeps the refusal for its requester.
-    pub(crate) fn tell(self) {
+    pub(super) fn tell(self) {
         if let Some(refusals) = state().as_mut().and_then(|state| state.refusals.as_mut()) {
             refusals.keep(self);
         }
@@ -78,7 +78,7 @@ impl Refusal {
 }
 
 /// Why `responder` refused a request of `requester`, if it published the reason.
-pub(crate) fn told_by(responder: (IpAddr, u32), requester: (IpAddr, u32)) -> Option<String> {
+pub(super) fn told_by(responder: (IpAddr, u32), requester: (IpAddr, u32)) -> Option<String> {
     state()?.refusals.as_ref()?.find(responder, requester)
 }
 

@@ -1,68 +1,18 @@
 //! Why a socket cannot be bound, and why a train was lost.
 
-use super::socket::LOOPBACK_TRIES;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
 
-/// Why an address cannot be served.
-#[derive(Debug, Error)]
-pub enum BindError {
-    /// Another socket holds the port on this address or on all addresses.
-    #[error(
-        "{0} is taken, by another rnic program or the kernel's rdma_rxe: `rnic doctor` says by whom; \
-         use another address of this host"
-    )]
-    AddressInUse(SocketAddr),
-    /// All the loopback addresses tried are taken.
-    #[error(
-        "port {port} is taken on 127.0.0.1 to 127.0.0.{LOOPBACK_TRIES}: a wildcard bind, such as that of the \
-         kernel's rdma_rxe, takes them all; `rnic doctor` says who"
-    )]
-    NoFreeLoopback {
-        /// The UDP port.
-        port: u16,
-    },
-    /// The address is not one of this host's.
-    #[error("{0} is not an address of this host (`ip address` lists them)")]
-    NotLocal(SocketAddr),
-    /// A wildcard or multicast address.
-    #[error("{0} cannot be a RoCEv2 source: name one unicast address of this host")]
-    NotUnicast(IpAddr),
-    /// The host has no such protocol.
-    #[error("this host has no {}: use an address of the other family", if .0.is_ipv4() { "IPv4" } else { "IPv6" })]
-    NoFamily(IpAddr),
-    /// All dynamic ports are taken.
-    #[error("no free UDP port from 49152 to 65535 on {0} to send from: close some programs' sockets")]
-    NoSourcePort(IpAddr),
-    /// The kernel lacks an option without which ICRCs would be wrong.
-    #[error(
-        "the kernel refuses {name}, which fixes the IPv4 identification under the ICRC: {source}; try IPv6"
-    )]
-    Option {
-        /// The socket option.
-        name: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// Anything else, such as too many open files.
-    #[error("cannot make a UDP socket on {address}: {source}")]
-    Os {
-        /// The requested address.
-        address: SocketAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-}
+pub use crate::error::BindError;
 
-impl BindError {
-    pub(super) fn new(address: SocketAddr, source: io::Error) -> Self {
-        match source.raw_os_error() {
-            Some(libc::EADDRINUSE) => Self::AddressInUse(address),
-            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => Self::NotLocal(address),
-            Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => Self::NoFamily(address.ip()),
-            _ => Self::Os { address, source },
-        }
+/// Why `address` cannot be bound.
+pub(super) fn not_bound(address: SocketAddr, source: io::Error) -> BindError {
+    match source.raw_os_error() {
+        Some(libc::EADDRINUSE) => BindError::AddressInUse(address),
+        Some(libc::EADDRNOTAVAIL | libc::ENODEV) => BindError::NotLocal(address),
+        Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => BindError::NoFamily(address.ip()),
+        _ => BindError::Os { address, source },
     }
 }
 

@@ -9,74 +9,21 @@
 //! takes no preparation; over IPv6 the loopback interface has no route for groups, and an administrator
 //! has to add one ([`JoinError::NoRoute`] says how).
 
-use super::error::BindError;
+use super::error::{BindError, not_bound};
 use super::interfaces::interfaces;
 use super::probe::udp_socket;
 use super::receiver::{self, Receiver};
 use super::recv::{RecvBatch, RecvError};
 use super::socket::SocketConfig;
 use super::sys;
-use super::tally::Tally;
+use crate::error::JoinError;
+use crate::tally::Tally;
 use libc::{IPPROTO_IP, IPPROTO_IPV6};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use thiserror::Error;
-
-/// Why a multicast group cannot be joined.
-#[derive(Debug, Error)]
-pub enum JoinError {
-    /// The address is not one of a group.
-    #[error("{0} is not a multicast group: groups are 224.0.0.0/4 and ff00::/8")]
-    NotAGroup(IpAddr),
-    /// The group is of the other IP family than the port.
-    #[error("{group} is a group of the other IP family than {ip}, the address of the port")]
-    WrongFamily {
-        /// The group.
-        group: IpAddr,
-        /// Address of the port.
-        ip: IpAddr,
-    },
-    /// A program that does not share the address holds the group's address or all addresses.
-    #[error(
-        "UDP port {port} of {group} is taken by a program that does not share it, the kernel's rdma_rxe perhaps: \
-         `rnic doctor` says by whom"
-    )]
-    InUse {
-        /// The group.
-        group: IpAddr,
-        /// The UDP port.
-        port: u16,
-    },
-    /// The interface does not support multicast groups.
-    #[error(
-        "the interface of {ip} takes part in no multicast groups (`ip link set ... multicast on`): {source}"
-    )]
-    NoMulticast {
-        /// Address of the port.
-        ip: IpAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// Nothing could be sent to the group.
-    #[error("no route to the group {group}: {remedy}")]
-    NoRoute {
-        /// The group.
-        group: IpAddr,
-        /// The command that adds one.
-        remedy: String,
-    },
-    /// Anything else, such as too many open files.
-    #[error("cannot join the group {group}: {source}")]
-    Os {
-        /// The group.
-        group: IpAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-}
 
 /// A member's socket of one multicast group: it only receives. Dropping it leaves the group.
 pub struct GroupSocket {
@@ -103,9 +50,7 @@ impl GroupSocket {
         let os = |source| JoinError::Os { group, source };
         socket.set_reuse_address(true).map_err(os)?;
         only_own_groups(socket.as_fd(), group);
-        socket
-            .bind(&address.into())
-            .map_err(|error| from_bind(group, config, BindError::new(address, error)))?;
+        socket.bind(&address.into()).map_err(|error| from_bind(group, config, not_bound(address, error)))?;
         become_member(socket.as_fd(), config, group)
             .map_err(|source| JoinError::NoMulticast { ip: config.ip, source })?;
         Ok(Self { group, receiver: Receiver::new(socket, group, tally) })

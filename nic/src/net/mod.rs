@@ -30,25 +30,23 @@ mod receiver;
 mod recv;
 mod route;
 mod sender;
-mod sign;
 mod socket;
 mod sys;
-mod tally;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::datagram::{DEFAULT_HOP_LIMIT, Datagram, SOURCE_PORTS};
+pub use crate::error::JoinError;
+pub use crate::tally::SocketCounters;
 pub use error::{BindError, SendError};
-pub use group::{GroupSocket, JoinError};
+pub use group::GroupSocket;
 pub use interfaces::{Interface, interfaces};
 pub use probe::{Offloads, probe_offloads, receive_charge};
-pub use recv::{Datagram, RecvBatch, RecvError};
-pub(crate) use sign::{has_sign, signed_port};
+pub use recv::{RecvBatch, RecvError};
 pub use socket::{
-    Capabilities, DEFAULT_HOP_LIMIT, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket,
-    SOURCE_PORTS, Sent, SocketConfig,
+    Capabilities, Gso, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, Sent, SocketConfig,
 };
 pub(crate) use sys::namespace_cookie;
-pub use tally::SocketCounters;
 pub(crate) use watch::{HostState, HostWatch};

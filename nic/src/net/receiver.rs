@@ -1,11 +1,11 @@
 //! A receiving socket: its options, its datagrams, and the drops that the kernel reports.
 
-use super::error::BindError;
+use super::error::{BindError, not_bound};
 use super::probe::udp_socket;
 use super::recv::{RecvBatch, RecvError};
 use super::socket::{Capabilities, Gso, SocketConfig};
 use super::sys;
-use super::tally::Tally;
+use crate::tally::Tally;
 use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ pub(super) fn unbound(
     config: &SocketConfig,
     address: SocketAddr,
 ) -> Result<(Socket, Capabilities), BindError> {
-    let os = |error| BindError::new(address, error);
+    let os = |error| not_bound(address, error);
     let socket = udp_socket(config.ip).map_err(os)?;
     let fd = socket.as_fd();
     let on = |level, name| sys::set_option(fd, level, name, 1).is_ok();

@@ -1,6 +1,7 @@
 //! The datagrams of one receive call.
 
 use super::sys::{self, MAX_SLOTS, Slot};
+use crate::datagram::Datagram;
 use qp::wire::IpHeader;
 use std::fmt;
 use std::io;
@@ -116,49 +117,6 @@ impl Default for RecvBatch {
 impl fmt::Debug for RecvBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RecvBatch({} of {} slots of {} bytes)", self.filled, self.slots.len(), self.stride)
-    }
-}
-
-/// A received datagram: one packet, or several of equal length behind one another (the last may be shorter).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Datagram<'a> {
-    /// The UDP payload of all its packets.
-    pub bytes: &'a [u8],
-    /// Length of each packet but the last; at least 1.
-    pub segment_size: usize,
-    /// The headers around its packets, which the kernel merges only if they are equal. What it does not report is 0.
-    pub ip: IpHeader,
-    /// When the kernel received it, by the wall clock, since the UNIX epoch; `None` unless timestamps are enabled.
-    /// For merged packets, the time of the first.
-    pub stamp: Option<Duration>,
-    /// Whether bytes or control messages were lost for lack of room. Such a datagram must be dropped.
-    pub truncated: bool,
-}
-
-impl<'a> Datagram<'a> {
-    /// A datagram of one packet.
-    pub(crate) const fn single(ip: IpHeader, bytes: &'a [u8]) -> Self {
-        Self { bytes, segment_size: bytes.len(), ip, stamp: None, truncated: false }
-    }
-
-    /// The packets with their headers.
-    pub(crate) fn packets(&self) -> impl Iterator<Item = (IpHeader, &'a [u8])> + use<'a> {
-        let ip = self.ip;
-        self.segments().map(move |(index, packet)| {
-            let ident = ip.ident.saturating_add(u16::try_from(index).unwrap_or(u16::MAX));
-            (IpHeader { ident, ..ip }, packet)
-        })
-    }
-
-    /// The packets with their index in the train. In a train that was never split the index is also the IPv4
-    /// identification under the ICRC. The kernel may also merge packets from the middle of a train, or from several
-    /// trains, so the index is only a guess. An empty datagram is one empty packet.
-    pub fn segments(&self) -> impl ExactSizeIterator<Item = (usize, &'a [u8])> + use<'a> {
-        let (bytes, size) = (self.bytes, self.segment_size.max(1));
-        (0..bytes.len().div_ceil(size).max(1)).map(move |index| {
-            let start = index * size;
-            (index, &bytes[start..bytes.len().min(start + size)])
-        })
     }
 }
 

@@ -1,10 +1,11 @@
 //! A sending socket: bound to its own source port, with fixed values for everything that the ICRC covers.
 
-use super::error::BindError;
+use super::error::{BindError, not_bound};
 use super::probe::udp_socket;
-use super::sign::has_sign;
-use super::socket::{DEFAULT_HOP_LIMIT, SOURCE_PORTS, SocketConfig};
+use super::socket::SocketConfig;
 use super::sys::{self, Control, RawAddress};
+use crate::datagram::{DEFAULT_HOP_LIMIT, SOURCE_PORTS};
+use crate::engine::has_sign;
 use socket2::Socket;
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +28,7 @@ pub(super) struct Sender {
 impl Sender {
     /// A socket bound to a free port of [`SOURCE_PORTS`], preferably one that marks it as rnic.
     pub(super) fn bind(config: &SocketConfig) -> Result<Self, BindError> {
-        let os = |error| BindError::new(config.address(config.ip, 0), error);
+        let os = |error| not_bound(config.address(config.ip, 0), error);
         let socket = udp_socket(config.ip).map_err(os)?;
         fix_headers(socket.as_fd(), config)
             .map_err(|source| BindError::Option { name: "IP_PMTUDISC_DO", source })?;

@@ -1,28 +1,26 @@
 //! The sockets of one RoCEv2 address: one to receive, a few to send.
 
-use super::error::{BindError, SendError};
-use super::group::{GroupSocket, JoinError};
+use super::error::{BindError, SendError, not_bound};
+use super::group::GroupSocket;
 use super::interfaces::index_of;
 use super::probe::{Offloads, probe_offloads, push_segment_size};
 use super::receiver::{self, Receiver};
 use super::recv::{RecvBatch, RecvError};
 use super::sender::Sender;
 use super::sys::{Control, RawAddress};
-use super::tally::{SocketCounters, Tally};
+use crate::datagram::DEFAULT_HOP_LIMIT;
+use crate::error::{JoinError, LOOPBACK_TRIES};
+use crate::tally::{SocketCounters, Tally};
 use qp::wire::IpHeader;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// The UDP destination port of RoCEv2 (IANA; IBTA A17.3.1).
 pub const ROCE_PORT: u16 = 4791;
-
-/// The UDP source ports that RoCEv2 senders use, as entropy for multipath routing: the dynamic ports of RFC 6335.
-pub const SOURCE_PORTS: RangeInclusive<u16> = 0xC000..=0xFFFF;
 
 /// The maximum number of packets in a train: `UDP_MAX_SEGMENTS` of the Linux kernel before 6.9, since when it is 128.
 pub const MAX_TRAIN_SEGMENTS: u32 = 64;
@@ -35,12 +33,6 @@ const MAX_SOURCE_PORTS: usize = 256;
 
 /// The default requested receive buffer: 100 full trains, or 3 ms of 25 Gb/s. Most hosts grant less.
 const DEFAULT_RECV_BUFFER: usize = 8 << 20;
-
-/// How many addresses [`RoceSocket::bind_first_free_loopback`] tries.
-pub(super) const LOOPBACK_TRIES: u8 = 254;
-
-/// The default TTL or hop limit of packets: the one that Linux uses (`IPDEFTTL`).
-pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// The configuration of a socket.
 #[derive(Clone, Debug)]
@@ -162,7 +154,7 @@ impl RoceSocket {
         let address = config.address(ip, config.port);
         let (receiver, mut capabilities) = receiver::unbound(&config, address)?;
         // Last, so that no packet arrives before the options are in place.
-        receiver.bind(&address.into()).map_err(|error| BindError::new(address, error))?;
+        receiver.bind(&address.into()).map_err(|error| not_bound(address, error))?;
         let first_sender = Sender::bind(&config)?;
         let wanted = config.gso || config.gro;
         let offloads = if wanted { probe_offloads(ip, config.scope_id).ok() } else { None };

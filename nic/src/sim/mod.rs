@@ -23,10 +23,10 @@ pub(crate) use addresses::AddressSpace;
 pub(crate) use world::World;
 
 use crate::device::{Device, paces};
+use crate::engine::signed_port;
 use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
 use crate::link::{Buffer, LinkConfig};
-use crate::net::signed_port;
 use crate::port::{Clock, Io, Port, SimIo};
 use cc::Algorithm;
 use qp::wire::IpHeader;

@@ -14,14 +14,14 @@
 //! sees the challenge.
 //!
 //! A port asks a peer for one of two reasons: a message is to be sent to it, or a packet from it reached a queue pair
-//! and its source port has the [sign](crate::net::has_sign). Under the credit model nothing else is sent to a peer
+//! and its source port has the [sign](has_sign). Under the credit model nothing else is sent to a peer
 //! until it has answered. If a peer stays silent for [`CREDIT_TIMES.gone`](super::CREDIT_TIMES), or gives no credits,
 //! the window of foreign peers bounds what is sent to it from then on.
 
+use super::sign::has_sign;
 use super::{Blocks, CREDIT_TIMES, LaneEnd, Message, Partner, Partners};
 use crate::engine::Engine;
 use crate::engine::schedule::{Alarm, Due, Gate};
-use crate::net::has_sign;
 use cc::credits::{CreditSender, Member, Pool};
 use cc::pfc::{PRIORITIES, Paused};
 use qp::wire::IpHeader;

@@ -17,6 +17,7 @@ mod first_contact;
 mod greet;
 mod message;
 mod pause;
+mod sign;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -27,6 +28,7 @@ pub(super) use credit::{CREDIT_TIMES, is_free, largest_packet};
 pub(super) use greet::Greeting;
 pub(super) use message::Message;
 pub(super) use pause::PauseGate;
+pub(crate) use sign::{has_sign, signed_port};
 
 use super::drains::is_same_host;
 use super::peers::Peers;

@@ -6,7 +6,7 @@
 //! implementation with a chance of 1 in 61. Only such a peer is sent a [`hello`](qp::wire::mad::hello), which is an
 //! ordinary datagram to queue pair 1.
 
-use super::SOURCE_PORTS;
+use crate::datagram::SOURCE_PORTS;
 
 /// There are 268 such ports among the 16,384 of RoCEv2: one for each of the 256 processes that can share an address.
 const MODULUS: u16 = 61;

@@ -10,10 +10,10 @@ macro_rules! counters {
         pub struct SocketCounters { $($(#[$doc])* pub $name: u64,)* }
 
         #[derive(Debug, Default)]
-        pub(super) struct Tally { $(pub(super) $name: AtomicU64,)* }
+        pub(crate) struct Tally { $(pub(crate) $name: AtomicU64,)* }
 
         impl Tally {
-            pub(super) fn snapshot(&self) -> SocketCounters {
+            pub(crate) fn snapshot(&self) -> SocketCounters {
                 SocketCounters { $($name: self.$name.load(Relaxed),)* }
             }
         }
