@@ -58,7 +58,7 @@ impl Drop for AhInner {
 
 impl AddressHandle {
     pub(crate) fn new(pd: &Arc<PdInner>, attr: &AddressVector) -> Result<Self> {
-        if let Some(why) = wrong_with(attr, pd.device.port()?.address) {
+        if let Some(why) = wrong_with(attr, pd.device.port()?.address()) {
             return Err(ResourceError::Address { why }.into());
         }
         let room = |ahs: u32| (ahs < MAX_AH).then_some(ahs + 1);
@@ -71,7 +71,7 @@ impl AddressHandle {
 
     /// An address handle for the sender of the datagram that `wc` completed.
     pub(crate) fn back(pd: &Arc<PdInner>, wc: &WorkCompletion, grh: &[u8]) -> Result<Self> {
-        Self::new(pd, &way_back(wc, grh, pd.device.port()?.address)?)
+        Self::new(pd, &way_back(wc, grh, pd.device.port()?.address())?)
     }
 
     /// The attributes that it was created with.
@@ -112,7 +112,7 @@ impl Device {
     /// Those of `create_ah_from_wc`.
     #[doc(alias = "ibv_init_ah_from_wc")]
     pub fn way_back(&self, wc: &WorkCompletion, grh: &[u8]) -> Result<AddressVector> {
-        way_back(wc, grh, self.inner.port()?.address)
+        way_back(wc, grh, self.inner.port()?.address())
     }
 }
 

@@ -96,9 +96,8 @@ impl CompletionQueue {
     /// Records the time of delivery in each completion from now on, by [`Device::clock`](crate::Device::clock). This
     /// costs one clock read per completion and cannot be disabled again.
     pub fn stamp_completions(&self) {
-        let clock = self.inner.device.port.clock.clone();
         // A second call changes nothing.
-        let _ = self.inner.shared.stamp.set(Box::new(move || clock.nanos()));
+        let _ = self.inner.shared.stamp.set(self.inner.device.port.clock());
     }
 
     /// Whether queue pairs or shared receive queues complete to it. Always false in a forked child.
@@ -213,7 +212,7 @@ impl CompletionQueue {
     pub fn wait(&self, timeout: Duration) -> Result<WorkCompletion> {
         let port = self.inner.device.port()?;
         let before = port.now();
-        port.wait(timeout, || self.poll_result()).unwrap_or_else(|| Err(in_vain(port, before, timeout)))
+        port.wait(timeout, || self.poll_result()).unwrap_or_else(|| Err(in_vain(&**port, before, timeout)))
     }
 
     /// Requests an event on the channel when a completion is available, or only for a solicited or failed one. If the
@@ -245,7 +244,7 @@ impl CompletionQueue {
 }
 
 /// The error for a wait that began at `before` and ended without a completion.
-fn in_vain(port: &Port, before: Instant, timeout: Duration) -> Error {
+fn in_vain(port: &dyn Port, before: Instant, timeout: Duration) -> Error {
     if port.now().saturating_duration_since(before) >= timeout {
         Error::Timeout(timeout)
     } else {

@@ -2,12 +2,13 @@
 
 use crate::completion::{CompletionChannel, CompletionQueue};
 use crate::domain::ProtectionDomain;
+use crate::driver::{SocketPort, UdpIo};
 use crate::engine::{DropReason, EngineConfig, PKeyTable, PartnerSetup, RateConfig, ResourceError};
 use crate::error::{Error, Result};
 use crate::link::emulation::EmulationStats;
 use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, interfaces};
-use crate::port::{Clock, Datapath, Io, Port, UdpIo};
+use crate::port::{Datapath, Port};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::sim::AddressSpace;
 use crate::trace::{self, Sample};
@@ -156,7 +157,7 @@ pub struct Device {
 
 pub(crate) struct DeviceInner {
     name: String,
-    pub(crate) port: Arc<Port>,
+    pub(crate) port: Arc<dyn Port>,
     pub(crate) fault_seed: u64,
     opened: Instant,
     /// The number of address handles.
@@ -167,12 +168,12 @@ pub(crate) struct DeviceInner {
 
 impl DeviceInner {
     /// The port, if this process opened it.
-    pub(crate) fn port(&self) -> Result<&Arc<Port>> {
+    pub(crate) fn port(&self) -> Result<&Arc<dyn Port>> {
         if self.port.is_ours() { Ok(&self.port) } else { Err(Error::Forked) }
     }
 
     /// The port, if this process opened it and no panic has made it unusable.
-    pub(crate) fn intact_port(&self) -> Result<&Arc<Port>> {
+    pub(crate) fn intact_port(&self) -> Result<&Arc<dyn Port>> {
         let port = self.port()?;
         if port.is_wrecked() { Err(ResourceError::DeviceFailed.into()) } else { Ok(port) }
     }
@@ -184,22 +185,15 @@ impl DeviceInner {
 
     /// Starts the background thread unless it is already running.
     pub(crate) fn serve(&self) -> Result<()> {
-        let port = self.port()?;
-        if let Some(background) = &port.background {
-            background
-                .start(port)
-                .map_err(|source| Error::Os { what: "cannot start the background thread", source })?;
-        }
-        Ok(())
+        let served = self.port()?.serve();
+        served.map_err(|source| Error::Os { what: "cannot start the background thread", source })
     }
 }
 
 impl Drop for DeviceInner {
     fn drop(&mut self) {
-        if self.port.is_ours()
-            && let Some(background) = &self.port.background
-        {
-            background.stop();
+        if self.port.is_ours() {
+            self.port.close();
         }
     }
 }
@@ -284,11 +278,11 @@ impl Device {
     /// the P_Key table, [`Error::Link`] one in the link or the congestion control.
     #[doc(alias = "ibv_open_device")]
     pub fn open(config: &DeviceConfig) -> Result<Self> {
-        Self::open_as("rnic0", config)
+        Self::open_with_port("rnic0", config).map(|(device, _)| device)
     }
 
-    /// Opens a device under this name.
-    pub(crate) fn open_as(name: &str, config: &DeviceConfig) -> Result<Self> {
+    /// Opens a device under this name; returns its port too.
+    pub(crate) fn open_with_port(name: &str, config: &DeviceConfig) -> Result<(Self, Arc<SocketPort>)> {
         let pkeys = PKeyTable::new(&config.pkeys)?;
         // Before a socket is opened.
         config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096))?;
@@ -331,25 +325,21 @@ impl Device {
         if let Some(advice) = config.link.rate.and_then(|rate| config.cc.advice(rate)) {
             tracing::warn!("{advice}");
         }
-        let io = Io::Udp(Box::new(UdpIo::new(socket)));
-        let port = Port::new(engine, io, Clock::Real, watch, largest);
+        let port = SocketPort::new(engine, UdpIo::new(socket), watch, largest);
         port.set_link(&link, config.fault_seed);
-        let device = Self::around(name.to_owned(), port, config.fault_seed);
+        let device = Self::around(name.to_owned(), Arc::<SocketPort>::clone(&port), config.fault_seed);
         for rule in &config.faults {
             device.add_fault(rule)?;
         }
         if let Some(path) = &config.capture {
             device.capture(path)?;
         }
-        Ok(device)
+        Ok((device, port))
     }
 
-    pub(crate) fn around(name: String, port: Arc<Port>, fault_seed: u64) -> Self {
+    pub(crate) fn around(name: String, port: Arc<dyn Port>, fault_seed: u64) -> Self {
         let (opened, ahs) = (port.now(), AtomicU32::new(0));
-        let addresses = match &port.clock {
-            Clock::Real => None,
-            Clock::Virtual(_) => Some(AddressSpace::of(port.address)),
-        };
+        let addresses = port.sim().map(|port| AddressSpace::of(port.address()));
         Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs, addresses }) }
     }
 
@@ -377,7 +367,7 @@ impl Device {
     /// The address of its port.
     #[must_use]
     pub fn address(&self) -> IpAddr {
-        self.inner.port.address
+        self.inner.port.address()
     }
 
     /// The GID of its port.
@@ -432,17 +422,15 @@ impl Device {
     /// The features that the kernel offers to the sockets; `None` in a simulation, and in a forked child.
     #[must_use]
     pub fn socket_capabilities(&self) -> Option<Capabilities> {
-        self.inner.port().ok()?.with_datapath(|datapath| match &datapath.io {
-            Io::Udp(udp) => Some(udp.socket().capabilities()),
-            Io::Sim(_) => None,
-        })
+        self.inner.port().ok()?.capabilities()
     }
 
     /// All counters; zeroes in a forked child.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Ok(port) = self.inner.port() else { return Counters::default() };
-        port.with_datapath(|datapath| datapath.counters())
+        let socket = port.socket_counters();
+        port.with_datapath(|datapath| datapath.counters(socket))
     }
 
     /// The queue and the counters of the emulated link; `None` without one, and in a forked child.
@@ -464,12 +452,10 @@ impl Device {
     #[must_use]
     pub fn sample(&self) -> Sample {
         let Ok(port) = self.inner.port() else { return Sample::default() };
-        let at = match &port.clock {
-            Clock::Virtual(world) => world.elapsed(),
-            Clock::Real => crate::clock::now() - self.inner.opened,
-        };
         let now = port.now();
-        port.with_datapath(|lane| trace::sample::of(lane, now, at))
+        let at = port.sim().map_or(now - self.inner.opened, |port| port.world().elapsed());
+        let overrun = port.socket_counters().map_or(0, |socket| socket.drops);
+        port.with_datapath(|datapath| trace::sample::of(datapath, now, at, overrun))
     }
 
     /// The time of the device's clock, in nanoseconds, used to [stamp](CompletionQueue::stamp_completions)
@@ -477,7 +463,7 @@ impl Device {
     #[must_use]
     #[doc(alias = "ibv_query_rt_values_ex")]
     pub fn clock(&self) -> u64 {
-        self.inner.port.clock.nanos()
+        (self.inner.port.clock())()
     }
 
     /// Drives the device: processes packets that have arrived and sends packets that are due. Polling a completion

@@ -4,7 +4,6 @@ use crate::completion::step;
 use crate::device::{Device, DeviceInner};
 use crate::engine::{AsyncEvent, Engine};
 use crate::error::{Error, Result};
-use crate::port::Clock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use std::future::poll_fn;
@@ -36,7 +35,7 @@ impl Device {
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         let timeout = timeout.min(AGES);
         let port = self.inner.port()?;
-        if matches!(port.clock, Clock::Virtual(_)) {
+        if port.sim().is_some() {
             return Ok(port.wait(timeout, || port.control(Engine::poll_event)));
         }
         let events = self.events()?;
@@ -116,8 +115,8 @@ impl Waiting<'_> {
             return Poll::Ready(result);
         }
         let port = &self.device.port;
-        if let Clock::Virtual(world) = &port.clock {
-            return step(world, &mut self.idle, cx, || self.device.poll_event().transpose());
+        if let Some(sim) = port.sim() {
+            return step(sim.world(), &mut self.idle, cx, || self.device.poll_event().transpose());
         }
         port.event_waiters().sleep(self.place, cx.waker());
         port.hand_over();

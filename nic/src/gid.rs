@@ -72,10 +72,7 @@ impl Device {
         if !port.inspect(|engine| engine.port_state().address).unwrap_or(false) {
             return Vec::new();
         }
-        let interface = port.interface().and_then(|index| {
-            let name = nix::net::if_::if_indextoname(index).ok()?;
-            Some(NetInterface { index, name: name.to_string_lossy().into_owned() })
-        });
+        let interface = port.interface();
         vec![GidEntry { index: 0, gid: self.gid(), gid_type: GidType::RoceV2, port_num: 1, interface }]
     }
 

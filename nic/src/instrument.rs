@@ -6,7 +6,6 @@ use crate::error::{Error, Result};
 use crate::link::Observer;
 use crate::link::capture::{Capture, CaptureOptions, CaptureStatus};
 use crate::link::faults::{FaultLayer, FaultRule};
-use crate::port::Clock;
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
@@ -30,12 +29,7 @@ impl Device {
     /// # Errors
     /// [`Error::FaultRule`] points at the word that does not fit.
     pub fn add_fault(&self, rule: &str) -> Result<Arc<str>> {
-        let host = |name: &str| -> Option<IpAddr> {
-            match &self.inner.port.clock {
-                Clock::Virtual(world) => world.address_of(name),
-                Clock::Real => None,
-            }
-        };
+        let host = |name: &str| -> Option<IpAddr> { self.inner.port.sim()?.world().address_of(name) };
         let rule = FaultRule::parse(rule, &host).map_err(|e| Error::FaultRule(e.to_string()))?;
         self.add_fault_rule(rule)
     }

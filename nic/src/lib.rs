@@ -45,6 +45,7 @@ mod datagram;
 mod destroy;
 mod device;
 mod domain;
+mod driver;
 mod error;
 mod events;
 mod gid;

@@ -271,7 +271,7 @@ impl QueuePair {
     pub fn address(&self) -> QpAddress {
         let port = &self.device.port;
         QpAddress {
-            gid: Gid::from(port.address).0,
+            gid: Gid::from(port.address()).0,
             qpn: self.qpn().value(),
             psn: self.psn.value(),
             mtu: port.active_mtu().bytes(),

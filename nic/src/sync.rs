@@ -45,6 +45,16 @@ impl<T> PiMutex<T> {
         Self { raw, poisoned: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// The value.
+    pub(crate) fn into_inner(self) -> T {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: nobody else has the mutex any more, and nothing of it is used after its parts were taken out.
+        let (raw, value) = unsafe { (std::ptr::read(&raw const this.raw), std::ptr::read(this.value.get())) };
+        // SAFETY: nobody holds it: a guard would borrow it.
+        unsafe { libc::pthread_mutex_destroy(raw.get()) };
+        value
+    }
+
     /// Waits for the lock.
     pub(crate) fn lock(&self) -> PiGuard<'_, T> {
         // SAFETY: the mutex was initialised in `new` and lives as long as `self`.

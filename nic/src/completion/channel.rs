@@ -5,7 +5,6 @@ use crate::destroy::{NotDestroyed, only_handle, unused};
 use crate::device::DeviceInner;
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
-use crate::port::Clock;
 use crate::queue::{ChannelShared, CqShared};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -88,15 +87,15 @@ impl CompletionChannel {
     pub fn wait(&self, timeout: Duration) -> Result<CompletionEvent> {
         let port = self.inner.device.port()?;
         let before = port.now();
-        if matches!(port.clock, Clock::Virtual(_)) {
-            return port.wait(timeout, || self.next_event()).ok_or_else(|| in_vain(port, before, timeout));
+        if port.sim().is_some() {
+            return port.wait(timeout, || self.next_event()).ok_or_else(|| in_vain(&**port, before, timeout));
         }
         let deadline = port.deadline(timeout);
         loop {
             if let Some(event) = self.next_event() {
                 return Ok(event);
             }
-            let left = deadline.saturating_duration_since(crate::clock::now());
+            let left = deadline.saturating_duration_since(port.now());
             if left.is_zero() {
                 return Err(Error::Timeout(timeout));
             }

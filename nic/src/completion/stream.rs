@@ -5,7 +5,7 @@
 
 use super::CompletionQueue;
 use crate::error::{Error, Result};
-use crate::port::{Clock, Port};
+use crate::port::Port;
 use crate::queue::Wish;
 use crate::sim::World;
 use qp::WorkCompletion;
@@ -85,12 +85,12 @@ impl Completions {
             self.idle = 0;
             return Poll::Ready(result);
         }
-        match &port.clock {
-            Clock::Real => {
+        match port.sim() {
+            None => {
                 self.asleep = true;
-                sleep(&self.cq, port, self.place, cx)
+                sleep(&self.cq, &**port, self.place, cx)
             }
-            Clock::Virtual(world) => step(world, &mut self.idle, cx, || self.cq.poll_result()),
+            Some(port) => step(port.world(), &mut self.idle, cx, || self.cq.poll_result()),
         }
     }
 }
@@ -105,7 +105,12 @@ impl Drop for Completions {
 }
 
 /// Registers the waker, then checks once more: a completion from before the wish wakes no task.
-fn sleep(cq: &CompletionQueue, port: &Port, place: u64, cx: &Context<'_>) -> Poll<Result<WorkCompletion>> {
+fn sleep(
+    cq: &CompletionQueue,
+    port: &dyn Port,
+    place: u64,
+    cx: &Context<'_>,
+) -> Poll<Result<WorkCompletion>> {
     cq.inner.shared.waiters.sleep(place, cx.waker());
     cq.inner.shared.wish(Wish::AWAITED);
     port.hand_over();

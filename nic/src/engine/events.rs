@@ -185,11 +185,6 @@ impl EventQueue {
         self.waiting.is_empty()
     }
 
-    /// Returns whether [`take_news`](Self::take_news) would return something.
-    pub(crate) fn has_news(&self) -> bool {
-        self.added || self.taken
-    }
-
     /// Takes the change that the event descriptor has to reflect.
     pub(crate) fn take_news(&mut self) -> Option<EventNews> {
         let (added, taken) = (std::mem::take(&mut self.added), std::mem::take(&mut self.taken));
@@ -239,7 +234,7 @@ mod tests {
     #[test]
     fn a_descriptor_is_told_when_events_come_and_when_none_is_left() {
         let mut queue = EventQueue::default();
-        assert_eq!((queue.pop(), queue.has_news()), (None, false), "nothing came, nothing went");
+        assert_eq!((queue.pop(), queue.take_news()), (None, None), "nothing came, nothing went");
         queue.push(of(1));
         queue.push(of(2));
         assert_eq!(queue.take_news(), Some(EventNews::Added));

@@ -266,11 +266,6 @@ impl Engine {
         self.host.events.is_empty()
     }
 
-    /// Returns whether events were added or removed since [`take_event_news`](Self::take_event_news).
-    pub(crate) fn has_event_news(&self) -> bool {
-        self.host.events.has_news()
-    }
-
     /// The change that the readable event descriptor has to reflect.
     pub(crate) fn take_event_news(&mut self) -> Option<EventNews> {
         self.host.events.take_news()

@@ -21,7 +21,7 @@ mod failed;
 mod limit;
 mod refusals;
 
-use crate::port::run_at_exit;
+use crate::driver::run_at_exit;
 use crate::reasons::{self, Reason};
 use failed::FailedLine;
 use limit::{Limits, Verdict};

@@ -101,7 +101,7 @@ mod recovering {
         }
         // The engine may be locked. In that case the next caller installs the handler, and copies go through the
         // kernel until then.
-        let Some(_whole) = crate::port::try_hold_forks() else { return };
+        let Some(_whole) = crate::driver::try_hold_forks() else { return };
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {
                 SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })

@@ -1,19 +1,18 @@
-//! The state behind the lock of a port: the engine, the link and the sockets, and the turns that drive them.
+//! The engine, the layers of the link, and the ways of packets through them.
 
-use super::hold::{AckHold, Begin, Caller, Verdict};
-use super::io::Io;
+use super::Io;
 use super::throttle::{SocketBuffer, Throttle};
+use crate::device::Counters;
 use crate::engine::{Departure, Engine, Membership, ResourceError};
 use crate::error::Error;
 use crate::link::emulation::{Emulation, EmulationStats};
 use crate::link::{Direction, Frame, LinkProfile, LinkStack, Now};
+use crate::tally::SocketCounters;
 use qp::{Gid, Qpn};
 use std::collections::VecDeque;
 use time::{Duration, Instant};
 
 mod receive;
-#[cfg(test)]
-mod tests;
 mod transmit;
 
 /// How long to wait before the kernel is asked again whether it has room: a full send buffer of 208 KiB drains in 170
@@ -24,11 +23,10 @@ const STALL: Duration = Duration::from_micros(250);
 /// Size of the buffer for one train: the largest UDP payload over IPv4.
 const TRAIN_BYTES: usize = 65_507;
 
-/// The state behind the lock of a port.
+/// What the lock of a port protects, but for its sockets.
 pub(crate) struct Datapath {
     pub(crate) engine: Engine,
     pub(crate) link: LinkStack,
-    pub(crate) io: Io,
     buffer: Box<[u8]>,
     /// A train for which the kernel had no room; nothing is sent before it.
     stalled: Option<Departure>,
@@ -36,52 +34,54 @@ pub(crate) struct Datapath {
     outgoing: VecDeque<Frame>,
     /// Packets that left the link layers but are not handled yet.
     incoming: VecDeque<Frame>,
-    /// Decides whether an acknowledgement waits for the program's reply.
-    hold: AckHold,
-    /// Whether the last turn received nothing.
-    quiet: bool,
     /// Whether a panic left the engine half changed: it is not driven any more.
     wrecked: bool,
     /// The same instant on both clocks.
     clocks: Now,
     /// The read times of a slow receiver.
-    throttle: Option<Throttle>,
-    /// Packets that a slow receiver in a simulation has not read yet.
-    unread: SocketBuffer,
+    pub(crate) throttle: Option<Throttle>,
+    /// Packets that a slow receiver in a simulation has not read yet; `None` where there is a socket.
+    unread: Option<SocketBuffer>,
 }
 
 impl Datapath {
-    pub(super) fn new(engine: Engine, io: Io, clocks: Now) -> Self {
+    /// A datapath behind sockets, whose driver reads them.
+    pub(crate) fn behind_sockets(engine: Engine, clocks: Now) -> Self {
         Self {
             engine,
             link: LinkStack::new(),
-            io,
             buffer: vec![0; TRAIN_BYTES].into(),
             stalled: None,
             outgoing: VecDeque::new(),
             incoming: VecDeque::new(),
-            hold: AckHold::new(),
-            quiet: true,
             wrecked: false,
             clocks,
             throttle: None,
-            unread: SocketBuffer::default(),
+            unread: None,
         }
+    }
+
+    /// A datapath of a simulation, which [hands in](Self::accept) packets one by one.
+    pub(crate) fn without_socket(engine: Engine, clocks: Now) -> Self {
+        Self { unread: Some(SocketBuffer::default()), ..Self::behind_sockets(engine, clocks) }
     }
 
     /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
     pub(crate) fn set_link(&mut self, profile: &LinkProfile, now: Instant, seed: u64) {
         self.link.emulation = Emulation::new(profile, now, seed);
-        if self.link.emulation.is_some() && profile.receiver_rate.is_none() {
-            self.io.stamp_arrivals();
-        }
         self.throttle = profile.receiver_rate.map(|rate| Throttle::new(rate, now));
+    }
+
+    /// All counters, with those of the sockets, if there are any.
+    pub(crate) fn counters(&mut self, socket: Option<SocketCounters>) -> Counters {
+        let (port, qp) = (self.engine.port_counters(), self.engine.qp_counters());
+        Counters { port, qp, socket, link: self.link_stats() }
     }
 
     /// Counters of the emulated link; `None` without one.
     pub(crate) fn link_stats(&mut self) -> Option<EmulationStats> {
         let stats = self.link.emulation.as_mut().map(|emulation| emulation.stats());
-        let receiver_overrun = self.unread.overrun();
+        let receiver_overrun = self.unread.as_ref().map_or(0, SocketBuffer::overrun);
         (stats.is_some() || self.throttle.is_some())
             .then(|| EmulationStats { receiver_overrun, ..stats.unwrap_or_default() })
     }
@@ -93,7 +93,7 @@ impl Datapath {
 
     /// Returns whether the port reads its socket as soon as packets arrive; if not, [`next_timer`](Self::next_timer)
     /// tells when it reads.
-    pub(super) fn listens(&self) -> bool {
+    pub(crate) fn listens(&self) -> bool {
         self.throttle.as_ref().and_then(Throttle::opens_at).is_none()
     }
 
@@ -103,54 +103,21 @@ impl Datapath {
         Now { instant: now, wall: self.clocks.wall + passed }
     }
 
-    /// Receives packets, handles expired timers, and transmits, unless the acknowledgement is [held](super::hold).
-    /// Returns the amount of work: datagrams received plus trains sent.
-    pub(super) fn turn(&mut self, now: Instant, caller: Caller) -> u32 {
-        if self.wrecked {
-            return 0;
-        }
-        if self.hold.begin(caller, now) == Begin::Wait {
-            return 1;
-        }
-        crate::memory::refresh(now);
-        let datagrams = self.receive(now);
-        self.handle_timeout(now);
-        let only_acks = datagrams > 0 && self.has_work() && !self.engine.has_requests();
-        if self.hold.take_in(caller, datagrams, only_acks, now) == Verdict::Hold {
-            return datagrams;
-        }
-        let trains = self.transmit(now);
-        self.hold.end(datagrams, trains);
-        datagrams + trains
-    }
-
-    /// Returns whether the program may be about to reply to what the last turn received.
-    pub(super) fn may_be_answered(&self) -> bool {
-        self.hold.may_be_answered()
-    }
-
-    /// Records that the program sends something; returns whether the packet can carry a held acknowledgement.
-    pub(super) fn note_posted(&mut self) -> bool {
-        self.hold.posted()
+    /// Returns whether a panic left the engine half changed.
+    pub(crate) const fn is_wrecked(&self) -> bool {
+        self.wrecked
     }
 
     /// Fails the device after a panic. From now on the datapath does nothing.
-    pub(super) fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.wrecked = true;
         self.engine.fail_after_panic();
     }
 
-    /// Sends a held acknowledgement.
-    pub(super) fn let_go(&mut self, now: Instant) {
-        if self.hold.is_held() {
-            self.transmit(now);
-        }
-    }
-
     /// Attaches a queue pair to a multicast group, which the port joins if the queue pair is the first.
-    pub(crate) fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), Error> {
+    pub(crate) fn attach_mcast(&mut self, qpn: Qpn, group: Gid, io: &mut dyn Io) -> Result<(), Error> {
         if self.engine.attach_mcast(qpn, group)? == Membership::Changed
-            && let Err(error) = self.io.join(group.ip())
+            && let Err(error) = io.join(group.ip())
         {
             // The attachment was made just above.
             let _ = self.engine.detach_mcast(qpn, group);
@@ -160,9 +127,14 @@ impl Datapath {
     }
 
     /// Detaches a queue pair from a multicast group, which the port leaves if the queue pair was the last.
-    pub(crate) fn detach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), ResourceError> {
+    pub(crate) fn detach_mcast(
+        &mut self,
+        qpn: Qpn,
+        group: Gid,
+        io: &mut dyn Io,
+    ) -> Result<(), ResourceError> {
         if self.engine.detach_mcast(qpn, group)? == Membership::Changed {
-            self.io.leave(group.ip());
+            io.leave(group.ip());
         }
         Ok(())
     }
@@ -173,9 +145,7 @@ impl Datapath {
             return;
         }
         self.engine.handle_timeout(now);
-        if matches!(self.io, Io::Sim(_)) {
-            self.read(now);
-        }
+        self.read(now);
         if self.link.poll_timeout().is_some_and(|due| due <= now) {
             let both = self.both_clocks(now);
             let Self { engine, link, outgoing, incoming, .. } = self;
@@ -218,7 +188,7 @@ impl Datapath {
     }
 
     /// Returns whether something can be sent already.
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         !self.wrecked && (self.engine.has_ready() || self.is_stalled())
     }
 
@@ -228,7 +198,7 @@ impl Datapath {
     }
 
     /// When the next timer is due.
-    pub(super) fn next_timer(&self) -> Option<Instant> {
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
         if self.wrecked {
             return None;
         }

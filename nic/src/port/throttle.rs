@@ -14,7 +14,7 @@ use time::Instant;
 /// After each read, the gate is closed for the time that the packets take at that rate, counted from when they could
 /// have been read: a late port catches up while packets wait, because a receiver of that rate would have gone on
 /// reading.
-pub(super) struct Throttle {
+pub(crate) struct Throttle {
     clock: LineClock,
     /// Whether the latest read returned packets: there may be more.
     behind: bool,
@@ -26,12 +26,12 @@ impl Throttle {
     }
 
     /// Returns whether the socket may be read.
-    pub(super) fn is_open(&self, now: Instant) -> bool {
+    pub(crate) fn is_open(&self, now: Instant) -> bool {
         self.opens_at().is_none_or(|at| at <= now)
     }
 
     /// Records a read of `bytes` as they count on Ethernet.
-    pub(super) fn note_read(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn note_read(&mut self, now: Instant, bytes: u64) {
         if !self.behind {
             self.clock.begin(now);
         }
@@ -40,7 +40,7 @@ impl Throttle {
     }
 
     /// Records a read that returned nothing.
-    pub(super) const fn note_empty(&mut self) {
+    pub(crate) const fn note_empty(&mut self) {
         self.behind = false;
     }
 
@@ -90,7 +90,7 @@ fn charge(packet: &[u8]) -> u32 {
 }
 
 /// The length on Ethernet of a datagram of `len` bytes in `packets` packets.
-pub(super) fn bytes_of(len: usize, packets: usize, src: IpAddr) -> u64 {
+pub(crate) fn bytes_of(len: usize, packets: usize, src: IpAddr) -> u64 {
     let around = u64::from(wire_bytes(0, src.is_ipv6()));
     len as u64 + around.saturating_mul(packets as u64)
 }

@@ -34,7 +34,8 @@ mod settings;
 mod speed;
 mod tree;
 
-pub use crate::port::{ForksHeld, hold_forks};
+use crate::driver::SocketPort;
+pub use crate::driver::{ForksHeld, hold_forks};
 pub use address::HostAddress;
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
@@ -113,7 +114,7 @@ impl NamedDevice {
     /// Those of [`Device::open`]. Only if an address is taken is the next one tried.
     pub fn open(&self) -> Result<Device> {
         let _whole = hold_forks();
-        let device = self.open_somewhere()?;
+        let (device, port) = self.open_somewhere()?;
         let mut open = locked(&OPEN);
         open.retain(|(_, device)| device.strong_count() > 0);
         open.push((self.guid, Arc::downgrade(&device.inner)));
@@ -121,13 +122,13 @@ impl NamedDevice {
         if let Some(run_dir) = &self.run_dir {
             let publication = Publication::new(run_dir, &self.name, device.address());
             match publication {
-                Ok(publication) => device.inner.port.publish_as(publication),
+                Ok(publication) => port.publish_as(publication),
                 Err(error) => {
                     tracing::warn!(%error, run_dir = %run_dir.display(), "counters are not published")
                 }
             }
             match QueuePairFile::new(run_dir, &self.name, device.address()) {
-                Ok(file) => device.inner.port.publish_queue_pairs_in(file),
+                Ok(file) => port.publish_queue_pairs_in(file),
                 Err(error) => {
                     tracing::warn!(%error, run_dir = %run_dir.display(), "queue pairs are not published")
                 }
@@ -141,14 +142,14 @@ impl NamedDevice {
         if let [only] = &*self.addresses { Some(only.ip) } else { None }
     }
 
-    fn open_somewhere(&self) -> Result<Device> {
+    fn open_somewhere(&self) -> Result<(Device, Arc<SocketPort>)> {
         let Some((last, before)) = self.addresses.split_last() else {
-            return Device::open_as(&self.name, &self.config);
+            return Device::open_with_port(&self.name, &self.config);
         };
         let at = |address: &HostAddress| {
             let config =
                 DeviceConfig { address: Some(address.ip), scope_id: address.scope_id, ..self.config.clone() };
-            Device::open_as(&self.name, &config)
+            Device::open_with_port(&self.name, &config)
         };
         for address in before {
             match at(address) {

@@ -185,7 +185,7 @@ impl ReasonFile {
         make(run_dir)?;
         make(&folder)?;
         let file = make_locked(&folder, &unique(""))?;
-        crate::port::close_file_in_child(&file);
+        crate::driver::close_file_in_child(&file);
         Ok(Self { file, pid: std::process::id() })
     }
 

@@ -96,7 +96,7 @@ impl QueuePair {
             list.push(wr);
         }
         let taken = list.len();
-        let posted = port.post_list(&self.shared, queue, list.drain(..).map(&work));
+        let posted = port.post_list(&self.shared, queue, &mut list.drain(..).map(&work));
         if list.capacity() <= KEPT {
             let _ = buffer.try_with(|buffer| buffer.set(list));
         }
@@ -116,7 +116,7 @@ impl QueuePair {
                 self.shared.finish(WorkQueue::Send, u32::try_from(taken).unwrap_or(u32::MAX));
             })?;
         }
-        let posted = port.post_list(&self.shared, WorkQueue::Send, wrs.drain(..).map(Work::Send));
+        let posted = port.post_list(&self.shared, WorkQueue::Send, &mut wrs.drain(..).map(Work::Send));
         Ok(posted.map_err(|(_, error)| error)?)
     }
 

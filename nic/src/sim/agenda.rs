@@ -1,6 +1,6 @@
 //! Future events: the arrival of packets, and the timers of devices.
 
-use crate::port::SimPacket;
+use super::port::SimPacket;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

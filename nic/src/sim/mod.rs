@@ -15,11 +15,13 @@
 
 mod addresses;
 mod agenda;
+mod port;
 #[cfg(test)]
 mod tests;
 mod world;
 
 pub(crate) use addresses::AddressSpace;
+pub(crate) use port::SimPort;
 pub(crate) use world::World;
 
 use crate::device::{Device, paces};
@@ -27,7 +29,6 @@ use crate::engine::signed_port;
 use crate::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use crate::error::Result;
 use crate::link::{Buffer, LinkConfig};
-use crate::port::{Clock, Io, Port, SimIo};
 use cc::Algorithm;
 use qp::wire::IpHeader;
 use qp::{Mtu, PKey};
@@ -137,14 +138,18 @@ impl Net {
     /// Sets the latency of packets to one device, from any device, that are sent from now on. Packets in the other direction
     /// have the latency of their receiver. Has no effect on a device of another network.
     pub fn set_latency_of(&self, device: &Device, latency: Duration) {
-        self.world.set_latency_of(&device.inner.port, latency);
+        if let Some(port) = device.inner.port.sim() {
+            self.world.set_latency_of(port, latency);
+        }
     }
 
     /// Keeps the program of a device from running for `time`, as when the scheduler gives its core to another. Its kernel
     /// receives meanwhile: the packets are taken in afterwards, and an emulated link knows when each arrived. Nothing happens
     /// if the device is of another network.
     pub fn preempt(&self, device: &Device, time: Duration) {
-        self.world.preempt(&device.inner.port, time);
+        if let Some(port) = device.inner.port.sim() {
+            self.world.preempt(port, time);
+        }
     }
 
     /// Sets how fast devices that are created from now on send unacknowledged packets: see
@@ -177,7 +182,9 @@ impl Net {
         setup.partner = link.partner_setup(Buffer::Cable, &setup.partner);
         setup.rate = link.rate_config(&setup.cc, &setup.rate);
         let device = self.add(&setup, pkeys);
-        device.inner.port.set_link(&link, device.inner.fault_seed);
+        if let Some(port) = device.inner.port.sim() {
+            port.set_link(&link, device.inner.fault_seed);
+        }
         Ok(device)
     }
 
@@ -193,7 +200,7 @@ impl Net {
         let seed = setup.seed.unwrap_or(self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number)));
         let config = EngineConfig {
             address,
-            source_ports: source_ports.clone(),
+            source_ports,
             active_mtu: setup.mtu,
             slot: setup.slot,
             seed: Some(seed),
@@ -203,8 +210,7 @@ impl Net {
             partner: setup.partner.clone(),
             rate: setup.rate.clone(),
         };
-        let io = Io::Sim(Box::new(SimIo::new(sites.next_site(), source_ports)));
-        let port = Port::new(config, io, Clock::Virtual(Arc::clone(&self.world)), None, setup.mtu);
+        let port = SimPort::new(config, Arc::clone(&self.world), sites.next_site());
         let name = setup.name.clone().unwrap_or_else(|| format!("sim{}", number - 1));
         sites.add(name.clone(), &port);
         drop(sites);

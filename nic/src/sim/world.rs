@@ -10,8 +10,9 @@
 //!    own packets at that instant leave together with the answers of its device.
 
 use super::agenda::{Air, Flying, Target, Timers};
+use super::port::{SimPacket, SimPort};
 use crate::engine::Engine;
-use crate::port::{Io, Port, SimPacket};
+use crate::port::Port as _;
 use crate::queue::locked;
 use qp::wire::IpHeader;
 use std::collections::HashMap;
@@ -38,7 +39,7 @@ pub(crate) struct World {
 /// A device in the world.
 struct Site {
     name: String,
-    port: Weak<Port>,
+    port: Weak<SimPort>,
     /// Its own latency for packets to it, in nanoseconds, if it has one.
     latency: Option<u64>,
     /// Whether the next step looks at it.
@@ -116,7 +117,7 @@ impl World {
     pub(crate) fn address_of(&self, name: &str) -> Option<IpAddr> {
         let state = locked(&self.state);
         let named = state.sites.iter().filter(|site| site.name == name);
-        named.filter_map(|site| site.port.upgrade()).map(|port| port.address).next()
+        named.filter_map(|site| site.port.upgrade()).map(|port| port.address()).next()
     }
 
     /// Notes that a program did something at a device, once for each look at it.
@@ -133,7 +134,7 @@ impl World {
         self.sites().latency = nanos(latency);
     }
 
-    pub(super) fn set_latency_of(&self, port: &Arc<Port>, latency: Duration) {
+    pub(super) fn set_latency_of(&self, port: &SimPort, latency: Duration) {
         let mut state = self.sites();
         let number = state.site_of(port);
         if let Some(site) = number.and_then(|number| state.sites.get_mut(number)) {
@@ -143,7 +144,7 @@ impl World {
     }
 
     /// Has the program of a device not run until `time` has passed.
-    pub(super) fn preempt(&self, port: &Arc<Port>, time: Duration) {
+    pub(super) fn preempt(&self, port: &SimPort, time: Duration) {
         let until = self.present().saturating_add(nanos(time));
         let mut state = self.sites();
         let Some(number) = state.site_of(port) else { return };
@@ -201,17 +202,14 @@ impl World {
                 state.timers.set(number, Some(until));
                 continue;
             }
-            let due = port.visit(|datapath| {
-                if let Io::Sim(sim) = &mut datapath.io {
-                    sim.stirred = false;
-                    std::mem::swap(&mut sim.spare, &mut state.spare);
-                }
-                while datapath.transmit(now) > 0 {}
-                if let Io::Sim(sim) = &mut datapath.io {
-                    std::mem::swap(&mut sim.spare, &mut state.spare);
-                    for packet in sim.outbox.drain(..) {
-                        state.fly(nanos, packet);
-                    }
+            let due = port.visit(|site| {
+                let (datapath, io) = (&mut site.datapath, &mut site.io);
+                io.stirred = false;
+                std::mem::swap(&mut io.spare, &mut state.spare);
+                while datapath.transmit(now, io) > 0 {}
+                std::mem::swap(&mut io.spare, &mut state.spare);
+                for packet in io.outbox.drain(..) {
+                    state.fly(nanos, packet);
                 }
                 datapath.poll_timeout(now)
             });
@@ -230,14 +228,15 @@ impl World {
             let Some(port) = state.sites.get(*number).and_then(|site| site.port.upgrade()) else { continue };
             let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
             if let Some(until) = state.preempted(*number, nanos) {
-                let wanted = |flying: &&Flying| port.visit(|datapath| is_for(&datapath.engine, flying));
+                let wanted = |flying: &&Flying| port.visit(|site| is_for(&site.datapath.engine, flying));
                 let kept = packets().filter(wanted).map(|flying| (nanos, flying.packet.clone())).collect();
                 state.keep(*number, until, kept);
                 continue;
             }
             let backlog = state.sites.get_mut(*number).map(|site| std::mem::take(&mut site.backlog));
             let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
-            port.visit(|datapath| {
+            port.visit(|site| {
+                let datapath = &mut site.datapath;
                 for (arrived, packet) in backlog.iter().flatten() {
                     datapath.accept(now, self.at(*arrived), &packet.arrival, &packet.bytes);
                 }
@@ -290,8 +289,8 @@ impl State {
     }
 
     /// Adds the next device.
-    pub(super) fn add(&mut self, name: String, port: &Arc<Port>) {
-        self.by_address.insert(port.address, self.sites.len());
+    pub(super) fn add(&mut self, name: String, port: &Arc<SimPort>) {
+        self.by_address.insert(port.address(), self.sites.len());
         self.sites.push(Site {
             name,
             port: Arc::downgrade(port),
@@ -305,9 +304,9 @@ impl State {
         self.wake(self.sites.len() - 1);
     }
 
-    fn site_of(&self, port: &Arc<Port>) -> Option<usize> {
-        let port = Arc::as_ptr(port);
-        self.sites.iter().position(|site| site.port.as_ptr() == port)
+    fn site_of(&self, port: &SimPort) -> Option<usize> {
+        let number = port.site();
+        self.sites.get(number).is_some_and(|site| std::ptr::eq(site.port.as_ptr(), port)).then_some(number)
     }
 
     /// Until when the program of a device does not run; `None` if it runs at `now`.
@@ -333,7 +332,7 @@ impl State {
     }
 
     /// The port of a device that was awake. It is not awake any more.
-    fn rest(&mut self, number: usize) -> Option<Arc<Port>> {
+    fn rest(&mut self, number: usize) -> Option<Arc<SimPort>> {
         #[cfg(test)]
         {
             self.looks += 1;

@@ -2,21 +2,18 @@
 
 use super::{LaneSample, MAX_LANES, MAX_QPS, PortSample, QpSample, Sample};
 use crate::engine::FlowState;
-use crate::port::{Datapath, Io};
+use crate::port::Datapath;
 use qp::{QpType, QueuePair};
 use time::{Duration, Instant};
 
-/// Looks at everything behind the lock of a port, at `now`, which is `at` since the trace began.
-pub(crate) fn of(datapath: &mut Datapath, now: Instant, at: Duration) -> Sample {
-    Sample { at, port: port(datapath), qps: qps(datapath, now), lanes: lanes(datapath, now) }
+/// Looks at everything behind the lock of a port, at `now`, which is `at` since the trace began. `overrun`: the datagrams
+/// that the kernel dropped.
+pub(crate) fn of(datapath: &mut Datapath, now: Instant, at: Duration, overrun: u64) -> Sample {
+    Sample { at, port: port(datapath, overrun), qps: qps(datapath, now), lanes: lanes(datapath, now) }
 }
 
-fn port(datapath: &mut Datapath) -> PortSample {
+fn port(datapath: &mut Datapath, overrun: u64) -> PortSample {
     let (port, qps) = (datapath.engine.port_counters(), datapath.engine.qp_counters());
-    let overrun = match &datapath.io {
-        Io::Udp(udp) => udp.socket().counters().drops,
-        Io::Sim { .. } => 0,
-    };
     let link = datapath.link_stats().unwrap_or_default();
     // `None` where there is no queue.
     let queue_max = datapath.take_queue_peak();

@@ -1,64 +1,27 @@
-//! Reception: from the sockets through the layers of the link to the engine.
+//! Reception: from whoever reads the sockets through the layers of the link to the engine.
 
 use super::Datapath;
+use crate::datagram::Datagram;
 use crate::engine::{Arrival, Batch, Engine, IpHeader};
 use crate::link::{Direction, Fate, Frame, FrameRef, LinkStack, Now};
-use crate::net::{Datagram, RecvBatch, RecvError};
-use crate::port::io::Io;
 use crate::port::throttle::bytes_of;
 use std::collections::VecDeque;
 use std::iter;
-use std::time::SystemTime;
-use time::{Duration, Instant};
-
-/// Limit of receive calls in a turn: 8 trains of 15 packets of 4 KiB are copied in about 50 us, the longest acceptable
-/// wait of a control call.
-const RECEIVES_PER_TURN: usize = 8;
-
-/// Largest plausible age of a timestamp: if one is older, the clock was set.
-pub(super) const OLDEST_STAMP: Duration = Duration::from_secs(1);
+use time::Instant;
 
 impl Datapath {
-    /// Receives from the sockets, up to the limit of a turn. Returns the number of datagrams.
-    pub(super) fn receive(&mut self, now: Instant) -> u32 {
+    /// Takes in datagrams that were read. `arrived`: when each did, if the kernel says so; `has_more`: whether the
+    /// socket may hold more, if that is known.
+    pub(crate) fn take_in<'a>(
+        &mut self,
+        now: Instant,
+        datagrams: impl Iterator<Item = Datagram<'a>>,
+        arrived: impl Fn(&Datagram<'a>) -> Option<Instant>,
+        has_more: Option<bool>,
+    ) {
         let both = self.both_clocks(now);
-        let Self { engine, link, io: Io::Udp(udp), incoming, quiet, throttle, .. } = self else { return 0 };
-        if throttle.as_ref().is_some_and(|t| !t.is_open(now)) {
-            return 0;
-        }
-        let udp = &mut **udp;
-        let mut count = 0;
-        // The first datagram after silence is most likely alone, and its receiver waits for it. Looking for another
-        // takes 360 ns if there is none, so the next turn does that.
-        let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
-        for _ in 0..receives {
-            let datagrams = u32::try_from(udp.recv()).unwrap_or(u32::MAX);
-            take_in_all(engine, link, incoming, both, &udp.batch, Some(datagrams > 0));
-            if datagrams == 0 {
-                break;
-            }
-            count += datagrams;
-            if let Some(throttle) = throttle {
-                throttle.note_read(now, bytes_in(&udp.batch));
-                if !throttle.is_open(now) {
-                    break;
-                }
-            }
-        }
-        let batch = &mut udp.batch;
-        udp.groups.each_ready(|group| {
-            let datagrams = received(group.recv(batch));
-            count += datagrams;
-            take_in_all(engine, link, incoming, both, batch, None);
-            if let (Some(throttle), 1..) = (&mut *throttle, datagrams) {
-                throttle.note_read(now, bytes_in(batch));
-            }
-        });
-        if let (Some(throttle), 0) = (throttle, count) {
-            throttle.note_empty();
-        }
-        *quiet = count == 0;
-        count
+        let Self { engine, link, incoming, .. } = self;
+        take_in(engine, link, incoming, both, datagrams, arrived, has_more);
     }
 
     /// Takes in a packet of a simulation, which arrived at `arrived`.
@@ -66,28 +29,20 @@ impl Datapath {
         if self.wrecked {
             return;
         }
-        if self.throttle.is_some() {
-            self.unread.put(ip, packet);
+        if let (Some(_), Some(unread)) = (&self.throttle, &mut self.unread) {
+            unread.put(ip, packet);
             self.read(now);
             return;
         }
-        let both = self.both_clocks(now);
-        let datagram = iter::once(Datagram::single(*ip, packet));
-        take_in(
-            &mut self.engine,
-            &mut self.link,
-            &mut self.incoming,
-            both,
-            datagram,
-            |_| Some(arrived),
-            None,
-        );
+        self.take_in(now, iter::once(Datagram::single(*ip, packet)), |_| Some(arrived), None);
     }
 
     /// Lets a slow receiver of a simulation read as much as its rate allows.
     pub(super) fn read(&mut self, now: Instant) {
         let both = self.both_clocks(now);
-        let Self { engine, link, incoming, throttle: Some(throttle), unread, .. } = self else { return };
+        let Self { engine, link, incoming, throttle: Some(throttle), unread: Some(unread), .. } = self else {
+            return;
+        };
         while throttle.is_open(now) {
             let packet = unread.take();
             let datagram = packet.as_ref().map(|(ip, packet)| Datagram::single(*ip, packet));
@@ -96,44 +51,6 @@ impl Datapath {
             throttle.note_read(now, bytes_of(datagram.bytes.len(), 1, datagram.ip.src));
         }
     }
-}
-
-/// Number of datagrams from a receive call.
-fn received(result: Result<usize, RecvError>) -> u32 {
-    match result {
-        Ok(datagrams) => u32::try_from(datagrams).unwrap_or(u32::MAX),
-        Err(error) => {
-            tracing::error!(%error, "the socket cannot be read");
-            0
-        }
-    }
-}
-
-/// Bytes from a receive call, as on Ethernet.
-fn bytes_in(batch: &RecvBatch) -> u64 {
-    batch.datagrams().map(|d| bytes_of(d.bytes.len(), d.segments().len(), d.ip.src)).sum()
-}
-
-/// Converts a kernel timestamp `stamp`, a time since the UNIX epoch, to an instant; `clocks` were read together.
-pub(super) fn instant_of(clocks: (Instant, SystemTime), stamp: Duration) -> Instant {
-    let (now, wall) = clocks;
-    let wall = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let age = wall.saturating_sub(stamp);
-    if age > OLDEST_STAMP { now } else { now.checked_sub(age).unwrap_or(now) }
-}
-
-/// Takes in everything from a receive call.
-fn take_in_all(
-    engine: &mut Engine,
-    link: &mut LinkStack,
-    incoming: &mut VecDeque<Frame>,
-    now: Now,
-    batch: &RecvBatch,
-    has_more: Option<bool>,
-) {
-    let clocks = batch.is_stamped().then(|| (crate::clock::now(), SystemTime::now()));
-    let arrived = |datagram: &Datagram<'_>| Some(instant_of(clocks?, datagram.stamp?));
-    take_in(engine, link, incoming, now, batch.datagrams(), arrived, has_more);
 }
 
 /// Passes datagrams to the engine: directly, with observers watching, or packet by packet through the link layers.

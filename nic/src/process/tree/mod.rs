@@ -17,7 +17,8 @@ pub use folder::SysFolder;
 
 use super::ProcessConfig;
 use super::run_dir::{files, has_ended, make, make_locked, unique};
-use crate::port::{generation, hold_forks};
+use crate::driver::hold_forks;
+use crate::port::generation;
 use crate::queue::locked;
 use nix::unistd::{Whence, lseek};
 use std::fs::{self, DirBuilder, File};
@@ -114,7 +115,7 @@ impl Tree {
         prune(&folder)?;
         let name = unique("");
         let lock = make_locked(&folder, &format!("{name}{LOCK}"))?;
-        crate::port::close_file_in_child(&lock);
+        crate::driver::close_file_in_child(&lock);
         let tree = Self { root: folder.join(name), _lock: lock, generation: generation() };
         for (file, text) in content::of_process(process) {
             tree.write(&file, &text)?;
@@ -203,7 +204,7 @@ fn prune(folder: &Path) -> io::Result<()> {
 
 /// Has the tree removed when the program exits.
 fn at_exit() {
-    crate::port::run_at_exit(|| {
+    crate::driver::run_at_exit(|| {
         // The thread that holds the lock may never run again.
         if let Ok(tree) = TREE.try_lock()
             && let Some(tree) = &*tree

@@ -1,10 +1,10 @@
 //! Datagrams and trains at the sockets of a port.
 
-use super::receive::{OLDEST_STAMP, instant_of};
 use super::*;
+use crate::driver::SocketPort;
 use crate::engine::DropReason;
-use crate::link::{FrameRef, Observer};
-use crate::net::RecvBatch;
+use crate::link::{Direction, FrameRef, Observer};
+use crate::port::Io;
 use crate::{ConnectOptions, Device, DeviceConfig, Mtu, Psn, RcEnd, Result, WcStatus};
 use qp::wire::Packet;
 use std::collections::BTreeSet;
@@ -16,17 +16,14 @@ use std::time::SystemTime;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A device at an address of loopback that is probably unused elsewhere.
-fn device() -> Result<Device> {
+fn device() -> Result<(Device, Arc<SocketPort>)> {
     let ip = Ipv4Addr::new(127, rand::random_range(1..=250), rand::random(), rand::random_range(1..=250));
-    Device::open(&DeviceConfig::at(ip.into()))
+    Device::open_with_port("rnic0", &DeviceConfig::at(ip.into()))
 }
 
 /// Replaces the buffers for received datagrams by smaller ones, or by those of every port.
-fn set_stride(device: &Device, stride: usize) {
-    device.inner.port.with_datapath(|datapath| {
-        let Io::Udp(udp) = &mut datapath.io else { panic!("a device on sockets") };
-        udp.batch = RecvBatch::with_buffers(1, stride);
-    });
+fn set_stride(port: &SocketPort, stride: usize) {
+    port.with_driven(|driven| driven.udp.batch = RecvBatch::with_buffers(1, stride));
 }
 
 fn truncated(device: &Device) -> u64 {
@@ -37,14 +34,14 @@ fn truncated(device: &Device) -> u64 {
 /// off it looks like damage, or, with a length and a checksum made for it, like a packet.
 #[test]
 fn a_datagram_that_was_cut_off_is_dropped() -> Result<()> {
-    let (a, b) = (device()?, device()?);
+    let ((a, _), (b, port_of_b)) = (device()?, device()?);
     let options = ConnectOptions { timeout: 12, retry_cnt: 7, ..ConnectOptions::default() };
     let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
     let (source, target) = (left.register(&[7; 1000])?, right.register_remote(1000)?);
     left.qp.write(1, source.all(), target.remote(0))?;
     assert_eq!(left.cq().wait(PATIENCE)?.status, WcStatus::Success);
     assert_eq!(truncated(&b), 0, "an ordinary buffer holds any datagram");
-    set_stride(&b, 512);
+    set_stride(&port_of_b, 512);
     left.qp.write(2, source.all(), target.remote(0))?;
     let deadline = crate::clock::now() + PATIENCE;
     while truncated(&b) == 0 {
@@ -54,7 +51,7 @@ fn a_datagram_that_was_cut_off_is_dropped() -> Result<()> {
     }
     let port = b.counters().port;
     assert_eq!(port.dropped_total(), port.dropped(DropReason::Truncated), "{port:?}");
-    set_stride(&b, 1 << 16);
+    set_stride(&port_of_b, 1 << 16);
     // Retransmission brings it, unless all tries came in between: the test may have waited long for the processor.
     let status = left.cq().wait(PATIENCE)?.status;
     assert!(matches!(status, WcStatus::Success | WcStatus::RetryExcErr), "{status}");
@@ -87,21 +84,16 @@ fn seen(device: &Device, direction: Direction) -> Result<Arc<Mutex<Vec<Psn>>>> {
 /// train whose last packet is shorter.
 #[test]
 fn observers_see_every_packet_of_a_train() -> Result<()> {
-    let (a, b) = (device()?, device()?);
-    if a.inner.port.with_datapath(|datapath| datapath.io.max_packets()) == 1 {
+    let ((a, port_of_a), (b, _)) = (device()?, device()?);
+    if port_of_a.with_driven(|driven| driven.udp.max_packets()) == 1 {
         eprintln!("SKIPPED: the kernel takes no trains");
         return Ok(());
     }
     let (out, into) = (seen(&a, Direction::Tx)?, seen(&b, Direction::Rx)?);
     let options = ConnectOptions { mtu: Some(Mtu::B1024), timeout: 18, ..ConnectOptions::default() };
     let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
-    let sends = |device: &Device| {
-        device.inner.port.with_datapath(|datapath| match &datapath.io {
-            Io::Udp(udp) => udp.counters().sends,
-            Io::Sim(_) => 0,
-        })
-    };
-    let before = (sends(&a), a.counters().port.tx_packets);
+    let sends = || port_of_a.with_driven(|driven| driven.udp.counters().sends);
+    let before = (sends(), a.counters().port.tx_packets);
     let mut all = BTreeSet::new();
     let mut next = left.qp.address().psn;
     for (wr_id, packets, rest) in [(1, 20, 0), (2, 20, 100), (3, 1, 0), (4, 2, 1)] {
@@ -114,7 +106,7 @@ fn observers_see_every_packet_of_a_train() -> Result<()> {
             next += 1;
         }
     }
-    let trains = (sends(&a) - before.0, a.counters().port.tx_packets - before.1);
+    let trains = (sends() - before.0, a.counters().port.tx_packets - before.1);
     assert!(trains.0 < trains.1, "{} packets left in {} calls: no trains", trains.1, trains.0);
     for (name, psns) in [("sent", out), ("arrived", into)] {
         let psns: BTreeSet<_> = psns.lock().expect("nobody panics").iter().map(|psn| psn.value()).collect();

@@ -6,9 +6,10 @@
 
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
-use super::Port;
+use super::SocketPort;
 use super::fork::hold_forks;
 use crate::explain;
+use crate::port::Port as _;
 use crate::queue::locked;
 use std::sync::{Arc, Mutex, Once, Weak};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// How long an exiting program waits for a thread that may be explaining the reason for the exit.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-static PORTS: Mutex<Vec<Weak<Port>>> = Mutex::new(Vec::new());
+static PORTS: Mutex<Vec<Weak<SocketPort>>> = Mutex::new(Vec::new());
 static INSTALL: Once = Once::new();
 
 /// Additional work after the ports.
@@ -58,7 +59,7 @@ pub(crate) fn run_at_exit(last: fn()) {
 }
 
 /// Sends what `port` holds when the program exits.
-pub(super) fn watch(port: &Arc<Port>) {
+pub(super) fn watch(port: &Arc<SocketPort>) {
     let _whole = hold_forks();
     install();
     let mut ports = locked(&PORTS);

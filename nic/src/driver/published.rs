@@ -1,32 +1,25 @@
 //! The counters of a port, published for other programs.
 
-use super::{Datapath, Io, Port, fork};
+use super::turns::Driven;
+use super::{SocketPort, fork};
 use crate::device::Counters;
 use crate::process::Publication;
 use std::os::fd::AsRawFd;
 use time::Instant;
 
-impl Datapath {
+impl Driven {
     /// All counters.
-    pub(crate) fn counters(&mut self) -> Counters {
-        Counters {
-            port: self.engine.port_counters(),
-            qp: self.engine.qp_counters(),
-            socket: match &self.io {
-                Io::Udp(udp) => Some(udp.counters()),
-                Io::Sim(_) => None,
-            },
-            link: self.link_stats(),
-        }
+    fn counters(&mut self) -> Counters {
+        self.datapath.counters(Some(self.udp.counters()))
     }
 }
 
-impl Port {
+impl SocketPort {
     /// Starts to publish the counters.
     pub(crate) fn publish_as(&self, publication: Publication) {
         // Otherwise a forked child's copy of the descriptor would hold its lock after the program has ended.
         let fd = publication.file().as_raw_fd();
-        publication.write(&self.with_datapath(|datapath| datapath.counters()), crate::clock::now());
+        publication.write(&self.with_driven(Driven::counters), crate::clock::now());
         if self.publication.set(publication).is_ok() {
             fork::close_in_child(std::iter::once(fd));
         }
@@ -37,7 +30,7 @@ impl Port {
         self.publish_queue_pairs_if_due(now);
         let publication = self.publication.get()?;
         if publication.is_due(now) {
-            publication.write(&self.with_datapath(|datapath| datapath.counters()), now);
+            publication.write(&self.with_driven(Driven::counters), now);
         }
         Some(publication.due())
     }
@@ -46,10 +39,10 @@ impl Port {
     /// again.
     pub(super) fn publish_at_exit(&self) {
         if let Some(publication) = self.publication.get()
-            && let Some(mut datapath) = self.try_lock()
+            && let Some(mut driven) = self.try_lock()
         {
-            let counters = datapath.counters();
-            self.release(datapath);
+            let counters = driven.counters();
+            self.release(driven);
             publication.write(&counters, crate::clock::now());
         }
     }

@@ -13,20 +13,18 @@
     reason = "pthread_atfork, and close in the child, where almost nothing else is allowed"
 )]
 
+use crate::port::note_fork;
 use std::cell::{Cell, UnsafeCell};
 use std::fs::File;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Descriptors that a child has to close. The table is fixed, because the child must not take locks: the thread that
 /// held them does not exist there. 10,240 are enough for 400 ports of five sockets, and as many multicast groups as one
 /// port takes.
 static INHERITED: [AtomicI32; 10_240] = [const { AtomicI32::new(-1) }; 10_240];
-
-/// Number of forks between the first process and this one.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Locked for reading while a thread works on state of the process, and for writing by a thread that forks.
 static FORKS: RwLock<()> = RwLock::new(());
@@ -104,7 +102,7 @@ extern "C" fn after() {
 /// Runs in the child right after the fork, before the program continues: async-signal-safe calls only.
 extern "C" fn in_child() {
     after();
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    note_fork();
     for slot in &INHERITED {
         let fd = slot.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
@@ -127,11 +125,6 @@ extern "C" fn install() {
 // SAFETY: the section holds functions that are called when the object is loaded, with arguments that this one ignores.
 #[unsafe(link_section = ".init_array")]
 static INSTALL: extern "C" fn() = install;
-
-/// The fork generation of this process.
-pub(crate) fn generation() -> u32 {
-    GENERATION.load(Ordering::Relaxed)
-}
 
 /// Makes children close these.
 pub(super) fn close_in_child(fds: impl Iterator<Item = RawFd>) {

@@ -6,9 +6,10 @@
 
 #![expect(unsafe_code, reason = "ppoll takes a list that nix wants borrowed from objects that may go away")]
 
-use super::Port;
+use super::SocketPort;
 use super::attend::{Attendance, Next, Stance};
 use super::handover::{Rest, Sleeper};
+use crate::port::Port as _;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,7 @@ const TIMER_SLACK: u64 = 1_000;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The background thread of a port, or its state before it is started.
-pub(crate) struct Background {
+pub(super) struct Background {
     /// Wakes the thread. Created with the thread.
     wake: OnceLock<EventFd>,
     /// The thread's sleep state. Its instants are nanoseconds after `epoch`.
@@ -54,16 +55,14 @@ impl Background {
     }
 
     /// Starts the thread when the first queue pair can receive: before that there is nothing to serve.
-    pub(crate) fn start(self: &Arc<Self>, port: &Arc<Port>) -> std::io::Result<()> {
+    pub(super) fn start(self: &Arc<Self>, port: &Arc<SocketPort>) -> std::io::Result<()> {
         let mut thread = crate::queue::locked(&self.thread);
         if thread.is_some() {
             return Ok(());
         }
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let _ = self.wake.set(wake);
-        if let Some(fd) = port.with_datapath(|datapath| datapath.io.receive_fd()) {
-            self.socket.store(fd, Ordering::Relaxed);
-        }
+        self.socket.store(port.with_driven(|driven| driven.udp.receive_fd()), Ordering::Relaxed);
         self.watch.store(port.watch_fd().unwrap_or(-1), Ordering::Relaxed);
         let background = Arc::clone(self);
         let port = Arc::downgrade(port);
@@ -88,7 +87,7 @@ impl Background {
     }
 
     /// Stops the thread and joins it.
-    pub(crate) fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.give_up();
         let thread = crate::queue::locked(&self.thread).take();
         if let Some(thread) = thread
@@ -159,7 +158,7 @@ impl Background {
         }
     }
 
-    fn run_until_panic(&self, port: &Weak<Port>) {
+    fn run_until_panic(&self, port: &Weak<SocketPort>) {
         let ended = catch_unwind(AssertUnwindSafe(|| self.run(port)));
         if ended.is_err()
             && let Some(port) = port.upgrade()
@@ -172,7 +171,7 @@ impl Background {
         }
     }
 
-    fn run(&self, port: &Weak<Port>) {
+    fn run(&self, port: &Weak<SocketPort>) {
         // If this is refused, timers are only less precise.
         let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
         let mut next_look = crate::clock::now();
@@ -181,7 +180,7 @@ impl Background {
             let Some(port) = port.upgrade() else { break };
             let now = crate::clock::now();
             if now >= next_look {
-                port.look_at_host();
+                port.check_host();
                 next_look = now + LOOK;
             }
             let publish = port.publish_if_due(now);

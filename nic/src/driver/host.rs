@@ -1,20 +1,20 @@
 //! A port's knowledge of its host, and its program's access to it.
 
-use super::datapath::Datapath;
-use super::{Port, fork};
-use crate::engine::{EventNews, PortState};
+use super::turns::Driven;
+use super::{SocketPort, fork};
+use crate::engine::PortState;
+use crate::gid::NetInterface;
 use crate::net::{HostState, HostWatch};
-use crate::queue::{Waiters, locked};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use crate::port::{EventDesk, Port};
+use crate::queue::locked;
 use qp::Mtu;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
-use std::task::Waker;
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// The state of the host that concerns a port.
 pub(super) struct HostView {
-    /// `None` in a simulation, and if the kernel does not report changes.
+    /// `None` if the kernel does not report changes.
     watch: Mutex<Option<HostWatch>>,
     /// Number of changes reported so far, and the last one that the engine was given: threads that check one after the
     /// other may reach the engine in a different order.
@@ -24,10 +24,8 @@ pub(super) struct HostView {
     active_mtu: AtomicU8,
     /// The program's limit for it.
     largest: Mtu,
-    /// Readable while events are pending. Created on first use.
-    event_fd: OnceLock<Arc<EventFd>>,
-    /// Tasks that await an event.
-    waiters: Waiters,
+    /// How its program learns of events.
+    pub(super) events: EventDesk,
 }
 
 impl HostView {
@@ -39,8 +37,7 @@ impl HostView {
             heard: AtomicU64::new(0),
             active_mtu: AtomicU8::new(active_mtu as u8),
             largest,
-            event_fd: OnceLock::new(),
-            waiters: Waiters::default(),
+            events: EventDesk::default(),
         }
     }
 
@@ -57,26 +54,28 @@ impl HostView {
             fork::forget(std::iter::once(watch.as_fd().as_raw_fd()));
         }
     }
-}
 
-impl Port {
     /// Largest path MTU of new connections: limited by the interface and by the program.
-    pub(crate) fn active_mtu(&self) -> Mtu {
-        Mtu::from_code(self.host.active_mtu.load(Ordering::Relaxed)).unwrap_or(self.host.largest)
+    pub(super) fn active_mtu(&self) -> Mtu {
+        Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(self.largest)
     }
 
+    /// The interface that has, or last had, the port's address, if the kernel reports it.
+    pub(super) fn interface(&self) -> Option<NetInterface> {
+        let index = locked(&self.watch).as_ref()?.state().interface?;
+        let name = nix::net::if_::if_indextoname(index).ok()?;
+        Some(NetInterface { index, name: name.to_string_lossy().into_owned() })
+    }
+}
+
+impl SocketPort {
     /// The descriptor that is readable when something about the host may have changed.
     pub(super) fn watch_fd(&self) -> Option<RawFd> {
         locked(&self.host.watch).as_ref().map(|watch| watch.as_fd().as_raw_fd())
     }
 
-    /// The number of the interface that has, or last had, the port's address, if the kernel reports it.
-    pub(crate) fn interface(&self) -> Option<u32> {
-        locked(&self.host.watch).as_ref()?.state().interface
-    }
-
     /// Processes changes of the port's link and address since the last check.
-    pub(crate) fn look_at_host(&self) {
+    pub(super) fn check_host(&self) {
         let mut guard = match self.host.watch.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -89,9 +88,7 @@ impl Port {
         let looked = watch.look(|state| states.push((self.host.told.fetch_add(1, Ordering::Relaxed), state)));
         if let Err(error) = looked {
             tracing::error!(%error, address = %self.address, "the host's links and addresses cannot be watched any more");
-            if let Some(background) = &self.background {
-                background.forget_watch();
-            }
+            self.background.forget_watch();
             // As with the sockets: a descriptor that was closed from outside may belong to something else by now.
             if let Some(watch) = guard.take() {
                 fork::forget(std::iter::once(watch.as_fd().as_raw_fd()));
@@ -108,7 +105,8 @@ impl Port {
     fn note_host(&self, number: u64, state: HostState) {
         let HostState { address, link, .. } = state;
         let mtu = state.path_mtu().map(|mtu| mtu.min(self.host.largest));
-        self.control(|engine| {
+        let port: &dyn Port = self;
+        port.control(|engine| {
             if self.host.heard.fetch_max(number + 1, Ordering::Relaxed) > number {
                 return;
             }
@@ -120,50 +118,12 @@ impl Port {
         });
     }
 
-    /// The descriptor that is readable while events are pending.
-    pub(crate) fn event_fd(&self) -> nix::Result<Arc<EventFd>> {
-        if let Some(event) = self.host.event_fd.get() {
-            return Ok(Arc::clone(event));
-        }
-        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(self.with_datapath(|datapath| {
-            // Another thread may have been faster.
-            let event = Arc::clone(self.host.event_fd.get_or_init(|| Arc::new(event)));
-            if !datapath.engine.has_no_events() {
-                self.show(EventNews::Added);
-            }
-            event
-        }))
-    }
-
-    /// The tasks that await an event.
-    pub(crate) fn event_waiters(&self) -> &Waiters {
-        &self.host.waiters
-    }
-
-    /// Sets whether the descriptor is readable.
-    fn show(&self, news: EventNews) {
-        let Some(event) = self.host.event_fd.get() else { return };
-        // Errors mean that the descriptor is already in the desired state: full, or empty.
-        let _ = match news {
-            EventNews::Added => event.write(1).map(drop),
-            EventNews::Empty => event.read().map(drop),
-        };
-    }
-
-    /// Called before the engine is released, to handle rare conditions: events, and sockets that failed. `woken`: tasks
-    /// to wake once no lock is held.
-    pub(super) fn attend(&self, datapath: &mut Datapath, woken: &mut Vec<Waker>) {
-        if datapath.io.has_failed() && !datapath.engine.has_failed() {
-            datapath.engine.fail();
-            if let Some(background) = &self.background {
-                background.forget_socket();
-            }
-        }
-        let Some(news) = datapath.engine.take_event_news() else { return };
-        self.show(news);
-        if news == EventNews::Added {
-            self.host.waiters.take(woken);
+    /// The sockets are unusable: the device fails.
+    #[cold]
+    pub(super) fn fail(&self, driven: &mut Driven) {
+        if !driven.datapath.engine.has_failed() {
+            driven.datapath.engine.fail();
+            self.background.forget_socket();
         }
     }
 }

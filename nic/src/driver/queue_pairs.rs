@@ -1,11 +1,11 @@
 //! The queue pairs of a port, published for other programs.
 
-use super::{Port, fork};
+use super::{SocketPort, fork};
 use crate::process::{MOST_QUEUE_PAIRS, QueuePairFile};
 use std::os::fd::AsRawFd;
 use time::{Duration, Instant};
 
-impl Port {
+impl SocketPort {
     /// Starts to publish the queue pairs.
     pub(crate) fn publish_queue_pairs_in(&self, file: QueuePairFile) {
         // Otherwise a forked child's copy of the descriptor would hold its lock after the program has ended.
@@ -20,7 +20,7 @@ impl Port {
         if let Some(file) = self.queue_pairs.get()
             && file.is_due(now)
         {
-            file.write(self.with_datapath(|datapath| datapath.engine.snapshots(MOST_QUEUE_PAIRS)), now);
+            file.write(self.with_driven(|driven| driven.datapath.engine.snapshots(MOST_QUEUE_PAIRS)), now);
         }
     }
 
@@ -29,8 +29,8 @@ impl Port {
     pub(super) fn end_turn(&self, patience: Duration) {
         let start = crate::clock::now();
         while crate::clock::now() - start < patience {
-            if let Some(datapath) = self.try_lock() {
-                self.release(datapath);
+            if let Some(driven) = self.try_lock() {
+                self.release(driven);
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -1,0 +1,441 @@
+//! A port on sockets, and the threads that drive it.
+//!
+//! The thread that waits makes progress. A program thread that polls drives the engine inline; a background thread
+//! drives it when no program thread polls. The engine is taken by try-lock: if that fails, another thread is driving it
+//! already. Work posted meanwhile rings a doorbell, and a thread that releases the engine checks the doorbells first,
+//! so no work is left behind.
+
+mod attend;
+mod background;
+#[cfg(test)]
+mod conversations;
+mod courtesy;
+mod exit;
+mod fork;
+mod groups;
+mod handover;
+mod hold;
+mod host;
+mod io;
+#[cfg(test)]
+mod model;
+mod primitives;
+mod published;
+mod queue_pairs;
+mod turns;
+mod wreck;
+
+pub(crate) use exit::run_at_exit;
+pub(crate) use fork::close_file_in_child;
+pub(crate) use fork::try_hold_forks;
+pub use fork::{ForksHeld, hold_forks};
+pub(crate) use io::UdpIo;
+
+use crate::clock;
+use crate::engine::{Engine, EngineConfig, PortState};
+use crate::gid::NetInterface;
+use crate::link::{LinkProfile, Now};
+use crate::net::{Capabilities, HostWatch};
+use crate::port::{Act, Port, generation};
+use crate::process::{Publication, QueuePairFile};
+use crate::queue::{QpShared, Waiters, Work, WorkQueue, locked};
+use crate::sim::SimPort;
+use crate::sync::{PiGuard, PiMutex};
+use crate::tally::SocketCounters;
+use background::Background;
+use courtesy::Courtesy;
+use handover::Bell;
+use hold::Caller;
+use host::HostView;
+use nix::sys::eventfd::EventFd;
+use qp::queue_pair::PostError;
+use qp::{Mtu, Qpn};
+use std::mem::ManuallyDrop;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::Waker;
+use std::time::{SystemTime, UNIX_EPOCH};
+use time::Instant;
+use turns::Driven;
+
+/// Consecutive failures to get the lock after which a poller waits for it. If a thread with a real-time priority spun
+/// endlessly, it would starve the holder; the lock lends the holder that priority.
+const MISSES_BEFORE_WAITING: u32 = 64;
+
+/// Attempts to get the lock when the process exits. Polling threads release it every few microseconds.
+const TRIES_AT_EXIT: u32 = 1000;
+
+/// Each train moved in a turn counts as this many polls: a train takes 20 us or more, so a program that only polls
+/// moves only some tens of trains in the time of thousands of empty polls.
+const TRAIN_POLLS: u32 = 2;
+
+/// A port on sockets.
+pub(crate) struct SocketPort {
+    /// Itself, for its thread.
+    me: Weak<Self>,
+    /// Not dropped in a forked child, whose copies of the descriptors are closed already.
+    driven: ManuallyDrop<PiMutex<Driven>>,
+    doorbells: Mutex<Vec<Qpn>>,
+    bell: Bell,
+    /// Incremented with every poll of a program thread.
+    polls: AtomicU32,
+    misses: AtomicU32,
+    /// Whether a panic left the engine half changed. Changed under the lock.
+    wrecked: AtomicBool,
+    courtesy: Courtesy,
+    background: Arc<Background>,
+    /// Its address.
+    address: IpAddr,
+    /// Its knowledge of the host, and its program's access to events.
+    host: HostView,
+    /// Where its counters are published, if they are.
+    publication: OnceLock<Publication>,
+    /// Where its queue pairs are published, if they are.
+    queue_pairs: OnceLock<QueuePairFile>,
+    generation: u32,
+}
+
+impl SocketPort {
+    /// `watch`: reports changes of the host's link and address, if possible; `mtu`: the largest path MTU to offer,
+    /// whatever the link supports.
+    pub(crate) fn new(config: EngineConfig, udp: UdpIo, watch: Option<HostWatch>, mtu: Mtu) -> Arc<Self> {
+        fork::close_in_child(udp.raw_fds());
+        let clocks = Now {
+            instant: clock::now(),
+            wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+        };
+        let active_mtu = config.active_mtu;
+        let mut engine = Engine::new(config);
+        if let Some(state) = watch.as_ref().map(HostWatch::state) {
+            engine.begin_port_state(PortState { address: state.address, link: state.link });
+        }
+        let port = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            address: engine.config().address,
+            driven: ManuallyDrop::new(PiMutex::new(Driven::new(engine, udp, clocks))),
+            doorbells: Mutex::default(),
+            bell: Bell::new(),
+            polls: AtomicU32::new(0),
+            misses: AtomicU32::new(0),
+            wrecked: AtomicBool::new(false),
+            courtesy: Courtesy::new(),
+            background: Arc::new(Background::new()),
+            host: HostView::new(watch, active_mtu, mtu),
+            publication: OnceLock::new(),
+            queue_pairs: OnceLock::new(),
+            generation: generation(),
+        });
+        exit::watch(&port);
+        port
+    }
+
+    /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
+    pub(crate) fn set_link(&self, profile: &LinkProfile, seed: u64) {
+        self.lock().set_link(profile, clock::now(), seed);
+    }
+
+    /// Runs `act` on everything behind the lock, without sending anything. It must not be called in a forked child.
+    fn with_driven<R>(&self, act: impl FnOnce(&mut Driven) -> R) -> R {
+        let mut driven = self.lock();
+        let result = act(&mut driven);
+        self.release(driven);
+        result
+    }
+
+    /// Rings the doorbell for a queue pair whose inbox holds work, and drives the engine if no other thread does.
+    fn ring(&self, qpn: Qpn) {
+        locked(&self.doorbells).push(qpn);
+        if let Some(driven) = self.bell.ring(|| self.try_lock()) {
+            self.release(driven);
+        }
+    }
+
+    fn drive(&self, caller: Caller) -> bool {
+        self.count_polls(1);
+        if self.is_wrecked() {
+            return false;
+        }
+        let mut driven = match self.try_lock() {
+            Some(driven) => {
+                self.misses.store(0, Ordering::Relaxed);
+                driven
+            }
+            None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
+            None => self.lock(),
+        };
+        let done = driven.turn(clock::now(), caller);
+        self.release(driven);
+        self.count_polls(done.saturating_mul(TRAIN_POLLS));
+        self.courtesy.after_turn(done > 0);
+        done > 0
+    }
+
+    /// An estimate, which concurrent threads may corrupt; it is good enough to tell polling from not polling.
+    fn count_polls(&self, count: u32) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// Takes a turn in the background thread: returns whether anything happened, and whether the program may be about
+    /// to reply.
+    fn background_turn(&self) -> (bool, bool) {
+        let mut driven = self.lock();
+        let done = driven.turn(clock::now(), Caller::Background);
+        let may_be_answered = driven.may_be_answered();
+        self.release(driven);
+        self.courtesy.after_turn(done > 0);
+        (done > 0, may_be_answered)
+    }
+
+    /// Sends a held acknowledgement, if no thread drives the engine.
+    fn let_go(&self) {
+        if let Some(mut driven) = self.try_lock() {
+            driven.let_go(clock::now());
+            self.release(driven);
+        }
+    }
+
+    /// Ends captures at the end of the process: they are valid without this, but shorter with it. Other threads may
+    /// still drive the engine, or have ended while driving it.
+    fn end_captures(&self) {
+        let driven = (0..TRIES_AT_EXIT).find_map(|_| {
+            let driven = self.try_lock();
+            if driven.is_none() {
+                std::thread::yield_now();
+            }
+            driven
+        });
+        if let Some(mut driven) = driven {
+            driven.datapath.link.remove_observers(crate::instrument::CAPTURE);
+            self.release(driven);
+        }
+    }
+
+    /// Called in standby: sends what the program left undone, if it stopped polling.
+    fn sweep(&self) {
+        if let Some(mut driven) = self.try_lock() {
+            if driven.datapath.has_work() {
+                driven.transmit(clock::now());
+            }
+            self.release(driven);
+        }
+    }
+
+    /// When the next turn is needed if no packet arrives, and whether an earlier packet needs one.
+    fn next_wanted(&self) -> (Option<Instant>, bool) {
+        let look = |driven: &PiGuard<'_, Driven>| {
+            (driven.datapath.poll_timeout(clock::now()), driven.datapath.listens())
+        };
+        let ((due, listens), rings) = self.bell.look(self.lock(), look);
+        (if rings { Some(clock::now()) } else { due }, listens)
+    }
+
+    /// Releases the engine, after processing what was posted meanwhile.
+    fn release<'a>(&'a self, driven: PiGuard<'a, Driven>) {
+        let serve = |driven: &mut PiGuard<'a, Driven>, rings| self.serve_posts(driven, rings);
+        // Wakers run the program's code, which must not find the lock taken.
+        let after = |woken: Vec<Waker>| woken.into_iter().for_each(Waker::wake);
+        self.bell.release(driven, || self.try_lock(), serve, after);
+    }
+
+    /// Takes the contents of the inboxes whose doorbells rang; returns whether any did.
+    fn answer_doorbells(&self, driven: &mut Driven) -> bool {
+        if self.is_wrecked() {
+            return false;
+        }
+        let rung = std::mem::take(&mut *locked(&self.doorbells));
+        rung.iter().for_each(|qpn| driven.datapath.engine.ring(*qpn));
+        !rung.is_empty()
+    }
+
+    /// Final work before the lock is released. Returns the tasks to wake afterwards.
+    fn serve_posts(&self, driven: &mut Driven, rings: bool) -> Vec<Waker> {
+        // An empty list allocates no memory.
+        let mut woken = Vec::new();
+        if rings {
+            self.answer_doorbells(driven);
+            driven.transmit(clock::now());
+        }
+        if driven.udp.has_failed() {
+            self.fail(driven);
+        }
+        self.host.events.tell(&mut driven.datapath, &mut woken);
+        if driven.datapath.has_work() {
+            self.background.wake_now();
+        } else {
+            self.background.wake_before(driven.datapath.next_timer());
+        }
+        woken
+    }
+}
+
+impl Port for SocketPort {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn is_ours(&self) -> bool {
+        self.generation == generation()
+    }
+
+    fn is_wrecked(&self) -> bool {
+        self.wrecked.load(Ordering::Relaxed)
+    }
+
+    fn fail_after_panic(&self) {
+        if self.is_ours() {
+            let mut driven = self.lock();
+            self.give_up(&mut driven);
+            self.release(driven);
+        }
+    }
+
+    fn now(&self) -> Instant {
+        clock::now()
+    }
+
+    fn clock(&self) -> Box<dyn Fn() -> u64 + Send + Sync> {
+        Box::new(|| u64::try_from(clock::now().since_epoch().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn sim(&self) -> Option<&SimPort> {
+        None
+    }
+
+    fn active_mtu(&self) -> Mtu {
+        self.host.active_mtu()
+    }
+
+    fn interface(&self) -> Option<NetInterface> {
+        self.host.interface()
+    }
+
+    fn look_at_host(&self) {
+        self.check_host();
+    }
+
+    fn socket_counters(&self) -> Option<SocketCounters> {
+        Some(self.with_driven(|driven| driven.udp.counters()))
+    }
+
+    fn capabilities(&self) -> Option<Capabilities> {
+        Some(self.with_driven(|driven| driven.udp.socket().capabilities()))
+    }
+
+    fn control_datapath(&self, act: Act<'_>) {
+        let mut driven = self.lock();
+        // Before any change, earlier posts get their turn, and received packets are acknowledged: a queue pair that is
+        // destroyed cannot do this later.
+        if self.answer_doorbells(&mut driven) || driven.datapath.has_work() {
+            driven.transmit(clock::now());
+        } else {
+            driven.let_go(clock::now());
+        }
+        let Driven { datapath, udp, .. } = &mut *driven;
+        act(datapath, udp);
+        driven.transmit(clock::now());
+        self.release(driven);
+    }
+
+    fn visit_datapath(&self, act: Act<'_>) {
+        self.with_driven(|Driven { datapath, udp, .. }| act(datapath, udp));
+    }
+
+    fn post_list(
+        &self,
+        qp: &QpShared,
+        queue: WorkQueue,
+        works: &mut dyn Iterator<Item = Work>,
+    ) -> Result<(), (usize, PostError)> {
+        let qpn = qp.config.qpn;
+        let Some(mut driven) = self.try_lock() else {
+            works.for_each(|work| qp.leave(work));
+            self.ring(qpn);
+            return Ok(());
+        };
+        let result = driven.datapath.engine.post_list(qpn, works);
+        // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
+        // causes no transmission.
+        if queue == WorkQueue::Send
+            && (driven.note_posted() || driven.datapath.engine.is_urgent(qpn, clock::now))
+        {
+            driven.transmit(clock::now());
+        }
+        self.release(driven);
+        result
+    }
+
+    fn progress(&self) -> bool {
+        // The background thread checks whether a held acknowledgement has left: in standby it checks soon enough, when
+        // blocked it is woken.
+        self.drive(if self.background.is_there() { Caller::Program } else { Caller::LastTurn })
+    }
+
+    fn hand_over(&self) {
+        self.drive(Caller::LastTurn);
+        self.background.take_over();
+    }
+
+    fn wait_until(&self, deadline: Instant, is_ready: &mut dyn FnMut() -> bool) {
+        while !is_ready() {
+            if !self.progress() {
+                if clock::now() >= deadline {
+                    is_ready();
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn event_waiters(&self) -> &Waiters {
+        &self.host.events.waiters
+    }
+
+    fn event_fd(&self) -> nix::Result<Arc<EventFd>> {
+        self.host.events.event_fd(|act| self.with_driven(|driven| act(&mut driven.datapath)))
+    }
+
+    fn serve(&self) -> std::io::Result<()> {
+        match self.me.upgrade() {
+            Some(port) => self.background.start(&port),
+            None => Ok(()),
+        }
+    }
+
+    fn close(&self) {
+        self.background.stop();
+    }
+
+    fn has_joined(&self) {
+        if let Some(fd) = self.with_driven(|driven| driven.udp.groups.ready_fd()) {
+            self.background.watch_groups(fd);
+        }
+    }
+}
+
+impl Drop for SocketPort {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            // The background thread exists in the parent only, and can be neither joined nor detached here.
+            std::mem::forget(std::mem::replace(&mut self.background, Arc::new(Background::new())));
+            self.host.abandon();
+            std::mem::forget(self.publication.take());
+            std::mem::forget(self.queue_pairs.take());
+            return;
+        }
+        self.host.close();
+        self.publish_last();
+        fork::forget(self.lock().udp.raw_fds());
+        #[expect(unsafe_code, reason = "the one place that decides whether the sockets are closed")]
+        // SAFETY: `driven` is not used again: this is the end of the port.
+        let driven = unsafe { ManuallyDrop::take(&mut self.driven) }.into_inner();
+        if driven.udp.has_failed() {
+            // A descriptor that was closed from outside may belong to something else by now.
+            std::mem::forget(driven.udp);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
