@@ -4,16 +4,13 @@ use crate::completion::step;
 use crate::device::{Device, DeviceInner};
 use crate::engine::{AsyncEvent, Engine};
 use crate::error::{Error, Result};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::EventFd;
+use crate::port::Readiness;
 use std::future::poll_fn;
+#[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-
-/// The longest wait: an `Instant` cannot represent arbitrarily distant times.
-const AGES: Duration = Duration::from_secs(u32::MAX as u64);
+use time::Duration;
 
 impl Device {
     /// The oldest unread asynchronous event, if any. All clones of the device, and its [`events`](Self::events), take
@@ -33,26 +30,22 @@ impl Device {
     /// [`Error::Forked`]; [`Error::Os`] as [`events`](Self::events).
     #[doc(alias = "ibv_get_async_event")]
     pub fn wait_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
-        let timeout = timeout.min(AGES);
         let port = self.inner.port()?;
         if port.sim().is_some() {
             return Ok(port.wait(timeout, || port.control(Engine::poll_event)));
         }
         let events = self.events()?;
-        let deadline = Instant::now() + timeout;
+        let deadline = port.deadline(timeout);
         loop {
             if let Some(event) = self.poll_event()? {
                 return Ok(Some(event));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(port.now());
             if left.is_zero() {
                 return Ok(None);
             }
             port.hand_over();
-            // Rounded up, because poll counts in milliseconds.
-            let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            // The result does not matter, nor does an interruption: the loop looks again.
-            let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], left);
+            port.sleep(&*events.flag, left);
         }
     }
 
@@ -65,11 +58,11 @@ impl Device {
     /// [`Error::Os`] if the process has no descriptor or thread left; [`Error::Forked`].
     pub fn events(&self) -> Result<AsyncEvents> {
         let port = self.inner.port()?;
-        let event = port
-            .event_fd()
-            .map_err(|e| Error::Os { what: "cannot create a descriptor for events", source: e.into() })?;
+        let flag = port
+            .event_flag()
+            .map_err(|source| Error::Os { what: "cannot create a descriptor for events", source })?;
         self.inner.serve()?;
-        Ok(AsyncEvents { device: Arc::clone(&self.inner), event })
+        Ok(AsyncEvents { device: Arc::clone(&self.inner), flag })
     }
 }
 
@@ -161,7 +154,7 @@ impl DeviceInner {
 #[derive(Clone)]
 pub struct AsyncEvents {
     device: Arc<DeviceInner>,
-    event: Arc<EventFd>,
+    flag: Arc<dyn Readiness>,
 }
 
 impl AsyncEvents {
@@ -174,12 +167,14 @@ impl AsyncEvents {
     }
 }
 
+#[cfg(unix)]
 impl AsFd for AsyncEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+        self.flag.as_fd()
     }
 }
 
+#[cfg(unix)]
 impl AsRawFd for AsyncEvents {
     /// For code that watches descriptors by number, such as tokio's `AsyncFd`.
     fn as_raw_fd(&self) -> RawFd {

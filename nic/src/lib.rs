@@ -58,7 +58,6 @@ mod queue_pair;
 mod reasons;
 mod region;
 mod srq;
-mod sync;
 mod tally;
 mod window;
 mod xrc;

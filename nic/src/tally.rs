@@ -1,6 +1,37 @@
-//! The counters of sockets.
+//! What sockets report: their capabilities and counters.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Whether the kernel takes trains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Gso {
+    /// No attempt has succeeded yet.
+    Unknown = 0,
+    /// The kernel takes trains.
+    Works = 1,
+    /// The kernel refuses trains, or the configuration forbids them.
+    Refused = 2,
+}
+
+/// The capabilities of a socket, for reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Whether trains are sent in one call.
+    pub gso: Gso,
+    /// Whether merged packets are received.
+    pub gro: bool,
+    /// Whether DSCP and ECN of received packets are known.
+    pub tos: bool,
+    /// Whether the TTL or hop limit of received packets is known.
+    pub ttl: bool,
+    /// Whether the kernel reports how many packets it dropped.
+    pub drops: bool,
+    /// Whether packets without a UDP checksum are received: Linux rxe sends such packets over IPv6.
+    pub no_checksum: bool,
+    /// Effective receive buffer in bytes, as the kernel charges them.
+    pub rcvbuf: usize,
+}
 
 /// Declares the counters once: live, as a snapshot, and the copying between them.
 macro_rules! counters {

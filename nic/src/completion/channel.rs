@@ -6,7 +6,7 @@ use crate::device::DeviceInner;
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
 use crate::queue::{ChannelShared, CqShared};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+#[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -55,10 +55,12 @@ struct ChannelInner {
 
 impl CompletionChannel {
     pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Self> {
-        device.port()?;
-        let shared = ChannelShared::new()
-            .map_err(|e| Error::Os { what: "cannot create a completion channel", source: e.into() })?;
-        Ok(Self { inner: Arc::new(ChannelInner { device: Arc::clone(device), shared: Arc::new(shared) }) })
+        let flag = device
+            .port()?
+            .new_flag()
+            .map_err(|source| Error::Os { what: "cannot create a completion channel", source })?;
+        let shared = Arc::new(ChannelShared::new(flag));
+        Ok(Self { inner: Arc::new(ChannelInner { device: Arc::clone(device), shared }) })
     }
 
     /// The channel as seen by a completion queue of `device`.
@@ -100,10 +102,7 @@ impl CompletionChannel {
                 return Err(Error::Timeout(timeout));
             }
             port.hand_over();
-            // Rounded up, because poll counts in milliseconds.
-            let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            // The result does not matter, nor does an interruption: the loop checks the channel again.
-            let _ = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], left);
+            port.sleep(self.inner.shared.flag(), left);
         }
     }
 
@@ -130,12 +129,14 @@ impl CompletionChannel {
     }
 }
 
+#[cfg(unix)]
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.shared.fd()
+        self.inner.shared.flag().as_fd()
     }
 }
 
+#[cfg(unix)]
 impl AsRawFd for CompletionChannel {
     /// For code that watches descriptors by number, such as tokio's `AsyncFd`.
     fn as_raw_fd(&self) -> RawFd {

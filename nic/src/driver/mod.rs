@@ -16,47 +16,49 @@ mod groups;
 mod handover;
 mod hold;
 mod host;
-mod io;
 #[cfg(test)]
 mod model;
 mod primitives;
 mod published;
 mod queue_pairs;
+mod readiness;
+mod sync;
 mod turns;
+mod udp_io;
 mod wreck;
 
 pub(crate) use exit::run_at_exit;
 pub(crate) use fork::close_file_in_child;
 pub(crate) use fork::try_hold_forks;
 pub use fork::{ForksHeld, hold_forks};
-pub(crate) use io::UdpIo;
+pub(crate) use udp_io::UdpIo;
 
 use crate::clock;
 use crate::engine::{Engine, EngineConfig, PortState};
 use crate::gid::NetInterface;
 use crate::link::{LinkProfile, Now};
 use crate::net::{Capabilities, HostWatch};
-use crate::port::{Act, Port, generation};
+use crate::port::{Act, Port, Readiness, generation};
 use crate::process::{Publication, QueuePairFile};
 use crate::queue::{QpShared, Waiters, Work, WorkQueue, locked};
 use crate::sim::SimPort;
-use crate::sync::{PiGuard, PiMutex};
 use crate::tally::SocketCounters;
 use background::Background;
 use courtesy::Courtesy;
 use handover::Bell;
 use hold::Caller;
 use host::HostView;
-use nix::sys::eventfd::EventFd;
 use qp::queue_pair::PostError;
 use qp::{Mtu, Qpn};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Waker;
 use std::time::{SystemTime, UNIX_EPOCH};
-use time::Instant;
+use sync::{PiGuard, PiMutex};
+use time::{Duration, Instant};
 use turns::Driven;
 
 /// Consecutive failures to get the lock after which a poller waits for it. If a thread with a real-time priority spun
@@ -392,11 +394,25 @@ impl Port for SocketPort {
         &self.host.events.waiters
     }
 
-    fn event_fd(&self) -> nix::Result<Arc<EventFd>> {
-        self.host.events.event_fd(|act| self.with_driven(|driven| act(&mut driven.datapath)))
+    fn event_flag(&self) -> io::Result<Arc<dyn Readiness>> {
+        match self.host.events.flag() {
+            Some(flag) => Ok(flag),
+            None => {
+                let flag = self.new_flag()?;
+                Ok(self.with_driven(|driven| self.host.events.begin(&driven.datapath, flag)))
+            }
+        }
     }
 
-    fn serve(&self) -> std::io::Result<()> {
+    fn new_flag(&self) -> io::Result<Box<dyn Readiness>> {
+        readiness::new()
+    }
+
+    fn sleep(&self, flag: &dyn Readiness, timeout: Duration) {
+        readiness::sleep(flag, timeout);
+    }
+
+    fn serve(&self) -> io::Result<()> {
         match self.me.upgrade() {
             Some(port) => self.background.start(&port),
             None => Ok(()),

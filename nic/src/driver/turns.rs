@@ -1,7 +1,7 @@
 //! What the lock of a port on sockets protects, and the turns that drive it.
 
 use super::hold::{AckHold, Begin, Caller, Verdict};
-use super::io::UdpIo;
+use super::udp_io::UdpIo;
 use crate::datagram::Datagram;
 use crate::engine::Engine;
 use crate::link::{LinkProfile, Now};

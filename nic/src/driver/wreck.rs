@@ -10,8 +10,8 @@
 //! next holder of the lock notices by itself.
 
 use super::SocketPort;
+use super::sync::PiGuard;
 use super::turns::Driven;
-use crate::sync::PiGuard;
 use std::sync::atomic::Ordering;
 
 impl SocketPort {

@@ -3,9 +3,9 @@
 use super::error::{BindError, not_bound};
 use super::probe::udp_socket;
 use super::recv::{RecvBatch, RecvError};
-use super::socket::{Capabilities, Gso, SocketConfig};
+use super::socket::SocketConfig;
 use super::sys;
-use crate::tally::Tally;
+use crate::tally::{Capabilities, Gso, Tally};
 use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -10,7 +10,7 @@ use super::sender::Sender;
 use super::sys::{Control, RawAddress};
 use crate::datagram::DEFAULT_HOP_LIMIT;
 use crate::error::{JoinError, LOOPBACK_TRIES};
-use crate::tally::{SocketCounters, Tally};
+use crate::tally::{Capabilities, Gso, SocketCounters, Tally};
 use qp::wire::IpHeader;
 use std::fmt;
 use std::io;
@@ -92,37 +92,6 @@ pub enum Sent {
     /// Nothing was sent: the send buffer or the device queue is full. Wait until the descriptor is writable or
     /// some microseconds passed, then send again.
     WouldBlock,
-}
-
-/// Whether the kernel takes trains.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Gso {
-    /// No attempt has succeeded yet.
-    Unknown = 0,
-    /// The kernel takes trains.
-    Works = 1,
-    /// The kernel refuses trains, or the configuration forbids them.
-    Refused = 2,
-}
-
-/// The capabilities of a socket, for reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Capabilities {
-    /// Whether trains are sent in one call.
-    pub gso: Gso,
-    /// Whether merged packets are received.
-    pub gro: bool,
-    /// Whether DSCP and ECN of received packets are known.
-    pub tos: bool,
-    /// Whether the TTL or hop limit of received packets is known.
-    pub ttl: bool,
-    /// Whether the kernel reports how many packets it dropped.
-    pub drops: bool,
-    /// Whether packets without a UDP checksum are received: Linux rxe sends such packets over IPv6.
-    pub no_checksum: bool,
-    /// Effective receive buffer in bytes, as the kernel charges them.
-    pub rcvbuf: usize,
 }
 
 /// The sockets of one address. It can be shared between threads, but datagrams are in order only for one

@@ -1,37 +1,34 @@
 //! How the program of a port learns of asynchronous events.
 
-use super::Datapath;
+use super::{Datapath, Readiness};
 use crate::engine::EventNews;
 use crate::queue::Waiters;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
-/// The descriptor and the tasks that are told of events.
+/// The flag and the tasks that are told of events.
 #[derive(Default)]
 pub(crate) struct EventDesk {
-    /// Readable while events are pending. Created on first use.
-    event_fd: OnceLock<Arc<EventFd>>,
+    /// Raised while events are pending. Created on first use.
+    flag: OnceLock<Arc<dyn Readiness>>,
     /// Tasks that await an event.
     pub(crate) waiters: Waiters,
 }
 
 impl EventDesk {
-    /// The descriptor that is readable while events are pending. `with`: runs a request under the lock of the port.
-    pub(crate) fn event_fd(
-        &self,
-        with: impl FnOnce(&mut dyn FnMut(&mut Datapath)),
-    ) -> nix::Result<Arc<EventFd>> {
-        if self.event_fd.get().is_none() {
-            let event = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-            with(&mut |datapath| {
-                // Another thread may have been faster.
-                if self.event_fd.set(Arc::clone(&event)).is_ok() && !datapath.engine.has_no_events() {
-                    self.show(EventNews::Added);
-                }
-            });
+    /// The flag that is raised while events are pending, if it exists.
+    pub(crate) fn flag(&self) -> Option<Arc<dyn Readiness>> {
+        self.flag.get().map(Arc::clone)
+    }
+
+    /// The flag that is raised while events are pending, from now on this one if there is none yet. The caller holds the
+    /// lock of the port.
+    pub(crate) fn begin(&self, datapath: &Datapath, flag: Box<dyn Readiness>) -> Arc<dyn Readiness> {
+        let flag = self.flag.get_or_init(|| Arc::from(flag));
+        if !datapath.engine.has_no_events() {
+            flag.raise();
         }
-        self.event_fd.get().map(Arc::clone).ok_or(nix::Error::EBADF)
+        Arc::clone(flag)
     }
 
     /// Called before the lock is released: tells what became of events, and whose completion queues have news. `woken`:
@@ -48,13 +45,11 @@ impl EventDesk {
         }
     }
 
-    /// Sets whether the descriptor is readable.
     fn show(&self, news: EventNews) {
-        let Some(event) = self.event_fd.get() else { return };
-        // Errors mean that the descriptor is already in the desired state: full, or empty.
-        let _ = match news {
-            EventNews::Added => event.write(1).map(drop),
-            EventNews::Empty => event.read().map(drop),
-        };
+        match (self.flag.get(), news) {
+            (Some(flag), EventNews::Added) => flag.raise(),
+            (Some(flag), EventNews::Empty) => flag.lower(),
+            (None, _) => {}
+        }
     }
 }

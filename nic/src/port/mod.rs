@@ -7,22 +7,23 @@
 
 mod datapath;
 mod events;
+mod readiness;
 mod throttle;
 
 pub(crate) use datapath::Datapath;
 pub(crate) use events::EventDesk;
+pub(crate) use readiness::{Readiness, portable};
 pub(crate) use throttle::bytes_of;
 
 use crate::engine::{Departure, Engine, ResourceError};
 use crate::error::{Error, JoinError};
 use crate::gid::NetInterface;
-use crate::net::Capabilities;
 use crate::queue::{QpShared, Waiters, Work, WorkQueue};
 use crate::sim::SimPort;
-use crate::tally::SocketCounters;
-use nix::sys::eventfd::EventFd;
+use crate::tally::{Capabilities, SocketCounters};
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -131,11 +132,17 @@ pub(crate) trait Port: Send + Sync {
     /// The tasks that await an event.
     fn event_waiters(&self) -> &Waiters;
 
-    /// The descriptor that is readable while events are pending.
-    fn event_fd(&self) -> nix::Result<Arc<EventFd>>;
+    /// The flag that is raised while events are pending.
+    fn event_flag(&self) -> io::Result<Arc<dyn Readiness>>;
+
+    /// A new flag for the program to wait for.
+    fn new_flag(&self) -> io::Result<Box<dyn Readiness>>;
+
+    /// Sleeps until a flag is raised, or for `timeout`, or less. In virtual time nobody sleeps.
+    fn sleep(&self, flag: &dyn Readiness, timeout: Duration);
 
     /// From now on, the port is driven whether the program polls or not.
-    fn serve(&self) -> std::io::Result<()>;
+    fn serve(&self) -> io::Result<()>;
 
     /// Its device is closed: nobody has to drive the port any more.
     fn close(&self);

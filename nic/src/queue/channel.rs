@@ -1,10 +1,8 @@
 //! Completion channels.
 
 use super::completions::{CqShared, locked};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use crate::port::Readiness;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -32,7 +30,7 @@ impl EventCounts {
 
 /// A completion channel: events of completion queues, with a descriptor that can be polled.
 pub(crate) struct ChannelShared {
-    event: EventFd,
+    flag: Box<dyn Readiness>,
     /// Completion queues with events, each listed once, so that a program that never reads its events cannot exhaust
     /// memory.
     pending: Mutex<VecDeque<Weak<CqShared>>>,
@@ -40,9 +38,9 @@ pub(crate) struct ChannelShared {
 }
 
 impl ChannelShared {
-    pub(crate) fn new() -> nix::Result<Self> {
-        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { event, pending: Mutex::default(), queues: AtomicUsize::new(0) })
+    /// A channel that raises `flag` while it has events.
+    pub(crate) fn new(flag: Box<dyn Readiness>) -> Self {
+        Self { flag, pending: Mutex::default(), queues: AtomicUsize::new(0) }
     }
 
     /// Adds a completion queue that delivers here.
@@ -70,9 +68,8 @@ impl ChannelShared {
         if cq.events.undelivered.fetch_add(count, Ordering::Relaxed) == 0 {
             pending.push_back(Arc::downgrade(cq));
         }
-        // Each time, although the descriptor may be readable already: edge-triggered polling needs an edge. The only
-        // possible error is a counter at its maximum, and then the descriptor is readable too.
-        let _ = self.event.write(1);
+        // Each time, although the flag may be raised already: edge-triggered polling needs an edge.
+        self.flag.raise();
     }
 
     /// The next event, if the channel has one.
@@ -92,18 +89,14 @@ impl ChannelShared {
         next
     }
 
-    /// The descriptor is readable while there are events: both change under the lock.
+    /// The flag is raised while there are events: both change under the lock.
     fn settle(&self, pending: &VecDeque<Weak<CqShared>>) {
         if pending.is_empty() {
-            // Takes the whole count. Polled first, because a program may make the descriptor blocking.
-            let mut fds = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
-            if matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1)) {
-                let _ = self.event.read();
-            }
+            self.flag.lower();
         }
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    pub(crate) fn flag(&self) -> &dyn Readiness {
+        &*self.flag
     }
 }

@@ -20,7 +20,7 @@ fn queue(capacity: u32, channel: Option<&Arc<ChannelShared>>) -> (CqProducer, Ar
 }
 
 fn channel() -> Arc<ChannelShared> {
-    Arc::new(ChannelShared::new().expect("an eventfd"))
+    Arc::new(ChannelShared::new(crate::port::portable().expect("descriptors")))
 }
 
 /// The numbers of all completions that wait.
@@ -38,7 +38,7 @@ fn drain(shared: &CqShared) -> Vec<u64> {
 
 /// Whether a descriptor is readable within `millis`.
 fn readable(channel: &ChannelShared, millis: u16) -> bool {
-    let mut fds = [PollFd::new(channel.fd(), PollFlags::POLLIN)];
+    let mut fds = [PollFd::new(channel.flag().as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::from(millis)).expect("poll") == 1
 }
 

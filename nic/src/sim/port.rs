@@ -5,18 +5,17 @@ use crate::engine::{Departure, Engine, EngineConfig, IpHeader};
 use crate::error::JoinError;
 use crate::gid::NetInterface;
 use crate::link::{LinkProfile, Now};
-use crate::net::Capabilities;
-use crate::port::{Act, Datapath, EventDesk, Io, Port, generation};
+use crate::port::{Act, Datapath, EventDesk, Io, Port, Readiness, generation, portable};
 use crate::queue::{QpShared, Waiters, Work, WorkQueue};
-use crate::tally::SocketCounters;
-use nix::sys::eventfd::EventFd;
+use crate::tally::{Capabilities, SocketCounters};
 use qp::Mtu;
 use qp::queue_pair::PostError;
+use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use time::Instant;
+use time::{Duration, Instant};
 
 /// The largest number of packets in a train: as many as the kernel takes in one call on the network.
 const MAX_PACKETS: u32 = 64;
@@ -271,11 +270,23 @@ impl Port for SimPort {
         &self.events.waiters
     }
 
-    fn event_fd(&self) -> nix::Result<Arc<EventFd>> {
-        self.events.event_fd(|act| self.visit(|state| act(&mut state.datapath)))
+    fn event_flag(&self) -> io::Result<Arc<dyn Readiness>> {
+        match self.events.flag() {
+            Some(flag) => Ok(flag),
+            None => {
+                let flag = self.new_flag()?;
+                Ok(self.visit(|state| self.events.begin(&state.datapath, flag)))
+            }
+        }
     }
 
-    fn serve(&self) -> std::io::Result<()> {
+    fn new_flag(&self) -> io::Result<Box<dyn Readiness>> {
+        portable()
+    }
+
+    fn sleep(&self, _: &dyn Readiness, _: Duration) {}
+
+    fn serve(&self) -> io::Result<()> {
         Ok(())
     }
 
