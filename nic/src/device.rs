@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::link::emulation::EmulationStats;
 use crate::link::{Buffer, LinkConfig, STOCK_BUFFER};
 use crate::net::{Capabilities, HostWatch, RoceSocket, SocketConfig, interfaces};
+use crate::platform;
 use crate::port::{Datapath, Port};
 use crate::queue_pair::{QpInit, QueuePair};
 use crate::sim::AddressSpace;
@@ -314,7 +315,7 @@ impl Device {
             address,
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
             active_mtu,
-            slot: rand::random(),
+            slot: platform::random() as u8,
             seed: None,
             peer_window: config.peer_window,
             paces: paces(config.unacked_rate),

@@ -51,6 +51,8 @@ mod events;
 mod gid;
 mod instrument;
 
+mod os;
+mod platform;
 mod port;
 mod priority;
 mod queue;

@@ -54,6 +54,7 @@ pub(crate) use receive::{Arrival, Batch};
 pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 
 use crate::memory::{KeySource, RegionTable};
+use crate::platform;
 use crate::queue::{CqShared, QpShared, Work};
 use cc::Paces;
 use drains::Drains;
@@ -169,7 +170,12 @@ impl Engine {
         let keys = config.seed.map_or(KeySource::System, |seed| KeySource::Seed(expand(seed)));
         let regions = RegionTable::new(resources::MAX_MR, keys);
         // Numbers count up in a simulation; elsewhere each kind of object has its own scrambling.
-        let numbers = || Numbers::new(config.slot, config.seed.is_none().then(rand::random));
+        let numbers = || {
+            Numbers::new(
+                config.slot,
+                config.seed.is_none().then(|| (platform::random() as u32).to_ne_bytes()),
+            )
+        };
         Self {
             limits: Limits {
                 path_mtu: config.active_mtu,
@@ -185,7 +191,10 @@ impl Engine {
             partners: Partners::new(
                 PartnerSetup { features: features(&config), ..config.partner.clone() },
                 // In a simulation the seed also distinguishes the devices, whose instances must differ.
-                config.seed.map_or_else(rand::random, |seed| [seed, seed.rotate_left(17), !seed]),
+                config.seed.map_or_else(
+                    || [(); 3].map(|()| platform::random()),
+                    |seed| [seed, seed.rotate_left(17), !seed],
+                ),
                 config.slot,
                 config.address,
                 &config.source_ports,
@@ -343,7 +352,7 @@ impl Engine {
     pub(crate) fn first_psn(&self) -> Psn {
         match self.config.seed {
             Some(_) => Psn::new(0),
-            None => Psn::new(rand::random()),
+            None => Psn::new(platform::random() as u32),
         }
     }
 

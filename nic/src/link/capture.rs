@@ -5,16 +5,14 @@
 //! without a link layer (LINKTYPE_RAW), because a socket does not see it. Notes of the layers become comments.
 
 mod headers;
-mod mapped;
-mod pcapng;
+pub(crate) mod pcapng;
 #[cfg(test)]
 mod tests;
 
 use crate::link::{Direction, Fate, FrameRef, Now, Observer};
+use crate::platform;
 use headers::IpUdp;
-use mapped::MappedFile;
 use pcapng::{PacketBlock, Way};
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -89,20 +87,13 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture into a file. The capture is complete up to the last packet however the process ends: a
+    /// Starts a capture into a file. On Linux the capture is complete up to the last packet however the process ends: a
     /// regular file is complete at any moment; to any other target, such as a FIFO, packets are written one by one.
     ///
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: &Path, options: CaptureOptions) -> io::Result<Self> {
-        let writer: Box<dyn Write + Send> = match path.metadata() {
-            Ok(there) if !there.is_file() => Box::new(File::create(path)?),
-            _ => match MappedFile::create(path) {
-                Ok(mapped) => Box::new(mapped),
-                // The file system does not support mapping or locking files.
-                Err(_) => Box::new(File::create(path)?),
-            },
-        };
+        let writer = platform::get().create_capture(path)?;
         let mut capture = Self::new(writer, options);
         capture.prompt = true;
         capture.flush();

@@ -4,7 +4,6 @@
 //! model does not see: a race with the application, or with another copy, yields mixed bytes and nothing worse.
 #![expect(unsafe_code, reason = "touches memory that others write and unmap")]
 
-mod kernel;
 #[cfg(any(not(target_arch = "x86_64"), test))]
 mod portable;
 #[cfg(test)]
@@ -18,9 +17,10 @@ use portable as direct;
 use x86_64 as direct;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86_64::recover;
+pub(crate) use x86_64::recovery_point;
 
-use super::signal::{self, Path};
+use super::path;
+use crate::platform::{self, CopyError, MemoryPath, PageError};
 use qp::AtomicOp;
 use thiserror::Error;
 
@@ -56,17 +56,17 @@ pub enum Advice {
 ///
 /// The bytes at `src` are registered: the program said that the device may read them. They need not be mapped.
 pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
-    match signal::path() {
+    match path::path() {
         // SAFETY: passed on to the caller; faults are recovered on this path.
-        Path::Direct => unsafe { direct::copy_out(src, dst) },
+        MemoryPath::Direct => unsafe { direct::copy_out(src, dst) },
         // SAFETY: as above.
-        Path::Blocked => signal::unblocked(|| unsafe { direct::copy_out(src, dst) }),
-        Path::Kernel => match kernel::copy_out(src, dst) {
+        MemoryPath::Blocked => path::unblocked(|| unsafe { direct::copy_out(src, dst) }),
+        MemoryPath::Platform => match platform::get().copy_out(src, dst) {
             Ok(()) => Ok(()),
-            Err(kernel::Error::Fault(fault)) => Err(fault),
+            Err(CopyError::Fault(fault)) => Err(fault),
             // SAFETY: passed on to the caller. A sandbox forbids the system call and the program replaced the
             // handler: a fault now takes the course that the program chose.
-            Err(kernel::Error::Unavailable) => unsafe { direct::copy_out(src, dst) },
+            Err(CopyError::Unavailable) => unsafe { direct::copy_out(src, dst) },
         },
     }
 }
@@ -79,17 +79,17 @@ pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
 /// The bytes at `dst` are registered for writing: the program said that the device may write them, at any
 /// time. They need not be mapped.
 pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Fault> {
-    match signal::path() {
+    match path::path() {
         // SAFETY: passed on to the caller; faults are recovered on this path.
-        Path::Direct => unsafe { direct::copy_in(src, dst) },
+        MemoryPath::Direct => unsafe { direct::copy_in(src, dst) },
         // SAFETY: as above.
-        Path::Blocked => signal::unblocked(|| unsafe { direct::copy_in(src, dst) }),
+        MemoryPath::Blocked => path::unblocked(|| unsafe { direct::copy_in(src, dst) }),
         // SAFETY: passed on to the caller.
-        Path::Kernel => match unsafe { kernel::copy_in(src, dst) } {
+        MemoryPath::Platform => match unsafe { platform::get().copy_in(src, dst) } {
             Ok(()) => Ok(()),
-            Err(kernel::Error::Fault(fault)) => Err(fault),
+            Err(CopyError::Fault(fault)) => Err(fault),
             // SAFETY: as in `copy_out`.
-            Err(kernel::Error::Unavailable) => unsafe { direct::copy_in(src, dst) },
+            Err(CopyError::Unavailable) => unsafe { direct::copy_in(src, dst) },
         },
     }
 }
@@ -106,13 +106,13 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Fault> {
 /// As for [`copy_in`].
 pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Fault> {
     debug_assert!(addr.is_multiple_of(8), "the caller checks alignment");
-    match signal::path() {
+    match path::path() {
         // SAFETY: passed on to the caller; faults are recovered on this path.
-        Path::Direct => unsafe { direct::fetch_update(addr, op) },
+        MemoryPath::Direct => unsafe { direct::fetch_update(addr, op) },
         // SAFETY: as above.
-        Path::Blocked => signal::unblocked(|| unsafe { direct::fetch_update(addr, op) }),
-        Path::Kernel => {
-            kernel::probe_write(addr)?;
+        MemoryPath::Blocked => path::unblocked(|| unsafe { direct::fetch_update(addr, op) }),
+        MemoryPath::Platform => {
+            platform::get().probe_write(addr)?;
             // SAFETY: passed on to the caller; the page was just found writable.
             unsafe { direct::fetch_update(addr, op) }
         }
@@ -125,21 +125,22 @@ pub(super) unsafe fn fetch_update(addr: usize, op: AtomicOp) -> Result<u64, Faul
 ///
 /// As for [`copy_out`].
 pub(super) unsafe fn prefetch(addr: usize, len: usize, write: bool) -> Result<(), Fault> {
-    match kernel::populate(addr, len, write) {
+    let platform = platform::get();
+    match platform.page_in(addr, len, write) {
         Ok(()) => Ok(()),
-        // EINVAL: kernels before Linux 5.14, device memory, and memory without write permission.
-        Err(libc::EINVAL) => (addr..addr + len).step_by(kernel::page_size()).try_for_each(|at| {
-            if write {
-                kernel::probe_write(at)
-            } else {
-                // SAFETY: passed on to the caller.
-                unsafe { copy_out(at, &mut [0]) }
-            }
-        }),
-        // ENOMEM: not mapped. EFAULT: protected.
-        Err(libc::ENOMEM | libc::EFAULT) => Err(Fault { addr }),
+        Err(PageError::Unsupported) => {
+            (addr..addr + len).step_by(platform.page_size()).try_for_each(|at| {
+                if write {
+                    platform.probe_write(at)
+                } else {
+                    // SAFETY: passed on to the caller.
+                    unsafe { copy_out(at, &mut [0]) }
+                }
+            })
+        }
+        Err(PageError::Fault) => Err(Fault { addr }),
         // Advice is best effort.
-        Err(_) => Ok(()),
+        Err(PageError::Other) => Ok(()),
     }
 }
 

@@ -39,13 +39,15 @@
 #[cfg(test)]
 mod child_tests;
 mod copy;
+mod path;
 mod region;
-mod signal;
 mod table;
 mod user;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use copy::recovery_point;
 pub use copy::{Advice, Fault};
+pub use path::{install, refresh};
 pub use region::{BufferError, MemoryBuffer};
-pub use signal::{install, refresh};
 pub use table::{Change, KeySource, Keys, MwType, Region, RegionTable, RegisterError};
 pub use user::UserMemory;

@@ -1,11 +1,10 @@
 //! Library-owned memory that may be registered: page-aligned, zeroed, with safe access.
-#![expect(unsafe_code, reason = "owns a mapping")]
+#![expect(unsafe_code, reason = "owns an allocation")]
 
 use super::copy::{self, Fault};
-use nix::errno::Errno;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::num::NonZeroUsize;
-use std::ptr::{NonNull, with_exposed_provenance_mut};
+use std::ptr::with_exposed_provenance_mut;
 use thiserror::Error;
 
 /// Why a buffer could not be created or accessed.
@@ -14,13 +13,11 @@ pub enum BufferError {
     /// A buffer needs at least one byte.
     #[error("a memory buffer needs a length of at least 1")]
     Empty,
-    /// The kernel could not provide the memory.
-    #[error("no memory for a buffer of {len} bytes: {errno}")]
+    /// There is not as much memory.
+    #[error("no memory for a buffer of {len} bytes")]
     OutOfMemory {
         /// The requested length.
         len: usize,
-        /// The kernel's reason.
-        errno: Errno,
     },
     /// The access goes beyond the end.
     #[error("{len} bytes at offset {offset} are not inside a buffer of {size} bytes")]
@@ -54,24 +51,40 @@ pub enum BufferError {
 /// physical pages; our writes go through the parent's page tables.)
 #[derive(Debug)]
 pub struct MemoryBuffer {
-    /// Start of the mapping, exposed. An integer, because it must never be dereferenced.
+    /// The first page, exposed. An integer, because it must never be dereferenced.
     addr: usize,
     len: NonZeroUsize,
+    /// Start of the allocation around its pages, exposed.
+    start: usize,
+}
+
+/// The boundary at which buffers begin and end: the smallest page size.
+const PAGE: usize = 4096;
+
+/// The allocation for a buffer of `len` bytes: its pages, wherever the first one begins. Not aligned, because the
+/// allocator would write zeroes to all pages of an aligned allocation.
+fn around(len: NonZeroUsize) -> Option<Layout> {
+    let pages = len.get().checked_next_multiple_of(PAGE)?;
+    Layout::array::<u64>(pages.checked_add(PAGE)? / size_of::<u64>()).ok()
 }
 
 impl MemoryBuffer {
-    /// Maps `len` bytes. Pages are allocated when first touched.
+    /// Allocates `len` bytes, all 0. Large buffers take memory as their pages are first touched.
     ///
     /// # Errors
     ///
-    /// [`BufferError::Empty`] for a length of 0, [`BufferError::OutOfMemory`] if the kernel refuses.
+    /// [`BufferError::Empty`] for a length of 0, [`BufferError::OutOfMemory`] if there is not as much.
     pub fn new(len: usize) -> Result<Self, BufferError> {
         let len = NonZeroUsize::new(len).ok_or(BufferError::Empty)?;
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.
-        let start = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }
-            .map_err(|errno| BufferError::OutOfMemory { len: len.get(), errno })?;
-        Ok(Self { addr: start.as_ptr().expose_provenance(), len })
+        let out_of_memory = BufferError::OutOfMemory { len: len.get() };
+        let Some(layout) = around(len) else { return Err(out_of_memory) };
+        // SAFETY: the layout has a size.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            return Err(out_of_memory);
+        }
+        let start = start.expose_provenance();
+        Ok(Self { addr: start.next_multiple_of(PAGE), len, start })
     }
 
     /// The address of the first byte, a multiple of the page size: the address for work requests and peers.
@@ -94,7 +107,7 @@ impl MemoryBuffer {
     /// [`BufferError::OutOfRange`] if they are not all inside the buffer.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), BufferError> {
         let addr = self.locate(offset, out.len())?;
-        // SAFETY: the bytes belong to this mapping, which lives as long as `self`.
+        // SAFETY: the bytes belong to this allocation, which lives as long as `self`.
         Ok(unsafe { copy::copy_out_owned(addr, out) }?)
     }
 
@@ -105,7 +118,7 @@ impl MemoryBuffer {
     /// [`BufferError::OutOfRange`] if it does not fit.
     pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<(), BufferError> {
         let addr = self.locate(offset, data.len())?;
-        // SAFETY: the bytes belong to this mapping, which lives as long as `self`.
+        // SAFETY: the bytes belong to this allocation, which lives as long as `self`.
         Ok(unsafe { copy::copy_in_owned(data, addr) }?)
     }
 
@@ -171,10 +184,9 @@ impl MemoryBuffer {
 
 impl Drop for MemoryBuffer {
     fn drop(&mut self) {
-        if let Some(start) = NonNull::new(with_exposed_provenance_mut(self.addr)) {
-            // SAFETY: `new` made this mapping, and no reference into it exists. Unmapping a valid range
-            // fails only if the kernel runs out of mappings; the memory then stays until the process ends.
-            let _ = unsafe { munmap(start, self.len()) };
+        if let Some(layout) = around(self.len) {
+            // SAFETY: `new` made this allocation with the same layout, and no reference into it exists.
+            unsafe { dealloc(with_exposed_provenance_mut(self.start), layout) };
         }
     }
 }

@@ -89,7 +89,7 @@ fn timestamp(out: &mut impl Write, time: Duration) -> io::Result<()> {
 }
 
 /// Writes the section header, the first block of a file, and returns its length.
-pub(super) fn write_section(out: &mut impl Write, application: &str) -> io::Result<u64> {
+pub(crate) fn write_section(out: &mut impl Write, application: &str) -> io::Result<u64> {
     let application = clipped(application);
     let total = begin(out, SECTION_HEADER, 16 + text_option_len(application) + END_LEN)?;
     out.write_all(&BYTE_ORDER_MAGIC.to_le_bytes())?;
@@ -104,7 +104,7 @@ pub(super) fn write_section(out: &mut impl Write, application: &str) -> io::Resu
 }
 
 /// Writes the description of interface 0 and returns its length.
-pub(super) fn write_interface(out: &mut impl Write, name: &str) -> io::Result<u64> {
+pub(crate) fn write_interface(out: &mut impl Write, name: &str) -> io::Result<u64> {
     let name = clipped(name);
     let total = begin(out, INTERFACE_DESCRIPTION, 8 + text_option_len(name) + 8 + END_LEN)?;
     out.write_all(&LINKTYPE_RAW.to_le_bytes())?;
@@ -118,13 +118,13 @@ pub(super) fn write_interface(out: &mut impl Write, name: &str) -> io::Result<u6
 }
 
 /// Length of the block that [`write_statistics`] writes.
-pub(super) const fn statistics_len(comment: &str) -> u64 {
+pub(crate) const fn statistics_len(comment: &str) -> u64 {
     FRAMING + 12 + text_option_len(comment) + END_LEN
 }
 
 /// Writes interface statistics with a comment and no numbers, for a note that belongs to no packet, and returns the
 /// length of the block.
-pub(super) fn write_statistics(out: &mut impl Write, time: Duration, comment: &str) -> io::Result<u64> {
+pub(crate) fn write_statistics(out: &mut impl Write, time: Duration, comment: &str) -> io::Result<u64> {
     let comment = clipped(comment);
     let total = begin(out, INTERFACE_STATISTICS, statistics_len(comment) - FRAMING)?;
     out.write_all(&0_u32.to_le_bytes())?;
@@ -137,18 +137,18 @@ pub(super) fn write_statistics(out: &mut impl Write, time: Duration, comment: &s
 /// The direction of a packet. The values are those of the flags word.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Inbound = 1,
     Outbound = 2,
 }
 
 /// A packet with everything that its block contains.
-pub(super) struct PacketBlock<'a> {
-    pub(super) time: Duration,
-    pub(super) headers: &'a [u8],
-    pub(super) packet: &'a [u8],
-    pub(super) way: Way,
-    pub(super) comment: &'a str,
+pub(crate) struct PacketBlock<'a> {
+    pub(crate) time: Duration,
+    pub(crate) headers: &'a [u8],
+    pub(crate) packet: &'a [u8],
+    pub(crate) way: Way,
+    pub(crate) comment: &'a str,
 }
 
 impl PacketBlock<'_> {
@@ -158,12 +158,12 @@ impl PacketBlock<'_> {
     }
 
     /// Length of the whole block.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         FRAMING + 20 + padded(self.packet_len()) + text_option_len(clipped(self.comment)) + 8 + END_LEN
     }
 
     /// Writes the block and returns its length.
-    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<u64> {
+    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<u64> {
         let total = begin(out, ENHANCED_PACKET, self.len() - FRAMING)?;
         let captured = u32::try_from(self.packet_len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         out.write_all(&0_u32.to_le_bytes())?;

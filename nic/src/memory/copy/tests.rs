@@ -55,7 +55,7 @@ impl Way {
         unsafe {
             match self {
                 Self::Chosen => copy_out(src, dst),
-                Self::Kernel => kernel::copy_out(src, dst).map_err(fault_of),
+                Self::Kernel => platform::get().copy_out(src, dst).map_err(fault_of),
                 Self::Portable => portable::copy_out(src, dst),
             }
         }
@@ -66,17 +66,17 @@ impl Way {
         unsafe {
             match self {
                 Self::Chosen => copy_in(src, dst),
-                Self::Kernel => kernel::copy_in(src, dst).map_err(fault_of),
+                Self::Kernel => platform::get().copy_in(src, dst).map_err(fault_of),
                 Self::Portable => portable::copy_in(src, dst),
             }
         }
     }
 }
 
-fn fault_of(error: kernel::Error) -> Fault {
+fn fault_of(error: CopyError) -> Fault {
     match error {
-        kernel::Error::Fault(fault) => fault,
-        kernel::Error::Unavailable => panic!("this machine forbids process_vm_readv"),
+        CopyError::Fault(fault) => fault,
+        CopyError::Unavailable => panic!("this machine forbids process_vm_readv"),
     }
 }
 
@@ -219,7 +219,7 @@ fn a_truncated_file_faults() {
         way.copy_out(pages.addr, &mut out[..PAGE]).unwrap();
         assert_eq!(out[..PAGE], pattern(PAGE));
     }
-    assert!(kernel::probe_write(pages.addr + PAGE).is_err());
+    assert!(platform::get().probe_write(pages.addr + PAGE).is_err());
     // SAFETY: as above.
     assert_eq!(unsafe { libc::close(fd) }, 0);
 }
@@ -236,9 +236,9 @@ fn atomics_fault_and_change_nothing() {
         // SAFETY: memory of this test.
         assert_eq!(unsafe { fetch_update(edge, op) }, Err(Fault { addr: edge }));
     }
-    assert_eq!(kernel::probe_write(edge + 8), Err(Fault { addr: edge + 8 }));
-    assert_eq!(kernel::probe_write(edge - 8), Ok(()));
-    assert!(kernel::probe_write(UNMAPPED).is_err());
+    assert_eq!(platform::get().probe_write(edge + 8), Err(Fault { addr: edge + 8 }));
+    assert_eq!(platform::get().probe_write(edge - 8), Ok(()));
+    assert!(platform::get().probe_write(UNMAPPED).is_err());
     let mut out = [1; 8];
     Way::Chosen.copy_out(edge, &mut out).unwrap();
     assert_eq!(out, [0; 8]);

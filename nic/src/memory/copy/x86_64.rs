@@ -8,7 +8,6 @@
 use super::{Fault, last_word};
 use qp::AtomicOp;
 use std::arch::naked_asm;
-use std::ffi::c_void;
 
 /// Bytes of code in `copy`, including the recovery point. The assembler refuses code that does not fit.
 const COPY_BYTES: usize = 768;
@@ -100,29 +99,17 @@ fn wide(n: usize) -> bool {
     n > STRAIGHT_BYTES && n < STRING_BYTES && std::arch::is_x86_feature_detected!("avx")
 }
 
-/// Ends the access of a thread that faulted in one of our routines: makes `context`, as a signal handler received it,
-/// continue at the recovery point. Returns `false` if the thread was elsewhere. Async-signal-safe.
-///
-/// # Safety
-///
-/// `context` is the third argument of a signal handler (SA_SIGINFO) that is running.
-pub(in crate::memory) unsafe fn recover(context: *mut c_void, addr: usize) -> bool {
-    // SAFETY: the kernel passes a ucontext_t that the handler may change; nothing else refers to it.
-    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let at = registers[libc::REG_RIP as usize] as usize;
+/// Where a thread that faulted at the instruction `at` goes on if that is in one of our routines: at its recovery point,
+/// with the address of the fault in RDX. Async-signal-safe.
+pub(crate) fn recovery_point(at: usize) -> Option<usize> {
     let routines = [
         (copy as *const () as usize, COPY_BYTES),
         (compare_swap as *const () as usize, ATOMIC_BYTES),
         (fetch_add as *const () as usize, ATOMIC_BYTES),
     ];
-    for (start, bytes) in routines {
-        if at.wrapping_sub(start) < bytes - RECOVERY_BYTES {
-            registers[libc::REG_RIP as usize] = (start + bytes - RECOVERY_BYTES) as i64;
-            registers[libc::REG_RDX as usize] = addr as i64;
-            return true;
-        }
-    }
-    false
+    let faulted =
+        routines.into_iter().find(|(start, bytes)| at.wrapping_sub(*start) < bytes - RECOVERY_BYTES);
+    faulted.map(|(start, bytes)| start + bytes - RECOVERY_BYTES)
 }
 
 /// Copies `n` bytes from `src` to `dst` in any order, then the `word` bytes (0, 1, 2, 4 or 8) behind them by one load

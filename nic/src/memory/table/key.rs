@@ -8,9 +8,7 @@
 //! The tag changes with each use of a slot. It sits in the low byte, the part of a key that the verbs let a
 //! consumer change (`ibv_inc_rkey`).
 
-use rand::TryRng;
-use rand::rngs::SysRng;
-
+use crate::platform;
 /// The number of slots that keys can distinguish.
 pub(super) const MAX_SLOTS: u32 = 1 << 24;
 
@@ -35,10 +33,9 @@ pub(super) struct KeyMaker {
 impl KeyMaker {
     pub(super) fn new(source: KeySource) -> Self {
         let seed = match source {
-            // Not the thread's generator: fork would copy its state, and two processes would generate equal keys.
             KeySource::System => {
                 let mut seed = [0; 32];
-                SysRng.try_fill_bytes(&mut seed).expect("the kernel gives random bytes from boot on");
+                platform::get().fill_random(&mut seed);
                 seed
             }
             KeySource::Seed(seed) => seed,

@@ -4,30 +4,22 @@
 //! more than a microsecond.
 #![expect(unsafe_code, reason = "system calls on registered memory")]
 
-use super::Fault;
+use crate::memory::Fault;
+use crate::platform::CopyError as Error;
 use libc::{c_void, iovec};
 use std::io;
 use std::sync::atomic::{Ordering, fence};
 
-/// Why the kernel did not copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Error {
-    /// The memory cannot be accessed.
-    Fault(Fault),
-    /// A sandbox forbids the system call, or the kernel was built without it.
-    Unavailable,
-}
-
-/// See [`super::copy_out`]. Safe: the kernel reads the memory as another process would.
+/// See [`Platform::copy_out`](crate::platform::Platform::copy_out). Safe: the kernel reads the memory as another process would.
 pub(super) fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Error> {
     transfer(libc::process_vm_readv, dst.as_mut_ptr().cast(), src, dst.len())
 }
 
-/// See [`super::copy_in`]. A separate call stores the last byte.
+/// See [`Platform::copy_in`](crate::platform::Platform::copy_in). A separate call stores the last byte.
 ///
 /// # Safety
 ///
-/// As for [`super::copy_in`].
+/// As for [`Platform::copy_in`](crate::platform::Platform::copy_in).
 pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
     let Some((last, bulk)) = src.split_last() else { return Ok(()) };
     // The kernel only reads the local side of a write, whatever the type of the pointer says.

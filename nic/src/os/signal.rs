@@ -6,79 +6,45 @@
 //! action repeats the faulting instruction.
 //!
 //! The program may install a handler of its own afterwards, or block the signals in a thread (a fault in a thread
-//! that blocks them kills the process). Each thread therefore remembers which path is safe, and [`refresh`] checks
-//! again. We do not put our handler in front a second time: the new handler may pass signals on to ours, and the two
-//! would call each other without end.
+//! that blocks them kills the process). Each thread therefore remembers which path is safe, and
+//! [`refresh`](crate::memory::refresh) checks again. We do not put our handler in front a second time: the new handler
+//! may pass signals on to ours, and the two would call each other without end.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "signal handling"))]
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use other::{install, refresh};
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) use other::{path, unblocked};
+pub(super) use other::{install, look, unblocked};
 #[cfg(target_arch = "x86_64")]
-pub use recovering::{install, refresh};
-#[cfg(target_arch = "x86_64")]
-pub(super) use recovering::{path, unblocked};
-
-/// How this thread may access registered memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(dead_code, reason = "without assembly routines there is one path")
-)]
-pub(super) enum Path {
-    /// By our routines: the handler is in place.
-    Direct,
-    /// By our routines, with the signals unblocked around them.
-    Blocked,
-    /// Through the kernel: the handler is not in place.
-    Kernel,
-}
+pub(super) use recovering::{install, look, unblocked};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod other {
-    use super::Path;
-    use time::Instant;
+    use crate::platform::MemoryPath;
 
     /// Does nothing: every access goes through the kernel.
-    pub fn install() {}
-
-    /// Does nothing.
-    pub fn refresh(_now: Instant) {}
-
-    pub(in crate::memory) fn path() -> Path {
-        Path::Kernel
+    pub(in crate::os) fn install() -> bool {
+        false
     }
 
-    pub(in crate::memory) fn unblocked<T>(access: impl FnOnce() -> T) -> T {
-        access()
+    pub(in crate::os) fn look() -> MemoryPath {
+        MemoryPath::Platform
+    }
+
+    pub(in crate::os) fn unblocked(access: &mut dyn FnMut()) {
+        access();
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod recovering {
-    use super::Path;
-    use crate::memory::copy::recover;
+    use crate::memory::recovery_point;
+    use crate::platform::MemoryPath;
     use libc::{c_int, c_void, sigaction, siginfo_t, sigset_t};
-    use std::cell::Cell;
     use std::mem::MaybeUninit;
     use std::ptr::{null, null_mut};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Once, OnceLock};
-    use time::{Duration, Instant};
 
     const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-
-    /// How long a thread may be unaware that the program replaced the handler or blocked the signals. A check takes
-    /// three system calls, below 1 us: 0.1 % of this.
-    const WINDOW: Duration = Duration::from_millis(1);
-
-    thread_local! {
-        /// The path of this thread, once looked up.
-        static PATH: Cell<Option<Path>> = const { Cell::new(None) };
-        /// When `refresh` last checked.
-        static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
-    }
 
     /// The action that was in place before ours.
     struct Previous {
@@ -91,17 +57,15 @@ mod recovering {
     /// can read it at any time.
     static PREVIOUS: OnceLock<[Previous; 2]> = OnceLock::new();
 
-    /// Puts the handler in place, once in the life of the process. Children made by fork inherit it.
-    ///
-    /// [`RegionTable`](crate::memory::RegionTable) calls this when a region is registered.
-    pub fn install() {
+    /// Puts the handler in place, once in the life of the process. Returns whether this call did.
+    pub(in crate::os) fn install() -> bool {
         static ONCE: Once = Once::new();
         if ONCE.is_completed() {
-            return;
+            return false;
         }
         // The engine may be locked. In that case the next caller installs the handler, and copies go through the
         // kernel until then.
-        let Some(_whole) = crate::driver::try_hold_forks() else { return };
+        let Some(_whole) = crate::driver::try_hold_forks() else { return false };
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {
                 SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })
@@ -109,52 +73,28 @@ mod recovering {
             for (signal, before) in SIGNALS.into_iter().zip(previous) {
                 set(signal, &in_front_of(&before.action));
             }
-            PATH.set(None);
         });
+        true
     }
 
-    /// Checks whether the handler is still in place and the signals are not blocked in this thread, at most once in a
-    /// millisecond of the caller's clock.
-    ///
-    /// The thread that drives an engine calls this once per turn. If the program replaces the handler and memory is
-    /// unmapped within the next millisecond, the signal reaches the program's handler.
-    pub fn refresh(now: Instant) {
-        let due = LOOKED.get().is_none_or(|last| {
-            // A clock that ran backwards belongs to another simulation.
-            now < last || now.duration_since(last) >= WINDOW
-        });
-        if due {
-            LOOKED.set(Some(now));
-            PATH.set(Some(look()));
-        }
-    }
-
-    /// The path for this thread, as of the last check.
-    pub(in crate::memory) fn path() -> Path {
-        PATH.get().unwrap_or_else(|| {
-            let path = look();
-            PATH.set(Some(path));
-            path
-        })
-    }
-
-    fn look() -> Path {
+    /// Whether the handler is in place, and whether this thread blocks the signals.
+    pub(in crate::os) fn look() -> MemoryPath {
         if SIGNALS.iter().any(|s| query(*s).sa_sigaction != address()) {
-            return Path::Kernel;
+            return MemoryPath::Platform;
         }
         let mut mask = empty_set();
         // SAFETY: a null set changes nothing; `mask` takes the current one.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null(), &raw mut mask) };
         // SAFETY: `mask` is initialised and the signal numbers are valid.
         let blocked = SIGNALS.iter().any(|s| unsafe { libc::sigismember(&raw const mask, *s) } == 1);
-        if blocked { Path::Blocked } else { Path::Direct }
+        if blocked { MemoryPath::Blocked } else { MemoryPath::Direct }
     }
 
     /// Runs `access` with the two signals unblocked in this thread.
     ///
     /// A signal of that kind that was sent to the process with kill(2), and that all threads block, would be
     /// delivered here. It goes to the previous handler.
-    pub(in crate::memory) fn unblocked<T>(access: impl FnOnce() -> T) -> T {
+    pub(in crate::os) fn unblocked(access: &mut dyn FnMut()) {
         let mut faults = empty_set();
         let mut before = empty_set();
         for signal in SIGNALS {
@@ -163,10 +103,24 @@ mod recovering {
         }
         // SAFETY: both sets are initialised.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const faults, &raw mut before) };
-        let result = access();
+        access();
         // SAFETY: `before` is the mask that this thread had.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut()) };
-        result
+    }
+
+    /// Ends the access of a thread that faulted at `addr` in one of our routines: makes `context`, as the handler
+    /// received it, continue at the recovery point. Returns `false` if the thread was elsewhere. Async-signal-safe.
+    ///
+    /// # Safety
+    ///
+    /// `context` is the third argument of a signal handler (SA_SIGINFO) that is running.
+    unsafe fn recover(context: *mut c_void, addr: usize) -> bool {
+        // SAFETY: the kernel passes a ucontext_t that the handler may change; nothing else refers to it.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let Some(point) = recovery_point(registers[libc::REG_RIP as usize] as usize) else { return false };
+        registers[libc::REG_RIP as usize] = point as i64;
+        registers[libc::REG_RDX as usize] = addr as i64;
+        true
     }
 
     /// The handler's address, as `sigaction` holds it.
