@@ -93,11 +93,16 @@ pub(crate) fn get() -> &'static dyn Platform {
     PLATFORM.get().copied().unwrap_or(&Bare)
 }
 
+/// Unpredictable bytes.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    get().fill_random(&mut bytes);
+    bytes
+}
+
 /// An unpredictable number.
 pub(crate) fn random() -> u64 {
-    let mut bytes = [0; 8];
-    get().fill_random(&mut bytes);
-    u64::from_ne_bytes(bytes)
+    u64::from_ne_bytes(random_bytes())
 }
 
 /// No operating system.

@@ -170,12 +170,9 @@ impl Engine {
         let keys = config.seed.map_or(KeySource::System, |seed| KeySource::Seed(expand(seed)));
         let regions = RegionTable::new(resources::MAX_MR, keys);
         // Numbers count up in a simulation; elsewhere each kind of object has its own scrambling.
-        let numbers = || {
-            Numbers::new(
-                config.slot,
-                config.seed.is_none().then(|| (platform::random() as u32).to_ne_bytes()),
-            )
-        };
+        let numbers = || Numbers::new(config.slot, config.seed.is_none().then(platform::random_bytes));
+        // In a simulation the seed also distinguishes the devices, whose instances must differ.
+        let secret = config.seed.map(|seed| [seed, seed.rotate_left(17), !seed]);
         Self {
             limits: Limits {
                 path_mtu: config.active_mtu,
@@ -190,11 +187,7 @@ impl Engine {
             peers: Peers::new(config.peer_window),
             partners: Partners::new(
                 PartnerSetup { features: features(&config), ..config.partner.clone() },
-                // In a simulation the seed also distinguishes the devices, whose instances must differ.
-                config.seed.map_or_else(
-                    || [(); 3].map(|()| platform::random()),
-                    |seed| [seed, seed.rotate_left(17), !seed],
-                ),
+                secret.unwrap_or_else(|| [(); 3].map(|()| platform::random())),
                 config.slot,
                 config.address,
                 &config.source_ports,

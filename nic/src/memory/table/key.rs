@@ -33,11 +33,7 @@ pub(super) struct KeyMaker {
 impl KeyMaker {
     pub(super) fn new(source: KeySource) -> Self {
         let seed = match source {
-            KeySource::System => {
-                let mut seed = [0; 32];
-                platform::get().fill_random(&mut seed);
-                seed
-            }
+            KeySource::System => platform::random_bytes(),
             KeySource::Seed(seed) => seed,
         };
         let mut rounds = [0; 4];
