@@ -25,32 +25,40 @@
 #![deny(unsafe_code)]
 
 pub mod capture;
+#[cfg(unix)]
 pub mod doctor;
 pub mod engine;
+#[cfg(unix)]
 pub mod explain;
 pub mod ladder;
 pub mod link;
 pub mod memory;
+#[cfg(unix)]
 pub mod net;
+#[cfg(unix)]
 pub mod process;
 pub mod sim;
 pub mod trace;
 
 mod address_handle;
+#[cfg(unix)]
 mod clock;
 mod completion;
+#[cfg(unix)]
 mod config;
 mod connection;
 mod datagram;
 mod destroy;
 mod device;
 mod domain;
+#[cfg(unix)]
 mod driver;
 mod error;
 mod events;
 mod gid;
 mod instrument;
 
+#[cfg(unix)]
 mod os;
 mod platform;
 mod port;
@@ -68,10 +76,13 @@ pub use address_handle::AddressHandle;
 #[doc(inline)]
 pub use cc;
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
+#[cfg(unix)]
 pub use config::{ConfigError, ConfigFault};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;
-pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, DeviceConfig, PortAttr};
+#[cfg(unix)]
+pub use device::DeviceConfig;
+pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, PortAttr};
 pub use domain::ProtectionDomain;
 pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig};
 pub use error::{Error, Result};
@@ -105,6 +116,7 @@ pub use qp::{
 ///
 /// # Errors
 /// [`Error::Open`].
+#[cfg(unix)]
 pub fn open() -> Result<Device> {
     Device::open(&DeviceConfig::default())
 }

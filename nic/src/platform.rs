@@ -6,10 +6,13 @@
 //! is no matter in simulations, whose numbers follow from seeds.
 
 use crate::memory::Fault;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::Path;
+use std::ptr::with_exposed_provenance_mut;
 use std::sync::OnceLock;
 
 /// How a thread may access registered memory.
@@ -71,6 +74,18 @@ pub(crate) trait Platform: Sync {
     /// Pages in the `len` bytes at `addr`, writable if `write` is set.
     fn page_in(&self, addr: usize, len: usize, write: bool) -> Result<(), PageError>;
 
+    /// Allocates pages for `len` bytes, all 0, that share no page with other memory of the program. Returns their
+    /// address, exposed, or `None` if there is not as much memory.
+    fn map_pages(&self, len: NonZeroUsize) -> Option<usize>;
+
+    /// Frees pages.
+    ///
+    /// # Safety
+    ///
+    /// [`Self::map_pages`] returned `addr` for `len`, and nothing refers to these pages.
+    #[expect(unsafe_code, reason = "frees memory")]
+    unsafe fn unmap_pages(&self, addr: usize, len: NonZeroUsize);
+
     /// Bytes of a page.
     fn page_size(&self) -> usize;
 
@@ -108,6 +123,14 @@ pub(crate) fn random() -> u64 {
 /// No operating system.
 struct Bare;
 
+/// The smallest page size.
+const PAGE: usize = 4096;
+
+/// The allocation for the pages of `len` bytes.
+fn pages(len: NonZeroUsize) -> Option<Layout> {
+    Layout::from_size_align(len.get().checked_next_multiple_of(PAGE)?, PAGE).ok()
+}
+
 impl Platform for Bare {
     fn guard_memory(&self) -> bool {
         false
@@ -138,8 +161,23 @@ impl Platform for Bare {
         Err(PageError::Other)
     }
 
+    #[expect(unsafe_code, reason = "allocates")]
+    fn map_pages(&self, len: NonZeroUsize) -> Option<usize> {
+        // SAFETY: the layout has a size.
+        let start = unsafe { alloc_zeroed(pages(len)?) };
+        (!start.is_null()).then(|| start.expose_provenance())
+    }
+
+    #[expect(unsafe_code, reason = "as declared")]
+    unsafe fn unmap_pages(&self, addr: usize, len: NonZeroUsize) {
+        if let Some(layout) = pages(len) {
+            // SAFETY: passed on to the caller: `map_pages` made this allocation with the same layout.
+            unsafe { dealloc(with_exposed_provenance_mut(addr), layout) };
+        }
+    }
+
     fn page_size(&self) -> usize {
-        4096
+        PAGE
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {

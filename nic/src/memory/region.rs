@@ -2,9 +2,8 @@
 #![expect(unsafe_code, reason = "owns an allocation")]
 
 use super::copy::{self, Fault};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::platform;
 use std::num::NonZeroUsize;
-use std::ptr::with_exposed_provenance_mut;
 use thiserror::Error;
 
 /// Why a buffer could not be created or accessed.
@@ -54,37 +53,18 @@ pub struct MemoryBuffer {
     /// The first page, exposed. An integer, because it must never be dereferenced.
     addr: usize,
     len: NonZeroUsize,
-    /// Start of the allocation around its pages, exposed.
-    start: usize,
-}
-
-/// The boundary at which buffers begin and end: the smallest page size.
-const PAGE: usize = 4096;
-
-/// The allocation for a buffer of `len` bytes: its pages, wherever the first one begins. Not aligned, because the
-/// allocator would write zeroes to all pages of an aligned allocation.
-fn around(len: NonZeroUsize) -> Option<Layout> {
-    let pages = len.get().checked_next_multiple_of(PAGE)?;
-    Layout::array::<u64>(pages.checked_add(PAGE)? / size_of::<u64>()).ok()
 }
 
 impl MemoryBuffer {
-    /// Allocates `len` bytes, all 0. Large buffers take memory as their pages are first touched.
+    /// Allocates `len` bytes, all 0, in pages of their own. On a host they take memory when they are first touched.
     ///
     /// # Errors
     ///
     /// [`BufferError::Empty`] for a length of 0, [`BufferError::OutOfMemory`] if there is not as much.
     pub fn new(len: usize) -> Result<Self, BufferError> {
         let len = NonZeroUsize::new(len).ok_or(BufferError::Empty)?;
-        let out_of_memory = BufferError::OutOfMemory { len: len.get() };
-        let Some(layout) = around(len) else { return Err(out_of_memory) };
-        // SAFETY: the layout has a size.
-        let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
-            return Err(out_of_memory);
-        }
-        let start = start.expose_provenance();
-        Ok(Self { addr: start.next_multiple_of(PAGE), len, start })
+        let addr = platform::get().map_pages(len).ok_or(BufferError::OutOfMemory { len: len.get() })?;
+        Ok(Self { addr, len })
     }
 
     /// The address of the first byte, a multiple of the page size: the address for work requests and peers.
@@ -184,10 +164,8 @@ impl MemoryBuffer {
 
 impl Drop for MemoryBuffer {
     fn drop(&mut self) {
-        if let Some(layout) = around(self.len) {
-            // SAFETY: `new` made this allocation with the same layout, and no reference into it exists.
-            unsafe { dealloc(with_exposed_provenance_mut(self.start), layout) };
-        }
+        // SAFETY: the platform made this allocation with the same length, and no reference into it exists.
+        unsafe { platform::get().unmap_pages(self.addr, self.len) };
     }
 }
 

@@ -7,7 +7,10 @@
 use crate::memory::Fault;
 use crate::platform::CopyError as Error;
 use libc::{c_void, iovec};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
+use std::num::NonZeroUsize;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::atomic::{Ordering, fence};
 
 /// See [`Platform::copy_out`](crate::platform::Platform::copy_out). Safe: the kernel reads the memory as another process would.
@@ -31,6 +34,26 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
         dst.wrapping_add(bulk.len()),
         1,
     )
+}
+
+/// See [`Platform::map_pages`](crate::platform::Platform::map_pages).
+pub(super) fn map_pages(len: NonZeroUsize) -> Option<usize> {
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.
+    let start = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }.ok()?;
+    Some(start.as_ptr().expose_provenance())
+}
+
+/// See [`Platform::unmap_pages`](crate::platform::Platform::unmap_pages).
+///
+/// # Safety
+///
+/// As there.
+pub(super) unsafe fn unmap_pages(addr: usize, len: NonZeroUsize) {
+    if let Some(start) = NonNull::new(with_exposed_provenance_mut(addr)) {
+        // SAFETY: passed on to the caller: a mapping of ours. It fails only for addresses that are not a page's.
+        let _ = unsafe { munmap(start, len.get()) };
+    }
 }
 
 /// Checks whether the page of `addr` can be written, without changing it.
@@ -58,7 +81,7 @@ pub(super) fn probe_write(addr: usize) -> Result<(), Fault> {
 /// the errno.
 pub(super) fn populate(addr: usize, len: usize, write: bool) -> Result<(), i32> {
     let start = addr & !(page_size() - 1);
-    let page = std::ptr::with_exposed_provenance_mut(start);
+    let page = with_exposed_provenance_mut(start);
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: the advice changes no byte of memory; the kernel checks the addresses.
     match unsafe { libc::madvise(page, len.saturating_add(addr - start), advice) } {
@@ -89,7 +112,7 @@ fn transfer(call: ProcessVm, local: *mut c_void, remote: usize, len: usize) -> R
     while done < len {
         let near = iovec { iov_base: local.wrapping_byte_add(done), iov_len: len - done };
         let addr = remote.wrapping_add(done);
-        let far = iovec { iov_base: std::ptr::with_exposed_provenance_mut(addr), iov_len: len - done };
+        let far = iovec { iov_base: with_exposed_provenance_mut(addr), iov_len: len - done };
         // SAFETY: `near` lies in the buffer of a caller in this file, which has `len` bytes and may be written if the
         // call writes it; the kernel checks `far`. The process id is queried each time, because the process may have
         // forked.

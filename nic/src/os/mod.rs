@@ -11,6 +11,7 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 use std::fs::File;
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 struct Linux;
@@ -50,6 +51,16 @@ impl Platform for Linux {
             libc::ENOMEM | libc::EFAULT => PageError::Fault,
             _ => PageError::Other,
         })
+    }
+
+    fn map_pages(&self, len: NonZeroUsize) -> Option<usize> {
+        kernel::map_pages(len)
+    }
+
+    #[expect(unsafe_code, reason = "as declared")]
+    unsafe fn unmap_pages(&self, addr: usize, len: NonZeroUsize) {
+        // SAFETY: passed on to the caller.
+        unsafe { kernel::unmap_pages(addr, len) };
     }
 
     fn page_size(&self) -> usize {

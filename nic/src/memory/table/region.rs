@@ -138,8 +138,9 @@ impl Region {
         if len == 0 {
             return Err(RegisterError::Empty);
         }
-        for start in [memory.addr() as u64, va] {
-            if start.checked_add(len).is_none_or(|end| usize::try_from(end).is_err()) {
+        // The process has as many addresses as its processor has; work requests and peers have 64 bits of them.
+        for (start, last) in [(memory.addr() as u64, usize::MAX as u64), (va, u64::MAX)] {
+            if start.checked_add(len).is_none_or(|end| end > last) {
                 return Err(RegisterError::Overflow { addr: start, len });
             }
         }
