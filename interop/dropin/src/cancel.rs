@@ -36,9 +36,10 @@ unsafe extern "C-unwind" {
 
 /// Disables cancellation for this thread. Returns the value that [`restore`] takes.
 ///
-/// The type is changed too. The canceller checks the state before it sends its signal. When the signal arrives, glibc
-/// 2.36 checks only the type, not the state again: a thread with the asynchronous type would be cancelled although
-/// cancellation is disabled.
+/// For the asynchronous type, the state is not enough. The canceller checks it, announces a signal, and sends it, which
+/// may be later, in the middle of the verb. Its handler in glibc 2.36 does not check the state again. It checks the type,
+/// and each system call that is a cancellation point sets the asynchronous type while it lasts. At the end of such a call
+/// the C library waits for a signal that was announced. So one such call is made here, where the thread may end.
 #[inline]
 pub(crate) extern "C-unwind" fn disable() -> Before {
     let mut before = Before { state: PTHREAD_CANCEL_ENABLE, kind: PTHREAD_CANCEL_DEFERRED };
@@ -46,6 +47,10 @@ pub(crate) extern "C-unwind" fn disable() -> Before {
     unsafe {
         pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut before.kind);
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before.state);
+    }
+    if before.kind == PTHREAD_CANCEL_ASYNCHRONOUS {
+        // SAFETY: there are no descriptors, and the call does not wait.
+        unsafe { poll(std::ptr::null_mut(), 0, 0) };
     }
     before
 }

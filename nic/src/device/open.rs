@@ -105,8 +105,9 @@ impl Device {
     /// Opens a device on the network.
     ///
     /// # Errors
-    /// [`Error::Open`] names the obstacle to using the address and its remedy; [`Error::PKeys`] reports a fault in
-    /// the P_Key table, [`Error::Link`] one in the link or the congestion control.
+    /// [`Error::Open`](crate::Error::Open) names the obstacle to using the address and its remedy;
+    /// [`Error::PKeys`](crate::Error::PKeys) reports a fault in the P_Key table, and
+    /// [`Error::Link`](crate::Error::Link) one in the link or the congestion control.
     #[doc(alias = "ibv_open_device")]
     pub fn open(config: &DeviceConfig) -> Result<Self> {
         Self::open_with_port("rnic0", config).map(|(device, _)| device)

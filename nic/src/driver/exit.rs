@@ -8,14 +8,27 @@
 
 use super::SocketPort;
 use super::fork::hold_forks;
-use crate::explain;
 use crate::port::Port as _;
 use crate::queue::locked;
+use crate::{clock, instrument};
 use std::sync::{Arc, Mutex, Once, Weak};
-use std::time::Duration;
+use time::Duration;
 
-/// How long an exiting program waits for a thread that may be explaining the reason for the exit.
+/// How long an exiting program waits for a thread that drives the engine, which may be explaining the reason for the
+/// exit, or may have ended while it held the lock.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+impl SocketPort {
+    /// Sends a held acknowledgement, and ends captures: they are valid without this, but shorter with it. A program sees
+    /// a completion before the thread that delivers it has explained it: that turn ends first.
+    fn settle(&self) {
+        if let Some(mut driven) = self.lock_within(PATIENCE) {
+            driven.let_go(clock::now());
+            driven.datapath.link.remove_observers(instrument::CAPTURE);
+            self.release(driven);
+        }
+    }
+}
 
 static PORTS: Mutex<Vec<Weak<SocketPort>>> = Mutex::new(Vec::new());
 static INSTALL: Once = Once::new();
@@ -28,12 +41,8 @@ extern "C" fn at_exit() {
     // The holder of the list, or of a port, may never run again: in this case nothing can be done.
     if let Ok(ports) = PORTS.try_lock() {
         for port in ports.iter().filter_map(Weak::upgrade).filter(|port| port.is_ours()) {
-            if explain::is_on() {
-                port.end_turn(PATIENCE);
-            }
-            port.let_go();
+            port.settle();
             port.publish_at_exit();
-            port.end_captures();
         }
     }
     if let Ok(last) = LAST.try_lock() {

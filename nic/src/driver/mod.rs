@@ -65,9 +65,6 @@ use turns::Driven;
 /// endlessly, it would starve the holder; the lock lends the holder that priority.
 const MISSES_BEFORE_WAITING: u32 = 64;
 
-/// Attempts to get the lock when the process exits. Polling threads release it every few microseconds.
-const TRIES_AT_EXIT: u32 = 1000;
-
 /// Each train moved in a turn counts as this many polls: a train takes 20 us or more, so a program that only polls
 /// moves only some tens of trains in the time of thousands of empty polls.
 const TRAIN_POLLS: u32 = 2;
@@ -187,30 +184,6 @@ impl SocketPort {
         self.release(driven);
         self.courtesy.after_turn(done > 0);
         (done > 0, may_be_answered)
-    }
-
-    /// Sends a held acknowledgement, if no thread drives the engine.
-    fn let_go(&self) {
-        if let Some(mut driven) = self.try_lock() {
-            driven.let_go(clock::now());
-            self.release(driven);
-        }
-    }
-
-    /// Ends captures at the end of the process: they are valid without this, but shorter with it. Other threads may
-    /// still drive the engine, or have ended while driving it.
-    fn end_captures(&self) {
-        let driven = (0..TRIES_AT_EXIT).find_map(|_| {
-            let driven = self.try_lock();
-            if driven.is_none() {
-                std::thread::yield_now();
-            }
-            driven
-        });
-        if let Some(mut driven) = driven {
-            driven.datapath.link.remove_observers(crate::instrument::CAPTURE);
-            self.release(driven);
-        }
     }
 
     /// Called in standby: sends what the program left undone, if it stopped polling.

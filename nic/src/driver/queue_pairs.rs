@@ -3,7 +3,7 @@
 use super::{SocketPort, fork};
 use crate::process::{MOST_QUEUE_PAIRS, QueuePairFile};
 use std::os::fd::AsRawFd;
-use time::{Duration, Instant};
+use time::Instant;
 
 impl SocketPort {
     /// Starts to publish the queue pairs.
@@ -21,19 +21,6 @@ impl SocketPort {
             && file.is_due(now)
         {
             file.write(self.with_driven(|driven| driven.datapath.engine.snapshots(MOST_QUEUE_PAIRS)), now);
-        }
-    }
-
-    /// Waits, for a limited time, until the thread that drives the engine, if any, ends its turn. A program sees a
-    /// completion before the thread that delivers it has explained it.
-    pub(super) fn end_turn(&self, patience: Duration) {
-        let start = crate::clock::now();
-        while crate::clock::now() - start < patience {
-            if let Some(driven) = self.try_lock() {
-                self.release(driven);
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

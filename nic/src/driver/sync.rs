@@ -9,10 +9,13 @@
 
 #![expect(unsafe_code, reason = "std's mutex knows no priority inheritance: pthread's does")]
 
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A mutex whose holder inherits the priority of the threads that wait for it (`PTHREAD_PRIO_INHERIT`).
 pub(crate) struct PiMutex<T> {
@@ -68,6 +71,15 @@ impl<T> PiMutex<T> {
     pub(crate) fn try_lock(&self) -> Option<PiGuard<'_, T>> {
         // SAFETY: as in `lock`.
         let result = unsafe { libc::pthread_mutex_trylock(self.raw.get()) };
+        (result == 0).then(|| PiGuard::new(self))
+    }
+
+    /// Waits for the lock, for a limited time, at whose end the holder is left alone. A wait, unlike repeated tries, has
+    /// a place in the queue: a thread that takes the lock again and again cannot keep others from it.
+    pub(crate) fn lock_within(&self, patience: Duration) -> Option<PiGuard<'_, T>> {
+        let deadline = clock_gettime(ClockId::CLOCK_REALTIME).ok()? + TimeSpec::from(patience);
+        // SAFETY: as in `lock`; the deadline outlives the call.
+        let result = unsafe { libc::pthread_mutex_timedlock(self.raw.get(), deadline.as_ref()) };
         (result == 0).then(|| PiGuard::new(self))
     }
 }
@@ -153,6 +165,29 @@ mod tests {
         assert!(refused);
         drop(held);
         assert!(mutex.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_wait_with_an_end_outlasts_short_holders_and_gives_up_on_long_ones() {
+        let mutex = Arc::new(PiMutex::new(0u64));
+        let busy = Arc::clone(&mutex);
+        let until = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&until);
+        let holder = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                *busy.lock() += 1;
+            }
+        });
+        for _ in 0..100 {
+            assert!(mutex.lock_within(Duration::from_secs(60)).is_some(), "it is released again and again");
+        }
+        until.store(true, Ordering::Relaxed);
+        holder.join().expect("no panic");
+        let held = mutex.lock();
+        let other = Arc::clone(&mutex);
+        let wait = std::thread::spawn(move || other.lock_within(Duration::from_millis(10)).is_none());
+        assert!(wait.join().expect("no panic"), "the holder keeps it");
+        drop(held);
     }
 
     #[test]

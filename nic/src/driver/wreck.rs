@@ -13,6 +13,7 @@ use super::SocketPort;
 use super::sync::PiGuard;
 use super::turns::Driven;
 use std::sync::atomic::Ordering;
+use time::Duration;
 
 impl SocketPort {
     /// Waits for the lock.
@@ -23,6 +24,11 @@ impl SocketPort {
     /// Takes the lock if it is free.
     pub(super) fn try_lock(&self) -> Option<PiGuard<'_, Driven>> {
         self.driven.try_lock().map(|driven| self.checked(driven))
+    }
+
+    /// Waits for the lock for a limited time.
+    pub(super) fn lock_within(&self, patience: Duration) -> Option<PiGuard<'_, Driven>> {
+        self.driven.lock_within(patience).map(|driven| self.checked(driven))
     }
 
     fn checked<'a>(&self, mut driven: PiGuard<'a, Driven>) -> PiGuard<'a, Driven> {
