@@ -18,18 +18,6 @@ use time::Duration;
 /// exit, or may have ended while it held the lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl SocketPort {
-    /// Sends a held acknowledgement, and ends captures: they are valid without this, but shorter with it. A program sees
-    /// a completion before the thread that delivers it has explained it: that turn ends first.
-    fn settle(&self) {
-        if let Some(mut driven) = self.lock_within(PATIENCE) {
-            driven.let_go(clock::now());
-            driven.datapath.link.remove_observers(instrument::CAPTURE);
-            self.release(driven);
-        }
-    }
-}
-
 static PORTS: Mutex<Vec<Weak<SocketPort>>> = Mutex::new(Vec::new());
 static INSTALL: Once = Once::new();
 
@@ -42,11 +30,26 @@ extern "C" fn at_exit() {
     if let Ok(ports) = PORTS.try_lock() {
         for port in ports.iter().filter_map(Weak::upgrade).filter(|port| port.is_ours()) {
             port.settle();
-            port.publish_at_exit();
         }
     }
     if let Ok(last) = LAST.try_lock() {
         last.iter().for_each(|last| last());
+    }
+}
+
+impl SocketPort {
+    /// Sends a held acknowledgement, ends captures (they are valid without this, but shorter with it), and publishes the
+    /// final counters. The turn of a thread that drives the engine ends first: a program sees a completion before the
+    /// thread that delivers it has explained it.
+    fn settle(&self) {
+        let Some(mut driven) = self.lock_within(PATIENCE) else { return };
+        driven.let_go(clock::now());
+        driven.datapath.link.remove_observers(instrument::CAPTURE);
+        let last = self.publication.get().map(|publication| (publication, driven.counters()));
+        self.release(driven);
+        if let Some((publication, counters)) = last {
+            publication.write(&counters, clock::now());
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use time::Instant;
 
 impl Driven {
     /// All counters.
-    fn counters(&mut self) -> Counters {
+    pub(super) fn counters(&mut self) -> Counters {
         self.datapath.counters(Some(self.udp.counters()))
     }
 }
@@ -33,18 +33,6 @@ impl SocketPort {
             publication.write(&self.with_driven(Driven::counters), now);
         }
         Some(publication.due())
-    }
-
-    /// Publishes the counters before the program exits, if the port is not locked: the holder of the lock may never run
-    /// again.
-    pub(super) fn publish_at_exit(&self) {
-        if let Some(publication) = self.publication.get()
-            && let Some(mut driven) = self.try_lock()
-        {
-            let counters = driven.counters();
-            self.release(driven);
-            publication.write(&counters, crate::clock::now());
-        }
     }
 
     /// Publishes the counters for the last time before the port is dropped.

@@ -74,8 +74,8 @@ impl<T> PiMutex<T> {
         (result == 0).then(|| PiGuard::new(self))
     }
 
-    /// Waits for the lock, for a limited time, at whose end the holder is left alone. A wait, unlike repeated tries, has
-    /// a place in the queue: a thread that takes the lock again and again cannot keep others from it.
+    /// Waits for the lock, but not longer than `patience`. Also waits that long if the holder has ended, or is the calling
+    /// thread. Unlike repeated tries, a wait succeeds against a thread that takes the lock again and again.
     pub(crate) fn lock_within(&self, patience: Duration) -> Option<PiGuard<'_, T>> {
         let deadline = clock_gettime(ClockId::CLOCK_REALTIME).ok()? + TimeSpec::from(patience);
         // SAFETY: as in `lock`; the deadline outlives the call.
@@ -187,7 +187,11 @@ mod tests {
         let other = Arc::clone(&mutex);
         let wait = std::thread::spawn(move || other.lock_within(Duration::from_millis(10)).is_none());
         assert!(wait.join().expect("no panic"), "the holder keeps it");
+        assert!(mutex.lock_within(Duration::from_millis(10)).is_none(), "the holder is this thread");
         drop(held);
+        let last = Arc::clone(&mutex);
+        std::thread::spawn(move || std::mem::forget(last.lock())).join().expect("no panic");
+        assert!(mutex.lock_within(Duration::from_millis(10)).is_none(), "the holder has ended");
     }
 
     #[test]
