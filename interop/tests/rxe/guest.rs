@@ -83,6 +83,21 @@ pub(crate) fn console() -> String {
     String::from_utf8_lossy(&std::fs::read(Path::new(&log)).unwrap_or_default()).into_owned()
 }
 
+/// What an engineer would look at if the guest no longer answered: whether its network carries a packet, what its
+/// interfaces and rxe counted, and which interrupts it took.
+pub(crate) fn state() -> String {
+    let looks = [
+        "ping -c 2 -W 2 10.77.0.1",
+        "ip -s link",
+        "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *",
+        "cat /proc/interrupts",
+        "ps",
+    ];
+    let here = Command::new("ip").args(["-s", "link"]).output().map(|output| output.stdout).unwrap_or_default();
+    let there = looks.map(|look| Remote::start(look).end().1);
+    format!("{}\n---- this side ----\n{}", there.join("\n"), String::from_utf8_lossy(&here))
+}
+
 /// A connection to the agent, which begins with a command. The command runs until it ends or the connection is closed.
 pub(crate) fn connect(command: &str) -> TcpStream {
     let agent = SocketAddr::from(([10, 78, 0, 2], 7));

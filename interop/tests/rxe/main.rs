@@ -84,7 +84,13 @@ fn main() -> ExitCode {
         let failure = failure(*test);
         let how = if failure.is_some() { "FAILED" } else { "ok" };
         println!("test {name} ... {how} ({:.2} s)", began.elapsed().as_secs_f64());
-        failure.iter().for_each(|text| println!("{text}"));
+        if let Some(text) = &failure {
+            println!("{text}");
+            if failures.is_empty() {
+                // Only the first: what follows may be its consequence.
+                println!("---- the guest ----\n{}", guest::state());
+            }
+        }
         failures.extend(failure.map(|text| (name, text)));
     }
     if !failures.is_empty() {

@@ -215,11 +215,8 @@ impl SocketPort {
 
     /// Takes the contents of the inboxes whose doorbells rang; returns whether any did.
     fn answer_doorbells(&self, driven: &mut Driven) -> bool {
-        if self.is_wrecked() {
-            return false;
-        }
         let rung = std::mem::take(&mut *locked(&self.doorbells));
-        rung.iter().for_each(|qpn| driven.datapath.engine.ring(*qpn));
+        rung.iter().for_each(|qpn| driven.datapath.ring(*qpn));
         !rung.is_empty()
     }
 
@@ -254,7 +251,7 @@ impl Port for SocketPort {
     }
 
     fn is_wrecked(&self) -> bool {
-        self.wrecked.load(Ordering::Relaxed)
+        self.wrecked.load(Ordering::Acquire)
     }
 
     fn fail_after_panic(&self) {

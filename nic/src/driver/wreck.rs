@@ -6,8 +6,8 @@
 //! thread drives the engine any more, and what would need the engine is refused. Objects can still be destroyed, and
 //! completions and events taken.
 //!
-//! Whoever catches the panic reports it ([`Port::fail_after_panic`](crate::port::Port::fail_after_panic)). If nobody does, or another thread is faster, the
-//! next holder of the lock notices by itself.
+//! Whoever catches the panic reports it ([`Port::fail_after_panic`](crate::port::Port::fail_after_panic)). If nobody does, or
+//! another thread is faster, the next holder of the lock notices by itself.
 
 use super::SocketPort;
 use super::sync::PiGuard;
@@ -40,11 +40,13 @@ impl SocketPort {
 
     #[cold]
     pub(super) fn give_up(&self, driven: &mut Driven) {
-        if self.wrecked.swap(true, Ordering::Relaxed) {
+        if driven.datapath.is_wrecked() {
             return;
         }
         tracing::error!(address = %self.address, "the device fails: a panic may have left it half changed");
         driven.datapath.give_up();
+        // From here on a poll of an empty completion queue is refused: all completions are there.
+        self.wrecked.store(true, Ordering::Release);
         self.background.give_up();
     }
 }

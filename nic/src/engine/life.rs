@@ -7,7 +7,7 @@
 
 use super::{AsyncEvent, Engine, ResourceError};
 use qp::memory::QpEvent;
-use qp::{Mtu, QpAttr, QpState};
+use qp::{Mtu, QpAttr, QpState, Qpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What connects a port to the network.
@@ -161,9 +161,21 @@ impl Engine {
             for index in 0..self.qps.len() {
                 // The panic hook has printed the message.
                 let _ = catch_unwind(AssertUnwindSafe(|| self.fail_qp(index)));
+                self.flush_inbox(index);
             }
             let _ = catch_unwind(AssertUnwindSafe(|| self.fail_overrun()));
         }
+    }
+
+    /// After a panic, flushes what threads left in the inbox of a queue pair: they were told that it is queued.
+    pub(crate) fn ring_after_panic(&mut self, qpn: Qpn) {
+        if let Some(index) = self.index(qpn) {
+            self.flush_inbox(index);
+        }
+    }
+
+    fn flush_inbox(&mut self, index: usize) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.collect(index)));
     }
 
     /// Returns whether this is the first failure of the device.

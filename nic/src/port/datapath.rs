@@ -108,6 +108,11 @@ impl Datapath {
         self.wrecked
     }
 
+    /// Takes the contents of the inbox of a queue pair.
+    pub(crate) fn ring(&mut self, qpn: Qpn) {
+        if self.wrecked { self.engine.ring_after_panic(qpn) } else { self.engine.ring(qpn) }
+    }
+
     /// Fails the device after a panic. From now on the datapath does nothing.
     pub(crate) fn give_up(&mut self) {
         self.wrecked = true;

@@ -159,9 +159,10 @@ impl SimPort {
 
     #[cold]
     fn give_up(&self, state: &mut State) {
-        if !self.wrecked.swap(true, Ordering::Relaxed) {
+        if !state.datapath.is_wrecked() {
             tracing::error!(address = %self.address, "the device fails: a panic may have left it half changed");
             state.datapath.give_up();
+            self.wrecked.store(true, Ordering::Release);
         }
     }
 }
@@ -176,7 +177,7 @@ impl Port for SimPort {
     }
 
     fn is_wrecked(&self) -> bool {
-        self.wrecked.load(Ordering::Relaxed)
+        self.wrecked.load(Ordering::Acquire)
     }
 
     fn fail_after_panic(&self) {

@@ -73,7 +73,26 @@ fn a_panic_outside_of_the_lock_is_reported() -> Result<()> {
 }
 
 #[test]
-fn work_that_threads_left_while_the_lock_was_held_is_left_alone() -> Result<()> {
+fn a_poll_is_refused_only_when_all_is_flushed() -> Result<()> {
+    let (device, peer) = (crate::open()?, crate::open()?);
+    // Many, so that a reader is refused long before the last is flushed if the order is wrong.
+    let pairs: Vec<_> = (0..200).map(|_| RcEnd::pair(&device, &peer)).collect::<Result<_>>()?;
+    for (left, _) in &pairs {
+        left.qp.recv(1, Gather::Empty)?;
+    }
+    let last = &pairs.last().expect("some").0;
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| last.wait());
+        device.fail_after_panic();
+        let first = reader.join().expect("no panic").expect("a completion precedes the refusal");
+        assert_eq!(first.status, WcStatus::WrFlushErr);
+    });
+    assert!(refused(last.wait()));
+    Ok(())
+}
+
+#[test]
+fn work_that_threads_left_while_the_lock_was_held_is_flushed() -> Result<()> {
     let (device, peer) = (crate::open()?, crate::open()?);
     let (left, _right) = RcEnd::pair(&device, &peer)?;
     left.qp.recv(1, Gather::Empty)?;
@@ -88,6 +107,8 @@ fn work_that_threads_left_while_the_lock_was_held_is_left_alone() -> Result<()> 
     }));
     posted.expect_err("it panics");
     device.fail_after_panic();
+    let flushed = left.wait()?;
+    assert_eq!((flushed.wr_id, flushed.status), (1, WcStatus::WrFlushErr));
     has_failed(&device, &left);
     Ok(())
 }
