@@ -93,7 +93,8 @@ pub(crate) fn state() -> String {
         "cat /proc/interrupts",
         "ps",
     ];
-    let here = Command::new("ip").args(["-s", "link"]).output().map(|output| output.stdout).unwrap_or_default();
+    let here =
+        Command::new("ip").args(["-s", "link"]).output().map(|output| output.stdout).unwrap_or_default();
     let there = looks.map(|look| Remote::start(look).end().1);
     format!("{}\n---- this side ----\n{}", there.join("\n"), String::from_utf8_lossy(&here))
 }
