@@ -1,10 +1,10 @@
 //! Configuration files.
 
-use crate::device::DeviceConfig;
-use crate::link::{LinkConfig, LinkConfigError, size};
+use crate::DeviceConfig;
 use crate::process::{EnvFault, HostAddress};
 use cc::{Algorithm, known_settings};
 use qp::{Mtu, PKey, ParseMtuError};
+use rnic_core::link::{LinkConfig, LinkConfigError, size};
 use serde::Deserialize;
 use std::fmt;
 use std::path::{Path, PathBuf};

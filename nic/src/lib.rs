@@ -24,99 +24,72 @@
 
 #![deny(unsafe_code)]
 
-pub mod capture;
-#[cfg(unix)]
 pub mod doctor;
-pub mod engine;
-#[cfg(unix)]
 pub mod explain;
-pub mod ladder;
-pub mod link;
-pub mod memory;
-#[cfg(unix)]
 pub mod net;
-#[cfg(unix)]
 pub mod process;
-pub mod sim;
-pub mod trace;
 
-mod address_handle;
-#[cfg(unix)]
 mod clock;
-mod completion;
-#[cfg(unix)]
 mod config;
-mod connection;
-mod datagram;
-mod destroy;
-mod device;
-mod domain;
-#[cfg(unix)]
 mod driver;
-mod error;
-mod events;
-mod gid;
-mod instrument;
-
-#[cfg(unix)]
+mod open;
 mod os;
-mod platform;
-mod port;
-mod priority;
-mod queue;
-mod queue_pair;
-mod reasons;
-mod region;
-mod srq;
-mod tally;
-mod window;
-mod xrc;
+mod recorder;
 
-pub use address_handle::AddressHandle;
-#[doc(inline)]
-pub use cc;
-pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
-#[cfg(unix)]
 pub use config::{ConfigError, ConfigFault};
-pub use connection::RcEnd;
-pub use destroy::NotDestroyed;
-#[cfg(unix)]
-pub use device::DeviceConfig;
-pub use device::{Counters, DEFAULT_UNACKED_RATE, Device, DeviceAttr, PortAttr};
-pub use domain::ProtectionDomain;
-pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig};
-pub use error::{Error, Result};
-pub use events::AsyncEvents;
-pub use gid::{GidEntry, GidType, NetInterface};
-pub use instrument::FaultReport;
-pub use memory::{Advice, BufferError, MwType, RegisterError, UserMemory};
-pub use priority::{PRIORITIES, PriorityCounters};
-pub use queue_pair::{ConnectOptions, QpAddress, QpInit, QueuePair};
-pub use region::{MemoryRegion, NullRegion, Rereg};
-pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit, SrqModify};
+pub use open::DeviceConfig;
+pub use rnic_core::{
+    Access, AccessError, AddressHandle, AddressVector, Advice, AsyncEvent, AsyncEvents, Bind, BindError,
+    BufferError, CompletionChannel, CompletionEvent, CompletionQueue, Completions, ConnectOptions, Counters,
+    DEFAULT_UNACKED_RATE, Destination, Device, DeviceAttr, Error, EventSource, Failure, FailureContext,
+    FaultReport, FlowState, FlushKind, Gather, Gid, GidEntry, GidType, MemoryRegion, MemoryWindow,
+    ModifyError, Mtu, MwType, NetInterface, NotDestroyed, Notice, NullRegion, Operation, PKey,
+    PKeyTableError, PRIORITIES, ParseMtuError, PathMigState, PeerRefusal, PortAttr, PostError,
+    PriorityCounters, ProtectionDomain, Psn, QKey, QpAddress, QpAttr, QpCap, QpCounters, QpEvent, QpInit,
+    QpState, QpType, Qpn, QueuePair, RateConfig, RcEnd, RecvWr, Refused, RegisterError, Remote, Rereg,
+    Result, SendFlags, SendWr, Sge, SharedReceiveQueue, Silence, SrqAttr, SrqInit, SrqModify, Tuning,
+    Unsendable, UserMemory, VendorError, WcFlags, WcOpcode, WcStatus, WeakDevice, WorkCompletion, XrcDomain,
+};
 #[doc(inline)]
-pub use time;
-pub use window::MemoryWindow;
-pub use xrc::XrcDomain;
+pub use rnic_core::{capture, cc, ladder, sim, time};
 
-pub use qp::attr::{AddressVector, ModifyError, PathMigState};
-pub use qp::counters::QpCounters;
-pub use qp::memory::{Bind, BindError, QpEvent};
-pub use qp::queue_pair::{
-    Failure, FailureContext, Notice, PeerRefusal, PostError, Refused, Silence, Tuning, Unsendable,
-    VendorError,
-};
-pub use qp::{
-    Access, AccessError, Destination, FlushKind, Gather, Gid, Mtu, Operation, PKey, ParseMtuError, Psn, QKey,
-    QpAttr, QpCap, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
-    WorkCompletion,
-};
+/// What the engine tells: snapshots of queue pairs, counters by reason, limits, and why a verb is refused.
+pub mod engine {
+    pub use rnic_core::engine::{
+        AsyncEvent, CreditSetup, DropReason, EventSource, FlowState, MAX_EVENTS, MAX_PKEYS, ModifyQpError,
+        PKeyTableError, PartnerSetup, PortCounters, QpSnapshot, RateConfig, ResourceError,
+    };
+}
+
+/// The link below the engine: the port that a device emulates, fault rules, captures, and observers of packets.
+pub mod link {
+    pub use rnic_core::link::{
+        Direction, Fate, Frame, FrameRef, HOST_RATE, LinkConfig, LinkConfigError, Model, Now, Observer,
+        emulation, faults, wire_bytes,
+    };
+
+    /// Captures of packets into pcapng files.
+    pub mod capture {
+        pub use rnic_core::link::capture::CaptureStatus;
+    }
+}
+
+/// Memory that programs register.
+pub mod memory {
+    pub use rnic_core::memory::{Advice, BufferError, MemoryBuffer, MwType, RegisterError, UserMemory};
+}
+
+/// Samples of a port's counters and queue pairs over time, in files that `rnic plot` draws.
+pub mod trace {
+    pub use crate::recorder::{MIN_INTERVAL, RecorderThread, header_now};
+    #[doc(inline)]
+    pub use rnic_core::trace::*;
+}
 
 /// Opens a device at the first free loopback address.
 ///
 /// # Errors
 /// [`Error::Open`].
-#[cfg(unix)]
 pub fn open() -> Result<Device> {
-    Device::open(&DeviceConfig::default())
+    DeviceConfig::default().open()
 }

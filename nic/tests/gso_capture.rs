@@ -5,7 +5,7 @@
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 use rnic::capture::{Decoder, Summary};
-use rnic::{ConnectOptions, Device, DeviceConfig, Mtu, RcEnd, WcStatus};
+use rnic::{ConnectOptions, DeviceConfig, Mtu, RcEnd, WcStatus};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
@@ -78,7 +78,7 @@ fn drain(sniffer: &OwnedFd) -> (Vec<u8>, usize) {
 fn capture_of_a_write(cable: &Cable, gso: Option<bool>) -> (Vec<u8>, usize) {
     let device = move |address: &str| {
         let config = DeviceConfig { gso, ..DeviceConfig::at(address.parse().unwrap()) };
-        move || Device::open(&config).unwrap()
+        move || config.open().unwrap()
     };
     let (a, b) = (cable.inside(0, device("10.99.1.1")), cable.inside(1, device("10.99.1.2")));
     let sniffer = cable.inside(0, || {

@@ -26,5 +26,5 @@ pub fn fresh_address() -> IpAddr {
 /// Panics if it cannot be opened.
 #[must_use]
 pub fn open() -> Device {
-    Device::open(&DeviceConfig::at(fresh_address())).expect("a device at a fresh address")
+    DeviceConfig::at(fresh_address()).open().expect("a device at a fresh address")
 }

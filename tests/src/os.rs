@@ -6,7 +6,7 @@ use crate::protocol::Reply;
 use crate::serve::{State, say};
 use nix::errno::Errno;
 use nix::unistd::{ForkResult, Pid, getppid};
-use rnic::{Device, DeviceConfig, Error, MemoryRegion, RcEnd, WcStatus};
+use rnic::{DeviceConfig, Error, MemoryRegion, RcEnd, WcStatus};
 use std::io::BufRead;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -207,7 +207,7 @@ fn now<T>(future: impl Future<Output = Result<T, Error>>) -> Result<(), Error> {
 
 /// The child opens devices of its own and transfers data between them.
 fn of_its_own() -> Result<(), Box<dyn std::error::Error>> {
-    let at = |address| Device::open(&DeviceConfig::at(address));
+    let at = |address| DeviceConfig::at(address).open();
     let (a, b) = (at(crate::fresh_address())?, at(crate::fresh_address())?);
     let (left, right) = RcEnd::pair(&a, &b)?;
     let source = left.register(b"from the child")?;

@@ -119,7 +119,7 @@ impl State {
     }
 
     fn open(&mut self, opening: &Opening) -> Answer<Reply> {
-        let device = Device::open(&opening.config()?)?;
+        let device = opening.config()?.open()?;
         let address = device.address();
         self.pd = Some(device.alloc_pd()?);
         self.device = Some(device);

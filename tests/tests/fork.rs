@@ -1,6 +1,6 @@
 //! A program forks in the middle of its traffic.
 
-use rnic::{Device, DeviceConfig};
+use rnic::DeviceConfig;
 use rnic_tests::peer::{Peer, connect};
 use rnic_tests::protocol::{Command, Connection, Reply, Traffic, Verb};
 
@@ -59,9 +59,9 @@ fn address_is_free_once_the_parent_is_gone() {
     let _ = connect(&mut forker, &mut other, Connection::default());
     fork(&mut forker, true);
     let address = forker.address();
-    assert!(Device::open(&DeviceConfig::at(address)).is_err(), "the parent has the address");
+    assert!(DeviceConfig::at(address).open().is_err(), "the parent has the address");
     forker.kill();
-    Device::open(&DeviceConfig::at(address)).expect("the address is free although the child lives");
+    DeviceConfig::at(address).open().expect("the address is free although the child lives");
     // The child answers in place of its parent.
     assert!(matches!(forker.try_ask(&Command::Counters), Reply::Done));
 }

@@ -232,7 +232,7 @@ fn incast_over_sockets(spinners: usize) -> u64 {
     let open = || {
         let recv_buffer = Some(212_992);
         let config = DeviceConfig { link: link.clone(), recv_buffer, ..DeviceConfig::at(fresh_address()) };
-        Device::open(&config).expect("a device")
+        config.open().expect("a device")
     };
     let receiver = open();
     let stop = AtomicBool::new(false);
@@ -286,7 +286,7 @@ fn a_lossless_port_on_sockets_loses_nothing_when_everybody_waits_for_a_core() {
 #[test]
 fn a_port_on_sockets_refuses_a_headroom_that_is_too_small() {
     let link = "rate=5Gb/s,pfc=3,xoff=50KB,headroom=30KB".parse().expect("a link");
-    let error = Device::open(&DeviceConfig { link, ..DeviceConfig::at(fresh_address()) }).expect_err("30 KB");
+    let error = DeviceConfig { link, ..DeviceConfig::at(fresh_address()) }.open().expect_err("30 KB");
     assert!(error.to_string().contains("invalid value 30000 for `headroom`"), "{error}");
 }
 
@@ -303,14 +303,14 @@ fn devices_refuse_links_that_cannot_be() {
     assert!(refused(net.device_with(&DeviceSetup { mtu: Mtu::B512, ..small })).contains("path MTU 512"));
     let link = "kmin=5".parse().expect("a link");
     let config = DeviceConfig { link, ..DeviceConfig::at(fresh_address()) };
-    assert!(refused(Device::open(&config)).contains("kmin"));
+    assert!(refused(config.open()).contains("kmin"));
 }
 
 #[test]
 fn the_same_port_over_sockets() {
     let link = "rate=2Gb/s,buffer=1MB,delay=20us".parse().expect("a link");
     let config = DeviceConfig { link, ..DeviceConfig::at(fresh_address()) };
-    let (a, b) = (open(), Device::open(&config).expect("a device"));
+    let (a, b) = (open(), config.open().expect("a device"));
     let (left, right) = RcEnd::pair(&a, &b).expect("connected");
     write(&left, &right, 3 << 20);
     assert!(counter(&b, "link_rx_packets") >= 768);
@@ -326,8 +326,8 @@ fn a_slow_receiver_overruns_its_socket() {
     // One by one: the kernel counts a dropped train as one.
     let at = DeviceConfig::at(fresh_address());
     let fast = DeviceConfig { unacked_rate: Some(0), offload: Some(false), ..at };
-    let a = UdEnd::new(&Device::open(&fast).expect("a device"));
-    let b = UdEnd::new(&Device::open(&slow).expect("a device"));
+    let a = UdEnd::new(&fast.open().expect("a device"));
+    let b = UdEnd::new(&slow.open().expect("a device"));
     let sent = 400;
     flood(&a, &b, sent, 4000, 0);
     let deadline = Instant::now() + PATIENCE;

@@ -133,7 +133,7 @@ impl Scene {
             cc: cc.parse().expect("an algorithm"),
             ..DeviceConfig::at(fresh_address())
         };
-        let device = Device::open(&config).expect("a device");
+        let device = config.open().expect("a device");
         let (end, _) = connect_local(&device, &mut peer, Connection { timeout: 16, ..Connection::default() });
         let remote = peer.register_zeroes(LEN).place.into();
         let source = rnic_tests::peer::register_pattern(end.pd(), LEN, 1);
@@ -190,7 +190,7 @@ impl Scene {
 /// A device with link credits, whose background thread runs.
 fn with_credits() -> (Device, RcEnd) {
     let link = "ib-credits".parse().expect("a link");
-    let device = Device::open(&DeviceConfig { link, ..DeviceConfig::at(fresh_address()) }).expect("a device");
+    let device = DeviceConfig { link, ..DeviceConfig::at(fresh_address()) }.open().expect("a device");
     let end = RcEnd::new(&device).expect("an end");
     (device, end)
 }

@@ -68,7 +68,7 @@ fn a_write_in_virtual_time_is_the_same_in_webassembly() {
 #[test]
 fn no_part_of_it_needs_an_operating_system() {
     let tree = cargo()
-        .args(["tree", "--package=rnic", "--edges=normal", "--target", TARGET, "--prefix=none"])
+        .args(["tree", "--package=rnic-core", "--edges=normal", "--target", TARGET, "--prefix=none"])
         .output();
     let tree = String::from_utf8(tree.expect("cargo").stdout).expect("text");
     let parts: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();

@@ -26,7 +26,7 @@ impl Api {
     }
 
     pub(crate) fn with(config: &DeviceConfig) -> Self {
-        let device = Device::open(config).expect("a device at our address");
+        let device = config.open().expect("a device at our address");
         let pd = device.alloc_pd().expect("a protection domain");
         Self { regions: vec![], windows: vec![], srqs: vec![], ahs: vec![], qps: vec![], pd, device }
     }

@@ -217,7 +217,7 @@ impl Candidate {
             netdev: interface.name.clone(),
             up: interface.up,
             mtu: interface.mtu,
-            device: Device::open(&config).map_err(|error| error.to_string()),
+            device: config.open().map_err(|error| error.to_string()),
             holder: holders.iter().find(|holder| holder.blocks(address)).cloned(),
         }
     }

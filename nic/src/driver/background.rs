@@ -9,8 +9,8 @@
 use super::SocketPort;
 use super::attend::{Attendance, Next, Stance};
 use super::handover::{Rest, Sleeper};
-use crate::port::Port as _;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use rnic_core::port::Port as _;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -56,7 +56,7 @@ impl Background {
 
     /// Starts the thread when the first queue pair can receive: before that there is nothing to serve.
     pub(super) fn start(self: &Arc<Self>, port: &Arc<SocketPort>) -> std::io::Result<()> {
-        let mut thread = crate::queue::locked(&self.thread);
+        let mut thread = rnic_core::queue::locked(&self.thread);
         if thread.is_some() {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Background {
     /// Stops the thread and joins it.
     pub(super) fn stop(&self) {
         self.give_up();
-        let thread = crate::queue::locked(&self.thread).take();
+        let thread = rnic_core::queue::locked(&self.thread).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -107,7 +107,7 @@ impl Background {
     /// Returns whether the thread was started and has ended.
     #[cfg(test)]
     pub(super) fn has_ended(&self) -> bool {
-        crate::queue::locked(&self.thread).as_ref().is_some_and(JoinHandle::is_finished)
+        rnic_core::queue::locked(&self.thread).as_ref().is_some_and(JoinHandle::is_finished)
     }
 
     /// The program is about to sleep.

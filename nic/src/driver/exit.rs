@@ -7,10 +7,10 @@
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
 use super::SocketPort;
-use super::fork::hold_forks;
-use crate::port::Port as _;
-use crate::queue::locked;
-use crate::{clock, instrument};
+use crate::clock;
+use crate::os::fork::hold_forks;
+use rnic_core::port::Port as _;
+use rnic_core::queue::locked;
 use std::sync::{Arc, Mutex, Once, Weak};
 use time::Duration;
 
@@ -44,7 +44,7 @@ impl SocketPort {
     fn settle(&self) {
         let Some(mut driven) = self.lock_within(PATIENCE) else { return };
         driven.let_go(clock::now());
-        driven.datapath.link.remove_observers(instrument::CAPTURE);
+        driven.datapath.link.remove_observers(rnic_core::instrument::CAPTURE);
         let last = self.publication.get().map(|publication| (publication, driven.counters()));
         self.release(driven);
         if let Some((publication, counters)) = last {

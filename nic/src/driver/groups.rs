@@ -4,8 +4,8 @@
 //! descriptor that reports which groups have packets, so that a turn takes one call for all of them, and the background
 //! thread can wait on it.
 
-use super::fork;
 use crate::net::{GroupSocket, JoinError, RoceSocket};
+use crate::os::fork;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::BTreeMap;
 use std::io;

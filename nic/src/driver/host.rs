@@ -1,13 +1,14 @@
 //! A port's knowledge of its host, and its program's access to it.
 
+use super::SocketPort;
 use super::turns::Driven;
-use super::{SocketPort, fork};
-use crate::engine::PortState;
-use crate::gid::NetInterface;
 use crate::net::{HostState, HostWatch};
-use crate::port::{EventDesk, Port};
-use crate::queue::locked;
+use crate::os::fork;
 use qp::Mtu;
+use rnic_core::engine::PortState;
+use rnic_core::gid::NetInterface;
+use rnic_core::port::{EventDesk, Port};
+use rnic_core::queue::locked;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};

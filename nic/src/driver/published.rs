@@ -1,8 +1,9 @@
 //! The counters of a port, published for other programs.
 
+use super::SocketPort;
 use super::turns::Driven;
-use super::{SocketPort, fork};
-use crate::device::Counters;
+use crate::Counters;
+use crate::os::fork;
 use crate::process::Publication;
 use std::os::fd::AsRawFd;
 use time::Instant;

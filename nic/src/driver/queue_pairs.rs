@@ -1,6 +1,7 @@
 //! The queue pairs of a port, published for other programs.
 
-use super::{SocketPort, fork};
+use super::SocketPort;
+use crate::os::fork;
 use crate::process::{MOST_QUEUE_PAIRS, QueuePairFile};
 use std::os::fd::AsRawFd;
 use time::Instant;

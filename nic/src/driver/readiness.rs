@@ -1,8 +1,8 @@
 //! Flags with a descriptor of the kernel's own kind, and threads that sleep on them.
 
-use crate::port::Readiness;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use rnic_core::port::Readiness;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use time::Duration;

@@ -2,11 +2,11 @@
 
 use super::hold::{AckHold, Begin, Caller, Verdict};
 use super::udp_io::UdpIo;
-use crate::datagram::Datagram;
-use crate::engine::Engine;
-use crate::link::{LinkProfile, Now};
 use crate::net::{RecvBatch, RecvError};
-use crate::port::{Datapath, bytes_of};
+use rnic_core::datagram::Datagram;
+use rnic_core::engine::Engine;
+use rnic_core::link::{LinkProfile, Now};
+use rnic_core::port::{Datapath, bytes_of};
 use std::time::SystemTime;
 use time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl Driven {
         if self.hold.begin(caller, now) == Begin::Wait {
             return 1;
         }
-        crate::memory::refresh(now);
+        rnic_core::memory::refresh(now);
         let datagrams = self.receive(now);
         self.datapath.handle_timeout(now);
         let only_acks = datagrams > 0 && self.datapath.has_work() && !self.datapath.engine.has_requests();

@@ -1,11 +1,11 @@
 //! The sockets of a port.
 
 use super::groups::Groups;
-use crate::engine::Departure;
-use crate::error::JoinError;
 use crate::net::{RecvBatch, RoceSocket, SendError, Sent, SocketCounters};
-use crate::port::Io;
 use qp::wire::icrc::{self, Flow};
+use rnic_core::engine::Departure;
+use rnic_core::error::JoinError;
+use rnic_core::port::Io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 

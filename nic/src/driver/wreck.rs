@@ -6,7 +6,7 @@
 //! thread drives the engine any more, and what would need the engine is refused. Objects can still be destroyed, and
 //! completions and events taken.
 //!
-//! Whoever catches the panic reports it ([`Port::fail_after_panic`](crate::port::Port::fail_after_panic)). If nobody does, or
+//! Whoever catches the panic reports it ([`Port::fail_after_panic`](rnic_core::port::Port::fail_after_panic)). If nobody does, or
 //! another thread is faster, the next holder of the lock notices by itself.
 
 use super::SocketPort;

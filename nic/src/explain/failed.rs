@@ -2,11 +2,11 @@
 
 use super::refusals::{run_dir, told_by};
 use crate::doctor::port_holders;
-use crate::engine::QpSnapshot;
 use crate::net::interfaces;
 use crate::process::find_queue_pair;
-use crate::reasons::{End, Failed};
 use qp::queue_pair::{Failure, FailureContext, PeerRefusal};
+use rnic_core::engine::QpSnapshot;
+use rnic_core::reasons::{End, Failed};
 use std::fmt;
 
 /// The line about a work request of this side that failed.

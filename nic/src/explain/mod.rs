@@ -22,10 +22,10 @@ mod limit;
 mod refusals;
 
 use crate::driver::run_at_exit;
-use crate::reasons::{self, Reason};
 use failed::FailedLine;
 use limit::{Limits, Verdict};
 use refusals::Refusal;
+use rnic_core::reasons::{self, Reason};
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use thiserror::Error;
 
-pub use crate::error::BindError;
+pub use rnic_core::error::BindError;
 
 /// Why `address` cannot be bound.
 pub(super) fn not_bound(address: SocketAddr, source: io::Error) -> BindError {

@@ -37,14 +37,14 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use crate::datagram::{DEFAULT_HOP_LIMIT, Datagram, SOURCE_PORTS};
-pub use crate::error::JoinError;
-pub use crate::tally::{Capabilities, Gso, SocketCounters};
 pub use error::{BindError, SendError};
 pub use group::GroupSocket;
 pub use interfaces::{Interface, interfaces};
 pub use probe::{Offloads, probe_offloads, receive_charge};
 pub use recv::{RecvBatch, RecvError};
+pub use rnic_core::datagram::{DEFAULT_HOP_LIMIT, Datagram, SOURCE_PORTS};
+pub use rnic_core::error::JoinError;
+pub use rnic_core::tally::{Capabilities, Gso, SocketCounters};
 pub use socket::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, Sent, SocketConfig};
 pub(crate) use sys::namespace_cookie;
 pub(crate) use watch::{HostState, HostWatch};

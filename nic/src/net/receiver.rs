@@ -5,7 +5,7 @@ use super::probe::udp_socket;
 use super::recv::{RecvBatch, RecvError};
 use super::socket::SocketConfig;
 use super::sys;
-use crate::tally::{Capabilities, Gso, Tally};
+use rnic_core::tally::{Capabilities, Gso, Tally};
 use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,8 @@
 //! The datagrams of one receive call.
 
 use super::sys::{self, MAX_SLOTS, Slot};
-use crate::datagram::Datagram;
 use qp::wire::IpHeader;
+use rnic_core::datagram::Datagram;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

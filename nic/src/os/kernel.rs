@@ -4,25 +4,25 @@
 //! more than a microsecond.
 #![expect(unsafe_code, reason = "system calls on registered memory")]
 
-use crate::memory::Fault;
-use crate::platform::CopyError as Error;
 use libc::{c_void, iovec};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rnic_core::memory::Fault;
+use rnic_core::platform::CopyError as Error;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::atomic::{Ordering, fence};
 
-/// See [`Platform::copy_out`](crate::platform::Platform::copy_out). Safe: the kernel reads the memory as another process would.
+/// See [`Platform::copy_out`](rnic_core::platform::Platform::copy_out). Safe: the kernel reads the memory as another process would.
 pub(super) fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Error> {
     transfer(libc::process_vm_readv, dst.as_mut_ptr().cast(), src, dst.len())
 }
 
-/// See [`Platform::copy_in`](crate::platform::Platform::copy_in). A separate call stores the last byte.
+/// See [`Platform::copy_in`](rnic_core::platform::Platform::copy_in). A separate call stores the last byte.
 ///
 /// # Safety
 ///
-/// As for [`Platform::copy_in`](crate::platform::Platform::copy_in).
+/// As for [`Platform::copy_in`](rnic_core::platform::Platform::copy_in).
 pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
     let Some((last, bulk)) = src.split_last() else { return Ok(()) };
     // The kernel only reads the local side of a write, whatever the type of the pointer says.
@@ -36,7 +36,7 @@ pub(super) unsafe fn copy_in(src: &[u8], dst: usize) -> Result<(), Error> {
     )
 }
 
-/// See [`Platform::map_pages`](crate::platform::Platform::map_pages).
+/// See [`Platform::map_pages`](rnic_core::platform::Platform::map_pages).
 pub(super) fn map_pages(len: NonZeroUsize) -> Option<usize> {
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new private mapping at an address of the kernel's choice touches no memory in use.
@@ -44,7 +44,7 @@ pub(super) fn map_pages(len: NonZeroUsize) -> Option<usize> {
     Some(start.as_ptr().expose_provenance())
 }
 
-/// See [`Platform::unmap_pages`](crate::platform::Platform::unmap_pages).
+/// See [`Platform::unmap_pages`](rnic_core::platform::Platform::unmap_pages).
 ///
 /// # Safety
 ///

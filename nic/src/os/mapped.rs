@@ -11,9 +11,9 @@
 
 #![expect(unsafe_code, reason = "maps the file")]
 
-use crate::memory::{BufferError, UserMemory};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use rnic_core::memory::{BufferError, UserMemory};
 use std::ffi::c_void;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,14 +1,15 @@
-//! Linux, as the [platform](crate::platform) of this process.
+//! Linux, as the [platform](rnic_core::platform) of this process.
 
+pub(crate) mod fork;
 mod kernel;
 mod mapped;
 mod signal;
 
-use crate::memory::Fault;
-use crate::platform::{self, CopyError, MemoryPath, PageError, Platform};
 use mapped::MappedFile;
 use rand::TryRng;
 use rand::rngs::SysRng;
+use rnic_core::memory::Fault;
+use rnic_core::platform::{self, CopyError, MemoryPath, PageError, Platform};
 use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;

@@ -7,7 +7,7 @@
 //!
 //! The program may install a handler of its own afterwards, or block the signals in a thread (a fault in a thread
 //! that blocks them kills the process). Each thread therefore remembers which path is safe, and
-//! [`refresh`](crate::memory::refresh) checks again. We do not put our handler in front a second time: the new handler
+//! [`refresh`](rnic_core::memory::refresh) checks again. We do not put our handler in front a second time: the new handler
 //! may pass signals on to ours, and the two would call each other without end.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "signal handling"))]
 
@@ -18,7 +18,7 @@ pub(super) use recovering::{install, look, unblocked};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod other {
-    use crate::platform::MemoryPath;
+    use rnic_core::platform::MemoryPath;
 
     /// Does nothing: every access goes through the kernel.
     pub(in crate::os) fn install() -> bool {
@@ -36,9 +36,9 @@ mod other {
 
 #[cfg(target_arch = "x86_64")]
 mod recovering {
-    use crate::memory::recovery_point;
-    use crate::platform::MemoryPath;
     use libc::{c_int, c_void, sigaction, siginfo_t, sigset_t};
+    use rnic_core::memory::recovery_point;
+    use rnic_core::platform::MemoryPath;
     use std::mem::MaybeUninit;
     use std::ptr::{null, null_mut};
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,7 +65,7 @@ mod recovering {
         }
         // The engine may be locked. In that case the next caller installs the handler, and copies go through the
         // kernel until then.
-        let Some(_whole) = crate::driver::try_hold_forks() else { return false };
+        let Some(_whole) = crate::os::fork::try_hold_forks() else { return false };
         ONCE.call_once(|| {
             let previous = PREVIOUS.get_or_init(|| {
                 SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })

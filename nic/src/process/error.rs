@@ -2,10 +2,10 @@
 
 use super::Variable;
 use crate::config::ConfigError;
-use crate::link::LinkConfigError;
-use crate::link::faults::ParseError;
 use cc::SettingError;
 use qp::ParseMtuError;
+use rnic_core::link::LinkConfigError;
+use rnic_core::link::faults::ParseError;
 use std::net::IpAddr;
 
 /// A variable whose value cannot be used.

@@ -9,8 +9,8 @@
 //! hardware address. An rnic device has no hardware address, so it makes one up from its IPv4 address: `52:4e` and the four
 //! bytes. The link-local GID is an alias: [`resolve`] returns the IPv4 address, which packets use.
 
-use crate::gid::{GidEntry, GidType};
 use qp::Gid;
+use rnic_core::gid::{GidEntry, GidType};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -10,9 +10,9 @@
 //! | `RNIC_DEVICES` | the number of devices, 1 to 16 |
 //! | `RNIC_DEVICE_NAME` | the names of the devices, instead of `rnic0` and so on: one for each with commas between, or one in which `%d` becomes the number of the device |
 //! | `RNIC_MTU` | the largest path MTU, in bytes |
-//! | `RNIC_LINK` | the link, in the syntax of [`LinkConfig::apply`](crate::link::LinkConfig::apply) |
+//! | `RNIC_LINK` | the link, in the syntax of [`LinkConfig::apply`](rnic_core::link::LinkConfig::apply) |
 //! | `RNIC_CC` | congestion control, such as `dcqcn:preset=laptop` |
-//! | `RNIC_FAULT` | rules of [`link::faults`](crate::link::faults), separated by `;` or line ends, instead of those of the file |
+//! | `RNIC_FAULT` | rules of [`link::faults`](rnic_core::link::faults), separated by `;` or line ends, instead of those of the file |
 //! | `RNIC_SEED` | the seed of their random numbers |
 //! | `RNIC_CAPTURE` | a pcapng file; `%p` in its name becomes the process ID, `%d` the device, `%%` a percent sign |
 //! | `RNIC_GID_TABLE` | `any`, `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
@@ -35,7 +35,7 @@ mod speed;
 mod tree;
 
 use crate::driver::SocketPort;
-pub use crate::driver::{ForksHeld, hold_forks};
+pub use crate::os::fork::{ForksHeld, hold_forks};
 pub use address::HostAddress;
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
@@ -50,13 +50,12 @@ pub use settings::{MAX_DEVICES, Settings, Variable};
 pub use speed::{PortSpeed, speed};
 pub use tree::SysFolder;
 
-use crate::device::DeviceInner;
 use crate::net::BindError;
-use crate::queue::locked;
-use crate::{Device, DeviceConfig, Error, Result};
+use crate::{Device, DeviceConfig, Error, Result, WeakDevice};
+use rnic_core::queue::locked;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 /// The configuration of a process.
 #[derive(Clone, Debug)]
@@ -111,13 +110,13 @@ impl NamedDevice {
     /// directory. If its counters cannot be published, the device works without that.
     ///
     /// # Errors
-    /// Those of [`Device::open`]. Only if an address is taken is the next one tried.
+    /// Those of [`DeviceConfig::open`]. Only if an address is taken is the next one tried.
     pub fn open(&self) -> Result<Device> {
         let _whole = hold_forks();
         let (device, port) = self.open_somewhere()?;
         let mut open = locked(&OPEN);
-        open.retain(|(_, device)| device.strong_count() > 0);
-        open.push((self.guid, Arc::downgrade(&device.inner)));
+        open.retain(|(_, device)| device.is_open());
+        open.push((self.guid, device.downgrade()));
         drop(open);
         if let Some(run_dir) = &self.run_dir {
             let publication = Publication::new(run_dir, &self.name, device.address());
@@ -144,12 +143,12 @@ impl NamedDevice {
 
     fn open_somewhere(&self) -> Result<(Device, Arc<SocketPort>)> {
         let Some((last, before)) = self.addresses.split_last() else {
-            return Device::open_with_port(&self.name, &self.config);
+            return self.config.open_as(&self.name);
         };
         let at = |address: &HostAddress| {
             let config =
                 DeviceConfig { address: Some(address.ip), scope_id: address.scope_id, ..self.config.clone() };
-            Device::open_with_port(&self.name, &config)
+            config.open_as(&self.name)
         };
         for address in before {
             match at(address) {
@@ -162,14 +161,14 @@ impl NamedDevice {
 }
 
 /// The devices of this process that are open, by GUID.
-static OPEN: Mutex<Vec<([u8; 8], Weak<DeviceInner>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<([u8; 8], WeakDevice)>> = Mutex::new(Vec::new());
 
 /// A device, if this process has opened it, not its parent.
 fn opened(device: &NamedDevice) -> Option<Device> {
     let _whole = hold_forks();
     let open = locked(&OPEN);
     let same = open.iter().rev().filter(|(guid, _)| *guid == device.guid);
-    same.filter_map(|(_, inner)| Some(Device { inner: inner.upgrade()? })).find(|d| d.inner.port.is_ours())
+    same.filter_map(|(_, device)| device.upgrade()).find(Device::is_ours)
 }
 
 #[cfg(test)]

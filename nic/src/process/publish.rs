@@ -15,8 +15,8 @@ mod namespace;
 pub use namespace::NetNamespace;
 
 use super::run_dir::{changed, files, has_ended, make, make_locked, unique};
-use crate::device::Counters;
-use crate::queue::locked;
+use crate::Counters;
+use rnic_core::queue::locked;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};

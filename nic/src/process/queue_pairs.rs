@@ -4,8 +4,8 @@
 
 use super::publish::PERIOD;
 use super::run_dir::{changed, files, has_ended, is_ours, make, make_locked, unique};
-use crate::engine::QpSnapshot;
-use crate::queue::locked;
+use rnic_core::engine::QpSnapshot;
+use rnic_core::queue::locked;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -185,7 +185,7 @@ impl ReasonFile {
         make(run_dir)?;
         make(&folder)?;
         let file = make_locked(&folder, &unique(""))?;
-        crate::driver::close_file_in_child(&file);
+        crate::os::fork::close_file_in_child(&file);
         Ok(Self { file, pid: std::process::id() })
     }
 

@@ -3,10 +3,10 @@
 use super::names;
 use super::{EnvError, EnvFault, GidLayout, HostAddress, NamedDevice, ProcessConfig, node_guid};
 use crate::DeviceConfig;
-use crate::link::LinkConfigError;
-use crate::link::faults::FaultRule;
 use cc::Algorithm;
 use qp::Mtu;
+use rnic_core::link::LinkConfigError;
+use rnic_core::link::faults::FaultRule;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::gid::{GidEntry, GidType};
 use crate::{Gid, Mtu};
+use rnic_core::gid::{GidEntry, GidType};
 use std::ffi::OsString;
 use std::net::IpAddr;
 

@@ -1,15 +1,15 @@
 //! Runs the ring and the notification requests of completion queues under Miri, which detects undefined behaviour,
 //! data races and reads of uninitialised memory, in real threads with weak memory ordering. (loom explores all
-//! orders of small cases: `nic/src/queue/model.rs`.)
+//! orders of small cases: `nic/core/src/queue/model.rs`.)
 
 #![cfg(test)]
 #![allow(dead_code, reason = "the engine uses more of it than the tests")]
 
-#[path = "../../../nic/src/queue/primitives.rs"]
+#[path = "../../../nic/core/src/queue/primitives.rs"]
 mod primitives;
-#[path = "../../../nic/src/queue/ring.rs"]
+#[path = "../../../nic/core/src/queue/ring.rs"]
 mod ring;
-#[path = "../../../nic/src/queue/wishes.rs"]
+#[path = "../../../nic/core/src/queue/wishes.rs"]
 mod wishes;
 
 use ring::ring;

@@ -210,7 +210,7 @@ fn ip(arguments: &str) {
 }
 
 fn at(address: Ipv6Addr) -> Device {
-    Device::open(&DeviceConfig::at(address.into())).expect("a device")
+    DeviceConfig::at(address.into()).open().expect("a device")
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_group_is_one_of_each_interface() {
         ip("addr add 10.9.0.1/24 dev left");
         ip("link set left up");
         ip("link set right up");
-        let at = |address: [u8; 4]| Device::open(&DeviceConfig::at(address.into())).expect("a device");
+        let at = |address: [u8; 4]| DeviceConfig::at(address.into()).open().expect("a device");
         let ends =
             [at([10, 9, 0, 1]), at([127, 0, 0, 1]), at([127, 0, 0, 2])].map(|device| UdEnd::new(&device));
         for end in &ends {

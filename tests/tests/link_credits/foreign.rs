@@ -222,7 +222,7 @@ fn is_hello(packet: &[u8]) -> bool {
 
 /// An exchange between a device with this configuration and a stranger, with or without the sign.
 fn talk(config: &DeviceConfig, stranger: IpAddr, sign: bool) -> Conversation {
-    let device = Device::open(config).expect("a device");
+    let device = config.open().expect("a device");
     let (heard, ports) = (Arc::default(), Arc::default());
     let ear = Ear { to: stranger, heard: Arc::clone(&heard), ports: Arc::clone(&ports) };
     device.observe(ear).expect("an observer");

@@ -154,7 +154,7 @@ fn open(address: IpAddr, credits: bool, receiver_rate: Option<Rate>) -> Device {
         unacked_rate: Some(0),
         ..DeviceConfig::at(address)
     };
-    Device::open(&config).expect("a device")
+    config.open().expect("a device")
 }
 
 /// Packets that the kernel dropped at all UDP sockets of an address (proc(5), /proc/net/udp).

@@ -30,7 +30,7 @@ fn config(address: IpAddr, link: &str, cc: &str) -> DeviceConfig {
 }
 
 fn device(address: IpAddr, link: &str, cc: &str) -> Device {
-    Device::open(&config(address, link, cc)).expect("a device")
+    config(address, link, cc).open().expect("a device")
 }
 
 /// Waits until a condition holds.

@@ -151,7 +151,7 @@ fn a_partner_that_takes_the_place_of_another_keeps_it() {
 /// hold a copy of its socket until it executes its program.
 fn reopen(address: IpAddr) -> Device {
     let mut there = None;
-    until("the address is free", || match Device::open(&super::config(address, "ib-credits", "off")) {
+    until("the address is free", || match super::config(address, "ib-credits", "off").open() {
         Err(Error::Open(BindError::AddressInUse(_))) => false,
         opened => {
             there = Some(opened.expect("a device"));

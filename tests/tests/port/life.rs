@@ -1,12 +1,13 @@
 //! A port that goes down and comes back, and a device that fails, in virtual time.
 
 use super::events;
-use rnic::engine::{ModifyQpError, PortState, ResourceError};
+use rnic::engine::{ModifyQpError, ResourceError};
 use rnic::sim::Net;
 use rnic::{
     Access, AsyncEvent, ConnectOptions, Device, Error, Gather, MwType, QpAttr, QpEvent, QpInit, QpState,
     RcEnd, Remote, SrqInit, WcStatus,
 };
+use rnic_core::engine::PortState;
 use rnic_tests::counter;
 use rnic_tests::datagram::UdEnd;
 use std::time::Duration;
@@ -113,7 +114,7 @@ fn a_port_is_active_when_nothing_is_missing_any_more() -> Result<(), Error> {
 
 #[test]
 fn what_the_host_does_and_what_tests_do_add_up() {
-    use rnic::engine::{Engine, EngineConfig};
+    use rnic_core::engine::{Engine, EngineConfig};
     let mut engine = Engine::new(EngineConfig {
         address: [10, 0, 0, 1].into(),
         source_ports: vec![0xc000],

@@ -180,14 +180,14 @@ fn lists_that_are_no_table_are_refused() {
         assert!(is(device(&Net::new(), keys).map(drop).expect_err("no table"), expected));
         let pkeys = keys.iter().map(|key| PKey(*key)).collect();
         let config = DeviceConfig { pkeys, ..DeviceConfig::at(fresh_address()) };
-        assert!(is(Device::open(&config).map(drop).expect_err("no table"), expected));
+        assert!(is(config.open().map(drop).expect_err("no table"), expected));
     }
 }
 
 #[test]
 fn devices_on_sockets_have_tables_too() {
     let pkeys = vec![PKey(0xffff), PKey(0x8005)];
-    let open = || Device::open(&DeviceConfig { pkeys: pkeys.clone(), ..DeviceConfig::at(fresh_address()) });
+    let open = || DeviceConfig { pkeys: pkeys.clone(), ..DeviceConfig::at(fresh_address()) }.open();
     let (a, b) = (open().expect("a device"), open().expect("a device"));
     assert_eq!((a.pkeys(), a.port_attr().pkey_tbl_len), (pkeys.clone(), 2));
     let (left, right) = pair(&a, &b, [1, 1]).expect("a pair");

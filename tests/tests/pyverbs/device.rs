@@ -26,9 +26,9 @@ fn test_dev_list() {
 #[test]
 fn test_open_dev() {
     let first = open();
-    let again = Device::open(&DeviceConfig::at(first.address()));
+    let again = DeviceConfig::at(first.address()).open();
     assert!(matches!(again, Err(Error::Open(BindError::AddressInUse(_)))), "one address is one device");
-    let foreign = Device::open(&DeviceConfig::at(IpAddr::from([203, 0, 113, 7])));
+    let foreign = DeviceConfig::at(IpAddr::from([203, 0, 113, 7])).open();
     assert!(matches!(foreign, Err(Error::Open(BindError::NotLocal(_)))));
 }
 

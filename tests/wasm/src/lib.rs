@@ -4,10 +4,10 @@
 //! JavaScript engine, and writes the same log as on the host: packets with their times, every byte of the capture, and
 //! all counters.
 
-use rnic::ladder::{Ladder, Style};
-use rnic::sim::Net;
-use rnic::time::Duration;
-use rnic::{ConnectOptions, Mtu, RcEnd, Result};
+use rnic_core::ladder::{Ladder, Style};
+use rnic_core::sim::Net;
+use rnic_core::time::Duration;
+use rnic_core::{ConnectOptions, Mtu, RcEnd, Result};
 use std::fmt::Write as _;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

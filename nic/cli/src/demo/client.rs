@@ -98,7 +98,7 @@ impl<'a> Client<'a> {
     /// Opens the client's device, starts the server and the capture.
     pub(super) fn start(args: &Args, page: &'a Page) -> Outcome<Self> {
         let config = DeviceConfig { fault_seed: args.seed, ..DeviceConfig::default() };
-        let device = Device::open(&config)?;
+        let device = config.open()?;
         let path = args.capture.display();
         let capture = device.capture(&args.capture).map_err(|error| {
             Failure::new(format!("{path}: {error}; choose another file with --capture FILE"))

@@ -198,7 +198,7 @@ impl Ends {
             link: link.clone(),
             ..DeviceConfig::default()
         };
-        let (sender, receiver) = (Device::open(&config(sender))?, Device::open(&config(receiver))?);
+        let (sender, receiver) = (config(sender).open()?, config(receiver).open()?);
         let depth = u32::try_from(messages).unwrap_or(u32::MAX);
         let room = LEN * usize::try_from(messages).unwrap_or(usize::MAX);
         let end = |device: &Device| -> Outcome<_> {

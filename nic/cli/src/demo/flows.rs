@@ -5,7 +5,7 @@ use super::messages::pattern;
 use super::{Failure, Outcome, expect};
 use rnic::cc::Algorithm;
 use rnic::link::LinkConfig;
-use rnic::trace::{Header, LinkHeader, Recorder, Trace};
+use rnic::trace::{Header, LinkHeader, Recorder, RecorderThread, Trace, header_now};
 use rnic::{Device, DeviceConfig, MemoryRegion, Mtu, RcEnd, WcStatus, WorkCompletion};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -89,8 +89,8 @@ impl Plan<'_> {
             cc: self.cc.clone(),
             ..DeviceConfig::default()
         };
-        let receiver = Device::open(&config)?;
-        let devices = [Device::open(&config)?, Device::open(&config)?];
+        let receiver = config.open()?;
+        let devices = [config.open()?, config.open()?];
         let mut senders = [
             Sender::new(&devices[0], &receiver, self.seed, 1)?,
             Sender::new(&devices[1], &receiver, self.seed, 2)?,
@@ -102,7 +102,10 @@ impl Plan<'_> {
             let cannot = |error| Failure::new(format!("{}: {error}", file.display()));
             let recorder = Recorder::create(file, &self.header(device)?).map_err(cannot)?;
             let device = device.clone();
-            threads.push((file, recorder.every(INTERVAL, move || device.sample()).map_err(cannot)?));
+            threads.push((
+                file,
+                RecorderThread::start(recorder, INTERVAL, move || device.sample()).map_err(cannot)?,
+            ));
         }
         let (bytes, half) = self.send(&mut senders)?;
         for (file, thread) in threads {
@@ -141,7 +144,7 @@ impl Plan<'_> {
             device: device.address().to_string(),
             link: Some(link),
             cc: Some(self.cc_words.to_owned()),
-            ..Header::now()
+            ..header_now()
         })
     }
 

@@ -11,9 +11,9 @@ use super::stream::Sent;
 use super::{Failure, counters, difference, pingpong, stop, stream, trace};
 use crate::number::whole;
 use crate::setup::Setup;
+use rnic::Mtu;
 use rnic::cc::quantity::parse_seconds;
 use rnic::process::HostAddress;
-use rnic::{Device, Mtu};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
@@ -180,7 +180,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         (config.address, config.scope_id) = (Some(ip), scope_id);
     }
     config.address = config.address.or(routed);
-    let device = Device::open(&config)?;
+    let device = config.open()?;
     let tracing = args.trace.start(&device, &config, params.title())?;
     control.send(&Message::Request { params: params.clone() })?;
     let peer = match control.receive(PATIENCE)? {

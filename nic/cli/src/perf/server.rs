@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(HostAddress { ip, scope_id }) = args.bind {
         (config.address, config.scope_id) = (Some(ip), scope_id);
     }
-    let device = Device::open(&config)?;
+    let device = config.open()?;
     let wanted = SocketAddr::new(device.address(), args.control_port);
     let listener = TcpListener::bind(wanted).map_err(|error| {
         format!("cannot listen on TCP {wanted}: {error}; choose another port with --control-port")

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use rnic::cc::quantity::parse_seconds;
-use rnic::trace::{Header, MIN_INTERVAL, Recorder, RecorderThread};
+use rnic::trace::{Header, MIN_INTERVAL, Recorder, RecorderThread, header_now};
 use rnic::{Device, DeviceConfig};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,12 +43,13 @@ impl TraceArgs {
             title: title.into(),
             device: device.address().to_string(),
             command: Some(command.join(" ")),
-            ..Header::now().of_port(&config.link, &config.cc)
+            ..header_now().of_port(&config.link, &config.cc)
         };
         let cannot = |error| format!("cannot write the trace {}: {error}", path.display());
         let recorder = Recorder::create(path, &header).map_err(cannot)?;
         let device = device.clone();
-        let thread = recorder.every(self.trace_interval, move || device.sample()).map_err(cannot)?;
+        let thread =
+            RecorderThread::start(recorder, self.trace_interval, move || device.sample()).map_err(cannot)?;
         Ok(Some(Tracing { path: path.clone(), thread }))
     }
 }

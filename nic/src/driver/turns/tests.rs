@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::driver::SocketPort;
-use crate::engine::DropReason;
-use crate::link::{Direction, FrameRef, Observer};
-use crate::port::Io;
 use crate::{ConnectOptions, Device, DeviceConfig, Mtu, Psn, RcEnd, Result, WcStatus};
 use qp::wire::Packet;
+use rnic_core::engine::DropReason;
+use rnic_core::link::{Direction, FrameRef, Observer};
+use rnic_core::port::Io;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A device at an address of loopback that is probably unused elsewhere.
 fn device() -> Result<(Device, Arc<SocketPort>)> {
     let ip = Ipv4Addr::new(127, rand::random_range(1..=250), rand::random(), rand::random_range(1..=250));
-    Device::open_with_port("rnic0", &DeviceConfig::at(ip.into()))
+    DeviceConfig::at(ip.into()).open_as("rnic0")
 }
 
 /// Replaces the buffers for received datagrams by smaller ones, or by those of every port.

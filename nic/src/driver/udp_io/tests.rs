@@ -1,11 +1,11 @@
 //! Trains on sockets whose kernel refuses them.
 
 use super::UdpIo;
-use crate::engine::Departure;
 use crate::net::{RecvBatch, RoceSocket, SocketConfig};
-use crate::port::Io;
 use qp::wire::IpHeader;
 use qp::wire::icrc::{self, Flow};
+use rnic_core::engine::Departure;
+use rnic_core::port::Io;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 

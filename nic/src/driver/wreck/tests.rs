@@ -1,9 +1,9 @@
 //! Panics in calls on a device, and in its thread.
 
-use crate::engine::ResourceError;
-use crate::link::{FrameRef, Now, Observer};
-use crate::sim::Net;
 use crate::{AsyncEvent, Device, DeviceConfig, Error, Gather, QpState, RcEnd, Result, WcStatus};
+use rnic_core::engine::ResourceError;
+use rnic_core::link::{FrameRef, Now, Observer};
+use rnic_core::sim::Net;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A call on the engine that panics under the lock; the caller catches it.
 fn panic_in_a_call(device: &Device) {
-    let port = &device.inner.port;
+    let port = rnic_core::port::of(device);
     catch_unwind(AssertUnwindSafe(|| port.control(|_| panic!("on purpose")))).expect_err("it panics");
 }
 
@@ -96,7 +96,7 @@ fn work_that_threads_left_while_the_lock_was_held_is_flushed() -> Result<()> {
     let (device, peer) = (crate::open()?, crate::open()?);
     let (left, _right) = RcEnd::pair(&device, &peer)?;
     left.qp.recv(1, Gather::Empty)?;
-    let port = &device.inner.port;
+    let port = rnic_core::port::of(&device);
     let posted = catch_unwind(AssertUnwindSafe(|| {
         port.control(|_| {
             std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ impl Observer for Panics {
 
 #[test]
 fn a_panic_in_the_background_thread_fails_the_device_and_ends_the_thread() -> Result<()> {
-    let ((a, port), b) = (Device::open_with_port("rnic0", &DeviceConfig::default())?, crate::open()?);
+    let ((a, port), b) = (DeviceConfig::default().open_as("rnic0")?, crate::open()?);
     let (left, right) = RcEnd::pair(&a, &b)?;
     left.qp.recv(1, Gather::Empty)?;
     let events = a.events()?;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::link::capture::pcapng::{PacketBlock, Way, write_interface, write_section};
 use pcap_file::pcapng::{Block, PcapNgReader};
+use rnic_core::link::capture::pcapng::{PacketBlock, Way, write_interface, write_section};
 use std::path::PathBuf;
 use time::Duration;
 

@@ -2,9 +2,9 @@
 //! (`drivers/infiniband/core`: `sysfs.c`, `device.c`, `uverbs_main.c`).
 
 use super::view::View;
-use crate::engine::DropReason;
 use crate::process::{GidLayout, ProcessConfig, speed};
 use qp::Gid;
+use rnic_core::engine::DropReason;
 use std::path::{Path, PathBuf};
 
 /// A file: its path below the root of the tree, and its content.

@@ -17,10 +17,10 @@ pub use folder::SysFolder;
 
 use super::ProcessConfig;
 use super::run_dir::{files, has_ended, make, make_locked, unique};
-use crate::driver::hold_forks;
-use crate::port::generation;
-use crate::queue::locked;
+use crate::os::fork::hold_forks;
 use nix::unistd::{Whence, lseek};
+use rnic_core::port::generation;
+use rnic_core::queue::locked;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -115,7 +115,7 @@ impl Tree {
         prune(&folder)?;
         let name = unique("");
         let lock = make_locked(&folder, &format!("{name}{LOCK}"))?;
-        crate::driver::close_file_in_child(&lock);
+        crate::os::fork::close_file_in_child(&lock);
         let tree = Self { root: folder.join(name), _lock: lock, generation: generation() };
         for (file, text) in content::of_process(process) {
             tree.write(&file, &text)?;

@@ -1,10 +1,10 @@
 //! A device as programs see it in the file system.
 
+use crate::Counters;
 use crate::PKey;
-use crate::device::Counters;
-use crate::gid::{GidEntry, GidType, NetInterface};
 use crate::net::{SocketCounters, interfaces};
 use crate::process::{GidLayout, NamedDevice, opened, published};
+use rnic_core::gid::{GidEntry, GidType, NetInterface};
 use std::net::IpAddr;
 
 /// The current state of a device, open or not.

@@ -1,0 +1,161 @@
+//! The cost of accesses to registered memory, compared with memcpy and the CRC of every packet.
+//!
+//! `write_at` and `read_at` are the copies of the data path after a range check. `table_*` add the key lookup and all
+//! checks, in a table of a million regions. `window_*` access a region through a memory window. `random_key` uses a
+//! different region each time: its extra cost among a million regions is a cache miss. `rebind` is the cost of closing
+//! and reopening a memory window.
+
+use divan::counter::BytesCount;
+use divan::{Bencher, black_box};
+use qp::memory::Bind;
+use qp::{Access, AtomicOp, Domain, Memory, PdId, Qpn};
+use rnic_core::memory::{KeySource, MemoryBuffer, MwType, RegionTable, UserMemory};
+use std::sync::Arc;
+
+/// A flag, a small message, and the payloads at Ethernet MTUs of 1500 and 4200.
+const SIZES: [usize; 4] = [8, 64, 1024, 4096];
+const PD: PdId = PdId(1);
+const DOMAIN: Domain = Domain { pd: PD, qpn: Qpn::GSI };
+const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND);
+
+fn main() {
+    let (table, ..) = regions(1_000_000, 8);
+    println!("a table of a million regions takes {} bytes for each", table.footprint() / table.len());
+    divan::main();
+}
+
+#[divan::bench(args = SIZES, sample_size = 1000)]
+fn memcpy(bencher: Bencher<'_, '_>, len: usize) {
+    let (from, mut to) = (vec![1u8; len], vec![0u8; len]);
+    bencher.counter(BytesCount::new(len)).bench_local(|| {
+        black_box(&mut to[..]).copy_from_slice(black_box(&from));
+    });
+}
+
+#[divan::bench(args = SIZES, sample_size = 1000)]
+fn crc32(bencher: Bencher<'_, '_>, len: usize) {
+    let data = vec![1u8; len];
+    bencher.counter(BytesCount::new(len)).bench_local(|| crc32fast::hash(black_box(&data)));
+}
+
+#[divan::bench(args = SIZES, sample_size = 1000)]
+fn write_at(bencher: Bencher<'_, '_>, len: usize) {
+    let (data, buffer) = (vec![1; len], buffer(len));
+    bencher.counter(BytesCount::new(len)).bench_local(|| buffer.write_at(0, black_box(&data)));
+}
+
+#[divan::bench(args = SIZES, sample_size = 1000)]
+fn read_at(bencher: Bencher<'_, '_>, len: usize) {
+    let (mut data, buffer) = (vec![1; len], buffer(len));
+    bencher.counter(BytesCount::new(len)).bench_local(|| buffer.read_at(0, black_box(&mut data)));
+}
+
+#[divan::bench(args = SIZES, sample_size = 1000)]
+fn table_write(bencher: Bencher<'_, '_>, len: usize) {
+    let (mut table, key, va) = million(len);
+    let data = vec![1; len];
+    bencher
+        .counter(BytesCount::new(len))
+        .bench_local(|| table.write(DOMAIN, black_box(key), va, Access::REMOTE_WRITE, black_box(&data)));
+}
+
+#[divan::bench(args = SIZES, sample_size = 1000)]
+fn table_read(bencher: Bencher<'_, '_>, len: usize) {
+    let (table, key, va) = million(len);
+    let mut data = vec![1; len];
+    bencher
+        .counter(BytesCount::new(len))
+        .bench_local(|| table.read(DOMAIN, black_box(key), va, Access::REMOTE_READ, black_box(&mut data)));
+}
+
+#[divan::bench(sample_size = 1000)]
+fn table_atomic(bencher: Bencher<'_, '_>) {
+    let (mut table, key, va) = million(8);
+    bencher.bench_local(|| table.atomic(DOMAIN, black_box(key), va, AtomicOp::FetchAdd { add: 1 }));
+}
+
+#[divan::bench(args = SIZES, sample_size = 1000)]
+fn window_write(bencher: Bencher<'_, '_>, len: usize) {
+    let (mut table, lkey, va) = million(len);
+    let bind = open(&mut table, lkey, va, len);
+    let data = vec![1; len];
+    bencher
+        .counter(BytesCount::new(len))
+        .bench_local(|| table.write(DOMAIN, black_box(bind.key), va, Access::REMOTE_WRITE, black_box(&data)));
+}
+
+#[divan::bench(args = [10, 1000, 1_000_000], sample_size = 10_000)]
+fn random_key(bencher: Bencher<'_, '_>, count: usize) {
+    let (table, mut keys, va) = regions(count, 64);
+    shuffle(&mut keys);
+    let mut keys = keys.iter().cycle();
+    let mut data = [0; 64];
+    bencher.bench_local(|| {
+        let key = keys.next().copied().unwrap_or_default();
+        table.read(DOMAIN, key, va, Access::REMOTE_READ, black_box(&mut data))
+    });
+}
+
+#[divan::bench(sample_size = 1000)]
+fn rebind(bencher: Bencher<'_, '_>) {
+    let (mut table, lkey, va) = million(64);
+    let mut bind = open(&mut table, lkey, va, 64);
+    bencher.bench_local(|| {
+        table.invalidate(DOMAIN, bind.key).expect("it is bound");
+        (bind.window, bind.key) = (bind.key, bind.key ^ 1);
+        table.bind(DOMAIN, &bind)
+    });
+}
+
+#[divan::bench(sample_size = 1000)]
+fn fault(bencher: Bencher<'_, '_>) {
+    let mut table = RegionTable::new(1, KeySource::System);
+    // SAFETY: no program has memory in the first page; the accesses fail, and the benchmark measures that.
+    #[expect(unsafe_code, reason = "registers memory that does not exist")]
+    let nothing = unsafe { UserMemory::new(8, 8) };
+    let keys = table.register(PD, nothing, Some(0), ALL).expect("a valid region");
+    bencher.bench_local(|| table.read(DOMAIN, black_box(keys.lkey), 0, Access::empty(), &mut [0; 8]));
+}
+
+fn buffer(len: usize) -> MemoryBuffer {
+    MemoryBuffer::new(len).expect("memory")
+}
+
+/// A table with a million regions of one buffer. Also returns the key of a region in the middle, and its address.
+fn million(len: usize) -> (RegionTable, u32, u64) {
+    let (table, keys, va) = regions(1_000_000, len);
+    (table, keys[keys.len() / 2], va)
+}
+
+/// A table with regions of one buffer. Also returns their keys, and their common address.
+fn regions(count: usize, len: usize) -> (RegionTable, Vec<u32>, u64) {
+    let shared = Arc::new(buffer(len));
+    let mut table = RegionTable::new(1 << 20, KeySource::System);
+    let keys =
+        (0..count).map(|_| table.register(PD, Arc::clone(&shared), None, ALL).expect("room").lkey).collect();
+    (table, keys, shared.addr() as u64)
+}
+
+/// Binds a type 2 memory window.
+fn open(table: &mut RegionTable, lkey: u32, addr: u64, len: usize) -> Bind {
+    let window = table.alloc_mw(PD, MwType::Type2).expect("room");
+    let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let bind = Bind { window, key: window ^ 1, lkey, access, addr, len: len as u64 };
+    table.bind(DOMAIN, &bind).expect("it can be bound");
+    bind
+}
+
+/// A Fisher-Yates shuffle with the same random numbers every time (xorshift).
+fn shuffle(keys: &mut [u32]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for last in (1..keys.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        keys.swap(last, (state % (last as u64 + 1)) as usize);
+    }
+}

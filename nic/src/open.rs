@@ -1,0 +1,175 @@
+//! Devices on the network.
+
+use crate::driver::{SocketPort, UdpIo};
+use crate::net::{HostWatch, RoceSocket, SocketConfig, interfaces};
+use cc::Algorithm;
+use qp::{Mtu, PKey};
+use rnic_core::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
+use rnic_core::error::Result;
+use rnic_core::link::{Buffer, LinkConfig, STOCK_BUFFER};
+use rnic_core::platform;
+use rnic_core::verbs::{Device, paces};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The configuration of a device on the network.
+///
+/// ```
+/// use rnic::{Device, DeviceConfig, Mtu};
+///
+/// let config = DeviceConfig {
+///     mtu: Some(Mtu::B1024),
+///     faults: vec!["tx data psn=#3 drop".to_owned()],
+///     ..DeviceConfig::default()
+/// };
+/// let device = config.open()?;
+/// assert_eq!(device.port_attr().active_mtu, Mtu::B1024);
+/// # Ok::<(), rnic::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ... In a file
+    /// it may also be the name of an interface: see [`HostAddress`](crate::process::HostAddress).
+    pub address: Option<IpAddr>,
+    /// The interface index, for IPv6 link-local addresses.
+    pub scope_id: u32,
+    /// Largest path MTU to offer; `None` for the MTU that the interface carries.
+    pub mtu: Option<Mtu>,
+    /// Whether to send and receive several packets in one system call if the kernel supports it. `None` means yes.
+    pub offload: Option<bool>,
+    /// Whether to send several packets in one system call (UDP GSO) if the kernel supports it. `None` means the same
+    /// as [`offload`](Self::offload). If disabled, a capture on the interface shows each packet by itself, at the
+    /// cost of a system call for each.
+    pub gso: Option<bool>,
+    /// The number of UDP source ports to send from; more ports spread flows over equal-cost paths. `None` means 4.
+    pub source_ports: Option<usize>,
+    /// Bytes of receive buffer to ask the kernel for.
+    pub recv_buffer: Option<usize>,
+    /// The maximum amount in flight to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
+    pub peer_window: Option<u32>,
+    /// The rate at which unacknowledged packets (UC and UD) leave for one receiver once a burst has filled its socket
+    /// buffer: bytes per second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None`
+    /// means [`DEFAULT_UNACKED_RATE`](crate::DEFAULT_UNACKED_RATE) to rnic, and to others what a stock buffer holds that is read every 4 ms (46.6 MB/s);
+    /// 0 means no limit.
+    pub unacked_rate: Option<u64>,
+    /// The P_Key table: the partitions that the port belongs to. By default only the default partition.
+    pub pkeys: Vec<PKey>,
+    /// Fault rules, in the language of [`rnic_core::link::faults`].
+    pub faults: Vec<String>,
+    /// The seed for the random numbers of the fault rules and of the marks of the link.
+    pub fault_seed: u64,
+    /// A file to capture all packets into, as pcapng.
+    pub capture: Option<PathBuf>,
+    /// Whether to send CNPs to peers that have not identified themselves as rnic, and to mark packets for them as
+    /// ECN-capable: see [`RateConfig::foreign_cnp`].
+    pub foreign_cnp: bool,
+    /// The link: the port that the device emulates.
+    pub link: LinkConfig,
+    /// Congestion control.
+    pub cc: Algorithm,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            address: None,
+            scope_id: 0,
+            mtu: None,
+            offload: None,
+            gso: None,
+            source_ports: None,
+            recv_buffer: None,
+            peer_window: None,
+            unacked_rate: None,
+            pkeys: vec![PKey::DEFAULT],
+            faults: Vec::new(),
+            fault_seed: 0,
+            capture: None,
+            foreign_cnp: false,
+            link: LinkConfig::default(),
+            cc: Algorithm::Off,
+        }
+    }
+}
+
+impl DeviceConfig {
+    /// A device at this address of the host.
+    #[must_use]
+    pub fn at(address: IpAddr) -> Self {
+        Self { address: Some(address), ..Self::default() }
+    }
+
+    /// Opens a device on the network.
+    ///
+    /// # Errors
+    /// [`Error::Open`](crate::Error::Open) names the obstacle to using the address and its remedy;
+    /// [`Error::PKeys`](crate::Error::PKeys) reports a fault in the P_Key table, and
+    /// [`Error::Link`](crate::Error::Link) one in the link or the congestion control.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self) -> Result<Device> {
+        self.open_as("rnic0").map(|(device, _)| device)
+    }
+
+    /// Opens a device under this name; returns its port too.
+    pub(crate) fn open_as(&self, name: &str) -> Result<(Device, Arc<SocketPort>)> {
+        let pkeys = PKeyTable::new(&self.pkeys)?;
+        // Before a socket is opened.
+        self.link.at(&self.cc, self.mtu.unwrap_or(Mtu::B4096))?;
+        let ip = self.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        let mut socket = SocketConfig::new(ip);
+        socket.scope_id = self.scope_id;
+        let offload = self.offload.unwrap_or(true);
+        (socket.gso, socket.gro) = (self.gso.unwrap_or(offload), offload);
+        socket.source_ports = self.source_ports.unwrap_or(socket.source_ports);
+        socket.recv_buffer = self.recv_buffer.unwrap_or(socket.recv_buffer);
+        let socket = match self.address {
+            Some(_) => RoceSocket::bind(&socket)?,
+            None => RoceSocket::bind_first_free_loopback(&socket)?,
+        };
+        let address = socket.ip();
+        let watch = HostWatch::new(address, self.scope_id).inspect_err(|error| {
+            tracing::warn!(%error, %address, "the host's links and addresses cannot be watched: no PORT_ERR will come");
+        });
+        let watch = watch.ok();
+        let state = watch.as_ref().map(HostWatch::state);
+        let told = state.and_then(|state| state.path_mtu());
+        let carried = told.or_else(|| interface_mtu(address)).unwrap_or(Mtu::B1024);
+        let largest = self.mtu.unwrap_or(Mtu::B4096);
+        let active_mtu = carried.min(largest);
+        let granted = u32::try_from(socket.rcvbuf()).unwrap_or(STOCK_BUFFER);
+        let link = self.link.at_socket(&self.cc, active_mtu, granted)?;
+        let paced = RateConfig { foreign_cnp: self.foreign_cnp, ..RateConfig::default() };
+        let engine = EngineConfig {
+            address,
+            source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
+            active_mtu,
+            slot: platform::random() as u8,
+            seed: None,
+            peer_window: self.peer_window,
+            paces: paces(self.unacked_rate),
+            pkeys,
+            partner: link.partner_setup(Buffer::Socket(granted), &PartnerSetup::default()),
+            rate: link.rate_config(&self.cc, &paced),
+        };
+        if let Some(advice) = self.link.rate.and_then(|rate| self.cc.advice(rate)) {
+            tracing::warn!("{advice}");
+        }
+        let port = SocketPort::new(engine, UdpIo::new(socket), watch, largest);
+        port.set_link(&link, self.fault_seed);
+        let device = Device::around(name.to_owned(), Arc::<SocketPort>::clone(&port), self.fault_seed);
+        for rule in &self.faults {
+            device.add_fault(rule)?;
+        }
+        if let Some(path) = &self.capture {
+            device.capture(path)?;
+        }
+        Ok((device, port))
+    }
+}
+
+/// The largest path MTU that the interface with `address` carries, for kernels that do not report it themselves.
+fn interface_mtu(address: IpAddr) -> Option<Mtu> {
+    let owner = interfaces().ok()?.into_iter().find(|interface| interface.has(address.to_canonical()))?;
+    Mtu::for_interface(owner.mtu)
+}
