@@ -1,11 +1,12 @@
 //! Configuration files.
 
 use crate::DeviceConfig;
-use crate::process::{EnvFault, HostAddress};
-use cc::{Algorithm, known_settings};
+use crate::process::HostAddress;
+use cc::known_settings;
 use qp::{Mtu, PKey, ParseMtuError};
-use rnic_core::link::{LinkConfig, LinkConfigError, size};
-use serde::Deserialize;
+use rnic_core::link::{LinkConfig, LinkConfigError};
+use serde::de::{self, Deserializer, Error as _, Visitor};
+use serde::{Deserialize, forward_to_deserialize_any};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::de::DeTable;
@@ -66,106 +67,68 @@ pub enum ConfigFault {
     Link(LinkConfigError),
 }
 
-/// A configuration file. Its keys are the fields of [`DeviceConfig`].
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct File {
-    address: Option<Address>,
-    scope_id: u32,
-    mtu: Option<Bytes>,
-    offload: Option<bool>,
-    gso: Option<bool>,
-    source_ports: Option<usize>,
-    #[serde(deserialize_with = "size")]
-    recv_buffer: Option<usize>,
-    #[serde(deserialize_with = "size")]
-    peer_window: Option<u32>,
-    unacked_rate: Option<u64>,
-    pkeys: Vec<u16>,
-    faults: Vec<String>,
-    fault_seed: u64,
-    capture: Option<PathBuf>,
-    foreign_cnp: bool,
-    link: LinkConfig,
-    cc: Algorithm,
-}
+/// How values are written in a file, where that differs from their own way.
+pub(crate) mod written {
+    use super::*;
 
-impl Default for File {
-    fn default() -> Self {
-        let of = DeviceConfig::default();
-        Self {
-            address: of.address.map(|ip| Address(ip.into())),
-            scope_id: of.scope_id,
-            mtu: of.mtu.map(Bytes),
-            offload: of.offload,
-            gso: of.gso,
-            source_ports: of.source_ports,
-            recv_buffer: of.recv_buffer,
-            peer_window: of.peer_window,
-            unacked_rate: of.unacked_rate,
-            pkeys: of.pkeys.iter().map(|pkey| pkey.0).collect(),
-            faults: of.faults,
-            fault_seed: of.fault_seed,
-            capture: of.capture,
-            foreign_cnp: of.foreign_cnp,
-            link: of.link,
-            cc: of.cc,
-        }
+    /// An address of the host, or an interface, as [`HostAddress`] reads it.
+    pub(crate) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HostAddress>, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Some).map_err(D::Error::custom)
+    }
+
+    /// A path MTU, in bytes.
+    pub(crate) fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mtu>, D::Error> {
+        let bytes = u32::deserialize(from)?;
+        Mtu::from_bytes(bytes).map(Some).ok_or_else(|| D::Error::custom(ParseMtuError(bytes.to_string())))
+    }
+
+    /// A table of P_Keys, as numbers.
+    pub(crate) fn pkeys<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PKey>, D::Error> {
+        Ok(Vec::<u16>::deserialize(from)?.into_iter().map(PKey).collect())
     }
 }
 
-/// An address of the host, or an interface, as [`HostAddress`] reads it.
-#[derive(Deserialize)]
-#[serde(try_from = "String")]
-struct Address(HostAddress);
+/// Asks a structure for the names of its fields, instead of giving it any.
+struct AskFields<'a>(&'a mut &'static [&'static str]);
 
-impl TryFrom<String> for Address {
-    type Error = EnvFault;
+impl<'de> Deserializer<'de> for AskFields<'_> {
+    type Error = de::value::Error;
 
-    fn try_from(text: String) -> Result<Self, EnvFault> {
-        text.parse().map(Self)
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(Self::Error::custom("only the names were asked for"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = fields;
+        self.deserialize_any(visitor)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct
+        seq tuple tuple_struct map enum identifier ignored_any
     }
 }
 
-/// A path MTU, in bytes.
-#[derive(Deserialize)]
-#[serde(try_from = "u32")]
-struct Bytes(Mtu);
-
-impl TryFrom<u32> for Bytes {
-    type Error = ParseMtuError;
-
-    fn try_from(bytes: u32) -> Result<Self, ParseMtuError> {
-        Mtu::from_bytes(bytes).map(Self).ok_or_else(|| ParseMtuError(bytes.to_string()))
-    }
+/// The settings at the top of a file: the fields of [`DeviceConfig`].
+fn words() -> &'static [&'static str] {
+    let mut fields: &[&str] = &[];
+    // It fails as soon as the names are known.
+    let _ = DeviceConfig::deserialize(AskFields(&mut fields));
+    fields
 }
-
-/// The settings at the top of a file: the fields of [`File`].
-const WORDS: &[&str] = &[
-    "address",
-    "scope_id",
-    "mtu",
-    "offload",
-    "gso",
-    "source_ports",
-    "recv_buffer",
-    "peer_window",
-    "unacked_rate",
-    "pkeys",
-    "faults",
-    "fault_seed",
-    "capture",
-    "foreign_cnp",
-    "link",
-    "cc",
-];
 
 /// The first unknown setting of a file, with its line. The settings of `[cc]` depend on the algorithm.
 fn unknown_setting(text: &str) -> Option<(usize, ConfigFault)> {
     let table = DeTable::parse(text).ok()?;
     let top = table.get_ref();
     let link = top.get("link").and_then(|value| value.get_ref().as_table());
-    let all = top.keys().map(|key| (key, WORDS));
+    let all = top.keys().map(|key| (key, words()));
     let mut all = all.chain(link.into_iter().flat_map(|t| t.keys()).map(|key| (key, LinkConfig::WORDS)));
     let (key, known) = all.find(|(key, known)| !known.contains(&key.get_ref().as_ref()))?;
     let word = key.get_ref().to_string();
@@ -199,34 +162,13 @@ impl DeviceConfig {
         if let Some((line, fault)) = unknown_setting(text) {
             return Err(at(Some(line), fault));
         }
-        let file: File = toml::from_str(text).map_err(|error| {
+        let config: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| line_of(text, span.start));
             at(line, ConfigFault::Syntax(error.message().to_owned()))
         })?;
-        let File { link, cc, .. } = &file;
-        let mtu = file.mtu.as_ref().map_or(Mtu::B4096, |mtu| mtu.0);
-        link.at(cc, mtu).map_err(|error| at(find(text, error.word()), ConfigFault::Link(error)))?;
-        let address = file.address.map(|address| address.0);
-        // An address with an interface suffix needs no `scope_id`.
-        let scope_id = address.map_or(0, |address| address.scope_id);
-        Ok(Self {
-            address: address.map(|address| address.ip),
-            scope_id: if scope_id == 0 { file.scope_id } else { scope_id },
-            mtu: file.mtu.map(|mtu| mtu.0),
-            offload: file.offload,
-            gso: file.gso,
-            source_ports: file.source_ports,
-            recv_buffer: file.recv_buffer,
-            peer_window: file.peer_window,
-            unacked_rate: file.unacked_rate,
-            pkeys: file.pkeys.into_iter().map(PKey).collect(),
-            faults: file.faults,
-            fault_seed: file.fault_seed,
-            capture: file.capture,
-            foreign_cnp: file.foreign_cnp,
-            link: file.link,
-            cc: file.cc,
-        })
+        let checked = config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096));
+        checked.map_err(|error| at(find(text, error.word()), ConfigFault::Link(error)))?;
+        Ok(config)
     }
 
     /// Reads a configuration file: see [`from_toml`](Self::from_toml).

@@ -1,14 +1,17 @@
 //! Devices on the network.
 
 use crate::driver::{SocketPort, UdpIo};
+use crate::config::written;
 use crate::net::{HostWatch, RoceSocket, SocketConfig, interfaces};
+use crate::process::HostAddress;
 use cc::Algorithm;
 use qp::{Mtu, PKey};
 use rnic_core::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
 use rnic_core::error::Result;
-use rnic_core::link::{Buffer, LinkConfig, STOCK_BUFFER};
+use rnic_core::link::{Buffer, LinkConfig, STOCK_BUFFER, size};
 use rnic_core::platform;
 use rnic_core::verbs::{Device, paces};
+use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,14 +30,15 @@ use std::sync::Arc;
 /// assert_eq!(device.port_attr().active_mtu, Mtu::B1024);
 /// # Ok::<(), rnic::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct DeviceConfig {
     /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ... In a file
-    /// it may also be the name of an interface: see [`HostAddress`](crate::process::HostAddress).
-    pub address: Option<IpAddr>,
-    /// The interface index, for IPv6 link-local addresses.
-    pub scope_id: u32,
+    /// it may also be the name of an interface.
+    #[serde(deserialize_with = "written::address")]
+    pub address: Option<HostAddress>,
     /// Largest path MTU to offer; `None` for the MTU that the interface carries.
+    #[serde(deserialize_with = "written::mtu")]
     pub mtu: Option<Mtu>,
     /// Whether to send and receive several packets in one system call if the kernel supports it. `None` means yes.
     pub offload: Option<bool>,
@@ -45,8 +49,10 @@ pub struct DeviceConfig {
     /// The number of UDP source ports to send from; more ports spread flows over equal-cost paths. `None` means 4.
     pub source_ports: Option<usize>,
     /// Bytes of receive buffer to ask the kernel for.
+    #[serde(deserialize_with = "size")]
     pub recv_buffer: Option<usize>,
     /// The maximum amount in flight to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
+    #[serde(deserialize_with = "size")]
     pub peer_window: Option<u32>,
     /// The rate at which unacknowledged packets (UC and UD) leave for one receiver once a burst has filled its socket
     /// buffer: bytes per second, as the kernel charges them to the buffer (4,171 for a full packet of 4 KiB). `None`
@@ -54,6 +60,7 @@ pub struct DeviceConfig {
     /// 0 means no limit.
     pub unacked_rate: Option<u64>,
     /// The P_Key table: the partitions that the port belongs to. By default only the default partition.
+    #[serde(deserialize_with = "written::pkeys")]
     pub pkeys: Vec<PKey>,
     /// Fault rules, in the language of [`rnic_core::link::faults`].
     pub faults: Vec<String>,
@@ -74,7 +81,6 @@ impl Default for DeviceConfig {
     fn default() -> Self {
         Self {
             address: None,
-            scope_id: 0,
             mtu: None,
             offload: None,
             gso: None,
@@ -97,7 +103,7 @@ impl DeviceConfig {
     /// A device at this address of the host.
     #[must_use]
     pub fn at(address: IpAddr) -> Self {
-        Self { address: Some(address), ..Self::default() }
+        Self { address: Some(address.into()), ..Self::default() }
     }
 
     /// Opens a device on the network.
@@ -116,9 +122,9 @@ impl DeviceConfig {
         let pkeys = PKeyTable::new(&self.pkeys)?;
         // Before a socket is opened.
         self.link.at(&self.cc, self.mtu.unwrap_or(Mtu::B4096))?;
-        let ip = self.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        let HostAddress { ip, scope_id } = self.address.unwrap_or(IpAddr::from([127, 0, 0, 1]).into());
         let mut socket = SocketConfig::new(ip);
-        socket.scope_id = self.scope_id;
+        socket.scope_id = scope_id;
         let offload = self.offload.unwrap_or(true);
         (socket.gso, socket.gro) = (self.gso.unwrap_or(offload), offload);
         socket.source_ports = self.source_ports.unwrap_or(socket.source_ports);
@@ -128,7 +134,7 @@ impl DeviceConfig {
             None => RoceSocket::bind_first_free_loopback(&socket)?,
         };
         let address = socket.ip();
-        let watch = HostWatch::new(address, self.scope_id).inspect_err(|error| {
+        let watch = HostWatch::new(address, scope_id).inspect_err(|error| {
             tracing::warn!(%error, %address, "the host's links and addresses cannot be watched: no PORT_ERR will come");
         });
         let watch = watch.ok();

@@ -256,10 +256,10 @@ impl Limiter {
             return;
         }
         let kept = 1.0 - settings.gain();
-        self.alpha *= kept.powi(i32::try_from(ended).unwrap_or(i32::MAX));
+        // Of libm: the standard library's differs between platforms.
+        self.alpha *= libm::pow(kept, ended as f64);
         if settings.alpha_update == AlphaUpdate::Periodic && self.alpha_cnp {
-            let later = i32::try_from(ended - 1).unwrap_or(i32::MAX);
-            self.alpha += settings.gain() * kept.powi(later);
+            self.alpha += settings.gain() * libm::pow(kept, (ended - 1) as f64);
         }
         self.alpha_cnp = false;
         self.alpha_since = after(self.alpha_since, period, ended, now);

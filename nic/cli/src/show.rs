@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
 use rnic::engine::MAX_EVENTS;
 use rnic::net::{Interface, ROCE_PORT, interfaces};
-use rnic::process::{NamedDevice, ProcessConfig, Settings, Variable};
+use rnic::process::{HostAddress, NamedDevice, ProcessConfig, Settings, Variable};
 use rnic::{AsyncEvent, Counters, Device, DeviceAttr, DeviceConfig, Gid, Mtu};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -210,7 +210,8 @@ impl Candidate {
             }
             _ => 0,
         };
-        let config = DeviceConfig { scope_id, ..DeviceConfig::at(address) };
+        let at = HostAddress { ip: address, scope_id };
+        let config = DeviceConfig { address: Some(at), ..DeviceConfig::default() };
         Self {
             name: None,
             address,

@@ -1,5 +1,5 @@
 use super::*;
-use cc::Rate;
+use cc::{Algorithm, Rate};
 use std::net::IpAddr;
 
 fn wrong(text: &str) -> ConfigError {
@@ -11,7 +11,6 @@ fn a_file_says_all_that_a_program_can() {
     let config = DeviceConfig::from_toml(
         r#"
         address = "127.0.0.9"
-        scope_id = 3
         mtu = 2048
         offload = false
         gso = true
@@ -32,9 +31,9 @@ fn a_file_says_all_that_a_program_can() {
         "#,
     )
     .expect("in order");
-    assert_eq!(config.address, Some(IpAddr::from([127, 0, 0, 9])));
+    assert_eq!(config.address, Some(IpAddr::from([127, 0, 0, 9]).into()));
     assert_eq!(config.gso, Some(true));
-    assert_eq!((config.scope_id, config.mtu, config.offload), (3, Some(Mtu::B2048), Some(false)));
+    assert_eq!((config.mtu, config.offload), (Some(Mtu::B2048), Some(false)));
     assert_eq!((config.source_ports, config.recv_buffer), (Some(2), Some(1_000_000)));
     assert_eq!((config.peer_window, config.unacked_rate), (Some(50_000), Some(7)));
     assert_eq!(config.pkeys, [PKey::DEFAULT, PKey(0x8001)]);
@@ -101,9 +100,9 @@ fn a_file_is_named_in_its_errors() {
 fn an_address_can_be_that_of_an_interface() {
     let at = |text: &str| DeviceConfig::from_toml(&format!("address = \"{text}\""));
     let loopback = at("lo").expect("an interface of every host");
-    assert_eq!((loopback.address, loopback.scope_id), (Some([127, 0, 0, 1].into()), 0));
+    assert_eq!(loopback.address, Some(IpAddr::from([127, 0, 0, 1]).into()));
     let link_local = at("fe80::1%lo").expect("an address with its interface");
-    assert!(link_local.scope_id > 0, "{link_local:?}");
+    assert!(link_local.address.is_some_and(|at| at.scope_id > 0), "{link_local:?}");
     let error = at("no-such-0").expect_err("no interface").to_string();
     assert!(error.contains("line 1") && error.contains("the name of one of its interfaces"), "{error}");
 }

@@ -147,7 +147,7 @@ impl NamedDevice {
         };
         let at = |address: &HostAddress| {
             let config =
-                DeviceConfig { address: Some(address.ip), scope_id: address.scope_id, ..self.config.clone() };
+                DeviceConfig { address: Some(*address), ..self.config.clone() };
             config.open_as(&self.name)
         };
         for address in before {

@@ -282,7 +282,7 @@ impl Settings {
     pub fn process(&self) -> Result<ProcessConfig, EnvError> {
         let config = self.device()?;
         let addresses = match (&*self.addresses, config.address) {
-            ([], Some(ip)) => vec![HostAddress { ip, scope_id: config.scope_id }],
+            ([], Some(only)) => vec![only],
             (given, _) => given.to_vec(),
         };
         let count = self.devices.unwrap_or(addresses.len().max(self.device_names.len()).max(1));
@@ -348,11 +348,9 @@ impl Settings {
         (number, count): (usize, usize),
         addresses: Vec<HostAddress>,
     ) -> NamedDevice {
-        let first = addresses.first();
         let pid = std::process::id();
         let config = DeviceConfig {
-            address: first.map(|address| address.ip),
-            scope_id: first.map_or(0, |address| address.scope_id),
+            address: addresses.first().copied(),
             capture: common.capture.as_deref().map(|path| capture(path, &name, count > 1, pid)),
             ..common.clone()
         };

@@ -42,7 +42,7 @@ fn every_variable_says_its_part() {
     ])
     .expect("in order");
     let config = &process.devices[0].config;
-    assert_eq!((config.address, config.mtu), (Some(at("127.0.0.5").ip), Some(Mtu::B1024)));
+    assert_eq!((config.address, config.mtu), (Some(at("127.0.0.5")), Some(Mtu::B1024)));
     assert_eq!(Ok(&config.link), "rate=5Gb/s".parse().as_ref());
     assert_eq!(Ok(&config.cc), "dcqcn:preset=laptop".parse().as_ref());
     assert_eq!(config.faults, ["tx data psn=#3 drop", "rx ack delay 1ms", "tx nak drop"]);
@@ -120,7 +120,7 @@ fn addresses_go_to_devices_in_turn() {
     let list = "127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5,127.0.0.6";
     let all = process(&[(Variable::Addr, list)]).expect("in order");
     let first: Vec<_> = all.devices.iter().map(|d| (&*d.name, d.config.address)).collect();
-    let of = |text: &str| Some(at(text).ip);
+    let of = |text: &str| Some(at(text));
     assert_eq!(first[0], ("rnic0", of("127.0.0.2")));
     assert_eq!(first[4], ("rnic4", of("127.0.0.6")));
     assert_eq!(first.len(), 5);

@@ -104,16 +104,16 @@ impl Model {
         let rate = self.capacity / f64::from(flows.max(1));
         let wanted = self.tau * self.tau * self.additive * rate;
         let too_high = |ln_p: f64| {
-            let p = ln_p.exp();
+            let p = libm::exp(ln_p);
             let t = self.terms(p, rate);
             t.a * t.a * self.alpha_goal(p, rate) > wanted * t.b_plus_d * t.c_plus_e
         };
-        let (mut low, mut high) = (1e-15_f64.ln(), (1.0 - 1e-12_f64).ln());
+        let (mut low, mut high) = (libm::log(1e-15), libm::log(1.0 - 1e-12));
         for _ in 0..HALVINGS {
             let middle = f64::midpoint(low, high);
             if too_high(middle) { high = middle } else { low = middle }
         }
-        let p = low.exp();
+        let p = libm::exp(low);
         let t = self.terms(p, rate);
         let target = rate * (1.0 + t.c_plus_e * self.tau * self.additive / t.a);
         let (kmin, kmax) = (self.red.kmin as f64, self.red.kmax as f64);

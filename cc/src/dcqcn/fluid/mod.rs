@@ -98,11 +98,11 @@ impl Model {
 
     /// The terms at a marking probability of `p` for a flow of `rate` packets per second.
     fn terms(&self, p: f64, rate: f64) -> Terms {
-        let unmarked = (-p).ln_1p();
+        let unmarked = libm::log1p(-p);
         let per_timer = self.timer * rate;
         let (b, c) = self.expiries(p, unmarked, self.byte_counter);
         let (d, e) = self.expiries(p, unmarked, per_timer);
-        Terms { a: -(self.tau * rate * unmarked).exp_m1(), b_plus_d: b + d, c_plus_e: c + e }
+        Terms { a: -libm::expm1(self.tau * rate * unmarked), b_plus_d: b + d, c_plus_e: c + e }
     }
 
     /// Expiries, per packet, of a counter that expires after `every` packets without a cut: all of them, and those
@@ -112,12 +112,12 @@ impl Model {
         if p < 1e-18 {
             return (1.0 / every, 1.0 / every);
         }
-        let all = p / (-every * unmarked).exp_m1();
-        (all, all * (self.threshold * every * unmarked).exp())
+        let all = p / libm::expm1(-every * unmarked);
+        (all, all * libm::exp(self.threshold * every * unmarked))
     }
 
     /// The value that alpha tends to: the probability that a mark comes within the period of its updates.
     fn alpha_goal(&self, p: f64, rate: f64) -> f64 {
-        -(self.alpha_period * rate * (-p).ln_1p()).exp_m1()
+        -libm::expm1(self.alpha_period * rate * libm::log1p(-p))
     }
 }

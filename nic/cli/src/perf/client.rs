@@ -176,10 +176,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (mut control, local) = reach(SocketAddr::new(args.server, args.control_port))?;
     // On loopback every process has its own address, whatever the route.
     let routed = (!args.server.is_loopback()).then_some(local);
-    if let Some(HostAddress { ip, scope_id }) = args.bind {
-        (config.address, config.scope_id) = (Some(ip), scope_id);
-    }
-    config.address = config.address.or(routed);
+    config.address = args.bind.or(config.address).or(routed.map(HostAddress::from));
     let device = config.open()?;
     let tracing = args.trace.start(&device, &config, params.title())?;
     control.send(&Message::Request { params: params.clone() })?;

@@ -41,9 +41,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut config = args.setup.device()?;
-    if let Some(HostAddress { ip, scope_id }) = args.bind {
-        (config.address, config.scope_id) = (Some(ip), scope_id);
-    }
+    config.address = args.bind.or(config.address);
     let device = config.open()?;
     let wanted = SocketAddr::new(device.address(), args.control_port);
     let listener = TcpListener::bind(wanted).map_err(|error| {
