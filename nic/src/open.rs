@@ -1,7 +1,7 @@
 //! Devices on the network.
 
-use crate::driver::{SocketPort, UdpIo};
 use crate::config::written;
+use crate::driver::{SocketPort, UdpIo};
 use crate::net::{HostWatch, RoceSocket, SocketConfig, interfaces};
 use crate::process::HostAddress;
 use cc::Algorithm;

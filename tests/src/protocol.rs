@@ -33,7 +33,7 @@ impl Opening {
 
     pub(crate) fn config(&self) -> Result<DeviceConfig, rnic::link::LinkConfigError> {
         Ok(DeviceConfig {
-            address: self.address,
+            address: self.address.map(Into::into),
             offload: self.offload,
             mtu: self.mtu.and_then(Mtu::from_bytes),
             faults: self.faults.clone(),

@@ -130,9 +130,9 @@ fn a_misspelt_setting_is_suggested() {
 /// The list of settings that errors draw on is that of the fields.
 #[test]
 fn every_field_of_a_file_is_a_known_setting() {
-    let error = toml::from_str::<File>("xyzzy = 1").err().expect("no such field").to_string();
+    let error = toml::from_str::<DeviceConfig>("xyzzy = 1").expect_err("no such field").to_string();
     let fields: Vec<_> = error.split('`').skip(3).step_by(2).collect();
-    assert_eq!(fields, WORDS, "{error}");
+    assert_eq!(fields, words(), "{error}");
 }
 
 #[test]

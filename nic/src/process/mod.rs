@@ -146,8 +146,7 @@ impl NamedDevice {
             return self.config.open_as(&self.name);
         };
         let at = |address: &HostAddress| {
-            let config =
-                DeviceConfig { address: Some(*address), ..self.config.clone() };
+            let config = DeviceConfig { address: Some(*address), ..self.config.clone() };
             config.open_as(&self.name)
         };
         for address in before {
