@@ -19,7 +19,7 @@ mod message;
 mod pause;
 mod sign;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod token;
 mod unreleased;
 

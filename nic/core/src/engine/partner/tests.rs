@@ -12,7 +12,7 @@ use qp::{Psn, QKey, Qpn};
 use time::Duration;
 
 /// Credits for `buffer` bytes of packets.
-pub(super) fn credits(buffer: u32) -> PartnerSetup {
+pub(in crate::engine) fn credits(buffer: u32) -> PartnerSetup {
     PartnerSetup {
         features: Features::CREDITS,
         credits: Some(CreditSetup {

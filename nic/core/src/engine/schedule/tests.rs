@@ -1,9 +1,236 @@
 //! The scheduler, seen from queue pairs in virtual time.
 
 use super::FLIGHT_LIFE;
+use crate::engine::partner::tests::credits;
+use crate::engine::peers::PACKET_OVERHEAD;
+use crate::engine::{FlowState, PartnerSetup, RateConfig};
+use crate::link::{Direction, FrameRef, Now, Observer};
 use crate::sim::{DeviceSetup, Net};
-use crate::{ConnectOptions, RcEnd, Result, WcStatus};
+use crate::{Access, ConnectOptions, Device, MemoryRegion, QpInit, Qpn, QueuePair, RcEnd, Result, WcStatus};
+use cc::{Algorithm, Charge, Rate};
+use qp::wire::Packet;
+use std::sync::{Arc, Mutex};
 use time::Duration;
+
+/// A request that a device sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    to: Qpn,
+    asks: bool,
+}
+
+/// The requests that a device sent, in order.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<Sent>>>);
+
+impl Log {
+    fn of(device: &Device) -> Self {
+        let log = Self::default();
+        device.observe(log.clone()).expect("ours");
+        log
+    }
+
+    fn all(&self) -> Vec<Sent> {
+        self.0.lock().expect("no panic").clone()
+    }
+}
+
+impl Observer for Log {
+    fn name(&self) -> &'static str {
+        "log"
+    }
+
+    fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
+        let packet = Packet::parse(frame.bytes).expect("a packet");
+        if frame.direction == Direction::Tx
+            && packet.info().is_request
+            && packet.dest_qpn().value() & 0xffff != Qpn::GSI.value()
+        {
+            let sent = Sent { to: packet.dest_qpn(), asks: packet.ack_req() };
+            self.0.lock().expect("no panic").push(sent);
+        }
+    }
+}
+
+/// A device whose window to each peer holds this many full packets that are sent one by one. More fit in trains.
+fn with_window(net: &Net, packets: u32) -> Result<Device> {
+    let peer_window = Some(packets * Charge::in_train(PACKET_OVERHEAD + 4096, 1));
+    net.device_with(&DeviceSetup { peer_window, ..DeviceSetup::default() })
+}
+
+/// A pair that never sends anything again.
+fn patient(a: &Device, b: &Device) -> Result<(RcEnd, RcEnd)> {
+    RcEnd::pair_with(a, b, &ConnectOptions { timeout: 0, ..ConnectOptions::default() })
+}
+
+/// Posts a WRITE of this many bytes; returns its memory.
+fn write((from, to): &(RcEnd, RcEnd), len: usize) -> Result<[MemoryRegion; 2]> {
+    let (source, target) = (from.register(&vec![7; len])?, to.register_remote(len)?);
+    from.qp.write(1, source.all(), target.remote(0))?;
+    Ok([source, target])
+}
+
+fn done(end: &RcEnd) -> Result<()> {
+    assert_eq!(end.wait()?.status, WcStatus::Success);
+    Ok(())
+}
+
+#[test]
+fn no_more_is_in_flight_than_the_window_holds() -> Result<()> {
+    let net = Net::new();
+    net.set_latency(Duration::from_millis(1));
+    let (a, b) = (with_window(&net, 8)?, net.device());
+    let pair = RcEnd::pair(&a, &b)?;
+    let log = Log::of(&a);
+    let _memory_1 = write(&pair, 1 << 20)?;
+    net.run_for(Duration::from_micros(1900));
+    assert!((8..16).contains(&log.all().len()), "{} before the first acknowledgement", log.all().len());
+    done(&pair.0)?;
+    assert_eq!(log.all().len(), 256);
+    Ok(())
+}
+
+#[test]
+fn answers_need_no_room_where_requests_wait() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 1)?, net.device());
+    let (holds, waits) = (patient(&a, &b)?, patient(&a, &b)?);
+    a.add_fault("tx data drop once")?;
+    let _memory_2 = write(&holds, 4096)?;
+    net.run_for(Duration::from_micros(50));
+    let _memory_3 = write(&waits, 4096)?;
+    net.run_for(Duration::from_micros(50));
+    assert_eq!(a.counters().port.window_stalls, 1);
+    // The peer READs from the queue pair that waits.
+    let (target, source) = (waits.1.register(&[0; 64])?, waits.0.register_remote(64)?);
+    waits.1.qp.read(2, target.all(), source.remote(0))?;
+    let before = net.elapsed();
+    done(&waits.1)?;
+    assert!(net.elapsed() - before < Duration::from_millis(1), "{:?}", net.elapsed() - before);
+    assert_eq!(waits.0.cq().poll_one(), None, "it still waits");
+    Ok(())
+}
+
+/// A queue pair that has the window for itself asks for an acknowledgement at its end only. If another takes the rest of the
+/// window meanwhile, it must ask beyond the window, or it would wait for room that its own packets take.
+#[test]
+fn whoever_has_not_asked_for_an_acknowledgement_asks_in_a_full_window() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 2)?, net.device());
+    let (long, lost) = (patient(&a, &b)?, patient(&a, &b)?);
+    // With a rule for its packets, a device sends them one by one.
+    a.add_fault(&format!("tx data qp={} drop", lost.1.qp.qpn()))?;
+    let _memory_4 = write(&long, 1 << 16)?;
+    let _memory_5 = write(&lost, 1 << 12)?;
+    done(&long.0)?;
+    assert!(net.elapsed() < FLIGHT_LIFE / 2, "{:?}", net.elapsed());
+    Ok(())
+}
+
+/// While several queue pairs share a window, each asks for an acknowledgement at the end of its train.
+#[test]
+fn queue_pairs_that_share_a_window_take_turns_and_ask_at_the_end_of_each() -> Result<()> {
+    let net = Net::new();
+    net.set_latency(Duration::from_micros(100));
+    let (a, b) = (with_window(&net, 40)?, net.device());
+    let (one, two) = (RcEnd::pair(&a, &b)?, RcEnd::pair(&a, &b)?);
+    let log = Log::of(&a);
+    let _memory_6 = write(&one, 1 << 20)?;
+    let _memory_7 = write(&two, 1 << 20)?;
+    done(&one.0)?;
+    done(&two.0)?;
+    let sent = log.all();
+    let both = sent.iter().position(|s| s.to == two.1.qp.qpn()).expect("the second sends");
+    let end = sent.iter().rposition(|s| s.to == one.1.qp.qpn()).expect("the first ends");
+    let shared = &sent[both..end];
+    let ends: Vec<bool> = shared.windows(2).filter(|w| w[0].to != w[1].to).map(|w| w[0].asks).collect();
+    // The first began when it was alone.
+    assert!(ends.len() > 10 && ends[1..].iter().all(|asks| *asks), "{ends:?}");
+    Ok(())
+}
+
+/// What is left of a credit may suffice for a short packet, but not for the long one that waits.
+#[test]
+fn no_newcomer_overtakes_a_packet_that_waits_for_credit() -> Result<()> {
+    for size in (0..4096).step_by(512) {
+        let net = Net::new();
+        let slow = PartnerSetup { rate: Rate::from_mbps(100), ..credits(30_000) };
+        let setup = |partner: PartnerSetup| DeviceSetup { partner, ..DeviceSetup::default() };
+        let (a, b) = (net.device_with(&setup(credits(30_000)))?, net.device_with(&setup(slow))?);
+        net.set_latency(Duration::from_millis(1));
+        let pairs = [RcEnd::pair(&a, &b)?, RcEnd::pair(&a, &b)?];
+        let _memory_8 = write(&pairs[0], 64)?;
+        done(&pairs[0].0)?;
+        let log = Log::of(&a);
+        let _memory_9 = write(&pairs[0], 40_000 + size)?;
+        while a.counters().port.credit_stalls == 0 {
+            net.run_for(Duration::from_micros(1));
+        }
+        let before = log.all().len();
+        let _memory_10 = write(&pairs[1], 8)?;
+        done(&pairs[1].0)?;
+        let next = log.all()[before];
+        assert_eq!(next.to, pairs[0].1.qp.qpn(), "the one that waited goes first, with {size} bytes more");
+    }
+    Ok(())
+}
+
+#[test]
+fn no_newcomer_overtakes_a_datagram_that_waits_for_its_receiver() -> Result<()> {
+    // Room comes back with time: later newcomers find more.
+    for delay in (0..1000).step_by(100).map(Duration::from_micros) {
+        let net = Net::new();
+        let (a, b) = (net.device(), net.device());
+        let (near_pd, near_cq, far_pd, far_cq) =
+            (a.alloc_pd()?, a.create_cq(64)?, b.alloc_pd()?, b.create_cq(64)?);
+        let pair = || -> Result<(QueuePair, QueuePair)> {
+            let near = near_pd.create_qp(&QpInit::uc(&near_cq, &near_cq))?;
+            let far = far_pd.create_qp(&QpInit::uc(&far_cq, &far_cq))?;
+            near.connect(&far.address(), &ConnectOptions::default())?;
+            far.connect(&near.address(), &ConnectOptions::default())?;
+            Ok((near, far))
+        };
+        let (first, second) = (pair()?, pair()?);
+        let memory = near_pd.register(1 << 20, Access::LOCAL_WRITE)?;
+        let target = far_pd.register(1 << 20, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let log = Log::of(&a);
+        first.0.write(1, memory.all(), target.remote(0))?;
+        while a.counters().port.pace_stalls == 0 {
+            net.run_for(Duration::from_nanos(100));
+        }
+        net.run_for(delay);
+        let before = log.all().len();
+        second.0.write(2, memory.slice(0..8)?, target.remote(0))?;
+        while log.all().len() == before {
+            net.run_for(Duration::from_nanos(100));
+        }
+        assert_eq!(log.all()[before].to, first.1.qpn(), "after {delay:?}");
+    }
+    Ok(())
+}
+
+/// A sender that does not get to run for a while makes up for it, within the limits of its flow.
+#[test]
+fn a_sender_whose_turns_come_late_keeps_its_rate() -> Result<()> {
+    let rate = Rate::from_gbps(1);
+    let policy = Some("off".parse::<Algorithm>().and_then(|a| a.at(rate)).expect("an algorithm"));
+    let config = RateConfig { policy, ..RateConfig::default() };
+    let net = Net::new();
+    let (a, b) = (net.device_with(&DeviceSetup { rate: config, ..DeviceSetup::default() })?, net.device());
+    let pair = RcEnd::pair(&a, &b)?;
+    let _memory_11 = write(&pair, 1 << 20)?;
+    let mut late = 0;
+    while pair.0.cq().is_empty() {
+        net.preempt(&a, Duration::from_micros(50));
+        net.run_for(Duration::from_micros(100));
+        late += 1;
+    }
+    let sent = a.inner.port.inspect(|e| e.flow(pair.0.qp.qpn(), a.inner.port.now())).flatten();
+    let FlowState { sent_bytes, .. } = sent.expect("a flow");
+    let due = rate.time_for(sent_bytes);
+    assert!(net.elapsed() < due + due / 20, "{:?}, late {late} times, instead of {due:?}", net.elapsed());
+    Ok(())
+}
 
 /// A queue pair without a timeout holds the window with a lost packet. The time after which that no longer counts passes
 /// once while nobody waits, and has to be watched for again when somebody does.
