@@ -54,8 +54,17 @@ impl Observer for Log {
 
 /// A device whose window to each peer holds this many full packets that are sent one by one. More fit in trains.
 fn with_window(net: &Net, packets: u32) -> Result<Device> {
-    let peer_window = Some(packets * Charge::in_train(PACKET_OVERHEAD + 4096, 1));
-    net.device_with(&DeviceSetup { peer_window, ..DeviceSetup::default() })
+    net.device_with(&DeviceSetup { peer_window: window(packets), ..DeviceSetup::default() })
+}
+
+fn window(packets: u32) -> Option<u32> {
+    Some(packets * Charge::in_train(PACKET_OVERHEAD + 4096, 1))
+}
+
+/// Every queue pair has this rate.
+fn fixed(rate: Rate) -> RateConfig {
+    let policy = "off".parse::<Algorithm>().and_then(|a| a.at(rate)).expect("an algorithm");
+    RateConfig { policy: Some(policy), ..RateConfig::default() }
 }
 
 /// A pair that never sends anything again.
@@ -111,17 +120,23 @@ fn answers_need_no_room_where_requests_wait() -> Result<()> {
     Ok(())
 }
 
-/// A queue pair that has the window for itself asks for an acknowledgement at its end only. If another takes the rest of the
+/// A queue pair that has the window for itself asks for an acknowledgement at its end only. If others take the rest of the
 /// window meanwhile, it must ask beyond the window, or it would wait for room that its own packets take.
 #[test]
 fn whoever_has_not_asked_for_an_acknowledgement_asks_in_a_full_window() -> Result<()> {
     let net = Net::new();
-    let (a, b) = (with_window(&net, 2)?, net.device());
-    let (long, lost) = (patient(&a, &b)?, patient(&a, &b)?);
-    // With a rule for its packets, a device sends them one by one.
-    a.add_fault(&format!("tx data qp={} drop", lost.1.qp.qpn()))?;
-    let _memory_4 = write(&long, 1 << 16)?;
-    let _memory_5 = write(&lost, 1 << 12)?;
+    let setup =
+        DeviceSetup { rate: fixed(Rate::from_gbps(1)), peer_window: window(3), ..DeviceSetup::default() };
+    let (a, b) = (net.device_with(&setup)?, net.device());
+    let (long, others) = (patient(&a, &b)?, [patient(&a, &b)?, patient(&a, &b)?]);
+    // The packets of the others stay in flight. With a rule for its packets, a device sends them one by one.
+    for other in &others {
+        a.add_fault(&format!("tx data qp={} drop", other.1.qp.qpn()))?;
+    }
+    let log = Log::of(&a);
+    let _long = write(&long, 1 << 16)?;
+    let _others = [write(&others[0], 1 << 12)?, write(&others[1], 1 << 12)?];
+    assert_eq!(log.all().iter().filter(|sent| sent.asks).count(), 2, "those of the others");
     done(&long.0)?;
     assert!(net.elapsed() < FLIGHT_LIFE / 2, "{:?}", net.elapsed());
     Ok(())
@@ -213,10 +228,9 @@ fn no_newcomer_overtakes_a_datagram_that_waits_for_its_receiver() -> Result<()> 
 #[test]
 fn a_sender_whose_turns_come_late_keeps_its_rate() -> Result<()> {
     let rate = Rate::from_gbps(1);
-    let policy = Some("off".parse::<Algorithm>().and_then(|a| a.at(rate)).expect("an algorithm"));
-    let config = RateConfig { policy, ..RateConfig::default() };
     let net = Net::new();
-    let (a, b) = (net.device_with(&DeviceSetup { rate: config, ..DeviceSetup::default() })?, net.device());
+    let (a, b) =
+        (net.device_with(&DeviceSetup { rate: fixed(rate), ..DeviceSetup::default() })?, net.device());
     let pair = RcEnd::pair(&a, &b)?;
     let _memory_11 = write(&pair, 1 << 20)?;
     let mut late = 0;

@@ -126,6 +126,35 @@ fn an_answer_behind_a_read_response_waits_for_it() -> Result<()> {
 }
 
 #[test]
+fn read_responses_behind_an_acknowledgement_wait_for_their_time() -> Result<()> {
+    let net = Net::new();
+    // A train of 100 us: its successor's time is far ahead when the last response has left.
+    let rate = RateConfig { train_time: us(100), ..fixed(GIGABIT) };
+    let (a, b) = (net.named_device("a"), device(&net, "b", &rate));
+    let log = Log::of(&b);
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    let (to, from) = memory(&left, &right, 1 << 16)?;
+    for round in 0..10 {
+        right.qp.recv(round, crate::Gather::Empty)?;
+        left.qp.send(round, crate::Gather::Empty)?;
+        left.qp.read(round, to.all(), from.remote(0))?;
+        for _ in 0..2 {
+            assert_eq!(left.wait()?.status, WcStatus::Success);
+        }
+    }
+    let responses = log.sent(|s| s.size > 1000);
+    assert_eq!(responses.len(), 160);
+    let start = responses[0].at;
+    let mut sent = 0;
+    for response in &responses {
+        let allowed = GIGABIT.bytes_in(response.at - start);
+        assert!(sent <= allowed + 2 * response.size + 100, "{sent} of {allowed} bytes");
+        sent += response.size;
+    }
+    Ok(())
+}
+
+#[test]
 fn queue_pairs_share_the_rate_of_the_port() -> Result<()> {
     for same_peer in [true, false] {
         let net = Net::new();
