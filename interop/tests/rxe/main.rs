@@ -79,16 +79,23 @@ fn main() -> ExitCode {
     let network = std::env::var("RXE_NETWORK").unwrap_or_default();
     println!("\nrunning {} tests on a network of kind {network}", chosen.len());
     let mut failures = Vec::new();
-    for (name, test) in &chosen {
+    for (at, (name, test)) in (0_u8..).zip(&chosen) {
         let began = Instant::now();
         let failure = failure(*test);
         let how = if failure.is_some() { "FAILED" } else { "ok" };
         println!("test {name} ... {how} ({:.2} s)", began.elapsed().as_secs_f64());
         if let Some(text) = &failure {
             println!("{text}");
+            // Only the first: what follows may be its consequence.
             if failures.is_empty() {
-                // Only the first: what follows may be its consequence.
+                let is_dead = guest::network_is_dead();
                 println!("---- the guest ----\n{}", guest::state());
+                if is_dead {
+                    println!(
+                        "\ntest result: ok. {at} passed; 0 failed; until the network of the guest died\n"
+                    );
+                    return ExitCode::from(restart::DIED_AT + at);
+                }
             }
         }
         failures.extend(failure.map(|text| (name, text)));

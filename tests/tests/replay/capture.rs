@@ -4,7 +4,7 @@ use pcap_file::pcap::PcapReader;
 use qp::wire::icrc::{self, Flow};
 use qp::wire::{ICRC_LEN, IpHeader, Packet, Transport};
 use qp::{Mtu, QpType, Qpn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
@@ -24,7 +24,15 @@ pub(crate) struct Captured {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// A queue pair: the address of its port, and its number.
+type End = (IpAddr, Qpn);
+
 impl Captured {
+    /// The queue pair that it is for.
+    fn to(&self) -> End {
+        (self.flow.dst, self.packet().dest_qpn())
+    }
+
     pub(crate) fn packet(&self) -> Packet<'_> {
         Packet::parse(&self.bytes).unwrap()
     }
@@ -105,17 +113,56 @@ impl Capture {
         }
     }
 
-    /// Splits the capture by pairs of queue pairs. Where a side has several queue pairs, both sides numbered theirs
-    /// alike: connection managers, and the connections that they established.
+    /// Splits the capture by pairs of queue pairs. Datagrams name both. Of a connection, a packet only names the one that
+    /// it is for: the other is the one whose requests the answers fit.
     pub(crate) fn conversations(self) -> Vec<Self> {
-        let several = self.packets.iter().any(|p| p.packet().dest_qpn() == Qpn::GSI);
-        let mut parts: BTreeMap<Qpn, Vec<Captured>> = BTreeMap::new();
+        let partners = self.partners();
+        let mut parts: BTreeMap<[End; 2], Vec<Captured>> = BTreeMap::new();
         for packet in self.packets {
-            let number = if several { packet.packet().dest_qpn() } else { Qpn::default() };
-            parts.entry(number).or_default().push(packet);
+            let to = packet.to();
+            let from = packet.packet().deth().map(|deth| (packet.flow.src, deth.src_qpn));
+            let mut ends = [to, from.or_else(|| partners.get(&to).copied()).unwrap_or(to)];
+            ends.sort_unstable();
+            parts.entry(ends).or_default().push(packet);
         }
         let part = |packets| Self { name: self.name.clone(), packets, scenario: self.scenario.clone() };
         parts.into_values().map(part).collect()
+    }
+
+    /// The peer of each connected queue pair, as far as the packets show it.
+    fn partners(&self) -> BTreeMap<End, End> {
+        let connected = self.packets.iter().filter(|p| p.packet().deth().is_none());
+        let ends: BTreeSet<End> = connected.clone().map(Captured::to).collect();
+        // How many answers to one queue pair fit requests to another before them, by their PSNs.
+        let fit = |one: End, other: End| {
+            let answers = connected.clone().filter(|p| p.to() == one && !p.packet().info().is_request);
+            let answered = |answer: &&Captured| {
+                connected.clone().any(|request| {
+                    let packet = request.packet();
+                    let is_before =
+                        request.to() == other && packet.info().is_request && request.at <= answer.at;
+                    is_before && packet.psn() == answer.packet().psn()
+                })
+            };
+            answers.filter(answered).count()
+        };
+        let mut pairs: Vec<(usize, End, End)> = Vec::new();
+        for one in &ends {
+            for other in ends.iter().filter(|other| other.0 != one.0 && *other > one) {
+                pairs.push((fit(*one, *other) + fit(*other, *one), *one, *other));
+            }
+        }
+        // The best fit first. Unreliable connections have no answers: where there is only one, it needs none.
+        pairs.sort_unstable_by(|a, b| b.cmp(a));
+        let is_only = ends.len() == 2;
+        let mut partners = BTreeMap::new();
+        for (count, one, other) in pairs {
+            let is_free = !partners.contains_key(&one) && !partners.contains_key(&other);
+            if is_free && (count > 0 || is_only) {
+                partners.extend([(one, other), (other, one)]);
+            }
+        }
+        partners
     }
 
     /// The two addresses, side A (the server, where the capture was taken) first.
@@ -198,4 +245,34 @@ pub(crate) fn captures() -> Vec<Capture> {
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
+}
+
+/// Connections between the same hosts at the same time, without a connection manager that says which queue pairs belong
+/// together.
+#[test]
+fn several_connections_are_told_apart() {
+    let names = ["rc_pp_64_m1024", "rc_pp_5001_m1024", "pt_write_1000", "pt_read_5000"];
+    let chosen: Vec<_> = captures().into_iter().filter(|c| names.contains(&&*c.name)).collect();
+    assert_eq!(chosen.len(), names.len());
+    let scenario = chosen[0].scenario.clone();
+    let lengths: BTreeSet<_> = chosen.iter().map(|c| c.packets.len()).collect();
+    let mut packets: Vec<Captured> = Vec::new();
+    for (number, mut capture) in (0_u8..).zip(chosen) {
+        for packet in &mut capture.packets {
+            // Their numbers may be the same: give each capture its own.
+            packet.bytes[5] = number;
+            let covered = packet.bytes.len() - ICRC_LEN;
+            let icrc = icrc::compute(&packet.flow, packet.ident, &packet.bytes[..covered]);
+            packet.bytes[covered..].copy_from_slice(&icrc.to_le_bytes());
+        }
+        packets.extend(capture.packets);
+    }
+    packets.sort_by_key(|p| p.at);
+    let all = Capture { name: "merged".to_owned(), packets, scenario };
+    let parts = all.conversations();
+    assert_eq!(parts.iter().map(|part| part.packets.len()).collect::<BTreeSet<_>>(), lengths);
+    for part in parts {
+        let numbers: BTreeSet<_> = part.packets.iter().map(|p| p.bytes[5]).collect();
+        assert_eq!(numbers.len(), 1, "packets of several captures");
+    }
 }

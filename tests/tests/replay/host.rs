@@ -2,12 +2,14 @@
 
 use qp::memory::{AtomicOp, Bind, BindError, NoSharedRecv, QpEvent, SharedRecv};
 use qp::{Access, AccessError, Domain, Host, Memory, PdId, Qpn, WcStatus, WorkCompletion};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Memory by key, one byte per address: only what the packets of a capture touch.
 #[derive(Default)]
 pub(crate) struct ReplayHost {
     regions: BTreeMap<u32, BTreeMap<u64, u8>>,
+    /// Keys that were invalidated.
+    invalid: BTreeSet<u32>,
     pub(crate) sends: Vec<(u64, WcStatus)>,
     pub(crate) recvs: Vec<WorkCompletion>,
 }
@@ -32,7 +34,9 @@ impl ReplayHost {
 
     fn get(&self, key: u32, va: u64, len: usize) -> Result<Vec<u8>, AccessError> {
         // The captures contain accesses that succeed, and accesses with an invalid key.
-        if len == 0 { Ok(Vec::new()) } else { self.load(key, va, len).ok_or(AccessError::UnknownKey { key }) }
+        let valid = Some(key).filter(|key| !self.invalid.contains(key));
+        let found = || valid.and_then(|key| self.load(key, va, len)).ok_or(AccessError::UnknownKey { key });
+        if len == 0 { Ok(Vec::new()) } else { found() }
     }
 }
 
@@ -79,7 +83,8 @@ impl Memory for ReplayHost {
     }
 
     fn invalidate(&mut self, _: Domain, key: u32) -> Result<(), AccessError> {
-        Err(AccessError::NotInvalidatable { key })
+        let is_valid = self.regions.contains_key(&key) && self.invalid.insert(key);
+        if is_valid { Ok(()) } else { Err(AccessError::NotInvalidatable { key }) }
     }
 }
 

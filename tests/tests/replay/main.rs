@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod capture;
+mod facts;
 mod host;
 mod requester;
 mod responder;
@@ -16,57 +17,30 @@ mod responder;
 use capture::{Capture, Captured};
 use qp::attr::{AddressVector, Limits};
 use qp::queue_pair::{Budget, QpConfig, Tuning};
-use qp::wire::{Operation, Packet};
+use qp::wire::{Opcode, Operation, Packet};
 use qp::{
-    Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train, WcStatus,
+    Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train,
 };
 use rnic::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Packets that were lost after the point of capture, which is A's network interface: according to the README,
-/// rules dropped them at the receiver's input, after the tap.
-///
-/// Capture, opcode in the BTH or `None` for all, number of earlier packets of that kind. The rules count with
-/// `numgen inc mod 1000 n`, so each drops one packet.
-const LOST: [(&str, Option<u8>, usize); 5] = [
-    // At B, answers.
-    ("rg_loss_ack", Some(0x11), 1),
-    ("rg_loss_atomicresp", Some(0x12), 0),
-    // At A, requests: the third WRITE_MIDDLE, the first SEND_ONLY, everything.
-    ("rg_loss_reqmiddle", Some(0x07), 2),
-    ("rg_loss_reqlast", Some(0x04), 0),
-    ("rg_dead_peer", None, 0),
-];
-
-/// Captures whose last work request fails, and its status.
-const FAILURES: [(&str, WcStatus); 7] = [
-    ("rg_rnr_exceeded", WcStatus::RnrRetryExcErr),
-    ("rg_dead_peer", WcStatus::RetryExcErr),
-    ("rg_nak_write_badrkey", WcStatus::RemAccessErr),
-    ("rg_nak_read_badrkey", WcStatus::RemAccessErr),
-    ("rg_nak_faa_badrkey", WcStatus::RemAccessErr),
-    ("rg_nak_noaccess", WcStatus::RemAccessErr),
-    ("rg_nak_send_toolong", WcStatus::RemOpErr),
-];
-
 /// The Q_Key of the programs that send datagrams.
 const QKEY: QKey = QKey(0x1111_1111);
 
-/// Captures whose last request names an invalid key: the README says "badrkey", or a region without remote rights.
-const BAD_KEYS: [&str; 4] =
-    ["rg_nak_write_badrkey", "rg_nak_read_badrkey", "rg_nak_faa_badrkey", "rg_nak_noaccess"];
-
 /// rxe and rnic deliberately differ in two places. Returns our packet converted to what rxe sends, and the reason
 /// for the difference.
-fn freedom(capture: &Capture, ours: &[u8]) -> Option<(Vec<u8>, &'static str)> {
+fn freedom(capture: &Capture, theirs: &[u8], ours: &[u8]) -> Option<(Vec<u8>, &'static str)> {
     /// Offset of an acknowledgement's syndrome: after the BTH.
     const SYNDROME: usize = 12;
     /// Offset of AckReq: in front of the PSN.
     const ACK_REQ: usize = 8;
     // A SEND longer than its receive is an invalid request according to the specification (IBTA 9.7.4.1.7); rxe
     // reports a remote operational error.
-    if capture.name == "rg_nak_send_toolong" && ours[SYNDROME] == 0x61 {
+    let refused = |packet: &[u8], syndrome: u8| {
+        packet[0] == Opcode::RcAcknowledge as u8 && packet[SYNDROME] == syndrome
+    };
+    if refused(theirs, 0x63) && refused(ours, 0x61) {
         let mut rxe = ours.to_vec();
         rxe[SYNDROME] = 0x63;
         return Some((rxe, "NAK 0x61 where rxe says 0x63"));
@@ -95,7 +69,7 @@ impl Tally {
             self.exact += 1;
             return;
         }
-        match freedom(capture, ours) {
+        match freedom(capture, &theirs.bytes, ours) {
             Some((changed, why)) if theirs.equals(&changed) => self.free.push(why),
             _ => panic!(
                 "{} at {:?}:\nrxe sent {}\nwe send  {}",
@@ -136,19 +110,7 @@ impl<'c> Side<'c> {
     /// Packets that we received.
     fn received(&self, requests: bool) -> impl Iterator<Item = &'c Captured> {
         let us = self.us;
-        let lost = LOST.iter().filter(|(name, _, _)| *name == self.capture.name).collect::<Vec<_>>();
-        let mut seen = 0;
-        self.of_kind(requests).filter(move |p| p.flow.dst == us).filter(move |p| {
-            let hit = |(_, opcode, nth): &(&str, Option<u8>, usize)| match opcode {
-                Some(opcode) if p.bytes[0] != *opcode => false,
-                Some(_) => {
-                    seen += 1;
-                    seen == nth + 1
-                }
-                None => true,
-            };
-            !lost.iter().copied().any(hit)
-        })
+        self.of_kind(requests).filter(move |p| p.flow.dst == us)
     }
 
     fn of_kind(&self, requests: bool) -> impl Iterator<Item = &'c Captured> {

@@ -1,6 +1,7 @@
 //! What a report says about losses, and to which client it attributes them.
 
 use crate::rig::{Folder, Server, client, complaint, interrupt, json};
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 /// One packet, whose acknowledgement comes after the timer of 67 ms has expired.
@@ -75,7 +76,11 @@ fn a_server_keeps_its_clients_apart() {
         "--bind",
         "127.86.1.1",
     ];
-    let lossy = server.command(&lossy).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lossy = server.command(&lossy).stdout(Stdio::piped()).spawn().unwrap();
+    // It prints its title when it is connected.
+    let mut title = String::new();
+    let mut printed = BufReader::new(lossy.stdout.take().unwrap());
+    printed.read_line(&mut title).unwrap();
     let clean = ["--size", "64", "-n", "200", "--bind", "127.86.1.2", "--json"];
     let document = json(&server.client(&clean));
     let losses = &document["losses"]["server"];
@@ -84,7 +89,7 @@ fn a_server_keeps_its_clients_apart() {
     assert!(line.starts_with("client 127.86.1.2: RC RDMA WRITE bandwidth, "), "{line}");
     assert!(!line.contains("out_of_seq_request"), "{line}");
     interrupt(&lossy);
-    assert!(lossy.wait_with_output().unwrap().status.success());
+    assert!(lossy.wait().unwrap().success());
     let line = server.line();
     assert!(line.starts_with("client 127.86.1.1: RC RDMA WRITE bandwidth, "), "{line}");
     assert!(line.contains("out_of_seq_request"), "{line}");

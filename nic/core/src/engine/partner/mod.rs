@@ -19,7 +19,7 @@ mod message;
 mod pause;
 mod sign;
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 mod token;
 mod unreleased;
 
@@ -30,6 +30,8 @@ pub(super) use message::Message;
 pub(super) use pause::PauseGate;
 pub use sign::has_sign;
 pub(crate) use sign::signed_port;
+#[cfg(test)]
+pub(super) use tests::credits;
 
 use super::drains::is_same_host;
 use super::peers::Peers;

@@ -1,7 +1,7 @@
 //! The scheduler, seen from queue pairs in virtual time.
 
 use super::FLIGHT_LIFE;
-use crate::engine::partner::tests::credits;
+use crate::engine::partner::credits;
 use crate::engine::peers::PACKET_OVERHEAD;
 use crate::engine::{FlowState, PartnerSetup, RateConfig};
 use crate::link::{Direction, FrameRef, Now, Observer};
