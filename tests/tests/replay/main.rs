@@ -18,9 +18,7 @@ use capture::{Capture, Captured};
 use qp::attr::{AddressVector, Limits};
 use qp::queue_pair::{Budget, QpConfig, Tuning};
 use qp::wire::{Opcode, Operation, Packet};
-use qp::{
-    Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train,
-};
+use qp::{Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train};
 use rnic::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
