@@ -10,7 +10,7 @@ use crate::engine::path::Path;
 use crate::engine::peers::{FLIGHT_LIFE, Flights, PACKET_OVERHEAD, Peer};
 use crate::engine::rate::Limit;
 use crate::engine::{Engine, QpEntry};
-use qp::{Mtu, QpType};
+use qp::QpType;
 use time::Instant;
 
 /// What a turn may send.
@@ -51,10 +51,10 @@ enum Link {
     Drop,
 }
 
-/// Number of full packets of this path MTU in a train.
-fn full_train(mtu: Mtu, max_packets: u32) -> u32 {
+/// Number of packets with this payload in a train.
+fn train_of(payload: u32, max_packets: u32) -> u32 {
     // The largest UDP payload over IPv4.
-    (65_507 / (mtu.bytes() + PACKET_OVERHEAD)).min(max_packets)
+    (65_507 / (payload + PACKET_OVERHEAD)).min(max_packets)
 }
 
 impl Engine {
@@ -186,8 +186,9 @@ impl Engine {
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         let is_first = called == Some(gate);
         let others = self.places.has_waiters(gate) && (!is_first || self.places.waiting_at(gate) > 1);
-        let full = full_train(entry.qp.mtu(), max_packets);
-        grant.requests = entry.window_room(self.peers.get_mut(id), others, is_first, full);
+        // As long as the next packet will be: small packets leave in longer trains.
+        let train = train_of(entry.qp.next_payload(), max_packets);
+        grant.requests = entry.window_room(self.peers.get_mut(id), others, is_first, train);
         grant.account = Account::Window(id);
         grant.held = (grant.requests == 0).then_some(Place::Waits(gate));
         Ok(())
@@ -204,7 +205,7 @@ impl Engine {
     ) -> Result<(), Place> {
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         let mtu = entry.qp.mtu();
-        let full = full_train(mtu, max_packets);
+        let full = train_of(mtu.bytes(), max_packets);
         match self.allowance(now, grant.path.ip.dst, mtu, full, called) {
             Allowance::Packets(packets) => grant.requests = packets,
             Allowance::Wait(receiver) => return Err(Place::Waits(Gate::Drain(receiver))),
@@ -233,7 +234,7 @@ impl Engine {
             }
             Gate::Drain(receiver) => {
                 let Some(entry) = self.qps[index].as_ref() else { return };
-                let full = full_train(entry.qp.mtu(), u32::MAX);
+                let full = train_of(entry.qp.mtu().bytes(), u32::MAX);
                 self.await_drain(now, receiver, Flights::packet_charge(entry.qp.mtu()).saturating_mul(full));
             }
         }
