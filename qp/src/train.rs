@@ -63,6 +63,16 @@ impl<'b> Train<'b> {
         self.closed || self.packets >= self.max_packets
     }
 
+    /// The number of packets as long as the first that it accepts; 0 while it is empty.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        if self.is_closed() || self.segment_size == 0 {
+            return 0;
+        }
+        let fit = (self.buf.len() - self.used) / self.segment_size;
+        u32::try_from(fit).unwrap_or(u32::MAX).min(self.max_packets - self.packets)
+    }
+
     /// Limits the train to the packets it has plus `more`.
     pub fn limit(&mut self, more: u32) {
         self.max_packets = self.max_packets.min(self.packets.saturating_add(more));

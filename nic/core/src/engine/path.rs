@@ -4,13 +4,13 @@ use super::EngineConfig;
 use super::rate::{ECN, ECT};
 use crate::datagram::DEFAULT_HOP_LIMIT;
 use crate::link::wire_bytes;
+use qp::Train;
 use qp::attr::AddressVector;
 use qp::wire::{IpHeader, UDP_PORT};
-use qp::{Qpn, Train};
 use std::net::IpAddr;
 
 /// How the packets of a queue pair travel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Path {
     pub(super) ip: IpHeader,
     /// Index of the source port.
@@ -42,18 +42,18 @@ impl EngineConfig {
         Path { ip: IpHeader { src: self.address, src_port, ..ip }, via, peer: None }
     }
 
-    /// The path that an address vector describes, for the queue pair with this number.
-    pub(super) fn path_along(&self, av: &AddressVector, qpn: Qpn) -> Path {
+    /// The path that an address vector describes.
+    pub(super) fn path_along(&self, av: &AddressVector) -> Path {
         let dst = av.dgid.ip();
         let flow_label = if dst.is_ipv6() { av.flow_label } else { 0 };
         let ip =
             IpHeader { tos: av.traffic_class, hop_limit: hop_limit(av), flow_label, ..IpHeader::to(dst) };
-        self.path(source_port(av.flow_label, qpn, self.source_ports.len()), ip)
+        self.path(source_port(av.flow_label, dst, self.source_ports.len()), ip)
     }
 
-    /// The path to `dst` from a source port that depends on `qpn`, with default header fields.
-    pub(super) fn path_to(&self, dst: IpAddr, qpn: Qpn) -> Path {
-        self.path(source_port(0, qpn, self.source_ports.len()), IpHeader::to(dst))
+    /// The path to `dst`, with default header fields.
+    pub(super) fn path_to(&self, dst: IpAddr) -> Path {
+        self.path(source_port(0, dst, self.source_ports.len()), IpHeader::to(dst))
     }
 }
 
@@ -75,10 +75,16 @@ impl Path {
 }
 
 /// Selects the source port. A flow label is entropy that the program chose: it is mapped to a port as on Linux
-/// (`rdma_flow_label_to_udp_sport`), and that port to one of ours. Without a flow label, a queue pair always uses the
-/// same port, which preserves the order of its packets and spreads many queue pairs over the ports.
-fn source_port(flow_label: u32, qpn: Qpn, source_ports: usize) -> usize {
-    let entropy = if flow_label == 0 { qpn.value() } else { (flow_label ^ flow_label >> 14) & 0x3fff };
+/// (`rdma_flow_label_to_udp_sport`), and that port to one of ours. Without a flow label, the destination decides: queue
+/// pairs with the same peer share trains, which have one source port. A program that wants their packets spread over
+/// equal-cost paths sets flow labels.
+fn source_port(flow_label: u32, dst: IpAddr, source_ports: usize) -> usize {
+    let mix = |bytes: &[u8]| bytes.iter().fold(0_u32, |hash, byte| hash.wrapping_mul(31) ^ u32::from(*byte));
+    let entropy = match (flow_label, dst) {
+        (0, IpAddr::V4(dst)) => mix(&dst.octets()),
+        (0, IpAddr::V6(dst)) => mix(&dst.octets()),
+        (label, _) => (label ^ label >> 14) & 0x3fff,
+    };
     entropy as usize % source_ports.max(1)
 }
 
@@ -94,6 +100,11 @@ fn hop_limit(path: &AddressVector) -> u8 {
 }
 
 impl Departure {
+    /// The packets that were added to a train since it was `before`.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self { len: self.len - before.len, packets: self.packets - before.packets, ..*self }
+    }
+
     /// Its length on Ethernet.
     pub(super) fn wire_bytes(&self) -> u64 {
         let (last, full) = match self.packets.checked_sub(1) {
@@ -109,19 +120,28 @@ impl Departure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn flow_labels_choose_source_ports_as_on_linux() {
         // 0xabcde: its low 14 bits, XORed with its upper 6 bits, as rdma_flow_label_to_udp_sport does.
-        assert_eq!(source_port(0xa_bcde, Qpn::new(7), 0x4000), 0x3cde ^ 0x2a);
+        let dst = IpAddr::from([10, 0, 0, 1]);
+        assert_eq!(source_port(0xa_bcde, dst, 0x4000), 0x3cde ^ 0x2a);
         for ports in [1, 4, 256] {
-            let chosen = |label| source_port(label, Qpn::new(7), ports);
+            let chosen = |label| source_port(label, dst, ports);
             assert!((0..1000).all(|label| chosen(label) < ports && chosen(label) == chosen(label)));
         }
-        let spread: std::collections::BTreeSet<_> = (1..20).map(|l| source_port(l, Qpn::new(7), 4)).collect();
+        let spread: BTreeSet<_> = (1..20).map(|label| source_port(label, dst, 4)).collect();
         assert_eq!(spread.len(), 4);
-        assert_eq!(source_port(0, Qpn::new(7), 4), 3, "without a label, the queue pair decides");
-        assert_eq!(source_port(9, Qpn::new(7), 0), 0);
+        assert_eq!(source_port(9, dst, 0), 0);
+    }
+
+    #[test]
+    fn without_flow_labels_destinations_choose_source_ports() {
+        let v4: BTreeSet<_> = (0..20).map(|n| source_port(0, IpAddr::from([10, 0, n, 1]), 4)).collect();
+        let v6 = |n| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, n, 1]);
+        let v6: BTreeSet<_> = (0..20).map(|n| source_port(0, v6(n), 4)).collect();
+        assert_eq!((v4.len(), v6.len()), (4, 4));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The peers of a port, and what is in flight to each.
 
 use super::partner::{Greeting, Partner};
+use super::path::Departure;
 use super::schedule::{Alarm, Places};
 use cc::{Charge, PeerWindow};
 use qp::{Mtu, Psn};
@@ -152,13 +153,13 @@ impl Flights {
         Charge::in_train(mtu.bytes() + PACKET_OVERHEAD, TRAIN)
     }
 
-    /// Records a departure: PSNs `from..to`, in `packets` packets of `size` bytes. Returns the charge.
+    /// Records the departure of PSNs `from..to`. `joined`: the packets follow others in their train. Returns the charge.
     pub(crate) fn depart(
         &mut self,
         now: Instant,
         (from, to): (Psn, Psn),
-        packets: u32,
-        size: usize,
+        departure: &Departure,
+        joined: bool,
         mtu: Mtu,
     ) -> u32 {
         let psns = u32::try_from(to.distance_from(from)).unwrap_or(0);
@@ -166,10 +167,12 @@ impl Flights {
             return 0;
         }
         // If there are more PSNs than packets, this is a READ request, whose response consists of full packets.
-        let each = if psns > packets {
+        let each = if psns > departure.packets {
             Self::packet_charge(mtu)
         } else {
-            Charge::in_train(u32::try_from(size).unwrap_or(u32::MAX), packets)
+            let size = u32::try_from(departure.segment_size).unwrap_or(u32::MAX);
+            // What a train costs beyond its packets is charged to those in front.
+            Charge::in_train(size, if joined { u32::MAX } else { departure.packets })
         };
         let charge = each.saturating_mul(psns);
         self.log.push_back((to, charge, now));
@@ -221,17 +224,23 @@ impl Flights {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qp::wire::IpHeader;
 
     fn psn(value: u32) -> Psn {
         Psn::new(value)
+    }
+
+    fn train(packets: u32, segment_size: usize) -> Departure {
+        let ip = IpHeader::to(IpAddr::from([10, 0, 0, 1]));
+        Departure { ip, via: 0, len: packets as usize * segment_size, segment_size, packets }
     }
 
     #[test]
     fn what_departs_arrives() {
         let mut flights = Flights::default();
         let now = Instant::EPOCH;
-        let first = flights.depart(now, (psn(0xff_fffe), psn(3)), 5, 4116, Mtu::B4096);
-        let second = flights.depart(now, (psn(3), psn(4)), 1, 100, Mtu::B4096);
+        let first = flights.depart(now, (psn(0xff_fffe), psn(3)), &train(5, 4116), false, Mtu::B4096);
+        let second = flights.depart(now, (psn(3), psn(4)), &train(1, 100), false, Mtu::B4096);
         assert!(first > 5 * 4116 && second >= 832);
         assert_eq!(flights.total(), first + second);
         assert_eq!(flights.arrive(psn(1), psn(4)), 0, "the first train is not all there");
@@ -242,11 +251,21 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_join_a_train_are_charged_for_themselves() {
+        let mut flights = Flights::default();
+        let now = Instant::EPOCH;
+        let first = flights.depart(now, (psn(0), psn(8)), &train(8, 96), false, Mtu::B1024);
+        let joined = flights.depart(now, (psn(8), psn(16)), &train(8, 96), true, Mtu::B1024);
+        let whole = 16 * Charge::in_train(96, 16);
+        assert!(joined < first && (first + joined).abs_diff(whole) <= 16, "{first} + {joined}, not {whole}");
+    }
+
+    #[test]
     fn a_retransmission_frees_all() {
         let mut flights = Flights::default();
         let now = Instant::EPOCH;
-        let sum = flights.depart(now, (psn(0), psn(8)), 8, 4116, Mtu::B4096)
-            + flights.depart(now, (psn(8), psn(16)), 8, 4116, Mtu::B4096);
+        let sum = flights.depart(now, (psn(0), psn(8)), &train(8, 4116), false, Mtu::B4096)
+            + flights.depart(now, (psn(8), psn(16)), &train(8, 4116), false, Mtu::B4096);
         assert_eq!(flights.arrive(psn(2), psn(2)), sum);
     }
 
@@ -254,8 +273,8 @@ mod tests {
     fn what_is_old_is_gone() {
         let (mut flights, start) = (Flights::default(), Instant::EPOCH + Duration::from_secs(1));
         let later = start + Duration::from_millis(3);
-        let first = flights.depart(start, (psn(0), psn(8)), 8, 4116, Mtu::B4096);
-        let second = flights.depart(later, (psn(8), psn(9)), 1, 4116, Mtu::B4096);
+        let first = flights.depart(start, (psn(0), psn(8)), &train(8, 4116), false, Mtu::B4096);
+        let second = flights.depart(later, (psn(8), psn(9)), &train(1, 4116), false, Mtu::B4096);
         assert_eq!(flights.expire(start - Duration::from_millis(1)), 0);
         assert_eq!(flights.expire(start), first);
         assert_eq!(flights.total(), second);
@@ -270,7 +289,7 @@ mod tests {
     #[test]
     fn a_read_is_charged_for_its_answer() {
         let mut flights = Flights::default();
-        let charge = flights.depart(Instant::EPOCH, (psn(0), psn(16)), 1, 32, Mtu::B1024);
+        let charge = flights.depart(Instant::EPOCH, (psn(0), psn(16)), &train(1, 32), false, Mtu::B1024);
         assert_eq!(charge, 16 * Flights::packet_charge(Mtu::B1024));
     }
 

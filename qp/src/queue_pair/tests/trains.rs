@@ -24,6 +24,24 @@ fn an_acknowledgement_waits_for_one_train_of_requests_at_most() {
 
 /// A limit counts from the current length of the train and is never withdrawn.
 #[test]
+fn a_train_says_how_many_more_packets_it_takes() {
+    let mut b = Setup::default().rts();
+    b.post(1, SEND, &[local(0, 3 * MTU)]);
+    // Packets of MTU bytes with BTH and ICRC.
+    let size = MTU + 16;
+    let mut buf = vec![0; 5 * size + size - 1];
+    let mut train = Train::new(&mut buf, Bench::flow(), 64);
+    assert_eq!(train.room(), 0, "its first packet decides");
+    b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
+    assert_eq!((train.packets(), train.room()), (3, 2));
+    train.limit(1);
+    assert_eq!(train.room(), 1);
+    b.post(2, SEND, &[local(0, MTU - 4)]);
+    b.qp.poll_transmit(b.now, &mut train, &mut Budget::default(), &mut b.host);
+    assert_eq!((train.packets(), train.room()), (4, 0), "a shorter packet ends it");
+}
+
+#[test]
 fn a_train_that_is_limited_on_the_way() {
     let mut b = Setup::default().rts();
     b.post(1, SEND, &[local(0, 7 * MTU)]);

@@ -102,6 +102,11 @@ impl Rates {
         }
     }
 
+    /// Whether anything is paced.
+    pub(super) const fn is_active(&self) -> bool {
+        self.active
+    }
+
     /// Returns whether the port must wait before anything leaves.
     pub(super) const fn port_waits(&self) -> bool {
         self.port_until.at().is_some()

@@ -50,6 +50,16 @@ pub(in crate::engine) enum Next {
     Gate(Gate),
 }
 
+impl Next {
+    /// The gate, if it is one.
+    pub(in crate::engine) const fn gate(self) -> Option<Gate> {
+        match self {
+            Self::Turn(_) => None,
+            Self::Gate(gate) => Some(gate),
+        }
+    }
+}
+
 /// No node.
 const NONE: u32 = u32::MAX;
 
@@ -141,24 +151,43 @@ impl Places {
 
     /// Removes and returns what comes up next.
     pub(in crate::engine) fn next(&mut self) -> Option<Next> {
-        let node = self.ready.first;
-        let next = self.at(node)?;
-        match next {
-            Next::Turn(turn) => self.put_aside(turn),
-            Next::Gate(gate) => {
-                self.unlink(None, node as usize);
-                if let Some(number) = self.by_gate.get(&gate) {
-                    self.gates[*number].is_ready = false;
-                }
-            }
-        }
+        let next = self.at(self.ready.first)?;
+        self.take(next);
         Some(next)
     }
 
-    /// Takes a turn out of the ready list, for the time in which it is had.
-    fn put_aside(&mut self, turn: Turn) {
-        self.take_out(turn, Place::Ready);
-        self.record(turn, Place::Idle);
+    /// Takes something out of the ready list. A turn is idle for as long as it lasts.
+    pub(in crate::engine) fn take(&mut self, next: Next) {
+        match next {
+            Next::Turn(turn) => {
+                self.take_out(turn, Place::Ready);
+                self.record(turn, Place::Idle);
+            }
+            Next::Gate(gate) => {
+                if let Some(number) = self.by_gate.get(&gate).copied() {
+                    self.unlink(None, 3 * number + 2);
+                    self.gates[number].is_ready = false;
+                }
+            }
+        }
+    }
+
+    /// Puts what was taken out back into the ready list, in front: it comes up next.
+    pub(in crate::engine) fn put_back(&mut self, next: Next) {
+        let node = match next {
+            Next::Turn(turn) => {
+                self.record(turn, Place::Ready);
+                node_of(turn)
+            }
+            Next::Gate(gate) => {
+                let Some(number) = self.by_gate.get(&gate).copied() else { return };
+                if std::mem::replace(&mut self.gates[number].is_ready, true) {
+                    self.unlink(None, 3 * number + 2);
+                }
+                3 * number + 2
+            }
+        };
+        self.prepend(node);
     }
 
     /// The turn that has waited longest at a gate.
@@ -302,6 +331,18 @@ impl Places {
         }
     }
 
+    /// Puts a node in front of the ready list.
+    fn prepend(&mut self, node: usize) {
+        let number = u32::try_from(node).unwrap_or(NONE);
+        let next = std::mem::replace(&mut self.ready.first, number);
+        self.ready.len += 1;
+        self.links[node] = Link { previous: NONE, next };
+        match self.links.get_mut(next as usize) {
+            Some(link) => link.previous = number,
+            None => self.ready.last = number,
+        }
+    }
+
     /// Removes a node from the ready list, or from the list of a gate.
     fn unlink(&mut self, from: Option<usize>, node: usize) {
         let Link { previous, next } = self.links[node];
@@ -433,7 +474,23 @@ mod tests {
             let mut queues: [VecDeque<Turn>; 3] = Default::default();
             for _ in 0..300 {
                 let turn = Turn::Own(draw(6));
-                let to = draw(7);
+                let to = draw(9);
+                if to == 8 {
+                    // One of those that are ready leaves out of order.
+                    if let Some(next) = ready.remove(draw(8)) {
+                        places.take(next);
+                    }
+                    continue;
+                }
+                if to == 7 {
+                    let next = places.next();
+                    assert_eq!(next, ready.pop_front(), "seed {seed}");
+                    if let Some(next) = next {
+                        places.put_back(next);
+                        ready.push_front(next);
+                    }
+                    continue;
+                }
                 if to == 6 {
                     let next = places.next();
                     assert_eq!(next, ready.pop_front(), "seed {seed}");

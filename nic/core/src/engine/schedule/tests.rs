@@ -12,26 +12,45 @@ use qp::wire::Packet;
 use std::sync::{Arc, Mutex};
 use time::Duration;
 
-/// A request that a device sent.
+/// A packet that a device sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     to: Qpn,
     asks: bool,
+    /// Its place in its train.
+    place: u16,
 }
 
-/// The requests that a device sent, in order.
+/// The requests, or the responses, that a device sent, in order.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<Sent>>>);
+struct Log {
+    responses: bool,
+    sent: Arc<Mutex<Vec<Sent>>>,
+}
 
 impl Log {
     fn of(device: &Device) -> Self {
-        let log = Self::default();
-        device.observe(log.clone()).expect("ours");
-        log
+        Self::default().observes(device)
+    }
+
+    fn of_responses(device: &Device) -> Self {
+        Self { responses: true, ..Self::default() }.observes(device)
+    }
+
+    fn observes(self, device: &Device) -> Self {
+        device.observe(self.clone()).expect("ours");
+        self
     }
 
     fn all(&self) -> Vec<Sent> {
-        self.0.lock().expect("no panic").clone()
+        self.sent.lock().expect("no panic").clone()
+    }
+
+    /// The lengths of the trains.
+    fn trains(&self) -> Vec<u16> {
+        let sent = self.all();
+        let ends = sent.iter().zip(sent.iter().skip(1).map(|next| next.place).chain([0]));
+        ends.filter(|(_, next)| *next == 0).map(|(last, _)| last.place + 1).collect()
     }
 }
 
@@ -43,11 +62,11 @@ impl Observer for Log {
     fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
         let packet = Packet::parse(frame.bytes).expect("a packet");
         if frame.direction == Direction::Tx
-            && packet.info().is_request
+            && packet.info().is_request != self.responses
             && packet.dest_qpn().value() & 0xffff != Qpn::GSI.value()
         {
-            let sent = Sent { to: packet.dest_qpn(), asks: packet.ack_req() };
-            self.0.lock().expect("no panic").push(sent);
+            let sent = Sent { to: packet.dest_qpn(), asks: packet.ack_req(), place: frame.ip.ident };
+            self.sent.lock().expect("no panic").push(sent);
         }
     }
 }
@@ -276,5 +295,91 @@ fn a_window_is_watched_again_after_nobody_waited() -> Result<()> {
     third.0.qp.write(1, source.all(), target.remote(0))?;
     assert_eq!(third.0.wait()?.status, WcStatus::Success);
     assert_eq!(target.to_vec()?, [9; 64]);
+    Ok(())
+}
+
+/// A device with a window of 15 full packets, which `holds` has in flight to `b`: what is posted to `b` now waits, and is
+/// due when they are acknowledged.
+fn with_full_window(net: &Net, b: &Device) -> Result<(Device, (RcEnd, RcEnd), [MemoryRegion; 2])> {
+    net.set_latency(Duration::from_micros(100));
+    let a = with_window(net, 8)?;
+    let holds = RcEnd::pair(&a, b)?;
+    let memory = write(&holds, 15 * 4096)?;
+    Ok((a, holds, memory))
+}
+
+/// WRITEs of these sizes, each on a queue pair of its own to the same peer, all due at once. Returns the lengths of the
+/// trains of their requests and of the responses.
+fn trains_of(sizes: &[usize]) -> Result<[Vec<u16>; 2]> {
+    let net = Net::new();
+    let b = net.device();
+    let (a, _holds, _memory) = with_full_window(&net, &b)?;
+    let logs = [Log::of(&a), Log::of_responses(&b)];
+    let pairs = sizes.iter().map(|_| RcEnd::pair(&a, &b)).collect::<Result<Vec<_>>>()?;
+    let memory =
+        pairs.iter().zip(sizes).map(|(pair, size)| write(pair, *size)).collect::<Result<Vec<_>>>()?;
+    assert_eq!(a.counters().port.window_stalls, sizes.len() as u64);
+    for (pair, [_, target]) in pairs.iter().zip(&memory) {
+        done(&pair.0)?;
+        assert!(target.to_vec()?.iter().all(|byte| *byte == 7));
+    }
+    Ok(logs.map(|log| log.trains()))
+}
+
+#[test]
+fn queue_pairs_with_the_same_peer_share_a_train() -> Result<()> {
+    let [requests, responses] = trains_of(&[64; 16])?;
+    assert_eq!(requests, [16]);
+    assert_eq!(responses, [1, 16], "one for what held the window, and one for each of the others");
+    Ok(())
+}
+
+/// The shortest packet of a train is its last, and none is longer than the first.
+#[test]
+fn packets_that_do_not_fit_begin_the_next_train_in_their_turn() -> Result<()> {
+    let [requests, _] = trains_of(&[64, 256, 256, 64, 64, 1000, 64, 64])?;
+    assert_eq!(requests, [1, 3, 1, 2, 1]);
+    Ok(())
+}
+
+#[test]
+fn a_train_has_one_destination_and_traffic_class() -> Result<()> {
+    let net = Net::new();
+    let (b, c) = (net.device(), net.device());
+    let (a, _holds, _memory) = with_full_window(&net, &b)?;
+    let also = RcEnd::pair(&a, &c)?;
+    let _also = write(&also, 15 * 4096)?;
+    let log = Log::of(&a);
+    let to = |peer, traffic_class| {
+        RcEnd::pair_with(&a, peer, &ConnectOptions { traffic_class, ..ConnectOptions::default() })
+    };
+    let pairs = [to(&b, 0)?, to(&b, 32)?, to(&b, 32)?, to(&b, 0)?, to(&c, 0)?, to(&c, 0)?];
+    let _memory = pairs.iter().map(|pair| write(pair, 64)).collect::<Result<Vec<_>>>()?;
+    pairs.iter().try_for_each(|pair| done(&pair.0))?;
+    let mut trains = log.trains();
+    trains.sort_unstable();
+    assert_eq!(trains, [1, 1, 2, 2]);
+    Ok(())
+}
+
+#[test]
+fn long_packets_are_not_starved_by_short_ones() -> Result<()> {
+    let net = Net::new();
+    let b = net.device();
+    let (a, _holds, _memory) = with_full_window(&net, &b)?;
+    let pairs = (0..9).map(|_| RcEnd::pair(&a, &b)).collect::<Result<Vec<_>>>()?;
+    let (long, short) = pairs.split_last().expect("nine");
+    let log = Log::of(&a);
+    for pair in short {
+        let (source, target) = (pair.0.register(&[7; 64])?, pair.1.register_remote(64)?);
+        for id in 0..64 {
+            pair.0.qp.write(id, source.all(), target.remote(0))?;
+        }
+    }
+    let _long = write(long, 4096)?;
+    done(&long.0)?;
+    let before = log.all().iter().position(|sent| sent.to == long.1.qp.qpn()).expect("it is sent");
+    // The window does not hold a turn of each of the others.
+    assert!(before <= 8 * 64, "{before} packets before its first turn");
     Ok(())
 }

@@ -2,14 +2,18 @@
 
 use super::admit::{Account, Grant};
 use super::{Gate, Next, Place, Turn};
+use crate::engine::path::Path;
 use crate::engine::{Departure, Engine};
-use qp::Psn;
 use qp::queue_pair::Budget;
+use qp::{Psn, Train};
 use time::Instant;
 
+/// Number of turns that are examined for packets that can join a train. With several peers, their turns alternate.
+const TRAIN_LOOK: usize = 8;
+
 impl Engine {
-    /// Writes the next train into `buf`: at most `max_packets` packets of one queue pair. Returns `None` when there is
-    /// nothing more to send for now.
+    /// Writes the next train into `buf`: at most `max_packets` packets. Returns `None` when there is nothing more to send
+    /// for now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8], max_packets: u32) -> Option<Departure> {
         loop {
             if self.has_messages()
@@ -24,23 +28,23 @@ impl Engine {
             if !self.port_may_send(now) {
                 return None;
             }
-            let (turn, called) = match self.places.next() {
-                Some(Next::Turn(turn)) => (turn, None),
-                Some(Next::Gate(gate)) => match self.places.front(gate) {
-                    Some(turn) => (turn, Some(gate)),
-                    None => continue,
-                },
-                None => {
-                    self.rates.caught_up();
-                    #[cfg(debug_assertions)]
-                    self.check();
-                    return None;
-                }
+            let Some((turn, called)) = self.next_turn() else {
+                self.rates.caught_up();
+                #[cfg(debug_assertions)]
+                self.check();
+                return None;
             };
             match self.admit(now, turn, called, max_packets) {
                 Ok(grant) => {
-                    if let Some(departure) = self.transmit(now, turn, called, &grant, buf) {
-                        return self.count(departure);
+                    let mut train = grant.limit.train(buf, grant.path.ip.flow());
+                    self.transmit(now, turn, called, &grant, &mut train);
+                    if grant.is_dropped {
+                        self.counters.pause_storm_dropped_pkts += u64::from(train.packets());
+                        continue;
+                    }
+                    self.fill(now, &grant, &mut train);
+                    if let Some(departure) = self.count(grant.path.departure(&train)) {
+                        return Some(departure);
                     }
                 }
                 Err(place) => self.hold(now, turn, called, place),
@@ -48,37 +52,106 @@ impl Engine {
         }
     }
 
-    /// Gives a turn to a queue pair: one train within its grant. Returns `None` if nothing leaves after all.
+    /// Takes the next turn out of the ready list, with the gate that called it.
+    fn next_turn(&mut self) -> Option<(Turn, Option<Gate>)> {
+        loop {
+            let next = self.places.next()?;
+            if let Some(turn) = self.turn_of(next) {
+                return Some((turn, next.gate()));
+            }
+        }
+    }
+
+    /// The turn that comes up when this does.
+    fn turn_of(&self, next: Next) -> Option<Turn> {
+        match next {
+            Next::Turn(turn) => Some(turn),
+            Next::Gate(gate) => self.places.front(gate),
+        }
+    }
+
+    /// Fills a train with packets of the queue pairs that come up soon and whose packets travel the same way. A system
+    /// call for each queue pair would cost more than a small packet does.
+    fn fill(&mut self, now: Instant, first: &Grant, train: &mut Train<'_>) {
+        // Where a rate or a credit allows a train, it allows that of one queue pair.
+        if self.rates.is_active() || matches!(first.account, Account::Credit { .. }) {
+            return;
+        }
+        while train.packets() > 0
+            && train.room() > 0
+            && let Some((next, turn)) = self.next_along(&first.path)
+        {
+            let called = next.gate();
+            self.places.take(next);
+            let grant = match self.admit(now, turn, called, train.room()) {
+                Ok(grant) => grant,
+                Err(place) => {
+                    self.hold(now, turn, called, place);
+                    continue;
+                }
+            };
+            let before = train.packets();
+            self.write_packets(now, turn, &grant, train);
+            let wants = self.qps[turn.index()].as_ref().is_some_and(|entry| entry.qp.wants_to_transmit());
+            if train.packets() == before && wants {
+                // Its packets are too long for this train: it comes up next.
+                self.places.put_back(next);
+                self.settle(turn.index());
+                return;
+            }
+            self.end_turn(now, turn, called, &grant);
+        }
+    }
+
+    /// The first turn, among those that come up soon, whose packets travel along `path`.
+    fn next_along(&self, path: &Path) -> Option<(Next, Turn)> {
+        let goes_along = |turn: Turn| {
+            let entry = self.qps[turn.index()].as_ref()?;
+            entry.path.is_some_and(|other| other == *path).then_some(turn)
+        };
+        let mut soon = self.places.ready().take(TRAIN_LOOK);
+        soon.find_map(|next| Some((next, self.turn_of(next).and_then(goes_along)?)))
+    }
+
+    /// Gives a queue pair its turn.
     fn transmit(
         &mut self,
         now: Instant,
         turn: Turn,
         called: Option<Gate>,
         grant: &Grant,
-        buf: &mut [u8],
-    ) -> Option<Departure> {
-        let entry = self.qps[turn.index()].as_mut()?;
-        let mut train = grant.limit.train(buf, grant.path.ip.flow());
+        train: &mut Train<'_>,
+    ) {
+        self.write_packets(now, turn, grant, train);
+        self.end_turn(now, turn, called, grant);
+    }
+
+    /// Adds packets of a queue pair to a train, within its grant.
+    fn write_packets(&mut self, now: Instant, turn: Turn, grant: &Grant, train: &mut Train<'_>) {
+        let Some(entry) = self.qps[turn.index()].as_mut() else { return };
+        let before = grant.path.departure(train);
         let mut budget = Budget { requests: grant.requests, responses: grant.responses };
         let from = entry.qp.next_psn();
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-        entry.qp.poll_transmit(now, &mut train, &mut budget, &mut host);
-        let departure = grant.path.departure(&train);
+        entry.qp.poll_transmit(now, train, &mut budget, &mut host);
+        let departure = grant.path.departure(train).since(&before);
         if departure.packets > 0 {
-            self.charge(now, turn.index(), grant, from, &departure);
+            self.charge(now, turn.index(), grant, from, &departure, before.packets > 0);
             self.book_flow(now, turn.index(), from, &departure);
             self.book_port(now, &departure);
         }
-        self.end_turn(now, turn, called, grant);
-        if grant.is_dropped {
-            self.counters.pause_storm_dropped_pkts += u64::from(departure.packets);
-            return None;
-        }
-        Some(departure).filter(|departure| departure.packets > 0)
     }
 
-    /// Charges a train to what granted it.
-    fn charge(&mut self, now: Instant, index: usize, grant: &Grant, from: Psn, departure: &Departure) {
+    /// Charges packets to what granted them. `joined`: others in the train have paid for what it costs as a whole.
+    fn charge(
+        &mut self,
+        now: Instant,
+        index: usize,
+        grant: &Grant,
+        from: Psn,
+        departure: &Departure,
+        joined: bool,
+    ) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         if !entry.qp.config().qp_type.is_reliable() {
             (entry.last_sent, entry.last_to) = (Some(now), Some(grant.path.ip.dst));
@@ -86,8 +159,7 @@ impl Engine {
         match grant.account {
             Account::Window(id) => {
                 let psns = (from, entry.qp.next_psn());
-                let (packets, size) = (departure.packets, departure.segment_size);
-                let charge = entry.flights.depart(now, psns, packets, size, entry.qp.mtu());
+                let charge = entry.flights.depart(now, psns, departure, joined, entry.qp.mtu());
                 self.peers.get_mut(id).window.take(charge);
             }
             Account::Credit { peer, vl } => self.take_credit(now, peer, vl, departure),
