@@ -10,10 +10,12 @@ use super::SocketPort;
 use super::attend::{Attendance, Next, Stance};
 use super::handover::{Rest, Sleeper};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use rnic_core::port::Port as _;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use time::{Duration, Instant};
@@ -26,10 +28,42 @@ const TIMER_SLACK: u64 = 1_000;
 /// immediately.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// A standby: the thread rests until the timer expires, which the program's polls put off.
+struct Standby {
+    timer: TimerFd,
+    /// Its period in nanoseconds; 0 while the thread does not stand by.
+    period: AtomicU64,
+}
+
+impl Standby {
+    fn new() -> nix::Result<Self> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        Ok(Self { timer: TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?, period: AtomicU64::new(0) })
+    }
+
+    /// Makes the timer expire after `period`, and not before.
+    fn put_off(&self, period: Duration) {
+        let after = Expiration::OneShot(TimeSpec::from_duration(period));
+        // The kernel refuses only times that do not exist.
+        let _ = self.timer.set(after, TimerSetTimeFlags::empty());
+    }
+}
+
+/// What the thread waits for, other than requests and changes of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Listen {
+    Nothing,
+    /// The end of the standby.
+    Standby,
+    Packets,
+}
+
 /// The background thread of a port, or its state before it is started.
 pub(super) struct Background {
     /// Wakes the thread. Created with the thread.
     wake: OnceLock<EventFd>,
+    /// Created with the thread.
+    standby: OnceLock<Standby>,
     /// The thread's sleep state. Its instants are nanoseconds after `epoch`.
     sleeper: Sleeper,
     epoch: Instant,
@@ -45,6 +79,7 @@ impl Background {
     pub(super) fn new() -> Self {
         Self {
             wake: OnceLock::new(),
+            standby: OnceLock::new(),
             sleeper: Sleeper::new(),
             epoch: crate::clock::now(),
             socket: AtomicI32::new(-1),
@@ -61,6 +96,7 @@ impl Background {
             return Ok(());
         }
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let _ = self.standby.set(Standby::new()?);
         let _ = self.wake.set(wake);
         self.socket.store(port.with_driven(|driven| driven.udp.receive_fd()), Ordering::Relaxed);
         self.watch.store(port.watch_fd().unwrap_or(-1), Ordering::Relaxed);
@@ -127,6 +163,20 @@ impl Background {
         self.watch.store(-1, Ordering::Relaxed);
     }
 
+    /// The period of the standby, if the thread stands by.
+    #[inline]
+    pub(super) fn standby_period(&self) -> Option<Duration> {
+        let period = self.standby.get()?.period.load(Ordering::Relaxed);
+        (period > 0).then(|| Duration::from_nanos(period))
+    }
+
+    /// The program polls: a thread that stands by need not look for this time.
+    pub(super) fn put_off(&self, period: Duration) {
+        if let Some(standby) = self.standby.get() {
+            standby.put_off(period);
+        }
+    }
+
     /// Returns whether the thread exists.
     pub(super) fn is_there(&self) -> bool {
         self.wake.get().is_some()
@@ -186,10 +236,10 @@ impl Background {
             let publish = port.publish_if_due(now);
             let polls = port.polls.load(Ordering::Relaxed);
             let host_changed = match attendance.look(now, polls, self.sleeper.takes_over()) {
-                Stance::StandBy { until } => {
+                Stance::StandBy { period } => {
                     port.sweep();
                     drop(port);
-                    self.rest_until(until)
+                    self.stand_by(period, publish.map_or(next_look, |at| at.min(next_look)))
                 }
                 Stance::Drive => {
                     let (busy, may_be_answered) = port.background_turn();
@@ -202,7 +252,8 @@ impl Background {
                         Next::Block => self.sleep(Rest::Blocked, move || {
                             // The port may go away while the thread waits.
                             let (due, listens) = port.next_wanted();
-                            (due.into_iter().chain(publish).min(), listens)
+                            let listen = if listens { Listen::Packets } else { Listen::Nothing };
+                            (due.into_iter().chain(publish).min(), listen)
                         }),
                     }
                 }
@@ -213,29 +264,40 @@ impl Background {
         }
     }
 
-    /// Leaves the port to the program until then, or until the program hands over. Returns whether the host changed.
-    fn rest_until(&self, until: Instant) -> bool {
-        self.sleep(Rest::Aside, || (Some(until), false))
+    /// Leaves the port to the program until it has not polled for the period, hands over, or the instant comes. Returns
+    /// whether the host changed.
+    fn stand_by(&self, period: Duration, until: Instant) -> bool {
+        let Some(standby) = self.standby.get() else { return false };
+        standby.put_off(period);
+        standby.period.store(u64::try_from(period.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+        let changed = self.sleep(Rest::Aside, || (Some(until), Listen::Standby));
+        standby.period.store(0, Ordering::Relaxed);
+        changed
     }
 
-    /// Sleeps until the instant that `until` returns, a request, a change of the host, or, if `until` asks for it, a
-    /// packet. Returns whether the host changed.
-    fn sleep(&self, why: Rest, until: impl FnOnce() -> (Option<Instant>, bool)) -> bool {
+    /// Leaves the port to the program until then, or until the program hands over. Returns whether the host changed.
+    fn rest_until(&self, until: Instant) -> bool {
+        self.sleep(Rest::Aside, || (Some(until), Listen::Nothing))
+    }
+
+    /// Sleeps until the instant that `until` returns, a request, a change of the host, or what `until` asks for. Returns
+    /// whether the host changed.
+    fn sleep(&self, why: Rest, until: impl FnOnce() -> (Option<Instant>, Listen)) -> bool {
         let Some(wake) = self.wake.get() else { return false };
         let look = || {
-            let (until, listens) = until();
-            (until.map_or(u64::MAX, |at| self.nanos(at)), (until, listens))
+            let (until, listen) = until();
+            (until.map_or(u64::MAX, |at| self.nanos(at)), (until, listen))
         };
-        let wait = |(until, listens): (Option<Instant>, bool)| {
+        let wait = |(until, listen): (Option<Instant>, Listen)| {
             let timeout = until.map(|at| at.saturating_duration_since(crate::clock::now()));
-            let [socket, groups] = if listens {
-                [self.socket.load(Ordering::Relaxed), self.groups.load(Ordering::SeqCst)]
-            } else {
-                [-1, -1]
+            let [first, second] = match listen {
+                Listen::Nothing => [-1, -1],
+                Listen::Standby => [self.standby.get().map_or(-1, |s| s.timer.as_fd().as_raw_fd()), -1],
+                Listen::Packets => [self.socket.load(Ordering::Relaxed), self.groups.load(Ordering::SeqCst)],
             };
             let watch = self.watch.load(Ordering::Relaxed);
             let [woken, _, _, changed] =
-                wait_readable([wake.as_fd().as_raw_fd(), socket, groups, watch], timeout);
+                wait_readable([wake.as_fd().as_raw_fd(), first, second, watch], timeout);
             if woken {
                 // Resets the counter. It is not zero, because no other thread reads it.
                 let _ = wake.read();

@@ -5,7 +5,7 @@
 //! the acknowledgement that it owes, the socket to the times at which messages arrive. [`World::turn`] and
 //! [`World::attend`] carry out decisions as `Datapath::turn` and `Background::run` do.
 
-use super::attend::{Attendance, Next, POLLING, STANDBY, STANDBY_FOR_MEMORY, Stance};
+use super::attend::{Attendance, Next, POLLING, PutOff, STANDBY, STANDBY_FOR_MEMORY, Stance};
 use super::hold::{ANSWER, AckHold, Begin, Caller, Verdict};
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
@@ -30,6 +30,8 @@ const ROUND_TRIP: Duration = micros(10);
 enum Thread {
     Awake(Instant),
     Aside(Instant),
+    /// Until then, unless the program puts it off by this period.
+    StandsBy(Instant, Duration),
     /// Since then.
     Blocked(Instant),
 }
@@ -46,6 +48,7 @@ struct Log {
     unread: Duration,
     replies: u32,
     sweeps: u32,
+    put_offs: u32,
     thread_turns: u32,
     asides: u32,
     blocks: u32,
@@ -57,6 +60,7 @@ struct World {
     now: Instant,
     hold: AckHold,
     attendance: Attendance,
+    put_off: PutOff,
     thread: Thread,
     polls: u32,
     handed_over: bool,
@@ -79,6 +83,7 @@ impl World {
             now,
             hold: AckHold::new(),
             attendance: Attendance::new(now),
+            put_off: PutOff::new(now),
             thread: Thread::Awake(now),
             polls: 0,
             handed_over: false,
@@ -128,6 +133,12 @@ impl World {
     /// As `Port::drive`. Returns whether the program sees a message.
     fn poll(&mut self, caller: Caller) -> bool {
         let done = self.turn(caller);
+        if let Thread::StandsBy(until, period) = &mut self.thread
+            && self.put_off.polled(self.now, self.polls, *period)
+        {
+            *until = self.now + *period;
+            self.log.put_offs += 1;
+        }
         self.polls = self.polls.wrapping_add(1 + 2 * done);
         self.release();
         self.delivered > 0
@@ -149,7 +160,7 @@ impl World {
     fn hand_over(&mut self) {
         self.poll(Caller::LastTurn);
         self.handed_over = true;
-        if let Thread::Aside(_) = self.thread {
+        if let Thread::Aside(_) | Thread::StandsBy(..) = self.thread {
             self.thread = Thread::Awake(self.now + WAKE_UP);
         }
     }
@@ -165,10 +176,10 @@ impl World {
     fn attend(&mut self) {
         let handed_over = std::mem::take(&mut self.handed_over);
         self.thread = match self.attendance.look(self.now, self.polls, handed_over) {
-            Stance::StandBy { until } => {
+            Stance::StandBy { period } => {
                 self.log.sweeps += 1;
                 self.transmit(false);
-                Thread::Aside(until)
+                Thread::StandsBy(self.now + period, period)
             }
             Stance::Drive => {
                 self.log.thread_turns += 1;
@@ -194,7 +205,7 @@ impl World {
     /// When the thread acts next: a blocked one is woken by the next message.
     fn thread_acts(&self) -> Option<Instant> {
         match self.thread {
-            Thread::Awake(at) | Thread::Aside(at) => Some(at),
+            Thread::Awake(at) | Thread::Aside(at) | Thread::StandsBy(at, _) => Some(at),
             Thread::Blocked(since) => self.arrivals.front().map(|arrived| since.max(*arrived) + WAKE_UP),
         }
     }
@@ -273,8 +284,8 @@ fn in_a_ping_pong_of_polling_programs_acknowledgements_leave_with_replies() {
     world.run(micros(100_000), polls_and_replies());
     let log = &world.log;
     assert!(log.replies > 7000, "{log:?}");
-    // The thread looks 2,000 times a second, and sends what it finds.
-    assert!((190..=201).contains(&log.sweeps), "{log:?}");
+    // The thread never interrupts it, and it says so twice in a period.
+    assert!(log.sweeps <= 2 && (350..=401).contains(&log.put_offs), "{log:?}");
     assert!(log.acks_alone <= log.sweeps + 2, "{log:?}");
     assert!(log.acks_with_replies > log.replies * 9 / 10, "{log:?}");
     assert!(log.owed <= micros(3), "{log:?}");

@@ -160,7 +160,13 @@ impl SocketPort {
             None if self.misses.fetch_add(1, Ordering::Relaxed) < MISSES_BEFORE_WAITING => return false,
             None => self.lock(),
         };
-        let done = driven.turn(clock::now(), caller);
+        let now = clock::now();
+        let done = driven.turn(now, caller);
+        if let Some(period) = self.background.standby_period()
+            && driven.put_off.polled(now, self.polls.load(Ordering::Relaxed), period)
+        {
+            self.background.put_off(period);
+        }
         self.release(driven);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
         self.courtesy.after_turn(done > 0);

@@ -1,5 +1,6 @@
 //! What the lock of a port on sockets protects, and the turns that drive it.
 
+use super::attend::PutOff;
 use super::hold::{AckHold, Begin, Caller, Verdict};
 use super::udp_io::UdpIo;
 use crate::net::{RecvBatch, RecvError};
@@ -23,6 +24,8 @@ pub(super) struct Driven {
     pub(super) udp: UdpIo,
     /// Decides whether an acknowledgement waits for the program's reply.
     hold: AckHold,
+    /// Decides when polls put off the background thread.
+    pub(super) put_off: PutOff,
     /// Whether the last turn received nothing.
     quiet: bool,
 }
@@ -30,7 +33,7 @@ pub(super) struct Driven {
 impl Driven {
     pub(super) fn new(engine: Engine, udp: UdpIo, clocks: Now) -> Self {
         let datapath = Datapath::behind_sockets(engine, clocks);
-        Self { datapath, udp, hold: AckHold::new(), quiet: true }
+        Self { datapath, udp, hold: AckHold::new(), put_off: PutOff::new(clocks.instant), quiet: true }
     }
 
     /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.

@@ -7,7 +7,7 @@ const NANOSECOND: Duration = Duration::from_nanos(1);
 /// An attendance whose program was seen polling at `now`, and the number of its polls.
 fn polling(now: Instant) -> (Attendance, u32) {
     let mut attendance = Attendance::new(now);
-    assert_eq!(attendance.look(now, POLLING, false), Stance::StandBy { until: now + STANDBY });
+    assert_eq!(attendance.look(now, POLLING, false), Stance::StandBy { period: STANDBY });
     (attendance, POLLING)
 }
 
@@ -25,7 +25,7 @@ fn the_thread_drives_until_it_sees_many_polls() {
     let mut attendance = Attendance::new(now);
     assert_eq!(attendance.look(now, 0, false), Stance::Drive);
     assert_eq!(attendance.look(now, POLLING - 1, false), Stance::Drive, "one poll short of the bound");
-    assert_eq!(attendance.look(now, POLLING, false), Stance::StandBy { until: now + STANDBY });
+    assert_eq!(attendance.look(now, POLLING, false), Stance::StandBy { period: STANDBY });
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn polls_of_different_periods_do_not_add_up() {
     now += STANDBY - NANOSECOND;
     assert_eq!(
         attendance.look(now, 99 * (POLLING - 1) + POLLING, false),
-        Stance::StandBy { until: now + STANDBY }
+        Stance::StandBy { period: STANDBY }
     );
 }
 
@@ -53,7 +53,7 @@ fn the_number_of_polls_may_wrap_around() {
     let now = now + 2 * STANDBY;
     attendance.look(now, u32::MAX - 2, false);
     assert_eq!(attendance.look(now, POLLING - 4, false), Stance::Drive, "15 polls");
-    assert_eq!(attendance.look(now, POLLING - 3, false), Stance::StandBy { until: now + STANDBY });
+    assert_eq!(attendance.look(now, POLLING - 3, false), Stance::StandBy { period: STANDBY });
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn it_stands_by_while_the_program_polls_and_drives_a_period_after_the_last_polls
     for _ in 0..10 {
         now += STANDBY;
         polls += POLLING;
-        assert_eq!(attendance.look(now, polls, false), Stance::StandBy { until: now + STANDBY });
+        assert_eq!(attendance.look(now, polls, false), Stance::StandBy { period: STANDBY });
     }
     // Something woke it early: no verdict yet.
     assert_eq!(
         attendance.look(now + STANDBY - NANOSECOND, polls + POLLING - 1, false),
-        Stance::StandBy { until: now + 2 * STANDBY - NANOSECOND }
+        Stance::StandBy { period: STANDBY }
     );
     assert_eq!(attendance.look(now + STANDBY, polls + POLLING - 1, false), Stance::Drive);
 }
@@ -83,7 +83,7 @@ fn a_program_that_hands_over_is_served_at_once() {
     // It never steps aside for a program that sleeps.
     assert_eq!(attendance.turned(now, true, true), Next::Spin);
     // It may poll again.
-    assert_eq!(attendance.look(now, polls + 2 * POLLING, false), Stance::StandBy { until: now + STANDBY });
+    assert_eq!(attendance.look(now, polls + 2 * POLLING, false), Stance::StandBy { period: STANDBY });
 }
 
 #[test]
@@ -123,14 +123,38 @@ fn it_is_back_sooner_for_a_program_that_polls_memory() {
     assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + ANSWER });
     // Such a program polls for the completions of its own requests now and then.
     let polls = polls + POLLING;
-    assert_eq!(attendance.look(now, polls, false), Stance::StandBy { until: now + STANDBY_FOR_MEMORY });
+    assert_eq!(attendance.look(now, polls, false), Stance::StandBy { period: STANDBY_FOR_MEMORY });
     assert_eq!(attendance.look(now + STANDBY_FOR_MEMORY, polls, false), Stance::Drive);
     let last = now + MEMORY - NANOSECOND;
-    assert_eq!(
-        attendance.look(last, polls + POLLING, false),
-        Stance::StandBy { until: last + STANDBY_FOR_MEMORY }
-    );
+    assert_eq!(attendance.look(last, polls + POLLING, false), Stance::StandBy { period: STANDBY_FOR_MEMORY });
     // Unless it has not done so for a while.
     let late = now + MEMORY;
-    assert_eq!(attendance.look(late, polls + 2 * POLLING, false), Stance::StandBy { until: late + STANDBY });
+    assert_eq!(attendance.look(late, polls + 2 * POLLING, false), Stance::StandBy { period: STANDBY });
+}
+
+#[test]
+fn polls_put_off_the_look_of_the_thread_twice_in_a_period() {
+    let start = Instant::EPOCH;
+    let mut put_off = PutOff::new(start);
+    let (mut polls, mut told) = (0, Vec::new());
+    for step in 1..=40_u32 {
+        let now = start + STANDBY / 20 * step;
+        polls += POLLING;
+        if put_off.polled(now, polls, STANDBY) {
+            told.push(step);
+        }
+    }
+    assert_eq!(told, [10, 20, 30, 40]);
+}
+
+#[test]
+fn few_polls_or_polls_of_long_ago_put_nothing_off() {
+    let start = Instant::EPOCH;
+    let half = STANDBY / 2;
+    let mut put_off = PutOff::new(start);
+    assert!(!put_off.polled(start + half, POLLING - 1, STANDBY), "one poll short of the bound");
+    assert!(!put_off.polled(start + 2 * half - NANOSECOND, 9 * POLLING, STANDBY), "it is too soon");
+    assert!(put_off.polled(start + 2 * half, 9 * POLLING, STANDBY));
+    assert!(put_off.polled(start + 4 * half - NANOSECOND, 10 * POLLING, STANDBY));
+    assert!(!put_off.polled(start + 6 * half, 11 * POLLING, STANDBY), "they are spread over a whole period");
 }
