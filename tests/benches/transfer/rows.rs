@@ -63,13 +63,14 @@ pub(crate) const ROWS: [Row; 11] = [
         name: "READ 1 MiB",
         kind: Kind::Bandwidth,
         work: stream(Op::Read, MIB, 1, 8),
-        tcp: &[Test::Ucx("ucp_get", MIB, false)],
+        // A stream has no direction of its own.
+        tcp: &[Test::Iperf, Test::Ucx("ucp_get", MIB, false)],
     },
     Row {
         name: "WRITE 64 KiB",
         kind: Kind::Bandwidth,
         work: stream(Op::Write, 64 * KIB, 1, 32),
-        tcp: &[Test::Ucx("ucp_put_bw", 64 * KIB, false)],
+        tcp: &[Test::Ucx("ucp_put_bw", 64 * KIB, false), Test::Ucx("stream_bw", 64 * KIB, false)],
     },
     Row {
         name: "SEND 64 KiB",
@@ -81,13 +82,13 @@ pub(crate) const ROWS: [Row; 11] = [
         name: "WRITE 4 KiB",
         kind: Kind::Bandwidth,
         work: stream(Op::Write, 4 * KIB, 1, 128),
-        tcp: &[Test::Ucx("ucp_put_bw", 4 * KIB, false)],
+        tcp: &[Test::Ucx("ucp_put_bw", 4 * KIB, false), Test::Ucx("stream_bw", 4 * KIB, false)],
     },
     Row {
         name: "WRITE 64 B, 1 QP",
         kind: Kind::Rate,
         work: stream(Op::Write, 64, 1, 256),
-        tcp: &[Test::Ucx("ucp_put_bw", 64, false)],
+        tcp: &[Test::Ucx("ucp_put_bw", 64, false), Test::Ucx("stream_bw", 64, false)],
     },
     Row { name: "WRITE 64 B, 16 QPs", kind: Kind::Rate, work: stream(Op::Write, 64, 16, 64), tcp: &[] },
     Row { name: "WRITE 64 B, 256 QPs", kind: Kind::Rate, work: stream(Op::Write, 64, 256, 16), tcp: &[] },
@@ -101,7 +102,8 @@ pub(crate) const ROWS: [Row; 11] = [
         name: "READ 8 B",
         kind: Kind::Trip,
         work: trips(Op::Read, false),
-        tcp: &[Test::Ucx("ucp_get", 8, false)],
+        // A question and its answer do the work of a READ.
+        tcp: &[Test::Ucx("ucp_get", 8, false), Test::Ucx("tag_lat", 8, false)],
     },
     Row {
         name: "SEND 8 B with events, half round trip",

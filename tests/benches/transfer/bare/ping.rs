@@ -1,12 +1,12 @@
 //! One packet at a time, back and forth.
 
 use super::super::Outcome;
+use super::idle::Idle;
 use super::wire::{Op, PSNS, Received, header_len, number, short};
 use super::{Link, PATIENCE};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use qp::wire::{ICRC_LEN, Opcode};
 use serde::{Deserialize, Serialize};
-use std::hint::spin_loop;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl Ping {
 /// Round trips for the given time, in nanoseconds. The peer runs [`echo`].
 pub(crate) fn ping(link: &mut Link, ping: Ping, region: &mut [u8], time: Duration) -> Outcome<Vec<f64>> {
     let (mut request, _) = ping.packets();
-    let mut trips = Vec::new();
+    let (mut trips, mut idle) = (Vec::new(), Idle::default());
     let begin = Instant::now();
     for psn in 0.. {
         let start = Instant::now();
@@ -79,11 +79,12 @@ pub(crate) fn ping(link: &mut Link, ping: Ping, region: &mut [u8], time: Duratio
             break;
         }
         ping.send(link, &mut request, psn, region)?;
+        idle.end();
         while !ping.receive(link, psn, region)? {
             if start.elapsed() > PATIENCE {
                 return Err("the bare path has no answer".into());
             }
-            spin_loop();
+            idle.wait();
         }
         trips.push(start.elapsed().as_nanos() as f64);
     }
@@ -93,11 +94,14 @@ pub(crate) fn ping(link: &mut Link, ping: Ping, region: &mut [u8], time: Duratio
 /// Answers each packet while `go`: the far side of [`ping`].
 pub(crate) fn echo(link: &mut Link, ping: Ping, region: &mut [u8], go: impl Fn() -> bool) -> Outcome<()> {
     let (_, mut answer) = ping.packets();
-    let mut psn = 0;
+    let (mut psn, mut idle) = (0, Idle::default());
     while go() {
         if ping.receive(link, psn, region)? {
             ping.send(link, &mut answer, psn, region)?;
             psn += 1;
+            idle.end();
+        } else {
+            idle.wait();
         }
     }
     Ok(())
