@@ -30,6 +30,9 @@ use tcp::Tcp;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
+/// The load (proc(5), loadavg) from which other programs disturb a run.
+const BUSY: f64 = 1.0;
+
 /// Compare the speed of rnic with plain UDP, a bare reliable connection and TCP.
 #[derive(Debug, Parser)]
 #[command(name = "transfer")]
@@ -169,6 +172,7 @@ fn compare(args: &Args) -> Outcome<()> {
     if rows.is_empty() {
         return Err(format!("--rows: no row contains {wanted:?}").into());
     }
+    warn_if_busy();
     let slice = Duration::from_millis(args.slice);
     // Before this process is pinned, which the peer would inherit; before it starts threads, which should.
     let peer = Peer::start()?;
@@ -206,6 +210,15 @@ fn compare(args: &Args) -> Outcome<()> {
         serde_json::to_writer_pretty(File::create(path)?, &document)?;
     }
     Ok(())
+}
+
+/// Says so if other programs occupy the processors: a row may then measure the scheduler.
+fn warn_if_busy() {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = text.split_whitespace().next().and_then(|load| load.parse::<f64>().ok());
+    if let Some(load) = load.filter(|load| *load > BUSY) {
+        eprintln!("transfer: the machine is busy (load {load}): see CONTRIBUTING.md, Speed");
+    }
 }
 
 /// What a reader of the table should know.
