@@ -10,12 +10,15 @@ use serde::{Deserialize, Serialize};
 /// The payload of a full packet, in bytes: the largest MTU.
 pub(crate) const MTU: usize = 4096;
 
+/// Where the BTH has its congestion bits, which the ICRC does not cover (IBTA 9.2).
+const ECN: usize = 4;
+
 /// Where the BTH has its flag that asks for an acknowledgement, and its 24 bits of packet sequence number (IBTA 9.2).
 const ACK_REQ: usize = 8;
 const PSN: usize = 9;
 
-/// Where the RETH has its address: right behind the BTH.
-const ADDRESS: usize = 12;
+/// Length of the BTH, behind which the RETH begins, with its address.
+const BTH_LEN: usize = 12;
 
 /// Number of packet sequence numbers.
 pub(super) const PSNS: u64 = 1 << 24;
@@ -104,7 +107,7 @@ pub(super) fn short(opcode: Opcode) -> Vec<u8> {
 ///
 /// A CRC is linear: for packets of one length, the CRC of the packet alone differs from its ICRC by a constant that
 /// depends on the IPv4 identification, which is the packet's index in its train. So the network headers are hashed once
-/// per length and index. Byte 4 of the BTH, which the ICRC replaces by ones, is 0 in all packets here.
+/// per length and index. The congestion bits, which the ICRC replaces by ones, are 0 in all packets here.
 pub(super) struct Icrcs {
     flow: Flow,
     /// By the length of the packet without its ICRC.
@@ -116,6 +119,7 @@ impl Icrcs {
         Self { flow, constants: Vec::new() }
     }
 
+    /// The ICRC of a packet; `covered` is all of it before that, at least a BTH.
     fn of(&mut self, index: usize, covered: &[u8]) -> u32 {
         let len = covered.len();
         let known = self.constants.iter().position(|(known, _)| *known == len);
@@ -125,11 +129,24 @@ impl Icrcs {
     }
 
     /// Adds the constants of a length; returns their place.
+    ///
+    /// # Panics
+    ///
+    /// If they do not lead to the ICRC of the protocol crate.
     fn add(&mut self, len: usize) -> usize {
         let zeros = vec![0; len];
         let alone = crc32fast::hash(&zeros);
-        let constant = |index| icrc::compute(&self.flow, u16::try_from(index).unwrap_or(0), &zeros) ^ alone;
-        self.constants.push((len, std::array::from_fn(constant)));
+        let icrc = |index, covered: &[u8]| {
+            icrc::compute(&self.flow, u16::try_from(index).unwrap_or(u16::MAX), covered)
+        };
+        let constants: [u32; MAX_TRAIN_SEGMENTS as usize] =
+            std::array::from_fn(|index| icrc(index, &zeros) ^ alone);
+        let mut some = super::super::pattern(len);
+        some[ECN] = 0;
+        for (index, constant) in constants.iter().enumerate().step_by(9) {
+            assert_eq!(crc32fast::hash(&some) ^ constant, icrc(index, &some), "packets of {len} bytes");
+        }
+        self.constants.push((len, constants));
         self.constants.len() - 1
     }
 
@@ -143,6 +160,9 @@ impl Icrcs {
     /// The packet without its ICRC; `None` if that is wrong.
     pub(super) fn open<'a>(&mut self, index: usize, packet: &'a [u8]) -> Option<&'a [u8]> {
         let (covered, crc) = packet.split_last_chunk::<ICRC_LEN>()?;
+        if covered.len() < BTH_LEN {
+            return None;
+        }
         (self.of(index, covered) == u32::from_le_bytes(*crc)).then_some(covered)
     }
 }
@@ -169,7 +189,7 @@ impl<'a> Received<'a> {
         let &[opcode, _, _, _, _, _, _, _, ack, a, b, c] = covered.first_chunk()?;
         let Shape { header_len, starts, has_address } = SHAPES[usize::from(opcode)];
         let start = if has_address {
-            let address = covered.get(ADDRESS..)?.first_chunk()?;
+            let address = covered.get(BTH_LEN..)?.first_chunk()?;
             Some(u64::from_be_bytes(*address) as usize)
         } else {
             starts.then_some(0)
