@@ -278,3 +278,43 @@ fn a_window_is_watched_again_after_nobody_waited() -> Result<()> {
     assert_eq!(target.to_vec()?, [9; 64]);
     Ok(())
 }
+
+/// Whenever the queue pair under test goes back, another one takes the room that this frees, and never gives it back.
+#[test]
+fn retries_end_in_time_while_others_fill_the_window() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 1)?, net.device());
+    let options = ConnectOptions { timeout: 10, retry_cnt: 3, ..ConnectOptions::default() };
+    let gone = RcEnd::pair_with(&a, &b, &options)?;
+    a.add_fault("tx data drop")?;
+    let _memory = write(&gone, 4096)?;
+    let others = (0..4).map(|_| patient(&a, &b)).collect::<Result<Vec<_>>>()?;
+    let _others = others.iter().map(|other| write(other, 4096)).collect::<Result<Vec<_>>>()?;
+    let log = Log::of(&a);
+    assert_eq!(gone.0.wait()?.status, WcStatus::RetryExcErr);
+    // The first and three retries, of 4.096 us x 2^10 each.
+    let due = Duration::from_nanos(4 * (4096 << 10));
+    assert!((due..due + Duration::from_micros(10)).contains(&net.elapsed()), "{:?}", net.elapsed());
+    let others = log.all().iter().filter(|sent| sent.to != gone.1.qp.qpn()).count();
+    assert_eq!(others, 1, "the retries make no room for more");
+    Ok(())
+}
+
+/// What a lost packet takes of the window, whoever waits next has after its life, not after two.
+#[test]
+fn each_lost_packet_holds_the_window_once() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 1)?, net.device());
+    let pairs = [patient(&a, &b)?, patient(&a, &b)?, patient(&a, &b)?];
+    a.add_fault("tx data drop")?;
+    let log = Log::of(&a);
+    let mut kept = Vec::new();
+    for pair in &pairs {
+        kept.push(write(pair, 4096)?);
+        net.run_for(FLIGHT_LIFE / 5);
+    }
+    // The second goes one life after it began to wait at the latest, and the third one life after that.
+    net.run_for(FLIGHT_LIFE * 2);
+    assert_eq!(log.all().len(), 3);
+    Ok(())
+}
