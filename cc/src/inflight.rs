@@ -2,8 +2,8 @@
 //!
 //! A sender cannot see how full the receiver's socket buffer is, and the kernel silently drops what does not fit. So
 //! each sender assumes a stock buffer at the peer and never has more unacknowledged data in flight than that buffer
-//! holds. The kernel charges a buffer for the memory that a packet occupies, not for its bytes; [`Charge`] models
-//! that.
+//! holds, apart from the first packet of each retransmission. The kernel charges a buffer for the memory that a packet
+//! occupies, not for its bytes; [`Charge`] models that.
 
 /// What Linux really grants for the stock `net.core.rmem_max` of 212,992 bytes: it doubles the number, to allow
 /// for its own overhead (socket(7), SO_RCVBUF).

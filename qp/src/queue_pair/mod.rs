@@ -408,6 +408,12 @@ impl QueuePair {
         self.can_request()
     }
 
+    /// Whether the next request packet is the oldest unanswered one, sent again: the first packet of a retransmission.
+    #[must_use]
+    pub fn repeats_oldest(&self) -> bool {
+        self.requester.recovering && !self.requester.in_flight() && self.can_request()
+    }
+
     /// The number of packets in flight after the last one that asked for an acknowledgement. The peer does not
     /// acknowledge them until another packet asks.
     #[must_use]

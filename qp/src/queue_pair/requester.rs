@@ -217,7 +217,7 @@ impl Requester {
     }
 
     /// Whether any packet is sent and unanswered.
-    fn in_flight(&self) -> bool {
+    pub(super) fn in_flight(&self) -> bool {
         self.next_psn.distance_from(self.unacked) > 0
     }
 

@@ -120,11 +120,6 @@ impl Conn {
         }
     }
 
-    /// The acknowledgement timeout.
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        (self.plan.timeout > 0).then(|| Duration::from_nanos(4096 << self.plan.timeout))
-    }
-
     /// Whether the queue pair of a side is in ERR; its program may not know the cause yet.
     pub(crate) fn has_failed(&self, side: usize) -> bool {
         self.ends[side].qp.as_ref().is_some_and(|qp| qp.state() == QpState::Err)
@@ -284,7 +279,7 @@ impl World<'_> {
             let terms = Terms {
                 psn: psn[side],
                 mtu: plan.mtu,
-                timeout: conn.timeout(),
+                timeout: plan.timeout(),
                 retry_cnt: plan.retry_cnt.into(),
                 rnr_retry: plan.rnr_retry.into(),
             };

@@ -7,7 +7,7 @@ use super::host::{Host, Shared};
 use super::recv::Kind;
 
 use super::wire::rnr_delay;
-use super::world::World;
+use super::world::{World, room_patience};
 use rnic::FaultReport;
 use std::time::Duration;
 
@@ -102,11 +102,12 @@ impl World<'_> {
             if outstanding == 0 || matches!(conn.state, State::Down(_)) {
                 return Ok(());
             }
-            let Some(timeout) = conn.timeout() else { return Ok(()) };
+            let Some(timeout) = conn.plan.timeout() else { return Ok(()) };
             // A message may be waiting at the end of a long RNR wait, and be lost once more for each retry.
             let patience = (timeout + rnr_delay(conn.plan.rnr_timer)) * (u32::from(conn.plan.retry_cnt) + 2)
                 + self.air
-                + self.stall;
+                + self.stall
+                + room_patience(self.plan, &conn.plan);
             let end = self.net.elapsed() + patience;
             while self.net.elapsed() < end && self.look(c) == (ended, outstanding) {
                 for side in [0, 1] {

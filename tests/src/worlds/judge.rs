@@ -78,7 +78,7 @@ impl World<'_> {
         let least = match status {
             WcStatus::RnrRetryExcErr => rnr_delay(conn.plan.rnr_timer) * u32::from(conn.plan.rnr_retry),
             // When packets are lost, NAKs also use up retries: the witness knows them.
-            WcStatus::RetryExcErr if !conn.lossy => match conn.timeout() {
+            WcStatus::RetryExcErr if !conn.lossy => match conn.plan.timeout() {
                 Some(timeout) => timeout * (u32::from(conn.plan.retry_cnt) + 1),
                 None => return Err(format!("{} gave up without a timeout", sent.name)),
             },

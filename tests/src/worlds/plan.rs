@@ -2,6 +2,7 @@
 
 use super::rng::Rng;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A world: its devices, its connections, and the script of its programs.
 ///
@@ -118,6 +119,14 @@ pub struct ConnPlan {
     /// Whether it is first set up in the middle of the script, when others send.
     #[serde(default)]
     pub late: bool,
+}
+
+impl ConnPlan {
+    /// The acknowledgement timeout; `None` if what is lost is never sent again.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        (self.timeout > 0).then(|| Duration::from_nanos(4096 << self.timeout))
+    }
 }
 
 /// An action of a program, or an event that affects it.

@@ -4,7 +4,7 @@ use super::conn::{Conn, State};
 use super::coverage::Coverage;
 use super::host::Host;
 use super::ledger::Sent;
-use super::plan::Plan;
+use super::plan::{ConnPlan, Plan};
 use super::rng::{Rng, mix};
 use super::wire::rnr_delay;
 use super::witness::Witness;
@@ -20,23 +20,25 @@ const STEPS_AT_ONCE: u32 = 100_000;
 /// and for the end of a pause until the watchdog acts.
 const LINK_PATIENCE: Duration = Duration::from_millis(4_000);
 
-/// The longest time that a full window delays others: until packets in flight are considered lost, for each of
-/// eight tries.
-const WINDOW_PATIENCE: Duration = Duration::from_millis(8_000);
+/// The longest time that packets which are never acknowledged take room in a window: the time after which they are
+/// considered lost, and a tenth of it, because that is not looked at all the time.
+const HOLD: Duration = Duration::from_millis(550);
 
-/// The longest time that a queue pair without a timeout delays others, with packets that will never be
-/// acknowledged: twice the time after which they are considered lost.
-const HOLD_PATIENCE: Duration = Duration::from_millis(1_000);
-
-/// The longest time that a full window may cause a delay in this plan.
-fn room_patience(plan: &Plan) -> Duration {
-    if plan.hosts.iter().any(|host| host.window > 0) {
-        WINDOW_PATIENCE
-    } else if plan.conns.iter().any(|conn| conn.service.is_reliable() && conn.timeout == 0) {
-        HOLD_PATIENCE
-    } else {
-        Duration::ZERO
+/// The longest time that a connection waits for room in a window: until what is in flight counts as lost, and for the turn
+/// of each queue pair that was there before, until that is answered, sent again or lost as well. It does so once: retries
+/// need no room.
+pub(crate) fn room_patience(plan: &Plan, conn: &ConnPlan) -> Duration {
+    let reliable = || plan.conns.iter().filter(|conn| conn.service.is_reliable());
+    if !plan.hosts.iter().any(|host| host.window > 0) && reliable().all(|conn| conn.timeout > 0) {
+        return Duration::ZERO;
     }
+    let pair = |[a, b]: [usize; 2]| (a.min(b), a.max(b));
+    let is_beside = |other: &&ConnPlan| pair(other.hosts) == pair(conn.hosts);
+    let turn = |other: &ConnPlan| other.timeout().map_or(HOLD, |timeout| timeout.min(HOLD));
+    let turns: Duration = reliable().filter(is_beside).map(turn).sum();
+    // A device that is connected to itself has both sides of its connections in one line.
+    let sides = if conn.hosts[0] == conn.hosts[1] { 2 } else { 1 };
+    HOLD + turns * sides
 }
 
 /// A successful SEND: its receive must have completed by now.
@@ -60,7 +62,7 @@ pub(crate) struct World<'p> {
     pub(crate) lossy: bool,
     /// After this time, no earlier packets are in flight.
     pub(crate) air: Duration,
-    /// The longest time for which a link may hold packets back.
+    /// The longest time for which a link may hold packets back, apart from the window.
     pub(crate) stall: Duration,
     /// Whether its links make packets wait for credit, or for the end of a pause.
     pub(crate) waits_for_links: bool,
@@ -94,7 +96,7 @@ impl<'p> World<'p> {
             // The round trip, the delays of faults (10 ms and 3 ms), and the queue of a slow port.
             air: Duration::from_nanos(latency * 2)
                 + Duration::from_millis(if plan.is_lossy() { 40 } else { 2 }),
-            stall: if waits_for_links { LINK_PATIENCE } else { Duration::ZERO } + room_patience(plan),
+            stall: if waits_for_links { LINK_PATIENCE } else { Duration::ZERO },
             waits_for_links,
             cover: Coverage::default(),
             operations: 0,
@@ -325,15 +327,18 @@ impl<'p> World<'p> {
         if !conn.plan.service.is_reliable() || conn.state != State::Broken {
             return Ok(());
         }
-        let Some(timeout) = conn.timeout() else { return Ok(()) };
+        let Some(timeout) = conn.plan.timeout() else { return Ok(()) };
         for (side, end) in conn.ends.iter().enumerate() {
             let Some(since) = end.alone_since else { continue };
             // An unsignalled request may have completed earlier without a report.
             let is_outstanding = |sent: &&Sent| sent.signalled || sent.posted > since;
             let Some(oldest) = end.sends.entries.iter().find(is_outstanding) else { continue };
             let begin = since.max(oldest.posted).max(end.sends.ended);
-            let limit =
-                timeout * (u32::from(conn.plan.retry_cnt) + 1) + rnr_delay(31) + self.air + self.stall;
+            let limit = timeout * (u32::from(conn.plan.retry_cnt) + 1)
+                + rnr_delay(31)
+                + self.air
+                + self.stall
+                + room_patience(self.plan, &conn.plan);
             if now > begin + limit && !self.hosts[end.host].plan.slow {
                 return Err(format!(
                     "conn {c} side {side}: {} {:#x} is outstanding {:?} after its peer went away, and its retries end \
@@ -377,5 +382,36 @@ impl<'p> World<'p> {
             host.arena.check().map_err(|what| format!("host {number}: {what}"))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Service;
+    use super::*;
+
+    /// Waiting for room takes a turn of each queue pair to the same peer, however many retries follow.
+    #[test]
+    fn a_queue_pair_waits_for_room_once_behind_those_beside_it() {
+        let mut plan = Plan::new(1_000_404);
+        plan.hosts.iter_mut().for_each(|host| host.window = 5000);
+        let conn = ConnPlan {
+            service: Service::Rc,
+            hosts: [0, 1],
+            timeout: 5,
+            retry_cnt: 7,
+            ..plan.conns[0].clone()
+        };
+        let without_timeout = ConnPlan { hosts: [1, 0], timeout: 0, ..conn.clone() };
+        let elsewhere = ConnPlan { hosts: [1, 1], ..without_timeout.clone() };
+        let unreliable = ConnPlan { service: Service::Uc, ..without_timeout.clone() };
+        plan.conns = vec![conn.clone(), without_timeout.clone(), elsewhere.clone(), unreliable];
+        let short = Duration::from_nanos(4096 << 5);
+        assert_eq!(room_patience(&plan, &conn), HOLD + short + HOLD);
+        assert_eq!(room_patience(&plan, &elsewhere), HOLD + 2 * HOLD, "both sides are in one line");
+        plan.hosts.iter_mut().for_each(|host| host.window = 0);
+        assert_eq!(room_patience(&plan, &conn), HOLD + short + HOLD, "one holds a window of the usual size");
+        plan.conns = vec![conn.clone()];
+        assert_eq!(room_patience(&plan, &conn), Duration::ZERO, "nobody fills it");
     }
 }

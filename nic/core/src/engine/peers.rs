@@ -214,6 +214,11 @@ impl Flights {
         freed
     }
 
+    /// When the oldest departed.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.log.front().map(|(.., departed)| *departed)
+    }
+
     /// Treats everything in flight as lost.
     pub(crate) fn clear(&mut self) -> u32 {
         self.log.clear();

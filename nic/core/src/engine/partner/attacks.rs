@@ -273,6 +273,38 @@ fn forgers_off_the_path_do_not_speak_in_the_name_of_a_partner() -> Result<()> {
     Ok(())
 }
 
+/// A packet without credit shows that its sender is foreign, and opens the gate to those that wait for its answer. Before
+/// they have their turn, a link message from its address makes it doubtful what is there, and it is asked again: once.
+#[test]
+fn a_peer_is_asked_once_when_it_is_doubted_before_those_that_waited_have_their_turn() -> Result<()> {
+    let net = Net::new();
+    let foreign = PartnerSetup { is_foreign: true, ..credits(100_000) };
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &foreign)?);
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    let (source, target) = (left.register(&[7; 64])?, right.register_remote(64)?);
+    left.qp.write(1, source.all(), target.remote(0))?;
+    net.run_for(Duration::from_millis(10));
+    let before = a.counters().port;
+    assert_eq!((before.greeting_stalls, before.tx_packets), (1, 1), "it waits for the answer to a question");
+    // Both packets wait until the program runs again.
+    net.preempt(&a, Duration::from_millis(1));
+    let (back, here) = (right.register(&[9; 64])?, left.register_remote(64)?);
+    right.qp.write(2, back.all(), here.remote(0))?;
+    net.run_for(Duration::from_micros(100));
+    let arrival = arrival_from(&b, &a);
+    let said = [&5_u64.to_be_bytes()[..], &[0; CreditMessage::LEN]].concat();
+    net.inject(&arrival, &seal(&arrival, &Headers::flow_control(0, 0, 5), &said));
+    done(&left)?;
+    done(&right)?;
+    assert_eq!((target.to_vec()?, here.to_vec()?), (vec![7; 64], vec![9; 64]));
+    net.run_for(Duration::from_secs(3));
+    let port = a.counters().port;
+    assert_eq!((port.foreign_peers, port.dropped(DropReason::Stranger)), (1, 1));
+    // One question more, the WRITE, and an acknowledgement.
+    assert_eq!(port.tx_packets, before.tx_packets + 3);
+    Ok(())
+}
+
 /// Ports that have only proven their addresses request credit continually. What they are given is not taken from the
 /// peers that a queue pair is connected to.
 #[test]

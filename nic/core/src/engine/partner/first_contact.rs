@@ -156,6 +156,27 @@ fn a_peer_that_does_not_answer_counts_as_foreign() -> Result<()> {
     Ok(())
 }
 
+/// The wait of a queue pair that is gone does not count for the next: a peer has the full time to answer.
+#[test]
+fn a_wait_that_nobody_finished_is_not_continued_by_the_next() -> Result<()> {
+    let net = Net::new();
+    let mut silent = credits(100_000);
+    silent.is_foreign = true;
+    let (a, b) = (device(&net, &credits(100_000))?, device(&net, &silent)?);
+    let arrived = || b.counters().qp.rdma_recvs;
+    let first = send(Service::Ud, &a, &b)?;
+    net.run_for(Duration::from_millis(500));
+    drop(first);
+    net.run_for(Duration::from_secs(3));
+    let second = send(Service::Ud, &a, &b)?;
+    net.run_for(Duration::from_millis(1900));
+    assert_eq!((arrived(), a.counters().port.foreign_peers), (0, 0), "it may still answer");
+    net.run_for(Duration::from_millis(500));
+    assert_eq!((arrived(), a.counters().port.foreign_peers), (1, 1));
+    drop(second);
+    Ok(())
+}
+
 /// A responder replies at once to a requester that gives no credits: a peer that sends without credit does not obey
 /// credits either.
 #[test]

@@ -217,10 +217,13 @@ impl Engine {
         let greeting = &mut peer.greeting;
         greeting.timer.cancel();
         if !self.places.has_waiters(Gate::Greeting(id)) {
-            return;
+            // The next queue pair waits from the beginning.
+            greeting.since = None;
         }
+        // Those at a gate that has just opened do not wait any more. If it shuts before their turn, they wait again.
+        let Some(since) = greeting.since else { return };
         let doubled = ASK_AGAIN * (1 << greeting.tries.saturating_sub(1).min(6));
-        let given_up = greeting.since.map_or(now, |since| since + CREDIT_TIMES.gone).max(now);
+        let given_up = (since + CREDIT_TIMES.gone).max(now);
         let at = (now + doubled.min(ASK_AT_LEAST_EVERY)).min(given_up);
         self.timers.set(&mut greeting.timer, at, Due::Partner(id));
     }
@@ -232,8 +235,8 @@ impl Engine {
         if !greeting.timer.expires(now) || peer.partner.is_some() {
             return;
         }
-        let silent = greeting.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        if silent >= CREDIT_TIMES.gone {
+        let is_silent = |since| now.saturating_duration_since(since) >= CREDIT_TIMES.gone;
+        if greeting.since.is_some_and(is_silent) {
             self.count_as_foreign(id, "it did not answer");
         } else {
             self.ask(now, id);

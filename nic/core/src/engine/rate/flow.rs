@@ -109,11 +109,15 @@ impl Flow {
         self.known.replace(rate) != Some(rate)
     }
 
-    /// Records bytes sent, as on Ethernet: all of them, whatever they carry.
+    /// Records bytes sent, as on Ethernet: all of them, whatever they carry. Acknowledgements that leave before the flow's
+    /// time do not put it off: the peer decides how many there are, and READ responses would wait for as long as it likes.
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        let in_time = self.tempo.may_send(now);
         self.controller.on_bytes_sent(now, bytes);
         self.tempo.set_rate(now, self.controller.rate());
-        self.tempo.on_sent(now, bytes);
+        if in_time {
+            self.tempo.on_sent(now, bytes);
+        }
         self.sent_bytes += bytes;
     }
 

@@ -35,6 +35,8 @@ pub(super) struct Grant {
 pub(super) enum Account {
     /// The window of a peer.
     Window(usize),
+    /// Nothing: a packet beyond the window.
+    Beyond,
     /// Credit for a lane to a partner.
     Credit { peer: usize, vl: usize },
     /// The pace of a receiver of unacknowledged packets.
@@ -173,7 +175,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Grants the room in the window of a peer.
+    /// Grants the room in the window of a peer. What a retransmission begins with needs none: otherwise a queue pair whose
+    /// peer is gone would wait for others before each of its retries, and learn it that much later. A packet for each
+    /// timeout is little, and is not charged, so that the window still empties while retries go on.
     fn window(
         &mut self,
         index: usize,
@@ -190,6 +194,9 @@ impl Engine {
         let train = train_of(entry.qp.next_payload(), max_packets);
         grant.requests = entry.window_room(self.peers.get_mut(id), others, is_first, train);
         grant.account = Account::Window(id);
+        if grant.requests == 0 && entry.qp.repeats_oldest() {
+            (grant.requests, grant.account) = (1, Account::Beyond);
+        }
         grant.held = (grant.requests == 0).then_some(Place::Waits(gate));
         Ok(())
     }

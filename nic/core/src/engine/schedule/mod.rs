@@ -25,7 +25,7 @@ use super::rate::CnpSource;
 use super::{Engine, QpEntry};
 use crate::queue::WorkQueue;
 use qp::QpState;
-use time::Instant;
+use time::{Duration, Instant};
 
 /// What a queue pair may have to wait for. Peers and receivers are numbers in their tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -36,7 +36,7 @@ pub(super) enum Gate {
     Pause { peer: usize, priority: u8 },
     /// Credit for a lane to a partner.
     Credit { peer: usize, vl: usize },
-    /// Room in the window of a peer; answers need none.
+    /// Room in the window of a peer; answers need none, nor does the first packet of a retransmission.
     Window(usize),
     /// The time at which a receiver of unacknowledged packets will have read some of them.
     Drain(usize),
@@ -171,10 +171,13 @@ impl Engine {
         }
         let limit = now.checked_sub(FLIGHT_LIFE);
         let of_peer = |entry: &&mut Box<QpEntry>| entry.path.is_some_and(|path| path.peer == Some(id));
+        let mut oldest = now;
         for entry in self.qps.iter_mut().flatten().filter(of_peer) {
             peer.window.give_back(limit.map_or(0, |limit| entry.flights.expire(limit)));
+            oldest = entry.flights.oldest().map_or(oldest, |at| at.min(oldest));
         }
-        self.timers.set(&mut peer.watch, now + FLIGHT_LIFE, Due::Window(id));
+        let again = (oldest + FLIGHT_LIFE).max(now + LOOK_AGAIN);
+        self.timers.set(&mut peer.watch, again, Due::Window(id));
         self.places.open(Gate::Window(id));
     }
 
@@ -213,6 +216,10 @@ impl Engine {
     }
 }
 
+/// How soon flights that are never acknowledged are looked at again: a tenth of their life, which bounds what looking at all
+/// queue pairs costs.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
 /// Number of ready turns that are examined before they count as many.
 const READY_LOOK: usize = 4;
 
@@ -224,6 +231,8 @@ fn place(places: &mut Places, index: usize, entry: &QpEntry) {
         Place::Idle | Place::Ready => return,
         // It was reset, or its work requests were flushed.
         _ if !entry.qp.wants_to_transmit() => places.put(own, Place::Idle),
+        // A retransmission begins without room.
+        Place::Waits(Gate::Window(_)) if entry.qp.repeats_oldest() => places.put(own, Place::Ready),
         Place::Waits(_) | Place::Paced(_) => {}
     }
     let answers = Turn::Answers(index);

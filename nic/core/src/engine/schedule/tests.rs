@@ -383,3 +383,46 @@ fn long_packets_are_not_starved_by_short_ones() -> Result<()> {
     assert!(before <= 8 * 64, "{before} packets before its first turn");
     Ok(())
 }
+
+/// Whenever the queue pair under test goes back, another one takes the room that this frees, and never gives it back.
+#[test]
+fn retries_end_in_time_while_others_fill_the_window() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 1)?, net.device());
+    let options = ConnectOptions { timeout: 10, retry_cnt: 3, ..ConnectOptions::default() };
+    let gone = RcEnd::pair_with(&a, &b, &options)?;
+    a.add_fault("tx data drop")?;
+    let _memory = write(&gone, 4096)?;
+    let others = (0..4).map(|_| patient(&a, &b)).collect::<Result<Vec<_>>>()?;
+    let _others = others.iter().map(|other| write(other, 4096)).collect::<Result<Vec<_>>>()?;
+    let log = Log::of(&a);
+    assert_eq!(gone.0.wait()?.status, WcStatus::RetryExcErr);
+    // The first and three retries, of 4.096 us x 2^10 each.
+    let due = Duration::from_nanos(4 * (4096 << 10));
+    assert!((due..due + Duration::from_micros(10)).contains(&net.elapsed()), "{:?}", net.elapsed());
+    let others = log.all().iter().filter(|sent| sent.to != gone.1.qp.qpn()).count();
+    assert_eq!(others, 1, "the retries make no room for more");
+    Ok(())
+}
+
+/// The time at which the life of a flight ends is known, and nobody waits longer: not until it is looked at again.
+#[test]
+fn a_lost_packet_holds_the_window_for_its_life() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 1)?, net.device());
+    let [first, second, third] = [patient(&a, &b)?, patient(&a, &b)?, patient(&a, &b)?];
+    a.add_fault("tx data drop")?;
+    let log = Log::of(&a);
+    let _first = write(&first, 4096)?;
+    net.run_for(FLIGHT_LIFE / 5);
+    let _second = write(&second, 4096)?;
+    net.run_for(FLIGHT_LIFE / 5);
+    // The second has waited for a while, and goes now. When it had waited for a life, it will have flown for less.
+    drop(first);
+    let _third = write(&third, 4096)?;
+    net.run_for(FLIGHT_LIFE * 9 / 10);
+    assert_eq!(log.all().len(), 2);
+    net.run_for(FLIGHT_LIFE / 5);
+    assert_eq!(log.all().len(), 3);
+    Ok(())
+}

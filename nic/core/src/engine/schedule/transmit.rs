@@ -162,6 +162,7 @@ impl Engine {
                 let charge = entry.flights.depart(now, psns, departure, joined, entry.qp.mtu());
                 self.peers.get_mut(id).window.take(charge);
             }
+            Account::Beyond => {}
             Account::Credit { peer, vl } => self.take_credit(now, peer, vl, departure),
             Account::Drain => {
                 self.book_drain(now, grant.path.ip.dst, departure.packets, departure.segment_size);
