@@ -75,6 +75,7 @@ use qp::{Mtu, Psn, Qpn, QueuePair};
 use rate::{Flow, Notifier, Rates};
 use schedule::{Alarm, Gate, Place, Places, Timers, Turn};
 use srq::SrqTable;
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use time::{Duration, Instant};
@@ -86,6 +87,9 @@ const TRAIN_GAP: Duration = Duration::from_micros(20);
 
 /// This many requests justify a system call of their own: a full train of packets of 4 KiB.
 const TRAIN_REQUESTS: usize = 15;
+
+/// Number of queue pairs whose table index is remembered.
+const FOUND: usize = 64;
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
@@ -144,6 +148,8 @@ pub struct Engine {
     limits: Limits,
     numbers: Numbers,
     qps: Vec<Option<Box<QpEntry>>>,
+    /// Where queue pairs were found last, by the low bits of their numbers: the way from a number to an index is long.
+    found: [Cell<u16>; FOUND],
     live: usize,
     host: PortObjects,
     life: Life,
@@ -182,6 +188,7 @@ impl Engine {
             },
             numbers: numbers(),
             qps: Vec::new(),
+            found: [const { Cell::new(0) }; FOUND],
             live: 0,
             host: PortObjects::new(regions, SrqTable::new(numbers())),
             life: Life::default(),
@@ -359,9 +366,18 @@ impl Engine {
         if qpn == Qpn::GSI {
             return self.gsi;
         }
+        let found = &self.found[qpn.value() as usize % FOUND];
+        let index = usize::from(found.get());
+        if let Some(Some(entry)) = self.qps.get(index)
+            && entry.qp.qpn() == qpn
+        {
+            return Some(index);
+        }
         let index = self.numbers.index(qpn.value())?;
         // QP1 has a place in the table, but not the corresponding number.
-        self.qps.get(index)?.as_ref().filter(|_| self.gsi != Some(index)).map(|_| index)
+        self.qps.get(index)?.as_ref().filter(|_| self.gsi != Some(index))?;
+        found.set(u16::try_from(index).unwrap_or(0));
+        Some(index)
     }
 }
 
