@@ -5,15 +5,29 @@
 //! different region each time: its extra cost among a million regions is a cache miss. `rebind` is the cost of closing
 //! and reopening a memory window.
 
-use divan::counter::BytesCount;
+use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use qp::memory::Bind;
-use qp::{Access, AtomicOp, Domain, Memory, PdId, Qpn};
+use qp::wire::{Flow, Headers, ICRC_LEN, IdentSolver, Opcode, RethFields};
+use qp::{Access, AtomicOp, Domain, Memory, PdId, Psn, Qpn, Train};
 use rnic_core::memory::{KeySource, MemoryBuffer, MwType, RegionTable, UserMemory};
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// A flag, a small message, and the payloads at Ethernet MTUs of 1500 and 4200.
 const SIZES: [usize; 4] = [8, 64, 1024, 4096];
+/// A train of UDP segmentation offload.
+const TRAIN_BYTES: usize = 65_507;
+const TRAIN_PACKETS: usize = 64;
+/// Payloads of packets: tiny, small, and those of the path MTUs.
+const PAYLOADS: [usize; 6] = [0, 8, 64, 256, 1024, 4096];
+const FLOW: Flow = Flow {
+    src: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+    dst: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+    src_port: 49_152,
+    dst_port: 4791,
+};
 const PD: PdId = PdId(1);
 const DOMAIN: Domain = Domain { pd: PD, qpn: Qpn::GSI };
 const ALL: Access = Access::LOCAL_WRITE
@@ -70,6 +84,43 @@ fn table_read(bencher: Bencher<'_, '_>, len: usize) {
     bencher
         .counter(BytesCount::new(len))
         .bench_local(|| table.read(DOMAIN, black_box(key), va, Access::REMOTE_READ, black_box(&mut data)));
+}
+
+/// A train of WRITEs that is as full as it gets: headers, payload from a region, ICRC.
+#[divan::bench(args = PAYLOADS, sample_size = 100)]
+fn train(bencher: Bencher<'_, '_>, len: usize) {
+    let (table, keys, va) = regions(1, 4096);
+    let mut headers = Headers::new(Opcode::RcWriteOnly, Qpn::new(17), Psn::new(0));
+    headers.reth = RethFields { va, rkey: keys[0], length: len as u32 };
+    let mut bytes = vec![0; TRAIN_BYTES];
+    let packets = (TRAIN_BYTES / (headers.wire_len() + len + ICRC_LEN)).min(TRAIN_PACKETS);
+    bencher.counter(ItemsCount::new(packets)).bench_local(|| {
+        let mut train = Train::new(&mut bytes, black_box(FLOW), TRAIN_PACKETS as u32);
+        while train.has_room(&headers, len) {
+            headers.psn = headers.psn.plus(1);
+            let key = black_box(keys[0]);
+            let read = |out: &mut [u8], crc: Option<&mut u32>| match crc {
+                None => table.read(DOMAIN, key, va, Access::REMOTE_READ, out),
+                Some(crc) => {
+                    *crc = table.read_summed(DOMAIN, key, va, Access::REMOTE_READ, out, *crc)?;
+                    Ok(())
+                }
+            };
+            train.push_summed(&headers, len, read).expect("valid");
+        }
+        black_box(train.bytes().len())
+    });
+}
+
+/// Checks the ICRC of one packet.
+#[divan::bench(args = PAYLOADS, sample_size = 1000)]
+fn verify(bencher: Bencher<'_, '_>, len: usize) {
+    let mut bytes = vec![0; len + 32];
+    let mut train = Train::new(&mut bytes, FLOW, 1);
+    let headers = Headers::new(Opcode::RcWriteOnly, Qpn::new(17), Psn::new(0));
+    let _: Result<(), Infallible> = train.push(&headers, len, |_| Ok(()));
+    let mut solver = IdentSolver::new();
+    bencher.bench_local(|| solver.verify(&FLOW, 0, black_box(train.bytes())));
 }
 
 #[divan::bench(sample_size = 1000)]
