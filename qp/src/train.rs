@@ -136,8 +136,12 @@ impl<'b> Train<'b> {
         let crc = if summed {
             let mut crc = self.crc.begin(ident, covered, &packet[..header_len]);
             fill(&mut packet[header_len..end], Some(&mut crc))?;
-            packet[end..covered].fill(0);
-            icrc::extend(crc, &packet[end..covered])
+            let padding = &mut packet[end..covered];
+            if !padding.is_empty() {
+                padding.fill(0);
+                crc = icrc::extend(crc, padding);
+            }
+            crc
         } else {
             fill(&mut packet[header_len..end], None)?;
             packet[end..covered].fill(0);

@@ -68,9 +68,12 @@ pub(super) unsafe fn copy_out_summed(src: usize, dst: &mut [u8], crc: u32) -> Re
         // SAFETY: passed on to the caller; the processor can fold this length.
         crc = unsafe { fold::copy_out(src, folded, crc) }?;
     }
-    // SAFETY: passed on to the caller. The end of the memory lies in the address space, or there is no rest.
-    unsafe { copy_out(src.wrapping_add(folded.len()), rest) }?;
-    Ok(icrc::extend(crc, rest))
+    if !rest.is_empty() {
+        // SAFETY: passed on to the caller.
+        unsafe { copy_out(src + folded.len(), rest) }?;
+        crc = icrc::extend(crc, rest);
+    }
+    Ok(crc)
 }
 
 /// See [`super::copy_in`]. Without our handler in place a fault goes to the program.
