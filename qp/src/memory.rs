@@ -2,6 +2,7 @@
 
 use crate::ids::{PdId, Qpn};
 use crate::queue_pair::{Notice, VendorError};
+use crate::wire::icrc;
 use crate::work::{RecvWr, WorkCompletion};
 use bitflags::bitflags;
 use std::fmt;
@@ -328,6 +329,10 @@ impl BindError {
     }
 }
 
+/// From this length on a copy out of registered memory computes the CRC on the way ([`Memory::read_summed`]). The headers
+/// of a shorter packet and its payload take less time together, behind the copy (measured on Zen 4).
+pub const SUMMED_COPY: usize = 512;
+
 /// Registered memory as the transport sees it: the DMA engine of the device.
 ///
 /// Every access names a key, an address and the rights it needs, and is checked as a whole before a byte moves. An
@@ -346,6 +351,21 @@ pub trait Memory {
         access: Access,
         out: &mut [u8],
     ) -> Result<(), AccessError>;
+
+    /// Like [`read`](Self::read). Also [extends](icrc::extend) the CRC-32 `crc` by the bytes in `out`, and returns it:
+    /// one pass over the bytes is cheaper than two. Memory that changes meanwhile makes no difference between the two.
+    fn read_summed(
+        &self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        access: Access,
+        out: &mut [u8],
+        crc: u32,
+    ) -> Result<u32, AccessError> {
+        self.read(domain, key, va, access, out)?;
+        Ok(icrc::extend(crc, out))
+    }
 
     /// Copies `data` into registered memory. The last byte is stored last, with release ordering, because programs
     /// poll it.

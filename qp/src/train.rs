@@ -1,6 +1,7 @@
 //! A train: packets that are sent with one system call.
 
-use crate::wire::icrc::{Flow, FlowCrc};
+use crate::memory::SUMMED_COPY;
+use crate::wire::icrc::{self, Flow, FlowCrc};
 use crate::wire::packet::{Headers, ICRC_LEN, pad_len};
 
 /// The transmit buffer of one burst: packets back to back, for UDP segmentation offload (`UDP_SEGMENT`).
@@ -110,16 +111,52 @@ impl<'b> Train<'b> {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.add(headers, payload_len, false, |out, _| fill(out))
+    }
+
+    /// Like [`push`](Self::push), for a payload whose CRC is computed while it is copied, if it is long: `fill` then gets
+    /// the CRC of everything before the payload, and must [extend](icrc::extend) it by the payload.
+    ///
+    /// # Panics
+    ///
+    /// As [`push`](Self::push).
+    pub fn push_summed<E>(
+        &mut self,
+        headers: &Headers,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8], Option<&mut u32>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.add(headers, payload_len, payload_len >= SUMMED_COPY, fill)
+    }
+
+    /// Adds a packet. If `summed`, `fill` extends the CRC that it gets by the payload.
+    fn add<E>(
+        &mut self,
+        headers: &Headers,
+        payload_len: usize,
+        summed: bool,
+        fill: impl FnOnce(&mut [u8], Option<&mut u32>) -> Result<(), E>,
+    ) -> Result<(), E> {
         assert!(self.has_room(headers, payload_len), "pushed a packet into a train without room");
         let size = Self::packet_size(headers, payload_len);
         let packet = &mut self.buf[self.used..self.used + size];
         let header_len = headers.emit(packet, payload_len);
-        let (head, tail) = packet[header_len..].split_at_mut(payload_len);
-        fill(head)?;
-        tail[..pad_len(payload_len)].fill(0);
         let ident = u16::try_from(self.packets).unwrap_or(u16::MAX);
-        let covered = size - ICRC_LEN;
-        let crc = self.crc.compute(ident, &mut packet[..covered]);
+        let (covered, end) = (size - ICRC_LEN, header_len + payload_len);
+        let crc = if summed {
+            let mut crc = self.crc.begin(ident, covered, &packet[..header_len]);
+            fill(&mut packet[header_len..end], Some(&mut crc))?;
+            let padding = &mut packet[end..covered];
+            if !padding.is_empty() {
+                padding.fill(0);
+                crc = icrc::extend(crc, padding);
+            }
+            crc
+        } else {
+            fill(&mut packet[header_len..end], None)?;
+            packet[end..covered].fill(0);
+            self.crc.compute(ident, &packet[..covered])
+        };
         packet[covered..].copy_from_slice(&crc.to_le_bytes());
         if self.packets == 0 {
             self.segment_size = size;

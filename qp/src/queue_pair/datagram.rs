@@ -73,7 +73,9 @@ impl QueuePair {
                 return true;
             }
             let (domain, data) = (self.domain(), &wqe.wr.data);
-            if let Err(error) = train.push(&headers, packed, |out| gather(host, domain, data, 0, out)) {
+            let filled =
+                train.push_summed(&headers, packed, |out, crc| gather(host, domain, data, 0, out, crc));
+            if let Err(error) = filled {
                 let psn = headers.psn;
                 self.note_failure(WcStatus::LocProtErr, psn, FailureContext::GatheringPayload, Some(error));
                 self.fail_oldest(WcStatus::LocProtErr, host);

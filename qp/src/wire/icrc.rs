@@ -87,7 +87,6 @@ const LRH_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
-const BTH_LEN: usize = 12;
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
 /// The byte of the BTH that contains FECN and BECN.
@@ -105,13 +104,14 @@ pub fn compute(flow: &Flow, ident: u16, covered: &[u8]) -> u32 {
 /// Like [`compute`], for a packet whose IPv4 flags and fragment offset are known, such as one from a capture.
 #[must_use]
 pub fn compute_fragment(flow: &Flow, ident: u16, flags_fragment: u16, covered: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new_with_initial(network(flow, ident, flags_fragment, covered.len()));
-    let (bth, rest) = covered.split_at(covered.len().min(BTH_LEN));
-    let mut masked = [0; BTH_LEN];
-    masked[..bth.len()].copy_from_slice(bth);
-    masked[BTH_ECN] = 0xff;
-    hasher.update(&masked[..bth.len()]);
-    hasher.update(rest);
+    extend(network(flow, ident, flags_fragment, covered.len()) ^ ecn_change(covered), covered)
+}
+
+/// The CRC-32 of some bytes and `bytes` behind them, given the CRC-32 `crc` of the former, which is 0 for none.
+#[must_use]
+pub fn extend(crc: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+    hasher.update(bytes);
     hasher.finalize()
 }
 
@@ -176,26 +176,47 @@ impl FlowCrc {
         Self { flow, is_ipv4, covered: usize::MAX, network: 0 }
     }
 
-    /// Like [`compute`]. Sets the byte of the BTH that routers may change to ones during the call.
-    pub(crate) fn compute(&mut self, ident: u16, covered: &mut [u8]) -> u32 {
-        let Some(ecn) = covered.get_mut(BTH_ECN) else { return compute(&self.flow, ident, covered) };
-        let kept = std::mem::replace(ecn, 0xff);
-        let crc = self.hash(ident, covered);
-        covered[BTH_ECN] = kept;
-        crc
+    /// Like [`compute`].
+    pub(crate) fn compute(&mut self, ident: u16, covered: &[u8]) -> u32 {
+        self.begin(ident, covered.len(), covered)
     }
 
-    /// The CRC of the network headers and of `covered` as given.
-    fn hash(&mut self, ident: u16, covered: &[u8]) -> u32 {
-        if self.covered != covered.len() {
-            (self.covered, self.network) =
-                (covered.len(), network(&self.flow, 0, DONT_FRAGMENT, covered.len()));
-        }
-        let ident = if self.is_ipv4 { ident_part(ident) } else { 0 };
-        let mut hasher = crc32fast::Hasher::new_with_initial(self.network ^ ident);
-        hasher.update(covered);
-        hasher.finalize()
+    /// The CRC up to the end of `start`, the first bytes of the `covered` ones, to be [extended](extend) by the others.
+    pub(crate) fn begin(&mut self, ident: u16, covered: usize, start: &[u8]) -> u32 {
+        extend(self.network(ident, covered) ^ ecn_change(start), start)
     }
+
+    /// The CRC of the network headers.
+    fn network(&mut self, ident: u16, covered: usize) -> u32 {
+        if self.covered != covered {
+            (self.covered, self.network) = (covered, network(&self.flow, 0, DONT_FRAGMENT, covered));
+        }
+        self.network ^ if self.is_ipv4 { ident_part(ident) } else { 0 }
+    }
+}
+
+/// What to change in the CRC of the network headers so that the CRC of the packet is the one with ones in the byte of the
+/// BTH that routers may change. Nothing is written, and nothing waits for that.
+fn ecn_change(bth: &[u8]) -> u32 {
+    /// For a byte of 0, which is what nearly all packets have.
+    const OF_ZERO: u32 = ecn_difference(0);
+    match bth.get(BTH_ECN) {
+        Some(0) => OF_ZERO,
+        Some(&byte) => ecn_difference(byte),
+        None => 0,
+    }
+}
+
+/// The difference between `byte` and ones, as a difference of the CRC before the BTH: the 4 bytes between multiply the
+/// latter by x^32.
+const fn ecn_difference(byte: u8) -> u32 {
+    let mut difference = !byte as u32;
+    let mut bit = 0;
+    while bit < 8 * BTH_ECN {
+        difference = over_x(difference);
+        bit += 1;
+    }
+    difference
 }
 
 fn is_ipv4(flow: &Flow) -> bool {
@@ -270,8 +291,9 @@ fn inverse_power(exponent: u32) -> u32 {
         .fold(ONE, |power, (_, &square)| multiply(power, square))
 }
 
-/// x^exponent mod P(x), in `exponent` steps.
-const fn power(exponent: u32) -> u32 {
+/// x^exponent mod P(x), in `exponent` steps. Reflected: bit `i` is the coefficient of x^(31 - i).
+#[must_use]
+pub const fn power(exponent: u32) -> u32 {
     let mut power = ONE;
     let mut k = 0;
     while k < exponent {
@@ -325,16 +347,8 @@ const CACHED: usize = 64;
 pub struct IdentSolver {
     /// Direct-mapped by length: the length of the covered bytes, and the constant for it.
     cache: [(u32, u32); CACHED],
-    recent: [Recent; CACHED],
-}
-
-/// Cached values for packets of one length; there are [`CACHED`] of these, indexed by length.
-#[derive(Clone, Copy, Debug)]
-struct Recent {
-    crc: FlowCrc,
-    covered: usize,
-    /// The contribution to the CRC of setting the changeable byte of the BTH from 0 to ones.
-    ones: u32,
+    /// Direct-mapped by length as well: the flow of the last packet.
+    recent: [FlowCrc; CACHED],
 }
 
 impl Default for IdentSolver {
@@ -350,8 +364,7 @@ impl IdentSolver {
         // The initial entry is correct for length 0, so no "empty" marker is needed.
         let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let crc = FlowCrc::new(Flow { src: nobody, dst: nobody, src_port: 0, dst_port: 0 });
-        let recent = Recent { crc, covered: usize::MAX, ones: 0 };
-        Self { cache: [(0, inverse_for(0)); CACHED], recent: [recent; CACHED] }
+        Self { cache: [(0, inverse_for(0)); CACHED], recent: [crc; CACHED] }
     }
 
     /// Checks the ICRC at the end of a UDP payload.
@@ -373,19 +386,11 @@ impl IdentSolver {
 
     /// Like [`compute`].
     fn compute(&mut self, flow: &Flow, ident: u16, covered: &[u8]) -> u32 {
-        if covered.get(BTH_ECN) != Some(&0) {
-            return compute(flow, ident, covered);
-        }
         let recent = &mut self.recent[(covered.len() >> 2) % CACHED];
-        if recent.crc.flow != *flow {
-            recent.crc = FlowCrc::new(*flow);
+        if recent.flow != *flow {
+            *recent = FlowCrc::new(*flow);
         }
-        let crc = recent.crc.hash(ident, covered);
-        if recent.covered != covered.len() {
-            // A CRC is linear: the contribution of a byte of ones depends only on the number of bytes after it.
-            *recent = Recent { covered: covered.len(), ones: crc ^ compute(flow, ident, covered), ..*recent };
-        }
-        crc ^ recent.ones
+        recent.compute(ident, covered)
     }
 
     /// Finds the identification whose difference to `expected_ident` explains `delta`.

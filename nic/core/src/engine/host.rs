@@ -140,6 +140,18 @@ impl Memory for QpHost<'_> {
         self.state.regions.read(domain, key, va, access, out)
     }
 
+    fn read_summed(
+        &self,
+        domain: Domain,
+        key: u32,
+        va: u64,
+        access: Access,
+        out: &mut [u8],
+        crc: u32,
+    ) -> Result<u32, AccessError> {
+        self.state.regions.read_summed(domain, key, va, access, out, crc)
+    }
+
     fn write(
         &mut self,
         domain: Domain,

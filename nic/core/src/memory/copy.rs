@@ -22,6 +22,7 @@ pub use x86_64::recovery_point;
 use super::path;
 use crate::platform::{self, CopyError, MemoryPath, PageError};
 use qp::AtomicOp;
+use qp::wire::icrc;
 use thiserror::Error;
 
 /// Registered memory could not be accessed: it is not mapped, protected, or beyond the end of a mapped file.
@@ -69,6 +70,22 @@ pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
             Err(CopyError::Unavailable) => unsafe { direct::copy_out(src, dst) },
         },
     }
+}
+
+/// Like [`copy_out`]. Also extends the CRC-32 `crc` by the bytes copied, and returns it: in one pass where the processor
+/// can, for copies that are long enough.
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+pub(super) unsafe fn copy_out_summed(src: usize, dst: &mut [u8], crc: u32) -> Result<u32, Fault> {
+    if path::path() == MemoryPath::Direct {
+        // SAFETY: passed on to the caller; faults are recovered on this path.
+        return unsafe { direct::copy_out_summed(src, dst, crc) };
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { copy_out(src, dst) }?;
+    Ok(icrc::extend(crc, dst))
 }
 
 /// Copies `src` to the registered bytes at `dst`. The last aligned word is stored last, as one, with release

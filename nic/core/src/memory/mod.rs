@@ -12,6 +12,9 @@
 //! * [`MemoryBuffer`] is page-aligned memory of the library with safe racy access, for programs in Rust.
 //! * [`install`] and [`refresh`] manage the signal handler for fault recovery.
 //!
+//! A copy out can compute the CRC-32 of what it copies (`copy/x86_64/fold.rs`): the ICRC of a long packet then takes no
+//! pass of its own. Processors without AVX-512 and VPCLMULQDQ take two passes.
+//!
 //! # What an application can rely on
 //!
 //! * **The end of a write comes last.** Programs poll the last byte of a message. The last 1, 2, 4 or 8 bytes

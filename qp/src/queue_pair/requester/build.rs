@@ -2,10 +2,11 @@
 
 use super::{MAX_IN_FLIGHT, NUMBER, SendWqe};
 use crate::ids::Psn;
-use crate::memory::{Access, AccessError, Domain, Host, Memory};
+use crate::memory::{Access, AccessError, Domain, Host, Memory, SUMMED_COPY};
 use crate::queue_pair::{FailureContext, MAX_MESSAGE, QueuePair, Unsendable};
 use crate::train::Train;
 use crate::wire::headers::{AtomicFields, RethFields};
+use crate::wire::icrc;
 use crate::wire::opcode::{Extra, Opcode, Operation as WireOperation, Position};
 use crate::wire::packet::Headers;
 use crate::work::{Destination, Gather, Operation, SendFlags, WcStatus};
@@ -168,8 +169,8 @@ impl QueuePair {
         host: &impl Host,
     ) -> Result<(), AccessError> {
         let wqe = &self.requester.queue[index];
-        train.push(&request.headers, request.payload as usize, |out| {
-            gather(host, self.domain(), &wqe.wr.data, request.offset, out)
+        train.push_summed(&request.headers, request.payload as usize, |out, crc| {
+            gather(host, self.domain(), &wqe.wr.data, request.offset, out, crc)
         })
     }
 }
@@ -184,23 +185,26 @@ fn position(index: u32, packets: u32) -> Position {
     }
 }
 
-/// Copies part of a gather list to `out`, starting `offset` bytes into the list.
+/// Copies part of a gather list to `out`, starting `offset` bytes into the list, and extends the CRC by it.
 pub(in crate::queue_pair) fn gather(
     memory: &impl Memory,
     domain: Domain,
     data: &Gather,
     mut offset: u64,
-    mut out: &mut [u8],
+    out: &mut [u8],
+    mut crc: Option<&mut u32>,
 ) -> Result<(), AccessError> {
+    // Up to here `out` is filled, and up to there the CRC covers it.
+    let (mut filled, mut summed) = (0, 0);
     if let Gather::Inline(bytes) = data {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         if let Some(source) = bytes.get(start..start.saturating_add(out.len())) {
             out.copy_from_slice(source);
         }
-        return Ok(());
+        filled = out.len();
     }
     for sge in data.elements() {
-        if out.is_empty() {
+        if filled == out.len() {
             break;
         }
         let len = u64::from(sge.length);
@@ -208,11 +212,23 @@ pub(in crate::queue_pair) fn gather(
             offset -= len;
             continue;
         }
-        let here = usize::try_from(len - offset).unwrap_or(usize::MAX).min(out.len());
-        let (now, later) = out.split_at_mut(here);
-        memory.read(domain, sge.lkey, sge.addr.wrapping_add(offset), Access::empty(), now)?;
-        out = later;
+        let here = usize::try_from(len - offset).unwrap_or(usize::MAX).min(out.len() - filled);
+        let (before, now) = out.split_at_mut(filled);
+        let (now, va) = (&mut now[..here], sge.addr.wrapping_add(offset));
+        match crc.as_deref_mut().filter(|_| here >= SUMMED_COPY) {
+            // Short elements are summed together.
+            None => memory.read(domain, sge.lkey, va, Access::empty(), now)?,
+            Some(crc) => {
+                *crc = icrc::extend(*crc, &before[summed..]);
+                *crc = memory.read_summed(domain, sge.lkey, va, Access::empty(), now, *crc)?;
+                summed = filled + here;
+            }
+        }
+        filled += here;
         offset = 0;
+    }
+    if let Some(crc) = crc {
+        *crc = icrc::extend(*crc, &out[summed..]);
     }
     Ok(())
 }

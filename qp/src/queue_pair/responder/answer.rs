@@ -130,8 +130,13 @@ impl QueuePair {
             return Some(false);
         }
         let domain = Domain { pd, ..self.domain() };
-        let pushed = train
-            .push(&headers, payload as usize, |out| host.read(domain, rkey, va, Access::REMOTE_READ, out));
+        let pushed = train.push_summed(&headers, payload as usize, |out, crc| match crc {
+            None => host.read(domain, rkey, va, Access::REMOTE_READ, out),
+            Some(crc) => {
+                *crc = host.read_summed(domain, rkey, va, Access::REMOTE_READ, out, *crc)?;
+                Ok(())
+            }
+        });
         if pushed.is_err() && replay {
             // A duplicate is never answered with a NAK: the peer may already have its data.
             self.responder.responses.pop_front();

@@ -1,6 +1,9 @@
 //! The contents of a train, and their order.
 
 use super::*;
+use crate::memory::Domain;
+use crate::queue_pair::requester::gather;
+use crate::wire::icrc::{IcrcVerdict, IdentSolver};
 
 /// The shortest packet of a train must be its last, so a single acknowledgement follows the requests of a train. If
 /// there was no room for it, it leads the next train, however many requests there are. It waits for at most one
@@ -53,4 +56,38 @@ fn a_train_that_is_limited_on_the_way() {
         assert_eq!(train.packets(), packets);
     }
     assert!(train.is_closed());
+}
+
+/// A payload of several elements, long and short ones, and of all lengths, from anywhere in the message. The ICRC of a
+/// long one is computed on the way.
+#[test]
+fn a_gathered_payload_has_its_icrc() {
+    let mut host = TestHost::default();
+    host.register(LOCAL, LOCAL_START, REGION_LEN, Access::empty());
+    for (i, byte) in host.bytes(LOCAL).iter_mut().enumerate() {
+        *byte = (i * 7 + i / 256) as u8;
+    }
+    let domain = Domain { pd: PD, qpn: Qpn::new(5) };
+    let mut solver = IdentSolver::new();
+    let mut buf = [0; 65_536];
+    for lengths in [&[4096][..], &[10, 600, 3, 0, 511, 512, 1000, 1], &[1; 700], &[500, 500, 500], &[1, 5000]]
+    {
+        let list: Vec<Sge> = lengths.iter().enumerate().map(|(i, len)| local(64 * i as u64, *len)).collect();
+        let message: Vec<u8> = list.iter().flat_map(|sge| host.behind(*sge).to_vec()).collect();
+        let inline = Gather::Inline(message.clone().into());
+        for data in [Gather::from(&list[..]), inline] {
+            for (from, to) in [(0, 4096), (0, 511), (0, 512), (3, 515), (1, 1500), (300, 301)] {
+                let piece = &message[from..to.min(message.len())];
+                let mut train = Train::new(&mut buf, Bench::flow(), 1);
+                let headers = Headers::new(Opcode::UdSendOnly, Qpn::new(1), Psn::new(2));
+                train
+                    .push_summed(&headers, piece.len(), |out, crc| {
+                        gather(&host, domain, &data, from as u64, out, crc)
+                    })
+                    .unwrap();
+                assert_eq!(Packet::parse(train.bytes()).unwrap().payload(), piece);
+                assert_eq!(solver.verify(&Bench::flow(), 0, train.bytes()), IcrcVerdict::Exact);
+            }
+        }
+    }
 }

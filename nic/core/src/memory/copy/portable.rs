@@ -6,6 +6,7 @@
 
 use super::{Fault, last_word};
 use qp::AtomicOp;
+use qp::wire::icrc;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -26,6 +27,17 @@ pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
         rest = behind;
     }
     Ok(())
+}
+
+/// See [`super::copy_out_summed`].
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+pub(super) unsafe fn copy_out_summed(src: usize, dst: &mut [u8], crc: u32) -> Result<u32, Fault> {
+    // SAFETY: passed on to the caller.
+    unsafe { copy_out(src, dst) }?;
+    Ok(icrc::extend(crc, dst))
 }
 
 /// See [`super::copy_in`].

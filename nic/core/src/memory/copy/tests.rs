@@ -1,6 +1,7 @@
 use super::*;
 use crate::memory::{MemoryBuffer, install};
 use libc::{MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE};
+use proptest::prelude::*;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
@@ -45,6 +46,8 @@ impl Drop for Pages {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Way {
     Chosen,
+    /// With the CRC, which is checked; as `Chosen` inwards.
+    Summed,
     Kernel,
     Portable,
 }
@@ -55,6 +58,9 @@ impl Way {
         unsafe {
             match self {
                 Self::Chosen => copy_out(src, dst),
+                Self::Summed => copy_out_summed(src, dst, 0xfeed_beef).map(|crc| {
+                    assert_eq!(crc, icrc::extend(0xfeed_beef, dst), "{} bytes", dst.len());
+                }),
                 Self::Kernel => platform::get().copy_out(src, dst).map_err(fault_of),
                 Self::Portable => portable::copy_out(src, dst),
             }
@@ -65,7 +71,7 @@ impl Way {
         // SAFETY: as above.
         unsafe {
             match self {
-                Self::Chosen => copy_in(src, dst),
+                Self::Chosen | Self::Summed => copy_in(src, dst),
                 Self::Kernel => platform::get().copy_in(src, dst).map_err(fault_of),
                 Self::Portable => portable::copy_in(src, dst),
             }
@@ -105,7 +111,7 @@ fn round_trip(way: Way, pages: &Pages, shift: usize, len: usize) {
 fn every_length_at_every_alignment() {
     install();
     let pages = Pages::new(2);
-    for way in [Way::Chosen, Way::Portable] {
+    for way in [Way::Chosen, Way::Summed, Way::Portable] {
         for shift in 0..9 {
             for len in 0..300 {
                 round_trip(way, &pages, shift, len);
@@ -121,8 +127,8 @@ fn every_length_at_every_alignment() {
 fn large_copies() {
     install();
     let pages = Pages::new(300);
-    for way in [Way::Chosen, Way::Kernel, Way::Portable] {
-        for len in [1023, 1024, 1025, 3071, 3072, 3073, 3080, 4096, 65_536, 1_000_001] {
+    for way in [Way::Chosen, Way::Summed, Way::Kernel, Way::Portable] {
+        for len in [511, 512, 700, 1023, 1024, 1025, 3071, 3072, 3073, 3080, 4096, 65_536, 1_000_001] {
             for shift in [0, 1, 8, 31, 54, 63] {
                 round_trip(way, &pages, shift, len);
             }
@@ -133,7 +139,7 @@ fn large_copies() {
 /// Runs `body` where the second of two pages is gone or protected.
 fn at_the_edge(protection: i32, body: impl Fn(Way, usize)) {
     install();
-    for way in [Way::Chosen, Way::Kernel] {
+    for way in [Way::Chosen, Way::Summed, Way::Kernel] {
         let pages = Pages::new(2);
         pages.protect(1, protection);
         body(way, pages.addr + PAGE);
@@ -194,6 +200,10 @@ fn unmapped_and_impossible_addresses_fault() {
         for way in [Way::Chosen, Way::Kernel] {
             let fault = way.copy_out(addr, &mut [0; 64]).unwrap_err();
             assert!((addr..=addr + 63).contains(&fault.addr), "{way:?} {addr:#x}: {fault}");
+            if addr < usize::MAX - 1024 {
+                let fault = Way::Summed.copy_out(addr, &mut [0; 1024]).unwrap_err();
+                assert!((addr..addr + 1024).contains(&fault.addr), "{addr:#x}: {fault}");
+            }
             assert!(way.copy_in(&[0; 64], addr).is_err(), "{way:?}");
         }
     }
@@ -211,7 +221,7 @@ fn a_truncated_file_faults() {
     Way::Chosen.copy_in(&pattern(2 * PAGE), pages.addr).unwrap();
     // SAFETY: as above.
     assert_eq!(unsafe { libc::ftruncate(fd, PAGE as i64) }, 0);
-    for way in [Way::Chosen, Way::Kernel] {
+    for way in [Way::Chosen, Way::Summed, Way::Kernel] {
         let mut out = vec![0; 2 * PAGE];
         let fault = way.copy_out(pages.addr, &mut out).unwrap_err();
         assert!(fault.addr >= pages.addr + PAGE, "{way:?}");
@@ -407,8 +417,74 @@ fn copies_race_with_unmapping() {
                 // Success and fault are both right.
                 let _ = Way::Chosen.copy_in(&data[..len], pages.addr);
                 let _ = Way::Chosen.copy_out(pages.addr, &mut vec![0; len]);
+                let _ = Way::Summed.copy_out(pages.addr, &mut vec![0; len]);
             }
         }
     });
     Way::Chosen.copy_in(&pattern(16 * PAGE), pages.addr).unwrap();
+}
+
+/// Every place of a fault in the middle of a copy with CRC: in each of the first vectors, in the loops and in the rest.
+#[test]
+fn a_copy_with_crc_faults_anywhere() {
+    install();
+    let pages = Pages::new(2);
+    pages.protect(1, PROT_NONE);
+    let edge = pages.addr + PAGE;
+    for len in [256, 512, 1024, 1000, 2047, 4096] {
+        for before in (0..len).step_by(32).chain([1, len - 1]) {
+            let mut out = vec![0; len];
+            let fault = Way::Summed.copy_out(edge - before, &mut out).unwrap_err();
+            assert!(
+                (edge..edge + len).contains(&fault.addr),
+                "{len} bytes, {before} before the edge: {fault}"
+            );
+        }
+        Way::Summed.copy_out(edge - len, &mut vec![0; len]).unwrap();
+    }
+}
+
+/// The program changes the bytes meanwhile: the CRC is that of the copy, whatever it is.
+#[test]
+fn the_crc_is_that_of_the_copy() {
+    install();
+    let buffer = MemoryBuffer::new(4096).unwrap();
+    let done = AtomicU8::new(0);
+    thread::scope(|s| {
+        s.spawn(|| {
+            for round in 0..20_000u32 {
+                Way::Chosen.copy_in(&[round as u8; 512], buffer.addr() + round as usize % 7 * 512).unwrap();
+            }
+            done.store(1, Ordering::Release);
+        });
+        while done.load(Ordering::Acquire) == 0 {
+            Way::Summed.copy_out(buffer.addr(), &mut [0; 4096]).unwrap();
+        }
+    });
+}
+
+proptest! {
+    /// Of any length, from anywhere to anywhere, in any two parts.
+    #[test]
+    fn a_copy_with_crc_is_a_copy_and_a_crc(
+        data in proptest::collection::vec(any::<u8>(), 0..9000), crc: u32, to in 0..64_usize, split: prop::sample::Index,
+    ) {
+        install();
+        let split = split.index(data.len() + 1);
+        let mut out = vec![0; to + data.len()];
+        type Summed = unsafe fn(usize, &mut [u8], u32) -> Result<u32, Fault>;
+        for summed in [copy_out_summed as Summed, direct::copy_out_summed, portable::copy_out_summed] {
+            out.fill(0);
+            let (first, second) = out[to..].split_at_mut(split);
+            // SAFETY: the bytes are those of `data`.
+            let before = unsafe { summed(data.as_ptr().expose_provenance(), first, crc) }.unwrap();
+            // SAFETY: as above.
+            let got = unsafe { summed(data[split..].as_ptr().expose_provenance(), second, before) }.unwrap();
+            let mut plain = crc32fast::Hasher::new_with_initial(crc);
+            plain.update(&data);
+            prop_assert_eq!(got, plain.finalize());
+            prop_assert_eq!(&out[to..], &data[..]);
+            prop_assert!(out[..to].iter().all(|byte| *byte == 0));
+        }
+    }
 }

@@ -5,8 +5,11 @@
 //! recovery point: a signal handler derives both from the routine's address.
 #![expect(unsafe_code, reason = "assembly on registered memory")]
 
+mod fold;
+
 use super::{Fault, last_word};
 use qp::AtomicOp;
+use qp::wire::icrc;
 use std::arch::naked_asm;
 
 /// Bytes of code in `copy`, including the recovery point. The assembler refuses code that does not fit.
@@ -51,6 +54,26 @@ pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
     let n = dst.len();
     // SAFETY: `dst` takes `n` bytes; the caller allows reading the bytes at `src`.
     unsafe { copy(dst.as_mut_ptr() as usize, src, n, 0, wide(n)) }.check(src).map(drop)
+}
+
+/// See [`super::copy_out_summed`]. Without our handler in place a fault goes to the program.
+///
+/// # Safety
+///
+/// As for [`super::copy_out`].
+pub(super) unsafe fn copy_out_summed(src: usize, dst: &mut [u8], crc: u32) -> Result<u32, Fault> {
+    let (folded, rest) = dst.split_at_mut(fold::foldable(dst.len()));
+    let mut crc = crc;
+    if !folded.is_empty() {
+        // SAFETY: passed on to the caller; the processor can fold this length.
+        crc = unsafe { fold::copy_out(src, folded, crc) }?;
+    }
+    if !rest.is_empty() {
+        // SAFETY: passed on to the caller.
+        unsafe { copy_out(src + folded.len(), rest) }?;
+        crc = icrc::extend(crc, rest);
+    }
+    Ok(crc)
 }
 
 /// See [`super::copy_in`]. Without our handler in place a fault goes to the program.
@@ -104,6 +127,7 @@ fn wide(n: usize) -> bool {
 pub fn recovery_point(at: usize) -> Option<usize> {
     let routines = [
         (copy as *const () as usize, COPY_BYTES),
+        (fold::copy_and_fold as *const () as usize, fold::FOLD_BYTES),
         (compare_swap as *const () as usize, ATOMIC_BYTES),
         (fetch_add as *const () as usize, ATOMIC_BYTES),
     ];
