@@ -158,6 +158,8 @@ pub struct Engine {
     drains: Drains,
     rates: Rates,
     groups: Groups,
+    /// The queue pair that took the last packet of the batch that is being received, until it is settled.
+    unsettled: Option<usize>,
     /// QP1, if there is one.
     gsi: Option<usize>,
     /// Where every queue pair is, and its timers.
@@ -203,6 +205,7 @@ impl Engine {
             drains: Drains::new(config.paces, config.address),
             rates: Rates::new(&config.rate),
             groups: Groups::default(),
+            unsettled: None,
             gsi: None,
             places: Places::new(),
             timers: Timers::default(),

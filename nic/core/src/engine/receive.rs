@@ -58,8 +58,20 @@ impl Engine {
                 }
             }
         }
+        if let Some(index) = self.unsettled.take() {
+            self.settle(index);
+        }
         if let Some(has_more) = batch.has_more {
             self.set_backlog(has_more);
+        }
+    }
+
+    /// Settles a queue pair after a packet: once for all packets of a batch that follow each other.
+    fn settle_later(&mut self, index: usize) {
+        if let Some(before) = self.unsettled.replace(index)
+            && before != index
+        {
+            self.settle(before);
         }
     }
 
@@ -193,7 +205,7 @@ impl Engine {
         if entry.flow.is_some() && !packet.info().is_request {
             self.handle_answer(now, index, packet);
         }
-        self.settle(index);
+        self.settle_later(index);
         if outcome.is_ok() && self.partners.is_active() {
             self.note_taken(now, index, arrival, packet);
         }

@@ -187,7 +187,7 @@ impl QueuePair {
             if !fits {
                 return Err(Refusal::invalid(Refused::LengthMismatch));
             }
-            if received == 0 {
+            if received == 0 && !ends {
                 // Check the whole range at once, so that a message that must fail does not write its first packets.
                 host.check(domain, rkey, va, u64::from(length), Access::REMOTE_WRITE)
                     .map_err(Refusal::access)?;

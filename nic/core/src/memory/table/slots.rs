@@ -3,6 +3,7 @@
 use super::key::{KeyMaker, KeySource, MAX_SLOTS};
 use super::region::Region;
 use super::window::{MwType, Window};
+use std::cell::Cell;
 
 /// The number of free slots kept in quarantine before the oldest is used again. With 256 tags per slot, a dead key
 /// stays dead for at least a quarter of a million registrations. Costs 64 KiB at most.
@@ -43,11 +44,17 @@ pub(super) struct Slot {
     pub(super) tag: u8,
 }
 
+/// Number of keys whose slots are remembered.
+const FOUND: usize = 64;
+
 /// All slots.
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
     keys: KeyMaker,
+    /// Which slots keys led to last: the upper 24 bits of a key, and the index of its slot, which never change. Computing
+    /// it takes four multiplications that wait for each other.
+    found: [Cell<(u32, u32)>; FOUND],
     /// The oldest free slot, and the newest.
     oldest_free: u32,
     youngest_free: u32,
@@ -62,6 +69,7 @@ impl Slots {
         Self {
             slots: Vec::new(),
             keys: KeyMaker::new(source),
+            found: [const { Cell::new((NONE, 0)) }; FOUND],
             oldest_free: NONE,
             youngest_free: NONE,
             free: 0,
@@ -72,18 +80,26 @@ impl Slots {
     /// The slot that `key` currently names.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<&Slot> {
-        let (index, tag) = self.keys.slot(key);
-        self.slots.get(index as usize).filter(|slot| slot.tag == tag)
+        self.slots.get(self.family(key) as usize).filter(|slot| slot.tag == key as u8)
     }
 
     /// The index of the slot that `key` currently names.
     pub(super) fn index(&self, key: u32) -> Option<u32> {
-        self.find(key).map(|_| self.keys.slot(key).0)
+        self.find(key).map(|_| self.family(key))
     }
 
     /// The index of the slot for all keys with the upper 24 bits of `key`.
+    #[inline]
     pub(super) fn family(&self, key: u32) -> u32 {
-        self.keys.slot(key).0
+        let family = key >> 8;
+        let found = &self.found[family as usize % FOUND];
+        let (known, index) = found.get();
+        if known == family {
+            return index;
+        }
+        let index = self.keys.slot(key);
+        found.set((family, index));
+        index
     }
 
     /// The key of a slot.
