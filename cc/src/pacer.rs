@@ -19,32 +19,34 @@ pub const fn train_bytes(rate: Rate, mtu: u32) -> u64 {
 /// The pace of one flow: a debt of bytes that its rate pays off. The flow may send when it owes nothing; an idle flow
 /// saves up at most `burst` bytes.
 ///
-/// The debt is in bytes, not time, so a new rate takes effect at once.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The debt is in data, not time, so a new rate takes effect at once. It is counted in bits divided by the picoseconds of
+/// a second: what one bit per second pays in a picosecond. In these units everything is a whole number, and nothing is
+/// ever rounded away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacer {
-    /// Bytes per nanosecond.
-    pace: f64,
+    rate: Rate,
     /// Owed at `since`; negative if saved.
-    debt: f64,
+    debt: i128,
     since: Instant,
-    burst: f64,
+    burst: i128,
 }
+
+/// A byte, in the units of a debt.
+const BYTE: i128 = 8_000_000_000_000;
 
 impl Pacer {
     /// A flow that may send at once, at the rate `rate`, and may save up `burst` bytes.
     #[must_use]
-    pub fn new(now: Instant, rate: Rate, burst: u32) -> Self {
-        Self { pace: per_nanosecond(rate), debt: 0.0, since: now, burst: f64::from(burst) }
+    pub const fn new(now: Instant, rate: Rate, burst: u32) -> Self {
+        Self { rate, debt: 0, since: now, burst: burst as i128 * BYTE }
     }
 
     /// Changes the rate.
     #[inline]
     pub fn set_rate(&mut self, now: Instant, rate: Rate) {
-        let pace = per_nanosecond(rate);
-        // Exactly equal: the rate did not change.
-        if pace.to_bits() != self.pace.to_bits() {
+        if rate != self.rate {
             self.pay(now);
-            self.pace = pace;
+            self.rate = rate;
         }
     }
 
@@ -52,38 +54,41 @@ impl Pacer {
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.pay(now);
-        self.debt += bytes as f64;
+        self.debt = self.debt.saturating_add(i128::from(bytes) * BYTE);
     }
 
-    /// The earliest time at which the flow may send; in the past if it may now. `None` at a rate of zero.
+    /// The earliest time at which the flow may send, rounded up to a picosecond; in the past if it may now. `None` at a
+    /// rate of zero.
     #[inline]
     #[must_use]
     pub fn next_send(&self) -> Option<Instant> {
-        if self.debt <= 0.0 {
+        let debt = self.debt.max(0).unsigned_abs();
+        if debt == 0 {
             return Some(self.since);
         }
-        let nanos = (self.debt / self.pace).ceil();
-        // Three centuries are enough.
-        if nanos < 1e19 { self.since.checked_add(Duration::from_nanos(nanos as u64)) } else { None }
+        let rate = u128::from(self.rate.bits_per_second());
+        (rate > 0).then(|| self.since.plus_picos(debt.div_ceil(rate)))
     }
 
     /// Whether the flow may send at `now`.
     #[inline]
     #[must_use]
     pub fn may_send(&self, now: Instant) -> bool {
-        self.next_send().is_some_and(|at| at <= now)
+        now >= self.since && self.debt <= self.paid(now)
     }
 
     #[inline]
     fn pay(&mut self, now: Instant) {
-        let nanos = now.saturating_duration_since(self.since).as_nanos() as f64;
-        self.debt = (self.debt - nanos * self.pace).max(-self.burst);
+        self.debt = self.debt.saturating_sub(self.paid(now)).max(-self.burst);
         self.since = self.since.max(now);
     }
-}
 
-fn per_nanosecond(rate: Rate) -> f64 {
-    rate.as_f64() / 8e9
+    /// What the rate pays until `now`.
+    #[inline]
+    fn paid(&self, now: Instant) -> i128 {
+        let bits = u128::from(self.rate.bits_per_second());
+        i128::try_from(now.picos_since(self.since).saturating_mul(bits)).unwrap_or(i128::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +114,34 @@ mod tests {
             assert!(pacer.may_send(now) && (n == 0 || !pacer.may_send(now - Duration::from_nanos(1))));
             pacer.on_sent(now, 1000);
             now += Duration::from_micros(1);
+        }
+    }
+
+    #[test]
+    fn odd_packets_at_800_gbps_leave_without_drift() {
+        let start = Instant::EPOCH;
+        let mut pacer = Pacer::new(start, Rate::from_gbps(800), 0);
+        let mut sent = 0;
+        for n in 0..100_000 {
+            let due = start.plus_picos(10 * u128::from(sent));
+            assert_eq!(pacer.next_send(), Some(due), "packet {n}");
+            let bytes = 85 + 2 * (n * 7919 % 2069);
+            pacer.on_sent(due, bytes);
+            sent += bytes;
+            assert!(!pacer.may_send(start.plus_picos(10 * u128::from(sent) - 1)), "packet {n}");
+        }
+    }
+
+    #[test]
+    fn times_that_no_picosecond_meets_are_rounded_up_and_do_not_add_up() {
+        let start = Instant::EPOCH;
+        // A byte takes 2666 and two thirds.
+        let mut pacer = Pacer::new(start, Rate::from_gbps(3), 1);
+        let mut now = start;
+        for n in 1..=3000_u128 {
+            pacer.on_sent(now, 1);
+            now = pacer.next_send().expect("at some time");
+            assert_eq!(now.picos_since(start), (n * 8000).div_ceil(3));
         }
     }
 

@@ -28,6 +28,28 @@
 //!
 //! The network has to keep the asks and data of a lane in order, as a cable does, and as two UDP sockets do between
 //! them. An ask that overtakes data counts that data twice, until the next ask.
+//!
+//! # What it costs
+//!
+//! Asks and grants are packets, and between processes each costs both of them a system call. So a pool lets limits
+//! [lag](PoolConfig::lag), and a sender that has [little left](CreditSender::is_low) waits a moment for more rather than
+//! send a part of a train.
+//!
+//! How much that matters was measured between two processes, each on a core of its own, in interleaved runs: 1 MiB WRITEs
+//! over loopback into a receive buffer of 416 KiB, which is what Linux grants for its default limit of 208 KiB. Compared
+//! with no credits, whose window is as large:
+//!
+//! | limits lag by | trains | grants for 1 MiB | bandwidth |
+//! |---|---|---|---|
+//! | half a train | any | 18 | 92 to 95 % |
+//! | half a train | whole | 17 | 92 to 98 % |
+//! | half of the share | whole | 8.5 | 97 to 98 % |
+//! | two thirds of the share | any | 8.6 | 95 to 96 % |
+//! | two thirds of the share | whole, where little is left | 5.7 | 98 % |
+//!
+//! What changed nothing: to lag more than that, to let grants wait for more or less than a train, and to lend the quarter
+//! of the buffer for which the kernel may still charge although it was read. That quarter costs no bandwidth: what is left
+//! holds four trains, two that are read while two are sent.
 
 mod message;
 mod pool;

@@ -52,6 +52,8 @@ pub struct CreditSender {
     answer: Duration,
     /// The number of the latest grant; 0 if there was none.
     heard: u16,
+    /// What that lent: the blocks from what the receiving end had received up to the limit.
+    lent: u32,
     waits_since: Option<Instant>,
     stalls: Stalls,
 }
@@ -73,6 +75,7 @@ impl CreditSender {
             unanswered: None,
             answer,
             heard: 0,
+            lent: 0,
             waits_since: None,
             stalls: Stalls { packets: 0, time: Duration::ZERO },
         }
@@ -82,6 +85,13 @@ impl CreditSender {
     #[must_use]
     pub fn available(&self, now: Instant) -> u32 {
         if self.is_leased(now) { ahead(self.sent, self.limit) } else { 0 }
+    }
+
+    /// Whether little is left of what the latest grant lent: less than a quarter. The receiving end lends more before it
+    /// has that little outstanding ([`PoolConfig::lag`](super::PoolConfig::lag)), as far as it has room.
+    #[must_use]
+    pub fn is_low(&self, now: Instant) -> bool {
+        self.available(now) < self.lent / 4
     }
 
     /// Whether the limit still holds.
@@ -191,7 +201,7 @@ impl CreditSender {
         // A limit that no longer held is not lowered: the receiving end knows that it is void.
         let held = if self.is_leased(arrived) { self.limit } else { self.sent };
         self.until = Some(arrived + self.lease);
-        (self.limit, self.heard) = (grant.limit, grant.number);
+        (self.limit, self.heard, self.lent) = (grant.limit, grant.number, ahead(grant.count, grant.limit));
         if ahead(held, grant.limit) > 0 {
             self.in_vain = 0;
         }
@@ -231,6 +241,19 @@ mod tests {
         assert_eq!((sender.sent(), sender.available(later)), (10, 0));
         assert_eq!(sender.stalls(), Stalls { packets: 2, time: Duration::from_millis(2) });
         assert_eq!(sender.answer_time(), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn little_is_left_of_a_loan_after_three_quarters_of_it() {
+        let (mut sender, start) = (CreditSender::new(LEASE, Duration::ZERO), Instant::EPOCH);
+        assert!(!sender.is_low(start), "nothing was lent");
+        sender.handle_grant(start, &grant(1, 0, 100));
+        assert!(sender.try_take(start, 75) && !sender.is_low(start));
+        assert!(sender.try_take(start, 1) && sender.is_low(start));
+        // The other end has read 60 of them: this lends 140.
+        sender.handle_grant(start, &CreditMessage { count: 60, ..grant(2, 0, 200) });
+        assert!(sender.try_take(start, 200 - 76 - 35) && !sender.is_low(start));
+        assert!(sender.try_take(start, 1) && sender.is_low(start));
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn throughput(cable: &Cable, window: u32, time: Duration) -> f64 {
     // A grant for each packet that was read; and nothing expires.
     let config =
         PoolConfig { blocks: window, packet_blocks: packet as u16, lag: packet, ..PoolConfig::default() };
-    let config = PoolConfig { lease: u32::MAX, idle: 1_000_000, ..config };
+    let config = PoolConfig { lease: Duration::from_secs(3600), idle: Duration::from_secs(1), ..config };
     let mut pool = Pool::new(config).expect("a pool");
     let member = pool.join(start, vl);
     let mut sender = CreditSender::new(Duration::from_secs(3600), Duration::ZERO);

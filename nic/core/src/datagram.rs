@@ -10,6 +10,9 @@ pub const SOURCE_PORTS: RangeInclusive<u16> = 0xC000..=0xFFFF;
 /// The default TTL or hop limit of packets: the one that Linux uses (`IPDEFTTL`).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
+/// The most bytes that travel as one datagram, in one packet or several: the largest UDP payload over IPv4.
+pub const LARGEST_DATAGRAM: usize = 65_507;
+
 /// A received datagram: one packet, or several of equal length behind one another (the last may be shorter).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram<'a> {

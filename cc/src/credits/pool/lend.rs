@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::{Member, Pool};
-use time::Instant;
+use time::{Duration, Instant};
 
 /// While there is a backlog, what may have arrived unread is void only after this multiple of the usual time: a caller
 /// that never drains its backlog has to be content with a guess. Our choice.
@@ -28,10 +28,14 @@ impl Pool {
         self.blocks() / self.active.max(1)
     }
 
-    /// A lane with no more than this is lent more before it runs out.
+    /// A lane with no more than this is lent more before it runs out: a third of its share, or more if limits lag less.
     pub(super) fn low_mark(&self) -> u32 {
-        let share = self.share();
-        share.saturating_sub(self.config.lag.min(share / 2).max(1))
+        self.share().saturating_sub(self.lag().max(1))
+    }
+
+    /// How far the limit of a lane that sends may lag behind what it could have.
+    fn lag(&self) -> u32 {
+        self.config.lag.min(self.share() / 3 * 2)
     }
 
     /// Blocks that only lanes with nothing may take.
@@ -86,7 +90,7 @@ impl Pool {
         while self.waiting[0].is_empty()
             && let Some(member) = self.low.front().copied()
         {
-            let (mark, idle) = (self.low_mark(), self.idle());
+            let (mark, idle) = (self.low_mark(), self.config.idle);
             // A lane that has fallen silent may not need more; if it does, it asks.
             let is_in_use = |lane: &&mut Lane| {
                 lane.lent() <= mark && now.saturating_duration_since(lane.last_active) <= idle
@@ -107,7 +111,7 @@ impl Pool {
 
     /// The smallest increase that is worth a grant.
     fn least(&self) -> u32 {
-        (self.config.lag.min(self.share() / 2) / 2).max(self.config.packet_blocks.into())
+        (self.lag() / 4).max(self.config.packet_blocks.into())
     }
 
     /// Lends what their first packets need to lanes on trial, in turn, while all of them together have less than their
@@ -159,7 +163,7 @@ impl Pool {
         if !(is_due || is_short && share < self.searched_at_share) {
             return;
         }
-        (self.next_search, self.searched_at_share) = (Some(now + self.idle()), share);
+        (self.next_search, self.searched_at_share) = (Some(now + self.config.idle), share);
         let Some(&mut Lane { is_on_trial: on_trial, .. }) = self.lane(first) else { return };
         let (lent, want) = self.waits(first, on_trial).unwrap_or_default();
         let needed = if on_trial { want } else { self.worthwhile(want) };
@@ -192,7 +196,7 @@ impl Pool {
     /// Why a lane has to give back blocks, and how many.
     fn claim(&self, now: Instant, lane: &Lane, share: u32) -> Option<(Claim, u32)> {
         let (lent, share) = (lane.lent(), share.max(self.config.packet_blocks.into()));
-        if now.saturating_duration_since(lane.last_active) > self.idle() {
+        if now.saturating_duration_since(lane.last_active) > self.config.idle {
             Some((Claim::Silent, lent))
         } else if lent > share {
             Some((Claim::Excess, lent - share))
@@ -203,7 +207,7 @@ impl Pool {
 
     /// Frees what can no longer arrive, because its time has passed.
     fn expire(&mut self, now: Instant, member: Member) {
-        let patience = if self.has_backlog { self.settle() * (UNREAD - 1) } else { time::Duration::ZERO };
+        let patience = if self.has_backlog { self.settle() * (UNREAD - 1) } else { Duration::ZERO };
         let is_void = |lane: &Lane| lane.outstanding() > 0 && lane.expires + patience <= now;
         if self.lanes.get(member.index()).is_some_and(is_void) {
             self.change(member, Lane::forfeit);

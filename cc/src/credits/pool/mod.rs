@@ -6,10 +6,8 @@ mod lend;
 mod tests;
 
 use super::{CreditMessage, Overrun};
-use crate::setting::settable;
 use crate::vl::Vl;
 use lane::Lane;
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use time::{Duration, Instant};
 
@@ -17,25 +15,24 @@ use time::{Duration, Instant};
 const MAX_EXPECTED: usize = 64;
 
 /// Settings of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// The buffer, in blocks: what is left of it after the reserve for messages that need no credit.
     pub blocks: u32,
     /// The largest packet, in blocks: what a lane that waits needs at most.
     pub packet_blocks: u16,
-    /// How far the limit of a lane that sends may lag behind the blocks available to it, in blocks; at most half of
-    /// its share. Each grant is a packet, which is why the default is half of the share.
+    /// How far the limit of a lane that sends may lag behind the blocks available to it, in blocks; at most two thirds of
+    /// its share, which is the default, because each grant is a packet.
     pub lag: u32,
-    /// A lane that does nothing for this time with what it was granted has to give it back if others wait, in
-    /// microseconds: an interval that a process can keep.
-    pub idle: u32,
-    /// How long a grant holds, in microseconds, from when it arrives.
-    pub lease: u32,
-    /// How much later than that what was sent under it may arrive here, in microseconds: the transit of the grant and
-    /// of the data, and the time that a process may lose between deciding to send and sending. If that takes longer,
-    /// the buffer may overrun. Peers that answer do not wait for this.
-    pub transit: u32,
+    /// A lane that does nothing for this time with what it was granted has to give it back if others wait: an interval
+    /// that a process can keep.
+    pub idle: Duration,
+    /// How long a grant holds, from when it arrives.
+    pub lease: Duration,
+    /// How much later than that what was sent under it may arrive here: the transit of the grant and of the data, and the
+    /// time that a process may lose between deciding to send and sending. If that takes longer, the buffer may overrun.
+    /// Peers that answer do not wait for this.
+    pub transit: Duration,
     /// The blocks that the messages of a member about its lane occupy at a time. Such messages take no credit, but
     /// occupy the buffer too.
     pub member_blocks: u16,
@@ -49,17 +46,15 @@ pub struct PoolConfig {
     pub newcomers: u16,
 }
 
-settable!(PoolConfig: blocks packet_blocks lag idle lease transit member_blocks reserve_blocks read_blocks newcomers);
-
 impl Default for PoolConfig {
     fn default() -> Self {
         Self {
             blocks: 4096,
             packet_blocks: 66,
             lag: u32::MAX,
-            idle: 1_000,
-            lease: 10_000,
-            transit: 40_000,
+            idle: Duration::from_millis(1),
+            lease: Duration::from_millis(10),
+            transit: Duration::from_millis(40),
             member_blocks: 0,
             reserve_blocks: 0,
             read_blocks: 0,
@@ -333,13 +328,9 @@ impl Pool {
         Some(result)
     }
 
-    const fn idle(&self) -> Duration {
-        Duration::from_micros(self.config.idle as u64)
-    }
-
     /// How long after a grant everything has arrived that may be sent under it.
-    const fn settle(&self) -> Duration {
-        Duration::from_micros(self.config.lease as u64 + self.config.transit as u64)
+    fn settle(&self) -> Duration {
+        self.config.lease + self.config.transit
     }
 
     /// Queues a lane to be told its limit.

@@ -17,9 +17,9 @@ fn config() -> PoolConfig {
     PoolConfig {
         blocks: 100,
         packet_blocks: 10,
-        idle: 100,
-        lease: 1000,
-        transit: 2000,
+        idle: us(100),
+        lease: us(1000),
+        transit: us(2000),
         ..PoolConfig::default()
     }
 }
@@ -54,8 +54,6 @@ fn a_pool_that_holds_no_packet_is_refused() {
     let refused = |c: PoolConfig| Pool::new(c).map(|_| ()).map_err(|e| (e.blocks, e.packet));
     assert_eq!(refused(PoolConfig { blocks: 9, ..config() }), Err((9, 10)));
     assert!(Pool::new(PoolConfig { blocks: 10, ..config() }).is_ok());
-    let default: PoolConfig = toml::from_str("blocks = 5000").expect("a table");
-    assert_eq!(default, PoolConfig { blocks: 5000, ..PoolConfig::default() });
 }
 
 #[test]
@@ -69,6 +67,26 @@ fn an_only_member_is_lent_all_and_of_many_nobody_takes_it_from_the_others() {
     let members = [(); 5].map(|()| pool.join(now, lane()));
     pool.handle_ask(now, members[0], &ask(1, 3, 0));
     assert_eq!(granted(&mut pool, now), [(members[0], 20)], "one part of five");
+}
+
+#[test]
+fn a_lane_that_sends_is_told_of_more_when_two_thirds_are_used() {
+    let (mut pool, now) = (Pool::new(config()).expect("a pool"), Instant::EPOCH);
+    let first = pool.join(now, lane());
+    pool.handle_ask(now, first, &ask(1, 3, 0));
+    assert_eq!(granted(&mut pool, now), [(first, 100)]);
+    for (blocks, lent) in [(65, None), (1, Some(100)), (65, None), (10, Some(100))] {
+        pool.handle_packet(now, first, blocks).expect("granted");
+        pool.release(first, blocks);
+        assert_eq!(granted(&mut pool, now), Vec::from_iter(lent.map(|lent| (first, lent))));
+    }
+    // What arrived and was not read is not lent again.
+    pool.handle_packet(now, first, 99).expect("granted");
+    assert_eq!(granted(&mut pool, now), []);
+    pool.release(first, 14);
+    assert_eq!(granted(&mut pool, now), [], "less than a quarter of how far it may lag");
+    pool.release(first, 2);
+    assert_eq!(granted(&mut pool, now), [(first, 17)]);
 }
 
 /// A pool with everything lent to the first of two members, which has heard of it.

@@ -15,10 +15,9 @@ const BLOCK: u16 = 64;
 /// of every such packet is advertised. Our choice.
 const CABLE_LAG: u32 = 64;
 
-/// The same between processes, where a grant costs as much as a packet. Half a train of 64 KiB: WRITEs of 1 MiB into a
-/// stock buffer were 5 to 13 % faster than with a whole train, in 15 interleaved rounds on two cores, and no slower than
-/// with a quarter of one.
-const SOCKET_LAG: u32 = 512;
+/// The same between processes: as far as a pool lets it lag. A grant costs its sender as much as a packet, and the one
+/// that it goes to as well: see the [measurements](cc::credits#what-it-costs).
+const SOCKET_LAG: u32 = u32::MAX;
 
 /// The default buffer of each lane in a simulation, in bytes: as far as a limit of InfiniBand can reach ahead.
 const CABLE_BUFFER: u32 = 2048 * BLOCK as u32;

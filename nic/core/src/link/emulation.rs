@@ -5,7 +5,7 @@
 //! cable, wait in queues by priority, are dropped when the buffer is full, and leave at the rate of the port. They
 //! are marked as having met congestion, and make the port tell its peers to pause.
 //!
-//! Its clock is arithmetic. A packet leaves when the line has carried it, to the fraction of a nanosecond, not when a
+//! Its clock is arithmetic. A packet leaves when the line has carried it, to the fraction of a picosecond, not when a
 //! thread gets to look. A packet enters the queue when it arrived, not when it was read: the kernel stamps datagrams
 //! on arrival, and a process that was not scheduled for some milliseconds works through them at the times of their
 //! stamps. So a late thread does not turn a stream into a burst, and marks and drops follow from the queue as it was.

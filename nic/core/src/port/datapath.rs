@@ -2,6 +2,7 @@
 
 use super::Io;
 use super::throttle::{SocketBuffer, Throttle};
+use crate::datagram::LARGEST_DATAGRAM;
 use crate::engine::{Departure, Engine, Membership, ResourceError};
 use crate::error::Error;
 use crate::link::emulation::{Emulation, EmulationStats};
@@ -19,9 +20,6 @@ mod transmit;
 /// us at 10 Gb/s. While an address does not answer to ARP, the buffer stays full for seconds, which must not be spent
 /// spinning.
 const STALL: Duration = Duration::from_micros(250);
-
-/// Size of the buffer for one train: the largest UDP payload over IPv4.
-const TRAIN_BYTES: usize = 65_507;
 
 /// What the lock of a port protects, but for its sockets.
 pub struct Datapath {
@@ -52,7 +50,7 @@ impl Datapath {
         Self {
             engine,
             link: LinkStack::new(),
-            buffer: vec![0; TRAIN_BYTES].into(),
+            buffer: vec![0; LARGEST_DATAGRAM].into(),
             stalled: None,
             outgoing: VecDeque::new(),
             incoming: VecDeque::new(),

@@ -3,6 +3,7 @@
 use super::port::SimPacket;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use time::Instant;
 
 /// The receiver of a packet in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,26 +29,26 @@ pub(super) struct Flying {
 #[derive(Default)]
 pub(super) struct Air {
     /// The time of arrival, the number of the departure, and the index in the table.
-    order: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    order: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     /// Kept apart from the order, whose entries move a lot.
     table: slab::Slab<Flying>,
     departed: u64,
 }
 
 impl Air {
-    pub(super) fn depart(&mut self, arrives: u64, flying: Flying) {
+    pub(super) fn depart(&mut self, arrives: Instant, flying: Flying) {
         self.departed += 1;
         let slot = self.table.insert(flying);
         self.order.push(Reverse((arrives, self.departed, slot)));
     }
 
     /// The time of the next arrival.
-    pub(super) fn next(&self) -> Option<u64> {
+    pub(super) fn next(&self) -> Option<Instant> {
         self.order.peek().map(|Reverse((at, ..))| *at)
     }
 
     /// The next packet that has arrived. It stays in the table until it is [taken](Self::take).
-    pub(super) fn arrived(&mut self, now: u64) -> Option<usize> {
+    pub(super) fn arrived(&mut self, now: Instant) -> Option<usize> {
         if self.next()? > now {
             return None;
         }
@@ -69,10 +70,10 @@ impl Air {
 #[derive(Clone, Copy, Debug, Default)]
 struct Alarm {
     /// The time at which it is due.
-    due: Option<u64>,
+    due: Option<Instant>,
     /// The earliest entry in the agenda. Timers are moved back far more often than they fire, so the agenda is updated with a
     /// later time only when the entry comes up.
-    entry: Option<u64>,
+    entry: Option<Instant>,
 }
 
 /// The timers of devices, for each device the one that is due next.
@@ -81,7 +82,7 @@ pub(super) struct Timers {
     /// By device.
     alarms: Vec<Alarm>,
     /// The time and the device.
-    order: BinaryHeap<Reverse<(u64, usize)>>,
+    order: BinaryHeap<Reverse<(Instant, usize)>>,
 }
 
 impl Timers {
@@ -91,7 +92,7 @@ impl Timers {
     }
 
     /// Notes when the timer of a device is due.
-    pub(super) fn set(&mut self, site: usize, due: Option<u64>) {
+    pub(super) fn set(&mut self, site: usize, due: Option<Instant>) {
         let Some(alarm) = self.alarms.get_mut(site) else { return };
         alarm.due = due;
         if let Some(due) = due
@@ -103,7 +104,7 @@ impl Timers {
     }
 
     /// The time and the device of the next timer. Devices that are gone have no timers.
-    pub(super) fn next(&mut self, is_there: impl Fn(usize) -> bool) -> Option<(u64, usize)> {
+    pub(super) fn next(&mut self, is_there: impl Fn(usize) -> bool) -> Option<(Instant, usize)> {
         while let Some(Reverse((at, site))) = self.order.peek().copied() {
             let alarm = self.alarms.get_mut(site).filter(|alarm| alarm.entry == Some(at) && is_there(site));
             match alarm {
@@ -137,6 +138,11 @@ mod tests {
     use super::*;
     use qp::wire::IpHeader;
 
+    /// Picoseconds after the epoch.
+    const fn at(picos: u128) -> Instant {
+        Instant::EPOCH.plus_picos(picos)
+    }
+
     fn flying(byte: u8) -> Flying {
         let packet = SimPacket { arrival: IpHeader::default(), bytes: vec![byte] };
         Flying { to: Target::Address, packet }
@@ -146,12 +152,12 @@ mod tests {
     fn packets_arrive_in_the_order_of_time_and_then_of_departure() {
         let mut air = Air::default();
         for (arrives, byte) in [(20, 1), (10, 2), (20, 3), (10, 4), (15, 5)] {
-            air.depart(arrives, flying(byte));
+            air.depart(at(arrives), flying(byte));
         }
-        assert_eq!(air.next(), Some(10));
-        assert_eq!(air.arrived(9), None);
+        assert_eq!(air.next(), Some(at(10)));
+        assert_eq!(air.arrived(at(9)), None);
         let mut arrived = |now| -> Vec<u8> {
-            let slots: Vec<usize> = std::iter::from_fn(|| air.arrived(now)).collect();
+            let slots: Vec<usize> = std::iter::from_fn(|| air.arrived(at(now))).collect();
             slots.iter().filter_map(|slot| air.take(*slot)).flat_map(|f| f.packet.bytes).collect()
         };
         assert_eq!(arrived(15), [2, 4, 5]);
@@ -161,18 +167,33 @@ mod tests {
     }
 
     #[test]
+    fn events_within_a_nanosecond_keep_their_order() {
+        let (mut air, mut timers) = (Air::default(), Timers::default());
+        timers.add();
+        for (arrives, byte) in [(1_000_030, 3), (1_000_010, 1), (1_000_020, 2)] {
+            air.depart(at(arrives), flying(byte));
+        }
+        timers.set(0, Some(at(1_000_015)));
+        assert_eq!((air.next(), timers.next(|_| true)), (Some(at(1_000_010)), Some((at(1_000_015), 0))));
+        let slot = air.arrived(at(1_000_015)).expect("the first");
+        assert_eq!(air.take(slot).map(|flying| flying.packet.bytes), Some(vec![1]));
+        assert_eq!(air.arrived(at(1_000_015)), None, "the second comes 5 ps after the timer");
+        assert_eq!(air.next(), Some(at(1_000_020)));
+    }
+
+    #[test]
     fn a_timer_that_moves_is_due_once() {
         let mut timers = Timers::default();
         timers.add();
         timers.add();
-        timers.set(0, Some(10));
-        timers.set(1, Some(12));
-        timers.set(0, Some(30));
-        assert_eq!(timers.next(|_| true), Some((12, 1)), "moved back");
-        timers.set(0, Some(5));
-        assert_eq!(timers.next(|_| true), Some((5, 0)), "moved ahead");
+        timers.set(0, Some(at(10)));
+        timers.set(1, Some(at(12)));
+        timers.set(0, Some(at(30)));
+        assert_eq!(timers.next(|_| true), Some((at(12), 1)), "moved back");
+        timers.set(0, Some(at(5)));
+        assert_eq!(timers.next(|_| true), Some((at(5), 0)), "moved ahead");
         timers.take();
-        assert_eq!(timers.next(|_| true), Some((12, 1)), "not again at 30");
+        assert_eq!(timers.next(|_| true), Some((at(12), 1)), "not again at 30");
         timers.set(1, None);
         assert_eq!(timers.next(|_| true), None);
         assert!(timers.order.is_empty());
@@ -183,9 +204,9 @@ mod tests {
         let mut timers = Timers::default();
         timers.add();
         timers.add();
-        timers.set(0, Some(10));
-        timers.set(1, Some(11));
-        assert_eq!(timers.next(|site| site == 1), Some((11, 1)));
+        timers.set(0, Some(at(10)));
+        timers.set(1, Some(at(11)));
+        assert_eq!(timers.next(|site| site == 1), Some((at(11), 1)));
         assert_eq!(timers.next(|_| false), None);
         assert!(timers.order.is_empty());
     }

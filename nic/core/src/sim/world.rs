@@ -17,7 +17,6 @@ use crate::queue::locked;
 use qp::wire::IpHeader;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use time::{Duration, Instant};
 
@@ -29,7 +28,8 @@ const ORIGIN: Instant = Instant::at(Duration::from_secs(86_400));
 
 /// Virtual time and the packets in flight.
 pub(crate) struct World {
-    nanos: AtomicU64,
+    /// The present. Nothing else is locked while this is.
+    now: Mutex<Instant>,
     state: Mutex<State>,
     /// Devices at which a program did something. Under a lock of its own, because a step holds the lock of the state while it
     /// takes those of devices, and programs hold the lock of a device while they add to this list.
@@ -40,14 +40,14 @@ pub(crate) struct World {
 struct Site {
     name: String,
     port: Weak<SimPort>,
-    /// Its own latency for packets to it, in nanoseconds, if it has one.
-    latency: Option<u64>,
+    /// Its own latency for packets to it, if it has one.
+    latency: Option<Duration>,
     /// Whether the next step looks at it.
     awake: bool,
-    /// Until when its program does not get to run, in nanoseconds.
-    preempted: u64,
+    /// Until when its program does not get to run.
+    preempted: Instant,
     /// What its kernel received meanwhile, and when.
-    backlog: Vec<(u64, SimPacket)>,
+    backlog: Vec<(Instant, SimPacket)>,
 }
 
 /// Everything but time.
@@ -64,7 +64,7 @@ pub(super) struct State {
     arrived: Vec<usize>,
     /// Buffers for packets.
     spare: Vec<Vec<u8>>,
-    latency: u64,
+    latency: Duration,
     /// Whether any device has a latency of its own.
     own_latencies: bool,
     unacked_rate: Option<u64>,
@@ -84,33 +84,22 @@ impl World {
             due: Vec::new(),
             arrived: Vec::new(),
             spare: Vec::new(),
-            latency: nanos(latency),
+            latency,
             own_latencies: false,
             unacked_rate: None,
             #[cfg(test)]
             looks: 0,
         };
-        Self { nanos: AtomicU64::new(0), state: Mutex::new(state), stirred: Mutex::default() }
+        Self { now: Mutex::new(ORIGIN), state: Mutex::new(state), stirred: Mutex::default() }
     }
 
     pub(crate) fn now(&self) -> Instant {
-        self.at(self.present())
+        *locked(&self.now)
     }
 
-    fn at(&self, nanos: u64) -> Instant {
-        ORIGIN + Duration::from_nanos(nanos)
-    }
-
-    fn present(&self) -> u64 {
-        self.nanos.load(Ordering::Acquire)
-    }
-
-    fn since_epoch(&self, at: Instant) -> u64 {
-        nanos(at.saturating_duration_since(ORIGIN))
-    }
-
+    /// The time since the beginning, rounded down to nanoseconds.
     pub(crate) fn elapsed(&self) -> Duration {
-        Duration::from_nanos(self.present())
+        self.now() - ORIGIN
     }
 
     /// The address of the device with this name.
@@ -131,21 +120,21 @@ impl World {
     }
 
     pub(super) fn set_latency(&self, latency: Duration) {
-        self.sites().latency = nanos(latency);
+        self.sites().latency = latency;
     }
 
     pub(super) fn set_latency_of(&self, port: &SimPort, latency: Duration) {
         let mut state = self.sites();
         let number = state.site_of(port);
         if let Some(site) = number.and_then(|number| state.sites.get_mut(number)) {
-            site.latency = Some(nanos(latency));
+            site.latency = Some(latency);
             state.own_latencies = true;
         }
     }
 
     /// Has the program of a device not run until `time` has passed.
     pub(super) fn preempt(&self, port: &SimPort, time: Duration) {
-        let until = self.present().saturating_add(nanos(time));
+        let until = self.now() + time;
         let mut state = self.sites();
         let Some(number) = state.site_of(port) else { return };
         if let Some(site) = state.sites.get_mut(number) {
@@ -160,16 +149,14 @@ impl World {
 
     pub(super) fn inject(&self, arrival: &IpHeader, packet: &[u8]) {
         let packet = SimPacket { arrival: *arrival, bytes: packet.to_vec() };
-        self.sites().fly(self.present(), packet);
+        self.sites().fly(self.now(), packet);
     }
 
     /// Moves time on to `at`, never back, and returns the resulting time.
-    fn move_to_nanos(&self, at: u64) -> u64 {
-        self.nanos.fetch_max(at, Ordering::AcqRel).max(at)
-    }
-
-    pub(super) fn move_to(&self, at: Instant) {
-        self.move_to_nanos(self.since_epoch(at));
+    pub(super) fn move_to(&self, at: Instant) -> Instant {
+        let mut now = locked(&self.now);
+        *now = now.max(at);
+        *now
     }
 
     /// Moves time on to the next event, or to `end` if that comes first. False, and no time passes, if no event is to come.
@@ -181,24 +168,23 @@ impl World {
         }
         self.depart(state);
         let Some(next) = state.next_event() else { return false };
-        let end = self.since_epoch(end);
         if next > end {
-            self.move_to_nanos(end);
+            self.move_to(end);
             return true;
         }
-        let now = self.move_to_nanos(next);
+        let now = self.move_to(next);
         self.arrive(state, now);
         true
     }
 
     /// Lets every device at which something happened send the packets that are due.
     fn depart(&self, state: &mut State) {
-        let (nanos, now) = (self.present(), self.now());
+        let now = self.now();
         let mut awake = std::mem::take(&mut state.awake);
         awake.sort_unstable();
         for number in awake.drain(..) {
             let Some(port) = state.rest(number) else { continue };
-            if let Some(until) = state.preempted(number, nanos) {
+            if let Some(until) = state.preempted(number, now) {
                 state.timers.set(number, Some(until));
                 continue;
             }
@@ -209,27 +195,26 @@ impl World {
                 while datapath.transmit(now, io) > 0 {}
                 std::mem::swap(&mut io.spare, &mut state.spare);
                 for packet in io.outbox.drain(..) {
-                    state.fly(nanos, packet);
+                    state.fly(now, packet);
                 }
                 datapath.poll_timeout(now)
             });
-            state.timers.set(number, due.map(|due| self.since_epoch(due)));
+            state.timers.set(number, due);
         }
         state.awake = awake;
     }
 
     /// Delivers packets that have arrived, and fires timers that are due.
-    fn arrive(&self, state: &mut State, nanos: u64) {
-        state.collect_due(nanos);
-        let now = self.at(nanos);
+    fn arrive(&self, state: &mut State, now: Instant) {
+        state.collect_due(now);
         let due = std::mem::take(&mut state.due);
         for events in due.chunk_by(|(a, _), (b, _)| a == b) {
             let Some((number, _)) = events.first() else { continue };
             let Some(port) = state.sites.get(*number).and_then(|site| site.port.upgrade()) else { continue };
             let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
-            if let Some(until) = state.preempted(*number, nanos) {
+            if let Some(until) = state.preempted(*number, now) {
                 let wanted = |flying: &&Flying| port.visit(|site| is_for(&site.datapath.engine, flying));
-                let kept = packets().filter(wanted).map(|flying| (nanos, flying.packet.clone())).collect();
+                let kept = packets().filter(wanted).map(|flying| (now, flying.packet.clone())).collect();
                 state.keep(*number, until, kept);
                 continue;
             }
@@ -238,7 +223,7 @@ impl World {
             port.visit(|site| {
                 let datapath = &mut site.datapath;
                 for (arrived, packet) in backlog.iter().flatten() {
-                    datapath.accept(now, self.at(*arrived), &packet.arrival, &packet.bytes);
+                    datapath.accept(now, *arrived, &packet.arrival, &packet.bytes);
                 }
                 for flying in packets() {
                     if is_for(&datapath.engine, flying) {
@@ -269,10 +254,6 @@ fn is_for(engine: &Engine, flying: &Flying) -> bool {
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl State {
     /// The index of the next device.
     pub(super) fn next_site(&self) -> usize {
@@ -296,7 +277,7 @@ impl State {
             port: Arc::downgrade(port),
             latency: None,
             awake: false,
-            preempted: 0,
+            preempted: ORIGIN,
             backlog: Vec::new(),
         });
         self.timers.add();
@@ -310,12 +291,12 @@ impl State {
     }
 
     /// Until when the program of a device does not run; `None` if it runs at `now`.
-    fn preempted(&self, number: usize, now: u64) -> Option<u64> {
+    fn preempted(&self, number: usize, now: Instant) -> Option<Instant> {
         self.sites.get(number).map(|site| site.preempted).filter(|until| *until > now)
     }
 
     /// Keeps packets for a device whose program does not run until then.
-    fn keep(&mut self, number: usize, until: u64, packets: Vec<(u64, SimPacket)>) {
+    fn keep(&mut self, number: usize, until: Instant, packets: Vec<(Instant, SimPacket)>) {
         if let Some(site) = self.sites.get_mut(number) {
             site.backlog.extend(packets);
             self.timers.set(number, Some(until));
@@ -343,7 +324,7 @@ impl State {
     }
 
     /// Sends a packet.
-    fn fly(&mut self, now: u64, packet: SimPacket) {
+    fn fly(&mut self, now: Instant, packet: SimPacket) {
         let dst = packet.arrival.dst;
         if dst.is_multicast() {
             return self.fly_to_group(now, packet);
@@ -351,19 +332,19 @@ impl State {
         let known = self.by_address.get(&dst).copied();
         let own = known.and_then(|number| self.sites.get(number)?.latency);
         let to = known.map_or(Target::Address, Target::Site);
-        self.air.depart(now.saturating_add(own.unwrap_or(self.latency)), Flying { to, packet });
+        self.air.depart(now + own.unwrap_or(self.latency), Flying { to, packet });
     }
 
     /// The members are determined when the packet arrives, which may be at a different time for each device.
-    fn fly_to_group(&mut self, now: u64, packet: SimPacket) {
+    fn fly_to_group(&mut self, now: Instant, packet: SimPacket) {
         if !self.own_latencies {
-            self.air.depart(now.saturating_add(self.latency), Flying { to: Target::Members, packet });
+            self.air.depart(now + self.latency, Flying { to: Target::Members, packet });
             return;
         }
         let alive = self.sites.iter().enumerate().filter(|(_, site)| site.port.strong_count() > 0);
         for (number, site) in alive {
             let flying = Flying { to: Target::Member(number), packet: packet.clone() };
-            self.air.depart(now.saturating_add(site.latency.unwrap_or(self.latency)), flying);
+            self.air.depart(now + site.latency.unwrap_or(self.latency), flying);
         }
     }
 
@@ -373,18 +354,18 @@ impl State {
     }
 
     /// The instant of the next event.
-    fn next_event(&mut self) -> Option<u64> {
+    fn next_event(&mut self) -> Option<Instant> {
         let timer = self.next_timer().map(|(at, _)| at);
         [self.air.next(), timer].into_iter().flatten().min()
     }
 
-    fn next_timer(&mut self) -> Option<(u64, usize)> {
+    fn next_timer(&mut self) -> Option<(Instant, usize)> {
         let sites = &self.sites;
         self.timers.next(|number| sites.get(number).is_some_and(|site| site.port.strong_count() > 0))
     }
 
     /// Lists what happens until `now`, device by device, the packets of each in their order.
-    fn collect_due(&mut self, now: u64) {
+    fn collect_due(&mut self, now: Instant) {
         while let Some(slot) = self.air.arrived(now) {
             self.arrived.push(slot);
             let Some(Flying { to, packet }) = self.air.get(slot) else { continue };

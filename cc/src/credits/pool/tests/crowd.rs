@@ -92,7 +92,7 @@ impl Crowd {
     fn join(&mut self, waiting: impl IntoIterator<Item = u32>) -> usize {
         self.peers.push(Peer {
             member: self.pool.join(self.now, lane()),
-            sender: CreditSender::new(us(self.config.lease.into()), Duration::ZERO),
+            sender: CreditSender::new(self.config.lease, Duration::ZERO),
             waiting: waiting.into_iter().collect(),
             answers: true,
             is_dead: false,
@@ -210,7 +210,7 @@ fn mixed(n: u32) -> impl Iterator<Item = u32> {
 
 /// Timers that are shorter than a round trip, and timers that are longer.
 fn timers() -> impl Strategy<Value = PoolConfig> {
-    let long = PoolConfig { idle: 2000, lease: 10_000, transit: 10_000, ..config() };
+    let long = PoolConfig { idle: us(2000), lease: us(10_000), transit: us(10_000), ..config() };
     prop::sample::select(vec![config(), long])
 }
 
@@ -255,7 +255,7 @@ proptest! {
         }
         // One that wants everything has it.
         let last = crowd.pool.join(crowd.now, lane());
-        let later = crowd.now + us(u64::from(config.lease + config.transit));
+        let later = crowd.now + config.lease + config.transit;
         crowd.pool.handle_ask(later, last, &ask(1, 10, 0));
         while crowd.pool.poll_grant(later).is_some() {}
         crowd.pool.audit();
@@ -312,7 +312,7 @@ proptest! {
             peer.is_dead = true;
         }
         crowd.peers[newcomer].waiting.push_back(10);
-        let most = us(u64::from(2 * config.lease + config.transit)) + 2 * (us(400) + 2 * STEP);
+        let most = 2 * config.lease + config.transit + 2 * (us(400) + 2 * STEP);
         while !crowd.peers[newcomer].waiting.is_empty() {
             crowd.step();
             prop_assert!(crowd.now <= begin + most, "waits for {:?}", crowd.now - begin);
@@ -340,9 +340,9 @@ fn ports() -> PoolConfig {
         blocks: 44 * 66,
         packet_blocks: 66,
         lag: u32::MAX,
-        idle: 10_000,
-        lease: 400_000,
-        transit: 100_000,
+        idle: us(10_000),
+        lease: us(400_000),
+        transit: us(100_000),
         member_blocks: 0,
         reserve_blocks: 0,
         read_blocks: 0,

@@ -1,5 +1,6 @@
 //! The number of credit blocks that a packet takes. Both ends must compute the same number.
 
+use crate::datagram::LARGEST_DATAGRAM;
 use cc::Charge;
 use qp::wire::mad::hello::Counting;
 
@@ -42,6 +43,15 @@ impl Blocks {
         match self.counting {
             Counting::PacketBytes | Counting::Other(_) => self.round(narrow(len + LINK_BYTES), 1),
             Counting::DatagramCharge | Counting::TrainCharge => self.round(Charge::datagram(narrow(len)), 1),
+        }
+    }
+
+    /// The packets of up to `len` bytes that it is best to send together: as many as a datagram holds, if they occupy less
+    /// together than one by one.
+    pub(crate) fn train(self, len: usize) -> u32 {
+        match self.counting {
+            Counting::TrainCharge => narrow(LARGEST_DATAGRAM / len.max(1)),
+            _ => 1,
         }
     }
 
@@ -127,6 +137,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn only_what_travels_together_is_better_sent_together() {
+        assert_eq!([CABLE.train(4116), APART.train(4116), TRAINS.train(4116)], [1, 1, 15]);
+        assert_eq!([TRAINS.train(65_507), TRAINS.train(70_000), TRAINS.train(0)], [1, 0, 65_507]);
     }
 
     /// A train that becomes shorter or smaller than the room requested for it takes no more credit.

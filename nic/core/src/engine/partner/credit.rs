@@ -3,7 +3,7 @@
 //! Every packet of a queue pair takes credit of its lane, including acknowledgements. Link messages between rnic ports,
 //! congestion notifications and packets of queue pair 1 take none: a part of the buffer is reserved for them.
 
-use super::{CreditSetup, Message, Partners};
+use super::{Blocks, CreditSetup, LaneEnd, Message, Partners};
 use crate::engine::schedule::{Due, Gate};
 use crate::engine::{Departure, Engine};
 use crate::link::emulation::Entered;
@@ -73,16 +73,15 @@ pub(in crate::engine) const fn largest_packet(data: usize) -> usize {
 
 impl CreditSetup {
     pub(super) fn pool(&self) -> PoolConfig {
-        let blocks = |counting| super::Blocks { block: self.block, counting }.of_one(LARGEST);
-        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let blocks = |counting| Blocks { block: self.block, counting }.of_one(LARGEST);
         let packet = blocks(self.counting).max(blocks(self.local_counting));
         PoolConfig {
             blocks: self.buffer / u32::from(self.block.max(1)),
             packet_blocks: u16::try_from(packet).unwrap_or(u16::MAX),
             lag: self.lag,
-            idle: micros(CREDIT_TIMES.idle),
-            lease: micros(CREDIT_TIMES.lease),
-            transit: micros(CREDIT_TIMES.transit),
+            idle: CREDIT_TIMES.idle,
+            lease: CREDIT_TIMES.lease,
+            transit: CREDIT_TIMES.transit,
             member_blocks: self.said.div_ceil(self.block.max(1)),
             reserve_blocks: self.reserve / u32::from(self.block.max(1)),
             read_blocks: self.held_back / u32::from(self.block.max(1)),
@@ -113,30 +112,14 @@ impl Engine {
     /// shorter. The buffer space that it occupied is free again, or soon will be; the credits that its sender was given
     /// for it are used up.
     pub(crate) fn note_datagram(&mut self, now: Instant, arrival: &IpHeader, bytes: &[u8], segment: usize) {
-        if !self.partners.is_active() {
-            return;
-        }
-        let Some(id) = self.partners.at(arrival.src, arrival.src_port) else { return };
-        let vl = self.partners.lane_of(arrival.tos);
+        let Some((member, unit)) = self.charged(arrival, bytes) else { return };
+        let blocks = unit.of(bytes.len(), segment);
+        self.occupy(now, member, blocks);
         let Some(pool) = &mut self.partners.pool else { return };
-        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        // Whatever the datagram contains, it shows that the partner is alive.
-        partner.silent_since = None;
-        let Some(member) = partner.lanes.get(vl).and_then(|lane| lane.member) else { return };
-        if is_free(bytes) {
-            return;
-        }
-        let blocks = partner.ours.of(bytes.len(), segment);
-        if pool.handle_packet(now, member, blocks).is_err() {
-            // Its sender counted it differently, because it was split or merged in transit. It has arrived, so it is
-            // accepted.
-            self.counters.excessive_buffer_overrun_errors += 1;
-        }
-        self.partners.unreleased.read(member, blocks, partner.ours.at_least(bytes.len(), segment));
+        self.partners.unreleased.read(member, blocks, unit.at_least(bytes.len(), segment));
         while let Some((member, blocks)) = self.partners.unreleased.poll() {
             pool.release(member, blocks);
         }
-        self.partners.grants_due = true;
     }
 
     /// Sets whether the socket holds unread packets.
@@ -154,48 +137,51 @@ impl Engine {
     /// A packet, whose first bytes are `head`, entered the queue of an emulated port. It occupies the buffer until it
     /// leaves, or for no time at all if it was dropped.
     pub(crate) fn note_entered(&mut self, now: Instant, entered: &Entered) {
-        let Some((member, blocks)) =
-            self.occupies(entered.ip.src, entered.ip.src_port, entered.ip.tos, &entered.head, entered.len)
-        else {
-            return;
-        };
-        let Some(pool) = &mut self.partners.pool else { return };
-        if pool.handle_packet(now, member, blocks).is_err() {
-            self.counters.excessive_buffer_overrun_errors += 1;
-        }
+        let Some((member, unit)) = self.charged(&entered.ip, &entered.head) else { return };
+        let blocks = unit.of_one(entered.len);
+        self.occupy(now, member, blocks);
         if entered.dropped {
-            pool.release(member, blocks);
+            self.vacate(member, blocks);
         }
-        self.partners.grants_due = true;
     }
 
     /// A packet left the queue of an emulated port.
     pub(crate) fn note_left(&mut self, arrival: &IpHeader, packet: &[u8]) {
-        if !self.partners.is_active() {
-            return;
-        }
-        let left = self.occupies(arrival.src, arrival.src_port, arrival.tos, packet, packet.len());
-        if let (Some((member, blocks)), Some(pool)) = (left, &mut self.partners.pool) {
-            pool.release(member, blocks);
-            self.partners.grants_due = true;
+        if let Some((member, unit)) = self.charged(arrival, packet) {
+            self.vacate(member, unit.of_one(packet.len()));
         }
     }
 
-    /// The member whose credits a packet takes, and the number of blocks.
-    fn occupies(
-        &mut self,
-        src: IpAddr,
-        port: u16,
-        tos: u8,
-        head: &[u8],
-        len: usize,
-    ) -> Option<(Member, u32)> {
-        let id = self.partners.at(src, port)?;
-        let vl = self.partners.lane_of(tos);
+    /// The member whose credits a packet that arrived takes, and the unit in which they are counted. Whatever the packet
+    /// contains, it shows that the partner is alive.
+    fn charged(&mut self, arrival: &IpHeader, head: &[u8]) -> Option<(Member, Blocks)> {
+        if !self.partners.is_active() {
+            return None;
+        }
+        let id = self.partners.at(arrival.src, arrival.src_port)?;
+        let vl = self.partners.lane_of(arrival.tos);
         let partner = Partners::partner(&mut self.peers, id)?;
         partner.silent_since = None;
         let member = partner.lanes.get(vl)?.member?;
-        (!is_free(head)).then(|| (member, partner.ours.of_one(len)))
+        (!is_free(head)).then_some((member, partner.ours))
+    }
+
+    /// Packets of a member occupy the buffer from now on.
+    fn occupy(&mut self, now: Instant, member: Member, blocks: u32) {
+        let Some(pool) = &mut self.partners.pool else { return };
+        if pool.handle_packet(now, member, blocks).is_err() {
+            // Their sender counted them differently, because they were split or merged in transit. They have arrived, so
+            // they are accepted.
+            self.counters.excessive_buffer_overrun_errors += 1;
+        }
+        self.partners.grants_due = true;
+    }
+
+    /// They do not any more.
+    fn vacate(&mut self, member: Member, blocks: u32) {
+        let Some(pool) = &mut self.partners.pool else { return };
+        pool.release(member, blocks);
+        self.partners.grants_due = true;
     }
 
     /// Flow control packets arrived from a partner.
@@ -218,10 +204,7 @@ impl Engine {
     fn handle_credit(&mut self, now: Instant, id: usize, message: &CreditMessage) {
         let vl = usize::from(message.vl.number());
         // Only lanes that both ports have exist.
-        let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|partner| partner.lanes.get_mut(vl))
-        else {
-            return;
-        };
+        let Some(lane) = Partners::lane(&mut self.peers, id, vl) else { return };
         match message.kind {
             Kind::Ask => {
                 if let (Some(pool), Some(member)) = (&mut self.partners.pool, lane.member) {
@@ -264,14 +247,14 @@ impl Engine {
     /// A partner that has just learned of this port has not received any earlier request for credit: queue pairs that
     /// wait request it again.
     pub(super) fn ask_anew(&mut self, id: usize, vl: usize) {
-        if let Some(lane) = Partners::partner(&mut self.peers, id).and_then(|p| p.lanes.get_mut(vl)) {
+        if let Some(lane) = Partners::lane(&mut self.peers, id, vl) {
             lane.ask_again.cancel();
             lane.sender.forget_asks();
             self.places.open(Gate::Credit { peer: id, vl });
         }
     }
 
-    /// The number of packets of up to `size` bytes that the credit of a lane covers, at most `most`.
+    /// The number of packets of up to `size` bytes that may leave on the credit of a lane, at most `most`.
     pub(in crate::engine) fn credit_for(
         &mut self,
         now: Instant,
@@ -281,8 +264,7 @@ impl Engine {
         most: u32,
     ) -> u32 {
         let Some(partner) = Partners::partner(&mut self.peers, id) else { return 0 };
-        let Some(lane) = partner.lanes.get(vl) else { return 0 };
-        partner.theirs.packets(lane.sender.available(now), size, most)
+        partner.lanes.get(vl).map_or(0, |lane| lane.room(now, partner.theirs, size, most))
     }
 
     /// Charges a train to the credit of a lane.
@@ -314,8 +296,7 @@ impl Engine {
     /// A queue pair waits for credit, `newly` or again: the partner will be told.
     pub(in crate::engine) fn await_credit(&mut self, now: Instant, id: usize, vl: usize, newly: bool) {
         let is_first = newly && self.places.waiting_at(Gate::Credit { peer: id, vl }) == 1;
-        let Some(partner) = Partners::partner(&mut self.peers, id) else { return };
-        let Some(lane) = partner.lanes.get_mut(vl) else { return };
+        let Some(lane) = Partners::lane(&mut self.peers, id, vl) else { return };
         // No packet of this size fits: this starts the stall clock unless it already runs.
         lane.sender.try_take(now, u32::MAX);
         if is_first && lane.sender.asked_in_vain() == 0 {
@@ -382,10 +363,12 @@ impl Engine {
     pub(in crate::engine) fn partner_timeout(&mut self, now: Instant, id: usize) {
         let lanes = Partners::partner(&mut self.peers, id).map_or(0, |partner| partner.lanes.len());
         for vl in 0..lanes {
-            let lane = Partners::partner(&mut self.peers, id).and_then(|partner| partner.lanes.get_mut(vl));
+            let lane = Partners::lane(&mut self.peers, id, vl);
             let is_due = lane.is_some_and(|lane| lane.ask_again.expires(now));
             if is_due && self.places.has_waiters(Gate::Credit { peer: id, vl }) {
                 self.ask_for_credit(now, id, vl);
+                // There may be credit for a part of a train.
+                self.places.open(Gate::Credit { peer: id, vl });
             }
         }
         self.end_pauses(now, id);
@@ -426,6 +409,19 @@ impl Engine {
     }
 }
 
+impl LaneEnd {
+    /// The number of packets of up to `size` bytes that the credit covers, at most `most`. If little is left, and less
+    /// than a whole train, none: more credit is about to come, and a system call for two packets costs as much as one for
+    /// fifteen. That wait ends when the lane asks.
+    fn room(&self, now: Instant, unit: Blocks, size: usize, most: u32) -> u32 {
+        let room = unit.packets(self.sender.available(now), size, most);
+        let is_whole = room >= unit.train(size).min(most);
+        let is_patient = self.sender.asked_in_vain() == 0
+            && self.sender.waits_since().is_none_or(|since| now < since + CREDIT_TIMES.ask);
+        if !is_whole && is_patient && self.sender.is_low(now) { 0 } else { room }
+    }
+}
+
 /// A lane to a partner, for observers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CreditLane {
@@ -436,4 +432,74 @@ pub(crate) struct CreditLane {
     /// Number of waits for credit, and their total duration, including the current wait.
     pub(crate) stalls: u64,
     pub(crate) stalled: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::schedule::Alarm;
+    use cc::credits::CreditSender;
+    use qp::wire::mad::hello::Counting;
+
+    const START: Instant = Instant::EPOCH;
+    const SIZE: usize = largest_packet(4096);
+
+    /// A lane with credit for `trains` trains of 15 packets, counted by `counting`.
+    fn lane(counting: Counting, trains: u32) -> (LaneEnd, Blocks) {
+        let mut sender = CreditSender::new(CREDIT_TIMES.lease, Duration::ZERO);
+        let unit = Blocks { block: 64, counting };
+        let limit = trains * unit.of(15 * SIZE, SIZE);
+        let vl = Vl::new(0).expect("a lane");
+        let grant = CreditMessage { kind: Kind::Grant, vl, want: 0, number: 1, echo: 0, count: 0, limit };
+        sender.handle_grant(START, &grant);
+        (LaneEnd { sender, member: None, ask_again: Alarm::default() }, unit)
+    }
+
+    fn send(lane: &mut LaneEnd, unit: Blocks, packets: usize) {
+        assert!(lane.sender.try_take(START, unit.of(packets * SIZE, SIZE)));
+    }
+
+    #[test]
+    fn a_part_of_a_train_waits_for_more_credit_but_not_for_long() {
+        let (mut lane, unit) = lane(Counting::TrainCharge, 4);
+        send(&mut lane, unit, 5);
+        for _ in 0..3 {
+            assert!(lane.room(START, unit, SIZE, 64) >= 15);
+            send(&mut lane, unit, 15);
+        }
+        // There is credit for 10 packets, less than a quarter of the loan.
+        assert_eq!(lane.room(START, unit, SIZE, 64), 0);
+        assert_eq!(lane.room(START, unit, SIZE, 8), 8, "no train may be longer");
+        assert_eq!(lane.room(START, unit, 100, 8), 8, "small packets");
+        assert!(!lane.sender.try_take(START, u32::MAX), "it begins to wait");
+        let end = START + CREDIT_TIMES.ask;
+        assert_eq!(lane.room(end - Duration::from_nanos(1), unit, SIZE, 64), 0);
+        assert!((9..=10).contains(&lane.room(end, unit, SIZE, 64)));
+        send(&mut lane, unit, 1);
+        assert_eq!(lane.room(end, unit, SIZE, 64), 0, "a new wait");
+        lane.sender.ask(end, Vl::new(0).expect("a lane"), 0);
+        assert!((8..=9).contains(&lane.room(end, unit, SIZE, 64)), "it asked: the answer may be no");
+    }
+
+    #[test]
+    fn a_loan_of_less_than_a_few_trains_is_used_to_three_quarters() {
+        let (mut lane, unit) = lane(Counting::TrainCharge, 1);
+        assert_eq!(lane.room(START, unit, SIZE, 64), 15);
+        send(&mut lane, unit, 7);
+        assert!((6..=8).contains(&lane.room(START, unit, SIZE, 64)));
+        send(&mut lane, unit, 5);
+        assert_eq!(lane.room(START, unit, SIZE, 64), 0);
+    }
+
+    #[test]
+    fn packets_that_are_counted_one_by_one_leave_one_by_one() {
+        for counting in [Counting::PacketBytes, Counting::DatagramCharge] {
+            let (mut lane, unit) = lane(counting, 4);
+            for left in (1..=60).rev() {
+                assert_eq!(lane.room(START, unit, SIZE, 64), left);
+                send(&mut lane, unit, 1);
+            }
+            assert_eq!(lane.room(START, unit, SIZE, 64), 0);
+        }
+    }
 }

@@ -519,7 +519,6 @@ impl Engine {
     /// program was heard from its port, it has sent nothing since, and the network and the socket preserve order: the
     /// same argument as for a partner that yields to a lowered limit.
     fn part_with(&mut self, id: usize, leave: fn(&mut Pool, Member)) {
-        tracing::debug!(peer = id, "what was agreed on with a peer is forgotten");
         let Some(peer) = self.peers.find_mut(id) else { return };
         let (address, partner) = (peer.address, peer.partner.take());
         let Some(partner) = partner else { return };

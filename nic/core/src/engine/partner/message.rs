@@ -1,6 +1,7 @@
 //! Transmission of messages between rnic ports.
 
 use super::Partners;
+use crate::engine::path::Path;
 use crate::engine::schedule::Due;
 use crate::engine::{Departure, Engine};
 use cc::credits::CreditMessage;
@@ -38,6 +39,24 @@ impl Message {
             Self::Ask { to, .. } | Self::Grant { to, .. } | Self::Pause { to, .. } => Some(*to),
         }
     }
+}
+
+/// Writes one packet, if `buf` has room for it.
+pub(in crate::engine) fn write_single(
+    path: &Path,
+    headers: &Headers,
+    payload: &[u8],
+    buf: &mut [u8],
+) -> Option<Departure> {
+    let mut train = Train::new(buf, path.ip.flow(), 1);
+    if !train.has_room(headers, payload.len()) {
+        return None;
+    }
+    let _: Result<(), std::convert::Infallible> = train.push(headers, payload.len(), |out| {
+        out.copy_from_slice(payload);
+        Ok(())
+    });
+    Some(path.departure(&train))
 }
 
 impl Engine {
@@ -79,7 +98,7 @@ impl Engine {
 
     fn write_ask(&mut self, now: Instant, id: usize, vl: usize, buf: &mut [u8]) -> Option<Departure> {
         let want = self.wanted(id, vl);
-        let lane = Partners::partner(&mut self.peers, id)?.lanes.get_mut(vl)?;
+        let lane = Partners::lane(&mut self.peers, id, vl)?;
         let ask = lane.sender.ask(now, Vl::new(u8::try_from(vl).ok()?)?, want);
         self.write_updates(id, &ask.encode(), buf)
     }
@@ -143,15 +162,7 @@ impl Engine {
     fn write(&mut self, to: IpAddr, headers: &Headers, payload: &[u8], buf: &mut [u8]) -> Option<Departure> {
         // All messages leave from the first port, so that they stay in order.
         let path = self.config.path(0, IpHeader { tos: TOS, ..IpHeader::to(to) });
-        let mut train = Train::new(buf, path.ip.flow(), 1);
-        if !train.has_room(headers, payload.len()) {
-            return None;
-        }
-        let _: Result<(), std::convert::Infallible> = train.push(headers, payload.len(), |out| {
-            out.copy_from_slice(payload);
-            Ok(())
-        });
-        Some(path.departure(&train))
+        write_single(&path, headers, payload, buf)
     }
 
     /// Sets the timer of the pool.

@@ -26,7 +26,7 @@ mod unreleased;
 pub(crate) use blocks::Blocks;
 pub(super) use credit::{CREDIT_TIMES, is_free, largest_packet};
 pub(super) use greet::Greeting;
-pub(super) use message::Message;
+pub(super) use message::{Message, write_single};
 pub(super) use pause::PauseGate;
 pub use sign::has_sign;
 pub(crate) use sign::signed_port;
@@ -255,5 +255,10 @@ impl Partners {
     /// The partner state of a peer, if it is a partner.
     pub(super) fn partner(peers: &mut Peers, id: usize) -> Option<&mut Partner> {
         peers.find_mut(id)?.partner.as_deref_mut()
+    }
+
+    /// A lane to a partner.
+    fn lane(peers: &mut Peers, id: usize, vl: usize) -> Option<&mut LaneEnd> {
+        Self::partner(peers, id)?.lanes.get_mut(vl)
     }
 }

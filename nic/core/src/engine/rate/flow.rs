@@ -14,9 +14,9 @@ pub(super) const PORT_CATCH_UP: Duration = Duration::from_micros(100);
 /// time gains nothing: a late burst fills the queue of the receiver's port, and is marked there.
 const FLOW_CATCH_UP: Duration = Duration::from_millis(1);
 
-/// The burst of a pacer: less than what 400 Gb/s send in two nanoseconds. It compensates for rounding times up, and
-/// nothing else.
-const ROUNDING: u32 = 64;
+/// The burst of a pacer, in bytes: more than any port sends in a picosecond, up to which departure times are rounded. It
+/// compensates for that, and for nothing else.
+const ROUNDING: u32 = 1;
 
 /// Trains of one queue pair whose acknowledgements are tracked individually. Further trains are merged into the last.
 const MAX_TRAINS: usize = 64;

@@ -1,14 +1,14 @@
 //! Congestion notifications: reactions of a port to marked packets as their receiver, and to CNPs as their sender.
 
 use super::ECT;
-use crate::engine::partner::Partners;
+use crate::engine::partner::{Partners, write_single};
 use crate::engine::path::Path;
 use crate::engine::schedule::{Due, Place, Turn};
 use crate::engine::{Departure, Engine, EngineConfig, QpEntry};
 use cc::Policy;
 use cc::dcqcn::{Notification, NotificationPoint};
 use qp::wire::{Headers, IpHeader, Packet};
-use qp::{PKey, QpState, QpType, Qpn, Train};
+use qp::{PKey, QpState, QpType, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use time::{Duration, Instant};
@@ -83,14 +83,14 @@ impl Notifications {
         self.by_key.insert(key, place);
         place
     }
+}
 
-    /// Queues a CNP if it is due; otherwise returns when it will be.
-    fn queue(&mut self, now: Instant, point: &mut NotificationPoint, cnp: Cnp) -> Option<Instant> {
-        if self.due.len() < MAX_CNPS && point.poll_cnp(now) {
-            self.due.push_back(cnp);
-        }
-        point.poll_timeout().filter(|at| *at > now)
+/// Queues a CNP if it is due; otherwise returns when it will be.
+fn queue(due: &mut VecDeque<Cnp>, now: Instant, point: &mut NotificationPoint, cnp: Cnp) -> Option<Instant> {
+    if due.len() < MAX_CNPS && point.poll_cnp(now) {
+        due.push_back(cnp);
     }
+    point.poll_timeout().filter(|at| *at > now)
 }
 
 /// Reaction of receivers to marked packets.
@@ -152,38 +152,32 @@ impl Engine {
         };
         let Some(cnp) = entry.cnp(arrival, packet, &self.config) else { return };
         let notifications = &mut self.rates.notifications;
-        let (source, later) = if entry.path.is_some() {
-            let point = entry.notifier.get_or_insert_default();
-            point.handle_packet(settings, now, true);
-            (CnpSource::Connected(index), notifications.queue(now, point, cnp))
-        } else {
-            let place = notifications.place(arrival.src, cnp);
-            let mut point = notifications.senders[place].point;
-            point.handle_packet(settings, now, true);
-            let later = notifications.queue(now, &mut point, cnp);
-            notifications.senders[place].point = point;
-            (CnpSource::Datagrams(place), later)
+        let (source, point) = match entry.path {
+            Some(_) => (CnpSource::Connected(index), &mut **entry.notifier.get_or_insert_default()),
+            None => {
+                let place = notifications.place(arrival.src, cnp);
+                (CnpSource::Datagrams(place), &mut notifications.senders[place].point)
+            }
         };
-        if let Some(at) = later {
+        point.handle_packet(settings, now, true);
+        if let Some(at) = queue(&mut notifications.due, now, point, cnp) {
             self.timers.push(at, Due::Cnp(source));
         }
     }
 
     /// The time of a delayed CNP has come: it is sent, unless it was sent meanwhile.
     pub(in crate::engine) fn cnp_timeout(&mut self, now: Instant, source: CnpSource) {
-        let notifications = &mut self.rates.notifications;
+        let Notifications { due, senders, .. } = &mut self.rates.notifications;
         match source {
             CnpSource::Connected(index) => {
                 let Some(entry) = self.qps.get_mut(index).and_then(Option::as_mut) else { return };
                 let (Some(point), Some(path)) = (&mut entry.notifier, entry.path) else { return };
                 let cnp = Cnp { path, dest_qpn: entry.qp.dest_qpn(), pkey: entry.qp.pkey() };
-                notifications.queue(now, point, cnp);
+                queue(due, now, point, cnp);
             }
             CnpSource::Datagrams(place) => {
-                let Some(sender) = notifications.senders.get(place) else { return };
-                let (mut point, cnp) = (sender.point, sender.cnp);
-                notifications.queue(now, &mut point, cnp);
-                notifications.senders[place].point = point;
+                let Some(sender) = senders.get_mut(place) else { return };
+                queue(due, now, &mut sender.point, sender.cnp);
             }
         }
     }
@@ -195,16 +189,11 @@ impl Engine {
         // It was checked to be at most 63 when it was configured.
         let tos = u8::try_from(dscp << 2).unwrap_or(0) | ECT;
         let path = Path { ip: IpHeader { tos, ..cnp.path.ip }, ..cnp.path };
-        let mut train = Train::new(buf, path.ip.flow(), 1);
         let partner = self.peers.find(path.ip.dst, cnp.dest_qpn.slot());
         let token = partner.and_then(|id| Partners::partner(&mut self.peers, id)).map_or(0, |p| p.token);
         let headers = Headers { pkey: cnp.pkey, token, ..Headers::cnp(cnp.dest_qpn) };
-        if !train.has_room(&headers, 0) {
-            return None;
-        }
-        let _: Result<(), std::convert::Infallible> = train.push(&headers, 0, |_| Ok(()));
+        let departure = write_single(&path, &headers, &[], buf)?;
         self.counters.np_cnp_sent += 1;
-        let departure = path.departure(&train);
         self.count(departure)
     }
 
@@ -290,17 +279,17 @@ mod tests {
         for number in 0..MAX_CNPS {
             let mut point = NotificationPoint::default();
             point.handle_packet(&settings, now, true);
-            assert_eq!(notifications.queue(now, &mut point, cnp(number as u32)), None);
+            assert_eq!(queue(&mut notifications.due, now, &mut point, cnp(number as u32)), None);
             assert_eq!(notifications.due.len(), number + 1);
         }
         let mut last = NotificationPoint::default();
         last.handle_packet(&settings, now, true);
-        notifications.queue(now, &mut last, cnp(7));
+        queue(&mut notifications.due, now, &mut last, cnp(7));
         assert_eq!(notifications.due.len(), MAX_CNPS);
         notifications.due.pop_front();
         let later = now + Duration::from_micros(1);
         last.handle_packet(&settings, later, true);
-        notifications.queue(later, &mut last, cnp(7));
+        queue(&mut notifications.due, later, &mut last, cnp(7));
         assert_eq!(notifications.due.back().map(|c| c.dest_qpn), Some(Qpn::new(7)));
     }
 

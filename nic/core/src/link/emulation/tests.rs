@@ -60,9 +60,14 @@ impl Bench {
         link.handle(*start + *now, arrived.map(|at| *start + at), frame, &mut |f| out.push((*now, f)));
     }
 
+    /// When the emulation has something to do, as the clock of a driver has it: in nanoseconds, and not before.
+    fn due(&self) -> Option<Duration> {
+        self.link.poll_timeout().map(|at| at.plus_picos(999) - self.start)
+    }
+
     /// Lets time pass, and handles each timeout of the emulation.
     fn run_to(&mut self, end: Duration) {
-        while let Some(due) = self.link.poll_timeout().map(|at| at - self.start).filter(|due| *due <= end) {
+        while let Some(due) = self.due().filter(|due| *due <= end) {
             self.now = self.now.max(due);
             self.look();
             while self.link.poll_pause(self.start + self.now).is_some() {}
@@ -116,6 +121,23 @@ fn packets_leave_when_their_last_byte_has_left_the_port() {
         bench.arrive(frame(1, PLAIN, KILOBYTE));
         bench.run_to(MICROSECOND * 200);
         assert_eq!(bench.times().last(), Some(&(100_000 + times[0])), "{rate}");
+    }
+}
+
+#[test]
+fn every_packet_leaves_an_800_gbps_port_at_its_picosecond() {
+    let Bench { mut link, start, .. } = Bench::new("rate=800Gb/s");
+    let lengths: Vec<usize> = (0..100).map(|n| 85 + 2 * (n * 7919 % 2069)).collect();
+    for len in &lengths {
+        link.handle(start, None, frame(1, PLAIN, *len), &mut |_| panic!("it takes time"));
+    }
+    let mut due = start;
+    for len in lengths {
+        due = due.plus_picos(10 * u128::from(wire_bytes(len, false)));
+        assert_eq!(link.poll_timeout(), Some(due));
+        let mut left = 0;
+        link.handle_timeout(due, &mut |frame| left = frame.bytes.len());
+        assert_eq!(left, len);
     }
 }
 

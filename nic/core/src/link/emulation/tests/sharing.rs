@@ -13,7 +13,7 @@ fn shares(link: &str, backlog: &[(u8, usize)], packets: u32) -> [u64; PRIORITIES
     }
     let mut left = 0;
     while left < packets {
-        let due = bench.link.poll_timeout().expect("a backlog") - bench.start;
+        let due = bench.due().expect("a backlog");
         bench.run_to(due);
         for (_, frame) in std::mem::take(&mut bench.out) {
             left += 1;
