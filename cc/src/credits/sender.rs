@@ -87,11 +87,12 @@ impl CreditSender {
         if self.is_leased(now) { ahead(self.sent, self.limit) } else { 0 }
     }
 
-    /// Whether little is left of what the latest grant lent: less than a quarter. The receiving end lends more before it
-    /// has that little outstanding ([`PoolConfig::lag`](super::PoolConfig::lag)), as far as it has room.
+    /// Whether the latest grant lent two trains of this many blocks or more, and little is left of that: less than a
+    /// quarter. The receiving end lends more before it has that little outstanding
+    /// ([`PoolConfig::lag`](super::PoolConfig::lag)), as far as it has room.
     #[must_use]
-    pub fn is_low(&self, now: Instant) -> bool {
-        self.available(now) < self.lent / 4
+    pub fn is_low(&self, now: Instant, train: u32) -> bool {
+        self.lent / 2 >= train && self.available(now) < self.lent / 4
     }
 
     /// Whether the limit still holds.
@@ -246,14 +247,14 @@ mod tests {
     #[test]
     fn little_is_left_of_a_loan_after_three_quarters_of_it() {
         let (mut sender, start) = (CreditSender::new(LEASE, Duration::ZERO), Instant::EPOCH);
-        assert!(!sender.is_low(start), "nothing was lent");
+        assert!(!sender.is_low(start, 50), "nothing was lent");
         sender.handle_grant(start, &grant(1, 0, 100));
-        assert!(sender.try_take(start, 75) && !sender.is_low(start));
-        assert!(sender.try_take(start, 1) && sender.is_low(start));
+        assert!(sender.try_take(start, 75) && !sender.is_low(start, 50));
+        assert!(sender.try_take(start, 1) && sender.is_low(start, 50));
         // The other end has read 60 of them: this lends 140.
         sender.handle_grant(start, &CreditMessage { count: 60, ..grant(2, 0, 200) });
-        assert!(sender.try_take(start, 200 - 76 - 35) && !sender.is_low(start));
-        assert!(sender.try_take(start, 1) && sender.is_low(start));
+        assert!(sender.try_take(start, 200 - 76 - 35) && !sender.is_low(start, 50));
+        assert!(sender.try_take(start, 1) && sender.is_low(start, 50));
     }
 
     #[test]

@@ -28,14 +28,17 @@ impl Pool {
         self.blocks() / self.active.max(1)
     }
 
-    /// A lane with no more than this is lent more before it runs out: a third of its share, or more if limits lag less.
+    /// A lane with no more than this is lent more before it runs out.
     pub(super) fn low_mark(&self) -> u32 {
         self.share().saturating_sub(self.lag().max(1))
     }
 
-    /// How far the limit of a lane that sends may lag behind what it could have.
+    /// How far the limit of a lane that sends may lag behind what it could have: two thirds of its share, if the rest lasts
+    /// until a grant arrives (8 packets, our choice: half a train), or else half.
     fn lag(&self) -> u32 {
-        self.config.lag.min(self.share() / 3 * 2)
+        let share = self.share();
+        let lasts = share / 3 >= 8 * u32::from(self.config.packet_blocks);
+        self.config.lag.min(if lasts { share / 3 * 2 } else { share / 2 })
     }
 
     /// Blocks that only lanes with nothing may take.

@@ -21,8 +21,8 @@ pub struct PoolConfig {
     pub blocks: u32,
     /// The largest packet, in blocks: what a lane that waits needs at most.
     pub packet_blocks: u16,
-    /// How far the limit of a lane that sends may lag behind the blocks available to it, in blocks; at most two thirds of
-    /// its share, which is the default, because each grant is a packet.
+    /// How far the limit of a lane that sends may lag behind the blocks available to it, in blocks; at most half of its
+    /// share, or two thirds of a large one, which is the default, because each grant is a packet.
     pub lag: u32,
     /// A lane that does nothing for this time with what it was granted has to give it back if others wait: an interval
     /// that a process can keep.
