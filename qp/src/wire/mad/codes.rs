@@ -396,7 +396,7 @@ impl fmt::Display for MtuCode {
 field!(MtuCode, n => Self::new(n as u8), this => this.0, Value::Mtu(*this));
 
 /// One side's ID of a connection (IBTA 12.7). 0 means that none is assigned yet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct CommId(pub u32);
 
 impl fmt::Display for CommId {
