@@ -69,10 +69,6 @@ impl fmt::Display for ConnectionState {
 /// What moves a connection from one state to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
-    /// The program connects.
-    Connect,
-    /// REQ arrives.
-    Req,
     /// The program accepts.
     Accept,
     /// The program rejects.
@@ -105,9 +101,7 @@ pub(crate) enum Input {
 
 #[cfg(test)]
 impl Input {
-    pub(crate) const ALL: [Self; 16] = [
-        Self::Connect,
-        Self::Req,
+    pub(crate) const ALL: [Self; 14] = [
         Self::Accept,
         Self::Reject,
         Self::Establish,
@@ -126,16 +120,14 @@ impl Input {
 }
 
 /// The state that follows; `None` if the input means nothing in this state. This table is the only place that knows.
-/// It does not contain what leaves the state as it is: duplicates, which are answered again, and MRAs.
+/// It does not contain what leaves the state as it is: duplicates, which are answered again, and MRAs. A connection
+/// begins in [`ConnectionState::ReqSent`] or [`ConnectionState::ReqReceived`].
 pub(crate) const fn next(state: ConnectionState, input: Input) -> Option<ConnectionState> {
     use ConnectionState::{
         Closed, DreqReceived, DreqSent, Established, Refused, RepReceived, RepSent, ReqReceived, ReqSent,
         TimeWait,
     };
     Some(match (state, input) {
-        (Closed, Input::Connect) => ReqSent,
-        (Closed, Input::Req) => ReqReceived,
-
         (ReqSent, Input::Rep) => RepReceived,
         (ReqSent, Input::RejStale) => TimeWait,
         (ReqSent, Input::Rej | Input::Expire | Input::Destroy) => Closed,
@@ -223,7 +215,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// From every state a connection can be closed, and nothing but `Connect` and `Req` opens one.
+    /// From every state a connection can be closed, and it stays closed.
     #[test]
     fn every_state_leads_to_closed() {
         use ConnectionState::Closed;
@@ -238,8 +230,7 @@ mod tests {
             }
             assert!(reached.contains(&Closed), "{start}");
         }
-        let opened: Vec<_> = Input::ALL.into_iter().filter(|input| next(Closed, *input).is_some()).collect();
-        assert_eq!(opened, [Input::Connect, Input::Req]);
+        assert!(Input::ALL.into_iter().all(|input| next(Closed, input).is_none()));
     }
 
     /// Nothing returns to a state in which less was known: the program is told of each once.

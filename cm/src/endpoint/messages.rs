@@ -95,12 +95,6 @@ impl Endpoint {
         }
     }
 
-    fn repeat(&mut self, id: CommId) -> Outcome {
-        self.counters.repeated += 1;
-        self.table.set_due(id, Due::Last);
-        Ok(())
-    }
-
     fn on_rep(&mut self, now: Instant, source: &Source, message: &Message<'_>, rep: &Rep<'_>) -> Outcome {
         let id = rep.remote_comm_id;
         let Ok(connection) = self.named(source, id) else {
@@ -116,7 +110,7 @@ impl Endpoint {
             return Err(DropReason::UnknownConnection);
         };
         if !matches!(connection.state, State::ReqSent(_)) {
-            return self.on_rep_again(id, rep);
+            return self.on_rep_again(now, id, rep);
         }
         if message.transaction_id != connection.transaction_id {
             return Err(DropReason::NotThisConnection);
@@ -174,14 +168,17 @@ impl Endpoint {
         Ok(())
     }
 
-    fn on_rep_again(&mut self, id: CommId, rep: &Rep<'_>) -> Outcome {
+    fn on_rep_again(&mut self, now: Instant, id: CommId, rep: &Rep<'_>) -> Outcome {
         let Some(connection) = self.table.get(id) else { return Err(DropReason::UnknownConnection) };
         if connection.remote_comm_id != rep.local_comm_id {
             return Err(DropReason::NotThisConnection);
         }
         match connection.state {
             // RTU or REJ.
-            State::Established | State::Refused if connection.passive.is_none() => self.repeat(id),
+            State::Established | State::Refused if connection.passive.is_none() => {
+                self.repeat(now, id);
+                Ok(())
+            }
             State::RepReceived(wait) => self.answer_wait(id, Subject::Rep, wait),
             _ => Err(DropReason::Duplicate),
         }
@@ -205,7 +202,10 @@ impl Endpoint {
         let connection = self.named_by_both(source, id, rtu.local_comm_id)?;
         match connection.state {
             // The peer believes in a connection that this side has given up.
-            State::Refused if connection.passive.is_some() => return self.repeat(id),
+            State::Refused if connection.passive.is_some() => {
+                self.repeat(now, id);
+                return Ok(());
+            }
             State::RepSent(_) => {}
             State::Established if connection.passive.is_some() => return Err(DropReason::Duplicate),
             _ => return Err(DropReason::WrongState),

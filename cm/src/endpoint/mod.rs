@@ -24,7 +24,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use resolve::Resolutions;
 use std::collections::VecDeque;
 use table::{Connection, Due, Keyed, Map, Table};
-use time::Instant;
+use time::{Duration, Instant};
 
 /// A connection manager for the addresses of one device.
 ///
@@ -183,7 +183,7 @@ impl Endpoint {
         let again = Some(now + connection.interval);
         let ack_timeout = connection.negotiated.ack_timeout.duration();
         let (state, deadline) = match after {
-            // Connections are inserted in these two.
+            // Connections begin in these two; nothing leads to them.
             ConnectionState::ReqSent | ConnectionState::ReqReceived => return false,
             ConnectionState::Closed => {
                 self.table.remove(id);
@@ -200,10 +200,7 @@ impl Endpoint {
             ConnectionState::DreqSent => (State::DreqSent(retry), again),
             ConnectionState::DreqReceived => (State::DreqReceived(0), None),
             // As long as the peer may repeat the message that was refused, once.
-            ConnectionState::Refused => {
-                let repetition = connection.interval * 2 + ack_timeout;
-                (State::Refused, Some(now + self.config.bounded(repetition)))
-            }
+            ConnectionState::Refused => (State::Refused, Some(now + self.linger(connection))),
             // The acknowledgement timeout is about twice the time that a packet takes (IBTA 12.9.8.4).
             ConnectionState::TimeWait => (State::TimeWait, Some(now + self.config.bounded(ack_timeout))),
         };
@@ -222,6 +219,24 @@ impl Endpoint {
             self.leave_time_wait(oldest);
         }
         true
+    }
+
+    /// How long a REJ is repeated after the peer was last heard of. Peers repeat a REQ or REP after about the same
+    /// time as this side, so that several repetitions may be lost.
+    fn linger(&self, connection: &Connection) -> Duration {
+        self.config.bounded(connection.interval * 4 + connection.negotiated.ack_timeout.duration())
+    }
+
+    /// Sends the last message of a connection again, because the peer has not received it.
+    fn repeat(&mut self, now: Instant, id: CommId) {
+        self.counters.repeated += 1;
+        self.table.set_due(id, Due::Last);
+        if let Some(connection) = self.table.get(id)
+            && connection.state == State::Refused
+        {
+            let deadline = Some(now + self.linger(connection));
+            self.table.enter(id, State::Refused, deadline);
+        }
     }
 
     fn leave_time_wait(&mut self, id: CommId) {

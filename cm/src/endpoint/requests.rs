@@ -53,7 +53,7 @@ impl Endpoint {
         }
         let key = (source.remote, req.local_ca_guid, req.local_comm_id);
         if let Some(id) = self.table.by_request(&key) {
-            return self.on_req_again(id, source, message, req);
+            return self.on_req_again(now, id, source, message, req);
         }
         match self.admit(now, source, message, req, key) {
             Ok(()) => Ok(()),
@@ -64,7 +64,14 @@ impl Endpoint {
     }
 
     /// The REQ has arrived before.
-    fn on_req_again(&mut self, id: CommId, source: &Source, message: &Message<'_>, req: &Req<'_>) -> Outcome {
+    fn on_req_again(
+        &mut self,
+        now: Instant,
+        id: CommId,
+        source: &Source,
+        message: &Message<'_>,
+        req: &Req<'_>,
+    ) -> Outcome {
         let Some(connection) = self.table.get(id) else { return Err(DropReason::UnknownConnection) };
         if !connection.is_from(source) {
             return Err(DropReason::NotThisConnection);
@@ -79,8 +86,7 @@ impl Endpoint {
             State::ReqReceived(wait) => self.answer_wait(id, cm::Subject::Req, wait),
             // REP or REJ.
             State::RepSent(_) | State::Refused => {
-                self.counters.repeated += 1;
-                self.table.set_due(id, super::table::Due::Last);
+                self.repeat(now, id);
                 Ok(())
             }
             State::TimeWait => self.reject_request(source, message, req, RejReason::StaleConnection),

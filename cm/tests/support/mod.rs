@@ -125,6 +125,14 @@ impl World {
         }
     }
 
+    /// When something happens next.
+    pub(crate) fn next_at(&mut self) -> Option<Instant> {
+        self.transmit();
+        let arrival = self.flying.first_key_value().map(|(key, _)| key.0);
+        let timer = self.hosts.iter().filter_map(Endpoint::poll_timeout).min();
+        [arrival, timer].into_iter().flatten().min()
+    }
+
     /// Delivers the next datagram, or fires the next timer, whichever is first. `false` if there is neither.
     pub(crate) fn step(&mut self) -> bool {
         self.transmit();
@@ -165,14 +173,8 @@ impl World {
     /// Lets time pass, with whatever happens in it.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
-        loop {
-            self.transmit();
-            let arrival = self.flying.first_key_value().map(|(key, _)| key.0);
-            let timer = self.hosts.iter().filter_map(Endpoint::poll_timeout).min();
-            match [arrival, timer].into_iter().flatten().min() {
-                Some(next) if next <= end => self.step(),
-                _ => break,
-            };
+        while self.next_at().is_some_and(|next| next <= end) {
+            self.step();
         }
         self.now = end;
     }
