@@ -214,7 +214,7 @@ impl Endpoint {
         {
             self.table.prove(id);
         }
-        while let Some(oldest) = self.table.time_wait_beyond(self.config.limits.time_wait) {
+        while let Some(oldest) = self.table.time_wait_beyond(self.config.limits.time_wait, id) {
             self.counters.time_wait_overflow += 1;
             self.leave_time_wait(oldest);
         }

@@ -297,11 +297,16 @@ impl Endpoint {
         if self.events.len() >= limits.events {
             return Err(DropReason::EventsFull);
         }
-        if self.table.pending(listener, proven) >= listen.backlog.min(limits.backlog) {
-            return Err(DropReason::BacklogFull);
+        if self.table.half_open_of(source) >= limits.half_open_per_source {
+            return Err(DropReason::SourceQuota);
         }
-        let oldest = self.table.room(now, source, proven, &limits).map_err(|no| match no {
-            NoRoom::Source => DropReason::SourceQuota,
+        let backlog = listen.backlog.min(limits.backlog);
+        let in_backlog = self.table.backlog_room(now, listener, proven, backlog, &limits);
+        let in_all = || self.table.room(now, proven, &limits);
+        // One that leaves the backlog makes room in all.
+        let oldest = in_backlog.and_then(|oldest| if oldest.is_some() { Ok(oldest) } else { in_all() });
+        let oldest = oldest.map_err(|no| match no {
+            NoRoom::Backlog => DropReason::BacklogFull,
             NoRoom::Total => DropReason::HalfOpenFull,
         })?;
         if oldest.is_none() && self.table.len() >= limits.connections {

@@ -99,7 +99,7 @@ impl Connection {
 /// Why there is no room for another half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoRoom {
-    Source,
+    Backlog,
     Total,
 }
 
@@ -115,8 +115,8 @@ pub(crate) struct Table {
     half_open_total: usize,
     /// Half-open connections of unproven sources, oldest first.
     unproven: BTreeSet<(Instant, CommId)>,
-    /// Requests that wait for the program, by listener and whether the source is proven.
-    pending: Map<(ListenerId, bool), u32>,
+    /// Requests that wait for the program, by listener and whether the source is proven; oldest first.
+    pending: Map<(ListenerId, bool), BTreeSet<(Instant, CommId)>>,
     /// Verified connections of each source.
     verified: Map<Gid, usize>,
     /// Those in TIMEWAIT, in the order in which they may leave.
@@ -128,6 +128,11 @@ pub(crate) struct Table {
 
 fn add<K: std::hash::Hash + Eq>(sums: &mut Map<K, usize>, key: K) {
     *sums.entry(key).or_default() += 1;
+}
+
+/// Whether a half-open connection may make room for another one.
+fn is_old(now: Instant, created: Instant, limits: &Limits) -> bool {
+    now.saturating_duration_since(created) >= limits.half_open_grace
 }
 
 /// Takes one away, and removes the entry at 0, so that no key stays without a connection.
@@ -192,22 +197,32 @@ impl Table {
         self.time_wait.len()
     }
 
-    pub(crate) fn pending(&self, listener: ListenerId, proven: bool) -> u32 {
-        self.pending.get(&(listener, proven)).copied().unwrap_or_default()
+    /// How many half-open connections a source has.
+    pub(crate) fn half_open_of(&self, source: &Source) -> usize {
+        self.half_open.get(&source.remote).copied().unwrap_or_default()
+    }
+
+    /// Room in the backlog of a listener: a request that must go first, if any.
+    pub(crate) fn backlog_room(
+        &self,
+        now: Instant,
+        listener: ListenerId,
+        proven: bool,
+        backlog: u32,
+        limits: &Limits,
+    ) -> Result<Option<CommId>, NoRoom> {
+        let Some(pending) = self.pending.get(&(listener, proven)) else {
+            return if backlog == 0 { Err(NoRoom::Backlog) } else { Ok(None) };
+        };
+        if pending.len() < backlog as usize {
+            return Ok(None);
+        }
+        let oldest = pending.first().filter(|(created, _)| !proven && is_old(now, *created, limits));
+        oldest.map(|(_, id)| Some(*id)).ok_or(NoRoom::Backlog)
     }
 
     /// Room for another half-open connection: an unproven one that must go first, if any.
-    pub(crate) fn room(
-        &self,
-        now: Instant,
-        source: &Source,
-        proven: bool,
-        limits: &Limits,
-    ) -> Result<Option<CommId>, NoRoom> {
-        let of_source = self.half_open.get(&source.remote).copied().unwrap_or_default();
-        if of_source >= limits.half_open_per_source {
-            return Err(NoRoom::Source);
-        }
+    pub(crate) fn room(&self, now: Instant, proven: bool, limits: &Limits) -> Result<Option<CommId>, NoRoom> {
         let is_full = if proven {
             self.half_open_total >= limits.half_open
         } else {
@@ -217,13 +232,16 @@ impl Table {
             return Ok(None);
         }
         let (created, oldest) = self.unproven.first().copied().ok_or(NoRoom::Total)?;
-        let may_go = proven || now.saturating_duration_since(created) >= limits.half_open_grace;
-        if may_go { Ok(Some(oldest)) } else { Err(NoRoom::Total) }
+        if proven || is_old(now, created, limits) { Ok(Some(oldest)) } else { Err(NoRoom::Total) }
     }
 
-    /// The connection that has been in TIMEWAIT longest of all, if there are more than `most`.
-    pub(crate) fn time_wait_beyond(&self, most: usize) -> Option<CommId> {
-        if self.time_wait.len() > most { self.time_wait.first().map(|(_, id)| *id) } else { None }
+    /// The connection that leaves TIMEWAIT first of all, if there are more than `most`. It is not `newest`, whose
+    /// last message is not sent yet.
+    pub(crate) fn time_wait_beyond(&self, most: usize, newest: CommId) -> Option<CommId> {
+        if self.time_wait.len() <= most {
+            return None;
+        }
+        self.time_wait.iter().map(|(_, id)| *id).find(|id| *id != newest)
     }
 
     /// Adds a connection; the ID must be free.
@@ -339,10 +357,11 @@ impl Table {
             }
         }
         if connection.state.name() == ConnectionState::ReqReceived {
-            let pending = self.pending.entry((passive.listener, passive.proven)).or_default();
-            *pending = pending.wrapping_add_signed(if is_in { 1 } else { -1 });
-            if *pending == 0 {
-                self.pending.remove(&(passive.listener, passive.proven));
+            let key = (passive.listener, passive.proven);
+            let pending = self.pending.entry(key).or_default();
+            set(pending, connection.created);
+            if pending.is_empty() {
+                self.pending.remove(&key);
             }
         }
     }
