@@ -43,12 +43,14 @@ pub(crate) struct Faults {
     pub(crate) loss: u8,
     /// Of 256 datagrams, how many arrive twice.
     pub(crate) repeat: u8,
+    /// Of 256 datagrams, how many have a byte changed.
+    pub(crate) corrupt: u8,
     /// The longest time in the network. Each takes its own, so that they change places.
     pub(crate) delay: Duration,
 }
 
 impl Faults {
-    pub(crate) const NONE: Self = Self { loss: 0, repeat: 0, delay: Duration::ZERO };
+    pub(crate) const NONE: Self = Self { loss: 0, repeat: 0, corrupt: 0, delay: Duration::ZERO };
 }
 
 /// Hosts 0, 1, ... with an endpoint each.
@@ -121,7 +123,13 @@ impl World {
             let most = self.faults.delay.as_nanos() as u64 + 1;
             let at = self.now + Duration::from_nanos(self.below(most));
             self.number += 1;
-            self.flying.insert((at, self.number), (from, transmit.to.remote, transmit.mad));
+            let mut mad = transmit.mad;
+            if self.chance(self.faults.corrupt) {
+                // The header and the fields; not private data.
+                let at = self.below(24 + 140) as usize;
+                mad[at] ^= 1 << self.below(8);
+            }
+            self.flying.insert((at, self.number), (from, transmit.to.remote, mad));
         }
     }
 
