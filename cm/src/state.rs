@@ -4,7 +4,7 @@ use qp::wire::mad::cm::CmTimeout;
 use std::fmt;
 use time::Duration;
 
-/// The state of a connection (IBTA 12.9.7, figures 137 and 138), by the names of the specification where it has one.
+/// The state of a connection (IBTA 12.9), by the names of the specification where it has one.
 ///
 /// The specification also has states for "an MRA was sent" and "an MRA was received"; here those are data of the
 /// state that waits.
@@ -83,7 +83,7 @@ pub(crate) enum Input {
     Rep,
     /// RTU arrives.
     Rtu,
-    /// A packet of the peer arrives on the queue pair, which says as much as an RTU (IBTA 12.9.6).
+    /// A packet of the peer arrives on the queue pair, which says as much as an RTU (IBTA 12.9).
     Packet,
     /// REJ arrives.
     Rej,

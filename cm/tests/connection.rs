@@ -1,5 +1,7 @@
 //! The life of a connection, step by step.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use cm::{CallError, ConnectionState, DisconnectCause, Event, Placement};

@@ -1,6 +1,8 @@
 //! Linux connection management, replayed: an endpoint in the place of either side writes the same datagrams as Linux
 //! did, but for IDs, transaction IDs and starting PSNs, which are chosen at random.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use cm::{Accept, Config, Connect, ConnectionId, Endpoint, Event, Listen, Path, ServiceId, Source};

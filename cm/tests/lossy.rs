@@ -1,5 +1,7 @@
 //! Programs that do anything, over a network that does anything: both sides are connected, or both are told.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use cm::{Accept, ConnectionId, ConnectionState, Event, RejReason};

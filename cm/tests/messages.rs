@@ -1,5 +1,7 @@
 //! Every message in every state: what changes the connection, what is answered again, what is dropped.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use cm::{

@@ -1,5 +1,7 @@
 //! What the messages carry: parameters, private data, and the attributes of queue pairs that follow from them.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use cm::{

@@ -1,5 +1,7 @@
 //! Service ID resolution: both sides, duplicates, bounds, strangers.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use cm::{

@@ -348,7 +348,7 @@ impl Endpoint {
     }
 
     /// Tells the peer that the REQ is given up: REJ with reason 4 and this side's GUID, by which the peer finds the
-    /// request although it may not have sent its ID yet (IBTA 12.6.7.2).
+    /// request although it may not have sent its ID yet (IBTA 12.6.7).
     pub(super) fn give_up_request(&mut self, id: CommId) {
         let Some(connection) = self.table.get(id) else { return };
         let guid = self.config.ca_guid.to_be_bytes();

@@ -1,7 +1,7 @@
 //! Messages of peers, except requests.
 //!
 //! A message changes a connection only if it comes from the address of the connection's peer, and names the IDs of
-//! the connection: both, where it carries both (IBTA 12.9.8). While this side's REQ is not answered, the peer's ID is
+//! the connection: both, where it carries both (IBTA 12.9). While this side's REQ is not answered, the peer's ID is
 //! unknown; then the transaction ID must be that of the REQ.
 
 use super::table::{Connection, Due};
@@ -283,7 +283,7 @@ impl Endpoint {
 
     /// The connection that a REJ refuses.
     fn rejected(&self, source: &Source, transaction: u64, rej: &Rej<'_>) -> Result<CommId, DropReason> {
-        // A peer that gives up its REQ may not know this side's ID. It says its GUID instead (IBTA 12.6.7.2).
+        // A peer that gives up its REQ may not know this side's ID. It says its GUID instead (IBTA 12.6.7).
         if rej.reason == RejReason::Timeout && rej.remote_comm_id == CommId(0) {
             let guid = rej.info.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
             let key = (source.remote, guid.ok_or(DropReason::Malformed)?, rej.local_comm_id);
@@ -308,7 +308,7 @@ impl Endpoint {
         let id = dreq.remote_comm_id;
         let ids = (id, dreq.local_comm_id);
         if self.table.get(id).is_none() {
-            // The connection is long gone: its end is confirmed again (IBTA 12.9.8.4).
+            // The connection is long gone: its end is confirmed again (IBTA 12.9).
             self.answer(source, build::drep(ids, transaction, &[]))?;
             return Err(DropReason::UnknownConnection);
         }

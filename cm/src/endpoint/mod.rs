@@ -201,7 +201,7 @@ impl Endpoint {
             ConnectionState::DreqReceived => (State::DreqReceived(0), None),
             // As long as the peer may repeat the message that was refused, once.
             ConnectionState::Refused => (State::Refused, Some(now + self.linger(connection))),
-            // The acknowledgement timeout is about twice the time that a packet takes (IBTA 12.9.8.4).
+            // The acknowledgement timeout is about twice the time that a packet takes (IBTA 12.9).
             ConnectionState::TimeWait => (State::TimeWait, Some(now + self.config.bounded(ack_timeout))),
         };
         self.table.enter(id, state, deadline);

@@ -291,7 +291,7 @@ explained! {
 }
 
 explained! {
-    /// The answer to LAP (IBTA 12.8, table 117; the codes are those of Linux's `ib_cm.h`).
+    /// The answer to LAP (IBTA 12.8; the codes are those of Linux's `ib_cm.h`).
     AprStatus(u8) {
         Loaded = 0 "loaded" "The alternate path is loaded.",
         InvalidCommId = 1 "invalid-comm-id" "No connection has the communication IDs of the message.",
