@@ -207,6 +207,21 @@ fn a_forged_request_ends_no_connection() {
     }
 }
 
+/// Found by fuzzing: a connection that the peer has closed already is not suspected, and not closed once more.
+#[test]
+fn a_connection_that_is_ending_is_not_suspected() {
+    for policy in [StalePolicy::Confirm, StalePolicy::Believe] {
+        let mut world = World::with(3, |config| config.stale = policy);
+        let (a, b) = world.established();
+        let now = world.now;
+        world.hosts[A].disconnect(now, a, &[]).unwrap();
+        world.settle();
+        assert_eq!(world.one(B), Event::Disconnected { connection: b, cause: DisconnectCause::Peer });
+        world.deliver(gid(A), gid(B), &req(gid(A), 1, 0x11));
+        assert_eq!((world.take(B), world.hosts[B].state(b)), (vec![], ConnectionState::DreqReceived));
+    }
+}
+
 /// A peer whose REP names the queue pair of an old connection has lost that one: it has just answered itself.
 #[test]
 fn a_reply_may_show_that_a_connection_is_stale() {

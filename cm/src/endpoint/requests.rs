@@ -12,7 +12,7 @@ use crate::counters::DropReason;
 use crate::event::{Event, FailCause};
 use crate::negotiated::Negotiated;
 use crate::params::{Destination, Ece, Listen, Path, Request, Source};
-use crate::state::{Input, State, next};
+use crate::state::{Input, State};
 use crate::{ConnectionId, ListenerId};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{
@@ -324,7 +324,7 @@ impl Endpoint {
     fn suspect(&mut self, now: Instant, old: CommId) {
         self.counters.stale += 1;
         let Some(connection) = self.table.get(old) else { return };
-        if next(connection.state.name(), Input::Disconnect).is_none() {
+        if connection.state != State::Established {
             // It is ending already.
             return;
         }
@@ -340,7 +340,9 @@ impl Endpoint {
 
     /// Ends a connection that the peer has lost. The peer answers the DREQ if it has.
     pub(super) fn end_stale(&mut self, now: Instant, old: CommId) {
-        self.send_dreq(now, old, Input::Disconnect, &[]).ok();
+        if self.table.get(old).is_some_and(|connection| connection.state == State::Established) {
+            self.send_dreq(now, old, Input::Disconnect, &[]).ok();
+        }
     }
 }
 
