@@ -56,7 +56,8 @@ pub struct Limits {
     /// Longest life of a request that the program does not answer.
     pub half_open_life: Duration,
     /// How often a timer repeats the REP to a source that is not proven. Each repetition is one datagram that a
-    /// forged REQ makes us send to its victim; a REQ that arrives again is always answered again.
+    /// forged REQ makes this host send to its victim, and so is the REJ at the end. A REQ that arrives again is always
+    /// answered again.
     pub unproven_retries: u8,
     /// Connections in TIMEWAIT. If there are more, the oldest one leaves it early.
     pub time_wait: usize,

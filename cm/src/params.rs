@@ -102,7 +102,8 @@ pub struct Listen {
     pub with_addresses: bool,
     /// Type of the program's queue pairs: RC, UC or XRC_RECV; UD for [resolutions](crate::Endpoint::resolve).
     pub qp_type: QpType,
-    /// Requests that may wait for the program's answer. Those of proven sources are counted on their own.
+    /// Requests that may wait for the program's answer; 0 admits none. Those of proven sources are counted on their
+    /// own.
     pub backlog: u32,
 }
 

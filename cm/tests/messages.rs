@@ -445,3 +445,41 @@ fn alternate_paths_are_refused() {
     assert_eq!(world.hosts[A].counters().received(Apr), 4);
     assert_eq!(world.hosts[B].counters().sent(Apr), 4);
 }
+
+/// The REP was lost, and then the passive side changed its mind: its REJ is about a message that never arrived.
+#[test]
+fn a_reply_that_never_arrived_is_refused() {
+    let mut world = World::new(21);
+    let (a, b) = world.requested();
+    world.accept(b, 0x22);
+    world.lose();
+    let now = world.now;
+    world.hosts[B].destroy(now, b).unwrap();
+    world.settle();
+    let Event::Rejected { connection, rejection } = world.one(A) else { panic!() };
+    assert_eq!((connection, rejection.message), (a, Subject::Other));
+    assert_eq!(world.hosts[A].sizes(), (0, 0, 0));
+}
+
+/// A host may connect to itself.
+#[test]
+fn both_sides_are_one_endpoint() {
+    let mut world = World::new(22);
+    let now = world.now;
+    world.hosts[A].listen(now, &listen()).unwrap();
+    let active = world.hosts[A].connect(now, &connect(A, A, 0x11)).unwrap();
+    world.settle();
+    let (passive, _) = world.request(A);
+    world.hosts[A].accept(now, passive, &accepting()).unwrap();
+    world.settle();
+    assert!(matches!(world.one(A), Event::ConnectResponse { connection, .. } if connection == active));
+    world.hosts[A].establish(now, active, &[]).unwrap();
+    world.settle();
+    assert!(matches!(world.one(A), Event::Established { connection, .. } if connection == passive));
+    world.hosts[A].disconnect(now, passive, &[]).unwrap();
+    world.settle();
+    assert_eq!(world.one(A), Event::Disconnected { connection: active, cause: DisconnectCause::Peer });
+    world.hosts[A].disconnect(now, active, &[]).unwrap();
+    world.settle();
+    assert_eq!(world.one(A), Event::Disconnected { connection: passive, cause: DisconnectCause::Answered });
+}

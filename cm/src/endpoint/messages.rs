@@ -298,7 +298,8 @@ impl Endpoint {
         }
         let connection = self.named(source, rej.remote_comm_id)?;
         let is_of = match connection.state {
-            State::ReqSent(_) => transaction == connection.transaction_id && rej.message == Subject::Req,
+            // Also of a REP that has not arrived.
+            State::ReqSent(_) => transaction == connection.transaction_id,
             _ => connection.remote_comm_id == rej.local_comm_id,
         };
         if is_of { Ok(rej.remote_comm_id) } else { Err(DropReason::NotThisConnection) }
