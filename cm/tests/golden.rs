@@ -183,24 +183,29 @@ fn replay(capture: &str, port: u16, host: [u8; 4]) -> usize {
         }
         let ours = endpoint.poll_transmit(now).expect("a datagram");
         assert_eq!((ours.to.remote, ours.to.local), (source.remote, source.local));
-        let message = parse(&ours.mad);
-        let [our_id, _] = ids(&message);
-        if our_id.0 != 0 {
-            names.ids.insert(our_id.0, local.0);
-        }
-        names.transactions.insert(message.transaction_id, theirs.transaction_id);
-        let mut renamed = rename(&message, |id| names.id(id), theirs.transaction_id);
-        match (&mut renamed.body, &theirs.body) {
-            (Body::Req(ours), Body::Req(theirs)) => ours.starting_psn = theirs.starting_psn,
-            (Body::Rep(ours), Body::Rep(theirs)) => ours.starting_psn = theirs.starting_psn,
-            _ => {}
-        }
-        assert_eq!(renamed, theirs, "{capture}");
-        assert_eq!(emit(&renamed), mad, "{capture}");
+        compare(&mut names, &ours.mad, &mad);
         written += 1;
     }
     assert_eq!(endpoint.poll_transmit(now), None, "{capture}: Linux sends no more");
     written
+}
+
+/// A datagram of this side is that of Linux but for the numbers that are chosen at random.
+fn compare(names: &mut Names, ours: &[u8; MAD_LEN], linux: &[u8; MAD_LEN]) {
+    let (message, theirs) = (parse(ours), parse(linux));
+    let ([our_id, _], [id, _]) = (ids(&message), ids(&theirs));
+    if our_id.0 != 0 {
+        names.ids.insert(our_id.0, id.0);
+    }
+    names.transactions.insert(message.transaction_id, theirs.transaction_id);
+    let mut renamed = rename(&message, |id| names.id(id), theirs.transaction_id);
+    match (&mut renamed.body, &theirs.body) {
+        (Body::Req(ours), Body::Req(theirs)) => ours.starting_psn = theirs.starting_psn,
+        (Body::Rep(ours), Body::Rep(theirs)) => ours.starting_psn = theirs.starting_psn,
+        _ => {}
+    }
+    assert_eq!(renamed, theirs);
+    assert_eq!(&emit(&renamed), linux);
 }
 
 /// The queue pair in the REQ with this ID.

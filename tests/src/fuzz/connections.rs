@@ -157,35 +157,12 @@ impl World {
         // Calls that mean nothing are refused; what they change is seen below.
         match (which, connection) {
             (13 | 14, _) => {
-                let mut path = Path::new(gid(host), gid(1 - host), Mtu::B1024);
-                path.to.flow_label = u32::from(first);
-                let addresses = (first & 1 == 0).then(|| IpCm {
-                    src_port: 1,
-                    src: gid(host).ip(),
-                    dst: gid(1 - host).ip(),
-                });
-                let connect = Connect {
-                    addresses,
-                    qp_type: [QpType::Rc, QpType::Uc, QpType::XrcSend, QpType::Ud][usize::from(first >> 6)],
-                    max_cm_retries: first,
-                    private_data,
-                    ..Connect::new(service(first), path, Qpn::new(2 + u32::from(first & 7)))
-                };
-                if let Ok(id) = endpoint.connect(now, &connect) {
+                if let Ok(id) = endpoint.connect(now, &connect(host, first, private_data)) {
                     program.connections.insert(id, false);
                     program.order.push(id);
                 }
             }
-            (15 | 16, _) => {
-                let listen = Listen {
-                    service_id: service(first),
-                    address: (first & 2 != 0).then(|| gid(host)),
-                    with_addresses: first & 1 == 0,
-                    qp_type: [QpType::Rc, QpType::Uc, QpType::XrcRecv, QpType::Ud][usize::from(first >> 6)],
-                    backlog: u32::from(first & 3),
-                };
-                program.listeners.extend(endpoint.listen(now, &listen));
-            }
+            (15 | 16, _) => program.listeners.extend(endpoint.listen(now, &listen(host, first))),
             (17, _) => {
                 let at = usize::from(first) % program.listeners.len().max(1);
                 if at < program.listeners.len() {
@@ -193,17 +170,7 @@ impl World {
                 }
             }
             (18 | 19, Some(id)) => {
-                let accept = Accept {
-                    qpn: Qpn::new(2 + u32::from(first & 7)),
-                    srq: false,
-                    responder_resources: first,
-                    initiator_depth: first,
-                    rnr_retry_count: first,
-                    flow_control: false,
-                    ece: cm::Ece { vendor_id: u32::from(first), options: 1 },
-                    private_data,
-                };
-                endpoint.accept(now, id, &accept).ok();
+                endpoint.accept(now, id, &accept(first, private_data)).ok();
             }
             (20, Some(id)) => {
                 let reason = RejReason::from_code(u16::from(first));
@@ -213,11 +180,7 @@ impl World {
             }
             (21 | 22, Some(id)) => drop(endpoint.establish(now, id, private_data)),
             (23, Some(id)) => drop(endpoint.disconnect(now, id, private_data)),
-            (24, Some(id)) => {
-                if endpoint.destroy(now, id).is_ok() {
-                    program.forget(id);
-                }
-            }
+            (24, Some(id)) if endpoint.destroy(now, id).is_ok() => program.forget(id),
             (25, Some(id)) => drop(endpoint.wait(now, id, cm::CmTimeout::new(first))),
             (26, Some(id)) => drop(endpoint.communication_established(now, id)),
             (27, Some(id)) => drop(endpoint.confirm_stale(now, id)),
@@ -290,6 +253,42 @@ impl World {
                 assert_eq!(endpoint.state(*id), ConnectionState::Closed);
             }
         }
+    }
+}
+
+fn connect(host: usize, selector: u8, private_data: &[u8]) -> Connect<'_> {
+    let mut path = Path::new(gid(host), gid(1 - host), Mtu::B1024);
+    path.to.flow_label = u32::from(selector);
+    let addresses = IpCm { src_port: 1, src: gid(host).ip(), dst: gid(1 - host).ip() };
+    Connect {
+        addresses: (selector & 1 == 0).then_some(addresses),
+        qp_type: [QpType::Rc, QpType::Uc, QpType::XrcSend, QpType::Ud][usize::from(selector >> 6)],
+        max_cm_retries: selector,
+        private_data,
+        ..Connect::new(service(selector), path, Qpn::new(2 + u32::from(selector & 7)))
+    }
+}
+
+fn listen(host: usize, selector: u8) -> Listen {
+    Listen {
+        service_id: service(selector),
+        address: (selector & 2 != 0).then(|| gid(host)),
+        with_addresses: selector & 1 == 0,
+        qp_type: [QpType::Rc, QpType::Uc, QpType::XrcRecv, QpType::Ud][usize::from(selector >> 6)],
+        backlog: u32::from(selector & 3),
+    }
+}
+
+const fn accept(selector: u8, private_data: &[u8]) -> Accept<'_> {
+    Accept {
+        qpn: Qpn::new(2 + (selector & 7) as u32),
+        srq: false,
+        responder_resources: selector,
+        initiator_depth: selector,
+        rnr_retry_count: selector,
+        flow_control: false,
+        ece: cm::Ece { vendor_id: selector as u32, options: 1 },
+        private_data,
     }
 }
 
