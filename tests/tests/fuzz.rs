@@ -104,6 +104,11 @@ fn any_calls_of_c_programs() {
     run(find("c_calls"));
 }
 
+#[test]
+fn connection_managers_hear_anything() {
+    run(find("connections"));
+}
+
 /// Every target has a fuzzer program and a test above; and its inputs stay small.
 #[test]
 fn every_target_is_fuzzed_and_tested() {

@@ -121,7 +121,7 @@ fn the_search_finds_what_it_looks_for() {
 
 #[test]
 fn transport_and_congestion_control_are_sans_io() {
-    for name in ["time", "qp", "cc"] {
+    for name in ["time", "qp", "cc", "cm"] {
         let folder = root().join(name);
         let mut seen = 0;
         for (path, text) in product(&folder.join("src")) {
@@ -153,7 +153,7 @@ const INEXACT: [&str; 13] = [
 #[test]
 fn numbers_are_the_same_on_every_platform() {
     let mut seen = 0;
-    for folder in ["time", "qp", "cc", "nic/core"] {
+    for folder in ["time", "qp", "cc", "cm", "nic/core"] {
         for (path, text) in product(&root().join(folder).join("src")) {
             let code = code(&text);
             let found: Vec<_> = INEXACT.iter().filter(|name| code.contains(**name)).collect();
@@ -276,7 +276,9 @@ fn crates_do_not_know_each_other() {
     let manifest = |name: &str| fs::read_to_string(root().join(name).join("Cargo.toml")).expect("Cargo.toml");
     assert!(!manifest("qp").contains("\ncc"), "qp must not know cc");
     assert!(!manifest("cc").contains("\nqp"), "cc must not know qp");
-    for name in ["qp", "cc"] {
+    assert!(!manifest("cm").contains("\ncc"), "cm must not know cc");
+    assert!(!manifest("qp").contains("\ncm"), "qp must not know cm");
+    for name in ["qp", "cc", "cm"] {
         assert!(!manifest(name).contains("\nrnic.workspace"), "{name} must not know nic");
     }
 }
@@ -299,7 +301,7 @@ fn deliberate_bugs_fit_the_code() {
         // Bugs outside of what the worlds and the unit tests of the Rust crates see list their own tests.
         let own = bug.get("tests").map(|tests| tests.as_array().expect("a list"));
         assert!(
-            own.is_some() || ["qp/", "cc/", "nic/"].iter().any(|at| file.starts_with(at)),
+            own.is_some() || ["qp/", "cc/", "cm/", "nic/"].iter().any(|at| file.starts_with(at)),
             "{name}: no tests"
         );
         assert!(

@@ -45,7 +45,7 @@ struct Place {
 }
 
 /// The folders that contain code and tests.
-const FOLDERS: [&str; 5] = ["qp", "cc", "nic", "interop", "tests"];
+const FOLDERS: [&str; 6] = ["qp", "cc", "cm", "nic", "interop", "tests"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

@@ -255,7 +255,7 @@ mod tests {
     fn management_datagrams_are_shown_instead_of_usual_headers() {
         let rtu = Rtu { local_comm_id: CommId(1), remote_comm_id: CommId(2), private_data: &[] };
         let mut mad = [0; MAD_LEN];
-        Message { transaction_id: 3, body: Body::Rtu(rtu) }.emit(&mut mad).unwrap();
+        Message { transaction_id: 3, attribute_modifier: 0, body: Body::Rtu(rtu) }.emit(&mut mad).unwrap();
         let mut h = new(Opcode::UdSendOnly);
         h.dest_qpn = Qpn::GSI;
         h.deth = DethFields { qkey: QKey::GSI, src_qpn: Qpn::GSI };

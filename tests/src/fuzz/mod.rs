@@ -6,6 +6,7 @@
 
 mod c_calls;
 mod captures;
+mod connections;
 mod datagrams;
 mod packets;
 mod partners;
@@ -15,6 +16,7 @@ mod verbs;
 
 pub use c_calls::c_calls;
 pub use captures::captures;
+pub use connections::connections;
 pub use datagrams::datagrams;
 pub use packets::packets;
 pub use partners::partners;
@@ -36,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     ("settings", settings),
     ("verbs", verbs),
     ("c_calls", c_calls),
+    ("connections", connections),
 ];
 
 /// The next byte; 0 at the end of the input.

@@ -202,7 +202,7 @@ fn a_connection_that_is_refused() {
 fn labels_of_the_other_management_datagrams() {
     use qp::wire::mad::MAD_LEN;
     use qp::wire::mad::cm::{
-        Body, CmTimeout, CommId, Message, Mra, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+        Body, CmTimeout, CommId, Lap, Message, Mra, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
     };
     let (id, service_id) = (CommId(7), ServiceId::udp(80));
     let wait = CmTimeout::new(20);
@@ -222,10 +222,10 @@ fn labels_of_the_other_management_datagrams() {
             "CM SIDR_REP, qp 0x000000, qkey 0x00000000, id 00000007",
         ),
         (Body::SidrRep(refused), "CM SIDR_REP rejected(2), id 00000007"),
-        (Body::Lap(&[0; 232]), "CM LAP"),
+        (Body::Lap(Lap::default()), "CM LAP"),
     ] {
         let mut bytes = [0; MAD_LEN];
-        Message { transaction_id: 0, body }.emit(&mut bytes).unwrap();
+        Message { transaction_id: 0, attribute_modifier: 0, body }.emit(&mut bytes).unwrap();
         let label = mad::label(&bytes);
         let text = [vec![label.main], label.more].concat().join(", ");
         assert!(text.starts_with(expected), "{text}");

@@ -11,13 +11,16 @@
 //! ```
 //!
 //! SIDR_REQ and SIDR_REP resolve the queue pair that receives datagrams for a service. LAP and APR load an
-//! alternate path, which RoCE does not have: they are recognised but not decoded.
+//! alternate path, which RoCE does not have.
+//!
+//! Three messages carry the vendor's options of enhanced connection establishment (ECE): a vendor ID in what used to
+//! be reserved bytes, and the options in the attribute modifier of the header.
 //!
 //! Structs hold plain values; private data is borrowed. As the specification requires, [`Message::parse`] ignores
 //! reserved bits, and [`Message::emit`] writes them as zero. A value with more bits than its field is truncated.
 
 pub use super::codes::{
-    Attribute, CmTimeout, CommId, Failover, MtuCode, RejReason, SidrStatus, Subject, Transport,
+    AprStatus, Attribute, CmTimeout, CommId, Failover, MtuCode, RejReason, SidrStatus, Subject, Transport,
 };
 pub use super::service::{IpCm, PortSpace, ServiceId};
 
@@ -61,6 +64,8 @@ message! {
     Req {
         /// The active side's ID of the connection.
         local_comm_id: CommId = 0[0; 32],
+        /// The vendor that the options in the attribute modifier belong to, 24 bits; 0 without options.
+        vendor_id: u32 = 5[0; 24],
         /// The requested service.
         service_id: ServiceId = 8[0; 64],
         /// The GUID of the active side's device.
@@ -157,10 +162,16 @@ message! {
         local_qkey: QKey = 8[0; 32],
         /// The passive side's queue pair.
         local_qpn: Qpn = 12[0; 24],
-        /// End-to-end context of reliable datagrams, 24 bits; 0.
+        /// Bits 16 to 23 of the vendor ID; see [`Rep::vendor_id`].
+        vendor_id_high: u8 = 15[0; 8],
+        /// End-to-end context of reliable datagrams, 24 bits; 0. The queue pair of an XRC target.
         local_eecn: u32 = 16[0; 24],
+        /// Bits 8 to 15 of the vendor ID.
+        vendor_id_middle: u8 = 19[0; 8],
         /// The PSN that the active side starts with.
         starting_psn: Psn = 20[0; 24],
+        /// Bits 0 to 7 of the vendor ID.
+        vendor_id_low: u8 = 23[0; 8],
         /// Number of READs and atomics that the passive side can have outstanding as responder.
         responder_resources: u8 = 24[0; 8],
         /// Number of READs and atomics that the passive side wants to have outstanding as initiator.
@@ -216,6 +227,67 @@ message! {
     }
 }
 
+group! {
+    /// An alternate path as LAP describes it: 44 bytes. The fields are those of [`Path`], in other places.
+    AlternatePath {
+        /// LID of the sender; 0xffff or 0 on RoCE.
+        local_lid: u16 = 0[0; 16],
+        /// LID of the receiver.
+        remote_lid: u16 = 2[0; 16],
+        /// Address of the sender.
+        local_gid: Gid = 4[0; 128],
+        /// Address of the receiver.
+        remote_gid: Gid = 20[0; 128],
+        /// Flow label, 20 bits.
+        flow_label: u32 = 36[0; 20],
+        /// Traffic class.
+        traffic_class: u8 = 39[0; 8],
+        /// Hop limit.
+        hop_limit: u8 = 40[0; 8],
+        /// Rate of the path, as a six-bit code.
+        packet_rate: u8 = 41[2; 6],
+        /// Service level, 4 bits.
+        service_level: u8 = 42[0; 4],
+        /// Whether both sides are in one subnet.
+        subnet_local: bool = 42[4; 1],
+        /// The acknowledgement timeout that the receiver uses.
+        local_ack_timeout: CmTimeout = 43[0; 5],
+    }
+}
+
+message! {
+    /// Load alternate path (IBTA 12.8, table 115).
+    Lap {
+        /// The sender's ID of the connection.
+        local_comm_id: CommId = 0[0; 32],
+        /// The receiver's ID of the connection.
+        remote_comm_id: CommId = 4[0; 32],
+        /// The receiver's queue pair.
+        remote_qpn: Qpn = 12[0; 24],
+        /// Time that the receiver may take to answer.
+        remote_cm_response_timeout: CmTimeout = 15[0; 5],
+        /// The path.
+        alternate: AlternatePath = 20[0; 352],
+        @private 64
+    }
+}
+
+message! {
+    /// Alternate path response (IBTA 12.8, table 116).
+    Apr {
+        /// The sender's ID of the connection.
+        local_comm_id: CommId = 0[0; 32],
+        /// The receiver's ID of the connection.
+        remote_comm_id: CommId = 4[0; 32],
+        /// Whether the path was loaded.
+        status: AprStatus = 9[0; 8],
+        @info
+        /// Additional information about the status, at most 72 bytes.
+        info = 12..84, length 8[0; 8],
+        @private 84
+    }
+}
+
 message! {
     /// Service ID resolution request (IBTA 12.11, table 119).
     SidrReq {
@@ -236,8 +308,12 @@ message! {
         request_id: CommId = 0[0; 32],
         /// The outcome.
         status: SidrStatus = 4[0; 8],
+        /// Bits 8 to 23 of the vendor ID; see [`SidrRep::vendor_id`].
+        vendor_id_high: u16 = 6[0; 16],
         /// The queue pair of the service.
         qpn: Qpn = 8[0; 24],
+        /// Bits 0 to 7 of the vendor ID.
+        vendor_id_low: u8 = 11[0; 8],
         /// The service.
         service_id: ServiceId = 12[0; 64],
         /// The key that datagrams to it must carry.
@@ -266,6 +342,35 @@ impl<'a> SidrReq<'a> {
     }
 }
 
+impl Rep<'_> {
+    /// The vendor that the options in the attribute modifier belong to, 24 bits; 0 without options.
+    #[must_use]
+    pub const fn vendor_id(&self) -> u32 {
+        u32::from_be_bytes([0, self.vendor_id_high, self.vendor_id_middle, self.vendor_id_low])
+    }
+
+    /// The reply with this vendor ID, of which the low 24 bits are used.
+    #[must_use]
+    pub const fn with_vendor_id(self, id: u32) -> Self {
+        let [_, vendor_id_high, vendor_id_middle, vendor_id_low] = id.to_be_bytes();
+        Self { vendor_id_high, vendor_id_middle, vendor_id_low, ..self }
+    }
+}
+
+impl SidrRep<'_> {
+    /// The vendor that the options in the attribute modifier belong to, 24 bits; 0 without options.
+    #[must_use]
+    pub fn vendor_id(&self) -> u32 {
+        u32::from(self.vendor_id_high) << 8 | u32::from(self.vendor_id_low)
+    }
+
+    /// The reply with this vendor ID, of which the low 24 bits are used.
+    #[must_use]
+    pub const fn with_vendor_id(self, id: u32) -> Self {
+        Self { vendor_id_high: (id >> 8) as u16, vendor_id_low: id as u8, ..self }
+    }
+}
+
 /// The content of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
@@ -287,10 +392,10 @@ pub enum Body<'a> {
     SidrReq(SidrReq<'a>),
     /// Service ID resolution reply.
     SidrRep(SidrRep<'a>),
-    /// Load alternate path; not decoded.
-    Lap(&'a [u8; DATA_LEN]),
-    /// Alternate path response; not decoded.
-    Apr(&'a [u8; DATA_LEN]),
+    /// Load alternate path.
+    Lap(Lap<'a>),
+    /// Alternate path response.
+    Apr(Apr<'a>),
 }
 
 /// A connection management message.
@@ -298,6 +403,8 @@ pub enum Body<'a> {
 pub struct Message<'a> {
     /// Chosen by the side that starts an exchange; all messages of the exchange carry it.
     pub transaction_id: u64,
+    /// Options of the vendor in REQ, REP and SIDR_REP; 0 otherwise.
+    pub attribute_modifier: u32,
     /// The content.
     pub body: Body<'a>,
 }
@@ -340,10 +447,14 @@ impl<'a> Message<'a> {
             Attribute::Drep => Body::Drep(Drep::read(data)),
             Attribute::SidrReq => Body::SidrReq(SidrReq::read(data)),
             Attribute::SidrRep => Body::SidrRep(SidrRep::read(data)),
-            Attribute::Lap => Body::Lap(data),
-            Attribute::Apr => Body::Apr(data),
+            Attribute::Lap => Body::Lap(Lap::read(data)),
+            Attribute::Apr => Body::Apr(Apr::read(data)),
         };
-        Ok(Self { transaction_id: header.transaction_id, body })
+        Ok(Self {
+            transaction_id: header.transaction_id,
+            attribute_modifier: header.attribute_modifier,
+            body,
+        })
     }
 
     /// The message type.
@@ -376,7 +487,7 @@ impl<'a> Message<'a> {
             class_specific: 0,
             transaction_id: self.transaction_id,
             attribute_id: self.attribute() as u16,
-            attribute_modifier: 0,
+            attribute_modifier: self.attribute_modifier,
         }
     }
 
@@ -399,10 +510,8 @@ impl<'a> Message<'a> {
             Body::Drep(drep) => drep.write(data),
             Body::SidrReq(req) => req.write(data),
             Body::SidrRep(rep) => rep.write(data),
-            Body::Lap(bytes) | Body::Apr(bytes) => {
-                *data = **bytes;
-                Ok(())
-            }
+            Body::Lap(lap) => lap.write(data),
+            Body::Apr(apr) => apr.write(data),
         }
     }
 
@@ -430,7 +539,8 @@ impl Fields for Message<'_> {
             Body::Drep(drep) => drep.each(visit),
             Body::SidrReq(req) => req.each(visit),
             Body::SidrRep(rep) => rep.each(visit),
-            Body::Lap(bytes) | Body::Apr(bytes) => visit("data", Value::Bytes(&bytes[..])),
+            Body::Lap(lap) => lap.each(visit),
+            Body::Apr(apr) => apr.each(visit),
         }
         if let Some((ip_cm, _)) = self.ip_cm() {
             visit("ip_cm", Value::Group(&ip_cm));

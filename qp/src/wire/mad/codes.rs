@@ -290,6 +290,26 @@ explained! {
     }
 }
 
+explained! {
+    /// The answer to LAP (IBTA 12.8; the codes are those of Linux's `ib_cm.h`).
+    AprStatus(u8) {
+        Loaded = 0 "loaded" "The alternate path is loaded.",
+        InvalidCommId = 1 "invalid-comm-id" "No connection has the communication IDs of the message.",
+        Unsupported = 2 "unsupported" "The receiver does not support alternate paths.",
+        Rejected = 3 "rejected" "The receiver does not want this alternate path.",
+        Redirect = 4 "redirect" "The request is to be sent again to where the additional information says.",
+        IsCurrent = 5 "is-current" "The path is already the alternate path.",
+        InvalidQpn = 6 "invalid-qpn" "The connection has another queue pair than the message says.",
+        InvalidLid = 7 "invalid-lid" "The receiver does not accept the LID of the path.",
+        InvalidGid = 8 "invalid-gid" "The receiver does not accept the GID of the path.",
+        InvalidFlowLabel = 9 "invalid-flow-label" "The receiver does not accept the flow label of the path.",
+        InvalidTrafficClass = 10 "invalid-traffic-class" "The receiver does not accept the traffic class of the path.",
+        InvalidHopLimit = 11 "invalid-hop-limit" "The receiver does not accept the hop limit of the path.",
+        InvalidPacketRate = 12 "invalid-packet-rate" "The receiver does not accept the packet rate of the path.",
+        InvalidSl = 13 "invalid-sl" "The receiver does not accept the service level of the path.",
+    }
+}
+
 /// A time encoded in five bits: 4.096 us * 2^code (IBTA 12.7, 9.7.6.1.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct CmTimeout(u8);
@@ -376,7 +396,7 @@ impl fmt::Display for MtuCode {
 field!(MtuCode, n => Self::new(n as u8), this => this.0, Value::Mtu(*this));
 
 /// One side's ID of a connection (IBTA 12.7). 0 means that none is assigned yet.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct CommId(pub u32);
 
 impl fmt::Display for CommId {

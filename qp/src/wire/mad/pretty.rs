@@ -97,7 +97,15 @@ impl fmt::Display for cm::Message<'_> {
             }
             Body::SidrReq(req) => resolution(f, req),
             Body::SidrRep(rep) => resolved(f, rep),
-            Body::Lap(_) | Body::Apr(_) => Ok(()),
+            Body::Lap(lap) => {
+                ids(f, lap.local_comm_id, lap.remote_comm_id)?;
+                private(f, lap.private_data)
+            }
+            Body::Apr(apr) => {
+                ids(f, apr.local_comm_id, apr.remote_comm_id)?;
+                write!(f, " status={}", apr.status)?;
+                private(f, apr.private_data)
+            }
         }
     }
 }
@@ -189,12 +197,15 @@ fn private(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use super::cm::{CmTimeout, Drep, Dreq, IpCm, Message, MtuCode, RejReason, Rtu, ServiceId, Subject};
+    use super::cm::{
+        Apr, AprStatus, CmTimeout, Drep, Dreq, IpCm, Lap, Message, MtuCode, RejReason, Rtu, ServiceId,
+        Subject,
+    };
     use super::*;
     use crate::ids::{Psn, QKey, Qpn};
 
     fn line(body: Body<'_>) -> String {
-        Message { transaction_id: 7, body }.to_string()
+        Message { transaction_id: 7, attribute_modifier: 0, body }.to_string()
     }
 
     const LOCAL: CommId = CommId(0xabe8_e3ee);
@@ -283,8 +294,10 @@ mod tests {
         assert_eq!(line(Body::Dreq(dreq)), "CM DREQ comm=0xabe8e3ee peer=0xe1c2e0f5 peer_qpn=0x000036");
         let drep = Drep { local_comm_id, remote_comm_id, private_data: &[0, 1] };
         assert_eq!(line(Body::Drep(drep)), "CM DREP comm=0xabe8e3ee peer=0xe1c2e0f5 private=2");
-        assert_eq!(line(Body::Lap(&[1; 232])), "CM LAP");
-        assert_eq!(line(Body::Apr(&[1; 232])), "CM APR");
+        let lap = Lap { local_comm_id, remote_comm_id, ..Lap::default() };
+        assert_eq!(line(Body::Lap(lap)), "CM LAP comm=0xabe8e3ee peer=0xe1c2e0f5");
+        let apr = Apr { local_comm_id, remote_comm_id, status: AprStatus::Unsupported, ..Apr::default() };
+        assert_eq!(line(Body::Apr(apr)), "CM APR comm=0xabe8e3ee peer=0xe1c2e0f5 status=unsupported(2)");
     }
 
     #[test]

@@ -13,7 +13,8 @@ const LINUX_REQ: &str = "e1c2e0f5 00000000 0000000001061c06 505400fffe770002 000
 
 /// A datagram whose data starts with these bytes.
 fn datagram(attribute: Attribute, data: &[u8]) -> [u8; MAD_LEN] {
-    let message = Message { transaction_id: 0x2_f5e0_c2e1, body: Body::Rtu(Rtu::default()) };
+    let message =
+        Message { transaction_id: 0x2_f5e0_c2e1, attribute_modifier: 0, body: Body::Rtu(Rtu::default()) };
     let header = Header { attribute_id: attribute as u16, ..message.header() };
     let mut whole = [0; DATA_LEN];
     whole[..data.len()].copy_from_slice(data);
@@ -85,22 +86,23 @@ fn every_bit_is_read_and_written_or_reserved() {
     // The reserved bits of tables 106 to 120 of the specification.
     let path = 6 + 3 + 3;
     for (attribute, reserved) in [
-        (Attribute::Req, 32 + 32 + 2 * path),
+        (Attribute::Req, 8 + 32 + 2 * path),
         (Attribute::Mra, 6 + 3),
         (Attribute::Rej, 6 + 1),
-        (Attribute::Rep, 8 + 8 + 8 + 4),
+        (Attribute::Rep, 4),
         (Attribute::Rtu, 0),
         (Attribute::Dreq, 8),
         (Attribute::Drep, 0),
         (Attribute::SidrReq, 16),
-        (Attribute::SidrRep, 16 + 8),
-        (Attribute::Lap, 0),
-        (Attribute::Apr, 0),
+        (Attribute::SidrRep, 0),
+        (Attribute::Lap, 32 + 3 + 32 + 4 + 2 + 3 + 3),
+        (Attribute::Apr, 16),
     ] {
         // Additional information is only used up to its length; the bits of the length itself are skipped.
         let (length_byte, length, length_bits) = match attribute {
             Attribute::Rej => (9, 72 << 1, 7),
             Attribute::SidrRep => (5, 72, 8),
+            Attribute::Apr => (8, 72, 8),
             _ => (0, 0, 0),
         };
         let mut base = [0; DATA_LEN];
@@ -147,11 +149,13 @@ fn additional_information_ends_where_its_length_says() {
     for len in [0, 1, 71, 72] {
         let rej = Rej { reason: RejReason::InvalidGid, info: &info[..len], ..Rej::default() };
         let rep = SidrRep { status: SidrStatus::Redirect, info: &info[..len], ..SidrRep::default() };
-        for body in [Body::Rej(rej), Body::SidrRep(rep)] {
-            let bytes = emitted(&Message { transaction_id: 1, body });
+        let apr = Apr { status: AprStatus::Redirect, info: &info[..len], ..Apr::default() };
+        for body in [Body::Rej(rej), Body::SidrRep(rep), Body::Apr(apr)] {
+            let bytes = emitted(&Message { transaction_id: 1, attribute_modifier: 7, body });
             let read = match Message::parse(&bytes).unwrap().body {
                 Body::Rej(rej) => rej.info,
                 Body::SidrRep(rep) => rep.info,
+                Body::Apr(apr) => apr.info,
                 other => panic!("{other:?}"),
             };
             assert_eq!(read, &info[..len]);
@@ -179,7 +183,9 @@ fn private_data_up_to_its_bound() {
             Attribute::Dreq => Body::Dreq(Dreq { private_data, ..Dreq::default() }),
             Attribute::Drep => Body::Drep(Drep { private_data, ..Drep::default() }),
             Attribute::SidrReq => Body::SidrReq(SidrReq { private_data, ..SidrReq::default() }),
-            _ => Body::SidrRep(SidrRep { private_data, ..SidrRep::default() }),
+            Attribute::Lap => Body::Lap(Lap { private_data, ..Lap::default() }),
+            Attribute::Apr => Body::Apr(Apr { private_data, ..Apr::default() }),
+            Attribute::SidrRep => Body::SidrRep(SidrRep { private_data, ..SidrRep::default() }),
         }
     };
     // As in Linux's ib_cm.h.
@@ -193,17 +199,20 @@ fn private_data_up_to_its_bound() {
         (Attribute::Drep, 224),
         (Attribute::SidrReq, 216),
         (Attribute::SidrRep, 136),
+        (Attribute::Lap, 168),
+        (Attribute::Apr, 148),
     ] {
-        let bytes = emitted(&Message { transaction_id: 0, body: body(attribute, max) });
+        let bytes =
+            emitted(&Message { transaction_id: 0, attribute_modifier: 7, body: body(attribute, max) });
         assert_eq!(bytes[MAD_LEN - max..], many[..max]);
         assert_eq!(bytes[MAD_LEN - max - 1], 0);
-        let message = Message { transaction_id: 0, body: body(attribute, max + 1) };
+        let message = Message { transaction_id: 0, attribute_modifier: 7, body: body(attribute, max + 1) };
         assert_eq!(message.attribute(), attribute);
         let too_long = EmitError::TooLong { field: "private_data", len: max + 1, max };
         assert_eq!(message.emit(&mut [0; MAD_LEN]), Err(too_long));
     }
     let rej = Rej { info: &many[..73], ..Rej::default() };
-    let message = Message { transaction_id: 0, body: Body::Rej(rej) };
+    let message = Message { transaction_id: 0, attribute_modifier: 7, body: Body::Rej(rej) };
     let too_long = EmitError::TooLong { field: "info", len: 73, max: 72 };
     assert_eq!(message.emit(&mut [0; MAD_LEN]), Err(too_long));
     assert_eq!(message.emit(&mut [0; 255]), Err(EmitError::NoRoom { len: 255 }));
@@ -244,7 +253,7 @@ fn addresses_are_for_ports_only() {
         let sidr = SidrReq { service_id, private_data: &private_data, ..SidrReq::default() };
         assert_eq!((req.ip_cm(), sidr.ip_cm()), (expected, expected));
         for body in [Body::Req(req), Body::SidrReq(sidr)] {
-            assert_eq!(Message { transaction_id: 0, body }.ip_cm(), expected);
+            assert_eq!(Message { transaction_id: 0, attribute_modifier: 7, body }.ip_cm(), expected);
         }
     }
 }
@@ -346,6 +355,7 @@ proptest! {
         };
         let req = Req {
             local_comm_id: CommId(comm),
+            vendor_id: qkey >> 8,
             service_id: ServiceId(service),
             local_ca_guid: guid,
             local_qkey: QKey(qkey),
@@ -371,12 +381,12 @@ proptest! {
             alternate: Path { flow_label: !label & 0xf_ffff, subnet_local: !flags[0], ..path },
             private_data: &private,
         };
-        let message = Message { transaction_id: guid, body: Body::Req(req) };
+        let message = Message { transaction_id: guid, attribute_modifier: 7, body: Body::Req(req) };
         let bytes = emitted(&message);
         prop_assert_eq!(Message::parse(&bytes).unwrap(), message);
         // Excess bits of a value are truncated and do not leak into other fields.
         let wide = Req { retry_count: retry | 0xf8, max_cm_retries: cm_retries | 0xf0, ..req };
-        let message = Message { transaction_id: guid, body: Body::Req(wide) };
+        let message = Message { transaction_id: guid, attribute_modifier: 7, body: Body::Req(wide) };
         let bytes = emitted(&message);
         let Body::Req(cut) = Message::parse(&bytes).unwrap().body else { panic!() };
         prop_assert_eq!(cut, req);
@@ -407,8 +417,11 @@ proptest! {
             srq: flags[1],
             local_ca_guid: guid,
             private_data: &private,
-        };
-        let message = Message { transaction_id: !guid, body: Body::Rep(rep) };
+            ..Rep::default()
+        }
+        .with_vendor_id(qkey);
+        prop_assert_eq!(rep.vendor_id(), qkey & 0xff_ffff);
+        let message = Message { transaction_id: !guid, attribute_modifier: 7, body: Body::Rep(rep) };
         let bytes = emitted(&message);
         prop_assert_eq!(Message::parse(&bytes).unwrap(), message);
     }
@@ -426,7 +439,6 @@ proptest! {
         let message = [Subject::Req, Subject::Rep, Subject::Other, Subject::Reserved][usize::from(subject & 3)];
         let service_timeout = CmTimeout::new(time);
         let private = |len: usize| &tail[..len];
-        let data: &[u8; DATA_LEN] = tail.as_slice().try_into().unwrap();
         for body in [
             Body::Mra(Mra {
                 local_comm_id,
@@ -465,11 +477,25 @@ proptest! {
                 qkey: QKey(qkey),
                 info: &tail[..info_len],
                 private_data: private(SidrRep::PRIVATE_DATA_LEN),
+                ..SidrRep::default()
+            }.with_vendor_id(qpn)),
+            Body::Lap(Lap {
+                local_comm_id,
+                remote_comm_id,
+                remote_qpn: Qpn::new(qpn),
+                remote_cm_response_timeout: service_timeout,
+                alternate: AlternatePath { flow_label: qkey >> 12, traffic_class: status, ..AlternatePath::default() },
+                private_data: private(Lap::PRIVATE_DATA_LEN),
             }),
-            Body::Lap(data),
-            Body::Apr(data),
+            Body::Apr(Apr {
+                local_comm_id,
+                remote_comm_id,
+                status: AprStatus::from_code(status),
+                info: &tail[..info_len],
+                private_data: private(Apr::PRIVATE_DATA_LEN),
+            }),
         ] {
-            let message = Message { transaction_id: service, body };
+            let message = Message { transaction_id: service, attribute_modifier: 7, body };
             let bytes = emitted(&message);
             prop_assert_eq!(Message::parse(&bytes).unwrap(), message);
         }
