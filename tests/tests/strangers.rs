@@ -116,6 +116,15 @@ fn wait_for(device: &Device, name: &str, value: u64) {
     }
 }
 
+/// Ends an attack when its measurement ends or fails: otherwise a failed test would wait for the attacker without end.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A process that serves, a device of this one that knows it, and the speed of WRITEs between them.
 struct Scene {
     peer: Peer,
@@ -163,6 +172,7 @@ impl Scene {
         let before = resident(self.peer.pid());
         let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
         let beset = std::thread::scope(|scope| {
+            let _end = StopOnDrop(&stop);
             scope.spawn(|| {
                 let begin = Instant::now();
                 for step in 0.. {
@@ -175,9 +185,7 @@ impl Scene {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()));
                 }
             });
-            let beset = self.write(duration());
-            stop.store(true, Ordering::Relaxed);
-            beset
+            self.write(duration())
         });
         let grown = resident(self.peer.pid()).saturating_sub(before);
         let steps = steps.into_inner();
