@@ -146,6 +146,22 @@ mod tests {
     }
 
     #[test]
+    fn an_eighth_of_every_buffer_is_kept_for_what_no_window_limits() {
+        assert_eq!(without_reserve(STOCK_RECEIVE_BUFFER), STOCK_RECEIVE_BUFFER - RESERVE);
+        assert_eq!(without_reserve(8000), 7000);
+        assert_eq!(without_reserve(0), 0);
+    }
+
+    #[test]
+    fn a_window_is_half_used_from_its_half_on() {
+        let mut window = PeerWindow::new(11);
+        window.take(5);
+        assert!(!window.is_half_used());
+        window.take(1);
+        assert!(window.is_half_used());
+    }
+
+    #[test]
     fn giving_back_too_much_is_harmless() {
         let mut window = PeerWindow::new(10);
         window.take(4);

@@ -281,6 +281,22 @@ fn places_are_used_again_once_nothing_is_left_there() {
     assert_eq!(pool.join(now, lane()).index(), second.index());
 }
 
+#[test]
+fn neither_one_that_left_nor_its_successor_is_told_what_it_asked() {
+    let now = Instant::EPOCH;
+    for is_replaced in [false, true] {
+        let (mut pool, first, _) = all_with_the_first(now);
+        pool.handle_ask(now, first, &ask(2, 10, 0));
+        if is_replaced {
+            pool.end(first);
+            assert_eq!(pool.join(now, lane()).index(), first.index());
+        } else {
+            pool.leave(first);
+        }
+        assert_eq!(granted(&mut pool, now), [], "replaced: {is_replaced}");
+    }
+}
+
 /// Somebody spoke in the sender's name, or the ends lost track of each other for another reason.
 #[test]
 fn an_impossible_count_starts_a_lane_again_with_nothing() {

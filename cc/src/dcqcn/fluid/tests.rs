@@ -168,6 +168,20 @@ fn stability_is_that_of_the_reference_table() {
     }
 }
 
+#[test]
+fn a_flow_at_rest_is_at_the_fixed_point() {
+    let model = paper(Rate::from_gbps(40));
+    let point = model.fixed_point(2).expect("below pmax");
+    let rate = model.rate(model.capacity);
+    let mut t = Trajectory::new(model, Duration::from_micros(4), &[Group { flows: 2, rate }]);
+    t.run_until(Duration::from_millis(300), |_| ());
+    let gbps = |rate: Option<Rate>| rate.expect("a group").as_f64() / 1e9;
+    assert_close("alpha*", 2, t.alpha(0).expect("a group"), point.alpha, 0.01);
+    assert_close("R_C*", 2, gbps(t.rate(0)), gbps(Some(point.current)), 0.001);
+    assert_close("R_T*", 2, gbps(t.target(0)), gbps(Some(point.target)), 0.001);
+    assert_eq!((t.alpha(1), t.rate(1), t.target(1)), (None, None, None), "there is one group");
+}
+
 /// A flow starts at the rate of the port when others are at rest. Times after which its rate and theirs differ by no
 /// more than 10 % of the fair share; and the authors' bound on the time, for as many flows in all (for 3, where they
 /// print none, the tighter one for 4).

@@ -2,6 +2,7 @@
 
 use crate::dcqcn::{AlphaUpdate, FirstIncrease, Options, Preset, Settings};
 use crate::{Rate, SettingError};
+use std::collections::BTreeSet;
 use time::Duration;
 
 const AT: Rate = Rate::from_gbps(40);
@@ -33,6 +34,62 @@ fn the_paper_s_numbers_survive_the_vendor_s_units() {
     assert_eq!((at_25.red.kmin, at_25.red.kmax), (100_000, 400_000));
     let at_100 = Preset::HpccSim.settings(Rate::from_gbps(100));
     assert_eq!((at_100.red.kmin, at_100.red.kmax, at_100.roce_rp.rpg_ai_rate), (400_000, 1_600_000, 20));
+}
+
+/// The settings of a preset by their words, as on a command line.
+fn words(preset: Preset, gbps: u64) -> BTreeSet<String> {
+    let parts = toml::Table::try_from(preset.settings(Rate::from_gbps(gbps))).expect("plain data");
+    let words = parts.values().filter_map(|part| part.as_table()).flatten();
+    words.map(|(word, value)| format!("{word}={value}").replace('"', "")).collect()
+}
+
+#[test]
+fn the_paper_s_settings_are_those_of_the_paper() {
+    let published = "alpha_order=cut-then-raise alpha_update=on-cnp clamp_tgt_rate=true \
+        clamp_tgt_rate_after_time_inc=true dce_tcp_g=1020 dce_tcp_rtt=55 first_increase=after-threshold \
+        initial_alpha_value=1024 qcn_target_drop=false rate_reduce_monitor_period=0 rate_to_set_on_first_cnp=0 \
+        rpg_ai_rate=40 rpg_byte_reset=156250 rpg_gd=11 rpg_hai_rate=0 rpg_max_rate=0 rpg_min_dec_fac=50 \
+        rpg_min_rate=1 rpg_threshold=5 rpg_time_reset=55 cnp_802p_prio=6 cnp_dscp=48 deferred_cnp=false \
+        min_time_between_cnps=50 kmin=5000 kmax=200000 pmax=0.01";
+    assert_eq!(words(Preset::Paper, 40), published.split_whitespace().map(str::to_owned).collect());
+}
+
+/// Every setting that a preset does not share with the paper, as [`Preset`] describes them.
+#[test]
+fn presets_differ_from_the_paper_in_what_is_published_and_nothing_else() {
+    let nvidia = "alpha_update=periodic clamp_tgt_rate=false dce_tcp_rtt=1 rate_reduce_monitor_period=4 \
+        rpg_threshold=1 rpg_time_reset=300 pmax=0.2";
+    let red_at_1 = "kmin=20000 kmax=80000";
+    let red_at_25 = "kmin=100000 kmax=400000";
+    let nvidia_alone = "dce_tcp_g=1019 initial_alpha_value=1023 min_time_between_cnps=4 rpg_ai_rate=5 \
+        rpg_byte_reset=32767 rpg_hai_rate=50";
+    let hpcc = "first_increase=one-additive min_time_between_cnps=0 rpg_byte_reset=0";
+    let laptop = "dce_tcp_rtt=550 min_time_between_cnps=500 pmax=0.2 rpg_time_reset=550";
+    let strawman = "dce_tcp_g=960 kmax=40000 kmin=40000 pmax=1.0 rpg_ai_rate=5 rpg_byte_reset=2344 rpg_hai_rate=50 \
+        rpg_min_rate=100 rpg_time_reset=1500";
+    let ns3 = "alpha_order=raise-then-cut first_increase=at-threshold initial_alpha_value=512 kmax=1000000 kmin=40000 \
+        pmax=1.0 qcn_target_drop=true rpg_byte_reset=4687500 rpg_hai_rate=200 rpg_min_rate=100 rpg_time_reset=60";
+    let published = [
+        (Preset::PaperStrawman, 40, vec![strawman]),
+        (Preset::Ns3Rdma, 40, vec![ns3]),
+        (Preset::Nvidia, 1, vec![nvidia, nvidia_alone, red_at_1]),
+        (Preset::Nvidia, 25, vec![nvidia, nvidia_alone, red_at_25]),
+        (Preset::HpccSim, 1, vec![nvidia, hpcc, red_at_1, "rpg_ai_rate=1 rpg_hai_rate=2 rpg_min_rate=100"]),
+        (
+            Preset::HpccSim,
+            25,
+            vec![nvidia, hpcc, red_at_25, "rpg_ai_rate=5 rpg_hai_rate=50 rpg_min_rate=1000"],
+        ),
+        (Preset::Laptop, 1, vec![laptop, "kmax=312500 kmin=62500 rpg_ai_rate=2 rpg_byte_reset=39063"]),
+        (Preset::Laptop, 10, vec![laptop, "kmax=3125000 kmin=625000 rpg_ai_rate=20 rpg_byte_reset=390625"]),
+    ];
+    let paper = words(Preset::Paper, 40);
+    for (preset, gbps, listed) in published {
+        let listed: BTreeSet<_> =
+            listed.iter().flat_map(|l| l.split_whitespace()).map(str::to_owned).collect();
+        let found: BTreeSet<_> = words(preset, gbps).difference(&paper).cloned().collect();
+        assert_eq!(found, listed, "{preset} at {gbps} Gb/s");
+    }
 }
 
 #[test]

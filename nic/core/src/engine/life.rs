@@ -226,3 +226,36 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Net;
+    use crate::{Gather, RcEnd, Result, WcStatus};
+
+    #[test]
+    fn a_device_that_fails_flushes_what_was_posted_and_says_so_once() -> Result<()> {
+        let ways: [fn(&mut Engine); 2] = [Engine::fail, Engine::fail_after_panic];
+        for fail in ways {
+            let net = Net::new();
+            let (a, b) = (net.device(), net.device());
+            let (left, _right) = RcEnd::pair(&a, &b)?;
+            left.qp.recv(1, Gather::Empty)?;
+            a.inner.port()?.with_datapath(|datapath| {
+                let engine = &mut datapath.engine;
+                assert!(!engine.has_failed() && engine.is_active());
+                fail(engine);
+                fail(engine);
+                assert!(engine.has_failed() && !engine.is_active());
+                assert_eq!(engine.usable(), Err(ResourceError::DeviceFailed));
+                let events: Vec<_> = std::iter::from_fn(|| engine.poll_event()).collect();
+                assert_eq!(events, [AsyncEvent::DeviceFatal]);
+            });
+            assert_eq!(left.qp.state(), QpState::Err);
+            let flushed = left.cq().poll_one().expect("the receive");
+            assert_eq!((flushed.wr_id, flushed.status), (1, WcStatus::WrFlushErr));
+            assert!(left.cq().poll_one().is_none());
+        }
+        Ok(())
+    }
+}

@@ -237,3 +237,25 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Result, sim::Net};
+
+    #[test]
+    fn a_datagram_that_was_cut_off_counts_as_one_packet_that_was_dropped() -> Result<()> {
+        let device = Net::new().device();
+        let port = device.inner.port()?;
+        let now = port.now();
+        port.with_datapath(|datapath| {
+            let cut_off = Datagram { truncated: true, ..Datagram::single(IpHeader::default(), &[0; 20]) };
+            for _ in 0..2 {
+                datapath.engine.receive(now, Batch { arrivals: [Arrival::Read(cut_off)], has_more: None });
+            }
+        });
+        let counters = device.counters().port;
+        assert_eq!((counters.rx_packets, counters.dropped(DropReason::Truncated)), (2, 2));
+        Ok(())
+    }
+}
