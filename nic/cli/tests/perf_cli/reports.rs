@@ -67,16 +67,8 @@ fn a_server_keeps_its_clients_apart() {
     let mut server = Server::start(&[]);
     // One client loses packets all the time, and another loses none meanwhile. The losses are random: a rule for every
     // n-th packet may meet the first packet of every retransmission, if these are as long as a multiple of n.
-    let lossy = [
-        "--size",
-        "64",
-        "--duration",
-        "600",
-        "--fault",
-        "tx data p=0.02 drop",
-        "--bind",
-        "127.86.1.1",
-    ];
+    let lossy =
+        ["--size", "64", "--duration", "600", "--fault", "tx data p=0.02 drop", "--bind", "127.86.1.1"];
     let mut lossy = server.command(&lossy).stdout(Stdio::piped()).spawn().unwrap();
     // It prints its title when it is connected.
     let mut title = String::new();

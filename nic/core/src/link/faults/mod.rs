@@ -26,6 +26,9 @@
 //! `rx data pause=3 for 2s`. Pauses exist only between rnic ports that both have lossless priorities (`pfc`). The
 //! watchdog's response is set by `detection_time`, `restoration_time` and `action` of the peer's link.
 //!
+//! `nth=` and `every=` count repeated packets too. A rule such as `every=50 drop` may meet the first packet of every
+//! retransmission, if these are 50 or 100 packets long, until the retries are used up: `p=0.02 drop` does not.
+//!
 //! Rules combine: all that match a packet act on it, in the order in which they were added, up to the first that
 //! drops it. Randomness comes only from the layer's seed and the rule's number, so that a rule draws the same
 //! whatever other rules exist.
