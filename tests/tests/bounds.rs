@@ -161,8 +161,8 @@ fn queue_pairs_share_fairly() {
         let (min, max) = (done.iter().min().unwrap(), done.iter().max().unwrap());
         println!("{count} queue pairs: {min} to {max} messages, {mean} on average");
         // Nobody starves, and Jain's index is high: a queue pair that was often in time to join a train may be ahead.
-        let (sum, squares) =
-            (done.iter().sum::<u64>() as f64, done.iter().map(|n| (n * n) as f64).sum::<f64>());
+        let sum: f64 = done.iter().map(|n| *n as f64).sum();
+        let squares: f64 = done.iter().map(|n| (*n as f64).powi(2)).sum();
         let jain = sum * sum / (count as f64 * squares);
         assert!(*min * 2 >= mean && jain > 0.95, "{jain}: {done:?}");
     }
