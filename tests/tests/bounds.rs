@@ -137,8 +137,8 @@ fn share(count: usize, size: usize, depth: usize, total: usize) -> Vec<usize> {
     let deadline = Instant::now() + 2 * PATIENCE;
     while done.iter().sum::<usize>() < total {
         for (i, end) in ends.iter().enumerate() {
-            // As many as were outstanding: who polls until there are none may stay with one queue pair, whose completions
-            // come as fast as they are polled, while the others have nothing to send.
+            // At most as many as were outstanding. A loop that polls until the queue is empty may stay with one queue
+            // pair, whose completions arrive as fast as they are polled, while the others have nothing to send.
             for wc in std::iter::from_fn(|| end.cq().poll_one()).take(depth) {
                 assert_eq!(wc.status, WcStatus::Success);
                 done[i] += 1;

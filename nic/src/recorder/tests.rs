@@ -2,7 +2,7 @@ use super::*;
 use rnic_core::trace::{PortSample, Trace};
 use std::sync::{Arc, Mutex};
 
-/// A writer that takes so many bytes, which can be looked at meanwhile.
+/// A writer that accepts a limited number of bytes, which tests can inspect meanwhile.
 #[derive(Clone)]
 struct Bytes(Arc<Mutex<Vec<u8>>>, usize);
 

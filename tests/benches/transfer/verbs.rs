@@ -45,7 +45,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// One in so many sends is signalled.
+    /// Signal one send in this number.
     fn signal_every(&self) -> u64 {
         (self.depth / 4).max(1)
     }

@@ -1,4 +1,4 @@
-//! Files that are written and read again, files that are none, and samples of devices in virtual time.
+//! Files that are written and read again, files that are not traces, and samples of devices in virtual time.
 
 use super::*;
 use crate::link::LinkConfig;

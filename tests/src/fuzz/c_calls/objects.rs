@@ -132,7 +132,7 @@ impl Side {
         // SAFETY: the channel exists; the queue exists until its event is acknowledged.
         unsafe {
             while went(ibv_get_cq_event(*channel, &raw mut cq, &raw mut cq_context), &[libc::EAGAIN]) {
-                assert!(self.cqs.iter().any(|ours| ours.at == cq), "an event of a queue that is none");
+                assert!(self.cqs.iter().any(|ours| ours.at == cq), "an event of an unknown queue");
                 ibv_ack_cq_events(cq, 1);
             }
         }

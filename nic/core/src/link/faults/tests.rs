@@ -204,7 +204,7 @@ fn queue_pairs_by_number_and_by_appearance() {
     assert_eq!(
         dropped("qp=#0 drop", frames()),
         [2, 4, 5],
-        "in each direction the first; QP1 and CNPs are none"
+        "in each direction the first; packets of QP1 and CNPs do not count"
     );
     assert_eq!(dropped("qp=#1 drop", frames()), [3]);
     assert_eq!(dropped("psn=#1 drop always", frames()), [5]);
