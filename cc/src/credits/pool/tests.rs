@@ -267,6 +267,17 @@ fn a_grant_that_was_lost_is_repeated() {
     assert_eq!(granted(&mut pool, now), [(first, 100)]);
 }
 
+/// It heard a grant of the pool's earlier life, for example. It has to learn that nothing is left of it.
+#[test]
+fn a_sender_that_believes_in_credit_that_it_does_not_have_is_told_so() {
+    let now = Instant::EPOCH;
+    let (mut pool, _, second) = all_with_the_first(now);
+    pool.handle_ask(now, second, &CreditMessage { limit: 40, ..ask(1, 0, 0) });
+    assert_eq!(granted(&mut pool, now), [(second, 0)]);
+    pool.handle_ask(now, second, &ask(2, 0, 0));
+    assert_eq!(granted(&mut pool, now), [], "both ends agree that there is no credit");
+}
+
 #[test]
 fn places_are_used_again_once_nothing_is_left_there() {
     let now = Instant::EPOCH;
