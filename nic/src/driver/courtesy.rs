@@ -7,7 +7,8 @@
 //!
 //! Next to a compute-bound program, a yield costs a time slice: the scheduler takes it as the end of the poller's turn.
 //! A sleep does not: the scheduler credits a sleeping thread with its share, and runs it as soon as it wakes. So a
-//! poller that lost a time slice to a yield naps for a while instead.
+//! poller that lost a time slice to a yield naps for a while instead. Where naps take as long as time slices, because the
+//! kernel has no precise timers, it soon yields again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -52,10 +53,11 @@ impl Courtesy {
         if !self.is_due(happened) {
             return;
         }
+        let before = Instant::now();
         if self.naps() {
             std::thread::sleep(NAP);
+            self.learn_from_nap(before.elapsed());
         } else {
-            let before = Instant::now();
             std::thread::yield_now();
             self.learn(before.elapsed());
         }
@@ -79,9 +81,18 @@ impl Courtesy {
         let next = self.next_naps.load(Ordering::Relaxed);
         if took >= TAKEN {
             self.naps.store(next, Ordering::Relaxed);
-            self.next_naps.store((next * 2).min(MOST_NAPS), Ordering::Relaxed);
+            self.next_naps.store((next * 2).clamp(1, MOST_NAPS), Ordering::Relaxed);
         } else if next > NAPS {
             self.next_naps.store(next - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Evaluates the duration of a nap: after one that took as long as a time slice, half as many follow.
+    fn learn_from_nap(&self, took: Duration) {
+        if took >= TAKEN {
+            let halve = |naps: &AtomicU32| naps.store(naps.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+            halve(&self.naps);
+            halve(&self.next_naps);
         }
     }
 }
@@ -124,5 +135,21 @@ mod tests {
         (0..MOST_NAPS).for_each(|_| courtesy.learn(Duration::from_micros(30)));
         courtesy.learn(TAKEN);
         assert_eq!(naps(&courtesy), NAPS, "yields that go well are believed again");
+    }
+
+    #[test]
+    fn naps_that_take_a_slice_are_given_up() {
+        let courtesy = Courtesy::new();
+        courtesy.learn(TAKEN);
+        let slept = (1..100).find(|_| {
+            courtesy.learn_from_nap(TAKEN);
+            !courtesy.naps()
+        });
+        assert!(slept.is_some_and(|naps| naps <= 8), "{slept:?}");
+        courtesy.learn(TAKEN);
+        assert_eq!(naps(&courtesy), 2, "a lost slice is tried against few naps");
+        courtesy.learn_from_nap(TAKEN / 2);
+        courtesy.learn(TAKEN);
+        assert!(naps(&courtesy) > 2, "naps that go well are believed again");
     }
 }
