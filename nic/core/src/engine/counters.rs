@@ -78,6 +78,8 @@ reasons! {
     /// A management datagram of a class or method that nothing at the port handles. A request is answered: the port does
     /// not support it.
     NoAgent = "dropped_no_agent",
+    /// A request for a connection or a service from an unproven address, beyond the number that is processed per second.
+    Requests = "dropped_requests",
     /// A datagram that the receive buffer truncated.
     Truncated = "dropped_truncated",
     /// The port was disabled on purpose, or its device failed.

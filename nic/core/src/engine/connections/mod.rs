@@ -13,7 +13,7 @@ mod stale;
 #[cfg(test)]
 mod tests;
 
-use super::partner::write_single;
+use super::partner::{Allowance, write_single};
 use super::schedule::{Alarm, Due};
 use super::{Departure, Engine, QpEntry, ResourceError, expand};
 use crate::gid::node_guid;
@@ -46,8 +46,12 @@ impl<F: FnMut(Event) + Send> EventSink for F {
     }
 }
 
+/// Requests of unproven sources: the size of a burst, and the number per second. Our choice: at 5 us each, 10 % of a
+/// processor. Whoever finds no place repeats its request.
+const REQUESTS_AT_ONCE: u32 = 4096;
+const REQUESTS_PER_SECOND: u32 = 20_000;
+
 /// The agents behind queue pair 1.
-#[derive(Default)]
 pub(super) struct Connections {
     manager: Option<Box<Manager>>,
     /// Whether the manager may have something to send.
@@ -56,6 +60,8 @@ pub(super) struct Connections {
     spoke: bool,
     /// Whether a connection waits for the first packet of its peer.
     awaits_packets: bool,
+    /// Limits what requests of unproven sources cost.
+    requests: Allowance,
     refusals: Refusals,
     psn: u16,
 }
@@ -68,6 +74,20 @@ struct Manager {
     is_used: bool,
     alarm: Alarm,
     suspects: Suspects,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            manager: None,
+            pending: false,
+            spoke: false,
+            awaits_packets: false,
+            requests: Allowance::new(REQUESTS_AT_ONCE, REQUESTS_PER_SECOND),
+            refusals: Refusals::default(),
+            psn: 0,
+        }
+    }
 }
 
 impl Connections {
@@ -165,13 +185,8 @@ impl Engine {
     }
 
     /// Takes in a connection management datagram.
-    fn handle_connection_mad(&mut self, now: Instant, arrival: &IpHeader, mad: &[u8; MAD_LEN]) {
-        let source = Source {
-            remote: Gid::from(arrival.src),
-            local: Gid::from(arrival.dst),
-            // Only the port itself sends from there, unless somebody forges address and port.
-            proven: self.partners.at(arrival.src, arrival.src_port).is_some(),
-        };
+    fn handle_connection_mad(&mut self, now: Instant, arrival: &IpHeader, proven: bool, mad: &[u8; MAD_LEN]) {
+        let source = Source { remote: Gid::from(arrival.src), local: Gid::from(arrival.dst), proven };
         self.manager().endpoint.handle_mad(now, &source, mad);
         self.settle_connections();
     }
