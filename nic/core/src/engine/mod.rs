@@ -35,6 +35,7 @@ mod snapshot;
 mod srq;
 
 pub use connections::EventSink;
+pub(crate) use connections::Terms;
 pub use counters::{DropReason, PortCounters, PriorityPauses};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;

@@ -6,9 +6,11 @@
 //! packets travel on a lane of their own). Its timers are one alarm among those of the engine. Its events go to the
 //! program's [`EventSink`] before the lock of the port is released.
 //!
+//! [`follow`] leads queue pairs through their connection for programs of the Rust API.
 //! [`stale`] finds out whether a peer has really lost a connection before the endpoint closes it.
 
 mod agents;
+mod follow;
 mod stale;
 #[cfg(test)]
 mod tests;
@@ -18,8 +20,11 @@ use super::schedule::{Alarm, Due};
 use super::{Departure, Engine, QpEntry, ResourceError, expand};
 use crate::gid::node_guid;
 use crate::platform;
+pub(crate) use follow::Terms;
+
 use agents::Refusals;
 use cm::{Endpoint, Event, Source, Transmit};
+use follow::Followers;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::{DethFields, Headers, IpHeader, Opcode};
 use qp::{Gid, Mtu, PKey, Psn, QKey, Qpn};
@@ -74,6 +79,7 @@ struct Manager {
     is_used: bool,
     alarm: Alarm,
     suspects: Suspects,
+    followers: Followers,
 }
 
 impl Default for Connections {
@@ -173,6 +179,7 @@ impl Engine {
                 is_used: false,
                 alarm: Alarm::default(),
                 suspects: Suspects::default(),
+                followers: Followers::default(),
             })
         })
     }
@@ -227,15 +234,21 @@ impl Engine {
 
     /// Hands the events of connections to the program. Tasks to be woken after the lock is released go to `woken`.
     pub(crate) fn tell_connections(&mut self, now: Instant, woken: &mut Vec<Waker>) {
+        self.end_broken(now);
         while let Some(manager) = self.connections.manager.as_mut() {
             // Without a program nobody listens, and nothing happens that it would have to know.
-            let Some(sink) = manager.sink.as_mut() else { return };
-            match manager.endpoint.poll_event() {
-                Some(Event::StaleSuspected { connection, remote, .. }) => {
-                    self.suspect(now, connection, remote)
-                }
-                Some(event) => sink.take(event, woken),
-                None => return,
+            let Some(event) = manager.sink.is_some().then(|| manager.endpoint.poll_event()).flatten() else {
+                return;
+            };
+            if let Event::StaleSuspected { connection, remote, .. } = event {
+                self.suspect(now, connection, remote);
+                continue;
+            }
+            if let Some(event) = self.lead(now, event)
+                && let Some(sink) =
+                    self.connections.manager.as_mut().and_then(|manager| manager.sink.as_mut())
+            {
+                sink.take(event, woken);
             }
         }
     }
