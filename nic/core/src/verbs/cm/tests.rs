@@ -308,6 +308,32 @@ fn descriptors_are_readable_while_there_is_news() -> Result<()> {
     Ok(())
 }
 
+/// Fault rules name the messages; those that are lost are repeated, those that come twice change nothing.
+#[test]
+fn every_message_may_be_lost_or_come_twice() -> Result<()> {
+    for (sender, message) in [(0, "REQ"), (1, "REP"), (0, "RTU"), (1, "DREQ"), (0, "DREP")] {
+        for fault in ["drop once", "dup 2"] {
+            let net = Net::new();
+            let devices = [net.device(), net.device()];
+            devices[sender].add_fault(&format!("tx cm={message} {fault}"))?;
+            let (left, right) = pair(&devices[0], &devices[1])?;
+            right.connection().wait()?;
+            right.disconnect()?;
+            net.run_for(Duration::from_secs(10));
+            for (end, cause) in [(&left, DisconnectCause::Peer), (&right, DisconnectCause::Answered)] {
+                let events = std::iter::from_fn(|| end.connection().poll_event()).collect::<Vec<_>>();
+                let over = ConnectionEvent::Disconnected(cause);
+                assert_eq!(events, [ConnectionEvent::Established, over], "{message} {fault}");
+            }
+            let hits = devices[sender].faults()[0].hits;
+            assert!(if fault == "drop once" { hits == 1 } else { hits >= 1 }, "{message} {fault}: {hits}");
+        }
+    }
+    let unknown = Net::new().device().add_fault("tx cm=REPL drop").expect_err("no such message").to_string();
+    assert!(unknown.contains("choose REQ, MRA,") && unknown.contains("did you mean 'REP'?"), "{unknown}");
+    Ok(())
+}
+
 #[test]
 fn services_of_datagrams_that_do_not_exist_are_named() -> Result<()> {
     let net = Net::new();
