@@ -142,6 +142,8 @@ macro_rules! port_counters {
             drops: [u64; DropReason::ALL.len()],
             /// Pauses of each priority.
             pub pauses: [PriorityPauses; PRIORITIES],
+            /// Counters of the connection manager.
+            pub cm: cm::Counters,
             $($(#[doc = $doc])* pub $field: u64,)*
         }
 
@@ -150,6 +152,7 @@ macro_rules! port_counters {
                 Self {
                     drops: [0; DropReason::ALL.len()],
                     pauses: [PriorityPauses::default(); PRIORITIES],
+                    cm: cm::Counters::default(),
                     $($field: 0,)*
                 }
             }
@@ -159,13 +162,15 @@ macro_rules! port_counters {
             /// Every counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 let own = [$((stringify!($field), self.$field)),*];
-                own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), self.dropped(*r))))
+                let drops = DropReason::ALL.iter().map(|r| (r.name(), self.dropped(*r)));
+                own.into_iter().chain(drops).chain(self.cm.iter())
             }
 
             /// Name and description of every counter.
             pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
                 let own = [$((stringify!($field), concat!($($doc),*).trim_ascii_start())),*];
-                own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), r.explain())))
+                let drops = DropReason::ALL.iter().map(|r| (r.name(), r.explain()));
+                own.into_iter().chain(drops).chain(cm::Counters::describe())
             }
         }
     };

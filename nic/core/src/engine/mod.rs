@@ -235,6 +235,9 @@ impl Engine {
     pub fn port_counters(&self) -> PortCounters {
         let mut counters = self.counters.clone();
         counters.async_events_lost = self.host.events.lost();
+        if let Some(endpoint) = self.endpoint() {
+            counters.cm.clone_from(endpoint.counters());
+        }
         counters
     }
 

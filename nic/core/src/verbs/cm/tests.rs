@@ -208,6 +208,12 @@ fn a_hundred_connections_leave_nothing_behind() -> Result<()> {
         drop((left, right));
     }
     net.run_for(Duration::from_secs(60));
+    let counters = a.counters().port;
+    let named = |name: &str| counters.iter().find(|(is, _)| *is == name).map(|(_, count)| count);
+    assert_eq!(
+        (named("cm_tx_req"), named("cm_rx_rep"), named("cm_dropped_malformed")),
+        (Some(100), Some(100), Some(0))
+    );
     for device in [&a, &b] {
         let sizes = device.connection_manager()?.look(crate::cm::protocol::Endpoint::sizes)?;
         assert_eq!(sizes, (0, 0, 0));
