@@ -47,6 +47,18 @@ pub mod tally;
 pub mod trace;
 pub mod verbs;
 
+/// Connections by address and port.
+pub mod cm {
+    pub use crate::engine::EventSink;
+    pub use crate::error::ConnectError;
+    pub use crate::verbs::cm::{
+        Binding, Claim, Connection, ConnectionEvent, DATAGRAM_QKEY, Dialling, End, Listener, Manager,
+        PortError, PortTable, Ports, Question, Ready, Request, Service, ServiceRequest,
+    };
+    #[doc(inline)]
+    pub use ::cm as protocol;
+}
+
 #[doc(inline)]
 pub use cc;
 pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig};
