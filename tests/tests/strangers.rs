@@ -11,7 +11,7 @@ use qp::wire::{DethFields, Flow, Headers, Opcode, Packet, PauseTimes, UDP_PORT, 
 use rnic::cc;
 use rnic::{Device, DeviceConfig, Psn, QKey, Qpn, RcEnd, WcStatus};
 use rnic_tests::peer::{Peer, connect_local};
-use rnic_tests::protocol::{Connection, Opening};
+use rnic_tests::protocol::{Command, Connection, Opening};
 use rnic_tests::{counter, fresh_address};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Mutex;
@@ -363,4 +363,46 @@ fn strangers_that_ask_for_credit_take_none_from_a_connection() {
         say(&sockets[nth], victim, &Headers::flow_control(slot, 0, step as u16), &said);
     });
     assert_eq!(scene.peer.counter("partners_met"), 201);
+}
+
+/// The port at which the victim listens.
+const PORT: u16 = 7471;
+
+/// A REQ from an address to a port, as the connection manager there would write it.
+fn request(from: Ipv4Addr, to: IpAddr, seed: u64) -> [u8; MAD_LEN] {
+    let mut random = [0; 32];
+    random[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut endpoint = cm::Endpoint::new(cm::Config::new(seed), random);
+    let now = time::Instant::EPOCH;
+    let path = cm::Path::new(rnic::Gid::from(IpAddr::from(from)), rnic::Gid::from(to), rnic::Mtu::B1024);
+    let connect = cm::Connect {
+        addresses: Some(cm::IpCm { src_port: 40_000, src: from.into(), dst: to }),
+        ..cm::Connect::new(cm::ServiceId::tcp(PORT), path, Qpn::new(0x1234))
+    };
+    endpoint.connect(now, &connect).expect("room");
+    endpoint.poll_transmit(now).expect("a REQ").mad
+}
+
+/// A million requests from as many addresses: each is well-formed, and nobody is there.
+#[test]
+fn requests_from_forged_addresses_cost_no_memory_and_keep_nobody_from_connecting() {
+    let _alone = ALONE.lock();
+    let mut scene = Scene::new("ethernet", "off");
+    let victim = scene.peer.address();
+    scene.peer.ask(&Command::Listen(PORT));
+    scene.endure("requests", 17_000, |step| {
+        let from = stranger(step % 60_000);
+        let Ok(socket) = UdpSocket::bind((from, 0)) else { return };
+        say(&socket, victim, &to_qp1(), &request(from, victim, step.into()));
+    });
+    // One that was known before, and one that was not: both connect while what is left of the flood still waits.
+    let newcomer = DeviceConfig::at(fresh_address()).open().expect("a device");
+    for device in [&scene.device, &newcomer] {
+        let dialling = RcEnd::dial(device, (victim, PORT)).expect("a request");
+        scene.peer.ask(&Command::Accept(device.address()));
+        let end = dialling.wait().expect("a connection");
+        end.qp.write(1, rnic::Gather::Empty, rnic::Remote { addr: 0, rkey: 0 }).expect("posted");
+        assert_eq!(end.wait().expect("a completion").status, WcStatus::Success);
+    }
+    assert!(scene.peer.counter("rx_packets") > 1000);
 }
