@@ -181,9 +181,9 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::sim::{DeviceSetup, Net};
     use crate::{Access, ConnectOptions, QpInit, Result, WcStatus};
-    use time::Duration;
 
     /// Writes 4 MiB over an unreliable connection at the default pace. Returns how long it takes to leave, and how many
     /// datagrams the receiver got that asked who it is.
@@ -207,6 +207,24 @@ mod tests {
         let counters = b.counters();
         assert_eq!(counters.qp.rx_write_requests, 1);
         Ok((took, counters.port.rx_packets - (LEN / 4096) as u64))
+    }
+
+    #[test]
+    fn receivers_are_forgotten_when_they_must_have_read_everything_and_rarely_looked_for() {
+        let pace = Pace::STOCK;
+        let local = IpAddr::from([10, 0, 0, 1]);
+        let mut drains = Drains::new(Paces { rnic: None, foreign: Some(pace) }, local);
+        let start = Instant::EPOCH + Duration::from_secs(1);
+        let meet = |drains: &mut Drains, nth: usize, at: Instant| {
+            let address = IpAddr::from([10, 1, (nth >> 8) as u8, nth as u8]);
+            let id = drains.at(address, at).expect("another host");
+            drains.table[id].drain.take(at, &pace, 1000);
+        };
+        (0..=FEW).for_each(|nth| meet(&mut drains, nth, start));
+        assert_eq!((drains.table.len(), drains.sweep_at), (FEW + 1, 2 * FEW), "all are needed");
+        let later = start + Duration::from_secs(60);
+        (0..FEW).for_each(|nth| meet(&mut drains, FEW + 1 + nth, later));
+        assert_eq!((drains.table.len(), drains.sweep_at), (FEW, 2 * (FEW - 1)), "the first are forgotten");
     }
 
     #[test]

@@ -416,6 +416,12 @@ mod datagram_tests;
 mod tests {
     use super::*;
 
+    #[test]
+    fn seeds_stay_different_when_they_are_expanded() {
+        assert_ne!(expand(1), expand(1 << 56));
+        assert_ne!(expand(1), expand(0));
+    }
+
     /// 64,000 idle queue pairs must fit an ordinary process: the aim is 1.5 KiB each.
     #[test]
     fn an_idle_queue_pair_is_small() {

@@ -3,7 +3,7 @@
 use super::ECT;
 use crate::engine::partner::{Partners, write_single};
 use crate::engine::path::Path;
-use crate::engine::schedule::{Due, Place, Turn};
+use crate::engine::schedule::Due;
 use crate::engine::{Departure, Engine, EngineConfig, QpEntry};
 use cc::Policy;
 use cc::dcqcn::{Notification, NotificationPoint};
@@ -253,10 +253,7 @@ impl Engine {
         let Some(trains) = flow.trains.as_mut() else { return };
         let Some(ack) = trains.arrive(now, unacked, packet.becn()) else { return };
         flow.on_ack(now, &ack);
-        if let Place::Paced(_) = self.places.of(Turn::Own(index)) {
-            // Its rate may have risen: it looks again when its next packet is due.
-            self.places.put(Turn::Own(index), Place::Ready);
-        }
+        self.pace_anew(index);
     }
 }
 

@@ -127,6 +127,13 @@ impl Engine {
         }
     }
 
+    /// The rate of a queue pair may have risen: if it waits for its departure time, it looks again when that is.
+    pub(super) fn pace_anew(&mut self, index: usize) {
+        if let Place::Paced(_) = self.places.of(Turn::Own(index)) {
+            self.places.put(Turn::Own(index), Place::Ready);
+        }
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next. May be earlier than needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {

@@ -161,6 +161,20 @@ fn whoever_has_not_asked_for_an_acknowledgement_asks_in_a_full_window() -> Resul
     Ok(())
 }
 
+/// What has the window for itself needs no acknowledgement of its first trains to go on.
+#[test]
+fn whoever_is_alone_asks_at_the_end_of_its_message_only() -> Result<()> {
+    let net = Net::new();
+    net.set_latency(Duration::from_micros(100));
+    let (a, b) = (with_window(&net, 64)?, net.device());
+    let pair = RcEnd::pair(&a, &b)?;
+    let log = Log::of(&a);
+    let _memory = write(&pair, 40 * 4096)?;
+    let asks: Vec<_> = log.all().iter().map(|sent| sent.asks).collect();
+    assert_eq!((asks.len(), asks.iter().position(|asks| *asks)), (40, Some(39)));
+    done(&pair.0)
+}
+
 /// While several queue pairs share a window, each asks for an acknowledgement at the end of its train.
 #[test]
 fn queue_pairs_that_share_a_window_take_turns_and_ask_at_the_end_of_each() -> Result<()> {

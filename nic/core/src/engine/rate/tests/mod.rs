@@ -4,6 +4,7 @@ mod acks;
 mod notifications;
 mod pacing;
 
+use super::Rates;
 use crate::engine::{FlowState, PartnerSetup, PortCounters, RateConfig};
 use crate::error::Result;
 use crate::link::{Direction, FrameRef, Now, Observer, wire_bytes};
@@ -15,6 +16,11 @@ use qp::{Access, QpType};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use time::{Duration, Instant};
+
+#[test]
+fn a_port_without_a_rate_never_waits() {
+    assert!(!Rates::new(&RateConfig::default()).port_waits());
+}
 
 fn us(n: u64) -> Duration {
     Duration::from_micros(n)
