@@ -43,7 +43,7 @@ pub(super) enum Answer {
     /// Accepting failed on this side: the peer had given up.
     TooLate,
     Refused,
-    /// Accepted, but the connection failed on this side.
+    /// Accepted, but the connection failed on this side, or its program dropped it at once.
     GivenUp,
 }
 
@@ -246,7 +246,7 @@ impl World {
         }
         let at = self.rng.size(0, sides.len() - 1);
         let side = &mut sides[at];
-        let (nonce, is_early) = (side.nonce, !side.is_active && side.events.is_empty());
+        let (nonce, own, is_early) = (side.nonce, side.own, !side.is_active && side.events.is_empty());
         let situation = match self.rng.below(3) {
             0 => {
                 if !side.is_open() || side.connection.disconnect().is_err() {
@@ -264,8 +264,9 @@ impl World {
                 "a side drops its connection"
             }
         };
-        if is_early {
+        if let (true, Some(attempt)) = (is_early, self.attempts.get_mut(&nonce)) {
             self.given_up.insert(nonce);
+            attempt.answers.insert(own, Answer::GivenUp);
         }
         self.reach(situation);
         Ok(())
