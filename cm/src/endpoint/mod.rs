@@ -72,7 +72,7 @@ impl Endpoint {
         }
     }
 
-    /// The next datagram to send; `None` if there is none. Those of connections come first.
+    /// The next datagram to send, if any. Those of connections come first.
     pub fn poll_transmit(&mut self, _now: Instant) -> Option<Transmit> {
         while let Some((id, due)) = self.table.take_due() {
             let Some(connection) = self.table.get(id) else { continue };
@@ -96,7 +96,7 @@ impl Endpoint {
         Transmit { to, mad }
     }
 
-    /// The next event; `None` if there is none.
+    /// The next event, if any.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
