@@ -192,10 +192,6 @@ pub enum Command {
     Connect(usize, QpAddress, Connection),
     /// Destroy a queue pair.
     DestroyQp(usize),
-    /// Listen for connections at a port.
-    Listen(u16),
-    /// Accept connections until one comes from this address, and keep that one.
-    Accept(IpAddr),
     /// Register memory of this length, with the pattern of this seed or zeroed.
     Register(usize, Option<u64>),
     /// Deregister memory.

@@ -10,7 +10,6 @@ use rnic::{
 };
 use std::error::Error;
 use std::io::{BufRead, Write};
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Seconds after which a peer exits by itself, in case the test that started it has vanished.
@@ -56,8 +55,6 @@ pub(crate) struct End {
 /// Everything that a peer owns. Fields are dropped in this order: users before the resources they use.
 #[derive(Default)]
 pub(crate) struct State {
-    accepted: Vec<rnic::cm::End>,
-    listener: Option<rnic::cm::Listener>,
     pub(crate) ends: Vec<Option<End>>,
     pub(crate) regions: Vec<Option<MemoryRegion>>,
     pub(crate) pd: Option<ProtectionDomain>,
@@ -75,8 +72,6 @@ impl State {
             Command::DestroyQp(qp) => {
                 drop(self.ends.get_mut(qp).and_then(Option::take).ok_or("no such end")?)
             }
-            Command::Listen(port) => self.listener = Some(self.device()?.listen(port)?),
-            Command::Accept(from) => self.accept(from)?,
             Command::Register(len, seed) => return self.register(len, seed),
             Command::Deregister(id) => {
                 drop(self.regions.get_mut(id).and_then(Option::take).ok_or("no such region")?);
@@ -129,17 +124,6 @@ impl State {
         self.pd = Some(device.alloc_pd()?);
         self.device = Some(device);
         Ok(Reply::Opened(address))
-    }
-
-    fn accept(&mut self, from: IpAddr) -> Answer<()> {
-        let listener = self.listener.as_ref().ok_or("nobody listens")?;
-        loop {
-            let request = listener.accept()?;
-            if request.peer().ip() == from {
-                self.accepted.push(request.accept_end()?);
-                return Ok(());
-            }
-        }
     }
 
     fn events(&self, count: usize, limit: Duration) -> Answer<Reply> {

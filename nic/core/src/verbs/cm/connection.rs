@@ -159,7 +159,7 @@ impl Connection {
         })
     }
 
-    /// Waits for the next event, for up to `timeout`; `None` if there is none, in virtual time also as soon as nothing is
+    /// Waits for the next event, for up to `timeout`; `None` if none came, in virtual time also as soon as nothing is
     /// under way any more.
     ///
     /// # Errors
@@ -219,7 +219,10 @@ impl std::fmt::Debug for Connection {
 
 /// A descriptor that is readable while its owner has news. It may be polled in any way, but must not be read.
 #[derive(Clone)]
-pub struct Ready(pub(super) Arc<dyn Readiness>);
+pub struct Ready(
+    #[cfg_attr(not(unix), expect(dead_code, reason = "there are no descriptors"))]
+    pub(super)  Arc<dyn Readiness>,
+);
 
 #[cfg(unix)]
 impl AsFd for Ready {
