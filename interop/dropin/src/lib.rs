@@ -1,4 +1,4 @@
-//! `libibverbs.so.1` and `librdmacm.so.1` over rnic, for unmodified programs.
+//! `libibverbs.so.1` over rnic, for unmodified programs.
 //!
 //! A program that was built for rdma-core finds these symbols, versions and structures where it looks for those of
 //! rdma-core, and gets a RoCEv2 device in software. This crate only converts: it unpacks C arguments, calls [`rnic`],
@@ -17,7 +17,6 @@ mod ah;
 mod call;
 mod cancel;
 mod channel;
-mod cm;
 mod context;
 mod cq;
 mod cq_ex;
