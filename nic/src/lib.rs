@@ -79,6 +79,12 @@ pub mod memory {
     pub use rnic_core::memory::{Advice, BufferError, MemoryBuffer, MwType, RegisterError, UserMemory};
 }
 
+/// Connections by address and port.
+pub mod cm {
+    #[doc(inline)]
+    pub use rnic_core::cm::*;
+}
+
 /// Samples of a port's counters and queue pairs over time, in files that `rnic plot` draws.
 pub mod trace {
     pub use crate::recorder::{MIN_INTERVAL, RecorderThread, header_now};

@@ -9,7 +9,7 @@ use crate::params::{Accept, Connect, Listen};
 use crate::state::{ConnectionState, Input, Retry, State, next};
 use crate::{ConnectionId, ListenerId};
 use qp::wire::mad::cm::{CmTimeout, CommId, Rej, RejReason, Subject};
-use qp::{Psn, QpAttr, QpState, QpType};
+use qp::{Gid, Psn, QpAttr, QpState, QpType, Qpn};
 use rand_chacha::rand_core::Rng;
 use time::Instant;
 
@@ -224,6 +224,22 @@ impl Endpoint {
         Ok(())
     }
 
+    /// A connected queue pair took a packet of its peer: if the connection waits for the RTU, it is established. While
+    /// [`awaits_packets`](Self::awaits_packets) is false, there is nothing to tell.
+    pub fn handle_packet(&mut self, now: Instant, remote: Gid, remote_qpn: Qpn, local_qpn: Qpn) {
+        let Some(id) = self.table.waiting_for_rtu(local_qpn) else { return };
+        let is_of = |c: &Connection| c.to.remote == remote && c.negotiated.remote_qpn == Some(remote_qpn);
+        if self.table.get(id).is_some_and(is_of) {
+            self.established(now, id, Input::Packet, &[]);
+        }
+    }
+
+    /// Whether a connection waits for the RTU, or for a packet that says as much.
+    #[must_use]
+    pub fn awaits_packets(&self) -> bool {
+        self.table.waits_for_rtu()
+    }
+
     /// Closes a connection, or confirms that the peer has closed it. The queue pair must be in the error state
     /// already.
     ///
@@ -257,6 +273,12 @@ impl Endpoint {
         self.send_dreq(now, connection.0, Input::Disconnect, &[])
     }
 
+    /// The driver has heard of the suspicion that the peer has lost this connection: the next REQ that says so is
+    /// reported again.
+    pub fn suspect_again(&mut self, connection: ConnectionId) {
+        self.table.update(connection.0, |connection| connection.suspected = false);
+    }
+
     /// Gives a connection back in any state. Its peer is told; the program is told nothing more.
     ///
     /// # Errors
@@ -278,6 +300,17 @@ impl Endpoint {
         }
         self.table.update(id, |connection| connection.released = true);
         Ok(())
+    }
+
+    /// The end of a program: gives all connections and queries back, stops listening, and gives up resolutions. Events
+    /// that were not polled yet are discarded.
+    pub fn close(&mut self, now: Instant) {
+        self.listeners.clear();
+        self.services.clear();
+        self.held.take();
+        self.destroy_all(now);
+        self.close_resolutions(now);
+        self.events.clear();
     }
 
     /// The same for all connections of the endpoint, as at the end of a program.

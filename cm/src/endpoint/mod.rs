@@ -16,9 +16,9 @@ use crate::params::{Destination, Listen, Source, Transmit};
 use crate::state::{ConnectionState, Input, Retry, State, next};
 use crate::{ConnectionId, ListenerId};
 use answers::{Answers, Held};
-use qp::Psn;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{Attribute, CommId, RejReason, ServiceId};
+use qp::{Mtu, Psn};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use resolve::Resolutions;
@@ -129,6 +129,11 @@ impl Endpoint {
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Sets the largest path MTU that the device carries from now on.
+    pub const fn set_max_mtu(&mut self, mtu: Mtu) {
+        self.config.max_mtu = mtu;
     }
 
     /// The state of a connection.

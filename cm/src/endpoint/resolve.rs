@@ -20,7 +20,7 @@ use crate::params::{Destination, Ece, Path, Query, Reply, Resolve, Resolved, Sou
 use crate::{QueryId, ResolutionId};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{Body, CommId, Message, ServiceId, SidrRep, SidrReq, SidrStatus};
-use qp::{Gid, QpType};
+use qp::{Gid, QKey, QpType, Qpn};
 use rand_chacha::rand_core::Rng;
 use std::collections::BTreeSet;
 use time::{Duration, Instant};
@@ -202,6 +202,24 @@ impl Endpoint {
         self.resolutions.answered.insert((now + LINGER, number));
         self.resolutions.due.insert(Key::Asked(number));
         Ok(())
+    }
+
+    /// Gives up all resolutions, and refuses the queries that were not answered.
+    pub(super) fn close_resolutions(&mut self, now: Instant) {
+        let own: BTreeSet<_> = self.resolutions.own.keys().copied().collect();
+        own.into_iter().for_each(|id| drop(self.resolutions.remove_own(id)));
+        let asked: BTreeSet<_> = self.resolutions.asked.keys().copied().collect();
+        let refusal = Reply {
+            status: SidrStatus::Rejected,
+            qpn: Qpn::default(),
+            qkey: QKey(0),
+            ece: Ece::default(),
+            private_data: &[],
+        };
+        for number in asked {
+            // Those that were answered are unknown.
+            self.reply(now, QueryId(number), &refusal).ok();
+        }
     }
 
     pub(super) fn on_sidr_req(

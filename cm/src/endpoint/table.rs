@@ -119,6 +119,8 @@ pub(crate) struct Table {
     pending: Map<(ListenerId, bool), BTreeSet<(Instant, CommId)>>,
     /// Verified connections of each source.
     verified: Map<Gid, usize>,
+    /// Connections whose REP is sent, by this side's queue pair: its first packet says as much as the RTU.
+    rep_sent: Map<Qpn, CommId>,
     /// Those in TIMEWAIT, in the order in which they may leave.
     time_wait: BTreeSet<(Instant, CommId)>,
     deadlines: BTreeSet<(Instant, CommId)>,
@@ -156,6 +158,7 @@ impl Table {
             unproven: BTreeSet::new(),
             pending: Map::with_hasher(keyed),
             verified: Map::with_hasher(keyed),
+            rep_sent: Map::with_hasher(keyed),
             time_wait: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             due: BTreeSet::new(),
@@ -182,6 +185,16 @@ impl Table {
 
     pub(crate) fn by_queue_pair(&self, remote: Gid, qpn: Qpn) -> Option<CommId> {
         self.by_queue_pair.get(&(remote, qpn)).copied()
+    }
+
+    /// The connection of a queue pair of this side, while it waits for the RTU.
+    pub(crate) fn waiting_for_rtu(&self, local_qpn: Qpn) -> Option<CommId> {
+        self.rep_sent.get(&local_qpn).copied()
+    }
+
+    /// Whether any connection waits for the RTU.
+    pub(crate) fn waits_for_rtu(&self) -> bool {
+        !self.rep_sent.is_empty()
     }
 
     /// Whether a connection with this address is established, or was a moment ago.
@@ -354,6 +367,13 @@ impl Table {
             self.half_open_total = self.half_open_total.wrapping_add_signed(if is_in { 1 } else { -1 });
             if !passive.proven {
                 set(&mut self.unproven, connection.created);
+            }
+        }
+        if connection.state.name() == ConnectionState::RepSent {
+            if is_in {
+                self.rep_sent.insert(connection.local_qpn, id);
+            } else if self.rep_sent.get(&connection.local_qpn) == Some(&id) {
+                self.rep_sent.remove(&connection.local_qpn);
             }
         }
         if connection.state.name() == ConnectionState::ReqReceived {

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::verbs::device::Device;
 use qp::Gid;
 use std::fmt;
+use std::net::IpAddr;
 
 /// The kind of address of a GID (`ibv_gid_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -57,6 +58,28 @@ pub struct GidEntry {
     pub port_num: u8,
     /// The interface that has the address; `None` in a simulation, and if the kernel does not report it.
     pub interface: Option<NetInterface>,
+}
+
+/// The interface identifier of a hardware address: `ff:fe` in its middle, and its second bit reversed (RFC 4291, appendix
+/// A).
+#[must_use]
+pub const fn eui64(vendor: [u8; 2], [a, b, c, d]: [u8; 4]) -> [u8; 8] {
+    [vendor[0] ^ 2, vendor[1], a, 0xff, 0xfe, b, c, d]
+}
+
+/// The GUID of a device at an address, in network byte order. It contains the IPv4 address, or a hash of the IPv6
+/// address.
+#[must_use]
+pub fn node_guid(address: IpAddr) -> [u8; 8] {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => eui64(*b"RN", v4.octets()),
+        IpAddr::V6(v6) => eui64(*b"RO", fnv1a(&v6.octets()).to_be_bytes()),
+    }
+}
+
+/// FNV-1a, 32 bits: the offset basis and prime are those of its authors.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 impl Device {

@@ -47,6 +47,14 @@ pub mod tally;
 pub mod trace;
 pub mod verbs;
 
+/// Connections by address and port.
+pub mod cm {
+    pub use crate::engine::EventSink;
+    pub use crate::verbs::Manager;
+    #[doc(inline)]
+    pub use ::cm as protocol;
+}
+
 #[doc(inline)]
 pub use cc;
 pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig};

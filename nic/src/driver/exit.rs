@@ -38,12 +38,15 @@ extern "C" fn at_exit() {
 }
 
 impl SocketPort {
-    /// Sends a held acknowledgement, ends captures (they are valid without this, but shorter with it), and publishes the
+    /// Sends a held acknowledgement, closes connections, ends captures (they are valid without this, but shorter with it), and publishes the
     /// final counters. The turn of a thread that drives the engine ends first: a program sees a completion before the
     /// thread that delivers it has explained it.
     fn settle(&self) {
         let Some(mut driven) = self.lock_within(PATIENCE) else { return };
         driven.let_go(clock::now());
+        if driven.datapath.engine.close_connections(clock::now()) {
+            driven.flush(clock::now());
+        }
         driven.datapath.link.remove_observers(rnic_core::instrument::CAPTURE);
         let last = self.publication.get().map(|publication| (publication, driven.counters()));
         self.release(driven);

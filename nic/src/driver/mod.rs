@@ -234,7 +234,7 @@ impl SocketPort {
         if driven.udp.has_failed() {
             self.fail(driven);
         }
-        self.host.events.tell(&mut driven.datapath, &mut woken);
+        self.host.events.tell(&mut driven.datapath, clock::now, &mut woken);
         if driven.datapath.has_work() {
             self.background.wake_now();
         } else {
@@ -390,6 +390,12 @@ impl Port for SocketPort {
             Some(port) => self.background.start(&port),
             None => Ok(()),
         }
+    }
+
+    fn flush(&self) {
+        let mut driven = self.lock();
+        driven.flush(clock::now());
+        self.release(driven);
     }
 
     fn close(&self) {

@@ -15,6 +15,9 @@ use time::{Duration, Instant};
 /// wait of a control call.
 const RECEIVES_PER_TURN: usize = 8;
 
+/// Limit of the turns that send what is left when a port is closed: enough for the DREQs of all connections.
+const LAST_TURNS: u32 = 1024;
+
 /// Largest plausible age of a timestamp: if one is older, the clock was set.
 pub(super) const OLDEST_STAMP: Duration = Duration::from_secs(1);
 
@@ -72,6 +75,15 @@ impl Driven {
         }
         self.hold.sent();
         self.datapath.transmit(now, &mut self.udp)
+    }
+
+    /// Sends everything that is due, as far as the kernel has room for it.
+    pub(super) fn flush(&mut self, now: Instant) {
+        for _ in 0..LAST_TURNS {
+            if self.transmit(now) == 0 {
+                return;
+            }
+        }
     }
 
     /// Returns whether the program may be about to reply to what the last turn received.

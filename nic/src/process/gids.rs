@@ -10,7 +10,7 @@
 //! bytes. The link-local GID is an alias: [`resolve`] returns the IPv4 address, which packets use.
 
 use qp::Gid;
-use rnic_core::gid::{GidEntry, GidType};
+use rnic_core::gid::{self, GidEntry, GidType, eui64};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -114,25 +114,13 @@ fn link_local(address: Ipv4Addr) -> Gid {
     Gid(gid)
 }
 
-/// The interface identifier of a hardware address: `ff:fe` in its middle, and its second bit reversed (RFC 4291, appendix
-/// A).
-const fn eui64(vendor: [u8; 2], [a, b, c, d]: [u8; 4]) -> [u8; 8] {
-    [vendor[0] ^ 2, vendor[1], a, 0xff, 0xfe, b, c, d]
-}
-
 /// The GUID of a device. It contains the IPv4 address, or a hash of the IPv6 address, or, for a device without an address
 /// before it is opened, the process ID and the number of the device.
 #[must_use]
 pub fn node_guid(address: Option<IpAddr>, pid: u32, number: u8) -> [u8; 8] {
-    match address.map(|ip| ip.to_canonical()) {
-        Some(IpAddr::V4(v4)) => eui64(*b"RN", v4.octets()),
-        Some(IpAddr::V6(v6)) => eui64(*b"RO", fnv1a(&v6.octets()).to_be_bytes()),
+    match address {
+        Some(address) => gid::node_guid(address),
         // Linux gives process IDs of up to 22 bits (PID_MAX_LIMIT); a process has up to 16 devices.
         None => eui64(*b"RP", (pid << 4 | u32::from(number & 15)).to_be_bytes()),
     }
-}
-
-/// FNV-1a, 32 bits: the offset basis and prime are those of its authors.
-fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -75,6 +75,9 @@ reasons! {
     /// or a notification of a foreign peer that is not the queue pair's own, or that sends them more often than a
     /// receiver would.
     BadToken = "dropped_bad_token",
+    /// A management datagram of a class or method that nothing at the port handles. A request is answered: the port does
+    /// not support it.
+    NoAgent = "dropped_no_agent",
     /// A datagram that the receive buffer truncated.
     Truncated = "dropped_truncated",
     /// The port was disabled on purpose, or its device failed.

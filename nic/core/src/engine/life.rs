@@ -135,6 +135,7 @@ impl Engine {
     /// Updates the MTU of the interface: the largest path MTU of queue pairs that are connected from now on.
     pub fn handle_mtu(&mut self, active_mtu: Mtu) {
         self.limits.path_mtu = active_mtu;
+        self.set_connection_mtu(active_mtu);
     }
 
     /// Largest path MTU that the interface supports.

@@ -12,6 +12,7 @@
 //! [`Engine::poll_transmit`] returns `None`. Acknowledgements become due once a burst is taken in, and so are sent once
 //! for the whole burst.
 
+mod connections;
 mod counters;
 mod drains;
 mod events;
@@ -33,6 +34,7 @@ mod schedule;
 mod snapshot;
 mod srq;
 
+pub use connections::EventSink;
 pub use counters::{DropReason, PortCounters, PriorityPauses};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;
@@ -58,6 +60,7 @@ use crate::memory::{KeySource, RegionTable};
 use crate::platform;
 use crate::queue::{CqShared, QpShared, Work};
 use cc::Paces;
+use connections::Connections;
 use drains::Drains;
 use host::PortObjects;
 use life::Life;
@@ -162,6 +165,8 @@ pub struct Engine {
     unsettled: Option<usize>,
     /// QP1, if there is one.
     gsi: Option<usize>,
+    /// What is behind it otherwise.
+    connections: Connections,
     /// Where every queue pair is, and its timers.
     places: Places,
     timers: Timers,
@@ -207,6 +212,7 @@ impl Engine {
             groups: Groups::default(),
             unsettled: None,
             gsi: None,
+            connections: Connections::default(),
             places: Places::new(),
             timers: Timers::default(),
             solver: IdentSolver::new(),

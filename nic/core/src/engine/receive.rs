@@ -108,6 +108,9 @@ impl Engine {
         if packet.dest_qpn() == Qpn::MULTICAST || arrival.dst.is_multicast() {
             return self.deliver_to_group(now, arrival, &packet);
         }
+        if packet.dest_qpn() == Qpn::GSI && self.gsi.is_none() {
+            return self.take_mad(now, arrival, &packet);
+        }
         let delivered = match self.index(packet.dest_qpn()) {
             Some(index) => self.deliver(now, index, arrival, &packet),
             None => Err(DropReason::NoQp),
@@ -157,7 +160,7 @@ impl Engine {
             Ok(hello) => self.handle_hello(now, arrival.src, &hello),
             Err(HelloError::Status(_)) => {
                 let Ok(mad) = Mad::parse(packet.payload()) else { return false };
-                self.handle_refusal(arrival.src, mad.header.transaction_id);
+                self.handle_refusal(now, arrival.src, mad.header.transaction_id);
             }
             Err(_) => return false,
         }
@@ -208,6 +211,9 @@ impl Engine {
         self.settle_later(index);
         if outcome.is_ok() && self.partners.is_active() {
             self.note_taken(now, index, arrival, packet);
+        }
+        if self.awaits_first_packet() && outcome.is_ok() {
+            self.note_first_packet(now, index);
         }
         outcome.map_err(|drop| {
             self.explain_drop(index, arrival, packet, drop.into());

@@ -92,6 +92,14 @@ pub enum ResourceError {
         /// Kind of users.
         by: &'static str,
     },
+    /// The program has created QP1, so that it handles connection management itself.
+    #[error(
+        "the program has its own QP1, which takes all management datagrams: destroy it to let the device manage connections"
+    )]
+    Qp1Taken,
+    /// The device manages connections for the program, which therefore cannot have QP1 itself.
+    #[error("the device manages connections over QP1: drop its connection manager to create QP1")]
+    Qp1Managed,
     /// A completion queue cannot become smaller than the number of completions in it.
     #[error("{waiting} completions wait to be polled, and {cqe} entries do not hold them: poll first")]
     Waiting {
@@ -317,6 +325,9 @@ impl Engine {
         if request.qp_type == QpType::Gsi && self.gsi.is_some() {
             return Err(ResourceError::Exhausted { what: "GSI queue pair", max: 1 });
         }
+        if request.qp_type == QpType::Gsi && self.connections.is_used() {
+            return Err(ResourceError::Qp1Managed);
+        }
         request.check_parts()?;
         let cap = request.own_queues();
         within("max_send_wr", cap.max_send_wr, 0, MAX_QP_WR)?;
@@ -370,6 +381,7 @@ impl Engine {
             self.numbers.allocate().ok_or(ResourceError::Exhausted { what: "queue pair", max })?;
         let qpn = if request.qp_type == QpType::Gsi {
             self.gsi = Some(index);
+            self.connections.give_way();
             Qpn::GSI
         } else {
             Qpn::new(number)

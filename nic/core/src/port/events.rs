@@ -5,6 +5,7 @@ use crate::engine::EventNews;
 use crate::queue::Waiters;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
+use time::Instant;
 
 /// The flag and the tasks that are told of events.
 #[derive(Default)]
@@ -31,9 +32,12 @@ impl EventDesk {
         Arc::clone(flag)
     }
 
-    /// Called before the lock is released: tells what became of events, and whose completion queues have news. `woken`:
-    /// tasks to wake once no lock is held.
-    pub fn tell(&self, datapath: &mut Datapath, woken: &mut Vec<Waker>) {
+    /// Called before the lock is released: tells what became of events and connections, and whose completion queues have
+    /// news. `woken`: tasks to wake once no lock is held.
+    pub fn tell(&self, datapath: &mut Datapath, now: impl FnOnce() -> Instant, woken: &mut Vec<Waker>) {
+        if datapath.engine.manages_connections() {
+            datapath.engine.tell_connections(now(), woken);
+        }
         if let Some(news) = datapath.engine.take_event_news() {
             self.show(news);
             if news == EventNews::Added {

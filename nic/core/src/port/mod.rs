@@ -151,6 +151,9 @@ pub trait Port: Send + Sync {
     /// From now on, the port is driven whether the program polls or not.
     fn serve(&self) -> io::Result<()>;
 
+    /// Sends everything that is due, as far as the network takes it, because the port may be closed next.
+    fn flush(&self);
+
     /// Its device is closed: nobody has to drive the port any more.
     fn close(&self);
 

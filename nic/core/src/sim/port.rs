@@ -151,7 +151,7 @@ impl SimPort {
     fn release(&self, mut state: MutexGuard<'_, State>) {
         // An empty list allocates no memory.
         let mut woken = Vec::new();
-        self.events.tell(&mut state.datapath, &mut woken);
+        self.events.tell(&mut state.datapath, || self.world.now(), &mut woken);
         // Wakers run the program's code, which must not find the lock taken.
         drop(state);
         woken.into_iter().for_each(Waker::wake);
@@ -289,6 +289,16 @@ impl Port for SimPort {
 
     fn serve(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn flush(&self) {
+        let mut state = self.lock();
+        let State { datapath, io } = &mut *state;
+        while datapath.transmit(self.world.now(), io) > 0 {}
+        let packets = std::mem::take(&mut io.outbox);
+        self.release(state);
+        // The lock of the world comes before those of ports.
+        self.world.send(packets);
     }
 
     fn close(&self) {}

@@ -152,6 +152,13 @@ impl World {
         self.sites().fly(self.now(), packet);
     }
 
+    /// Sends packets at once, without a step.
+    pub(super) fn send(&self, packets: Vec<SimPacket>) {
+        let now = self.now();
+        let mut state = self.sites();
+        packets.into_iter().for_each(|packet| state.fly(now, packet));
+    }
+
     /// Moves time on to `at`, never back, and returns the resulting time.
     pub(super) fn move_to(&self, at: Instant) -> Instant {
         let mut now = locked(&self.now);

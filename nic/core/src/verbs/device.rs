@@ -7,6 +7,7 @@ use crate::port::{Datapath, Port};
 use crate::sim::AddressSpace;
 use crate::tally::Capabilities;
 use crate::trace::{self, Sample};
+use crate::verbs::cm::manager as cm;
 use crate::verbs::completion::{CompletionChannel, CompletionQueue};
 use crate::verbs::domain::ProtectionDomain;
 use crate::verbs::queue_pair::{QpInit, QueuePair};
@@ -17,7 +18,7 @@ use qp::{Gid, Mtu, PKey, Qpn};
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use time::Instant;
 
 mod counters;
@@ -92,6 +93,8 @@ pub(crate) struct DeviceInner {
     pub(crate) port: Arc<dyn Port>,
     pub(crate) fault_seed: u64,
     opened: Instant,
+    /// Its connection manager, while a program uses it.
+    pub(crate) manager: Mutex<cm::Known>,
     /// The number of address handles.
     pub(crate) ahs: AtomicU32,
     /// The addresses under which packets name memory that the device allocates; `None` for the real ones.
@@ -206,9 +209,9 @@ impl Device {
     /// A device around a port. Rules that are added to it later draw their random numbers from `fault_seed`.
     #[must_use]
     pub fn around(name: String, port: Arc<dyn Port>, fault_seed: u64) -> Self {
-        let (opened, ahs) = (port.now(), AtomicU32::new(0));
+        let (opened, ahs, manager) = (port.now(), AtomicU32::new(0), Mutex::default());
         let addresses = port.sim().map(|port| AddressSpace::of(port.address()));
-        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, ahs, addresses }) }
+        Self { inner: Arc::new(DeviceInner { name, port, fault_seed, opened, manager, ahs, addresses }) }
     }
 
     /// A reference that does not keep the device open.

@@ -1,6 +1,7 @@
 //! The objects of the verbs API, over a [`Port`](crate::port::Port): on sockets and in virtual time they are the same.
 
 pub(crate) mod address_handle;
+pub(crate) mod cm;
 pub(crate) mod completion;
 pub(crate) mod connection;
 pub(crate) mod destroy;
@@ -14,6 +15,7 @@ pub(crate) mod window;
 pub(crate) mod xrc;
 
 pub use address_handle::AddressHandle;
+pub use cm::Manager;
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;

@@ -303,6 +303,7 @@ impl Engine {
             // Only the queried address can know the challenge.
             Kind::Answer if hello.transaction_id == self.partners.tokens.challenge(from) => {
                 self.drains.is_rnic(from);
+                self.judge_suspects(now, from, Some(hello));
                 self.handle_answer_to_hello(now, from, hello);
             }
             Kind::Answer => self.counters.hellos_ignored += 1,
@@ -357,11 +358,12 @@ impl Engine {
     }
 
     /// A queried peer reports that it does not know hellos.
-    pub(in crate::engine) fn handle_refusal(&mut self, from: IpAddr, transaction_id: u64) {
+    pub(in crate::engine) fn handle_refusal(&mut self, now: Instant, from: IpAddr, transaction_id: u64) {
         if transaction_id != self.partners.tokens.challenge(from) {
             self.counters.hellos_ignored += 1;
             return;
         }
+        self.judge_suspects(now, from, None);
         for id in self.peers.at(from) {
             self.count_as_foreign(id, "it does not know hellos");
         }

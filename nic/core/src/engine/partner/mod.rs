@@ -141,6 +141,11 @@ impl Partner {
         !self.lanes.is_empty()
     }
 
+    /// The life of the port that it is in.
+    pub(super) const fn instance(&self) -> u64 {
+        self.said.instance
+    }
+
     pub(crate) fn understands(&self, features: Features) -> bool {
         self.said.features.contains(features)
     }

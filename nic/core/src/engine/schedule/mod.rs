@@ -74,6 +74,8 @@ pub(super) enum Due {
     Limits,
     /// A congestion notification.
     Cnp(CnpSource),
+    /// The connection manager.
+    Connections,
 }
 
 impl Engine {
@@ -144,6 +146,7 @@ impl Engine {
                 Due::Partner(peer) => self.partner_timeout(now, peer),
                 Due::Limits => self.limits_timeout(now),
                 Due::Cnp(source) => self.cnp_timeout(now, source),
+                Due::Connections => self.connections_timeout(now),
             }
         }
     }
@@ -197,7 +200,7 @@ impl Engine {
     /// Returns whether there may be something to send.
     pub(crate) fn has_ready(&self) -> bool {
         let ready = !self.places.is_quiet() && !self.rates.port_waits();
-        ready || self.has_messages() || self.rates.has_notifications()
+        ready || self.has_messages() || self.agents_speak() || self.rates.has_notifications()
     }
 
     /// Checks what must hold between two calls: every turn is in the list of its place, and no queue pair that has

@@ -25,6 +25,12 @@ impl Engine {
             if let Some(departure) = self.poll_notification(now, buf) {
                 return Some(departure);
             }
+            if self.agents_speak()
+                && let Some(datagram) = self.poll_agents(now, buf)
+            {
+                self.book_port(now, &datagram);
+                return self.count(datagram);
+            }
             if !self.port_may_send(now) {
                 return None;
             }

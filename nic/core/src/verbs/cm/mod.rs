@@ -1,0 +1,5 @@
+//! Connections by address and port.
+
+pub(crate) mod manager;
+
+pub use manager::Manager;
