@@ -50,7 +50,7 @@ pub mod verbs;
 /// Connections by address and port.
 pub mod cm {
     pub use crate::engine::EventSink;
-    pub use crate::verbs::Manager;
+    pub use crate::verbs::{Binding, Claim, Manager, PortError, PortTable, Ports};
     #[doc(inline)]
     pub use ::cm as protocol;
 }
