@@ -162,3 +162,16 @@ pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
     restore(before);
     c_int::from(written >= 0) - 1
 }
+
+/// Reads a byte. As the kernel decides, the thread waits, ends, or is interrupted. Returns what `read` returns, with
+/// `errno`; at the end of the file, -1 with EBADF.
+pub(crate) extern "C-unwind" fn read_byte(fd: c_int) -> isize {
+    let mut byte = 0u8;
+    // SAFETY: `byte` has room for it.
+    let taken = unsafe { read(fd, (&raw mut byte).cast(), 1) };
+    if taken == 0 {
+        Errno(libc::EBADF).set();
+        return -1;
+    }
+    taken
+}

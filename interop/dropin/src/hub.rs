@@ -7,7 +7,7 @@ use crate::devices;
 use crate::errno::Errno;
 use crate::events::{Listener, Tables};
 use crate::xrc::Shared;
-use rnic::process::{GidLayout, NamedDevice, hold_forks, is_usable, resolve};
+use rnic::process::{GidLayout, HostAddress, NamedDevice, hold_forks, is_usable, resolve};
 use rnic::{AddressVector, Device, GidEntry};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,6 +39,11 @@ static OPEN: Mutex<Vec<(usize, Weak<Hub>)>> = Mutex::new(Vec::new());
 impl Hub {
     /// The device with this index; opens it if it is not open.
     pub(crate) fn open(index: usize) -> Result<Arc<Self>, Errno> {
+        Self::open_at(index, None)
+    }
+
+    /// As [`open`](Self::open). If the device may choose its address, it takes `preferred`, if that is free.
+    pub(crate) fn open_at(index: usize, preferred: Option<HostAddress>) -> Result<Arc<Self>, Errno> {
         let named = devices::named(index).ok_or(Errno(libc::ENODEV))?;
         let _whole = hold_forks();
         let mut open = locked(&OPEN);
@@ -49,7 +54,7 @@ impl Hub {
             return Ok(hub);
         }
         let device =
-            named.open().inspect_err(|error| eprintln!("rnic: cannot open {}: {error}", named.name))?;
+            named.open_near(preferred).inspect_err(|error| eprintln!("rnic: cannot open {}: {error}", named.name))?;
         let hub = Arc::new(Self {
             device,
             named,

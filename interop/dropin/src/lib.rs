@@ -9,6 +9,7 @@
 //! - `explain`: messages for users about why a call fails.
 //! - `cancel`: cancellation inside a verb, which leaves no lock held and no state behind.
 //! - `export`: the exported symbols, their versions, and their functions.
+//! - `ucma`: the device of the connection manager, under the librdmacm of the system.
 //! - `hub`: the devices of this process. All contexts of a device share one socket.
 //! - The other modules are named after the objects of verbs.
 
@@ -49,5 +50,6 @@ mod strings;
 mod stubs;
 mod trampoline;
 mod tree;
+mod ucma;
 mod window;
 mod xrc;

@@ -112,8 +112,20 @@ impl NamedDevice {
     /// # Errors
     /// Those of [`DeviceConfig::open`]. Only if an address is taken is the next one tried.
     pub fn open(&self) -> Result<Device> {
+        self.open_near(None)
+    }
+
+    /// As [`open`](Self::open). If the settings name no addresses, the device takes `preferred`, if it can: a program that
+    /// connects to another host wants the address from which this host sends there, not a loopback address.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_near(&self, preferred: Option<HostAddress>) -> Result<Device> {
         let _whole = hold_forks();
-        let (device, port) = self.open_somewhere()?;
+        let preferred = preferred.filter(|_| self.addresses.is_empty() && self.config.address.is_none());
+        let config = DeviceConfig { address: preferred, ..self.config.clone() };
+        let there = preferred.and_then(|_| config.open_as(&self.name).ok());
+        let (device, port) = there.map_or_else(|| self.open_somewhere(), Ok)?;
         let mut open = locked(&OPEN);
         open.retain(|(_, device)| device.is_open());
         open.push((self.guid, device.downgrade()));

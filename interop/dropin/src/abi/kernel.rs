@@ -18,6 +18,7 @@ macro_rules! plain {
         }
     )*};
 }
+pub(crate) use plain;
 
 plain! {
     /// `struct ib_uverbs_global_route`.

@@ -10,10 +10,14 @@ use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::unistd::pipe2;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Identifies a pipe: its device and its inode.
+/// Identifies a pipe: its inode, which is not 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct PipeId(u64, u64);
+pub(super) struct PipeId(pub(super) u64);
+
+/// The file system of pipes: one for all of a host. A named pipe is a file of another one.
+static PIPES: AtomicU64 = AtomicU64::new(0);
 
 /// Descriptors of the write ends start here, out of the way of the program's, whose numbers `select` bounds.
 const HIGH: RawFd = 512;
@@ -35,7 +39,8 @@ pub(super) fn identify(fd: RawFd) -> Option<PipeId> {
     // SAFETY: the program lends the descriptor. If it closes it at the same time, the call fails.
     let status: FileStat = fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
     let is_pipe = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO;
-    is_pipe.then_some(PipeId(status.st_dev, status.st_ino))
+    let is_unnamed = status.st_dev == PIPES.load(Ordering::Relaxed);
+    (is_pipe && is_unnamed).then_some(PipeId(status.st_ino))
 }
 
 /// Closes a descriptor without the hook for `close`, which would look for a channel.
@@ -54,6 +59,7 @@ impl Pipe {
         if !flags.contains(OFlag::O_CLOEXEC) {
             fcntl(&read, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
+        PIPES.store(fstat(&write)?.st_dev, Ordering::Relaxed);
         let id = identify(write.as_raw_fd()).ok_or(Errno::IO)?;
         let write = match fcntl(&write, FcntlArg::F_DUPFD_CLOEXEC(HIGH)) {
             Ok(high) => {

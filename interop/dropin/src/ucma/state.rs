@@ -6,27 +6,13 @@
 use super::abi::{ConnParam, Ece, EventAnswer, UdParam};
 use super::name::Name;
 use super::pipe::{Pipe, PipeId};
-use super::service::Ports;
+use super::service::{Space, range};
 use crate::errno::Errno;
 use rnic::QpType;
+use rnic::cm::{Binding, Ports};
 use rnic::cm::protocol::{ConnectionId, ListenerId, Path, QueryId, ResolutionId};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// A port space (`enum rdma_ucm_port_space`).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Space {
-    IpOverIb = 0x0002,
-    Ib = 0x013f,
-    Tcp = 0x0106,
-    Udp = 0x0111,
-}
-
-impl Space {
-    pub(super) fn from_code(code: u16) -> Option<Self> {
-        [Self::IpOverIb, Self::Ib, Self::Tcp, Self::Udp].into_iter().find(|space| *space as u16 == code)
-    }
-}
 
 /// A channel: an open file of the device.
 pub(super) struct Channel {
@@ -46,7 +32,7 @@ pub(super) struct Waiting {
 }
 
 /// How far an identifier has come (`enum rdma_cm_state` of Linux).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Stage {
     Idle,
     Bound,
@@ -86,7 +72,7 @@ pub(super) struct Id {
     /// The device, by its index.
     pub(super) device: Option<usize>,
     /// Its port, among those of its port space.
-    pub(super) port: Option<u64>,
+    pub(super) port: Option<Binding>,
     pub(super) link: Option<Link>,
     pub(super) path: Option<Path>,
     pub(super) listeners: Vec<(usize, ListenerId)>,
@@ -102,7 +88,6 @@ pub(super) struct Group {
 }
 
 /// All of it.
-#[derive(Default)]
 pub(super) struct State {
     pub(super) channels: BTreeMap<PipeId, Channel>,
     pub(super) ids: BTreeMap<u32, Id>,
@@ -114,6 +99,23 @@ pub(super) struct State {
     pub(super) ports: Ports,
     next_id: u32,
     next_group: u32,
+}
+
+impl State {
+    /// Nothing yet. `seed` orders the ports that are given out.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            channels: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            links: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            orphans: Vec::new(),
+            ports: Ports::new(range(), seed),
+            next_id: 0,
+            next_group: 0,
+        }
+    }
 }
 
 /// What remains to be closed at the endpoints, without the lock of the state.
@@ -244,7 +246,7 @@ impl State {
             remains.listeners.push(*listener);
         }
         if let Some(port) = id.port {
-            self.ports.release(id.space, port);
+            self.ports.release(port);
         }
         self.groups.retain(|_, group| group.id != number);
         for new in self.drop_events(id.channel, |waiting| waiting.id == number) {
