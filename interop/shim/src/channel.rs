@@ -65,9 +65,10 @@ pub(crate) unsafe fn opened(path: *const c_char, flags: c_int) -> Option<c_int> 
         return None;
     }
     let open = cm_open()?;
-    ANY.store(true, Ordering::Relaxed);
     // SAFETY: the function accepts any number.
-    Some(unsafe { open(flags) })
+    let file = unsafe { open(flags) };
+    ANY.store(true, Ordering::Relaxed);
+    Some(file)
 }
 
 /// A write has failed, with `errno` set: carries out the command, if the descriptor is that of a channel. Returns what

@@ -62,14 +62,19 @@ struct Ucma {
 /// That of this process, or, right after a fork, that of its parent, which the child leaves alone: its locks may be held.
 static UCMA: AtomicPtr<Ucma> = AtomicPtr::new(null_mut());
 
+/// The connection manager of this process, if it has opened a channel.
+fn existing() -> Option<&'static Ucma> {
+    // SAFETY: it was leaked below.
+    let known = unsafe { UCMA.load(Ordering::Acquire).as_ref() };
+    known.filter(|known| known.pid == std::process::id())
+}
+
 /// The connection manager of this process.
 fn ucma() -> &'static Ucma {
-    let pid = std::process::id();
-    let known = UCMA.load(Ordering::Acquire);
-    // SAFETY: it was leaked below.
-    if let Some(known) = unsafe { known.as_ref() }.filter(|known| known.pid == pid) {
+    if let Some(known) = existing() {
         return known;
     }
+    let (pid, known) = (std::process::id(), UCMA.load(Ordering::Acquire));
     // The order of the ports that are given out.
     let seed = RandomState::new().hash_one(pid);
     let (nics, state) = (Nics::default(), Mutex::new(State::new(seed)));
@@ -404,7 +409,7 @@ extern "C-unwind" fn rnic_cm_open(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rnic_cm_find(fd: c_int) -> u64 {
     let before = cancel::disable();
-    let found = inside(|| ucma().find(fd)).flatten();
+    let found = inside(|| existing()?.find(fd)).flatten();
     cancel::restore(before);
     found.map_or(0, |id| id.0)
 }
@@ -413,7 +418,7 @@ extern "C-unwind" fn rnic_cm_find(fd: c_int) -> u64 {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rnic_cm_closed(channel: u64) {
     let before = cancel::disable();
-    inside(|| ucma().closed(PipeId(channel)));
+    inside(|| existing().map(|ucma| ucma.closed(PipeId(channel))));
     cancel::restore(before);
 }
 
@@ -470,10 +475,11 @@ unsafe extern "C" fn step(
         let mut room = [0; LONGEST];
         let bytes = &mut room[..len.min(LONGEST)];
         // SAFETY: guaranteed by the caller.
-        match unsafe { load(from as u64, bytes) } {
-            Ok(()) => ucma().begin(fd, bytes, len, woken != 0),
-            Err(errno) if ucma().find(fd).is_some() => Step::Done(Err(errno)),
-            Err(_) => Step::NotOurs,
+        let loaded = unsafe { load(from as u64, bytes) };
+        match (existing(), loaded) {
+            (Some(ucma), Ok(())) => ucma.begin(fd, bytes, len, woken != 0),
+            (Some(ucma), Err(errno)) if ucma.find(fd).is_some() => Step::Done(Err(errno)),
+            _ => Step::NotOurs,
         }
     });
     let value = match step.unwrap_or(Step::Done(Err(Errno::IO))) {

@@ -6,10 +6,9 @@
 
 use crate::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::unistd::pipe2;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Identifies a pipe: its inode, which is not 0.
@@ -33,14 +32,23 @@ pub(super) struct Pipe {
 
 /// Identifies the pipe of a descriptor; `None` if it is no pipe.
 pub(super) fn identify(fd: RawFd) -> Option<PipeId> {
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: the program lends the descriptor. If it closes it at the same time, the call fails.
-    let status: FileStat = fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
-    let is_pipe = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO;
-    let is_unnamed = status.st_dev == PIPES.load(Ordering::Relaxed);
-    (is_pipe && is_unnamed).then_some(PipeId(status.st_ino))
+    let (pipes, id) = pipe_of(fd)?;
+    (pipes == PIPES.load(Ordering::Relaxed)).then_some(id)
+}
+
+/// The file system and the identity of a pipe. The system call is made here, because the hook for `fstat` asks this
+/// module.
+fn pipe_of(fd: RawFd) -> Option<(u64, PipeId)> {
+    // SAFETY: the structure consists of numbers.
+    let mut status: libc::statx = unsafe { std::mem::zeroed() };
+    let mask = libc::STATX_TYPE | libc::STATX_INO;
+    // SAFETY: the path is a string, and the structure has room for the result. Any number may be passed for a descriptor.
+    let failed = unsafe {
+        libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut status)
+    };
+    let is_pipe = u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFIFO;
+    let pipes = u64::from(status.stx_dev_major) << 32 | u64::from(status.stx_dev_minor);
+    (failed == 0 && is_pipe).then_some((pipes, PipeId(status.stx_ino)))
 }
 
 /// Closes a descriptor without the hook for `close`, which would look for a channel.
@@ -59,8 +67,8 @@ impl Pipe {
         if !flags.contains(OFlag::O_CLOEXEC) {
             fcntl(&read, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
-        PIPES.store(fstat(&write)?.st_dev, Ordering::Relaxed);
-        let id = identify(write.as_raw_fd()).ok_or(Errno::IO)?;
+        let (pipes, id) = pipe_of(write.as_raw_fd()).ok_or(Errno::IO)?;
+        PIPES.store(pipes, Ordering::Relaxed);
         let write = match fcntl(&write, FcntlArg::F_DUPFD_CLOEXEC(HIGH)) {
             Ok(high) => {
                 close(write.into_raw_fd());
