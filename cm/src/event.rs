@@ -129,6 +129,8 @@ pub enum FailCause {
     },
     /// The program did not answer the request while the peer was waiting.
     Expired,
+    /// The queue pair of this side cannot be set up for what the peer accepted. The peer was told.
+    QueuePair,
     /// The request made room for a newer one; see [`Limits`](crate::Limits).
     Evicted,
 }
@@ -138,6 +140,7 @@ impl fmt::Display for FailCause {
         match self {
             Self::Unreachable { message } => write!(f, "The peer does not answer the {}", message.name()),
             Self::Expired => f.write_str("The request was not answered in time"),
+            Self::QueuePair => f.write_str("The queue pair of this side cannot be set up for it"),
             Self::Evicted => f.write_str("Too many requests of unproven sources are waiting"),
         }
     }

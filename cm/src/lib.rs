@@ -81,7 +81,9 @@ pub use params::{
     Accept, Connect, Destination, Ece, Listen, Path, Query, Reply, Request, Resolve, Resolved, Response,
     Source, Transmit,
 };
-pub use qp::wire::mad::cm::{CmTimeout, CommId, IpCm, PortSpace, RejReason, ServiceId, SidrStatus, Subject};
+pub use qp::wire::mad::cm::{
+    Attribute, CmTimeout, CommId, IpCm, PortSpace, RejReason, ServiceId, SidrStatus, Subject,
+};
 pub use state::ConnectionState;
 
 /// A connection of an [`Endpoint`]: its local communication ID.

@@ -57,3 +57,16 @@ fn srq_server() {
         assert!(said.contains(&format!("{name:<6} {requests:>5} requests, all answered")), "{said}");
     }
 }
+
+#[test]
+fn connect() {
+    let said = ends_with(env!("CARGO_BIN_EXE_connect"), &["ann is gone", "The peer closed the connection"]);
+    for line in [
+        "nobody listens on 127.0.0.",
+        "refuses the connection",
+        "ann connects from 127.0.0.",
+        "ann says \"hello\"",
+    ] {
+        assert!(said.contains(line), "{line:?} is not in: {said}");
+    }
+}

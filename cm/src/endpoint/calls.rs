@@ -4,6 +4,7 @@ use super::requests::answer_time;
 use super::table::{Connection, Due};
 use super::{Endpoint, build};
 use crate::error::CallError;
+use crate::event::{Event, FailCause};
 use crate::negotiated::{self, Negotiated, Placement};
 use crate::params::{Accept, Connect, Listen};
 use crate::state::{ConnectionState, Input, Retry, State, next};
@@ -313,7 +314,26 @@ impl Endpoint {
         self.events.clear();
     }
 
-    /// The same for all connections of the endpoint, as at the end of a program.
+    /// The queue pair of a connection cannot be used any more: the peer is told. Unless the end of the connection was
+    /// under way already, the program is told too.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::UnknownConnection`].
+    pub fn fail(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
+        let id = connection.0;
+        match self.held_by_program(connection)?.state {
+            State::Established => self.send_dreq(now, id, Input::Disconnect, &[]),
+            State::DreqReceived(_) => self.confirm_end(now, id, Input::Disconnect, &[]),
+            State::DreqSent(_) | State::Refused | State::TimeWait => Ok(()),
+            State::ReqSent(_) | State::ReqReceived(_) | State::RepSent(_) | State::RepReceived(_) => {
+                self.tell(id, |connection| Event::Failed { connection, cause: FailCause::QueuePair });
+                self.destroy(now, connection)
+            }
+        }
+    }
+
+    /// [Gives back](Self::destroy) all connections of the endpoint, as at the end of a program.
     pub fn destroy_all(&mut self, now: Instant) {
         for id in self.table.ids() {
             // One that was given back already is unknown.

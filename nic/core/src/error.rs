@@ -6,8 +6,10 @@ use qp::queue_pair::PostError;
 use thiserror::Error;
 use time::Duration;
 
+mod connect;
 mod sockets;
 
+pub use connect::ConnectError;
 pub use sockets::LOOPBACK_TRIES;
 pub use sockets::{BindError, JoinError};
 
@@ -27,6 +29,9 @@ pub enum Error {
     /// A queue pair could not be modified.
     #[error(transparent)]
     Modify(#[from] ModifyQpError),
+    /// A connection was not made, or a service not resolved.
+    #[error(transparent)]
+    Connect(Box<ConnectError>),
     /// A work request was not accepted.
     #[error(transparent)]
     Post(#[from] PostError),
@@ -80,6 +85,12 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+impl From<ConnectError> for Error {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(Box::new(error))
+    }
 }
 
 impl From<LinkConfigError> for Error {

@@ -50,7 +50,11 @@ pub mod verbs;
 /// Connections by address and port.
 pub mod cm {
     pub use crate::engine::EventSink;
-    pub use crate::verbs::{Binding, Claim, Manager, PortError, PortTable, Ports};
+    pub use crate::error::ConnectError;
+    pub use crate::verbs::cm::{
+        Binding, Claim, Connection, ConnectionEvent, DATAGRAM_QKEY, Dialling, End, Listener, Manager,
+        PortError, PortTable, Ports, Question, Ready, Request, Service, ServiceRequest,
+    };
     #[doc(inline)]
     pub use ::cm as protocol;
 }

@@ -78,6 +78,8 @@ reasons! {
     /// A management datagram of a class or method that nothing at the port handles. A request is answered: the port does
     /// not support it.
     NoAgent = "dropped_no_agent",
+    /// A request for a connection or a service from an unproven address, beyond the number that is processed per second.
+    Requests = "dropped_requests",
     /// A datagram that the receive buffer truncated.
     Truncated = "dropped_truncated",
     /// The port was disabled on purpose, or its device failed.
@@ -140,6 +142,8 @@ macro_rules! port_counters {
             drops: [u64; DropReason::ALL.len()],
             /// Pauses of each priority.
             pub pauses: [PriorityPauses; PRIORITIES],
+            /// Counters of the connection manager.
+            pub cm: cm::Counters,
             $($(#[doc = $doc])* pub $field: u64,)*
         }
 
@@ -148,6 +152,7 @@ macro_rules! port_counters {
                 Self {
                     drops: [0; DropReason::ALL.len()],
                     pauses: [PriorityPauses::default(); PRIORITIES],
+                    cm: cm::Counters::default(),
                     $($field: 0,)*
                 }
             }
@@ -157,13 +162,15 @@ macro_rules! port_counters {
             /// Every counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 let own = [$((stringify!($field), self.$field)),*];
-                own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), self.dropped(*r))))
+                let drops = DropReason::ALL.iter().map(|r| (r.name(), self.dropped(*r)));
+                own.into_iter().chain(drops).chain(self.cm.iter())
             }
 
             /// Name and description of every counter.
             pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
                 let own = [$((stringify!($field), concat!($($doc),*).trim_ascii_start())),*];
-                own.into_iter().chain(DropReason::ALL.iter().map(|r| (r.name(), r.explain())))
+                let drops = DropReason::ALL.iter().map(|r| (r.name(), r.explain()));
+                own.into_iter().chain(drops).chain(cm::Counters::describe())
             }
         }
     };

@@ -35,6 +35,7 @@ mod snapshot;
 mod srq;
 
 pub use connections::EventSink;
+pub(crate) use connections::Terms;
 pub use counters::{DropReason, PortCounters, PriorityPauses};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;
@@ -234,6 +235,9 @@ impl Engine {
     pub fn port_counters(&self) -> PortCounters {
         let mut counters = self.counters.clone();
         counters.async_events_lost = self.host.events.lost();
+        if let Some(endpoint) = self.endpoint() {
+            counters.cm.clone_from(endpoint.counters());
+        }
         counters
     }
 

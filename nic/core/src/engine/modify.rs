@@ -50,6 +50,9 @@ impl Engine {
         if attr.ah_attr.is_some() {
             self.connect(index);
         }
+        if let Some(state) = attr.qp_state {
+            self.note_follower(qpn, Some(state));
+        }
         self.note_state(index, before);
         self.settle(index);
         Ok(())

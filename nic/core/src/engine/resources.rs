@@ -434,6 +434,7 @@ impl Engine {
         if self.gsi == Some(index) {
             self.gsi = None;
         }
+        self.note_follower(qpn, None);
         self.departed.add(entry.qp.counters());
         self.count_user(entry.qp.config().pd, entry.links, -1);
         self.host.regions.unbind_all_of(qpn);

@@ -15,7 +15,6 @@ pub(crate) mod window;
 pub(crate) mod xrc;
 
 pub use address_handle::AddressHandle;
-pub use cm::{Binding, Claim, Manager, PortError, PortTable, Ports};
 pub use completion::{CompletionChannel, CompletionEvent, CompletionQueue, Completions};
 pub use connection::RcEnd;
 pub use destroy::NotDestroyed;

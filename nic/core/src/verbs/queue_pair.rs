@@ -261,6 +261,12 @@ impl QueuePair {
         self.shared.config.qpn
     }
 
+    /// Its transport service type.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        self.shared.config.qp_type
+    }
+
     /// Its state.
     #[must_use]
     pub fn state(&self) -> QpState {

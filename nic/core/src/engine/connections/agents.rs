@@ -1,11 +1,13 @@
 //! Management datagrams that reach the port itself, and the answer to those that no agent handles.
 
 use super::super::{Departure, DropReason, Engine};
+use qp::wire::mad::cm::Attribute;
 use qp::wire::mad::{DATA_LEN, HEADER_LEN, Header, MAD_LEN, Mad, MadError};
 use qp::wire::{IpHeader, Packet};
 use qp::{QKey, Qpn};
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use time::Instant;
 
 /// Methods that ask for an answer (IBTA 13.4.5), and the bit that marks one.
 const METHOD_GET: u8 = 0x01;
@@ -28,11 +30,16 @@ struct Refusal {
     mad: [u8; MAD_LEN],
 }
 
+/// Whether a message asks for something new, so that a stranger may send it.
+fn is_request(header: &Header) -> bool {
+    [Attribute::Req as u16, Attribute::SidrReq as u16].contains(&header.attribute_id)
+}
+
 impl Engine {
     /// Processes a datagram for queue pair 1, where no program has created one.
     pub(in crate::engine) fn take_mad(
         &mut self,
-        now: time::Instant,
+        now: Instant,
         arrival: &IpHeader,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
@@ -49,10 +56,15 @@ impl Engine {
             _ => DropReason::BadLength,
         })?;
         match (mad.header.class, mad.header.method) {
-            (_, METHOD_GET | METHOD_SET) => self.refuse(arrival, deth.src_qpn, &mad),
+            (_, METHOD_GET | METHOD_SET) => self.refuse(now, arrival, deth.src_qpn, &mad),
             (Header::CLASS_CM, Header::METHOD_SEND) => {
+                // Only the port itself sends from there, unless somebody forges address and port.
+                let proven = self.partners.at(arrival.src, arrival.src_port).is_some();
+                if !proven && is_request(&mad.header) && !self.connections.requests.take(now) {
+                    return Err(DropReason::Requests);
+                }
                 let bytes = packet.payload().try_into().map_err(|_| DropReason::BadLength)?;
-                self.handle_connection_mad(now, arrival, bytes);
+                self.handle_connection_mad(now, arrival, proven, bytes);
                 Ok(())
             }
             _ => Err(DropReason::NoAgent),
@@ -60,9 +72,15 @@ impl Engine {
     }
 
     /// Answers that the port has no agent for a request. The answer is as long as the request.
-    fn refuse(&mut self, arrival: &IpHeader, from: Qpn, mad: &Mad<'_>) -> Result<(), DropReason> {
+    fn refuse(
+        &mut self,
+        now: Instant,
+        arrival: &IpHeader,
+        from: Qpn,
+        mad: &Mad<'_>,
+    ) -> Result<(), DropReason> {
         let Refusals(waiting) = &mut self.connections.refusals;
-        if waiting.len() >= MAX_REFUSALS || self.config.partner.is_foreign {
+        if waiting.len() >= MAX_REFUSALS || !self.partners.may_answer(now) {
             return Err(DropReason::NoAgent);
         }
         let header = Header { method: mad.header.method | RESPONSE, status: UNSUPPORTED, ..mad.header };

@@ -104,25 +104,31 @@ impl Greeting {
     }
 }
 
-/// Limit on what strangers can make this port send: the size of a burst, and the number per second.
+/// Limit on what strangers can make this port do: the size of a burst, and the number per second.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(in crate::engine) struct Allowance {
     left: u32,
+    at_once: u32,
+    per_second: u32,
     filled: Option<Instant>,
 }
 
 impl Allowance {
-    pub(super) const fn new() -> Self {
-        Self { left: ANSWERS_AT_ONCE, filled: None }
+    pub(in crate::engine) const fn new(at_once: u32, per_second: u32) -> Self {
+        Self { left: at_once, at_once, per_second, filled: None }
     }
 
-    fn take(&mut self, now: Instant) -> bool {
+    /// The answers to unproven addresses.
+    pub(super) const fn of_answers() -> Self {
+        Self::new(ANSWERS_AT_ONCE, ANSWERS_PER_SECOND)
+    }
+
+    pub(in crate::engine) fn take(&mut self, now: Instant) -> bool {
         let filled = *self.filled.get_or_insert(now);
         let passed = now.saturating_duration_since(filled).as_nanos();
-        let more = passed * u128::from(ANSWERS_PER_SECOND) / 1_000_000_000;
+        let more = passed * u128::from(self.per_second) / 1_000_000_000;
         if more > 0 {
-            self.left =
-                self.left.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(ANSWERS_AT_ONCE);
+            self.left = self.left.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(self.at_once);
             self.filled = Some(now);
         }
         let is_left = self.left > 0;
@@ -554,6 +560,11 @@ impl Partners {
     /// Returns whether nothing may be sent to a peer before it has given credit.
     pub(in crate::engine) fn needs_credit(&self) -> bool {
         self.setup.features.contains(Features::CREDITS)
+    }
+
+    /// Returns whether an unproven address may be answered now; if so, the answer is counted.
+    pub(in crate::engine) fn may_answer(&mut self, now: Instant) -> bool {
+        self.answers.take(now)
     }
 
     /// Returns whether a sender of datagrams may be asked who it is; if so, records that it was asked.

@@ -25,7 +25,7 @@ mod unreleased;
 
 pub(crate) use blocks::Blocks;
 pub(super) use credit::{CREDIT_TIMES, is_free, largest_packet};
-pub(super) use greet::Greeting;
+pub(super) use greet::{Allowance, Greeting};
 pub(super) use message::{Message, write_single};
 pub(super) use pause::PauseGate;
 pub use sign::has_sign;
@@ -39,7 +39,6 @@ use super::schedule::Alarm;
 use cc::Rate;
 use cc::credits::{CreditSender, Member, Pool};
 use cc::pfc::{Paused, Watchdog, WatchdogConfig};
-use greet::Allowance;
 use qp::wire::mad::hello::{Counting, Features, Hello, SourcePorts};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -217,7 +216,7 @@ impl Partners {
             ports: ports.unwrap_or_default(),
             local,
             tokens: Tokens::new(key),
-            answers: Allowance::new(),
+            answers: Allowance::of_answers(),
             asked: VecDeque::new(),
             by_port: HashMap::new(),
             pool,

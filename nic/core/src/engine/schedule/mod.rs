@@ -100,6 +100,8 @@ impl Engine {
         let state = entry.shared.state();
         if state != entry.qp.state() {
             entry.shared.set_state(entry.qp.state());
+            let (qpn, now) = (entry.qp.qpn(), entry.qp.state());
+            self.note_follower(qpn, Some(now));
             self.note_state(index, state);
         }
         let Some(entry) = self.qps[index].as_mut() else { return };

@@ -4,6 +4,7 @@ use super::rule::{Action, Class, Corruption, Ecn, FaultRule, Match, Where};
 use super::track::{QpFlow, Sighting};
 use crate::link::{Direction, Frame};
 use qp::Psn;
+use qp::wire::mad::cm::{Attribute, Message};
 use qp::wire::opcode::Operation;
 use qp::wire::packet::{ICRC_LEN, Packet};
 use qp::wire::syndrome::Syndrome;
@@ -85,6 +86,7 @@ impl<'a> Facts<'a> {
             Match::LargerThan(n) => len > u64::from(n),
             Match::SmallerThan(n) => len < u64::from(n),
             Match::Ecn(ecn) => self.frame.ip.tos & Ecn::MASK == ecn as u8,
+            Match::Cm(attribute) => packet.and_then(message).is_some_and(|is| is == attribute),
             Match::Nth(_) | Match::Every(_) => true,
         }
     }
@@ -126,6 +128,7 @@ impl<'a> Facts<'a> {
             Match::Try(_) => sighting(|s| format!("try={}", s.attempt)),
             Match::LargerThan(_) | Match::SmallerThan(_) => format!("{} bytes", self.frame.bytes.len()),
             Match::Ecn(_) => format!("tos={:#04x}", self.frame.ip.tos),
+            Match::Cm(_) => message(&packet).map_or(packet.info().name, Attribute::name).to_owned(),
             Match::Nth(_) | Match::Every(_) => "another number".to_owned(),
         }
     }
@@ -134,6 +137,11 @@ impl<'a> Facts<'a> {
 /// A distance to the first PSN on the 24-bit circle: the upper half of the numbers is negative.
 fn relative(n: u32) -> i64 {
     i64::from(Psn::new(n).distance_from(Psn::new(0)))
+}
+
+/// The connection management message in a packet.
+fn message(packet: &Packet<'_>) -> Option<Attribute> {
+    Message::parse(packet.mad()?).ok().map(|message| message.attribute())
 }
 
 fn is_of(class: Class, packet: &Packet<'_>) -> bool {
@@ -147,6 +155,7 @@ fn is_of(class: Class, packet: &Packet<'_>) -> bool {
         Class::Ack => answers(|s| matches!(s, Syndrome::Ack { .. })),
         Class::Nak => answers(|s| matches!(s, Syndrome::Nak(_))),
         Class::Rnr => answers(|s| matches!(s, Syndrome::Rnr { .. })),
+        Class::Cm => message(packet).is_some(),
         Class::Atomic => matches!(info.operation, Operation::CompareSwap | Operation::FetchAdd),
     }
 }

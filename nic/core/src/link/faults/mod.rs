@@ -6,7 +6,8 @@
 //! ```text
 //! rule   = [name ":"] [where] match* action [budget] [window]
 //! where  = tx | rx | tx>HOST | rx<HOST | HOST>HOST | HOST<>HOST | *    HOST: an IP address, a name, or *
-//! match  = data | ack | nak | rnr | atomic                             kinds of packets
+//! match  = data | ack | nak | rnr | atomic | cm                        kinds of packets
+//!        | cm=REQ|REP|RTU|...                                          connection management messages
 //!        | [rc. | uc. | ud. | xrc.] OPCODE                             write.first send.only_imm read.resp.last cnp ...
 //!        | qp=N | qp=#N                                                destination QPN; the N-th to appear, from 0
 //!        | psn=N | psn=#N                                              PSN; its distance to the first one seen

@@ -5,6 +5,7 @@ use super::words::{
     CLASSES, CORRUPTIONS, ECNS, KEYWORDS, OPCODES, RARE_OPCODES, is_name, lookup, opcode_pattern,
 };
 use cc::quantity::parse_duration;
+use qp::wire::mad::cm::Attribute;
 use qp::{Psn, Qpn};
 use std::fmt;
 use std::net::IpAddr;
@@ -65,6 +66,11 @@ impl FaultRule {
         })?;
         Ok(rule)
     }
+}
+
+/// The message that a name means, in capitals or not.
+fn attribute(name: &str) -> Option<Attribute> {
+    Attribute::ALL.into_iter().find(|attribute| attribute.name().eq_ignore_ascii_case(name))
 }
 
 /// A word of the text, as a slice of it, so that its column is known.
@@ -244,6 +250,14 @@ impl<'t> Parser<'t> {
                         "choose ce, ect0, ect1 or not",
                         ECNS.iter().map(|(w, _)| *w),
                     ));
+                }
+            },
+            "cm=" => match attribute(value) {
+                Some(attribute) => Match::Cm(attribute),
+                None => {
+                    let names = Attribute::ALL.map(Attribute::name);
+                    let problem = format!("choose {}", names.join(", "));
+                    return Err(self.unknown(value, &problem, names.into_iter()));
                 }
             },
             _ => return Ok(None),

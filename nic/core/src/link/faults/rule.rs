@@ -2,6 +2,7 @@
 
 use super::words;
 use crate::link::Direction;
+use qp::wire::mad::cm::Attribute;
 use qp::wire::opcode::{Extra, HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};
 use qp::{Psn, Qpn};
 use std::net::IpAddr;
@@ -60,6 +61,8 @@ pub enum Class {
     Rnr,
     /// A request for an atomic operation on 8 bytes.
     Atomic,
+    /// A connection management message.
+    Cm,
 }
 
 /// An opcode, or several with something in common.
@@ -155,6 +158,8 @@ pub enum Match {
     SmallerThan(u32),
     /// It has this ECN field.
     Ecn(Ecn),
+    /// It is this connection management message.
+    Cm(Attribute),
 }
 
 /// Which bits to damage.
@@ -402,6 +407,12 @@ impl FaultRule {
     #[must_use]
     pub fn psn(self, offset: u32) -> Self {
         self.when(Match::RelativePsn(offset))
+    }
+
+    /// Only this connection management message.
+    #[must_use]
+    pub fn cm(self, message: Attribute) -> Self {
+        self.when(Match::Cm(message))
     }
 
     /// Only the n-th transmission of a PSN, from 1.

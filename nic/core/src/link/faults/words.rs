@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use time::Duration;
 
 /// Kinds of packets.
-pub(super) const CLASSES: [(&str, Class); 5] = [
+pub(super) const CLASSES: [(&str, Class); 6] = [
     ("data", Class::Data),
     ("ack", Class::Ack),
     ("nak", Class::Nak),
     ("rnr", Class::Rnr),
     ("atomic", Class::Atomic),
+    ("cm", Class::Cm),
 ];
 
 /// Transports, as written before an opcode. Opcodes that belong to no queue pair's service have none.
@@ -75,10 +76,10 @@ pub(super) const CORRUPTIONS: [(&str, Corruption); 3] =
     [("icrc", Corruption::Icrc), ("payload", Corruption::Payload), ("header", Corruption::Header)];
 
 /// Words of the grammar that stand in no table above.
-pub(super) const KEYWORDS: [&str; 26] = [
+pub(super) const KEYWORDS: [&str; 27] = [
     "tx", "rx", "drop", "dup", "delay", "reorder", "corrupt", "mark", "once", "times", "always", "from",
-    "for", "qp=", "psn=", "try=", "nth=", "every=", "size>", "size<", "ecn=", "p=", "bit=", "rc.", "ud.",
-    "pause=",
+    "for", "qp=", "psn=", "try=", "nth=", "every=", "size>", "size<", "ecn=", "cm=", "p=", "bit=", "rc.",
+    "ud.", "pause=",
 ];
 
 /// The word for a value of a table.
@@ -182,6 +183,7 @@ impl fmt::Display for Match {
             Self::LargerThan(n) => write!(f, "size>{n}"),
             Self::SmallerThan(n) => write!(f, "size<{n}"),
             Self::Ecn(ecn) => write!(f, "ecn={ecn}"),
+            Self::Cm(attribute) => write!(f, "cm={}", attribute.name()),
         }
     }
 }

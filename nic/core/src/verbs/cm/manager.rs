@@ -1,11 +1,12 @@
 //! The connection manager of a device as it is, for code that has its own idea of connections.
 
+use super::office::Rooms;
 use crate::engine::{EventSink, ResourceError};
 use crate::error::Result;
 use crate::queue::locked;
 use crate::verbs::device::{Device, DeviceInner};
 use ::cm::Endpoint;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use time::Instant;
 
 /// The connection manager of a device: one, however many handles the device has. Clones are the same manager.
@@ -48,6 +49,8 @@ pub struct Manager {
 
 pub(crate) struct ManagerInner {
     device: Arc<DeviceInner>,
+    /// What the Rust API needs, once it is used.
+    rooms: Mutex<Option<Arc<Rooms>>>,
 }
 
 impl Drop for ManagerInner {
@@ -75,7 +78,7 @@ impl Device {
         }
         self.inner.serve()?;
         port.control(crate::engine::Engine::use_connection_manager)?;
-        let inner = Arc::new(ManagerInner { device: Arc::clone(&self.inner) });
+        let inner = Arc::new(ManagerInner { device: Arc::clone(&self.inner), rooms: Mutex::default() });
         *known = Arc::downgrade(&inner);
         Ok(Manager { inner })
     }
@@ -86,6 +89,14 @@ impl Manager {
     #[must_use]
     pub fn device(&self) -> Device {
         Device { inner: Arc::clone(&self.inner.device) }
+    }
+
+    pub(super) fn device_inner(&self) -> &DeviceInner {
+        &self.inner.device
+    }
+
+    pub(super) fn rooms(&self) -> MutexGuard<'_, Option<Arc<Rooms>>> {
+        locked(&self.inner.rooms)
     }
 
     /// Calls the protocol's endpoint, with the present time, and sends what follows from that. Events that the call causes are

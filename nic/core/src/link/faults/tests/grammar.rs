@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use qp::wire::mad::cm::Attribute;
 use std::net::IpAddr;
 
 /// The packet that carries a pause.
@@ -141,8 +142,10 @@ fn condition() -> impl Strategy<Value = Match> {
         Just(Class::Ack),
         Just(Class::Nak),
         Just(Class::Rnr),
-        Just(Class::Atomic)
+        Just(Class::Atomic),
+        Just(Class::Cm)
     ];
+    let attribute = (0..Attribute::ALL.len()).prop_map(|i| Match::Cm(Attribute::ALL[i]));
     let opcode =
         (0..Opcode::ALL.len(), any::<bool>(), any::<bool>()).prop_map(|(i, any_transport, any_shape)| {
             let mut pattern = OpcodePattern::from(Opcode::ALL[i]);
@@ -163,6 +166,7 @@ fn condition() -> impl Strategy<Value = Match> {
         any::<u32>().prop_map(Match::LargerThan),
         any::<u32>().prop_map(Match::SmallerThan),
         ecn.prop_map(Match::Ecn),
+        attribute,
     ]
 }
 
