@@ -53,8 +53,9 @@ impl Hub {
         if let Some(hub) = open.iter().find_map(ours) {
             return Ok(hub);
         }
-        let device =
-            named.open_near(preferred).inspect_err(|error| eprintln!("rnic: cannot open {}: {error}", named.name))?;
+        let device = named
+            .open_near(preferred)
+            .inspect_err(|error| eprintln!("rnic: cannot open {}: {error}", named.name))?;
         let hub = Arc::new(Self {
             device,
             named,

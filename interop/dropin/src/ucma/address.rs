@@ -60,7 +60,9 @@ impl Ucma {
             return Ok(None);
         }
         if !nic::is_of_host(name) {
-            return Err(Errno(libc::EADDRNOTAVAIL).because(format_args!("{ip} is not an address of this host")));
+            return Err(
+                Errno(libc::EADDRNOTAVAIL).because(format_args!("{ip} is not an address of this host"))
+            );
         }
         let text = format_args!("no device is at {ip}: `rnic run --addr {ip}` puts it there");
         Err(Errno(libc::ENODEV).because(text))
@@ -71,7 +73,11 @@ impl Ucma {
         self.resolve(channel, command.id, src, name(&command.dst)?)
     }
 
-    pub(super) fn resolve_address(&'static self, channel: PipeId, command: &abi::ResolveAddr) -> Result<(), Errno> {
+    pub(super) fn resolve_address(
+        &'static self,
+        channel: PipeId,
+        command: &abi::ResolveAddr,
+    ) -> Result<(), Errno> {
         let src = match command.src_size {
             0 => None,
             size => sized_name(&command.src, size)?,
@@ -115,7 +121,8 @@ impl Ucma {
         if dst.is_any() {
             // This host itself: any device that is of the same family.
             let nics = self.nics(None);
-            let same = |nic: &&Arc<Nic>| matches!(dst, Name::Ib(_)) || nic.ip().is_ipv4() == dst.ip().is_ipv4();
+            let same =
+                |nic: &&Arc<Nic>| matches!(dst, Name::Ib(_)) || nic.ip().is_ipv4() == dst.ip().is_ipv4();
             return nics.iter().find(same).cloned().ok_or(Errno(libc::ENODEV));
         }
         let routed = nic::routed(dst)?;
@@ -169,9 +176,8 @@ impl Ucma {
                 Ok(())
             });
             if let Err(errno) = listened.map_err(Errno::from).flatten() {
-                let mut remains = Remains::default();
-                remains.listeners = locked(&self.state).stop_listening(command.id);
-                self.close(&remains);
+                let listeners = locked(&self.state).stop_listening(command.id);
+                self.close(&Remains { links: Vec::new(), listeners });
                 return Err(errno);
             }
         }
@@ -236,7 +242,8 @@ impl State {
         let id = self.ids.get_mut(&number).ok_or(Errno(libc::ENOENT))?;
         match found {
             Ok(nic) => {
-                let at_device = |src: Name| if src.means_any() { src.at(nic.ip(), dst.scope_id()) } else { src };
+                let at_device =
+                    |src: Name| if src.means_any() { src.at(nic.ip(), dst.scope_id()) } else { src };
                 id.src = id.src.map(at_device);
                 // Any address of this host is that of the device.
                 id.dst = Some(if dst.is_any() { dst.at(nic.ip(), 0) } else { dst });

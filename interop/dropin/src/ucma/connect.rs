@@ -55,7 +55,8 @@ impl Ucma {
         self.at_port(channel, command.id, |endpoint, now, state, nic| {
             let id = state.id(channel, command.id)?;
             if id.stage != Stage::RouteResolved {
-                let text = "connecting needs an identifier whose route was resolved, and which has no connection";
+                let text =
+                    "connecting needs an identifier whose route was resolved, and which has no connection";
                 return Err(Errno::INVALID.because(text));
             }
             let link = if id.qp_type == QpType::Ud {
@@ -97,7 +98,11 @@ impl Ucma {
                     let qkey = own_qkey(id, param.qkey);
                     let (qpn, ece) = (Qpn::new(param.qp_num), ece(command.ece));
                     let status = SidrStatus::Valid;
-                    endpoint.reply(now, query, &Reply { status, qpn, qkey, ece, private_data: private(param) })
+                    endpoint.reply(
+                        now,
+                        query,
+                        &Reply { status, qpn, qkey, ece, private_data: private(param) },
+                    )
                 }
                 Some(Link::Resolution(_)) | None => return Err(Errno::INVALID),
             };

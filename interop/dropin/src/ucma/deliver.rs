@@ -109,7 +109,9 @@ impl Peer {
         let name = |ip: IpAddr, port| {
             let mut name = match ip {
                 IpAddr::V4(_) => Name::V4(std::net::SocketAddrV4::new([0; 4].into(), 0)),
-                IpAddr::V6(_) => Name::V6(std::net::SocketAddrV6::new([0; 16].into(), 0, 0, listener.scope_id())),
+                IpAddr::V6(_) => {
+                    Name::V6(std::net::SocketAddrV6::new([0; 16].into(), 0, 0, listener.scope_id()))
+                }
             };
             name = name.at(ip, listener.scope_id());
             name.set_port(port);
@@ -159,7 +161,8 @@ impl State {
         ece: Ece,
     ) {
         let number = self.listeners.get(&(device, listener)).copied();
-        let Some((number, listening)) = number.and_then(|number| Some((number, self.ids.get(&number)?))) else {
+        let Some((number, listening)) = number.and_then(|number| Some((number, self.ids.get(&number)?)))
+        else {
             self.orphans.push((device, link));
             return;
         };
@@ -192,7 +195,7 @@ impl State {
                 self.untie(device, link);
             }
             // The kernel waits as long as the peer does, which then says so by this reason.
-            FailCause::Expired | FailCause::Evicted => {
+            FailCause::Expired | FailCause::Evicted | FailCause::QueuePair => {
                 self.refused(device, connection, RejReason::Timeout.code().into(), &[0; REJ_PRIVATE]);
             }
         }

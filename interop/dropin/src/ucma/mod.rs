@@ -105,8 +105,10 @@ enum Step {
 /// A command that was written.
 struct Command<'a> {
     number: u32,
-    /// What follows the header.
+    /// What follows the header: the kernel reads most commands in full, whatever length the header gives.
     input: &'a [u8],
+    /// The length that the header gives.
+    len: usize,
     /// Room for the answer.
     room: usize,
 }
@@ -239,7 +241,8 @@ impl Ucma {
         {
             return Step::Done(Err(Errno::INVALID));
         }
-        let command = Command { number: header.cmd, input, room: header.output.into() };
+        let (len_of_input, room) = (header.input.into(), header.output.into());
+        let command = Command { number: header.cmd, input, len: len_of_input, room };
         let done = if header.cmd == GET_EVENT {
             match self.get_event(channel, &command, woken) {
                 Ok(false) => return Step::Wait,
@@ -376,9 +379,10 @@ impl Ucma {
 }
 
 impl Command<'_> {
-    /// The kernel reads these commands only as far as the program says that they go, and the others in full.
+    /// The input as far as the header says that it goes: CONNECT and ACCEPT of older programs end before the options of
+    /// vendors.
     fn exact(&self) -> &[u8] {
-        self.input
+        &self.input[..self.len.min(self.input.len())]
     }
 
     fn reserve(&self, room: usize) -> Result<(), Errno> {

@@ -34,7 +34,12 @@ impl Ucma {
             return Err(Errno::INVALID);
         }
         let name = Name::read(&command.addr);
-        self.join(channel, command.id, command.uid, name.filter(|name| name.len() == usize::from(command.addr_size)))
+        self.join(
+            channel,
+            command.id,
+            command.uid,
+            name.filter(|name| name.len() == usize::from(command.addr_size)),
+        )
     }
 
     fn join(&self, channel: PipeId, id: u32, uid: u64, name: Option<Name>) -> Result<u32, Errno> {

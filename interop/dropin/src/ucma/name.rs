@@ -48,7 +48,7 @@ impl Name {
                 Self::V4(SocketAddrV4::new(Ipv4Addr::from(ip), port))
             }
             AF_INET6 => {
-                let number = |at: usize| Some(<[u8; 4]>::try_from(bytes.get(at..at + 4)?).ok()?);
+                let number = |at: usize| bytes.get(at..)?.first_chunk::<4>().copied();
                 let ip: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
                 let flow = u32::from_be_bytes(number(4)?);
                 let scope = u32::from_ne_bytes(number(24)?);
@@ -145,7 +145,13 @@ impl Name {
             Self::Ib(name) => {
                 let sid = (u64::from_be(name.sid) & !0xffff).to_be();
                 let sid_mask = 0xffff_ffff_ffff_0000_u64.to_be();
-                Self::Ib(SockaddrIb { family: AF_IB, pkey: name.pkey, sid, sid_mask, ..SockaddrIb::default() })
+                Self::Ib(SockaddrIb {
+                    family: AF_IB,
+                    pkey: name.pkey,
+                    sid,
+                    sid_mask,
+                    ..SockaddrIb::default()
+                })
             }
         }
     }

@@ -1,13 +1,13 @@
 //! Options of an identifier, and events that a program makes itself.
 
+use super::Ucma;
 use super::abi::{self, event};
 use super::memory::load;
 use super::pipe::PipeId;
 use super::state::{Stage, Waiting, answer};
-use super::Ucma;
 use crate::errno::Errno;
 use crate::hub::locked;
-use qp_path::Record;
+use path_record::Record;
 use rnic::Mtu;
 use rnic::cm::protocol::{CmTimeout, Destination, Path};
 
@@ -59,7 +59,11 @@ impl Ucma {
             REUSE => {
                 let on = flag()?;
                 // It may be switched off only while there is no port.
-                if on || id.stage == Stage::Idle { id.options.reuse = on } else { return Err(Errno::INVALID) }
+                if on || id.stage == Stage::Idle {
+                    id.options.reuse = on
+                } else {
+                    return Err(Errno::INVALID);
+                }
             }
             ONLY_FAMILY => {
                 let on = flag()?;
@@ -79,7 +83,7 @@ impl Ucma {
 
     /// Sets the route, in place of resolving it: one path among those that are given.
     fn set_path(&self, channel: PipeId, id: u32, value: &[u8]) -> Result<(), Errno> {
-        if value.len() % Record::LEN != 0 {
+        if !value.len().is_multiple_of(Record::LEN) {
             return Err(Errno::INVALID);
         }
         let record = value.chunks(Record::LEN).map(Record).find(Record::is_primary).ok_or(Errno::INVALID)?;
@@ -112,12 +116,12 @@ impl Ucma {
 }
 
 /// `struct ib_path_rec_data`: flags, and a path as the subnet administrator sends it.
-mod qp_path {
+mod path_record {
     use super::{CmTimeout, Destination, Mtu, Path};
     use rnic::{Gid, PKey};
 
     /// `IB_PATH_GMP | IB_PATH_PRIMARY | IB_PATH_BIDIRECTIONAL`.
-    const PRIMARY: u32 = 0x2b & !0x20 | 0x20;
+    const PRIMARY: u32 = 0x2b;
 
     pub(super) struct Record<'a>(pub(super) &'a [u8]);
 

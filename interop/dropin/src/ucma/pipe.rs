@@ -189,13 +189,13 @@ mod tests {
 
     #[test]
     fn the_flags_of_open_are_those_of_the_descriptor() {
-        for (flags, nonblocking, closing) in [
-            (libc::O_RDWR | libc::O_CLOEXEC, false, true),
-            (libc::O_RDWR | libc::O_NONBLOCK, true, false),
-        ] {
+        for (flags, nonblocking, closing) in
+            [(libc::O_RDWR | libc::O_CLOEXEC, false, true), (libc::O_RDWR | libc::O_NONBLOCK, true, false)]
+        {
             let (_pipe, read) = Pipe::new(flags).expect("a pipe");
             // SAFETY: `fcntl` accepts any descriptor.
-            let (status, own) = unsafe { (libc::fcntl(read, libc::F_GETFL), libc::fcntl(read, libc::F_GETFD)) };
+            let (status, own) =
+                unsafe { (libc::fcntl(read, libc::F_GETFL), libc::fcntl(read, libc::F_GETFD)) };
             assert_eq!((status & libc::O_NONBLOCK != 0, own & libc::FD_CLOEXEC != 0), (nonblocking, closing));
             close(read);
         }

@@ -55,12 +55,7 @@ impl Ucma {
         Ok(Known { nic: device.map(|device| self.nics.get(device)).transpose()?, ..known })
     }
 
-    pub(super) fn query(
-        &self,
-        channel: PipeId,
-        command: &abi::Query,
-        room: usize,
-    ) -> Result<Vec<u8>, Errno> {
+    pub(super) fn query(&self, channel: PipeId, command: &abi::Query, room: usize) -> Result<Vec<u8>, Errno> {
         let enough = |least| if room < least { Err(Errno(libc::ENOSPC)) } else { Ok(()) };
         match command.option {
             ADDRESS => {

@@ -9,8 +9,8 @@ use super::pipe::{Pipe, PipeId};
 use super::service::{Space, range};
 use crate::errno::Errno;
 use rnic::QpType;
-use rnic::cm::{Binding, Ports};
 use rnic::cm::protocol::{ConnectionId, ListenerId, Path, QueryId, ResolutionId};
+use rnic::cm::{Binding, Ports};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -316,14 +316,7 @@ impl State {
 }
 
 /// An event with the beginning of its parameters; the rest are zeros.
-pub(super) fn answer(
-    uid: u64,
-    id: u32,
-    event: u32,
-    status: i32,
-    param: &[u8],
-    ece: Ece,
-) -> Box<EventAnswer> {
+pub(super) fn answer(uid: u64, id: u32, event: u32, status: i32, param: &[u8], ece: Ece) -> Box<EventAnswer> {
     let mut answer = Box::new(EventAnswer { uid, id, event, ..EventAnswer::default() });
     answer.status = status.cast_unsigned();
     answer.param[..param.len()].copy_from_slice(param);
