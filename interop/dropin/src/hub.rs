@@ -39,11 +39,11 @@ static OPEN: Mutex<Vec<(usize, Weak<Hub>)>> = Mutex::new(Vec::new());
 impl Hub {
     /// The device with this index; opens it if it is not open.
     pub(crate) fn open(index: usize) -> Result<Arc<Self>, Errno> {
-        Self::open_at(index, None)
+        Self::open_near(index, &[])
     }
 
-    /// As [`open`](Self::open). If the device may choose its address, it takes `preferred`, if that is free.
-    pub(crate) fn open_at(index: usize, preferred: Option<HostAddress>) -> Result<Arc<Self>, Errno> {
+    /// As [`open`](Self::open). If the device may choose its address, it takes the first of `preferred` that is free.
+    pub(crate) fn open_near(index: usize, preferred: &[HostAddress]) -> Result<Arc<Self>, Errno> {
         let named = devices::named(index).ok_or(Errno(libc::ENODEV))?;
         let _whole = hold_forks();
         let mut open = locked(&OPEN);

@@ -112,19 +112,22 @@ impl NamedDevice {
     /// # Errors
     /// Those of [`DeviceConfig::open`]. Only if an address is taken is the next one tried.
     pub fn open(&self) -> Result<Device> {
-        self.open_near(None)
+        self.open_near(&[])
     }
 
-    /// As [`open`](Self::open). If the settings name no addresses, the device takes `preferred`, if it can: a program that
-    /// connects to another host wants the address from which this host sends there, not a loopback address.
+    /// As [`open`](Self::open). If the settings name no addresses, the device takes the first of these that it can: a program
+    /// that connects to another host wants the address from which this host sends there, not a loopback address.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_near(&self, preferred: Option<HostAddress>) -> Result<Device> {
+    pub fn open_near(&self, preferred: &[HostAddress]) -> Result<Device> {
         let _whole = hold_forks();
-        let preferred = preferred.filter(|_| self.addresses.is_empty() && self.config.address.is_none());
-        let config = DeviceConfig { address: preferred, ..self.config.clone() };
-        let there = preferred.and_then(|_| config.open_as(&self.name).ok());
+        let may_choose = self.addresses.is_empty() && self.config.address.is_none();
+        let at = |address: &HostAddress| {
+            let config = DeviceConfig { address: Some(*address), ..self.config.clone() };
+            config.open_as(&self.name).ok()
+        };
+        let there = if may_choose { preferred.iter().find_map(at) } else { None };
         let (device, port) = there.map_or_else(|| self.open_somewhere(), Ok)?;
         let mut open = locked(&OPEN);
         open.retain(|(_, device)| device.is_open());

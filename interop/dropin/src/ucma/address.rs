@@ -52,7 +52,7 @@ impl Ucma {
             Name::Ib(_) => resolve(Gid::from(name.ip())).ip(),
             _ => name.ip(),
         };
-        let nics = self.nics(Some(HostAddress { ip, scope_id: name.scope_id() }));
+        let nics = self.nics(&[HostAddress { ip, scope_id: name.scope_id() }]);
         if let Some(nic) = nic::at(&nics, ip) {
             return Ok(Some(nic));
         }
@@ -120,14 +120,13 @@ impl Ucma {
     fn toward(&'static self, dst: &Name) -> Result<Arc<Nic>, Errno> {
         if dst.is_any() {
             // This host itself: any device that is of the same family.
-            let nics = self.nics(None);
+            let nics = self.nics(&[]);
             let same =
                 |nic: &&Arc<Nic>| matches!(dst, Name::Ib(_)) || nic.ip().is_ipv4() == dst.ip().is_ipv4();
             return nics.iter().find(same).cloned().ok_or(Errno(libc::ENODEV));
         }
         let routed = nic::routed(dst)?;
-        let preferred = HostAddress { ip: routed, scope_id: dst.scope_id() };
-        let nics = self.nics(Some(preferred).filter(|address| !address.ip.is_loopback()));
+        let nics = self.nics(&nic::near(dst, routed));
         nic::toward(&nics, dst, routed)
     }
 
@@ -158,7 +157,7 @@ impl Ucma {
         let (listen, device) = locked(&self.state).begin_listening(channel, command)?;
         let nics = match device {
             Some(device) => vec![self.nics.get(device)?],
-            None => self.nics(None),
+            None => self.nics(&[]),
         };
         if nics.is_empty() {
             locked(&self.state).stop_listening(command.id);

@@ -150,7 +150,7 @@ const LONGEST: usize = 1024;
 
 impl Ucma {
     /// All devices; opens those that are not open yet.
-    fn nics(&'static self, preferred: Option<HostAddress>) -> Vec<Arc<Nic>> {
+    fn nics(&'static self, preferred: &[HostAddress]) -> Vec<Arc<Nic>> {
         self.nics.all(preferred, move |device, event| self.deliver(device, event))
     }
 

@@ -53,7 +53,7 @@ impl Nics {
     /// go to `sink`. A device that cannot be opened has printed why.
     pub(super) fn all(
         &self,
-        preferred: Option<HostAddress>,
+        preferred: &[HostAddress],
         sink: impl Fn(usize, Event) + Send + Clone + 'static,
     ) -> Vec<Arc<Nic>> {
         let count = config().map_or(0, |config| config.devices.len());
@@ -68,14 +68,14 @@ impl Nics {
     fn open(
         &self,
         index: usize,
-        preferred: Option<HostAddress>,
+        preferred: &[HostAddress],
         sink: impl Fn(usize, Event) + Send + 'static,
     ) -> Result<(), Errno> {
         let _opening = locked(&self.opening);
         if self.get(index).is_ok() {
             return Ok(());
         }
-        let hub = Hub::open_at(index, preferred)?;
+        let hub = Hub::open_near(index, preferred)?;
         let manager = hub.device.connection_manager()?;
         manager.set_sink(move |event| sink(index, event))?;
         let mut open = locked(&self.open);
@@ -113,6 +113,22 @@ pub(super) fn routed(to: &Name) -> std::io::Result<IpAddr> {
         IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
     source(any, to)
+}
+
+/// Where a device that may choose its address should be to reach `to`: at the address from which the host sends there. That
+/// of a loopback address is itself, which is the peer's, whether the peer has begun already or not: the addresses after it
+/// are for programs that connect to it.
+pub(super) fn near(to: &Name, routed: IpAddr) -> Vec<HostAddress> {
+    /// As many as programs of one host are likely to need.
+    const TRIED: u32 = 64;
+    match routed {
+        IpAddr::V4(ip) if ip.is_loopback() => {
+            let first = u32::from(Ipv4Addr::LOCALHOST);
+            let all = (first..first + TRIED).map(|ip| IpAddr::from(Ipv4Addr::from(ip)));
+            all.filter(|ip| *ip != to.ip().to_canonical()).map(HostAddress::from).collect()
+        }
+        ip => vec![HostAddress { ip, scope_id: to.scope_id() }],
+    }
 }
 
 /// The device that reaches `to`: the one at the address from which the host itself would send there, else the first from

@@ -186,6 +186,10 @@ def test_errors(address):
     fails(errno.EADDRINUSE, channel.bind, again, address, 7472)
     fails(errno.EADDRNOTAVAIL, channel.bind, again, "0.0.0.0", 7472)
     channel.bind(again, address, 0)
+    third = channel.create(3)
+    channel.bind(third, address, 7473)
+    channel.destroy(third)
+    channel.bind(channel.create(3), address, 7473)
     query = lambda option, room, id: channel.call(QUERY, struct.pack("=II", id, option), room)
     fails(errno.ENOSPC, query, 0, 271, id)
     fails(errno.ENOSYS, query, 9, 280, id)
@@ -238,6 +242,15 @@ def test_descriptors(address):
     assert [other.event(USER).uid for _ in range(2)] == [3, 3] and not other.ready()
     assert channel.ready() and channel.destroy(second) == 0 and not channel.ready()
     assert other.destroy(first) == 2
+    # A channel is closed with its last descriptor, and its identifiers with it.
+    closed = Channel()
+    closed.bind(closed.create(1), address, 7480)
+    copy = os.dup(closed.fd)
+    closed.close()
+    last = other.create(6)
+    fails(errno.EADDRINUSE, other.bind, last, address, 7480)
+    os.close(copy)
+    other.bind(last, address, 7480)
     # A descriptor of something else is none of a channel, whatever its number was.
     channel.close()
     fails(errno.EBADF, channel.create, 1)
