@@ -138,13 +138,18 @@ pub(crate) const fn next(state: ConnectionState, input: Input) -> Option<Connect
 
         (ReqReceived, Input::Accept) => RepSent,
         (ReqReceived, Input::Reject | Input::Destroy | Input::Expire) => Refused,
-        (ReqReceived, Input::Rej | Input::RejStale | Input::Evict) => Closed,
+        // A REQ that the REJ has overtaken must not look new.
+        (ReqReceived, Input::Rej | Input::RejStale) => TimeWait,
+        (ReqReceived, Input::Evict) => Closed,
 
         (RepSent, Input::Rtu | Input::Packet) => Established,
         (RepSent, Input::Dreq) => DreqReceived,
         (RepSent, Input::Reject | Input::Destroy | Input::Expire) => Refused,
-        (RepSent, Input::Rej | Input::RejStale | Input::Evict) => Closed,
+        (RepSent, Input::Rej | Input::RejStale) => TimeWait,
+        (RepSent, Input::Evict) => Closed,
 
+        // The peer took it for established: it has not heard the REJ, and will not repeat anything.
+        (Refused, Input::Rtu) => DreqSent,
         (Established, Input::Disconnect | Input::Destroy) => DreqSent,
         (Established, Input::Dreq) => DreqReceived,
         (Established, Input::Rej | Input::RejStale) => TimeWait,
@@ -152,7 +157,7 @@ pub(crate) const fn next(state: ConnectionState, input: Input) -> Option<Connect
         (DreqSent, Input::Drep | Input::Dreq | Input::Rej | Input::RejStale | Input::Expire) => TimeWait,
         (DreqReceived, Input::Disconnect | Input::Destroy | Input::Drep) => TimeWait,
 
-        (Refused, Input::Expire | Input::Evict) | (TimeWait, Input::Expire) => Closed,
+        (Refused | TimeWait, Input::Expire | Input::Evict) => Closed,
         _ => return None,
     })
 }
@@ -239,9 +244,9 @@ mod tests {
         let rank = |state| match state {
             ConnectionState::ReqSent | ConnectionState::ReqReceived => 1,
             ConnectionState::RepReceived | ConnectionState::RepSent => 2,
-            ConnectionState::Established => 3,
+            ConnectionState::Established | ConnectionState::Refused => 3,
             ConnectionState::DreqSent | ConnectionState::DreqReceived => 4,
-            ConnectionState::Refused | ConnectionState::TimeWait => 5,
+            ConnectionState::TimeWait => 5,
             ConnectionState::Closed => 6,
         };
         let mut transitions = 0;
@@ -253,6 +258,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(transitions, 42);
+        assert_eq!(transitions, 44);
     }
 }

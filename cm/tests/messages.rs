@@ -176,7 +176,10 @@ fn a_request_that_is_destroyed_is_taken_back() {
         let Event::Rejected { rejection, connection } = world.one(B) else { panic!() };
         assert_eq!((connection, rejection.reason), (b, RejReason::Timeout));
         assert_eq!(rejection.info[..], 0x5054_00ff_fe77_0001u64.to_be_bytes());
-        assert_eq!(world.hosts[B].sizes(), (0, 0, 0));
+        // A REQ that comes late does not begin it again.
+        assert_eq!(world.hosts[B].state(b), ConnectionState::TimeWait);
+        assert_eq!(again(&mut world, A, Req), [Rej]);
+        assert!(world.take(B).is_empty());
     }
 }
 
@@ -189,7 +192,7 @@ fn the_active_side_may_reject_the_reply() {
     world.settle();
     let Event::Rejected { rejection, .. } = world.one(B) else { panic!() };
     assert_eq!(rejection.message, Subject::Rep);
-    assert_eq!(world.hosts[B].state(b), ConnectionState::Closed);
+    assert_eq!(world.hosts[B].state(b), ConnectionState::TimeWait);
     assert_eq!(again(&mut world, B, Rep), [Rej]);
 }
 
@@ -203,9 +206,12 @@ fn a_reply_that_was_refused_after_all() {
     world.lose();
     world.hosts[A].establish(now, a, &[]).unwrap();
     world.settle();
-    let cause = DisconnectCause::Rejected(RejReason::ConsumerDefined);
-    assert_eq!(world.one(A), Event::Disconnected { connection: a, cause });
-    assert_eq!(world.hosts[A].state(a), ConnectionState::TimeWait);
+    // The REJ was lost. DREQ is repeated until it is answered.
+    assert_eq!(world.one(A), Event::Disconnected { connection: a, cause: DisconnectCause::Peer });
+    assert_eq!(world.hosts[B].state(b), ConnectionState::DreqSent);
+    world.hosts[A].disconnect(now, a, &[]).unwrap();
+    world.settle();
+    assert_eq!((world.hosts[B].state(b), world.take(B)), (ConnectionState::TimeWait, vec![]));
 }
 
 #[test]

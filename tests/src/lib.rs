@@ -9,6 +9,7 @@
 pub mod address;
 pub mod datagram;
 pub mod fuzz;
+pub mod meetings;
 pub mod namespace;
 pub mod os;
 pub mod pattern;

@@ -201,9 +201,9 @@ impl Endpoint {
         let id = rtu.remote_comm_id;
         let connection = self.named_by_both(source, id, rtu.local_comm_id)?;
         match connection.state {
-            // The peer believes in a connection that this side has given up.
+            // The peer believes in a connection that this side has given up. A REJ may be lost; DREQ is repeated.
             State::Refused if connection.passive.is_some() => {
-                self.repeat(now, id);
+                self.send_dreq(now, id, Input::Rtu, &[]).ok();
                 return Ok(());
             }
             State::RepSent(_) => {}
