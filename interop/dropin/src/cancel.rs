@@ -32,6 +32,7 @@ unsafe extern "C-unwind" {
     fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
     fn read(fd: c_int, to: *mut c_void, room: usize) -> isize;
+    fn pause() -> c_int;
 }
 
 /// Disables cancellation for this thread. Returns the value that [`restore`] takes.
@@ -174,4 +175,12 @@ pub(crate) extern "C-unwind" fn read_byte(fd: c_int) -> isize {
         return -1;
     }
     taken
+}
+
+/// Waits until the thread is cancelled or the process ends.
+pub(crate) extern "C-unwind" fn park() -> ! {
+    loop {
+        // SAFETY: the function has no conditions.
+        unsafe { pause() };
+    }
 }

@@ -26,8 +26,8 @@ type Write =
 /// `rnic_cm_find`: a number other than 0 if the descriptor is that of a channel.
 type Find = unsafe extern "C-unwind" fn(file: c_int) -> u64;
 
-/// `rnic_cm_closed`: a descriptor of the channel with this number was closed.
-type Closed = unsafe extern "C-unwind" fn(channel: u64);
+/// `rnic_cm_closed`: the descriptor `file` of the channel with this number was closed.
+type Closed = unsafe extern "C-unwind" fn(channel: u64, file: c_int);
 
 /// Declares functions of the drop-in library. Each is looked up until that library is loaded.
 macro_rules! of_dropin {
@@ -103,14 +103,14 @@ pub(crate) fn find(file: c_int) -> u64 {
     found
 }
 
-/// A descriptor of this channel was closed. Leaves `errno` as it is.
+/// The descriptor `file` of this channel was closed. Leaves `errno` as it is.
 #[cold]
 #[inline(never)]
-pub(crate) fn closed(channel: u64) {
+pub(crate) fn closed(channel: u64, file: c_int) {
     let before = errno();
     if let Some(closed) = cm_closed() {
         // SAFETY: the function accepts any number.
-        unsafe { closed(channel) };
+        unsafe { closed(channel, file) };
     }
     set_errno(before);
 }

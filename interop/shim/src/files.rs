@@ -36,7 +36,7 @@ unsafe extern "C-unwind" fn close(file: c_int) -> c_int {
     // SAFETY: the caller's argument is passed on unchanged.
     let result = unsafe { next(file) };
     if of != 0 {
-        channel::closed(of);
+        channel::closed(of, file);
     }
     result
 }

@@ -18,7 +18,7 @@ unsafe extern "C-unwind" {
     fn rnic_cm_open(flags: c_int) -> c_int;
     fn rnic_cm_write(file: c_int, from: *const c_void, len: usize, result: *mut c_long) -> c_int;
     fn rnic_cm_find(file: c_int) -> u64;
-    fn rnic_cm_closed(channel: u64);
+    fn rnic_cm_closed(channel: u64, file: c_int);
 }
 
 /// Where the parts of a command are.
@@ -191,7 +191,7 @@ impl Drop for Program {
             unsafe {
                 let channel = rnic_cm_find(fd);
                 libc::close(fd);
-                rnic_cm_closed(channel);
+                rnic_cm_closed(channel, fd);
                 assert!(channel != 0 && rnic_cm_find(fd) != channel);
             }
         }

@@ -100,6 +100,8 @@ enum Step {
     Done(Result<usize, Errno>),
     /// It waits for an event.
     Wait,
+    /// It waits for an event that will never come: another thread has closed the channel.
+    Park,
 }
 
 /// A command that was written.
@@ -192,7 +194,9 @@ impl Ucma {
         self.sweep();
         let (pipe, fd) = Pipe::new(flags)?;
         let id = pipe.id;
-        locked(&self.state).channels.insert(id, Channel { pipe, events: VecDeque::new() });
+        let mut state = locked(&self.state);
+        state.closed_by.remove(&fd);
+        state.channels.insert(id, Channel { pipe, events: VecDeque::new() });
         Ok(fd)
     }
 
@@ -214,15 +218,25 @@ impl Ucma {
     }
 
     /// A descriptor of a channel was closed; if it was the last, the channel is closed.
-    fn closed(&self, id: PipeId) {
+    fn closed(&self, id: PipeId, fd: c_int) {
         let mut remains = Remains::default();
         {
             let mut state = locked(&self.state);
+            state.closed_by.insert(fd, this_thread());
             if state.channels.get(&id).is_some_and(|channel| channel.pipe.is_closed()) {
                 state.close(id, &mut remains);
             }
         }
         self.close(&remains);
+    }
+
+    /// Whether a descriptor was that of a channel, and was closed by another thread. A thread that asks for an event then
+    /// waits, as it would if it had asked a moment before: in the kernel, closing a channel wakes nobody. Programs end while
+    /// such a thread waits (rping), and would fail if it returned.
+    fn was_closed_elsewhere(&self, fd: c_int) -> bool {
+        // SAFETY: `fcntl` accepts any number.
+        let is_closed = unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0;
+        is_closed && locked(&self.state).closed_by.get(&fd).is_some_and(|thread| *thread != this_thread())
     }
 
     fn find(&self, fd: c_int) -> Option<PipeId> {
@@ -232,8 +246,11 @@ impl Ucma {
 
     /// Begins a command. `woken`: the program has waited for an event.
     fn begin(&'static self, fd: c_int, bytes: &[u8], len: usize, woken: bool) -> Step {
-        let Some(channel) = self.find(fd) else { return Step::NotOurs };
         let header: Header = read(bytes);
+        let Some(channel) = self.find(fd) else {
+            let waits = header.cmd == GET_EVENT && self.was_closed_elsewhere(fd);
+            return if waits { Step::Park } else { Step::NotOurs };
+        };
         let input = bytes.get(size_of::<Header>()..).unwrap_or_default();
         if len < size_of::<Header>()
             || header.cmd as usize >= NAMES.len()
@@ -418,11 +435,11 @@ extern "C-unwind" fn rnic_cm_find(fd: c_int) -> u64 {
     found.map_or(0, |id| id.0)
 }
 
-/// A descriptor of the channel with this number was closed.
+/// The descriptor `fd` of the channel with this number was closed.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn rnic_cm_closed(channel: u64) {
+extern "C-unwind" fn rnic_cm_closed(channel: u64, fd: c_int) {
     let before = cancel::disable();
-    inside(|| existing().map(|ucma| ucma.closed(PipeId(channel))));
+    inside(|| existing().map(|ucma| ucma.closed(PipeId(channel), fd)));
     cancel::restore(before);
 }
 
@@ -446,15 +463,18 @@ unsafe extern "C-unwind" fn rnic_cm_write(
         // SAFETY: guaranteed by the caller.
         let step = unsafe { step(fd, from, len, woken, result) };
         cancel::restore(before);
-        if step != WAIT {
-            return step;
+        match step {
+            WAIT => {}
+            PARK => cancel::park(),
+            _ => return step,
         }
-        if cancel::read_byte(fd) != 1 {
+        woken = c_int::from(cancel::read_byte(fd) == 1);
+        // A descriptor that was closed meanwhile is looked at again.
+        if woken == 0 && Errno::last() != Errno(libc::EBADF) {
             // SAFETY: guaranteed by the caller.
             unsafe { *result = -1 };
             return DONE;
         }
-        woken = 1;
     }
 }
 
@@ -462,6 +482,7 @@ unsafe extern "C-unwind" fn rnic_cm_write(
 const NOT_OURS: c_int = 0;
 const DONE: c_int = 1;
 const WAIT: c_int = 2;
+const PARK: c_int = 3;
 
 /// A step of a command, with cancellation of the thread disabled.
 ///
@@ -489,6 +510,7 @@ unsafe extern "C" fn step(
     let value = match step.unwrap_or(Step::Done(Err(Errno::IO))) {
         Step::NotOurs => return NOT_OURS,
         Step::Wait => return WAIT,
+        Step::Park => return PARK,
         Step::Done(Ok(len)) => c_long::try_from(len).unwrap_or(c_long::MAX),
         Step::Done(Err(errno)) => {
             errno.set();
@@ -498,6 +520,12 @@ unsafe extern "C" fn step(
     // SAFETY: guaranteed by the caller.
     unsafe { *result = value };
     DONE
+}
+
+/// The calling thread.
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: the function has no conditions.
+    unsafe { libc::pthread_self() }
 }
 
 /// Runs code whose panics, which are bugs of rnic, do not unwind into C.

@@ -12,6 +12,7 @@ use rnic::QpType;
 use rnic::cm::protocol::{ConnectionId, ListenerId, Path, QueryId, ResolutionId};
 use rnic::cm::{Binding, Ports};
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_int;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A channel: an open file of the device.
@@ -97,6 +98,8 @@ pub(super) struct State {
     /// Requests that came while their listener was being closed.
     pub(super) orphans: Vec<(usize, Link)>,
     pub(super) ports: Ports,
+    /// Descriptors of channels that were closed, with the threads that did.
+    pub(super) closed_by: BTreeMap<c_int, libc::pthread_t>,
     next_id: u32,
     next_group: u32,
 }
@@ -112,6 +115,7 @@ impl State {
             listeners: BTreeMap::new(),
             orphans: Vec::new(),
             ports: Ports::new(range(), seed),
+            closed_by: BTreeMap::new(),
             next_id: 0,
             next_group: 0,
         }

@@ -286,11 +286,17 @@ def test_waiting(address):
     assert channel.event().status == 4
     # One that waits in a channel which is closed goes on waiting.
     def wait():
-        channel.event()
-        found.append("woken")
+        try:
+            channel.event()
+        finally:
+            found.append("woken")
+
     threading.Thread(target=wait, daemon=True).start()
     time.sleep(0.1)
     channel.close()
+    # So does one that asks a moment too late; the thread that closed it is told.
+    fails(errno.EBADF, channel.event)
+    threading.Thread(target=wait, daemon=True).start()
     time.sleep(0.1)
     assert "woken" not in found
 
