@@ -50,7 +50,7 @@
 //!   them where it carries both. IDs, transaction IDs and starting PSNs are unpredictable.
 //! * A source is proven if the driver says so, or if a connection with it was established and is not forgotten yet.
 //!   The others share the places that [`Limits`] does not reserve for proven ones. If those are taken, the oldest
-//!   half-open connection that is older than a grace period makes room; if there is none, the REQ is dropped, and its
+//!   half-open connection that is older than a grace period makes room; without one, the REQ is dropped, and its
 //!   sender will repeat it. Established connections are not affected.
 //! * An answer has the length of the datagram that it answers. The exception is REP, which a timer repeats a few
 //!   times to an unproven source ([`Limits::unproven_retries`]).

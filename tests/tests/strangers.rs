@@ -364,3 +364,60 @@ fn strangers_that_ask_for_credit_take_none_from_a_connection() {
     });
     assert_eq!(scene.peer.counter("partners_met"), 201);
 }
+
+/// A REQ of a stranger, for a port where nobody listens, or somebody.
+fn request(from: IpAddr, to: IpAddr, nth: u32, port: u16) -> [u8; MAD_LEN] {
+    let seed = std::array::from_fn(|at| (nth >> (at % 4 * 8)) as u8);
+    let mut endpoint = cm::Endpoint::new(cm::Config::new(nth.into()), seed);
+    let path = cm::Path::new(from.into(), to.into(), rnic::Mtu::B1024);
+    let mut connect = cm::Connect::new(cm::ServiceId::tcp(port), path, Qpn::new(0x100 + nth));
+    connect.addresses = Some(cm::IpCm { src_port: 9, src: from, dst: to });
+    let now = time::Instant::EPOCH;
+    endpoint.connect(now, &connect).expect("room");
+    endpoint.poll_transmit(now).expect("a REQ").mad
+}
+
+/// Requests of two hundred addresses, each with a new ID. Afterwards a connection is made at once.
+#[test]
+fn a_flood_of_requests_costs_no_memory_and_keeps_nobody_out() {
+    let _alone = ALONE.lock();
+    let mut scene = Scene::new("ethernet", "off");
+    // What the attack itself takes from the machine: a socket that nobody reads bears it first.
+    let silent = stranger_socket(0xfdff);
+    let unread = silent.local_addr().expect("bound").ip();
+    let victims = [unread, scene.peer.address(), scene.device.address()];
+    let listener = scene.device.listen(7471).expect("a free port");
+    let sockets: Vec<_> = (0..200).map(|nth| stranger_socket(0xfe00 + nth)).collect();
+    for (victim, name) in
+        victims.into_iter().zip(["requests for nobody", "requests for no service", "requests for a service"])
+    {
+        scene.endure(name, 2000, |step| {
+            for nth in step * 10..step * 10 + 10 {
+                let socket = &sockets[nth as usize % sockets.len()];
+                let from = socket.local_addr().expect("bound").ip();
+                say(socket, victim, &to_qp1(), &request(from, victim, nth, 7471));
+            }
+        });
+    }
+    let limits = cm::Limits::default();
+    let manager = scene.device.connection_manager().expect("a manager");
+    let (all, half_open, _) = manager.look(cm::Endpoint::sizes).expect("it lives");
+    assert!(all <= limits.half_open && half_open <= limits.half_open, "{all} {half_open}");
+    assert!(scene.peer.counter("cm_tx_rej") > 100 && scene.peer.counter("cm_held") > 10);
+    assert!(counter(&scene.device, "cm_rx_req") > 1000);
+
+    // The backlog is full of requests of strangers, which make room when they are older than a second.
+    std::thread::sleep(limits.half_open_grace);
+    let client = DeviceConfig::at(fresh_address()).open().expect("a device");
+    let begin = Instant::now();
+    let dialling = RcEnd::dial(&client, listener.local()).expect("a request");
+    let own = loop {
+        let request = listener.accept().expect("a request");
+        if request.peer().ip() == client.address() {
+            break request;
+        }
+    };
+    let _right = own.accept_end().expect("a connection");
+    dialling.wait().expect("a connection");
+    println!("connected {:?} after the flood", begin.elapsed());
+}

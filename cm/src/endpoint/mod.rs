@@ -18,7 +18,7 @@ use crate::{ConnectionId, ListenerId};
 use answers::{Answers, Held};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{Attribute, CommId, RejReason, ServiceId};
-use qp::{Mtu, Psn};
+use qp::{Gid, Mtu, Psn};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use resolve::Resolutions;
@@ -72,7 +72,7 @@ impl Endpoint {
         }
     }
 
-    /// The next datagram to send; `None` if there is none. Those of connections come first.
+    /// The next datagram to send, if any. Those of connections come first.
     pub fn poll_transmit(&mut self, _now: Instant) -> Option<Transmit> {
         while let Some((id, due)) = self.table.take_due() {
             let Some(connection) = self.table.get(id) else { continue };
@@ -96,7 +96,7 @@ impl Endpoint {
         Transmit { to, mad }
     }
 
-    /// The next event; `None` if there is none.
+    /// The next event, if any.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -134,6 +134,12 @@ impl Endpoint {
     /// Sets the largest path MTU that the device carries from now on.
     pub const fn set_max_mtu(&mut self, mtu: Mtu) {
         self.config.max_mtu = mtu;
+    }
+
+    /// Whether a connection with this address was established, and is not forgotten yet.
+    #[must_use]
+    pub fn knows(&self, remote: Gid) -> bool {
+        self.table.is_verified(remote)
     }
 
     /// The state of a connection.

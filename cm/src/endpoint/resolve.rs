@@ -3,7 +3,7 @@
 //! ```text
 //! asking side                         answering side
 //!     SIDR_REQ ------------------->   the program is asked
-//!              <-------------------   SIDR_REP: queue pair and key, or why there is none
+//!              <-------------------   SIDR_REP: queue pair and key, or the reason for a refusal
 //! ```
 //!
 //! The asking side repeats its request until it is answered. The answering side keeps its answer for a while, and
@@ -169,7 +169,7 @@ impl Endpoint {
         Ok(ResolutionId(id))
     }
 
-    /// Gives a resolution up; `false` if there is none.
+    /// Gives a resolution up; `false` if it is unknown or over.
     pub fn cancel(&mut self, resolution: ResolutionId) -> bool {
         self.resolutions.remove_own(resolution.0).is_some()
     }

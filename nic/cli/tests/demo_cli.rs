@@ -44,8 +44,16 @@ fn the_demo_and_its_capture() {
     assert!(!story.contains('\x1b'), "no colours into a pipe");
     fits_80_columns(story, &["demo.pcapng", env!("CARGO_BIN_EXE_rnic")]);
     let ladders: Vec<_> = story.lines().filter(|line| line.contains('|')).collect();
-    for part in ["x dropped by fault f1", "NAK psn-sequence-error", "NAK remote-access-error", "RNR NAK wait"]
-    {
+    for part in [
+        "x dropped by fault f1",
+        "NAK psn-sequence-error",
+        "NAK remote-access-error",
+        "RNR NAK wait",
+        "CM REQ",
+        "CM RTU",
+        "CM DREP",
+        "CM REJ",
+    ] {
         assert!(ladders.iter().any(|line| line.contains(part)), "{part}: {story}");
     }
 

@@ -22,7 +22,7 @@ impl World {
         self.hosts.iter().flat_map(|host| &host.sides)
     }
 
-    /// Nobody waits for ever.
+    /// Nobody waits without end.
     fn all_were_told(&mut self) -> Result<(), String> {
         match self.sides().find(|side| !side.is_open() && !side.is_over()) {
             Some(side) => Err(format!("{} was told nothing", side.name())),

@@ -8,6 +8,7 @@ use rnic::link::capture::CaptureStatus;
 use rnic::{Device, DeviceConfig, MemoryRegion, QpAddress, RcEnd, Remote, WcStatus};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -232,6 +233,29 @@ impl<'a> Client<'a> {
     /// Has the server wait for the message of that service and compare it with a pattern.
     pub(super) fn heard(&mut self, opened: &Opened, len: usize, pattern: u64) -> Outcome {
         self.compared(&Ask::Hear { number: opened.number, len, pattern }, len)
+    }
+
+    /// Has the server listen for connections; returns where.
+    pub(super) fn listen(&mut self) -> Outcome<SocketAddr> {
+        match self.ask(&Ask::Listen)? {
+            Reply::Listening { at } => Ok(at),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has the server accept the next connection.
+    pub(super) fn accept(&mut self) -> Outcome {
+        self.command(&Ask::Accept)
+    }
+
+    /// Has the server refuse the next connection.
+    pub(super) fn refuse(&mut self) -> Outcome {
+        self.command(&Ask::Refuse)
+    }
+
+    /// Has the server wait for a message over the connection and compare it with a pattern.
+    pub(super) fn caller_said(&mut self, len: usize, pattern: u64) -> Outcome {
+        self.compared(&Ask::HearCaller { len, pattern }, len)
     }
 
     /// Compares the start of the client's buffer with `wanted`.

@@ -5,6 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use rnic::QpAddress;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// How both ends of a connection are set up.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -71,6 +72,14 @@ pub(super) enum Ask {
     Open { service: Service, peer: QpAddress },
     /// Wait for its message and compare it with a pattern.
     Hear { number: usize, len: usize, pattern: u64 },
+    /// Listen for connections at a port.
+    Listen,
+    /// Accept the next connection, and post a receive.
+    Accept,
+    /// Wait for a message over it and compare it with a pattern.
+    HearCaller { len: usize, pattern: u64 },
+    /// Refuse the next connection.
+    Refuse,
     /// Wait for a receive to complete.
     Await { connection: usize },
     /// Return the counters of the queue pair.
@@ -90,6 +99,9 @@ pub(super) enum Reply {
         rkey: u32,
     },
     Done,
+    Listening {
+        at: SocketAddr,
+    },
     Value {
         value: u64,
     },

@@ -6,6 +6,7 @@
 mod capture;
 mod client;
 mod congestion;
+mod connections;
 mod credits;
 mod flows;
 mod inbox;
@@ -131,8 +132,10 @@ fn tell(args: &Args, story: Option<&link::Story>, page: &Page, part: &mut &'stat
     let mut main = operations::introduce(&mut client)?;
     operations::all(&mut client, &mut main)?;
     services::all(&mut client)?;
+    connections::made(&mut client)?;
     *part = "'Refused and not ready'";
     trouble::refused(&mut client)?;
+    connections::refused(&mut client)?;
     trouble::not_ready(&mut client, &mut main)?;
     *part = "'Lost packets'";
     trouble::lost_packet(&mut client)?;

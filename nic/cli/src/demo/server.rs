@@ -3,12 +3,14 @@
 use super::inbox::Inbox;
 use super::messages::{Ask, Opened, Piece, Reply, Setup, difference, pattern};
 use super::{Failure, Outcome};
+use rnic::cm::{End, Listener, Request};
 use rnic::{
     Access, ConnectOptions, Device, Gather, MemoryRegion, MemoryWindow, Mtu, MwType, QpAddress, RcEnd, Sge,
     WcFlags, WcStatus, WorkCompletion,
 };
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 struct Connection {
     end: RcEnd,
@@ -21,6 +23,8 @@ struct Server {
     seed: u64,
     connections: Vec<Connection>,
     inboxes: Vec<Inbox>,
+    listener: Option<Listener>,
+    caller: Option<(End, MemoryRegion)>,
 }
 
 /// Serves until the client closes the pipe.
@@ -36,7 +40,14 @@ pub(super) fn run(seed: u64) -> ExitCode {
 
 fn serve(seed: u64) -> io::Result<()> {
     let mut server = match rnic::open() {
-        Ok(device) => Server { device, seed, connections: Vec::new(), inboxes: Vec::new() },
+        Ok(device) => Server {
+            device,
+            seed,
+            connections: Vec::new(),
+            inboxes: Vec::new(),
+            listener: None,
+            caller: None,
+        },
         Err(error) => return answer(&Reply::Failed { what: error.to_string() }),
     };
     answer(&Reply::Ready { process: std::process::id() })?;
@@ -122,6 +133,20 @@ impl Server {
                 let difference = inbox.heard(&pattern(self.seed, pattern_number, len))?;
                 Reply::Compared { difference }
             }
+            Ask::Listen => self.listen()?,
+            Ask::Accept => self.accept()?,
+            Ask::Refuse => {
+                self.request()?.reject(b"not today")?;
+                Reply::Done
+            }
+            Ask::HearCaller { len, pattern: number } => {
+                let Some((end, message)) = &self.caller else {
+                    return Err(Failure::new("nobody has called"));
+                };
+                succeeded("the receive", end.wait()?)?;
+                let found = message.to_vec()?;
+                Reply::Compared { difference: difference(&found[..len], &pattern(self.seed, number, len)) }
+            }
             Ask::Bind { connection, piece } => self.bind(connection, piece)?,
             Ask::Receive { connection, pieces } => self.receive(connection, &pieces)?,
             Ask::Await { connection } => {
@@ -144,6 +169,33 @@ impl Server {
         let reply = Reply::Connected { address: end.qp.address(), addr: remote.addr, rkey: remote.rkey };
         self.connections.push(Connection { end, buffer, windows: Vec::new() });
         Ok(reply)
+    }
+
+    /// Listens, if it does not yet.
+    fn listen(&mut self) -> Outcome<Reply> {
+        let listener = match self.listener.take() {
+            Some(listener) => listener,
+            None => self.device.listen(0)?,
+        };
+        let at = self.listener.insert(listener).local();
+        Ok(Reply::Listening { at })
+    }
+
+    /// The next request for a connection.
+    fn request(&self) -> Outcome<Request> {
+        let listener = self.listener.as_ref().ok_or_else(|| Failure::new("nobody listens"))?;
+        let request = listener.accept_within(Duration::from_secs(10))?;
+        request.ok_or_else(|| Failure::new("no connection was asked for"))
+    }
+
+    fn accept(&mut self) -> Outcome<Reply> {
+        let end = RcEnd::new(&self.device)?;
+        let message = end.register(&[0; 4096])?;
+        let request = self.request()?;
+        let connection = request.accept(&end.qp)?;
+        end.qp.recv(0, message.all())?;
+        self.caller = Some((End::new(end, connection), message));
+        Ok(Reply::Done)
     }
 
     fn bind(&mut self, connection: usize, piece: Piece) -> Outcome<Reply> {

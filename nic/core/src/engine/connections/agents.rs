@@ -60,7 +60,7 @@ impl Engine {
             (Header::CLASS_CM, Header::METHOD_SEND) => {
                 // Only the port itself sends from there, unless somebody forges address and port.
                 let proven = self.partners.at(arrival.src, arrival.src_port).is_some();
-                if !proven && is_request(&mad.header) && !self.connections.requests.take(now) {
+                if !proven && is_request(&mad.header) && !self.may_request(now, arrival.src) {
                     return Err(DropReason::Requests);
                 }
                 let bytes = packet.payload().try_into().map_err(|_| DropReason::BadLength)?;

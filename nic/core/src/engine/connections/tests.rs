@@ -349,14 +349,36 @@ fn requests_of_strangers_are_bounded() -> Result<()> {
         soon(&net);
         b.device.counters().port.dropped(DropReason::Requests)
     };
-    assert_eq!(requests(0, 4096), 0);
-    // 100 us have passed, and with them the time of two.
-    assert_eq!(requests(5000, 1000), 998);
+    assert_eq!(requests(0, 16_384), 0);
+    // 100 us have passed: the time of half a request.
+    assert_eq!(requests(20_000, 1000), 1000);
     let (all, half_open, _) = b.manager.look(cm::Endpoint::sizes)?;
     assert_eq!((all, half_open, b.take().len()), (8, 8, 8), "the backlog");
     net.run_for(Duration::from_secs(2));
-    let before = b.device.counters().port.dropped(DropReason::Requests);
-    assert_eq!(requests(10_000, 4096), before);
+    assert_eq!(requests(30_000, 10_000), 1000);
+    assert!(requests(40_000, 10) >= 1009);
+    Ok(())
+}
+
+/// Addresses with connections have an allowance of their own.
+#[test]
+fn strangers_do_not_use_up_the_allowance_of_those_who_are_known() -> Result<()> {
+    let net = Net::new();
+    let [(a, left, _), (b, right, _)] = connected(&net)?;
+    let request_of = |from: IpAddr, nth: u32| {
+        let arrival = IpHeader { src: from, ..IpHeader::to(b.device.address()) };
+        let mad = request(from, b.device.address(), nth, Qpn::new(0x10_0000 + nth));
+        net.inject(&arrival, &mad_packet(&arrival, &mad, QKey::GSI));
+    };
+    (0..17_000).for_each(|nth| request_of(stranger(nth), nth));
+    soon(&net);
+    let dropped = || b.device.counters().port.dropped(DropReason::Requests);
+    let before = dropped();
+    assert!(before > 600, "{before}");
+    (0..100).for_each(|nth| request_of(a.device.address(), 20_000 + nth));
+    soon(&net);
+    assert_eq!(dropped(), before);
+    drop((left, right));
     Ok(())
 }
 

@@ -159,7 +159,7 @@ impl Connection {
         })
     }
 
-    /// Waits for the next event, for up to `timeout`; `None` if there is none, in virtual time also as soon as nothing is
+    /// Waits for the next event, for up to `timeout`; `None` if none came, in virtual time also as soon as nothing is
     /// under way any more.
     ///
     /// # Errors

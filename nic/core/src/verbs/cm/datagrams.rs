@@ -206,7 +206,7 @@ impl Question {
     /// Waits for the answer. Without one that takes some ten seconds to fail.
     ///
     /// # Errors
-    /// [`Error::Connect`] says why there is none; in virtual time [`Error::Stalled`] if none can come any more.
+    /// [`Error::Connect`] says why the peer names no queue pair; in virtual time [`Error::Stalled`] if none can come any more.
     pub fn wait(&self) -> Result<Service> {
         // Longer than all repetitions of the question.
         let timeout = Duration::from_secs(600);

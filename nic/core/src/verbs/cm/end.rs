@@ -17,6 +17,12 @@ pub struct End {
 }
 
 impl End {
+    /// An end whose queue pair has this connection.
+    #[must_use]
+    pub const fn new(end: RcEnd, connection: Connection) -> Self {
+        Self { connection, end }
+    }
+
     /// The connection.
     #[must_use]
     pub const fn connection(&self) -> &Connection {

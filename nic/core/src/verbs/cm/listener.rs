@@ -52,7 +52,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Connect`] if the port is in use, or needs a privilege; those of
+    /// [`Error::Connect`] if the port is in use, or none is free; those of
     /// [`connection_manager`](Self::connection_manager).
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, port: u16) -> Result<Listener> {
@@ -167,7 +167,7 @@ impl<R> Listener<R> {
         take: fn(&Office, Incoming) -> Option<R>,
     ) -> Result<Self> {
         let office = Office::of(device)?;
-        // The privilege is one for the host's own ports, which these are not.
+        // The privilege protects the ports of the host, which these are not.
         let claim = Claim { privileged: true, ..Claim::new(space, local) };
         let binding = office.ports().bind(&claim).map_err(ConnectError::from)?;
         let mailbox = Arc::<Requests>::default();
