@@ -179,7 +179,7 @@ fn a_file_is_copied_over_rdma_sockets() {
         return;
     }
     let folder = Folder::new();
-    let bytes: Vec<u8> = (0..1_000_003_u32).map(|n| (n * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..1_000_003_u32).map(|n| ((n * 7) >> 3) as u8).collect();
     fs::write(folder.path().join("from"), &bytes).expect("a file");
     let ends = run(&folder, &case("rcopy", "rcopy FOLDER/from @:FOLDER/to").forever());
     assert_eq!(faults(&ends, |_, _| None), None);
