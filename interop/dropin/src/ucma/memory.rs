@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn memory_that_the_program_does_not_have_is_a_fault() {
-        let mut place = [0; 4];
+        let mut place = [0u8; 4];
         // SAFETY: the space is that of this test, or none.
         unsafe {
             assert_eq!(store(&[1, 2, 3], place.as_mut_ptr() as u64), Ok(()));
