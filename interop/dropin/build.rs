@@ -1,12 +1,12 @@
-//! Names the shared object, gives it its version nodes, and links the names that the loader looks for beside it.
+//! Names the shared object, gives it its version nodes, and links the name that the loader looks for beside it.
 
 use std::error::Error;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The names that the loader looks for. They are links, not copies, so the loader maps one file once.
-const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// The name that the loader looks for.
+const NAME: &str = "libibverbs.so.1";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let source = env::var("CARGO_MANIFEST_DIR")?;
@@ -21,10 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let profile = out.ancestors().nth(3).ok_or("the output folder is not inside a target folder")?;
     let folder = profile.join("dropin");
     fs::create_dir_all(&folder)?;
-    for name in NAMES {
-        link(&folder.join(name))?;
-    }
-    Ok(())
+    Ok(link(&folder.join(NAME))?)
 }
 
 /// Makes `name` a link to the object, unless it already is.

@@ -3,12 +3,14 @@
 //! [`examine`] reads `/proc`, `/sys` and a few sockets of its own. It changes nothing and needs no privilege, though
 //! it sees less without one. The verdicts are functions of the texts found there.
 
+mod library;
 mod nat;
 mod port;
 
 #[cfg(test)]
 mod tests;
 
+pub use library::find_library;
 pub use port::{Owner, PortHolder, port_holders};
 
 use crate::net::{
@@ -75,6 +77,7 @@ pub fn examine() -> Vec<Finding> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let modules = read("/proc/modules").unwrap_or_default();
     let mut findings = rdma_stack(&modules, &names_in("/sys/class/infiniband"));
+    findings.push(library::connection_manager(find_library("librdmacm.so.1").as_deref()));
     findings.extend(port::examine(has_module(&modules, "rdma_rxe")));
     match RoceSocket::bind_first_free_loopback(&SocketConfig::new(Ipv4Addr::LOCALHOST.into())) {
         Ok(socket) => {

@@ -109,6 +109,11 @@ fn connection_managers_hear_anything() {
     run(find("connections"));
 }
 
+#[test]
+fn any_commands_to_the_connection_manager() {
+    run(find("rdma_cm"));
+}
+
 /// Every target has a fuzzer program and a test above; and its inputs stay small.
 #[test]
 fn every_target_is_fuzzed_and_tested() {

@@ -1,5 +1,6 @@
 //! Address handles.
 
+use crate::abi::kernel::{AhAttr, GlobalRoute};
 use crate::abi::*;
 use crate::call::{Handle, InOut, Object, Out, Owned, verbs};
 use crate::context::Context;
@@ -104,6 +105,24 @@ verbs! {
     fn ibv_destroy_ah(ah: Owned<Ah>) -> () {
         ah.free();
         Ok(())
+    }
+}
+
+/// Converts an address vector to that of the kernel's interface.
+pub(crate) fn kernel_attributes(way: &AddressVector) -> AhAttr {
+    AhAttr {
+        grh: GlobalRoute {
+            dgid: way.dgid.0,
+            flow_label: way.flow_label,
+            sgid_index: way.sgid_index,
+            hop_limit: way.hop_limit,
+            traffic_class: way.traffic_class,
+            reserved: 0,
+        },
+        sl: way.sl,
+        is_global: u8::from(way.is_global),
+        port_num: way.port_num,
+        ..AhAttr::default()
     }
 }
 

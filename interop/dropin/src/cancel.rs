@@ -32,6 +32,7 @@ unsafe extern "C-unwind" {
     fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
     fn read(fd: c_int, to: *mut c_void, room: usize) -> isize;
+    fn pause() -> c_int;
 }
 
 /// Disables cancellation for this thread. Returns the value that [`restore`] takes.
@@ -161,4 +162,25 @@ pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
     let written = unsafe { libc::write(fd, (&raw const count).cast(), size_of::<u64>()) };
     restore(before);
     c_int::from(written >= 0) - 1
+}
+
+/// Reads a byte. As the kernel decides, the thread waits, ends, or is interrupted. Returns what `read` returns, with
+/// `errno`; at the end of the file, -1 with EBADF.
+pub(crate) extern "C-unwind" fn read_byte(fd: c_int) -> isize {
+    let mut byte = 0u8;
+    // SAFETY: `byte` has room for it.
+    let taken = unsafe { read(fd, (&raw mut byte).cast(), 1) };
+    if taken == 0 {
+        Errno(libc::EBADF).set();
+        return -1;
+    }
+    taken
+}
+
+/// Waits until the thread is cancelled or the process ends.
+pub(crate) extern "C-unwind" fn park() -> ! {
+    loop {
+        // SAFETY: the function has no conditions.
+        unsafe { pause() };
+    }
 }

@@ -5,8 +5,8 @@
 
 use crate::trampoline::{exports, jump};
 use crate::{
-    ah, channel, cm, context, cq, devices, ece, events, fork, gid, import, kern, mr, pd, qp, qp_ex, query,
-    srq, strings,
+    ah, channel, context, cq, devices, ece, events, fork, gid, import, kern, mr, pd, qp, qp_ex, query, srq,
+    strings,
 };
 
 exports! {
@@ -17,10 +17,10 @@ exports! {
     "ibv_alloc_pd" "@@IBVERBS_1.1" => pd::ibv_alloc_pd;
     "ibv_attach_mcast" "@@IBVERBS_1.1" => qp::ibv_attach_mcast;
     "ibv_close_device" "@@IBVERBS_1.1" => context::ibv_close_device;
-    "ibv_copy_ah_attr_from_kern" "@@IBVERBS_1.1" => kern::nothing;
-    "ibv_copy_path_rec_from_kern" "@@IBVERBS_1.0" => kern::nothing;
-    "ibv_copy_path_rec_to_kern" "@@IBVERBS_1.0" => kern::nothing;
-    "ibv_copy_qp_attr_from_kern" "@@IBVERBS_1.0" => kern::nothing;
+    "ibv_copy_ah_attr_from_kern" "@@IBVERBS_1.1" => kern::ibv_copy_ah_attr_from_kern;
+    "ibv_copy_path_rec_from_kern" "@@IBVERBS_1.0" => kern::ibv_copy_path_rec_from_kern;
+    "ibv_copy_path_rec_to_kern" "@@IBVERBS_1.0" => kern::ibv_copy_path_rec_to_kern;
+    "ibv_copy_qp_attr_from_kern" "@@IBVERBS_1.0" => kern::ibv_copy_qp_attr_from_kern;
     "ibv_create_ah" "@@IBVERBS_1.1" => ah::ibv_create_ah;
     "ibv_create_ah_from_wc" "@@IBVERBS_1.1" => ah::ibv_create_ah_from_wc;
     "ibv_create_comp_channel" "@@IBVERBS_1.0" => channel::ibv_create_comp_channel;
@@ -90,72 +90,4 @@ exports! {
     "ibv_query_gid_type" "@IBVERBS_PRIVATE_57" => gid::ibv_query_gid_type;
     "ibv_query_gid_type" "@IBVERBS_PRIVATE_59" => gid::ibv_query_gid_type;
     "ibv_query_gid_type" "@IBVERBS_PRIVATE_64" => gid::ibv_query_gid_type;
-    "raccept" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rbind" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rclose" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rconnect" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_accept" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_ack_cm_event" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_bind_addr" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_connect" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_create_ep" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_create_event_channel" "@@RDMACM_1.0" => cm::refuse_channel;
-    "rdma_create_id" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_create_qp" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_create_qp_ex" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_create_srq" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_create_srq_ex" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_destroy_ep" "@@RDMACM_1.0" => cm::nothing;
-    "rdma_destroy_event_channel" "@@RDMACM_1.0" => cm::nothing;
-    "rdma_destroy_id" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_destroy_qp" "@@RDMACM_1.0" => cm::nothing;
-    "rdma_destroy_srq" "@@RDMACM_1.0" => cm::nothing;
-    "rdma_disconnect" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_establish" "@@RDMACM_1.2" => cm::refuse_by_number;
-    "rdma_event_str" "@@RDMACM_1.0" => cm::rdma_event_str;
-    "rdma_free_devices" "@@RDMACM_1.0" => cm::rdma_free_devices;
-    "rdma_freeaddrinfo" "@@RDMACM_1.0" => cm::nothing;
-    "rdma_get_cm_event" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_get_devices" "@@RDMACM_1.0" => cm::rdma_get_devices;
-    "rdma_get_dst_port" "@@RDMACM_1.0" => cm::nothing;
-    "rdma_get_remote_ece" "@@RDMACM_1.3" => cm::refuse_by_number;
-    "rdma_get_request" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_get_src_port" "@@RDMACM_1.0" => cm::nothing;
-    "rdma_getaddrinfo" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_init_qp_attr" "@@RDMACM_1.2" => cm::refuse_by_number;
-    "rdma_join_multicast" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_join_multicast_ex" "@@RDMACM_1.1" => cm::refuse_by_number;
-    "rdma_leave_multicast" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_listen" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_migrate_id" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_notify" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_reject" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_reject_ece" "@@RDMACM_1.3" => cm::refuse_by_number;
-    "rdma_resolve_addr" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_resolve_route" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rdma_set_local_ece" "@@RDMACM_1.3" => cm::refuse_by_number;
-    "rdma_set_option" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rfcntl" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rgetpeername" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rgetsockname" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rgetsockopt" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "riomap" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "riounmap" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "riowrite" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rlisten" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rpoll" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rread" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rreadv" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rrecv" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rrecvfrom" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rrecvmsg" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rselect" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rsend" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rsendmsg" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rsendto" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rsetsockopt" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rshutdown" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rsocket" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rwrite" "@@RDMACM_1.0" => cm::refuse_by_number;
-    "rwritev" "@@RDMACM_1.0" => cm::refuse_by_number;
 }

@@ -7,7 +7,7 @@ use crate::devices;
 use crate::errno::Errno;
 use crate::events::{Listener, Tables};
 use crate::xrc::Shared;
-use rnic::process::{GidLayout, NamedDevice, hold_forks, is_usable, resolve};
+use rnic::process::{GidLayout, HostAddress, NamedDevice, hold_forks, is_usable, resolve};
 use rnic::{AddressVector, Device, GidEntry};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,6 +39,11 @@ static OPEN: Mutex<Vec<(usize, Weak<Hub>)>> = Mutex::new(Vec::new());
 impl Hub {
     /// The device with this index; opens it if it is not open.
     pub(crate) fn open(index: usize) -> Result<Arc<Self>, Errno> {
+        Self::open_near(index, &[])
+    }
+
+    /// As [`open`](Self::open). If the device may choose its address, it takes the first of `preferred` that is free.
+    pub(crate) fn open_near(index: usize, preferred: &[HostAddress]) -> Result<Arc<Self>, Errno> {
         let named = devices::named(index).ok_or(Errno(libc::ENODEV))?;
         let _whole = hold_forks();
         let mut open = locked(&OPEN);
@@ -48,8 +53,9 @@ impl Hub {
         if let Some(hub) = open.iter().find_map(ours) {
             return Ok(hub);
         }
-        let device =
-            named.open().inspect_err(|error| eprintln!("rnic: cannot open {}: {error}", named.name))?;
+        let device = named
+            .open_near(preferred)
+            .inspect_err(|error| eprintln!("rnic: cannot open {}: {error}", named.name))?;
         let hub = Arc::new(Self {
             device,
             named,

@@ -1,4 +1,4 @@
-//! `libibverbs.so.1` and `librdmacm.so.1` over rnic, for unmodified programs.
+//! `libibverbs.so.1` over rnic, for unmodified programs.
 //!
 //! A program that was built for rdma-core finds these symbols, versions and structures where it looks for those of
 //! rdma-core, and gets a RoCEv2 device in software. This crate only converts: it unpacks C arguments, calls [`rnic`],
@@ -9,6 +9,7 @@
 //! - `explain`: messages for users about why a call fails.
 //! - `cancel`: cancellation inside a verb, which leaves no lock held and no state behind.
 //! - `export`: the exported symbols, their versions, and their functions.
+//! - `ucma`: the device of the connection manager, under the librdmacm of the system.
 //! - `hub`: the devices of this process. All contexts of a device share one socket.
 //! - The other modules are named after the objects of verbs.
 
@@ -17,7 +18,6 @@ mod ah;
 mod call;
 mod cancel;
 mod channel;
-mod cm;
 mod context;
 mod cq;
 mod cq_ex;
@@ -50,5 +50,6 @@ mod strings;
 mod stubs;
 mod trampoline;
 mod tree;
+mod ucma;
 mod window;
 mod xrc;

@@ -63,6 +63,9 @@ pub(crate) struct Parts<'a> {
     pub(crate) srq: *mut ibv_srq,
 }
 
+/// The inline data that every queue pair can send, in bytes: about as much as mlx5 rounds a request of 0 up to.
+const LEAST_INLINE: u32 = 64;
+
 impl Qp {
     /// Creates a queue pair, and stores its actual capacities in `cap`.
     pub(crate) fn new(
@@ -95,6 +98,10 @@ impl Qp {
         let srq = srq.filter(|_| receives);
         if srq.is_some() {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        // Every queue pair that sends has some room, as with other drivers: some programs send inline without asking for it.
+        if sends {
+            cap.max_inline_data = cap.max_inline_data.max(LEAST_INLINE);
         }
         let wanted = QpCap {
             max_send_wr: cap.max_send_wr,

@@ -3,56 +3,22 @@
 //! Each hook passes its arguments on unchanged, except for the path. A variadic call is declared with the argument that
 //! may follow: reading an argument that was not passed gives a number that is never used.
 
-use crate::Next;
+use crate::channel;
+use crate::next::{Missing, next};
 use crate::path::{is_led, resolved, with_led};
 use crate::reread::{opened, refresh};
 use std::ffi::{c_char, c_int, c_long, c_void};
-use std::mem::transmute;
 
 type Path = *const c_char;
 type Ptr = *mut c_void;
 /// `mode_t`, which is passed as an `unsigned int`.
 type Mode = u32;
 
-/// The return value of a call that the C library lacks.
-trait Missing {
-    const MISSING: Self;
-}
-
-impl Missing for c_int {
-    const MISSING: Self = -1;
-}
-
-impl Missing for c_long {
-    const MISSING: Self = -1;
-}
-
-impl Missing for Ptr {
-    const MISSING: Self = std::ptr::null_mut();
-}
-
-/// The next function of this name and type. If the C library lacks it, the surrounding function returns `missing`.
-macro_rules! next {
-    ($name:ident: $type:ty, $missing:expr) => {{
-        static NEXT: Next = Next::new(
-            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            },
-        );
-        let next = NEXT.get();
-        if next.is_null() {
-            // SAFETY: `errno` belongs to this thread.
-            unsafe { *libc::__errno_location() = libc::ENOSYS };
-            return $missing;
-        }
-        // SAFETY: the C library's function of that name has this type.
-        unsafe { transmute::<*mut c_void, $type>(next) }
-    }};
-}
-
 macro_rules! hooks {
-    ($($name:ident($($argument:ident: $type:ty),*), $path:ident -> $result:ty $(, $seen:ident)?;)*) => { $(
+    ($(
+        $name:ident($($argument:ident: $type:ty),*), $path:ident -> $result:ty
+            $(, $seen:ident $(, $flags:ident)?)?;
+    )*) => { $(
         #[doc = concat!("`", stringify!($name), "` of the C library.")]
         ///
         /// # Safety
@@ -62,6 +28,12 @@ macro_rules! hooks {
             let next = next!($name: unsafe extern "C-unwind" fn($($type),*) -> $result, <$result>::MISSING);
             // SAFETY: the function of the C library requires a string as well.
             if unsafe { is_led($path) } {
+                $($(
+                    // SAFETY: as above.
+                    if let Some(file) = unsafe { channel::opened($path, $flags) } {
+                        return file;
+                    }
+                )?)?
                 // SAFETY: the path is a string, and the other arguments are the caller's.
                 let result = unsafe { with_led($path, |$path| next($($argument),*)) };
                 $($seen(result);)?
@@ -98,16 +70,16 @@ reads! {
 }
 
 hooks! {
-    open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
-    open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
-    openat(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
-    openat64(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
-    __open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
-    __open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened;
-    __open_2(path: Path, flags: c_int), path -> c_int, opened;
-    __open64_2(path: Path, flags: c_int), path -> c_int, opened;
-    __openat_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened;
-    __openat64_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened;
+    open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened, flags;
+    open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened, flags;
+    openat(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened, flags;
+    openat64(dir: c_int, path: Path, flags: c_int, mode: Mode), path -> c_int, opened, flags;
+    __open(path: Path, flags: c_int, mode: Mode), path -> c_int, opened, flags;
+    __open64(path: Path, flags: c_int, mode: Mode), path -> c_int, opened, flags;
+    __open_2(path: Path, flags: c_int), path -> c_int, opened, flags;
+    __open64_2(path: Path, flags: c_int), path -> c_int, opened, flags;
+    __openat_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened, flags;
+    __openat64_2(dir: c_int, path: Path, flags: c_int), path -> c_int, opened, flags;
     fopen(path: Path, mode: Path), path -> Ptr;
     fopen64(path: Path, mode: Path), path -> Ptr;
     freopen(path: Path, mode: Path, stream: Ptr), path -> Ptr;

@@ -5,42 +5,25 @@
 //! `rnic_map_path` of the drop-in library, which returns the location of the file. All other paths pass unchanged, at
 //! the cost of a check of their first bytes. Without that function all paths pass unchanged.
 //!
+//! `/dev/infiniband/rdma_cm` is the device of the connection manager, which librdmacm opens and writes commands to. The
+//! drop-in library gives a descriptor for it (`rnic_cm_open`), and a few calls on such a descriptor are passed to it as
+//! well: see `channel`.
+//!
 //! Nothing here allocates, takes a lock or changes `errno`, so a program may make these calls wherever it may call the
 //! C library: before `main`, in threads, in a forked child, in a signal handler. That holds for all paths that pass
 //! unchanged; for the others, the drop-in library does its work once per call of a program that looks for a device.
 //! Many of the calls are cancellation points: a thread cancelled in one unwinds through the functions here, which have
 //! nothing to clean up.
 
+mod channel;
+mod files;
 mod hooks;
+mod next;
 mod path;
 mod reread;
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// A function of the next library in search order, looked up once.
-pub(crate) struct Next {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
-
-impl Next {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    /// The function's address, or NULL if this C library does not have it.
-    pub(crate) fn get(&self) -> *mut c_void {
-        let found = self.found.load(Ordering::Relaxed);
-        if !found.is_null() {
-            return found;
-        }
-        // SAFETY: the name is NUL-terminated. Concurrent lookups find the same function.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        self.found.store(found, Ordering::Relaxed);
-        found
-    }
-}
 
 /// Looks up a function of the drop-in library, again on each call until that library is loaded.
 pub(crate) fn symbol(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
@@ -51,4 +34,16 @@ pub(crate) fn symbol(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
         place.store(found, Ordering::Relaxed);
     }
     found
+}
+
+/// `errno` of this thread.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: `errno` belongs to this thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets `errno` of this thread.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
 }

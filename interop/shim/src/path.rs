@@ -9,11 +9,28 @@ use std::sync::atomic::AtomicPtr;
 type MapPath = unsafe extern "C-unwind" fn(path: *const c_char, to: *mut c_char, room: usize) -> c_int;
 
 /// The folders whose paths may be redirected, with everything in them.
-const FOLDERS: [&[&[u8]]; 3] =
-    [&[b"sys", b"class", b"infiniband"], &[b"sys", b"class", b"infiniband_verbs"], &[b"dev", b"infiniband"]];
+const FOLDERS: [&[&[u8]]; 5] = [
+    &[b"sys", b"class", b"infiniband"],
+    &[b"sys", b"class", b"infiniband_verbs"],
+    &[b"sys", b"class", b"infiniband_ucma"],
+    &[b"sys", b"class", b"misc", b"rdma_cm"],
+    &[b"dev", b"infiniband"],
+];
 
-/// Whether `path` may be in one of these folders. Repeated slashes count as one, and a `.` is skipped; links and `..`
-/// are not resolved.
+/// The device of the connection manager.
+const CONNECTION_MANAGER: &[&[u8]] = &[b"dev", b"infiniband", b"rdma_cm"];
+
+/// The parts of a path. Repeated slashes count as one, and a `.` is skipped; links and `..` are not resolved.
+fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."))
+}
+
+/// Whether a path that [is led](is_led) is that of the connection manager's device.
+pub(crate) fn is_connection_manager(path: &[u8]) -> bool {
+    parts(path).eq(CONNECTION_MANAGER.iter().copied())
+}
+
+/// Whether `path` may be in one of these folders.
 fn is_ours(path: &[u8]) -> bool {
     // This check is the only cost for all other paths.
     if path.first() != Some(&b'/')
@@ -21,8 +38,7 @@ fn is_ours(path: &[u8]) -> bool {
     {
         return false;
     }
-    let parts = || path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
-    FOLDERS.iter().any(|folder| parts().take(folder.len()).eq(folder.iter().copied()))
+    FOLDERS.iter().any(|folder| parts(path).take(folder.len()).eq(folder.iter().copied()))
 }
 
 /// Whether a path may need redirection.
@@ -63,7 +79,8 @@ pub(crate) fn resolved(path: *mut c_void) {
     // SAFETY: the C library returns a string.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let at = |folder: &[u8]| bytes.windows(folder.len()).position(|window| window == folder);
-    let Some(start) = at(b"/sys/class/infiniband").or_else(|| at(b"/dev/infiniband")) else { return };
+    let folders: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/class/misc/rdma_cm", b"/dev/infiniband"];
+    let Some(start) = folders.into_iter().find_map(at) else { return };
     // SAFETY: the end of the string, with its terminating NUL, moves to the beginning.
     unsafe { std::ptr::copy(path.add(start), path, bytes.len() - start + 1) };
 }

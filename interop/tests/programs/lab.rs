@@ -51,6 +51,15 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
+/// Whether a library is installed. If not, prints a message: the test is then skipped.
+pub(crate) fn installed_library(name: &str) -> bool {
+    let found = rnic::doctor::find_library(name).is_some();
+    if !found {
+        println!("SKIPPED: {name} is not installed, so programs that need it were not run on rnic");
+    }
+    found
+}
+
 /// A directory of one test, removed when dropped.
 pub(crate) struct Folder(PathBuf);
 
@@ -125,6 +134,11 @@ impl Running {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The time since its start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
     }
 
     pub(crate) fn kill(&mut self) {

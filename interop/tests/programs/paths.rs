@@ -18,7 +18,7 @@ fn a_shell_finds_devices_where_the_kernel_would_have_them() {
                   test -c /dev/infiniband/uverbs0; test -r /dev/infiniband/uverbs0; test ! -e /dev/infiniband/uverbs1
                   exec 3<>/dev/infiniband/uverbs0; realpath /sys/class/infiniband_verbs/uverbs0/device/../node_type";
     let expected = "1: CA\n0000:0000:0000:0000:0000:ffff:7f5a:0301\nRoCE v2\n\
-                    /dev/infiniband:\nuverbs0\n\n/sys/class/infiniband:\nrnic0\n\ndevice/net:\nlo\nrnic0\n\
+                    /dev/infiniband:\nrdma_cm\nuverbs0\n\n/sys/class/infiniband:\nrnic0\n\ndevice/net:\nlo\nrnic0\n\
                     /sys/class/infiniband/rnic0/node_type\n";
     assert_eq!(sh("127.90.3.1", script), expected);
 }
@@ -58,7 +58,7 @@ fn python_finds_devices_and_reads_exact_counters() {
 import glob, os, stat
 base = \"/sys/class/infiniband\"
 assert os.listdir(base) == [\"rnic0\"] and os.path.isdir(base + \"/rnic0/device/net/\")
-assert [e.name for e in os.scandir(\"/dev/infiniband\")] == [\"uverbs0\"]
+assert sorted(e.name for e in os.scandir(\"/dev/infiniband\")) == [\"rdma_cm\", \"uverbs0\"]
 assert stat.S_ISCHR(os.stat(\"/dev/infiniband/uverbs0\").st_mode)
 assert open(base + \"/rnic0/ports/1/rate\").read() == \"100 Gb/sec (4X EDR)\\n\"
 assert os.path.realpath(base + \"/rnic0\") == base + \"/rnic0\"

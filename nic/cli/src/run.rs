@@ -3,6 +3,7 @@
 //! The environment makes the dynamic loader use the drop-in libraries instead of those of rdma-core. It also configures the
 //! devices ([`rnic::process`]), for the program and its children.
 
+use rnic::doctor::find_library;
 use rnic::process::{EnvError, Settings, Variable, default_run_dir};
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +20,12 @@ const NOT_FOUND: u8 = 127;
 
 /// The library of rdma-core that the drop-in library replaces.
 const VERBS: &str = "libibverbs.so.1";
+
+/// The library of rdma-core that runs on rnic as it is.
+const CONNECTION_MANAGER: &str = "librdmacm.so.1";
+
+/// The folder of a library of that name for hosts that have none: programs that need it start, and say what to install.
+const FALLBACK: &str = "fallback";
 
 /// The library that redirects programs to the files of the devices.
 const SHIM: &str = "librnic_shim.so";
@@ -192,10 +199,12 @@ fn environment(devices: &Devices) -> Result<Vec<(&'static str, OsString)>, Box<d
     let mut preload = folder.join(SHIM).into_os_string();
     preload.push(":");
     preload.push(folder.join(VERBS));
-    let mut all = vec![
-        ("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder.clone().into_os_string(), b":;")),
-        ("LD_PRELOAD", before("LD_PRELOAD", preload, b": ")),
-    ];
+    let mut path = before("LD_LIBRARY_PATH", folder.clone().into_os_string(), b":;");
+    if find_library(CONNECTION_MANAGER).is_none() {
+        path.push(":");
+        path.push(folder.join(FALLBACK));
+    }
+    let mut all = vec![("LD_LIBRARY_PATH", path), ("LD_PRELOAD", before("LD_PRELOAD", preload, b": "))];
     all.extend(settings.vars().into_iter().map(|(variable, value)| (variable.name(), value)));
     Ok(all)
 }

@@ -112,8 +112,23 @@ impl NamedDevice {
     /// # Errors
     /// Those of [`DeviceConfig::open`]. Only if an address is taken is the next one tried.
     pub fn open(&self) -> Result<Device> {
+        self.open_near(&[])
+    }
+
+    /// As [`open`](Self::open). If the settings name no addresses, the device takes the first of these that it can: a program
+    /// that connects to another host wants the address from which this host sends there, not a loopback address.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_near(&self, preferred: &[HostAddress]) -> Result<Device> {
         let _whole = hold_forks();
-        let (device, port) = self.open_somewhere()?;
+        let may_choose = self.addresses.is_empty() && self.config.address.is_none();
+        let at = |address: &HostAddress| {
+            let config = DeviceConfig { address: Some(*address), ..self.config.clone() };
+            config.open_as(&self.name).ok()
+        };
+        let there = if may_choose { preferred.iter().find_map(at) } else { None };
+        let (device, port) = there.map_or_else(|| self.open_somewhere(), Ok)?;
         let mut open = locked(&OPEN);
         open.retain(|(_, device)| device.is_open());
         open.push((self.guid, device.downgrade()));

@@ -10,6 +10,7 @@ mod connections;
 mod datagrams;
 mod packets;
 mod partners;
+mod rdma_cm;
 mod rig;
 mod settings;
 mod verbs;
@@ -20,6 +21,7 @@ pub use connections::connections;
 pub use datagrams::datagrams;
 pub use packets::packets;
 pub use partners::partners;
+pub use rdma_cm::rdma_cm;
 pub use settings::settings;
 pub use verbs::verbs;
 
@@ -39,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     ("verbs", verbs),
     ("c_calls", c_calls),
     ("connections", connections),
+    ("rdma_cm", rdma_cm),
 ];
 
 /// The next byte; 0 at the end of the input.

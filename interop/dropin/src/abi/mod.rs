@@ -17,6 +17,8 @@ mod bindings {
     include!("bindings.rs");
 }
 
+pub(crate) mod kernel;
+
 pub use bindings::*;
 
 use std::ffi::{c_int, c_void};

@@ -19,7 +19,10 @@ fn of_device(view: &View<'_>) -> String {
 pub(super) fn of_process(process: &ProcessConfig) -> Vec<File> {
     // The version of the interface between rdma-core and the kernel's uverbs: IB_USER_VERBS_ABI_VERSION.
     let mut files = vec![("sys/class/infiniband_verbs/abi_version".to_owned(), "6\n".to_owned())];
-    // A program that opens one gets /dev/null; these exist to be listed.
+    // That between librdmacm and the kernel's connection manager: RDMA_USER_CM_ABI_VERSION.
+    files.push(("sys/class/misc/rdma_cm/abi_version".to_owned(), "4\n".to_owned()));
+    // A program that opens one gets /dev/null, or a channel of the connection manager; these exist to be listed.
+    files.push(("dev/infiniband/rdma_cm".to_owned(), String::new()));
     files.extend((0..process.devices.len()).map(|n| (format!("dev/infiniband/uverbs{n}"), String::new())));
     files
 }

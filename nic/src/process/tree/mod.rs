@@ -44,8 +44,8 @@ static TREE: Mutex<Option<Tree>> = Mutex::new(None);
 
 impl ProcessConfig {
     /// The path to which to redirect a program that asks for `path`: into the tree of this process, for everything in
-    /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband`, whether it exists or not. Device nodes
-    /// become `/dev/null`, a character device that everyone may open. `None` for all other paths, without a run directory,
+    /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/dev/infiniband` and the folder of the connection manager,
+    /// whether it exists or not. Device nodes become `/dev/null`, a character device that everyone may open. `None` for all other paths, without a run directory,
     /// and if the tree cannot be created.
     ///
     /// The files are up to date: those that change are written before this returns.
@@ -94,6 +94,16 @@ impl ProcessConfig {
     }
 }
 
+/// The folders that are redirected. The last two of `sys` are where the kernel's connection manager shows the version of
+/// its interface, under its newer and its older name.
+const FOLDERS: [&str; 5] = [
+    "sys/class/infiniband",
+    "sys/class/infiniband_verbs",
+    "sys/class/misc/rdma_cm",
+    "sys/class/infiniband_ucma",
+    "dev/infiniband",
+];
+
 /// The path below the root of a tree, if the path belongs to one.
 fn inside(path: &Path) -> Option<PathBuf> {
     let mut parts = path.components();
@@ -101,8 +111,7 @@ fn inside(path: &Path) -> Option<PathBuf> {
         return None;
     }
     let below: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
-    let ours = ["sys/class/infiniband", "sys/class/infiniband_verbs", "dev/infiniband"];
-    ours.iter().any(|folder| below.starts_with(folder)).then_some(below)
+    FOLDERS.iter().any(|folder| below.starts_with(folder)).then_some(below)
 }
 
 impl Tree {

@@ -50,7 +50,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     assert_eq!(list("/sys/class/infiniband/rnic1/device/net"), ["lo"]);
     assert_eq!(list("/sys/class/infiniband_verbs/uverbs2/device/infiniband"), ["rnic2"]);
     assert_eq!(list("/sys/class/infiniband/rnic2/device/infiniband_verbs/uverbs2")[3], "ibdev");
-    assert_eq!(list("/dev/infiniband"), ["uverbs0", "uverbs1", "uverbs2"]);
+    assert_eq!(list("/dev/infiniband"), ["rdma_cm", "uverbs0", "uverbs1", "uverbs2"]);
     assert_eq!(all.map_path(Path::new("/dev/infiniband/uverbs1")), Some("/dev/null".into()));
     let missing = all.map_path(Path::new("/dev/infiniband/uverbs3")).expect("a path of ours");
     assert!(!missing.exists());

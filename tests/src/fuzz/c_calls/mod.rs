@@ -127,7 +127,7 @@ pub fn c_calls(data: &[u8]) {
 }
 
 /// Sets the library's devices: it reads the variable when it first lists devices.
-fn two_devices() {
+pub(super) fn two_devices() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let addresses = format!("{},{}", crate::fresh_address(), crate::fresh_address());

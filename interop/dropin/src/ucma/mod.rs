@@ -1,0 +1,538 @@
+//! The device of the kernel's connection manager, `/dev/infiniband/rdma_cm`, under the librdmacm of the system.
+//!
+//! librdmacm writes commands to the device and is answered in its own memory. `rnic-shim` leads its `open` here, and
+//! its writes to a descriptor that this module gave out. Commands, answers and errors are those of Linux (`ucma.c`,
+//! `cma.c`); a name behind a rule in this module is that of the function there.
+//!
+//! - `abi`, `memory`: the structures of commands and answers, and the program's memory.
+//! - `pipe`: the descriptor. `state`: channels, identifiers and events.
+//! - `nic`: the devices, and the choice among them. `name`, `service`: addresses and ports.
+//! - `address`, `connect`, `multicast`, `options`, `query`: the commands. `deliver`: events of the peers.
+//!
+//! A forked child has the descriptors of its parent, but neither its devices nor its identifiers: a command on such a
+//! descriptor fails there with EBADF, and the parent goes on. Channels that the child opens are its own.
+
+mod abi;
+mod address;
+mod connect;
+mod deliver;
+mod memory;
+mod multicast;
+mod name;
+mod nic;
+mod options;
+mod pipe;
+mod query;
+mod service;
+mod state;
+
+use crate::cancel;
+use crate::errno::Errno;
+use crate::explain;
+use crate::hub::locked;
+use abi::Header;
+use connect::errno_of as refused;
+use memory::{load, store};
+use nic::{Nic, Nics};
+use pipe::{Pipe, PipeId, identify};
+use rnic::QpType;
+use rnic::cm::protocol::Endpoint;
+use rnic::process::HostAddress;
+use rnic::time::Instant;
+use service::Space;
+use state::{Channel, Id, Link, Remains, State, read};
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_long, c_void};
+use std::hash::{BuildHasher, RandomState};
+use std::panic::catch_unwind;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use zerocopy::IntoBytes;
+
+/// The connection manager of a process.
+struct Ucma {
+    pid: u32,
+    nics: Nics,
+    state: Mutex<State>,
+    /// The number of channels at which those that nobody has a descriptor of are looked for again.
+    sweep_at: AtomicUsize,
+}
+
+/// That of this process, or, right after a fork, that of its parent, which the child leaves alone: its locks may be held.
+static UCMA: AtomicPtr<Ucma> = AtomicPtr::new(null_mut());
+
+/// The connection manager of this process, if it has opened a channel.
+fn existing() -> Option<&'static Ucma> {
+    // SAFETY: it was leaked below.
+    let known = unsafe { UCMA.load(Ordering::Acquire).as_ref() };
+    known.filter(|known| known.pid == std::process::id())
+}
+
+/// The connection manager of this process.
+fn ucma() -> &'static Ucma {
+    if let Some(known) = existing() {
+        return known;
+    }
+    let (pid, known) = (std::process::id(), UCMA.load(Ordering::Acquire));
+    // The order of the ports that are given out.
+    let seed = RandomState::new().hash_one(pid);
+    let (nics, state) = (Nics::default(), Mutex::new(State::new(seed)));
+    let new = Box::into_raw(Box::new(Ucma { pid, nics, state, sweep_at: AtomicUsize::new(64) }));
+    match UCMA.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: it came from a box, and is never freed.
+        Ok(_) => unsafe { &*new },
+        Err(other) => {
+            // SAFETY: nobody else has seen it. The other was leaked, and is of this process: only its threads come here.
+            unsafe {
+                drop(Box::from_raw(new));
+                &*other
+            }
+        }
+    }
+}
+
+/// What becomes of a command.
+enum Step {
+    /// The descriptor is not that of a channel.
+    NotOurs,
+    /// It is done; `write` returns this.
+    Done(Result<usize, Errno>),
+    /// It waits for an event.
+    Wait,
+    /// It waits for an event that will never come: another thread has closed the channel.
+    Park,
+}
+
+/// A command that was written.
+struct Command<'a> {
+    number: u32,
+    /// What follows the header: the kernel reads most commands in full, whatever length the header gives.
+    input: &'a [u8],
+    /// The length that the header gives.
+    len: usize,
+    /// Room for the answer.
+    room: usize,
+}
+
+/// The numbers of the commands (`enum` in `rdma_user_cm.h`), with the calls of librdmacm that users know.
+const NAMES: [&str; 25] = [
+    "rdma_create_id",
+    "rdma_destroy_id",
+    "rdma_bind_addr",
+    "rdma_resolve_addr",
+    "rdma_resolve_route",
+    "rdma_query_route",
+    "rdma_connect",
+    "rdma_listen",
+    "rdma_accept",
+    "rdma_reject",
+    "rdma_disconnect",
+    "rdma_init_qp_attr",
+    "rdma_get_cm_event",
+    "rdma_get_option",
+    "rdma_set_option",
+    "rdma_notify",
+    "rdma_join_multicast",
+    "rdma_leave_multicast",
+    "rdma_migrate_id",
+    "rdma_query",
+    "rdma_bind_addr",
+    "rdma_resolve_addr",
+    "rdma_join_multicast",
+    "rdma_resolve_ib_service",
+    "rdma_write_cm_event",
+];
+
+/// `RDMA_USER_CM_CMD_GET_EVENT`.
+const GET_EVENT: u32 = 12;
+
+/// The longest command, with some room for those of later versions.
+const LONGEST: usize = 1024;
+
+impl Ucma {
+    /// All devices; opens those that are not open yet.
+    fn nics(&'static self, preferred: &[HostAddress]) -> Vec<Arc<Nic>> {
+        self.nics.all(preferred, move |device, event| self.deliver(device, event))
+    }
+
+    /// Closes what the program does not need any more, at the endpoints. Nobody holds the lock of the state.
+    fn close(&self, remains: &Remains) {
+        if remains.is_empty() {
+            return;
+        }
+        let mut devices: Vec<usize> = remains.links.iter().map(|(device, _)| *device).collect();
+        devices.extend(remains.listeners.iter().map(|(device, _)| *device));
+        devices.sort_unstable();
+        devices.dedup();
+        for device in devices {
+            let Ok(nic) = self.nics.get(device) else { continue };
+            // A device that has failed has no connections.
+            let _ = nic.manager.call(|endpoint, now| self.close_at(endpoint, now, device, remains));
+        }
+    }
+
+    fn close_at(&self, endpoint: &mut Endpoint, now: Instant, device: usize, remains: &Remains) {
+        for (_, listener) in remains.listeners.iter().filter(|(of, _)| *of == device) {
+            let _ = endpoint.unlisten(*listener);
+        }
+        // Requests for a listener that was gone when they were delivered.
+        let orphans = std::mem::take(&mut locked(&self.state).orphans);
+        let (here, elsewhere): (Vec<_>, Vec<_>) = orphans.into_iter().partition(|(of, _)| *of == device);
+        locked(&self.state).orphans.extend(elsewhere);
+        let own = remains.links.iter().copied().filter(|(of, _)| *of == device);
+        for (_, link) in here.into_iter().chain(own) {
+            match link {
+                Link::Connection(connection) => drop(endpoint.destroy(now, connection)),
+                Link::Resolution(resolution) => drop(endpoint.cancel(resolution)),
+                Link::Query(query) => drop(endpoint.reply(now, query, &connect::no_queue_pair())),
+            }
+        }
+    }
+
+    fn open(&self, flags: c_int) -> Result<c_int, Errno> {
+        self.sweep();
+        let (pipe, fd) = Pipe::new(flags)?;
+        let id = pipe.id;
+        let mut state = locked(&self.state);
+        state.closed_by.remove(&fd);
+        state.channels.insert(id, Channel { pipe, events: VecDeque::new() });
+        Ok(fd)
+    }
+
+    /// Looks for channels that were closed without `close`: by `dup2`, for instance. Each time, the number of channels has
+    /// doubled, so that this costs little.
+    fn sweep(&self) {
+        let mut remains = Remains::default();
+        {
+            let mut state = locked(&self.state);
+            if state.channels.len() < self.sweep_at.load(Ordering::Relaxed) {
+                return;
+            }
+            let closed = state.channels.iter().filter(|(_, channel)| channel.pipe.is_closed());
+            let closed: Vec<PipeId> = closed.map(|(id, _)| *id).collect();
+            closed.into_iter().for_each(|id| state.close(id, &mut remains));
+            self.sweep_at.store((state.channels.len() * 2).max(64), Ordering::Relaxed);
+        }
+        self.close(&remains);
+    }
+
+    /// A descriptor of a channel was closed; if it was the last, the channel is closed.
+    fn closed(&self, id: PipeId, fd: c_int) {
+        let mut remains = Remains::default();
+        {
+            let mut state = locked(&self.state);
+            state.closed_by.insert(fd, this_thread());
+            if state.channels.get(&id).is_some_and(|channel| channel.pipe.is_closed()) {
+                state.close(id, &mut remains);
+            }
+        }
+        self.close(&remains);
+    }
+
+    /// Whether a descriptor was that of a channel, and was closed by another thread. A thread that asks for an event then
+    /// waits, as it would if it had asked a moment before: in the kernel, closing a channel wakes nobody. Programs end while
+    /// such a thread waits (rping), and would fail if it returned.
+    fn was_closed_elsewhere(&self, fd: c_int) -> bool {
+        // SAFETY: `fcntl` accepts any number.
+        let is_closed = unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0;
+        is_closed && locked(&self.state).closed_by.get(&fd).is_some_and(|thread| *thread != this_thread())
+    }
+
+    fn find(&self, fd: c_int) -> Option<PipeId> {
+        let id = identify(fd)?;
+        locked(&self.state).channels.contains_key(&id).then_some(id)
+    }
+
+    /// Begins a command. `woken`: the program has waited for an event.
+    fn begin(&'static self, fd: c_int, bytes: &[u8], len: usize, woken: bool) -> Step {
+        let header: Header = read(bytes);
+        let Some(channel) = self.find(fd) else {
+            let waits = header.cmd == GET_EVENT && self.was_closed_elsewhere(fd);
+            return if waits { Step::Park } else { Step::NotOurs };
+        };
+        let input = bytes.get(size_of::<Header>()..).unwrap_or_default();
+        if len < size_of::<Header>()
+            || header.cmd as usize >= NAMES.len()
+            || size_of::<Header>() + usize::from(header.input) > len
+        {
+            return Step::Done(Err(Errno::INVALID));
+        }
+        let (len_of_input, room) = (header.input.into(), header.output.into());
+        let command = Command { number: header.cmd, input, len: len_of_input, room };
+        let done = if header.cmd == GET_EVENT {
+            match self.get_event(channel, &command, woken) {
+                Ok(false) => return Step::Wait,
+                Ok(true) => Ok(()),
+                Err(errno) => Err(errno),
+            }
+        } else {
+            explain::begin_call();
+            let done = self.execute(channel, &command);
+            if let Err(errno) = done {
+                explain::failed(NAMES[header.cmd as usize], errno, || None);
+            }
+            done
+        };
+        Step::Done(done.map(|()| len))
+    }
+
+    /// Takes an event, if the program has waited for one. Returns whether it has got it.
+    fn get_event(&self, channel: PipeId, command: &Command<'_>, woken: bool) -> Result<bool, Errno> {
+        if command.room < abi::LEAST_EVENT {
+            return Err(Errno(libc::ENOSPC));
+        }
+        let to: abi::GetEvent = read(command.input);
+        let taken = if woken { locked(&self.state).take(channel) } else { None };
+        let Some(event) = taken else { return Ok(false) };
+        command.reply(to.response, event.as_bytes())?;
+        Ok(true)
+    }
+
+    fn execute(&'static self, channel: PipeId, command: &Command<'_>) -> Result<(), Errno> {
+        let input = command.input;
+        match command.number {
+            0 => self.create_id(channel, command),
+            1 => self.destroy_id(channel, command),
+            2 => self.bind_ip(channel, &read(input)),
+            3 => self.resolve_ip(channel, &read(input)),
+            4 => self.resolve_route(channel, &read(input)),
+            5 => {
+                let query: abi::Query = read(input);
+                let answer = self.query_route(channel, &query, command.room)?;
+                command.reply(query.response, &answer)
+            }
+            6 => self.connect(channel, &read(command.exact())),
+            7 => self.listen(channel, &read(input)),
+            8 => self.accept(channel, &read(command.exact())),
+            9 => self.reject(channel, &read(input)),
+            10 => self.disconnect(channel, &read(input)),
+            11 => {
+                let query: abi::InitQpAttr = read(input);
+                command.reserve(size_of::<crate::abi::kernel::QpAttr>())?;
+                let attr = self.init_qp_attr(channel, &query)?;
+                command.reply(query.response, attr.as_bytes())
+            }
+            14 => self.set_option(channel, &read(input)),
+            15 => self.notify(channel, &read(input)),
+            16 => {
+                let join: abi::JoinIpMcast = read(input);
+                command.reserve(4)?;
+                let group = self.join_ip(channel, &join)?;
+                command.reply(join.response, group.as_bytes())
+            }
+            17 => {
+                let leave: abi::DestroyId = read(input);
+                command.reserve(4)?;
+                let reported = self.leave(channel, &leave)?;
+                command.reply(leave.response, reported.as_bytes())
+            }
+            18 => {
+                let migrate: abi::MigrateId = read(input);
+                command.reserve(4)?;
+                let reported = self.migrate_id(channel, &migrate)?;
+                command.reply(migrate.response, reported.as_bytes())
+            }
+            19 => {
+                let query: abi::Query = read(input);
+                let answer = self.query(channel, &query, command.room)?;
+                command.reply(query.response, &answer)
+            }
+            20 => self.bind_any_family(channel, &read(input)),
+            21 => self.resolve_address(channel, &read(input)),
+            22 => {
+                let join: abi::JoinMcast = read(input);
+                command.reserve(4)?;
+                let group = self.join_any_family(channel, &join)?;
+                command.reply(join.response, group.as_bytes())
+            }
+            24 => self.write_event(channel, &read(input)),
+            // GET_OPTION is in no kernel, and RESOLVE_IB_SERVICE asks a subnet administrator, which Ethernet has not.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    fn create_id(&self, channel: PipeId, command: &Command<'_>) -> Result<(), Errno> {
+        command.reserve(4)?;
+        let create: abi::CreateId = read(command.input);
+        let space = Space::from_code(create.ps).ok_or(Errno::INVALID)?;
+        // `ucma_get_qp_type`.
+        let qp_type = match space {
+            Space::Tcp => QpType::Rc,
+            Space::Udp | Space::IpOverIb => QpType::Ud,
+            Space::Ib => QpType::from_code(create.qp_type.into()).ok_or(Errno::INVALID)?,
+        };
+        let id = locked(&self.state).add_id(Id::new(channel, create.uid, space, qp_type));
+        let told = command.reply(create.response, id.as_bytes());
+        if told.is_err() {
+            locked(&self.state).remove(id, &mut Remains::default());
+        }
+        told
+    }
+
+    fn destroy_id(&self, channel: PipeId, command: &Command<'_>) -> Result<(), Errno> {
+        command.reserve(4)?;
+        let destroy: abi::DestroyId = read(command.input);
+        let mut remains = Remains::default();
+        let reported = {
+            let mut state = locked(&self.state);
+            state.id(channel, destroy.id)?;
+            let gone = state.remove(destroy.id, &mut remains);
+            gone.map_or(0, |id| id.reported)
+        };
+        self.close(&remains);
+        command.reply(destroy.response, reported.as_bytes())
+    }
+
+    fn migrate_id(&self, to: PipeId, command: &abi::MigrateId) -> Result<u32, Errno> {
+        let fd = command.fd.cast_signed();
+        // SAFETY: `fcntl` accepts any number.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return Err(Errno(libc::ENOENT));
+        }
+        let from = self.find(fd).ok_or(Errno::INVALID)?;
+        locked(&self.state).migrate(command.id, from, to)
+    }
+}
+
+impl Command<'_> {
+    /// The input as far as the header says that it goes: CONNECT and ACCEPT of older programs end before the options of
+    /// vendors.
+    fn exact(&self) -> &[u8] {
+        &self.input[..self.len.min(self.input.len())]
+    }
+
+    fn reserve(&self, room: usize) -> Result<(), Errno> {
+        if self.room < room { Err(Errno(libc::ENOSPC)) } else { Ok(()) }
+    }
+
+    /// Stores as much of the answer as the program has room for.
+    fn reply(&self, at: u64, answer: &[u8]) -> Result<(), Errno> {
+        let len = answer.len().min(self.room);
+        // SAFETY: the program provides the space.
+        unsafe { store(&answer[..len], at) }
+    }
+}
+
+/// Opens a channel for `rnic-shim`, with the flags of `open`. Returns its descriptor, or -1 with `errno`.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rnic_cm_open(flags: c_int) -> c_int {
+    let before = cancel::disable();
+    let fd = inside(|| ucma().open(flags)).unwrap_or(Err(Errno::IO));
+    cancel::restore(before);
+    fd.unwrap_or_else(|errno| {
+        errno.set();
+        -1
+    })
+}
+
+/// A number other than 0 if a descriptor is that of a channel, for `rnic-shim`.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rnic_cm_find(fd: c_int) -> u64 {
+    let before = cancel::disable();
+    let found = inside(|| existing()?.find(fd)).flatten();
+    cancel::restore(before);
+    found.map_or(0, |id| id.0)
+}
+
+/// The descriptor `fd` of the channel with this number was closed.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rnic_cm_closed(channel: u64, fd: c_int) {
+    let before = cancel::disable();
+    inside(|| existing().map(|ucma| ucma.closed(PipeId(channel), fd)));
+    cancel::restore(before);
+}
+
+/// Carries out a command for `rnic-shim`: stores what `write` returns, with `errno`, and returns 1. Returns 0 if the
+/// descriptor is not that of a channel.
+///
+/// While the program waits for an event it is a cancellation point, as `write` is.
+///
+/// # Safety
+/// As for `write`; `result` can be written to.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn rnic_cm_write(
+    fd: c_int,
+    from: *const c_void,
+    len: usize,
+    result: *mut c_long,
+) -> c_int {
+    let mut woken = 0;
+    loop {
+        let before = cancel::disable();
+        // SAFETY: guaranteed by the caller.
+        let step = unsafe { step(fd, from, len, woken, result) };
+        cancel::restore(before);
+        match step {
+            WAIT => {}
+            PARK => cancel::park(),
+            _ => return step,
+        }
+        woken = c_int::from(cancel::read_byte(fd) == 1);
+        // A descriptor that was closed meanwhile is looked at again.
+        if woken == 0 && Errno::last() != Errno(libc::EBADF) {
+            // SAFETY: guaranteed by the caller.
+            unsafe { *result = -1 };
+            return DONE;
+        }
+    }
+}
+
+/// What [`step`] returns; the first two are also what [`rnic_cm_write`] returns.
+const NOT_OURS: c_int = 0;
+const DONE: c_int = 1;
+const WAIT: c_int = 2;
+const PARK: c_int = 3;
+
+/// A step of a command, with cancellation of the thread disabled.
+///
+/// # Safety
+/// As for [`rnic_cm_write`].
+#[inline(never)]
+unsafe extern "C" fn step(
+    fd: c_int,
+    from: *const c_void,
+    len: usize,
+    woken: c_int,
+    result: *mut c_long,
+) -> c_int {
+    let step = inside(|| {
+        let mut room = [0; LONGEST];
+        let bytes = &mut room[..len.min(LONGEST)];
+        // SAFETY: guaranteed by the caller.
+        let loaded = unsafe { load(from as u64, bytes) };
+        match (existing(), loaded) {
+            (Some(ucma), Ok(())) => ucma.begin(fd, bytes, len, woken != 0),
+            (Some(ucma), Err(errno)) if ucma.find(fd).is_some() => Step::Done(Err(errno)),
+            _ => Step::NotOurs,
+        }
+    });
+    let value = match step.unwrap_or(Step::Done(Err(Errno::IO))) {
+        Step::NotOurs => return NOT_OURS,
+        Step::Wait => return WAIT,
+        Step::Park => return PARK,
+        Step::Done(Ok(len)) => c_long::try_from(len).unwrap_or(c_long::MAX),
+        Step::Done(Err(errno)) => {
+            errno.set();
+            -1
+        }
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { *result = value };
+    DONE
+}
+
+/// The calling thread.
+fn this_thread() -> libc::pthread_t {
+    // SAFETY: the function has no conditions.
+    unsafe { libc::pthread_self() }
+}
+
+/// Runs code whose panics, which are bugs of rnic, do not unwind into C.
+fn inside<R>(act: impl FnOnce() -> R) -> Option<R> {
+    let result = catch_unwind(std::panic::AssertUnwindSafe(act));
+    if result.is_err() {
+        eprintln!("rnic: the connection manager hit a bug in rnic; the result of the call is EIO");
+    }
+    result.ok()
+}

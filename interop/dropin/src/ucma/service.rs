@@ -1,0 +1,119 @@
+//! Port spaces and services.
+
+use super::name::Name;
+use crate::errno::Errno;
+use rnic::cm::protocol::{PortSpace, ServiceId};
+use rnic::cm::{Binding, Claim, PortError, Ports};
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+/// A port space (`enum rdma_ucm_port_space`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Space {
+    IpOverIb = 0x0002,
+    Ib = 0x013f,
+    Tcp = 0x0106,
+    Udp = 0x0111,
+}
+
+impl Space {
+    const ALL: [Self; 4] = [Self::IpOverIb, Self::Ib, Self::Tcp, Self::Udp];
+
+    pub(super) fn from_code(code: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|space| *space as u16 == code)
+    }
+
+    /// The port space that has this number in service IDs and port tables.
+    const fn number(self) -> PortSpace {
+        PortSpace::from_u8(self as u16 as u8)
+    }
+
+    /// The service of a port (`rdma_get_service_id` of Linux).
+    pub(super) const fn service(self, port: u16) -> ServiceId {
+        ServiceId((self as u64) << 16 | port as u64)
+    }
+
+    /// The port space that an InfiniBand address names with its service and mask, if programs of this port space may use it
+    /// (`cma_select_ib_ps` of Linux).
+    pub(super) fn named_by(self, sid: u64, mask: u64) -> Option<Self> {
+        /// `RDMA_IB_IP_PS_MASK`.
+        const SPACE: u64 = 0xffff_ffff_ffff_0000;
+        let mask = mask & SPACE;
+        let is = |space: Self| sid & mask == space.service(0).0 & mask;
+        match self {
+            Self::Ib => [Self::Ib, Self::Tcp, Self::Udp].into_iter().find(|space| is(*space)),
+            own => Some(own).filter(|space| is(*space)),
+        }
+    }
+}
+
+/// The ports that the host gives out.
+pub(super) fn range() -> RangeInclusive<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(first)), Some(Ok(last))) if first <= last => first..=last,
+        _ => Ports::DEFAULT_RANGE,
+    }
+}
+
+/// Whether this process may use ports below 1024: by CAP_NET_BIND_SERVICE, number 10, among its effective capabilities.
+fn is_privileged() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
+        .is_some_and(|bits| bits >> 10 & 1 == 1)
+}
+
+/// Claims the port of an address, or a free one.
+pub(super) fn claim(
+    ports: &mut Ports,
+    space: Space,
+    local: &Name,
+    remote: Option<&Name>,
+    (reuse, family_only): (bool, bool),
+) -> Result<Binding, Errno> {
+    let address = |name: &Name| SocketAddr::new(name.ip(), name.port());
+    let privileged = (1..1024).contains(&local.port()) && is_privileged();
+    let (local, remote) = (address(local), remote.map(address));
+    let claim = Claim { remote, reuse, family_only, privileged, ..Claim::new(space.number(), local) };
+    Ok(ports.bind(&claim)?)
+}
+
+impl From<PortError> for Errno {
+    fn from(error: PortError) -> Self {
+        let number = match error {
+            PortError::InUse(_) => libc::EADDRINUSE,
+            PortError::Taken(_) | PortError::Exhausted => libc::EADDRNOTAVAIL,
+            PortError::Privileged(_) => libc::EACCES,
+            PortError::Unknown => libc::EINVAL,
+        };
+        Self(number).because(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_numbered_as_in_linux() {
+        assert_eq!(Space::Tcp.service(7471), ServiceId::tcp(7471));
+        assert_eq!(Space::Udp.service(1), ServiceId::udp(1));
+        assert_eq!(Space::Ib.service(1), ServiceId::ib(1));
+        assert_eq!(Space::IpOverIb.service(7).0, 0x0002_0007);
+        assert_eq!(Space::from_code(0x0106), Some(Space::Tcp));
+        assert_eq!(Space::from_code(0x0107), None);
+    }
+
+    #[test]
+    fn an_infiniband_address_names_the_port_space() {
+        let all = 0xffff_ffff_ffff_0000;
+        assert_eq!(Space::Ib.named_by(0x0106_0000, all), Some(Space::Tcp));
+        assert_eq!(Space::Ib.named_by(0x013f_0000, all), Some(Space::Ib));
+        assert_eq!(Space::Ib.named_by(0, 0), Some(Space::Ib), "none named: its own");
+        assert_eq!(Space::Tcp.named_by(0x0111_0000, all), None);
+        assert_eq!(Space::Udp.named_by(0x0111_1234, all), Some(Space::Udp));
+    }
+}
