@@ -1,13 +1,15 @@
 //! Obligations of an exiting program to its peers.
 //!
 //! An acknowledgement may be held briefly, so that the program's reply can carry it. If a program exits without closing
-//! its devices, the acknowledgement would be lost, and its peer would retransmit in vain until it gives up. Also, a
-//! reader of its published counters should find their final values.
+//! its devices, the acknowledgement would be lost, and its peer would retransmit in vain until it gives up. The peers of its
+//! connections are told that they are closed, also if a [signal](ending) ends the process. And a reader of its published
+//! counters should find their final values.
 
 #![expect(unsafe_code, reason = "atexit is the one call that sees a program exit")]
 
 use super::SocketPort;
 use crate::clock;
+use crate::os::ending;
 use crate::os::fork::hold_forks;
 use rnic_core::port::Port as _;
 use rnic_core::queue::locked;
@@ -26,14 +28,26 @@ static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 /// Runs when `main` returns or `exit` is called, but not when the process is killed.
 extern "C" fn at_exit() {
+    settle_all();
+    if let Ok(last) = LAST.try_lock() {
+        last.iter().for_each(|last| last());
+    }
+}
+
+/// Settles all ports of this process.
+fn settle_all() {
     // The holder of the list, or of a port, may never run again: in this case nothing can be done.
     if let Ok(ports) = PORTS.try_lock() {
         for port in ports.iter().filter_map(Weak::upgrade).filter(|port| port.is_ours()) {
             port.settle();
         }
     }
-    if let Ok(last) = LAST.try_lock() {
-        last.iter().for_each(|last| last());
+}
+
+/// Settles all ports before a signal ends the process, too: there are peers that wait to be told.
+pub(super) fn watch_signals() {
+    if let Err(error) = ending::tell_before(settle_all) {
+        tracing::warn!(%error, "if a signal ends the process, its peers are not told");
     }
 }
 

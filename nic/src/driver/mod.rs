@@ -392,6 +392,10 @@ impl Port for SocketPort {
         }
     }
 
+    fn has_peers_to_tell(&self) {
+        exit::watch_signals();
+    }
+
     fn flush(&self) {
         let mut driven = self.lock();
         driven.flush(clock::now());

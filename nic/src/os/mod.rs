@@ -1,5 +1,6 @@
 //! Linux, as the [platform](rnic_core::platform) of this process.
 
+pub(crate) mod ending;
 pub(crate) mod fork;
 mod kernel;
 mod mapped;

@@ -151,6 +151,9 @@ pub trait Port: Send + Sync {
     /// From now on, the port is driven whether the program polls or not.
     fn serve(&self) -> io::Result<()>;
 
+    /// From now on there are peers to be told when the process ends, however it does.
+    fn has_peers_to_tell(&self);
+
     /// Sends everything that is due, as far as the network takes it, because the port may be closed next.
     fn flush(&self);
 

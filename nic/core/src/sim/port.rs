@@ -291,6 +291,9 @@ impl Port for SimPort {
         Ok(())
     }
 
+    /// A simulation ends with its process.
+    fn has_peers_to_tell(&self) {}
+
     fn flush(&self) {
         let mut state = self.lock();
         let State { datapath, io } = &mut *state;
