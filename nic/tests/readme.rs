@@ -81,11 +81,33 @@ fn a_test_with_a_fault() -> Result<(), rnic::Error> {
     Ok(())
 }
 
+#[rustfmt::skip]
+#[test]
+fn a_connection() -> Result<(), rnic::Error> {
+    // README begins
+    use rnic::RcEnd;
+
+    let net = rnic::sim::Net::new();                          // virtual time; on the network, each opens its own device
+    let (server, client) = (net.device(), net.device());
+    let listener = server.listen(7471)?;
+    let dialling = RcEnd::dial(&client, (server.address(), 7471))?;
+    let right = listener.accept()?.accept_end()?;             // the server's end
+    let left = dialling.wait()?;                              // the client's
+
+    let (inbox, message) = (right.register(&[0; 5])?, left.register(b"hello")?);
+    right.qp.recv(1, inbox.all())?;
+    left.qp.send(2, message.all())?;
+    right.wait()?;
+    assert_eq!(inbox.to_vec()?, b"hello");
+    // README ends
+    Ok(())
+}
+
 #[test]
 fn the_rust_of_the_readme_is_what_is_compiled_here() {
     let compiled = snippets();
     let shown = blocks("rust");
-    assert_eq!(shown.len(), 2, "each block of the README needs a test here that compiles it");
+    assert_eq!(shown.len(), 3, "each block of the README needs a test here that compiles it");
     assert_eq!(compiled, shown);
 }
 

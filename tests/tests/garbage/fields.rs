@@ -192,6 +192,9 @@ fn every_destination() {
                 // It is connected to another peer.
                 _ if qpn == theirs => DropReason::BadAddress,
                 Qpn::MULTICAST => DropReason::NoGroup,
+                // The port itself is behind QP1, for management datagrams.
+                Qpn::GSI if service == Service::Ud => DropReason::BadQkey,
+                Qpn::GSI => DropReason::WrongService,
                 _ => DropReason::NoQp,
             };
             let bytes = packet(&Headers { dest_qpn: qpn, ..right }, &[5; 8]);
