@@ -9,6 +9,7 @@ mod capture;
 mod ibv;
 mod lab;
 mod launcher;
+mod migration;
 mod mpi;
 mod paths;
 mod perftest;
