@@ -8,6 +8,7 @@ use crate::errno::Errno;
 use crate::explain::{self, type_name};
 use rnic::Device;
 use std::ffi::{CStr, c_char, c_int};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -474,14 +475,49 @@ macro_rules! verbs {
 }
 pub(crate) use verbs;
 
+/// An array of the program. Its elements are read one by one, wherever they lie: programs keep them in packed structures
+/// (libiscsi does), and on most processors nobody notices.
+pub(crate) struct List<'a, T> {
+    first: *const T,
+    count: usize,
+    _program: PhantomData<&'a T>,
+}
+
+impl<T> Clone for List<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for List<'_, T> {}
+
+impl<'a, T: Copy + 'a> List<'a, T> {
+    pub(crate) const fn len(self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = T> + Clone + 'a {
+        // SAFETY: whoever made the list guarantees its elements.
+        (0..self.count).map(move |at| unsafe { self.first.add(at).read_unaligned() })
+    }
+}
+
 /// The elements of an array of the program.
 ///
 /// # Safety
 /// The pointer is NULL, or the array has `count` elements, which stay unchanged during the call.
-pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
-    if first.is_null() || count == 0 {
+pub(crate) const unsafe fn list<'a, T>(first: *const T, count: usize) -> List<'a, T> {
+    List { first, count: if first.is_null() { 0 } else { count }, _program: PhantomData }
+}
+
+/// Bytes of the program.
+///
+/// # Safety
+/// As for [`list`].
+pub(crate) const unsafe fn bytes<'a>(first: *const u8, length: usize) -> &'a [u8] {
+    if first.is_null() || length == 0 {
         return &[];
     }
     // SAFETY: guaranteed by the caller.
-    unsafe { std::slice::from_raw_parts(first, count) }
+    unsafe { std::slice::from_raw_parts(first, length) }
 }

@@ -117,7 +117,7 @@ verbs! {
     fn to_dm(dm: &Dm, offset: u64, from: *const c_void, length: usize) -> () {
         aligned(offset, length)?;
         // SAFETY: the program guarantees `length` bytes.
-        let bytes = unsafe { crate::call::list(from.cast::<u8>(), length) };
+        let bytes = unsafe { crate::call::bytes(from.cast::<u8>(), length) };
         dm.memory.part(offset, length)?.write_at(0, bytes).map_err(|_| Errno(libc::EFAULT))
     }
 

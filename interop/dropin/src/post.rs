@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::ah::Ah;
-use crate::call::{Object, Out, list, verbs};
+use crate::call::{List, Object, Out, list, verbs};
 use crate::errno::Errno;
 use crate::mr::{Mr, access};
 use crate::qp::Qp;
@@ -12,13 +12,12 @@ use rnic::{
     SendWr, Sge,
 };
 use std::ffi::c_int;
-use std::marker::PhantomData;
 
 /// The largest number of elements that a device takes: a longer list is refused before it is read.
 const MAX_SGE: usize = 32;
 
 /// The scatter/gather elements of a work request.
-pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [ibv_sge], Errno> {
+pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<List<'a, ibv_sge>, Errno> {
     let known = usize::try_from(count).ok().filter(|count| *count <= MAX_SGE);
     let refused =
         || Errno::INVALID.because(format_args!("num_sge is {count}; this device takes 0 to {MAX_SGE}"));
@@ -30,16 +29,17 @@ pub(crate) fn elements<'a>(first: *const ibv_sge, count: c_int) -> Result<&'a [i
     Ok(unsafe { list(first, count) })
 }
 
-pub(crate) fn sge(of: &ibv_sge) -> Sge {
+pub(crate) const fn sge(of: ibv_sge) -> Sge {
     Sge { addr: of.addr, length: of.length, lkey: of.lkey }
 }
 
 /// The memory that a work request names.
-pub(crate) fn gather(sges: &[ibv_sge]) -> Gather {
-    match sges {
-        [] => Gather::Empty,
-        [one] => Gather::One(sge(one)),
-        many => Gather::Many(many.iter().map(sge).collect()),
+pub(crate) fn gather(sges: List<'_, ibv_sge>) -> Gather {
+    let mut each = sges.iter().map(sge);
+    match sges.len() {
+        0 => Gather::Empty,
+        1 => each.next().map_or(Gather::Empty, Gather::One),
+        _ => Gather::Many(each.collect()),
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn inline<'a>(
             return Err(Errno(libc::EFAULT).because("the address of inline data is NULL"));
         }
         // SAFETY: the program guarantees `length` bytes at `addr`.
-        bytes.extend_from_slice(unsafe { list(addr, length) });
+        bytes.extend_from_slice(unsafe { crate::call::bytes(addr, length) });
     }
     Ok(Gather::Inline(bytes.into_boxed_slice()))
 }
@@ -185,26 +185,21 @@ impl Chain for ibv_recv_wr {
     }
 }
 
-/// Walks a list of work requests.
-struct Walk<'a, T> {
-    at: *mut T,
-    list: PhantomData<&'a T>,
-}
+/// Walks a list of work requests. Each is read where it lies, which may be in a packed structure.
+struct Walk<T>(*mut T);
 
-impl<'a, T: Chain> Walk<'a, T> {
-    fn new(first: *mut T) -> Self {
-        Self { at: first, list: PhantomData }
-    }
-}
+impl<T: Chain> Iterator for Walk<T> {
+    type Item = (*mut T, T);
 
-impl<'a, T: Chain + 'a> Iterator for Walk<'a, T> {
-    type Item = &'a T;
-
-    fn next(&mut self) -> Option<&'a T> {
+    fn next(&mut self) -> Option<(*mut T, T)> {
+        let at = self.0;
+        if at.is_null() {
+            return None;
+        }
         // SAFETY: the program leaves the list unchanged until the call returns.
-        let wr = unsafe { self.at.as_ref() }?;
-        self.at = wr.next();
-        Some(wr)
+        let wr = unsafe { at.read_unaligned() };
+        self.0 = wr.next();
+        Some((at, wr))
     }
 }
 
@@ -235,8 +230,9 @@ fn post<T: Chain, W>(
     post: impl FnOnce(&mut dyn Iterator<Item = W>) -> Result<(), (usize, Error)>,
 ) -> Result<(), Errno> {
     let (mut converted, mut wrong) = (0, None);
-    let mut wrs = Walk::new(first)
-        .map_while(|wr| convert(wr).inspect(|_| converted += 1).map_err(|errno| wrong = Some(errno)).ok());
+    let mut wrs = Walk(first).map_while(|(_, wr)| {
+        convert(&wr).inspect(|_| converted += 1).map_err(|errno| wrong = Some(errno)).ok()
+    });
     let posted = post(&mut wrs);
     let (before, errno) = match (posted, wrong) {
         (Ok(()), None) => return Ok(()),
@@ -244,8 +240,7 @@ fn post<T: Chain, W>(
         (Ok(()), Some(errno)) => (converted, errno),
     };
     if let Some(bad) = bad {
-        let wr = Walk::new(first).nth(before);
-        bad.put(wr.map_or(std::ptr::null_mut(), |wr| std::ptr::from_ref(wr).cast_mut()));
+        bad.put(Walk(first).nth(before).map_or(std::ptr::null_mut(), |(at, _)| at));
     }
     Err(errno)
 }
@@ -266,5 +261,35 @@ verbs! {
         post(first, bad.as_ref(), Errno::from, receive, |wrs| {
             wrs.enumerate().try_for_each(|(before, wr)| inner.post_recv(wr).map_err(|error| (before, error)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As libiscsi has them: behind a byte, in a structure without padding.
+    #[repr(C, packed)]
+    struct Packed {
+        before: u8,
+        wr: ibv_recv_wr,
+        sges: [ibv_sge; 2],
+    }
+
+    #[test]
+    fn work_requests_in_packed_structures_are_read() {
+        // SAFETY: all zeroes is a value of each.
+        let mut packed: Box<Packed> = Box::new(unsafe { std::mem::zeroed() });
+        packed.sges = [ibv_sge { addr: 1, length: 2, lkey: 3 }, ibv_sge { addr: 4, length: 5, lkey: 6 }];
+        let mut wr =
+            ibv_recv_wr { wr_id: 7, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 2 };
+        wr.sg_list = (&raw mut packed.sges).cast();
+        packed.wr = wr;
+        assert!(!wr.sg_list.is_aligned() || !(&raw const packed.wr).is_aligned());
+        let read: Vec<_> =
+            Walk(&raw mut packed.wr).map(|(_, wr)| receive(&wr).map_err(|errno| errno.0)).collect();
+        let expected = [Sge { addr: 1, length: 2, lkey: 3 }, Sge { addr: 4, length: 5, lkey: 6 }];
+        assert_eq!(read, [Ok(RecvWr { wr_id: 7, data: Gather::Many(expected.into()) })]);
+        assert_eq!(packed.before, 0);
     }
 }

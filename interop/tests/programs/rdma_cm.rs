@@ -289,6 +289,11 @@ fn a_connection_lives_from_its_request_to_the_end_of_timewait() {
 }
 
 #[test]
+fn a_port_has_a_listener_for_each_family() {
+    by_commands("families", &[]);
+}
+
+#[test]
 fn commands_fail_with_the_numbers_of_the_kernel() {
     by_commands("errors", &[]);
 }

@@ -154,16 +154,17 @@ impl Ucma {
     }
 
     pub(super) fn listen(&'static self, channel: PipeId, command: &abi::Listen) -> Result<(), Errno> {
-        let (listen, device) = locked(&self.state).begin_listening(channel, command)?;
-        let nics = match device {
-            Some(device) => vec![self.nics.get(device)?],
-            None => self.nics(&[]),
+        let (listen, devices) = locked(&self.state).begin_listening(channel, command)?;
+        let nics = match devices {
+            Devices::One(device) => vec![self.nics.get(device)?],
+            Devices::All | Devices::Of(_) => self.nics(&[]),
         };
         if nics.is_empty() {
             locked(&self.state).stop_listening(command.id);
             return Err(Errno(libc::ENODEV));
         }
-        for nic in nics {
+        // Programs listen twice at a port: for IPv4, and for IPv6 only.
+        for nic in nics.iter().filter(|nic| devices.include(nic.ip())) {
             let listened = nic.manager.call(|endpoint, now| {
                 let listener = endpoint.listen(now, &listen).map_err(refused)?;
                 let mut state = locked(&self.state);
@@ -260,12 +261,12 @@ impl State {
         }
     }
 
-    /// An identifier begins to listen. Returns what it listens for, and its device, unless it listens on all.
+    /// An identifier begins to listen. Returns what it listens for, and where.
     fn begin_listening(
         &mut self,
         channel: PipeId,
         command: &abi::Listen,
-    ) -> Result<(Listen, Option<usize>), Errno> {
+    ) -> Result<(Listen, Devices), Errno> {
         if self.id(channel, command.id)?.stage == Stage::Idle {
             let any = Name::V4(std::net::SocketAddrV4::new([0; 4].into(), 0));
             self.bind(command.id, any, None, None)?;
@@ -291,7 +292,12 @@ impl State {
             backlog: if (1..=BACKLOG.cast_signed()).contains(&backlog) { command.backlog } else { BACKLOG },
         };
         id.stage = Stage::Listening;
-        Ok((listen, id.device))
+        let devices = match (id.device, src) {
+            (Some(device), _) => Devices::One(device),
+            (None, Name::V4(_) | Name::V6(_)) if id.only_family() => Devices::Of(src.ip()),
+            (None, _) => Devices::All,
+        };
+        Ok((listen, devices))
     }
 
     /// It does not listen after all. Returns the listeners to be closed.
@@ -303,6 +309,24 @@ impl State {
             self.listeners.remove(listener);
         }
         listeners
+    }
+}
+
+/// The devices on which an identifier listens.
+#[derive(Clone, Copy)]
+enum Devices {
+    One(usize),
+    All,
+    /// Those with addresses of the same family.
+    Of(IpAddr),
+}
+
+impl Devices {
+    const fn include(self, address: IpAddr) -> bool {
+        match self {
+            Self::One(_) | Self::All => true,
+            Self::Of(like) => like.is_ipv4() == address.is_ipv4(),
+        }
     }
 }
 

@@ -212,6 +212,18 @@ def test_errors(address):
     assert (event.status, event.param[:2]) == (5, b"\x34\x12")
 
 
+def test_families(address):
+    """A port has a listener for IPv4, and one for IPv6 only, as servers make them."""
+    here, there = Channel(), Channel()
+    six, only = there.create(6), ctypes.c_int(1)
+    there.call(SET_OPTION, struct.pack("=QIIII", ctypes.addressof(only), six, 0, 2, 4))
+    any_six = struct.pack("=H2sI16sI", socket.AF_INET6, (7480).to_bytes(2, "big"), 0, bytes(16), 0)
+    there.call(BIND, struct.pack("=IHH128s", six, 28, 0, any_six))
+    there.listen(six)
+    listener = listening(there, "0.0.0.0", 7480)
+    connected(here, there, listener, address, 7480)
+
+
 def test_descriptors(address):
     """What programs do with the descriptor of a channel."""
     channel = Channel()
