@@ -75,6 +75,14 @@ const SERVER: &str = "RNIC_TEST_SERVER";
 #[test]
 fn server() {
     let Ok(kind) = std::env::var(SERVER) else { return };
+    // Whoever started the tests may ignore signals, as shells do for what they run in the background. And if the test fails,
+    // this process ends all the same.
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the default action is restored, before anything else is set up.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: the call takes a number.
+    unsafe { libc::alarm(120) };
     let device = rnic::open().unwrap();
     let listener = device.listen(0).unwrap();
     println!("\n{}", serde_json::to_string(&listener.local()).unwrap());
