@@ -208,7 +208,11 @@ impl Engine {
         if entry.flow.is_some() && !packet.info().is_request {
             self.handle_answer(now, index, packet);
         }
-        self.settle_later(index);
+        // A program that sees a completion with an error asks for the state next.
+        match self.qps[index].as_ref() {
+            Some(entry) if entry.qp.state() != entry.shared.state() => self.settle(index),
+            _ => self.settle_later(index),
+        }
         if outcome.is_ok() && self.partners.is_active() {
             self.note_taken(now, index, arrival, packet);
         }
