@@ -1,6 +1,6 @@
 //! `librdmacm.so.1` for hosts that do not have it: its symbols, so that programs linked against it start.
 //!
-//! `rnic run` serves the librdmacm of the system. Only if there is none does it lead programs to this one. Its calls
+//! Under `rnic run`, programs use the librdmacm of the system. They get this one only if the system has none. Its calls
 //! fail, and a program that then exits with a failure is told what to install.
 
 #[path = "../../dropin/src/trampoline.rs"]

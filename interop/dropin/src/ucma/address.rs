@@ -41,8 +41,8 @@ impl Ucma {
         state.bind(id, *name, None, place.as_ref())
     }
 
-    /// The device of a local address. There is none for any address, nor for a loopback address that belongs to no device,
-    /// which the kernel takes for any.
+    /// The device that has a local address. The unspecified address stands for all devices, and so does a loopback address
+    /// that no device has, as in the kernel.
     fn place(&'static self, name: &Name) -> Result<Place, Errno> {
         if name.is_any() {
             return Ok(None);

@@ -84,7 +84,7 @@ impl Ucma {
     }
 }
 
-/// Who asks, and for what.
+/// The sender of a request, and the service that it wants.
 struct Peer {
     addresses: Option<IpCm>,
     to: Destination,

@@ -7,13 +7,15 @@
 //! - `abi`, `memory`: the structures of commands and answers, and the program's memory.
 //! - `pipe`: the descriptor. `state`: channels, identifiers and events.
 //! - `nic`: the devices, and the choice among them. `name`, `service`: addresses and ports.
-//! - `address`, `connect`, `multicast`, `options`, `query`: the commands. `deliver`: events of the peers.
+//! - `commands`: what each command is, and calls `address`, `connect`, `multicast`, `options` or `query` to carry it out.
+//! - `deliver`: events of the peers.
 //!
 //! A forked child has the descriptors of its parent, but neither its devices nor its identifiers: a command on such a
 //! descriptor fails there with EBADF, and the parent goes on. Channels that the child opens are its own.
 
 mod abi;
 mod address;
+mod commands;
 mod connect;
 mod deliver;
 mod memory;
@@ -31,16 +33,15 @@ use crate::errno::Errno;
 use crate::explain;
 use crate::hub::locked;
 use abi::Header;
+use commands::{Command, GET_EVENT, call_of};
 use connect::errno_of as refused;
-use memory::{load, store};
+use memory::load;
 use nic::{Nic, Nics};
 use pipe::{Pipe, PipeId, identify};
-use rnic::QpType;
 use rnic::cm::protocol::Endpoint;
 use rnic::process::HostAddress;
 use rnic::time::Instant;
-use service::Space;
-use state::{Channel, Id, Link, Remains, State, read};
+use state::{Channel, Link, Remains, State, read};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_long, c_void};
 use std::hash::{BuildHasher, RandomState};
@@ -103,49 +104,6 @@ enum Step {
     /// It waits for an event that will never come: another thread has closed the channel.
     Park,
 }
-
-/// A command that was written.
-struct Command<'a> {
-    number: u32,
-    /// What follows the header: the kernel reads most commands in full, whatever length the header gives.
-    input: &'a [u8],
-    /// The length that the header gives.
-    len: usize,
-    /// Room for the answer.
-    room: usize,
-}
-
-/// The numbers of the commands (`enum` in `rdma_user_cm.h`), with the calls of librdmacm that users know.
-const NAMES: [&str; 25] = [
-    "rdma_create_id",
-    "rdma_destroy_id",
-    "rdma_bind_addr",
-    "rdma_resolve_addr",
-    "rdma_resolve_route",
-    "rdma_query_route",
-    "rdma_connect",
-    "rdma_listen",
-    "rdma_accept",
-    "rdma_reject",
-    "rdma_disconnect",
-    "rdma_init_qp_attr",
-    "rdma_get_cm_event",
-    "rdma_get_option",
-    "rdma_set_option",
-    "rdma_notify",
-    "rdma_join_multicast",
-    "rdma_leave_multicast",
-    "rdma_migrate_id",
-    "rdma_query",
-    "rdma_bind_addr",
-    "rdma_resolve_addr",
-    "rdma_join_multicast",
-    "rdma_resolve_ib_service",
-    "rdma_write_cm_event",
-];
-
-/// `RDMA_USER_CM_CMD_GET_EVENT`.
-const GET_EVENT: u32 = 12;
 
 /// The longest command, with some room for those of later versions.
 const LONGEST: usize = 1024;
@@ -252,12 +210,10 @@ impl Ucma {
             return if waits { Step::Park } else { Step::NotOurs };
         };
         let input = bytes.get(size_of::<Header>()..).unwrap_or_default();
-        if len < size_of::<Header>()
-            || header.cmd as usize >= NAMES.len()
-            || size_of::<Header>() + usize::from(header.input) > len
-        {
+        let is_whole = size_of::<Header>() + usize::from(header.input) <= len;
+        let Some(call) = call_of(header.cmd).filter(|_| is_whole) else {
             return Step::Done(Err(Errno::INVALID));
-        }
+        };
         let (len_of_input, room) = (header.input.into(), header.output.into());
         let command = Command { number: header.cmd, input, len: len_of_input, room };
         let done = if header.cmd == GET_EVENT {
@@ -270,7 +226,7 @@ impl Ucma {
             explain::begin_call();
             let done = self.execute(channel, &command);
             if let Err(errno) = done {
-                explain::failed(NAMES[header.cmd as usize], errno, || None);
+                explain::failed(call, errno, || None);
             }
             done
         };
@@ -287,130 +243,6 @@ impl Ucma {
         let Some(event) = taken else { return Ok(false) };
         command.reply(to.response, event.as_bytes())?;
         Ok(true)
-    }
-
-    fn execute(&'static self, channel: PipeId, command: &Command<'_>) -> Result<(), Errno> {
-        let input = command.input;
-        match command.number {
-            0 => self.create_id(channel, command),
-            1 => self.destroy_id(channel, command),
-            2 => self.bind_ip(channel, &read(input)),
-            3 => self.resolve_ip(channel, &read(input)),
-            4 => self.resolve_route(channel, &read(input)),
-            5 => {
-                let query: abi::Query = read(input);
-                let answer = self.query_route(channel, &query, command.room)?;
-                command.reply(query.response, &answer)
-            }
-            6 => self.connect(channel, &read(command.exact())),
-            7 => self.listen(channel, &read(input)),
-            8 => self.accept(channel, &read(command.exact())),
-            9 => self.reject(channel, &read(input)),
-            10 => self.disconnect(channel, &read(input)),
-            11 => {
-                let query: abi::InitQpAttr = read(input);
-                command.reserve(size_of::<crate::abi::kernel::QpAttr>())?;
-                let attr = self.init_qp_attr(channel, &query)?;
-                command.reply(query.response, attr.as_bytes())
-            }
-            14 => self.set_option(channel, &read(input)),
-            15 => self.notify(channel, &read(input)),
-            16 => {
-                let join: abi::JoinIpMcast = read(input);
-                command.reserve(4)?;
-                let group = self.join_ip(channel, &join)?;
-                command.reply(join.response, group.as_bytes())
-            }
-            17 => {
-                let leave: abi::DestroyId = read(input);
-                command.reserve(4)?;
-                let reported = self.leave(channel, &leave)?;
-                command.reply(leave.response, reported.as_bytes())
-            }
-            18 => {
-                let migrate: abi::MigrateId = read(input);
-                command.reserve(4)?;
-                let reported = self.migrate_id(channel, &migrate)?;
-                command.reply(migrate.response, reported.as_bytes())
-            }
-            19 => {
-                let query: abi::Query = read(input);
-                let answer = self.query(channel, &query, command.room)?;
-                command.reply(query.response, &answer)
-            }
-            20 => self.bind_any_family(channel, &read(input)),
-            21 => self.resolve_address(channel, &read(input)),
-            22 => {
-                let join: abi::JoinMcast = read(input);
-                command.reserve(4)?;
-                let group = self.join_any_family(channel, &join)?;
-                command.reply(join.response, group.as_bytes())
-            }
-            24 => self.write_event(channel, &read(input)),
-            // GET_OPTION is in no kernel, and RESOLVE_IB_SERVICE asks a subnet administrator, which Ethernet has not.
-            _ => Err(Errno(libc::ENOSYS)),
-        }
-    }
-
-    fn create_id(&self, channel: PipeId, command: &Command<'_>) -> Result<(), Errno> {
-        command.reserve(4)?;
-        let create: abi::CreateId = read(command.input);
-        let space = Space::from_code(create.ps).ok_or(Errno::INVALID)?;
-        // `ucma_get_qp_type`.
-        let qp_type = match space {
-            Space::Tcp => QpType::Rc,
-            Space::Udp | Space::IpOverIb => QpType::Ud,
-            Space::Ib => QpType::from_code(create.qp_type.into()).ok_or(Errno::INVALID)?,
-        };
-        let id = locked(&self.state).add_id(Id::new(channel, create.uid, space, qp_type));
-        let told = command.reply(create.response, id.as_bytes());
-        if told.is_err() {
-            locked(&self.state).remove(id, &mut Remains::default());
-        }
-        told
-    }
-
-    fn destroy_id(&self, channel: PipeId, command: &Command<'_>) -> Result<(), Errno> {
-        command.reserve(4)?;
-        let destroy: abi::DestroyId = read(command.input);
-        let mut remains = Remains::default();
-        let reported = {
-            let mut state = locked(&self.state);
-            state.id(channel, destroy.id)?;
-            let gone = state.remove(destroy.id, &mut remains);
-            gone.map_or(0, |id| id.reported)
-        };
-        self.close(&remains);
-        command.reply(destroy.response, reported.as_bytes())
-    }
-
-    fn migrate_id(&self, to: PipeId, command: &abi::MigrateId) -> Result<u32, Errno> {
-        let fd = command.fd.cast_signed();
-        // SAFETY: `fcntl` accepts any number.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            return Err(Errno(libc::ENOENT));
-        }
-        let from = self.find(fd).ok_or(Errno::INVALID)?;
-        locked(&self.state).migrate(command.id, from, to)
-    }
-}
-
-impl Command<'_> {
-    /// The input as far as the header says that it goes: CONNECT and ACCEPT of older programs end before the options of
-    /// vendors.
-    fn exact(&self) -> &[u8] {
-        &self.input[..self.len.min(self.input.len())]
-    }
-
-    fn reserve(&self, room: usize) -> Result<(), Errno> {
-        if self.room < room { Err(Errno(libc::ENOSPC)) } else { Ok(()) }
-    }
-
-    /// Stores as much of the answer as the program has room for.
-    fn reply(&self, at: u64, answer: &[u8]) -> Result<(), Errno> {
-        let len = answer.len().min(self.room);
-        // SAFETY: the program provides the space.
-        unsafe { store(&answer[..len], at) }
     }
 }
 
