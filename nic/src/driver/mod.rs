@@ -392,7 +392,7 @@ impl Port for SocketPort {
         }
     }
 
-    fn has_peers_to_tell(&self) {
+    fn tell_peers_at_end(&self) {
         exit::watch_signals();
     }
 

@@ -9,14 +9,13 @@
 
 #![expect(unsafe_code, reason = "signal handling")]
 
+use super::action::{query, set};
 use super::fork::hold_forks;
 use libc::{c_int, c_void, sigaction};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::{io, process};
 
@@ -111,18 +110,13 @@ fn own_pid() -> i32 {
 
 /// What happens on a signal: the address of a handler, or `SIG_DFL` or `SIG_IGN`.
 fn action_of(signal: Signal) -> usize {
-    let mut action = MaybeUninit::<sigaction>::zeroed();
-    // SAFETY: the structure is written to; all zeroes is the default action.
-    unsafe {
-        sigaction(signal as c_int, null(), action.as_mut_ptr());
-        action.assume_init().sa_sigaction
-    }
+    query(signal as c_int).sa_sigaction
 }
 
+/// Sets what happens on a signal: the default action, or our handler.
 fn act(signal: Signal, handler: usize, flags: c_int) {
-    // SAFETY: all zeroes is a valid action with an empty mask.
-    let mut action: sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    (action.sa_sigaction, action.sa_flags) = (handler, flags);
-    // SAFETY: the handler has the type that the flags require.
-    unsafe { sigaction(signal as c_int, &raw const action, null_mut()) };
+    // The mask is that of the default action, or of our handler: empty.
+    let action = sigaction { sa_sigaction: handler, sa_flags: flags, ..query(signal as c_int) };
+    // SAFETY: without SA_SIGINFO a handler takes a number, and ours only calls what may be called in a handler.
+    unsafe { set(signal as c_int, &action) };
 }

@@ -1,5 +1,6 @@
 //! Linux, as the [platform](rnic_core::platform) of this process.
 
+mod action;
 pub(crate) mod ending;
 pub(crate) mod fork;
 mod kernel;

@@ -36,6 +36,7 @@ mod other {
 
 #[cfg(target_arch = "x86_64")]
 mod recovering {
+    use crate::os::action::{query, set};
     use libc::{c_int, c_void, sigaction, siginfo_t, sigset_t};
     use rnic_core::memory::recovery_point;
     use rnic_core::platform::MemoryPath;
@@ -71,7 +72,8 @@ mod recovering {
                 SIGNALS.map(|s| Previous { action: query(s), spent: AtomicBool::new(false) })
             });
             for (signal, before) in SIGNALS.into_iter().zip(previous) {
-                set(signal, &in_front_of(&before.action));
+                // SAFETY: our handler takes a siginfo_t, which the flags say, and keeps to what may be called in handlers.
+                unsafe { set(signal, &in_front_of(&before.action)) };
             }
         });
         true
@@ -182,7 +184,8 @@ mod recovering {
         let mut default = query(signal);
         default.sa_sigaction = libc::SIG_DFL;
         default.sa_flags = 0;
-        set(signal, &default);
+        // SAFETY: the default action has no handler.
+        unsafe { set(signal, &default) };
         // A fault repeats as soon as the handler returns; a signal that was sent does not.
         if !faulted {
             // SAFETY: `info` is as the kernel passed it. The signal is pending until the handler returns.
@@ -196,19 +199,6 @@ mod recovering {
                 )
             };
         }
-    }
-
-    fn query(signal: c_int) -> sigaction {
-        let mut action = MaybeUninit::<sigaction>::zeroed();
-        // SAFETY: a null action changes nothing; `action` takes the current one.
-        unsafe { sigaction(signal, null(), action.as_mut_ptr()) };
-        // SAFETY: all zeroes is a valid sigaction (the default action), should the call have failed.
-        unsafe { action.assume_init() }
-    }
-
-    fn set(signal: c_int, action: &sigaction) {
-        // SAFETY: `action` is our handler, or an action that was in place before.
-        unsafe { sigaction(signal, action, null_mut()) };
     }
 
     fn empty_set() -> sigset_t {

@@ -35,7 +35,7 @@ const fn layout(size: usize, pointer: Option<usize>, id: Option<usize>) -> Layou
     Layout { size, pointer, id, addresses: &[] }
 }
 
-/// The commands, by their numbers; the last two are none.
+/// The commands, by their numbers. The last two numbers are not commands.
 const COMMANDS: [Layout; 27] = [
     layout(24, Some(8), None),
     layout(16, Some(0), Some(8)),

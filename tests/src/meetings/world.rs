@@ -25,7 +25,7 @@ pub(super) struct Host {
 
 /// What is known of an attempt to connect.
 pub(super) struct Attempt {
-    /// Who made it, and the host that it is for.
+    /// The host that made it, and the host that it was sent to.
     pub(super) from: Life,
     to: Life,
     /// Which lives of the passive host were asked, and what their program did.

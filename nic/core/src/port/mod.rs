@@ -151,8 +151,8 @@ pub trait Port: Send + Sync {
     /// From now on, the port is driven whether the program polls or not.
     fn serve(&self) -> io::Result<()>;
 
-    /// From now on there are peers to be told when the process ends, however it does.
-    fn has_peers_to_tell(&self);
+    /// From now on, the port tells its peers when the process ends, also if a signal ends it.
+    fn tell_peers_at_end(&self);
 
     /// Sends everything that is due, as far as the network takes it, because the port may be closed next.
     fn flush(&self);

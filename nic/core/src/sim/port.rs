@@ -292,7 +292,7 @@ impl Port for SimPort {
     }
 
     /// A simulation ends with its process.
-    fn has_peers_to_tell(&self) {}
+    fn tell_peers_at_end(&self) {}
 
     fn flush(&self) {
         let mut state = self.lock();

@@ -403,7 +403,7 @@ fn a_device_that_is_closed_tells_its_peers() -> Result<()> {
     Ok(())
 }
 
-/// Who is at the address of a connection's peer.
+/// The host that now has the address of a connection's peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
     /// The peer.
@@ -456,7 +456,7 @@ fn a_connection_is_stale_only_if_its_peer_is_another() -> Result<()> {
         let state = b.manager.look(|endpoint| endpoint.state(passive))?;
         let expected = match who {
             Who::Peer | Who::Silent => cm::ConnectionState::Established,
-            // It knows of no connection, and confirms that there is none.
+            // It does not know the connection, and answers the DREQ with a DREP at once.
             Who::Another => cm::ConnectionState::TimeWait,
             Who::Foreign => cm::ConnectionState::DreqSent,
         };

@@ -77,7 +77,7 @@ impl Device {
             return Ok(Manager { inner });
         }
         self.inner.serve()?;
-        port.has_peers_to_tell();
+        port.tell_peers_at_end();
         port.control(crate::engine::Engine::use_connection_manager)?;
         let inner = Arc::new(ManagerInner { device: Arc::clone(&self.inner), rooms: Mutex::default() });
         *known = Arc::downgrade(&inner);
