@@ -10,7 +10,7 @@
 //! poller that lost a time slice to a yield naps for a while instead. Where naps take as long as time slices, because the
 //! kernel has no precise timers, it soon yields again.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Empty turns before the first offer of the processor: about as long as a ping-pong waits for its answer. Measured on
@@ -22,29 +22,39 @@ const SHORTEST: u32 = 12;
 /// Duration of a nap. Linux timers have 50 us of slack, which come on top. Paced senders compensate for it.
 const NAP: Duration = Duration::from_micros(20);
 
-/// Number of naps after the first yield that cost a time slice; it doubles after each further one, up to [`MOST_NAPS`]:
-/// some 10 ms to half a second.
-const NAPS: u32 = 128;
-const MOST_NAPS: u32 = 4096;
+/// How long a poller naps after the first yield that cost a time slice: some hundred naps. It doubles after each further
+/// one, up to [`LONGEST`]. It is a time and not a number of naps, because a poller that is answered at once does not nap:
+/// a number would last until long after the other program has gone, and delay answers on a quiet machine.
+const FIRST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_millis(320);
+
+/// A yield that goes well makes the next time of naps this much shorter: about as long as a nap with its slack.
+const FORGIVEN: Duration = Duration::from_micros(80);
 
 /// If an offer takes longer, another thread kept the processor for as long as it could: time slices of Linux are 3 ms.
 const TAKEN: Duration = Duration::from_millis(1);
 
-/// Decides when to offer the processor. Several threads may corrupt the counts, which makes an offer more or less
+/// Decides when to offer the processor. Several threads may corrupt its state, which makes an offer more or less
 /// likely.
 #[derive(Debug)]
 pub(super) struct Courtesy {
     /// Consecutive empty turns.
     idle: AtomicU32,
-    /// Remaining naps before the next yield.
-    naps: AtomicU32,
-    /// Number of naps after the next yield, if it loses a time slice.
-    next_naps: AtomicU32,
+    began: Instant,
+    /// Until when to nap instead of yielding, in nanoseconds since `began`.
+    naps_until: AtomicU64,
+    /// How long to nap after the next yield that loses a time slice, in nanoseconds.
+    next: AtomicU64,
 }
 
 impl Courtesy {
     pub(super) fn new() -> Self {
-        Self { idle: AtomicU32::new(0), naps: AtomicU32::new(0), next_naps: AtomicU32::new(NAPS) }
+        Self {
+            idle: AtomicU32::new(0),
+            began: Instant::now(),
+            naps_until: AtomicU64::new(0),
+            next: AtomicU64::new(nanos(FIRST)),
+        }
     }
 
     /// Called after each turn with whether anything happened in it. Offers the processor if nothing has happened for a
@@ -53,13 +63,15 @@ impl Courtesy {
         if !self.is_due(happened) {
             return;
         }
-        let before = Instant::now();
-        if self.naps() {
+        let before = self.began.elapsed();
+        if self.naps(before) {
             std::thread::sleep(NAP);
-            self.learn_from_nap(before.elapsed());
+            let now = self.began.elapsed();
+            self.learn_from_nap(now, now.saturating_sub(before));
         } else {
             std::thread::yield_now();
-            self.learn(before.elapsed());
+            let now = self.began.elapsed();
+            self.learn(now, now.saturating_sub(before));
         }
     }
 
@@ -69,32 +81,35 @@ impl Courtesy {
         idle > SHORTEST
     }
 
-    /// Returns whether to nap this time instead of yielding.
-    fn naps(&self) -> bool {
-        let left = self.naps.load(Ordering::Relaxed);
-        self.naps.store(left.saturating_sub(1), Ordering::Relaxed);
-        left > 0
+    /// Returns whether to nap instead of yielding. `now`, here and below: since `began`.
+    fn naps(&self, now: Duration) -> bool {
+        nanos(now) < self.naps_until.load(Ordering::Relaxed)
     }
 
     /// Evaluates the duration of a yield.
-    fn learn(&self, took: Duration) {
-        let next = self.next_naps.load(Ordering::Relaxed);
+    fn learn(&self, now: Duration, took: Duration) {
+        let next = self.next.load(Ordering::Relaxed);
         if took >= TAKEN {
-            self.naps.store(next, Ordering::Relaxed);
-            self.next_naps.store((next * 2).clamp(1, MOST_NAPS), Ordering::Relaxed);
-        } else if next > NAPS {
-            self.next_naps.store(next - 1, Ordering::Relaxed);
+            self.naps_until.store(nanos(now).saturating_add(next), Ordering::Relaxed);
+            self.next.store((next * 2).clamp(nanos(FORGIVEN), nanos(LONGEST)), Ordering::Relaxed);
+        } else if next > nanos(FIRST) {
+            self.next.store(next - nanos(FORGIVEN), Ordering::Relaxed);
         }
     }
 
-    /// Evaluates the duration of a nap: after one that took as long as a time slice, half as many follow.
-    fn learn_from_nap(&self, took: Duration) {
+    /// Evaluates the duration of a nap: one that took as long as a time slice halves the time that remains.
+    fn learn_from_nap(&self, now: Duration, took: Duration) {
         if took >= TAKEN {
-            let halve = |naps: &AtomicU32| naps.store(naps.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
-            halve(&self.naps);
-            halve(&self.next_naps);
+            let now = nanos(now);
+            let left = self.naps_until.load(Ordering::Relaxed).saturating_sub(now);
+            self.naps_until.store(now.saturating_add(left / 2), Ordering::Relaxed);
+            self.next.store(self.next.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
         }
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -107,9 +122,9 @@ mod tests {
         (1..10_000).find(|_| courtesy.is_due(false)).expect("an offer")
     }
 
-    /// Naps until the next yield.
-    fn naps(courtesy: &Courtesy) -> u32 {
-        (0..10_000).find(|_| !courtesy.naps()).expect("a yield")
+    /// How much longer than until `now` it naps, to [`FORGIVEN`].
+    fn naps(courtesy: &Courtesy, now: Duration) -> Duration {
+        (0..10_000).map(|steps| FORGIVEN * steps).find(|&later| !courtesy.naps(now + later)).expect("a yield")
     }
 
     #[test]
@@ -123,33 +138,44 @@ mod tests {
     #[test]
     fn a_yield_that_costs_a_slice_is_followed_by_naps() {
         let courtesy = Courtesy::new();
-        assert_eq!(naps(&courtesy), 0);
-        courtesy.learn(TAKEN / 2);
-        assert_eq!(naps(&courtesy), 0, "among pollers of its kind it yields");
-        courtesy.learn(TAKEN);
-        assert_eq!((naps(&courtesy), naps(&courtesy)), (NAPS, 0));
-        courtesy.learn(3 * TAKEN);
-        assert_eq!(naps(&courtesy), 2 * NAPS);
-        (0..20).for_each(|_| courtesy.learn(TAKEN));
-        assert_eq!(naps(&courtesy), MOST_NAPS);
-        (0..MOST_NAPS).for_each(|_| courtesy.learn(Duration::from_micros(30)));
-        courtesy.learn(TAKEN);
-        assert_eq!(naps(&courtesy), NAPS, "yields that go well are believed again");
+        let now = Duration::from_secs(1);
+        assert_eq!(naps(&courtesy, now), Duration::ZERO);
+        courtesy.learn(now, TAKEN / 2);
+        assert_eq!(naps(&courtesy, now), Duration::ZERO, "among pollers of its kind it yields");
+        courtesy.learn(now, TAKEN);
+        assert_eq!(naps(&courtesy, now), FIRST);
+        courtesy.learn(now, 3 * TAKEN);
+        assert_eq!(naps(&courtesy, now), 2 * FIRST);
+        (0..20).for_each(|_| courtesy.learn(now, TAKEN));
+        assert_eq!(naps(&courtesy, now), LONGEST);
+        (0..LONGEST.as_micros() / FORGIVEN.as_micros()).for_each(|_| courtesy.learn(now, TAKEN / 30));
+        courtesy.learn(now, TAKEN);
+        assert_eq!(naps(&courtesy, now), FIRST, "yields that go well are believed again");
+    }
+
+    #[test]
+    fn a_lost_slice_is_forgotten_even_if_nobody_waited_since() {
+        let courtesy = Courtesy::new();
+        let now = Duration::from_secs(1);
+        courtesy.learn(now, TAKEN);
+        assert!(courtesy.naps(now + FIRST / 2));
+        assert!(!courtesy.naps(now + FIRST), "the program that took it may have gone");
     }
 
     #[test]
     fn naps_that_take_a_slice_are_given_up() {
         let courtesy = Courtesy::new();
-        courtesy.learn(TAKEN);
+        let now = Duration::from_secs(1);
+        courtesy.learn(now, TAKEN);
         let slept = (1..100).find(|_| {
-            courtesy.learn_from_nap(TAKEN);
-            !courtesy.naps()
+            courtesy.learn_from_nap(now, TAKEN);
+            naps(&courtesy, now) <= FORGIVEN
         });
         assert!(slept.is_some_and(|naps| naps <= 8), "{slept:?}");
-        courtesy.learn(TAKEN);
-        assert_eq!(naps(&courtesy), 2, "a lost slice is tried against few naps");
-        courtesy.learn_from_nap(TAKEN / 2);
-        courtesy.learn(TAKEN);
-        assert!(naps(&courtesy) > 2, "naps that go well are believed again");
+        courtesy.learn(now, TAKEN);
+        assert_eq!(naps(&courtesy, now), FORGIVEN * 2, "a lost slice is tried against few naps");
+        courtesy.learn_from_nap(now, TAKEN / 2);
+        courtesy.learn(now, TAKEN);
+        assert!(naps(&courtesy, now) > FORGIVEN, "naps that go well are believed again");
     }
 }
