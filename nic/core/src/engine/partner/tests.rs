@@ -222,6 +222,47 @@ fn a_pause_without_end_is_a_storm() -> Result<()> {
     [Action::Drop, Action::Forward, Action::Alert].into_iter().try_for_each(run)
 }
 
+/// A port that does not know who pauses it does not obey. So whoever pauses a partner that has not confirmed that it knows
+/// this port introduces itself again.
+#[test]
+fn a_pause_introduces_a_port_whose_partner_has_not_heard_of_it() -> Result<()> {
+    let net = Net::new();
+    let setup =
+        PartnerSetup { features: Features::PAUSE, rate: Rate::from_gbps(10), ..PartnerSetup::default() };
+    let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+    // The answer to the first question is lost. The question of `a` is answered, and what it says of itself afterwards is
+    // lost.
+    // A rule does not count the packets that a rule before it has dropped.
+    for n in [1, 2, 2, 2, 2] {
+        a.add_fault(&format!("tx ud.send nth={n} drop"))?;
+    }
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    let (source, target) = (left.register(&[7; 64])?, right.register_remote(64)?);
+    left.qp.write(1, source.all(), target.remote(0))?;
+    done(&left)?;
+    net.run_for(Duration::from_secs(1));
+    a.clear_faults();
+    let met = || (a.counters().port.partners_met, b.counters().port.partners_met);
+    net.run_for(Duration::from_secs(10));
+    assert_eq!(met(), (1, 0));
+    let port = a.inner.port().expect("no fork");
+    let pause = || {
+        let frame = PauseFrame::Priorities([Some(Quanta(100)); 8]);
+        let now = port.now();
+        port.control(|engine| engine.send_pause(now, b.address(), &frame));
+        net.run_for(Duration::from_millis(10));
+    };
+    pause();
+    assert_eq!(met(), (1, 1));
+    let before = b.counters().port.rx_pause;
+    net.run_for(Duration::from_secs(1));
+    a.add_fault("tx ud.send drop")?;
+    pause();
+    assert_eq!(b.counters().port.rx_pause, before + 1);
+    assert_eq!(a.faults()[0].hits, 0, "the partner knows this port by now");
+    Ok(())
+}
+
 /// A partner that restarts has lost its state, and counts as a new partner.
 #[test]
 fn a_partner_that_is_gone_does_not_hold_anybody_up() -> Result<()> {
