@@ -222,17 +222,16 @@ fn a_pause_without_end_is_a_storm() -> Result<()> {
     [Action::Drop, Action::Forward, Action::Alert].into_iter().try_for_each(run)
 }
 
-/// A port that does not know who pauses it does not obey. So whoever pauses a partner that has not confirmed that it knows
-/// this port introduces itself again.
+/// A port that does not know who pauses it does not obey. One of the two asks the other, so that it obeys the next pause;
+/// then there is nothing left to ask.
 #[test]
-fn a_pause_introduces_a_port_whose_partner_has_not_heard_of_it() -> Result<()> {
+fn a_port_that_is_paused_by_one_that_it_does_not_know_gets_to_know_it() -> Result<()> {
     let net = Net::new();
     let setup =
         PartnerSetup { features: Features::PAUSE, rate: Rate::from_gbps(10), ..PartnerSetup::default() };
     let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
-    // The answer to the first question is lost. The question of `a` is answered, and what it says of itself afterwards is
-    // lost.
-    // A rule does not count the packets that a rule before it has dropped.
+    // The answer to the first question of `b` is lost. The question of `a` is answered, and what it says of itself
+    // afterwards is lost. A rule does not count the packets that a rule before it has dropped.
     for n in [1, 2, 2, 2, 2] {
         a.add_fault(&format!("tx ud.send nth={n} drop"))?;
     }
