@@ -22,13 +22,13 @@ const SHORTEST: u32 = 12;
 /// Duration of a nap. Linux timers have 50 us of slack, which come on top. Paced senders compensate for it.
 const NAP: Duration = Duration::from_micros(20);
 
-/// How long a poller naps after the first yield that cost a time slice: some hundred naps. It doubles after each further
-/// one, up to [`LONGEST`]. It is a time and not a number of naps, because a poller that is answered at once does not nap:
-/// a number would last until long after the other program has gone, and delay answers on a quiet machine.
-const FIRST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_millis(320);
+/// How long a spell of naps lasts after the first yield that cost a time slice: some hundred naps. It doubles after each
+/// further one, up to [`LONGEST_SPELL`]. It is a time and not a number of naps, because a poller that is answered at once
+/// does not nap: a number would last until long after the other program has gone, and delay answers on a quiet machine.
+const FIRST_SPELL: Duration = Duration::from_millis(10);
+const LONGEST_SPELL: Duration = Duration::from_millis(320);
 
-/// A yield that goes well makes the next time of naps this much shorter: about as long as a nap with its slack.
+/// A yield that goes well makes the next spell of naps this much shorter: about as long as a nap with its slack.
 const FORGIVEN: Duration = Duration::from_micros(80);
 
 /// If an offer takes longer, another thread kept the processor for as long as it could: time slices of Linux are 3 ms.
@@ -44,7 +44,7 @@ pub(super) struct Courtesy {
     /// Until when to nap instead of yielding, in nanoseconds since `began`.
     naps_until: AtomicU64,
     /// How long to nap after the next yield that loses a time slice, in nanoseconds.
-    next: AtomicU64,
+    next_spell: AtomicU64,
 }
 
 impl Courtesy {
@@ -53,7 +53,7 @@ impl Courtesy {
             idle: AtomicU32::new(0),
             began: Instant::now(),
             naps_until: AtomicU64::new(0),
-            next: AtomicU64::new(nanos(FIRST)),
+            next_spell: AtomicU64::new(nanos(FIRST_SPELL)),
         }
     }
 
@@ -88,12 +88,12 @@ impl Courtesy {
 
     /// Evaluates the duration of a yield.
     fn learn(&self, now: Duration, took: Duration) {
-        let next = self.next.load(Ordering::Relaxed);
+        let next = self.next_spell.load(Ordering::Relaxed);
         if took >= TAKEN {
             self.naps_until.store(nanos(now).saturating_add(next), Ordering::Relaxed);
-            self.next.store((next * 2).clamp(nanos(FORGIVEN), nanos(LONGEST)), Ordering::Relaxed);
-        } else if next > nanos(FIRST) {
-            self.next.store(next - nanos(FORGIVEN), Ordering::Relaxed);
+            self.next_spell.store((next * 2).clamp(nanos(FORGIVEN), nanos(LONGEST_SPELL)), Ordering::Relaxed);
+        } else if next > nanos(FIRST_SPELL) {
+            self.next_spell.store(next - nanos(FORGIVEN), Ordering::Relaxed);
         }
     }
 
@@ -103,7 +103,7 @@ impl Courtesy {
             let now = nanos(now);
             let left = self.naps_until.load(Ordering::Relaxed).saturating_sub(now);
             self.naps_until.store(now.saturating_add(left / 2), Ordering::Relaxed);
-            self.next.store(self.next.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+            self.next_spell.store(self.next_spell.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
         }
     }
 }
@@ -143,14 +143,14 @@ mod tests {
         courtesy.learn(now, TAKEN / 2);
         assert_eq!(naps(&courtesy, now), Duration::ZERO, "among pollers of its kind it yields");
         courtesy.learn(now, TAKEN);
-        assert_eq!(naps(&courtesy, now), FIRST);
+        assert_eq!(naps(&courtesy, now), FIRST_SPELL);
         courtesy.learn(now, 3 * TAKEN);
-        assert_eq!(naps(&courtesy, now), 2 * FIRST);
+        assert_eq!(naps(&courtesy, now), 2 * FIRST_SPELL);
         (0..20).for_each(|_| courtesy.learn(now, TAKEN));
-        assert_eq!(naps(&courtesy, now), LONGEST);
-        (0..LONGEST.as_micros() / FORGIVEN.as_micros()).for_each(|_| courtesy.learn(now, TAKEN / 30));
+        assert_eq!(naps(&courtesy, now), LONGEST_SPELL);
+        (0..LONGEST_SPELL.as_micros() / FORGIVEN.as_micros()).for_each(|_| courtesy.learn(now, TAKEN / 30));
         courtesy.learn(now, TAKEN);
-        assert_eq!(naps(&courtesy, now), FIRST, "yields that go well are believed again");
+        assert_eq!(naps(&courtesy, now), FIRST_SPELL, "yields that go well are believed again");
     }
 
     #[test]
@@ -158,8 +158,8 @@ mod tests {
         let courtesy = Courtesy::new();
         let now = Duration::from_secs(1);
         courtesy.learn(now, TAKEN);
-        assert!(courtesy.naps(now + FIRST / 2));
-        assert!(!courtesy.naps(now + FIRST), "the program that took it may have gone");
+        assert!(courtesy.naps(now + FIRST_SPELL / 2));
+        assert!(!courtesy.naps(now + FIRST_SPELL), "the program that took it may have gone");
     }
 
     #[test]
