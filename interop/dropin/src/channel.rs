@@ -61,7 +61,9 @@ verbs! {
     /// Stores the next event, if there is one.
     fn next_cq_event(channel: &Channel, cq: Out<*mut ibv_cq>, context: Out<*mut c_void>) -> Found {
         let inner = channel.inner.get()?;
-        while let Some(event) = inner.next_event() {
+        let waits = !OFlag::from_bits_retain(fcntl(inner.as_fd(), FcntlArg::F_GETFL)?).contains(OFlag::O_NONBLOCK);
+        let next = || if waits { inner.next_event_before_sleep() } else { inner.next_event() };
+        while let Some(event) = next() {
             // The queue still exists: it is not destroyed before the event is acknowledged.
             let Some(address) = event.context() else { continue };
             event.keep();

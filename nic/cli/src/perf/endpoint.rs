@@ -3,7 +3,6 @@
 use super::params::{HEADROOM, Op, Params};
 use super::service::Service;
 use super::{Counters, Failure};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{
     Access, AddressVector, CompletionChannel, CompletionQueue, ConnectOptions, Destination, Device, Gid,
     MemoryRegion, Operation, ProtectionDomain, QKey, QpAddress, QpCap, QpInit, Qpn, QueuePair, Remote,
@@ -11,13 +10,13 @@ use rnic::{
 };
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// Completions taken at once.
 const BATCH: usize = 32;
 
-/// How often to check for an interrupt while asleep on the channel, in milliseconds.
-const TICK: u16 = 100;
+/// How often to check for an interrupt while asleep on the channel.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Marks the `wr_id` of a receive: the opcode of a failed completion is undefined.
 const RECV: u64 = 1 << 63;
@@ -340,10 +339,8 @@ impl Endpoint {
             self.cq.arm(false)?;
             taken = self.cq.poll(&mut completions);
             if taken == 0 {
-                let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
                 // The caller polls again in any case.
-                let _ = poll(&mut fds, PollTimeout::from(TICK));
-                while channel.next_event().is_some() {}
+                let _ = channel.wait(TICK);
                 taken = self.cq.poll(&mut completions);
             }
         }

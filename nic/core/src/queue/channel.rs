@@ -1,6 +1,7 @@
 //! Completion channels.
 
 use super::completions::{CqShared, locked};
+use super::linger::Linger;
 use crate::port::Readiness;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -35,12 +36,13 @@ pub(crate) struct ChannelShared {
     /// memory.
     pending: Mutex<VecDeque<Weak<CqShared>>>,
     queues: AtomicUsize,
+    pub(crate) linger: Linger,
 }
 
 impl ChannelShared {
     /// A channel that raises `flag` while it has events.
     pub(crate) fn new(flag: Box<dyn Readiness>) -> Self {
-        Self { flag, pending: Mutex::default(), queues: AtomicUsize::new(0) }
+        Self { flag, pending: Mutex::default(), queues: AtomicUsize::new(0), linger: Linger::default() }
     }
 
     /// Adds a completion queue that delivers here.
@@ -70,6 +72,11 @@ impl ChannelShared {
         }
         // Each time, although the flag may be raised already: edge-triggered polling needs an edge.
         self.flag.raise();
+    }
+
+    /// Returns whether the channel has events, without a look at the flag.
+    pub(crate) fn has_events(&self) -> bool {
+        !locked(&self.pending).is_empty()
     }
 
     /// The next event, if the channel has one.

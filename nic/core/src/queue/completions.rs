@@ -253,6 +253,11 @@ impl CqShared {
         }
     }
 
+    /// Returns whether the thread that waits at its channel will probably drive the port for a while before it sleeps.
+    pub(crate) fn lingers(&self) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.linger.is_worth_it())
+    }
+
     /// Notifies about completions for which the push returned [`Pushed::Notify`]: events go to the channel, and
     /// `woken` gets the waiting tasks. Only the engine's driver calls this, as it does the push.
     pub(crate) fn deliver(self: &Arc<Self>, woken: &mut Vec<Waker>) {

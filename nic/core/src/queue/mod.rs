@@ -3,6 +3,7 @@
 mod channel;
 mod completions;
 mod inbox;
+mod linger;
 #[cfg(test)]
 mod model;
 mod primitives;
@@ -17,6 +18,7 @@ pub(crate) use channel::ChannelShared;
 pub use completions::locked;
 pub(crate) use completions::{CqProducer, CqRoom, CqShared, Pushed, completion_queue};
 pub use inbox::{QpShared, Work, WorkQueue};
+pub(crate) use linger::LINGER;
 pub(crate) use shared_recv::SrqShared;
 pub use waiters::Waiters;
 pub(crate) use wishes::Wish;

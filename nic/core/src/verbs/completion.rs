@@ -227,7 +227,10 @@ impl CompletionQueue {
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         let port = self.inner.device.intact_port()?;
         self.inner.shared.arm(solicited_only);
-        port.hand_over();
+        // A thread that is about to linger drives the port itself, and hands it over afterwards.
+        if !self.inner.shared.lingers() {
+            port.hand_over();
+        }
         Ok(())
     }
 

@@ -3,7 +3,8 @@
 use super::{CompletionQueue, in_vain};
 use crate::engine::ResourceError;
 use crate::error::{Error, Result};
-use crate::queue::{ChannelShared, CqShared};
+use crate::port::Port;
+use crate::queue::{ChannelShared, CqShared, LINGER};
 use crate::verbs::destroy::{NotDestroyed, only_handle, unused};
 use crate::verbs::device::DeviceInner;
 #[cfg(unix)]
@@ -78,8 +79,45 @@ impl CompletionChannel {
     #[must_use]
     #[doc(alias = "ibv_get_cq_event")]
     pub fn next_event(&self) -> Option<CompletionEvent> {
-        self.inner.device.port().ok()?;
-        self.inner.shared.next().map(|cq| CompletionEvent { cq })
+        let port = self.inner.device.port().ok()?;
+        self.take(&**port)
+    }
+
+    fn take(&self, port: &dyn Port) -> Option<CompletionEvent> {
+        let cq = self.inner.shared.next()?;
+        self.inner.shared.linger.takes(|| port.now());
+        Some(CompletionEvent { cq })
+    }
+
+    /// As [`next_event`](Self::next_event), for a thread that sleeps on the descriptor if there is none. If its latest
+    /// wait was shorter than sleeping and waking take, it first drives the device for some microseconds, as
+    /// [`CompletionQueue::wait`] does. On the network only: in virtual time nothing happens meanwhile.
+    #[must_use]
+    pub fn next_event_before_sleep(&self) -> Option<CompletionEvent> {
+        let port = self.inner.device.port().ok()?;
+        self.linger(&**port, LINGER)
+    }
+
+    /// The next event, which may come within `longest`. If there is none, others drive the port from now on.
+    fn linger(&self, port: &dyn Port, longest: Duration) -> Option<CompletionEvent> {
+        if let Some(event) = self.take(port) {
+            return Some(event);
+        }
+        if port.sim().is_some() {
+            return None;
+        }
+        let now = port.now();
+        let ChannelShared { linger, .. } = &*self.inner.shared;
+        linger.waits(now);
+        if !linger.is_worth_it() {
+            return None;
+        }
+        port.wait_until(now + longest, &mut || self.inner.shared.has_events());
+        let event = self.take(port);
+        if event.is_none() {
+            port.hand_over();
+        }
+        event
     }
 
     /// Sleeps until an event arrives. Programs that also wait for other things poll the descriptor instead.
@@ -95,7 +133,7 @@ impl CompletionChannel {
         }
         let deadline = port.deadline(timeout);
         loop {
-            if let Some(event) = self.next_event() {
+            if let Some(event) = self.linger(&**port, timeout.min(LINGER)) {
                 return Ok(event);
             }
             let left = deadline.saturating_duration_since(port.now());
