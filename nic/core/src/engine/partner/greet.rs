@@ -388,15 +388,6 @@ impl Engine {
         known.into_iter().filter(differs).collect()
     }
 
-    /// Introduces this port again to a partner that has not confirmed that it knows us.
-    pub(super) fn confirm(&mut self, now: Instant, id: usize) {
-        let Some(peer) = self.peers.find_mut(id) else { return };
-        let is_open = peer.partner.as_ref().is_some_and(|partner| !partner.is_confirmed);
-        if is_open && !peer.greeting.was_asked_within(ASK_AGAIN, now) {
-            self.ask(now, id);
-        }
-    }
-
     /// Processes the self-description of a peer whose address is proven.
     fn acquaint(&mut self, now: Instant, from: IpAddr, hello: &Hello) {
         if let Some(id) = self.peers.find(from, hello.slot)

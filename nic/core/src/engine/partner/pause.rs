@@ -58,8 +58,7 @@ impl Engine {
             let understands =
                 Partners::partner(&mut self.peers, id).is_some_and(|p| p.understands(Features::PAUSE));
             if understands {
-                // A partner that does not know us does not obey pauses.
-                self.confirm(now, id);
+                // A partner that does not know us does not obey it, but asks who we are.
                 self.counters.tx_pause += 1;
                 for (of, time) in self.counters.pauses.iter_mut().zip(times.0) {
                     of.tx_pause += u64::from(time.is_some());
