@@ -37,13 +37,14 @@
 //! ```
 //!
 //! A program that stops polling without a word is noticed in at most two standby periods, because its last polls may
-//! fall into the first of them. What it left undone is sent in the first.
+//! fall into the first of them. What it left undone is sent in the first. The first is longer for a program that has polled
+//! [steadily](STEADY).
 
 use super::hold::ANSWER;
 use time::{Duration, Instant};
 
 /// How long after the program's polls the thread checks whether it still polls: half of the millisecond within which it
-/// must have taken over.
+/// must have taken over from a program that has just begun to poll.
 pub(super) const STANDBY: Duration = Duration::from_micros(500);
 
 /// The same for a program that polls memory in between, if it was seen to do so within [`MEMORY`]: only this thread
@@ -53,6 +54,12 @@ pub(super) const STANDBY_FOR_MEMORY: Duration = Duration::from_micros(100);
 /// How long a program counts as one that polls memory. It is a hundred standby periods: such a program polls a
 /// completion queue from time to time, for the completions of its own requests.
 pub(super) const MEMORY: Duration = Duration::from_millis(50);
+
+/// A program that polls steadily, which means that it has put off the thread's look this often in a row, puts it off for
+/// [`LONGER`] times the period: for 2 ms after some 6 ms. A peer whose packets are not read for 2 ms sends none again: the
+/// shortest timeouts in use are longer.
+pub(super) const STEADY: u32 = 16;
+pub(super) const LONGER: u32 = 4;
 
 /// How long the thread spins after activity before it blocks: a wake-up takes 12 to 30 us, so the thread is still awake
 /// for a packet of the same conversation that arrives within this time.
@@ -150,30 +157,41 @@ impl Attendance {
 }
 
 /// The program's part of a standby: its polls put off the thread's next look.
+///
+/// To set the thread's timer is a system call, and on a virtual machine an exit to the host or two: 12 us were measured,
+/// which a round trip of a ping-pong feels. So a program that polls steadily puts the look off further and sets the timer
+/// less often.
 #[derive(Debug)]
 pub(super) struct PutOff {
     /// The number of polls when they were last evaluated, and when that was.
     seen: u32,
     since: Instant,
+    /// How long the thread rests from then on, if it was told.
+    told: Duration,
+    /// How often in a row it was told.
+    in_a_row: u32,
 }
 
 impl PutOff {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { seen: 0, since: now }
+        Self { seen: 0, since: now, told: Duration::ZERO, in_a_row: 0 }
     }
 
-    /// The program has polled. `polls`: as for [`Attendance::look`]; `period`: that of the standby. Returns whether the
-    /// thread need not look for another period from `now` on. That is so twice in a period at most, since the thread has
-    /// to be told.
+    /// The program has polled. `polls`: as for [`Attendance::look`]; `period`: that of the standby. Returns for how long from
+    /// `now` on the thread need not look, if it has to be told that: once in three quarters of the time that it was last told.
     #[inline]
-    pub(super) fn polled(&mut self, now: Instant, polls: u32, period: Duration) -> bool {
+    pub(super) fn polled(&mut self, now: Instant, polls: u32, period: Duration) -> Option<Duration> {
+        let rests = if self.in_a_row > 0 { self.told } else { period };
         let passed = now.saturating_duration_since(self.since);
-        if passed < period / 2 {
-            return false;
+        if passed < rests * 3 / 4 {
+            return None;
         }
-        let is_polling = polls.wrapping_sub(self.seen) >= POLLING;
+        // Otherwise the thread has looked meanwhile, or is about to.
+        let goes_on = polls.wrapping_sub(self.seen) >= POLLING && passed < rests;
         (self.seen, self.since) = (polls, now);
-        is_polling && passed < period
+        self.in_a_row = if goes_on { self.in_a_row.saturating_add(1) } else { 0 };
+        self.told = if self.in_a_row > STEADY { period * LONGER } else { period };
+        goes_on.then_some(self.told)
     }
 }
 

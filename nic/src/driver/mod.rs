@@ -163,9 +163,9 @@ impl SocketPort {
         let now = clock::now();
         let done = driven.turn(now, caller);
         if let Some(period) = self.background.standby_period()
-            && driven.put_off.polled(now, self.polls.load(Ordering::Relaxed), period)
+            && let Some(rest) = driven.put_off.polled(now, self.polls.load(Ordering::Relaxed), period)
         {
-            self.background.put_off(period);
+            self.background.put_off(rest);
         }
         self.release(driven);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));

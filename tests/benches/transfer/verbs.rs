@@ -2,17 +2,15 @@
 
 use super::Outcome;
 use super::bare::Op;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic::{
     Access, CompletionChannel, CompletionQueue, ConnectOptions, Device, MemoryRegion, Operation, QpAddress,
     QpInit, QueuePair, Remote, SendFlags, SendWr, WcStatus, WorkCompletion,
 };
 use serde::{Deserialize, Serialize};
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// How long a sleeping side waits before it looks whether to stop, in milliseconds.
-const TICK: u16 = 10;
+const TICK: Duration = Duration::from_millis(10);
 
 /// How many polls without a message pass between two looks whether to stop.
 const LOOK: u32 = 1024;
@@ -151,10 +149,8 @@ impl End {
             self.cq.arm(false)?;
             taken = self.cq.poll(&mut completions);
             if taken == 0 {
-                let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
-                // A caller that was woken for another reason calls again.
-                let _ = poll(&mut fds, PollTimeout::from(TICK));
-                while channel.next_event().is_some() {}
+                // A caller whose time is up calls again.
+                let _ = channel.wait(TICK);
                 taken = self.cq.poll(&mut completions);
             }
         }
@@ -284,7 +280,7 @@ impl End {
         match (self.work.op, self.work.trips) {
             (Op::Read, _) | (Op::Write, false) => {
                 while go() {
-                    std::thread::sleep(Duration::from_millis(u64::from(TICK)));
+                    std::thread::sleep(TICK);
                 }
             }
             (Op::Send, false) => self.absorb(go)?,

@@ -163,13 +163,13 @@ impl Datapath {
     fn pause_peers(&mut self, now: Instant) {
         if let Some(emulation) = self.link.emulation.as_mut() {
             while let Some((peer, frame)) = emulation.poll_pause(now) {
-                self.engine.send_pause(now, peer, &frame);
+                self.engine.send_pause(peer, &frame);
             }
         }
         let rate = self.engine.config().partner.rate;
         if let Some(faults) = self.link.faults.as_mut() {
             while let Some((peer, frame)) = faults.poll_pause(now, rate) {
-                self.engine.send_pause(now, peer, &frame);
+                self.engine.send_pause(peer, &frame);
             }
         }
     }

@@ -133,28 +133,52 @@ fn it_is_back_sooner_for_a_program_that_polls_memory() {
 }
 
 #[test]
-fn polls_put_off_the_look_of_the_thread_twice_in_a_period() {
+fn polls_put_off_the_look_of_the_thread_and_do_so_less_often_when_they_go_on() {
     let start = Instant::EPOCH;
     let mut put_off = PutOff::new(start);
     let (mut polls, mut told) = (0, Vec::new());
-    for step in 1..=40_u32 {
+    for step in 1..=500_u32 {
         let now = start + STANDBY / 20 * step;
         polls += POLLING;
-        if put_off.polled(now, polls, STANDBY) {
-            told.push(step);
+        if let Some(rest) = put_off.polled(now, polls, STANDBY) {
+            told.push((step, rest));
         }
     }
-    assert_eq!(told, [10, 20, 30, 40]);
+    let (first, rest) = told.split_at(STEADY as usize);
+    let expected: Vec<_> = (1..=STEADY).map(|nth| (15 * nth, STANDBY)).collect();
+    assert_eq!(first, expected, "at three quarters of a period");
+    let later: Vec<_> = rest.iter().map(|(step, rest)| (*step, *rest)).collect();
+    let begun = 15 * (STEADY + 1);
+    let expected: Vec<_> = (0..5).map(|nth| (begun + 60 * nth, STANDBY * LONGER)).collect();
+    assert_eq!(later, expected);
 }
 
 #[test]
 fn few_polls_or_polls_of_long_ago_put_nothing_off() {
     let start = Instant::EPOCH;
-    let half = STANDBY / 2;
+    let (soon, late) = (STANDBY * 3 / 4, STANDBY);
     let mut put_off = PutOff::new(start);
-    assert!(!put_off.polled(start + half, POLLING - 1, STANDBY), "one poll short of the bound");
-    assert!(!put_off.polled(start + 2 * half - NANOSECOND, 9 * POLLING, STANDBY), "it is too soon");
-    assert!(put_off.polled(start + 2 * half, 9 * POLLING, STANDBY));
-    assert!(put_off.polled(start + 4 * half - NANOSECOND, 10 * POLLING, STANDBY));
-    assert!(!put_off.polled(start + 6 * half, 11 * POLLING, STANDBY), "they are spread over a whole period");
+    assert_eq!(put_off.polled(start + soon, POLLING - 1, STANDBY), None, "one poll short of the bound");
+    assert_eq!(put_off.polled(start + 2 * soon - NANOSECOND, 9 * POLLING, STANDBY), None, "it is too soon");
+    assert_eq!(put_off.polled(start + 2 * soon, 9 * POLLING, STANDBY), Some(STANDBY));
+    assert_eq!(put_off.polled(start + 2 * soon + late - NANOSECOND, 10 * POLLING, STANDBY), Some(STANDBY));
+    let now = start + 2 * soon + 2 * late;
+    assert_eq!(put_off.polled(now, 11 * POLLING, STANDBY), None, "they are spread over a whole period");
+}
+
+#[test]
+fn a_program_that_paused_polls_steadily_no_more() {
+    let mut put_off = PutOff::new(Instant::EPOCH);
+    let (mut now, mut polls) = (Instant::EPOCH, 0);
+    let mut polled = |time: Duration| {
+        now += time;
+        polls += POLLING;
+        put_off.polled(now, polls, STANDBY)
+    };
+    for _ in 0..=STEADY {
+        polled(STANDBY * 3 / 4);
+    }
+    assert_eq!(polled(STANDBY * LONGER - NANOSECOND), Some(STANDBY * LONGER));
+    assert_eq!(polled(STANDBY * LONGER), None, "the thread has looked");
+    assert_eq!(polled(STANDBY * 3 / 4), Some(STANDBY));
 }

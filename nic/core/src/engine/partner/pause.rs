@@ -49,7 +49,7 @@ fn note(
 
 impl Engine {
     /// Pauses every partner at an address, or ends the pauses.
-    pub(crate) fn send_pause(&mut self, now: Instant, to: IpAddr, frame: &PauseFrame) {
+    pub(crate) fn send_pause(&mut self, to: IpAddr, frame: &PauseFrame) {
         let times = match frame {
             PauseFrame::Link(quanta) => PauseTimes([Some(quanta.0); 8]),
             PauseFrame::Priorities(each) => PauseTimes(each.map(|time| time.map(|quanta| quanta.0))),

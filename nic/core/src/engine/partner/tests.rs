@@ -193,8 +193,7 @@ fn a_pause_without_end_is_a_storm() -> Result<()> {
             for n in 0..periods {
                 // 65,535 quanta of 512 bits: 3.36 ms at 10 Gb/s.
                 let frame = PauseFrame::Priorities([Some(Quanta(u16::MAX)); 8]);
-                let now = port.now();
-                port.control(|engine| engine.send_pause(now, a.address(), &frame));
+                port.control(|engine| engine.send_pause(a.address(), &frame));
                 if posts && n == 1 {
                     left.qp.write(9, source.all(), target.remote(0))?;
                 }
@@ -247,8 +246,7 @@ fn a_port_that_is_paused_by_one_that_it_does_not_know_gets_to_know_it() -> Resul
     let port = a.inner.port().expect("no fork");
     let pause = || {
         let frame = PauseFrame::Priorities([Some(Quanta(100)); 8]);
-        let now = port.now();
-        port.control(|engine| engine.send_pause(now, b.address(), &frame));
+        port.control(|engine| engine.send_pause(b.address(), &frame));
         net.run_for(Duration::from_millis(10));
     };
     pause();
