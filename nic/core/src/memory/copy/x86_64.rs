@@ -62,11 +62,28 @@ pub(super) unsafe fn copy_out(src: usize, dst: &mut [u8]) -> Result<(), Fault> {
 ///
 /// As for [`super::copy_out`].
 pub(super) unsafe fn copy_out_summed(src: usize, dst: &mut [u8], crc: u32) -> Result<u32, Fault> {
-    let (folded, rest) = dst.split_at_mut(fold::foldable(dst.len()));
+    match fold::best(dst.len()) {
+        // SAFETY: passed on to the caller; the processor has the instructions.
+        Some(fold) => unsafe { copy_out_by(fold, src, dst, crc) },
+        None => {
+            // SAFETY: passed on to the caller.
+            unsafe { copy_out(src, dst) }?;
+            Ok(icrc::extend(crc, dst))
+        }
+    }
+}
+
+/// As [`copy_out_summed`], by this routine and, for what it leaves, without one.
+///
+/// # Safety
+///
+/// As for [`super::copy_out`]. The routine must be supported.
+unsafe fn copy_out_by(fold: fold::Fold, src: usize, dst: &mut [u8], crc: u32) -> Result<u32, Fault> {
+    let (folded, rest) = dst.split_at_mut(fold.part(dst.len()));
     let mut crc = crc;
     if !folded.is_empty() {
-        // SAFETY: passed on to the caller; the processor can fold this length.
-        crc = unsafe { fold::copy_out(src, folded, crc) }?;
+        // SAFETY: passed on to the caller; the routine copies this length.
+        crc = unsafe { fold.copy_out(src, folded, crc) }?;
     }
     if !rest.is_empty() {
         // SAFETY: passed on to the caller.
@@ -74,6 +91,17 @@ pub(super) unsafe fn copy_out_summed(src: usize, dst: &mut [u8], crc: u32) -> Re
         crc = icrc::extend(crc, rest);
     }
     Ok(crc)
+}
+
+/// As [`copy_out_summed`], by the routine for processors without AVX-512, if this one has its instructions.
+///
+/// # Safety
+///
+/// As for [`super::copy_out`].
+#[cfg(test)]
+pub(super) unsafe fn copy_out_narrow(src: usize, dst: &mut [u8], crc: u32) -> Option<Result<u32, Fault>> {
+    // SAFETY: passed on to the caller.
+    fold::NARROW.is_supported().then(|| unsafe { copy_out_by(fold::NARROW, src, dst, crc) })
 }
 
 /// See [`super::copy_in`]. Without our handler in place a fault goes to the program.
@@ -127,7 +155,8 @@ fn wide(n: usize) -> bool {
 pub fn recovery_point(at: usize) -> Option<usize> {
     let routines = [
         (copy as *const () as usize, COPY_BYTES),
-        (fold::copy_and_fold as *const () as usize, fold::FOLD_BYTES),
+        (fold::WIDE.routine as *const () as usize, fold::FOLD_BYTES),
+        (fold::NARROW.routine as *const () as usize, fold::FOLD_BYTES),
         (compare_swap as *const () as usize, ATOMIC_BYTES),
         (fetch_add as *const () as usize, ATOMIC_BYTES),
     ];
