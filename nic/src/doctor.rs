@@ -93,6 +93,12 @@ pub fn examine() -> Vec<Finding> {
         Err(error) => findings.push(no_socket(&error)),
     }
     findings.extend(send_buffer(number(read("/proc/sys/net/core/wmem_default").as_deref())));
+    let cards = names_in("/sys/class/net").into_iter();
+    let cards = cards.filter(|name| fs::exists(format!("/sys/class/net/{name}/device")).unwrap_or(false));
+    findings.extend(busy_read(
+        number(read("/proc/sys/net/core/busy_read").as_deref()),
+        &cards.collect::<Vec<_>>(),
+    ));
     findings.extend(overruns(&read("/proc/net/snmp").unwrap_or_default()));
     findings.extend(interface_list(&interfaces().unwrap_or_default()));
     findings.extend(nat::judge(
@@ -221,6 +227,22 @@ fn send_buffer(wmem_default: Option<u64>) -> Option<Finding> {
         )
     } else {
         Finding::ok(format!("send buffers have {bytes} bytes (net.core.wmem_default)"))
+    })
+}
+
+/// Whether a program that polls its socket looks at the queues of network cards. `cards`: interfaces with hardware behind
+/// them; loopback and veth have no queues to look at.
+fn busy_read(micros: Option<u64>, cards: &[String]) -> Option<Finding> {
+    let (micros, [first, ..]) = (micros?, cards) else { return None };
+    Some(if micros == 0 {
+        Finding::note(
+            format!(
+                "a poll does not look at the card behind {first}, but waits for its interrupt (net.core.busy_read is 0)"
+            ),
+            "for lower latency between hosts, try sysctl -w net.core.busy_read=50 and compare with rnic perf --test lat",
+        )
+    } else {
+        Finding::ok(format!("polls look at network cards for up to {micros} us (net.core.busy_read)"))
     })
 }
 

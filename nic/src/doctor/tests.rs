@@ -96,6 +96,17 @@ fn send_buffers_hold_two_trains() {
 }
 
 #[test]
+fn polling_of_cards_is_a_hint_where_there_is_a_card() {
+    let card = ["eth0".to_owned()];
+    let hint = busy_read(Some(0), &card).unwrap();
+    assert_eq!(hint.severity, Severity::Note);
+    assert!(hint.what.contains("eth0") && hint.remedy.unwrap().contains("net.core.busy_read=50"));
+    assert_eq!(busy_read(Some(50), &card).unwrap().severity, Severity::Ok);
+    assert_eq!(busy_read(Some(0), &[]), None, "loopback and veth have nothing to poll");
+    assert_eq!(busy_read(None, &card), None, "the kernel has no such setting");
+}
+
+#[test]
 fn overruns_are_read_by_name() {
     let snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts RcvbufErrors SndbufErrors\nUdp: 1 2 891 4\nUdpLite: a\nUdpLite: 1\n";
     assert!(overruns(snmp).unwrap().what.contains(" 891 UDP datagrams"));
