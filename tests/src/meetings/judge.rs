@@ -1,6 +1,7 @@
 //! What must hold at the end of a world.
 
 use super::side::{Life, Side};
+use super::stranger::is_forged;
 use super::world::{Answer, PORT, World};
 use rnic::QpState;
 use rnic::cm::protocol::{DisconnectCause, Endpoint};
@@ -34,9 +35,11 @@ impl World {
     fn answers_were_heard(&mut self) -> Result<(), String> {
         let mut reached = Vec::new();
         for side in self.sides() {
+            if is_forged(side.nonce) && !side.has_closed && side.end.is_some() {
+                reached.push("a stranger's request is accepted, and fails");
+            }
             let Some(attempt) = self.attempts.get(&side.nonce) else { continue };
-            let is_accepted = |answer: &Answer| matches!(answer, Answer::Accepted | Answer::GivenUp);
-            let accepted = attempt.answers.values().any(is_accepted);
+            let accepted = attempt.ever_accepted;
             match side.events.first() {
                 Some(ConnectionEvent::Established) => {
                     reached.push("a connection is established");
@@ -120,7 +123,7 @@ impl World {
         if !side.is_active {
             return vec![attempt.from];
         }
-        let accepted = attempt.answers.iter().filter(|(_, answer)| **answer == Answer::Accepted);
+        let accepted = attempt.answers.iter().filter(|(_, (answer, _))| *answer == Answer::Accepted);
         accepted.map(|(life, _)| *life).collect()
     }
 
