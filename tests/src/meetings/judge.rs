@@ -70,13 +70,14 @@ impl World {
     /// Every open side has an open peer, unless the peer's life has ended. Returns where both sides of each pair are, and
     /// the sides that do not know that their peer is gone.
     fn pairs(&mut self) -> Result<(Vec<[Place; 2]>, Vec<Place>), String> {
-        let (mut pairs, mut unaware) = (Vec::new(), Vec::new());
+        let (mut pairs, mut unaware, mut lost) = (Vec::new(), Vec::new(), 0);
         for (place, side) in self.places() {
             if !side.is_open() {
                 continue;
             }
             let Some(end) = &side.end else { continue };
             let attr = end.qp.query();
+            let address = self.hosts[place.0].device.address();
             if attr.qp_state != Some(QpState::Rts) {
                 return Err(format!("{} is open, its queue pair in {:?}", side.name(), attr.qp_state));
             }
@@ -94,6 +95,10 @@ impl World {
                     }
                 }
                 _ if is_given_up => unaware.push(place),
+                None if self.ear.has_lost_the_end_of(address, end.qp.qpn()) => {
+                    unaware.push(place);
+                    lost += 1;
+                }
                 Some((_, other)) => {
                     return Err(format!(
                         "{} is open, but {} is over: {:?}",
@@ -109,6 +114,7 @@ impl World {
             }
         }
         pairs.iter().for_each(|_| self.reach("a connection survives to the end"));
+        (0..lost).for_each(|_| self.reach("all DREQs are lost"));
         Ok((pairs, unaware))
     }
 

@@ -7,9 +7,9 @@
 //! * a request reaches each life of a program once at most; again only if it was refused, and the refusal was lost until it was
 //!   forgotten;
 //! * a connection is told of in order: established or not, once; over, once;
-//! * both sides are connected, to each other, or both were told that they are not. Two things may leave a side unaware until
-//!   it sends, and then it learns: its peer was killed or closed; or the passive side gave up, all RTUs were lost, and
-//!   the REJ as well;
+//! * both sides are connected, to each other, or both were told that they are not. Three things may leave a side unaware
+//!   until it sends, and then it learns: its peer was killed or closed; or the passive side gave up, all RTUs were lost, and
+//!   the REJ as well; or all sixteen DREQs were lost;
 //! * what is sent arrives at the peer of the connection, once;
 //! * a request that a stranger made never becomes a connection;
 //! * nobody is connected whose program refused, and nobody is told that nobody listens where somebody does;

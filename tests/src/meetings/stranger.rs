@@ -16,9 +16,9 @@ use qp::wire::{DethFields, Headers, IpHeader, Opcode, icrc};
 use qp::{Gid, Mtu};
 use rnic::link::{Direction, Fate, FrameRef, Now, Observer};
 use rnic::{Psn, QKey, Qpn};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The bit that the requests of strangers have in their private data, where programs have their number.
 const FORGED: Nonce = 1 << 63;
@@ -45,12 +45,31 @@ struct Heard {
 
 /// Hears the connection management datagrams of all ports.
 #[derive(Clone, Default)]
-pub(super) struct Ear(Arc<Mutex<VecDeque<Heard>>>);
+pub(super) struct Ear(Arc<Mutex<Memory>>);
+
+#[derive(Default)]
+struct Memory {
+    heard: VecDeque<Heard>,
+    /// DREQs for the queue pair of a host: how many left their sender, and how many arrived.
+    dreqs: HashMap<(IpAddr, Qpn), [u32; 2]>,
+}
+
+/// How often a DREQ is sent: the first time, and 15 repetitions.
+const DREQS: u32 = 16;
 
 impl Ear {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn any(&self, rng: &mut Rng) -> Option<Heard> {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = &self.memory().heard;
         (!heard.is_empty()).then(|| heard[rng.size(0, heard.len() - 1)].clone())
+    }
+
+    /// Whether a peer has done all to end the connection of this queue pair, and the network has lost all of it.
+    pub(super) fn has_lost_the_end_of(&self, host: IpAddr, qpn: Qpn) -> bool {
+        self.memory().dreqs.get(&(host, qpn)).is_some_and(|[sent, arrived]| *sent >= DREQS && *arrived == 0)
     }
 }
 
@@ -60,18 +79,23 @@ impl Observer for Ear {
     }
 
     fn observe(&mut self, _: Now, frame: &FrameRef<'_>) {
-        if frame.direction != Direction::Rx
-            || !matches!(frame.fate, Fate::Delivered)
-            || frame.ip.src_port == SPOKEN
-        {
+        let arrived = frame.direction == Direction::Rx;
+        let is_delivered = matches!(frame.fate, Fate::Delivered);
+        if frame.ip.src_port == SPOKEN || arrived && !is_delivered {
             return;
         }
         let Ok(packet) = qp::wire::Packet::parse(frame.bytes) else { return };
-        let Some(mad) = packet.mad().filter(|mad| Message::parse(&mad[..]).is_ok()) else { return };
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.push_back(Heard { src: frame.ip.src, dst: frame.ip.dst, mad: *mad });
-        if heard.len() > HEARD {
-            heard.pop_front();
+        let Some(mad) = packet.mad() else { return };
+        let Ok(message) = Message::parse(&mad[..]) else { return };
+        let mut memory = self.memory();
+        if let Body::Dreq(dreq) = message.body {
+            memory.dreqs.entry((frame.ip.dst, dreq.remote_qpn)).or_default()[usize::from(arrived)] += 1;
+        }
+        if arrived {
+            memory.heard.push_back(Heard { src: frame.ip.src, dst: frame.ip.dst, mad: *mad });
+            if memory.heard.len() > HEARD {
+                memory.heard.pop_front();
+            }
         }
     }
 }

@@ -87,7 +87,7 @@ pub(super) struct World {
     is_late: bool,
     /// When events were last looked at.
     looked: Duration,
-    /// What strangers hear.
+    /// What was said.
     pub(super) ear: Ear,
     /// Whether there are strangers.
     has_strangers: bool,
@@ -183,9 +183,7 @@ impl World {
         for fault in &self.faults {
             device.add_fault(fault).expect("a valid rule");
         }
-        if self.has_strangers {
-            device.observe(self.ear.clone()).expect("an observer");
-        }
+        device.observe(self.ear.clone()).expect("an observer");
         let mut host = Host { number, life, device, listener: None, waiting: Vec::new(), sides: Vec::new() };
         if self.rng.percent(70) {
             host.listener = host.device.listen(PORT).ok();
