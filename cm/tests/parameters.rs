@@ -11,7 +11,7 @@ use cm::{
 use qp::attr::AddressVector;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{Attribute, Body, Failover, MtuCode, Req, Transport};
-use qp::{Access, AttrMask, Gid, Mtu, QpAttr, QpState, QpType, Qpn, attr};
+use qp::{Access, AttrMask, Gid, Mtu, PKey, QpAttr, QpState, QpType, Qpn, attr};
 use std::net::IpAddr;
 use support::*;
 use time::Duration;
@@ -171,6 +171,9 @@ fn requests_that_cannot_be_met_are_rejected_with_the_reason() {
     assert_eq!(changed(&rc, |_| {}), (None, true));
     assert_eq!(changed(&rc, |r| r.service_id = ServiceId(1)), rejected(RejReason::InvalidServiceId));
     assert_eq!(changed(&rc, |r| r.primary.remote_gid = gid(A)), rejected(RejReason::InvalidGid));
+    // The port is in the default partition, as a full member.
+    assert_eq!(changed(&rc, |r| r.pkey = PKey(0x7fff)), (None, true));
+    assert_eq!(changed(&rc, |r| r.pkey = PKey(0x8001)), rejected(RejReason::InvalidGid));
     assert_eq!(changed(&rc, |r| r.path_mtu = MtuCode::new(4)), (None, true));
     for code in [0, 5, 6, 15] {
         assert_eq!(changed(&rc, |r| r.path_mtu = MtuCode::new(code)), rejected(RejReason::InvalidMtu));

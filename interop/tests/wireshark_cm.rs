@@ -4,11 +4,15 @@ use qp::Gid;
 use qp::wire::mad::cm::{Attribute, Body, IpCm, Message, Path as RoutedPath, PortSpace, Rej, Rep, Req};
 use qp::wire::mad::{DATA_LEN, HEADER_LEN, Header, MAD_LEN, Mad};
 use rnic::capture::{Content, Decoder, IcrcCheck};
+use rnic::cm::protocol::UDP_QKEY;
+use rnic::sim::Net;
+use rnic::{ConnectOptions, Device, QpInit, QueuePair, RcEnd};
 use rnic_interop::{pcap, tshark};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The value of a field.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -372,4 +376,92 @@ fn wireshark_reads_every_message_that_we_write() {
             assert_eq!(messages.iter().filter(|m| **m == attribute.name()).count(), 20);
         }
     }
+}
+
+/// A UD queue pair that can be named in an answer.
+fn datagram_queue_pair(device: &Device) -> Result<QueuePair, rnic::Error> {
+    let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+    let qp = pd.create_qp(&QpInit::ud(&cq, &cq))?;
+    qp.activate(UDP_QKEY)?;
+    Ok(qp)
+}
+
+/// What the values of live connections are, from the programs' point of view.
+struct Lives {
+    /// Of the connection that is made: the queue pairs, and the port that the active side was given.
+    qpns: [u64; 2],
+    src_port: u16,
+}
+
+/// Connections that are made, refused and torn down, and services that are found and not; all that device `a` sees of them is
+/// captured.
+fn live(a: &Device, b: &Device, net: &Net) -> Result<Lives, rnic::Error> {
+    let at = |port: u16| SocketAddr::new(b.address(), port);
+    let listener = b.listen(7471)?;
+    let (left, right) = (RcEnd::new(a)?, RcEnd::new(b)?);
+    let connection = a.connect_with(&left.qp, at(7471), &ConnectOptions::default(), b"hello")?;
+    let request = listener.accept()?;
+    let src_port = request.peer().port();
+    // Long enough for the request to be repeated, so that the peer is asked to wait.
+    net.run_for(Duration::from_secs(1));
+    let answered = request.accept_with(&right.qp, &ConnectOptions::default(), b"welcome")?;
+    connection.wait()?;
+    right.qp.recv(1, rnic::Gather::Empty)?;
+    left.qp.send(2, rnic::Gather::Empty)?;
+    net.run_for(Duration::from_secs(1));
+    answered.disconnect()?;
+    net.run_for(Duration::from_secs(1));
+
+    let refused = RcEnd::dial(a, at(7471))?;
+    listener.accept()?.reject(b"no")?;
+    assert!(refused.wait().is_err() && RcEnd::dial(a, at(7472))?.wait().is_err());
+
+    let services = b.listen_datagrams(7473)?;
+    let question = a.ask_with(at(7473), b"who")?;
+    let qp = datagram_queue_pair(b)?;
+    services.accept()?.accept(&qp, b"I")?;
+    // The dissector reads no fields of these.
+    assert_eq!(question.wait()?.qpn, qp.qpn());
+    let question = a.ask(at(7473))?;
+    services.accept()?.reject(b"not you")?;
+    assert!(question.wait().is_err() && a.ask(at(7474))?.wait().is_err());
+    let qpns = [&left, &right].map(|end| end.qp.qpn().value().into());
+    Ok(Lives { qpns, src_port })
+}
+
+#[test]
+fn wireshark_reads_live_connections_of_rnic() {
+    if !tshark::is_installed() {
+        return;
+    }
+    let net = Net::with_seed(18);
+    let (a, b) = (net.named_device("a"), net.named_device("b"));
+    let path = std::env::temp_dir().join(format!("rnic-cm-live-{}.pcapng", std::process::id()));
+    a.capture(&path).expect("a capture");
+    let lives = live(&a, &b, &net).expect("connections");
+    a.stop_captures();
+
+    let messages = compare(&path, &known_fields());
+    let made = ["REQ", "REQ", "MRA", "REP", "RTU", "DREQ", "DREP"];
+    let refused = ["REQ", "REJ", "REQ", "REQ", "REJ"];
+    let services = ["SIDR_REQ", "SIDR_REP", "SIDR_REQ", "SIDR_REP", "SIDR_REQ", "SIDR_REP"];
+    assert_eq!(messages, [&made[..], &refused, &services].concat());
+
+    let read = |filter: &str, names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|name| format!("infiniband.{name}")).collect();
+        tshark::fields(&path, filter, &names.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let number = |text: &String| tshark::number(text).expect("a number");
+    let reqs =
+        read("infiniband.cm.req", &["cm.req.localqpn", "cm.req.ip_cm.sport", "cm.req.serviceid.dport"]);
+    let first: Vec<_> = reqs[0].iter().map(number).collect();
+    assert_eq!(first, [lives.qpns[0], lives.src_port.into(), 7471]);
+    let rep = read("infiniband.cm.rep", &["cm.rep.localqpn"]);
+    assert_eq!(number(&rep[0][0]), lives.qpns[1]);
+    let dreq = read("infiniband.cm.dreq.localcommid", &["cm.req.remoteqpneecn"]);
+    assert_eq!(number(&dreq[0][0]), lives.qpns[0]);
+    let reasons = read("infiniband.cm.rej.reason", &["cm.rej.reason"]);
+    assert_eq!(reasons.iter().map(|row| number(&row[0])).collect::<Vec<_>>(), [28, 8]);
+    assert_eq!(tshark::fields(&path, "_ws.malformed", &["frame.number"]), Vec::<Vec<String>>::new());
+    std::fs::remove_file(&path).expect("the file is ours");
 }

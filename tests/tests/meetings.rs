@@ -1,13 +1,18 @@
-//! Many worlds of connections (`rnic_tests::meetings`): 300 of them, or with `RNIC_LONG=1` 5000. `RNIC_SEED=N` plays one.
+//! Many worlds of connections (`rnic_tests::meetings`): 300 of them, or with `RNIC_LONG=1` 5000. `RNIC_SEED=N` plays one, and
+//! `RNIC_SEED=A..B` others.
 
 use rnic_tests::meetings::{SITUATIONS, run};
 use std::collections::BTreeMap;
 
 #[test]
 fn both_sides_agree_whatever_happens() {
-    let one = std::env::var("RNIC_SEED").ok().and_then(|seed| seed.parse().ok());
+    let chosen = std::env::var("RNIC_SEED").ok().and_then(|text| match text.split_once("..") {
+        Some((first, end)) => Some(first.parse().ok()?..end.parse().ok()?),
+        None => text.parse().ok().map(|seed: u64| seed..seed + 1),
+    });
     let count = if std::env::var_os("RNIC_LONG").is_some() { 5000 } else { 300 };
-    let seeds = one.map_or(1..=count, |seed: u64| seed..=seed);
+    let is_chosen = chosen.is_some();
+    let seeds = chosen.unwrap_or(1..count + 1);
     let mut reached = BTreeMap::<_, u64>::new();
     let mut violations = Vec::new();
     for seed in seeds {
@@ -25,7 +30,7 @@ fn both_sides_agree_whatever_happens() {
         violations.len(),
         &violations[..violations.len().min(10)]
     );
-    if one.is_none() {
+    if !is_chosen {
         let missing: Vec<_> =
             SITUATIONS.iter().filter(|situation| !reached.contains_key(*situation)).collect();
         assert!(missing.is_empty(), "no world reaches {missing:?}");

@@ -179,14 +179,16 @@ impl Endpoint {
                 self.repeat(now, id);
                 Ok(())
             }
-            State::RepReceived(wait) => self.answer_wait(id, Subject::Rep, wait),
+            State::RepReceived(wait) => self.answer_wait(now, id, Subject::Rep, wait),
             _ => Err(DropReason::Duplicate),
         }
     }
 
-    /// Tells a peer that repeats itself that the program has not answered yet.
+    /// Tells a peer that repeats itself that the program has not answered yet. So a request lives at least as long as its
+    /// peer waits then.
     pub(super) fn answer_wait(
         &mut self,
+        now: Instant,
         id: CommId,
         message: Subject,
         wait: Option<qp::wire::mad::cm::CmTimeout>,
@@ -194,6 +196,12 @@ impl Endpoint {
         let timeout = wait.or(self.config.mra).ok_or(DropReason::Duplicate)?;
         self.counters.repeated += 1;
         self.table.set_due(id, Due::Mra(message, timeout));
+        let promised = now + self.config.bounded(timeout.duration());
+        let life = self.config.limits.half_open_life;
+        self.table.update(id, |connection| {
+            let latest = promised.min(connection.created + life);
+            connection.deadline = connection.deadline.map(|deadline| deadline.max(latest));
+        });
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use crate::{ConnectionId, ListenerId};
 use answers::{Answers, Held};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{Attribute, CommId, RejReason, ServiceId};
-use qp::{Gid, Mtu, Psn};
+use qp::{Gid, Mtu, PKey, Psn};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use resolve::Resolutions;
@@ -35,6 +35,8 @@ use time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
+    /// The P_Key table of the port.
+    pkeys: Box<[PKey]>,
     rng: ChaCha20Rng,
     table: Table,
     listeners: Map<ListenerId, Listen>,
@@ -59,6 +61,7 @@ impl Endpoint {
         let keyed = Keyed(key);
         Self {
             config,
+            pkeys: Box::new([PKey::DEFAULT]),
             rng,
             table: Table::new(keyed),
             listeners: Map::with_hasher(keyed),
@@ -134,6 +137,11 @@ impl Endpoint {
     /// Sets the largest path MTU that the device carries from now on.
     pub const fn set_max_mtu(&mut self, mtu: Mtu) {
         self.config.max_mtu = mtu;
+    }
+
+    /// Sets the P_Key table of the port. A REQ for another partition is refused with reason 12.
+    pub fn set_pkeys(&mut self, pkeys: &[PKey]) {
+        self.pkeys = pkeys.into();
     }
 
     /// Whether a connection with this address was established, and is not forgotten yet.

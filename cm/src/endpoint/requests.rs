@@ -83,7 +83,7 @@ impl Endpoint {
             return self.reject_request(source, message, req, RejReason::DuplicateLocalCommId);
         }
         match connection.state {
-            State::ReqReceived(wait) => self.answer_wait(id, cm::Subject::Req, wait),
+            State::ReqReceived(wait) => self.answer_wait(now, id, cm::Subject::Req, wait),
             // REP or REJ.
             State::RepSent(_) | State::Refused => {
                 self.repeat(now, id);
@@ -103,7 +103,9 @@ impl Endpoint {
         reason: RejReason,
     ) -> Outcome {
         self.counters.rejected += 1;
-        let rej = Rej { remote_comm_id: req.local_comm_id, reason, ..Rej::default() };
+        // A GID that would do (IBTA 12.6.7).
+        let info: &[u8] = if reason == RejReason::InvalidGid { &source.local.0 } else { &[] };
+        let rej = Rej { remote_comm_id: req.local_comm_id, reason, info, ..Rej::default() };
         self.answer(source, build::stateless_rej(message.transaction_id, rej))
     }
 
@@ -270,6 +272,10 @@ impl Endpoint {
     /// Whether this side can do what the REQ asks; if so, the path MTU.
     fn check(&self, source: &Source, req: &Req<'_>, listen: &Listen) -> Result<Mtu, RejReason> {
         if req.primary.remote_gid != source.local {
+            return Err(RejReason::InvalidGid);
+        }
+        // No reason names the partition. Linux answers with this one as well, because the path cannot be used from here.
+        if !self.pkeys.iter().any(|own| req.pkey.matches(*own)) {
             return Err(RejReason::InvalidGid);
         }
         let wanted = match (req.transport, req.extended_transport) {

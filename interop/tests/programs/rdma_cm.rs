@@ -43,6 +43,11 @@ impl Case {
 
 /// Runs both ends; each explains its failures.
 fn run(folder: &Folder, case: &Case) -> [Ended; 2] {
+    run_of(folder, case, None)
+}
+
+/// Runs both ends, with the programs of a folder.
+fn run_of(folder: &Folder, case: &Case, programs: Option<&Path>) -> [Ended; 2] {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let network = NEXT.fetch_add(1, Ordering::Relaxed);
     let ends = [format!("127.91.{network}.1"), format!("127.91.{network}.2")];
@@ -52,7 +57,8 @@ fn run(folder: &Folder, case: &Case) -> [Ended; 2] {
             word.replace("FOLDER", &folder.path().to_string_lossy())
         };
         let mut words = line.split_whitespace().map(fill);
-        let program = words.next().expect("a program");
+        let name = words.next().expect("a program");
+        let program = programs.map_or_else(|| PathBuf::from(&name), |folder| folder.join(&name));
         let mut command = lab::run(folder, &["--addr", at, "--explain"], program);
         command.args(words);
         command
@@ -184,6 +190,43 @@ fn a_file_is_copied_over_rdma_sockets() {
     let ends = run(&folder, &case("rcopy", "rcopy FOLDER/from @:FOLDER/to").forever());
     assert_eq!(faults(&ends, |_, _| None), None);
     assert!(fs::read(folder.path().join("to")).expect("the copy") == bytes, "the copy differs");
+}
+
+/// librdmacm 59 and its programs, which are linked to it; `interop/rdma-core/install` builds them.
+#[test]
+fn programs_of_a_newer_librdmacm_connect() {
+    let built = lab::installed().join("rdma-core/build");
+    if !built.join("../complete").exists() {
+        println!("SKIPPED: interop/rdma-core/install has not been run, so librdmacm 59 was not run on rnic");
+        return;
+    }
+    let folder = Folder::new();
+    let mut command = lab::run(&folder, &[], "sh");
+    command.args(["-c", "LD_TRACE_LOADED_OBJECTS=1 exec $0"]).arg(built.join("bin/rping"));
+    let libraries = Running::start(&folder, &mut command).wait(LIMIT).text;
+    let library = built.join("lib").join(LIBRARY);
+    assert!(libraries.contains(&*library.to_string_lossy()), "another librdmacm:\n{libraries}");
+    let cases = [
+        case("rping -s -a @ -C 10 -v", "rping -c -a @ -C 10 -v").prints("rdma-ping-9"),
+        case("ucmatose -c 10", "ucmatose -c 10 -s @").prints("return status 0"),
+        case("ucmatose -c 3 -m", "ucmatose -c 3 -m -s @").prints("return status 0"),
+        case("udaddy -c 3", "udaddy -c 3 -s @").prints("return status 0"),
+        case("mckey -m 239.1.2.3 -b @ -C 5", "mckey -m 239.1.2.3 -b % -s -C 5"),
+        case("rdma_server -s @", "rdma_client -s @").prints("rdma_client: end 0"),
+        case("rdma_xserver -c x", "rdma_xclient -s @ -c x").prints("end 0"),
+        // Several threads, and both sides connect.
+        case("cmtime -L -b @ -C 127.0.0.1 -c 200", "cmtime -b % -C 127.0.0.1 -c 200").prints("cm connect"),
+        case("rstream -b @ -S 4096 -I 10 -C 50", "rstream -s @ -S 4096 -I 10 -C 50").prints("4k"),
+        case("riostream -b @ -I 10 -S 64", "riostream -s @ -I 10 -S 64").prints("64"),
+    ];
+    let rows = cases.iter().map(|case| {
+        let ends = run_of(&Folder::new(), case, Some(&built.join("bin")));
+        let check = |end: usize, text: &str| {
+            (end == 1 && !text.contains(case.prints)).then(|| format!("does not print `{}`", case.prints))
+        };
+        (case.client.to_owned(), faults(&ends, check))
+    });
+    lab::matrix("librdmacm 59", rows);
 }
 
 /// A TCP program: C, because Python's own sockets fall back to TCP under librspreload.

@@ -70,14 +70,14 @@ fn peer_on_rxe(mut survivor: impl End, ip: Ip) {
     let victim = Box::new(Lines::in_guest(ip));
     // Linux removes the objects of a process one by one: its memory may be gone before its queue pair.
     let errors = [WcStatus::RetryExcErr, WcStatus::RemAccessErr];
-    survive(&mut survivor, victim, |_| Lines::kill_in_guest(), &errors);
+    // Dropping it kills it.
+    survive(&mut survivor, victim, drop, &errors);
     go_on(&mut survivor, &mut Lines::in_guest(ip));
 }
 
 fn peer_on_rnic() {
     let mut survivor = Lines::in_guest(Ip::V4);
     let victim = Box::new(Lines::on_rnic(Ip::V4, &[]));
-    // Dropping it kills it.
     survive(&mut survivor, victim, drop, &[WcStatus::RetryExcErr]);
     go_on(&mut survivor, &mut Lines::on_rnic(Ip::V4, &[]));
     go_on(&mut survivor, &mut Api::new(Ip::V4));

@@ -1,32 +1,14 @@
 //! `interop/rxe/verbs.c` as an end: on rxe in the guest, or under `rnic run` on this side.
 
 use crate::end::{Completion, End, Memory, Options, Part, Qp, To};
-use crate::guest::{self, Ip};
+use crate::guest::Ip;
+use crate::prompt::Prompt;
 use rnic::{Access, Operation, QpType, Remote, WcStatus};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
-/// Where the program runs.
-enum Link {
-    Guest { input: TcpStream, output: BufReader<TcpStream> },
-    Here { child: Child, input: ChildStdin, output: BufReader<ChildStdout> },
-}
-
-impl Link {
-    fn parts(&mut self) -> (&mut dyn Write, &mut dyn BufRead) {
-        match self {
-            Self::Guest { input, output } => (input, output),
-            Self::Here { input, output, .. } => (input, output),
-        }
-    }
-}
 
 /// The program, with the objects that it was told to create.
 pub(crate) struct Lines {
-    link: Link,
-    name: &'static str,
+    prompt: Prompt,
     gid: [u8; 16],
     /// The next number of each kind of object.
     given: [usize; 5],
@@ -41,28 +23,16 @@ const AH: usize = 4;
 impl Lines {
     /// In the guest, on the kernel's rxe.
     pub(crate) fn in_guest(ip: Ip) -> Self {
-        let input = guest::connect("exec verbs");
-        let output = BufReader::new(input.try_clone().expect("a copy of a socket"));
-        let link = Link::Guest { input, output };
-        Self::open(link, "rxe", "rxe0", ip.guest_gid_index())
+        Self::open(Prompt::in_guest("verbs"), "rxe0", ip.guest_gid_index())
     }
 
     /// On this side, on rnic's libibverbs, with these `rnic run` options.
     pub(crate) fn on_rnic(ip: Ip, options: &[&str]) -> Self {
-        let mut command = crate::programs::rnic_run(ip.program(), options);
-        command.arg(guest::folder().join("verbs")).stdin(Stdio::piped()).stdout(Stdio::piped());
-        Self::open(Self::spawn(&mut command), "rnic's libibverbs", "rnic0", 0)
+        Self::open(Prompt::on_rnic("verbs", ip.program(), options), "rnic0", 0)
     }
 
-    fn spawn(command: &mut Command) -> Link {
-        let mut child = command.spawn().expect("rnic run");
-        let input = child.stdin.take().expect("a pipe");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        Link::Here { child, input, output }
-    }
-
-    fn open(link: Link, name: &'static str, device: &str, gid_index: u8) -> Self {
-        let mut lines = Self { link, name, gid: [0; 16], given: [0; 5] };
+    fn open(prompt: Prompt, device: &str, gid_index: u8) -> Self {
+        let mut lines = Self { prompt, gid: [0; 16], given: [0; 5] };
         let answer = lines.tell(&format!("open {device} gid={gid_index}"));
         let gid = u128::from_str_radix(answer.split(' ').next().unwrap_or_default(), 16).expect("a GID");
         lines.gid = gid.to_be_bytes();
@@ -71,13 +41,9 @@ impl Lines {
 
     /// Sends it a line, which must succeed; returns the text after `ok`.
     fn tell(&mut self, line: &str) -> String {
-        let (input, output) = self.link.parts();
-        let mut answer = String::new();
-        let told = input.write_all(format!("{line}\n").as_bytes()).and_then(|()| input.flush());
-        let read = told.and_then(|()| output.read_line(&mut answer));
-        assert!(read.is_ok(), "{}: `{line}`: {read:?}", self.name);
-        let values = answer.trim_end().strip_prefix("ok");
-        values.unwrap_or_else(|| panic!("{}: `{line}`: {answer}", self.name)).trim_start().to_owned()
+        let answer = self.prompt.tell(line);
+        let values = answer.strip_prefix("ok");
+        values.unwrap_or_else(|| panic!("{}: `{line}`: {answer}", self.prompt)).trim_start().to_owned()
     }
 
     fn number(&mut self, line: &str) -> u64 {
@@ -87,25 +53,6 @@ impl Lines {
     fn next(&mut self, kind: usize) -> usize {
         self.given[kind] += 1;
         self.given[kind] - 1
-    }
-
-    /// Kills all programs in the guest; no peer is told.
-    pub(crate) fn kill_in_guest() {
-        guest::run("pkill -9 -x verbs; while pgrep -x verbs; do usleep 1000; done");
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        match &mut self.link {
-            // The agent then kills any remaining process.
-            Link::Guest { input, .. } => drop(input.shutdown(Shutdown::Both)),
-            // `rnic run` execs the program.
-            Link::Here { child, .. } => {
-                drop(child.kill());
-                drop(child.wait());
-            }
-        }
     }
 }
 

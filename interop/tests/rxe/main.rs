@@ -7,6 +7,7 @@
 mod api;
 mod case;
 mod congestion;
+mod connections;
 mod data;
 mod datagrams;
 mod death;
@@ -16,6 +17,8 @@ mod guest;
 mod lines;
 mod loss;
 mod programs;
+mod prompt;
+mod rdma_cm;
 mod restart;
 mod wire;
 
@@ -31,7 +34,7 @@ pub(crate) type Test = (&'static str, fn());
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn tests() -> impl Iterator<Item = Test> {
-    let groups: [&[Test]; 8] = [
+    let groups: [&[Test]; 10] = [
         data::TESTS,
         datagrams::TESTS,
         errors::TESTS,
@@ -40,6 +43,8 @@ fn tests() -> impl Iterator<Item = Test> {
         programs::TESTS,
         wire::TESTS,
         congestion::TESTS,
+        connections::TESTS,
+        rdma_cm::TESTS,
     ];
     groups.into_iter().flatten().copied()
 }

@@ -34,7 +34,7 @@ pub(crate) fn rnic_run(address: IpAddr, options: &[&str]) -> Command {
 
 /// Which end is the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Server {
+pub(crate) enum Server {
     Guest,
     Here,
 }
@@ -69,13 +69,13 @@ fn perftest(ip: Ip, server: Server) {
 }
 
 /// A program on this side, whose output goes to a file.
-struct Here {
+pub(crate) struct Here {
     child: Child,
     output: PathBuf,
 }
 
 impl Here {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         static COUNT: AtomicU16 = AtomicU16::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let output = std::env::temp_dir().join(format!("rnic-rxe-{}-{number}", std::process::id()));
@@ -84,7 +84,7 @@ impl Here {
         Self { child: command.spawn().expect("rnic run"), output }
     }
 
-    fn end(mut self, limit: Duration) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self, limit: Duration) -> (Option<i32>, String) {
         let deadline = Instant::now() + limit;
         while self.child.try_wait().expect("a child of ours").is_none() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));

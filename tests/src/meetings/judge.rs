@@ -1,6 +1,7 @@
 //! What must hold at the end of a world.
 
 use super::side::{Life, Side};
+use super::stranger::is_forged;
 use super::world::{Answer, PORT, World};
 use rnic::QpState;
 use rnic::cm::protocol::{DisconnectCause, Endpoint};
@@ -34,9 +35,11 @@ impl World {
     fn answers_were_heard(&mut self) -> Result<(), String> {
         let mut reached = Vec::new();
         for side in self.sides() {
+            if is_forged(side.nonce) && !side.has_closed && side.end.is_some() {
+                reached.push("a stranger's request is accepted, and fails");
+            }
             let Some(attempt) = self.attempts.get(&side.nonce) else { continue };
-            let is_accepted = |answer: &Answer| matches!(answer, Answer::Accepted | Answer::GivenUp);
-            let accepted = attempt.answers.values().any(is_accepted);
+            let accepted = attempt.ever_accepted;
             match side.events.first() {
                 Some(ConnectionEvent::Established) => {
                     reached.push("a connection is established");
@@ -67,13 +70,14 @@ impl World {
     /// Every open side has an open peer, unless the peer's life has ended. Returns where both sides of each pair are, and
     /// the sides that do not know that their peer is gone.
     fn pairs(&mut self) -> Result<(Vec<[Place; 2]>, Vec<Place>), String> {
-        let (mut pairs, mut unaware) = (Vec::new(), Vec::new());
+        let (mut pairs, mut unaware, mut lost) = (Vec::new(), Vec::new(), 0);
         for (place, side) in self.places() {
             if !side.is_open() {
                 continue;
             }
             let Some(end) = &side.end else { continue };
             let attr = end.qp.query();
+            let address = self.hosts[place.0].device.address();
             if attr.qp_state != Some(QpState::Rts) {
                 return Err(format!("{} is open, its queue pair in {:?}", side.name(), attr.qp_state));
             }
@@ -91,6 +95,10 @@ impl World {
                     }
                 }
                 _ if is_given_up => unaware.push(place),
+                None if self.ear.has_lost_the_end_of(address, end.qp.qpn()) => {
+                    unaware.push(place);
+                    lost += 1;
+                }
                 Some((_, other)) => {
                     return Err(format!(
                         "{} is open, but {} is over: {:?}",
@@ -106,6 +114,7 @@ impl World {
             }
         }
         pairs.iter().for_each(|_| self.reach("a connection survives to the end"));
+        (0..lost).for_each(|_| self.reach("all DREQs are lost"));
         Ok((pairs, unaware))
     }
 
@@ -120,7 +129,7 @@ impl World {
         if !side.is_active {
             return vec![attempt.from];
         }
-        let accepted = attempt.answers.iter().filter(|(_, answer)| **answer == Answer::Accepted);
+        let accepted = attempt.answers.iter().filter(|(_, (answer, _))| *answer == Answer::Accepted);
         accepted.map(|(life, _)| *life).collect()
     }
 

@@ -1,5 +1,6 @@
 //! One side of a connection, as its program knows it.
 
+use rnic::cm::protocol::DisconnectCause;
 use rnic::cm::{Connection, ConnectionEvent};
 use rnic::{Error, MemoryRegion, RcEnd, WcOpcode, WcStatus};
 
@@ -82,8 +83,8 @@ impl Side {
         let in_order = match &self.events[..] {
             [] | [ConnectionEvent::Established | ConnectionEvent::Failed(_)] => true,
             [ConnectionEvent::Established, ConnectionEvent::Disconnected(_)] => true,
-            // The peer's RTU was lost, and it has closed the connection.
-            [ConnectionEvent::Disconnected(_)] => !self.is_active,
+            // The peer's RTU was lost, and it has closed the connection. Linux tells programs the same.
+            [ConnectionEvent::Disconnected(DisconnectCause::Peer)] => !self.is_active,
             _ => false,
         };
         if !in_order {

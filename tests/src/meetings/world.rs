@@ -2,6 +2,7 @@
 
 use super::Outcome;
 use super::side::{Life, Nonce, Side};
+use super::stranger::{Ear, is_forged};
 use crate::worlds::Rng;
 use rnic::cm::{ConnectError, ConnectionEvent, Listener, Request};
 use rnic::sim::{DeviceSetup, Net};
@@ -11,6 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 pub(super) const PORT: u16 = 7471;
+
+/// How long a refusal is remembered at least, so that a repeated request is answered by it again: four intervals of the peer's
+/// repetitions, 2^17 x 4.096 us each.
+const REMEMBERED: Duration = Duration::from_millis(4 * 536);
+
+/// The longest time that a message takes through the network, in worlds whose messages are not later than ports assume.
+const LIFETIME: Duration = Duration::from_millis(67);
 
 /// A host, in one of its lives.
 pub(super) struct Host {
@@ -28,12 +36,14 @@ pub(super) struct Attempt {
     /// The host that made it, and the host that it was sent to.
     pub(super) from: Life,
     to: Life,
-    /// Which lives of the passive host were asked, and what their program did.
-    pub(super) answers: BTreeMap<Life, Answer>,
+    /// Which lives of the passive host were asked, what their program did, and when.
+    pub(super) answers: BTreeMap<Life, (Answer, Duration)>,
     /// Whether somebody has listened there all the time, in one life.
     pub(super) always_listened: bool,
     /// Whether anybody has.
     pub(super) ever_listened: bool,
+    /// Whether any program has accepted.
+    pub(super) ever_accepted: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +55,23 @@ pub(super) enum Answer {
     Refused,
     /// Accepted, but the connection failed on this side, or its program dropped it at once.
     GivenUp,
+    /// Accepted, but the peer took its request back.
+    TakenBack,
+}
+
+impl Answer {
+    /// Whether the host may know nothing of a request any more, this long after its program answered so.
+    fn may_be_forgotten(self, after: Duration) -> bool {
+        match self {
+            Self::None | Self::Accepted => false,
+            // The peer took it back, or this side refused it because nobody answered; when, the program does not know.
+            Self::TooLate => true,
+            // If the peer's repetitions are lost, a refusal is forgotten before they end. A new one is a new request.
+            Self::Refused | Self::GivenUp => after >= REMEMBERED,
+            // A copy of the request that was on its way.
+            Self::TakenBack => after <= LIFETIME + LONGEST_PAUSE,
+        }
+    }
 }
 
 pub(super) struct World {
@@ -54,6 +81,16 @@ pub(super) struct World {
     pub(super) attempts: BTreeMap<Nonce, Attempt>,
     next: Nonce,
     faults: Vec<String>,
+    /// The link of all ports.
+    link: &'static str,
+    /// Whether messages may take longer than ports assume.
+    is_late: bool,
+    /// When events were last looked at.
+    looked: Duration,
+    /// What was said.
+    pub(super) ear: Ear,
+    /// Whether there are strangers.
+    has_strangers: bool,
     /// Connections that their passive side gave up before it was told that they are established.
     pub(super) given_up: BTreeSet<Nonce>,
     /// Lives that ended, so that their peers may have been told nothing.
@@ -61,6 +98,9 @@ pub(super) struct World {
     reached: BTreeMap<&'static str, u64>,
     hash: u64,
 }
+
+/// The longest time between two looks at what programs learned.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1500);
 
 fn address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, number as u8 + 1)
@@ -79,12 +119,29 @@ impl World {
             attempts: BTreeMap::new(),
             next: seed << 16,
             faults: Vec::new(),
+            link: "",
+            is_late: false,
+            looked: Duration::ZERO,
+            ear: Ear::default(),
+            has_strangers: false,
             given_up: BTreeSet::new(),
             ended: Vec::new(),
             reached: BTreeMap::new(),
             hash: seed,
         };
         world.choose_faults();
+        if world.rng.percent(15) {
+            // Later than any repetition; so also in connections of the future.
+            let delay = *world.rng.pick(&[200, 1000, 5000]);
+            world.faults.push(format!("cm p=0.{} delay {delay}ms +-{delay}ms", world.rng.between(1, 3)));
+            world.is_late = true;
+            world.reach("messages are later than ports assume");
+        }
+        world.has_strangers = world.rng.percent(40);
+        if world.rng.percent(25) {
+            world.link = "ib-credits";
+            world.reach("ports have credits");
+        }
         for number in 0..count {
             let host = world.boot(number, 0);
             world.hosts.push(host);
@@ -119,12 +176,14 @@ impl World {
             address: Some(address(number)),
             slot: self.rng.word() as u8,
             seed: Some(self.rng.word()),
+            link: self.link.parse().expect("a valid link"),
             ..DeviceSetup::default()
         };
         let device = self.net.device_with(&setup).expect("a valid setup");
         for fault in &self.faults {
             device.add_fault(fault).expect("a valid rule");
         }
+        device.observe(self.ear.clone()).expect("an observer");
         let mut host = Host { number, life, device, listener: None, waiting: Vec::new(), sides: Vec::new() };
         if self.rng.percent(70) {
             host.listener = host.device.listen(PORT).ok();
@@ -135,7 +194,10 @@ impl World {
     pub(super) fn play(&mut self) -> Result<(), String> {
         for _ in 0..self.rng.between(10, 60) {
             self.step().map_err(|error| error.to_string())?;
-            let pause = *self.rng.pick(&[0, 1, 10, 300, 1500]);
+            if self.has_strangers && self.rng.percent(50) {
+                self.forge();
+            }
+            let pause = *self.rng.pick(&[0, 1, 10, 300, LONGEST_PAUSE.as_millis() as u64]);
             self.net.run_for(Duration::from_millis(pause));
             self.look()?;
         }
@@ -181,6 +243,7 @@ impl World {
             answers: BTreeMap::new(),
             always_listened: listens,
             ever_listened: listens,
+            ever_accepted: false,
         };
         self.attempts.insert(nonce, attempt);
         Ok(())
@@ -213,7 +276,8 @@ impl World {
         };
         self.reach(situation);
         if let Some(attempt) = self.attempts.get_mut(&nonce) {
-            attempt.answers.insert((number, life), answer);
+            attempt.ever_accepted |= answer == Answer::Accepted;
+            attempt.answers.insert((number, life), (answer, self.net.elapsed()));
         }
         Ok(())
     }
@@ -266,7 +330,7 @@ impl World {
         };
         if let (true, Some(attempt)) = (is_early, self.attempts.get_mut(&nonce)) {
             self.given_up.insert(nonce);
-            attempt.answers.insert(own, Answer::GivenUp);
+            attempt.answers.insert(own, (Answer::GivenUp, self.net.elapsed()));
         }
         self.reach(situation);
         Ok(())
@@ -312,29 +376,43 @@ impl World {
             while let Some(request) = host.listener.as_ref().and_then(Listener::poll) {
                 let nonce = request.private_data().first_chunk().map(|bytes| Nonce::from_be_bytes(*bytes));
                 let nonce = nonce.ok_or("a request without its private data")?;
+                if is_forged(nonce) {
+                    host.waiting.push((request, nonce));
+                    continue;
+                }
                 let attempt = self.attempts.get_mut(&nonce).ok_or("a request that nobody made")?;
-                // If the peer's repetitions are lost, a refusal is forgotten before they end.
-                let before = attempt.answers.insert((host.number, host.life), Answer::None);
-                if before.is_some_and(|answer| !matches!(answer, Answer::Refused | Answer::GivenUp)) {
-                    return Err(format!("request {nonce:#x} came twice to host {}", host.number));
+                let at = self.net.elapsed();
+                let before = attempt.answers.insert((host.number, host.life), (Answer::None, at));
+                if before.is_some_and(|(answer, since)| !answer.may_be_forgotten(at - since)) && !self.is_late
+                {
+                    return Err(format!(
+                        "request {nonce:#x} came twice to host {}, at {at:?}: {before:?}",
+                        host.number
+                    ));
                 }
                 host.waiting.push((request, nonce));
             }
             for side in &mut host.sides {
                 let before = side.events.len();
                 arrived += side.look()?;
+                if is_forged(side.nonce) && side.events.contains(&ConnectionEvent::Established) {
+                    return Err(format!("{} is connected to nobody", side.name()));
+                }
                 if side.events.len() > before {
                     self.hash = (self.hash ^ now ^ side.nonce).wrapping_mul(0x0100_0000_01b3);
                 }
-                if let ([ConnectionEvent::Failed(_)], false) = (&side.events[..], side.is_active)
+                if let ([ConnectionEvent::Failed(error)], false) = (&side.events[..], side.is_active)
+                    && side.events.len() > before
                     && let Some(attempt) = self.attempts.get_mut(&side.nonce)
-                    && self.given_up.insert(side.nonce)
                 {
-                    // If the peer goes on, its request is a new one.
-                    attempt.answers.insert(side.own, Answer::GivenUp);
+                    self.given_up.insert(side.nonce);
+                    let by_peer = matches!(error, ConnectError::Refused { .. });
+                    let answer = if by_peer { Answer::TakenBack } else { Answer::GivenUp };
+                    attempt.answers.insert(side.own, (answer, self.looked));
                 }
             }
         }
+        self.looked = self.net.elapsed();
         for _ in 0..arrived {
             self.reach("a message arrives");
         }

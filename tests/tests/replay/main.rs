@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod capture;
+mod connections;
 mod facts;
 mod host;
 mod requester;

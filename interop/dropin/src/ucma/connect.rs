@@ -159,9 +159,14 @@ impl Ucma {
 
     pub(super) fn disconnect(&self, channel: PipeId, command: &abi::Disconnect) -> Result<(), Errno> {
         self.at_port(channel, command.id, |endpoint, now, state, _| {
-            let link = state.id(channel, command.id)?.link;
-            let Some(Link::Connection(connection)) = link else { return Err(Errno::INVALID) };
-            endpoint.disconnect(now, connection, &[]).map_err(refused)
+            let id = state.id(channel, command.id)?;
+            match (id.link, id.stage) {
+                // `rdma_disconnect` of the kernel does not say whether there was anything to end.
+                (Some(Link::Connection(connection)), _) => drop(endpoint.disconnect(now, connection, &[])),
+                (_, Stage::Connecting | Stage::Listening) => {}
+                _ => return Err(Errno::INVALID.because("the identifier has no connection")),
+            }
+            Ok(())
         })
     }
 
@@ -192,18 +197,20 @@ impl Ucma {
         let (qp_type, ack_timeout) = own;
         let nic = self.nics.get(device)?;
         let pkeys = nic.hub.device.pkeys();
-        let pkey_index = pkeys.iter().position(|key| *key == PKey::DEFAULT).unwrap_or(0);
-        let placement = Placement {
+        let placement = |pkey: PKey| Placement {
             sgid_index: nic.hub.address_index() as u8,
-            pkey_index: pkey_index as u16,
+            pkey_index: pkeys.iter().position(|own| pkey.matches(*own)).unwrap_or(0) as u16,
             ..Placement::default()
         };
         if qp_type == QpType::Ud || !is_tied {
-            return Ok(kernel_attr(&unconnected(qp_type, &placement), command.qp_state));
+            return Ok(kernel_attr(&unconnected(qp_type, &placement(PKey::DEFAULT)), command.qp_state));
         }
         let link = locked(&self.state).id(channel, command.id)?.link;
         let Some(Link::Connection(connection)) = link else { return Err(Errno::INVALID) };
-        let found = nic.manager.look(|endpoint| endpoint.attributes(connection, state, &placement))?;
+        let found = nic.manager.look(|endpoint| {
+            let pkey = endpoint.negotiated(connection)?.path.pkey;
+            endpoint.attributes(connection, state, &placement(pkey))
+        })?;
         let mut attr = found.map_err(refused)?;
         if let (Some(timeout), Some(_)) = (ack_timeout, attr.timeout) {
             attr.timeout = Some(timeout);

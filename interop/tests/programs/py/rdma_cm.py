@@ -182,6 +182,10 @@ def test_errors(address):
     fails(errno.EADDRNOTAVAIL, channel.bind, id, "203.0.113.7", 1)
     channel.bind(id, address, 7472)
     fails(errno.EINVAL, channel.bind, id, address, 7473)
+    # Once there is something at the endpoint, the kernel does not say whether it was connected.
+    fails(errno.EINVAL, channel.disconnect, id)
+    channel.call(LISTEN, struct.pack("=II", id, 1))
+    channel.disconnect(id)
     again = channel.create(2)
     fails(errno.EADDRINUSE, channel.bind, again, address, 7472)
     fails(errno.EADDRNOTAVAIL, channel.bind, again, "0.0.0.0", 7472)

@@ -178,8 +178,10 @@ impl Engine {
             let mut about = cm::Config::new(u64::from_be_bytes(node_guid(config.address)));
             about.max_mtu = limits.path_mtu;
             let seed = config.seed.map_or_else(platform::random_bytes, |seed| expand(seed ^ SEED));
+            let mut endpoint = Endpoint::new(about, seed);
+            endpoint.set_pkeys(config.pkeys.as_slice());
             Box::new(Manager {
-                endpoint: Endpoint::new(about, seed),
+                endpoint,
                 sink: None,
                 is_used: false,
                 alarm: Alarm::default(),

@@ -5,6 +5,7 @@ use super::desk::{Incoming, Mailbox};
 use super::end::End;
 use super::listener::terms;
 use super::office::Office;
+use crate::engine::Terms;
 use crate::error::{ConnectError, Result};
 use crate::verbs::connection::RcEnd;
 use crate::verbs::device::Device;
@@ -58,8 +59,8 @@ impl Request {
         self.accept_with(qp, &ConnectOptions::default(), &[])
     }
 
-    /// As [`accept`](Self::accept), with options for the queue pair, and up to 196 bytes for the peer's program. The path MTU is
-    /// that of the request.
+    /// As [`accept`](Self::accept), with options for the queue pair, and up to 196 bytes for the peer's program. The path MTU and
+    /// the partition are those of the request.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -83,7 +84,8 @@ impl Request {
         };
         let mailbox = Arc::<Mailbox<_>>::default();
         port.control(|engine| {
-            engine.accept_qp(now, id, &accept, terms(options))?;
+            let pkey_index = engine.config().pkeys.find(self.about.path.pkey).unwrap_or(options.pkey_index);
+            engine.accept_qp(now, id, &accept, Terms { pkey_index, ..terms(options) })?;
             self.office.desk().connections.insert(id, Arc::clone(&mailbox));
             Ok::<_, ConnectError>(())
         })?;

@@ -3,8 +3,8 @@
 use super::{ConnectionEvent, End};
 use crate::cm::protocol::{CallError, DisconnectCause, FailCause, Limits, RejReason};
 use crate::error::ConnectError;
-use crate::sim::Net;
-use crate::{ConnectOptions, Device, Error, Gather, QpState, RcEnd, Result, WcStatus};
+use crate::sim::{DeviceSetup, Net};
+use crate::{ConnectOptions, Device, Error, Gather, PKey, QpState, RcEnd, Result, WcStatus};
 use std::net::SocketAddr;
 use time::Duration;
 
@@ -53,6 +53,51 @@ fn either_side_may_send_as_soon_as_it_has_the_connection() -> Result<()> {
             assert_eq!(attr.qp_access_flags, Some(options.access));
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_connection_is_made_in_the_partition_of_its_request() -> Result<()> {
+    let net = Net::new();
+    let with = |keys: &[u16]| {
+        let pkeys = keys.iter().map(|key| PKey(*key)).collect();
+        net.device_with(&DeviceSetup { pkeys, ..DeviceSetup::default() })
+    };
+    let (a, inside, outside) = (with(&[0xffff, 0x8002])?, with(&[0xffff, 0x8003, 0x8002])?, with(&[0xffff])?);
+    let options = ConnectOptions { pkey_index: 1, ..ConnectOptions::default() };
+
+    let (listener, left) = (inside.listen(PORT)?, RcEnd::new(&a)?);
+    let connection = a.connect_with(&left.qp, to(&inside), &options, b"")?;
+    let right = listener.accept()?.accept_end()?;
+    connection.wait()?;
+    assert_eq!((left.qp.query().pkey_index, right.qp.query().pkey_index), (Some(1), Some(2)));
+    right.qp.recv(1, Gather::Empty)?;
+    left.qp.send(2, Gather::Empty)?;
+    assert_eq!(right.wait()?.wr_id, 1);
+
+    let (listener, left) = (outside.listen(PORT)?, RcEnd::new(&a)?);
+    let connection = a.connect_with(&left.qp, to(&outside), &options, b"")?;
+    let error = refusal(connection.wait().expect_err("the port is not in the partition"));
+    let ConnectError::Refused { rejection, .. } = error else { panic!("{error:?}") };
+    assert_eq!(rejection.reason, RejReason::InvalidGid);
+    assert!(listener.poll().is_none());
+    Ok(())
+}
+
+/// The peer repeats its request, hears that the program needs longer, and waits.
+#[test]
+fn a_program_may_take_a_minute_to_answer() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (net.device(), net.device());
+    let listener = b.listen(PORT)?;
+    let dialling = RcEnd::dial(&a, to(&b))?;
+    let request = listener.accept()?;
+    net.run_for(Duration::from_secs(60));
+    let right = request.accept_end()?;
+    let left = dialling.wait()?;
+    right.qp.recv(1, Gather::Empty)?;
+    left.qp.send(2, Gather::Empty)?;
+    assert_eq!(right.wait()?.wr_id, 1);
     Ok(())
 }
 
