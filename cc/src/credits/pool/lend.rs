@@ -74,7 +74,7 @@ impl Pool {
     /// Lends the free blocks to the lanes that wait, in turn. If blocks are left, lanes that have little get them.
     pub(super) fn lend(&mut self, now: Instant) {
         while let Some(member) = self.waiting[0].front().copied() {
-            if let Some((lent, want)) = self.waits(member, false) {
+            if let Some((lent, want)) = self.waits(now, member, false) {
                 let is_short = |pool: &Self| {
                     let needed = pool.worthwhile(want);
                     lent + pool.portion(lent, needed) < needed
@@ -122,7 +122,7 @@ impl Pool {
     fn lend_on_trial(&mut self, now: Instant) {
         let most = (self.blocks() / PART).max(self.config.packet_blocks.into());
         while let Some(member) = self.waiting[1].front().copied() {
-            if let Some((lent, want)) = self.waits(member, true) {
+            if let Some((lent, want)) = self.waits(now, member, true) {
                 let missing = want.saturating_sub(lent);
                 let is_short = |pool: &Self| {
                     u64::from(missing) + pool.on_trial > u64::from(most) || missing > pool.available()
@@ -139,8 +139,10 @@ impl Pool {
         }
     }
 
-    /// What a lane has, and what its first packet needs, if the lane still waits in this queue.
-    fn waits(&mut self, member: Member, on_trial: bool) -> Option<(u32, u32)> {
+    /// What a lane has, and what its first packet needs, if the lane still waits in this queue. What it was granted too long
+    /// ago it does not have.
+    fn waits(&mut self, now: Instant, member: Member, on_trial: bool) -> Option<(u32, u32)> {
+        self.expire(now, member);
         let most = u32::from(self.config.packet_blocks);
         let lane = self.lane(member).filter(|lane| lane.is_waiting && lane.is_on_trial == on_trial)?;
         Some((lane.lent(), u32::from(lane.want).min(most)))
@@ -168,7 +170,7 @@ impl Pool {
         }
         (self.next_search, self.searched_at_share) = (Some(now + self.config.idle), share);
         let Some(&mut Lane { is_on_trial: on_trial, .. }) = self.lane(first) else { return };
-        let (lent, want) = self.waits(first, on_trial).unwrap_or_default();
+        let (lent, want) = self.waits(now, first, on_trial).unwrap_or_default();
         let needed = if on_trial { want } else { self.worthwhile(want) };
         let missing = needed.saturating_sub(lent).max(1);
         let mut claims = Vec::new();

@@ -278,6 +278,21 @@ fn a_sender_that_believes_in_credit_that_it_does_not_have_is_told_so() {
     assert_eq!(granted(&mut pool, now), [], "both ends agree that there is no credit");
 }
 
+/// The search for void loans finds that of the lane that waits.
+#[test]
+fn a_sender_that_was_idle_until_its_loan_was_void_is_lent_another_at_once() {
+    for on_trial in [false, true] {
+        let mut pool = Pool::new(config()).expect("a pool");
+        let start = Instant::EPOCH;
+        let member = if on_trial { pool.join_on_trial(start, lane()) } else { pool.join(start, lane()) };
+        pool.handle_ask(start, member, &ask(1, 10, 0));
+        let [(_, first)] = granted(&mut pool, start)[..] else { panic!("a grant") };
+        let later = start + us(3000);
+        pool.handle_ask(later, member, &CreditMessage { limit: first, ..ask(2, 10, 1) });
+        assert_eq!(granted(&mut pool, later), [(member, first)], "on trial: {on_trial}");
+    }
+}
+
 #[test]
 fn places_are_used_again_once_nothing_is_left_there() {
     let now = Instant::EPOCH;
