@@ -192,6 +192,17 @@ mod tests {
     }
 
     #[test]
+    fn what_keeps_memory_alive_lives_as_long_as_the_memory() {
+        let owner = Arc::new([0u64; 4]);
+        let alive = Arc::downgrade(&owner);
+        // SAFETY: nothing accesses it.
+        let memory = unsafe { UserMemory::new(owner.as_ptr().expose_provenance(), 32) }.keeping(owner);
+        assert!(alive.upgrade().is_some());
+        drop(memory);
+        assert!(alive.upgrade().is_none());
+    }
+
+    #[test]
     fn memory_that_is_not_there_is_an_error() {
         // SAFETY: no program has memory in the first page.
         let nowhere = unsafe { UserMemory::new(8, 16) };

@@ -255,8 +255,29 @@ fn a_port_that_is_paused_by_one_that_it_does_not_know_gets_to_know_it() -> Resul
     net.run_for(Duration::from_secs(1));
     a.add_fault("tx ud.send drop")?;
     pause();
-    assert_eq!(b.counters().port.rx_pause, before + 1);
+    let port = b.counters().port;
+    assert_eq!(port.rx_pause, before + 1);
+    assert!(port.pauses.iter().all(|of| of.rx_pause == port.rx_pause), "each named all priorities: {port:?}");
     assert_eq!(a.faults()[0].hits, 0, "the partner knows this port by now");
+    Ok(())
+}
+
+/// Hellos of a partner may carry a token or not: it is the same partner.
+#[test]
+fn a_hello_of_a_partner_without_its_token_changes_nothing() -> Result<()> {
+    let net = Net::new();
+    let setup = credits(100_000);
+    let (a, b) = (device(&net, &setup)?, device(&net, &setup)?);
+    exchange(&a, &b, 1 << 16)?;
+    let instance = b.inner.port.inspect(|engine| engine.partners.instance).expect("no fork");
+    let proof =
+        a.inner.port.inspect(|engine| engine.partners.tokens.of(b.address(), 0, instance)).expect("no fork");
+    let (arrival, packet) = forged(&b, &a, |hello| hello.proof = proof).expect("a device has a source port");
+    net.inject(&arrival, &packet);
+    net.run_for(Duration::from_millis(1));
+    exchange(&a, &b, 1 << 16)?;
+    let port = a.counters().port;
+    assert_eq!((port.partners_met, port.dropped_total()), (1, 0));
     Ok(())
 }
 
