@@ -161,9 +161,31 @@ fn extended_connections_and_inline_data_that_nobody_asked_for_work() {
     );
 }
 
+/// Each asks for all of them at once. A peer that got more than it has room for would drop some, which are repeated only
+/// after seconds.
 #[test]
-fn many_connections_are_made_at_a_time() {
-    run_all("cmtime", &[case("cmtime -b @ -c 1000", "cmtime -b & -s @ -c 1000").prints("connect").forever()]);
+fn hundreds_of_requests_at_once_are_all_answered_at_once() {
+    let connections = if std::env::var_os("RNIC_LONG").is_some() {
+        case("cmtime -b @ -c 10000", "cmtime -b & -s @ -c 10000")
+    } else {
+        case("cmtime -b @ -c 1500", "cmtime -b & -s @ -c 1500")
+    };
+    let datagrams = case("udaddy -c 200", "udaddy -c 200 -s @").prints("return status 0");
+    for (case, message) in
+        [(connections.prints("connect").forever(), "cm_rx_req"), (datagrams, "cm_rx_sidr_req")]
+    {
+        if !installed_library(LIBRARY) || !case.is_there() {
+            continue;
+        }
+        let folder = Folder::new();
+        let check = |end: usize, text: &str| {
+            (end == 1 && !text.contains(case.prints)).then(|| format!("does not print `{}`", case.prints))
+        };
+        assert_eq!(faults(&run(&folder, &case), check), None, "{}", case.client);
+        let sum = |counter| lab::counted(&folder, counter).0;
+        assert!(sum(message) >= 200, "{}: {} arrived", case.client, sum(message));
+        assert_eq!(sum("cm_dropped_source_quota"), 0, "{}", case.client);
+    }
 }
 
 #[test]
