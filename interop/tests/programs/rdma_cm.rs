@@ -313,6 +313,11 @@ fn threads_wait_for_events_and_sleep_on_in_a_closed_channel() {
 }
 
 #[test]
+fn a_thread_that_asks_while_its_channel_is_closed_waits() {
+    by_commands("closing", &[]);
+}
+
+#[test]
 fn ten_thousand_connections_leave_nothing_behind() {
     println!("{}", by_commands("many", &["10000"]));
 }
