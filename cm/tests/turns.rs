@@ -74,6 +74,24 @@ fn a_request_waits_for_its_turn_while_others_are_answered() {
     }
 }
 
+/// At the peer it takes a place until the RTU.
+#[test]
+fn a_request_has_its_turn_when_the_one_before_it_is_confirmed() {
+    let mut world = World::with(5, |config| config.limits.requests_per_peer = 1);
+    world.listen();
+    ask(&mut world, 2);
+    world.settle();
+    let (connection, _) = world.request(B);
+    world.accept(connection, 0x10_0000);
+    world.settle();
+    let Event::ConnectResponse { connection, .. } = world.one(A) else { panic!("no answer") };
+    assert_eq!(requests(&world), 1);
+    let now = world.now;
+    world.hosts[A].establish(now, connection, &[]).unwrap();
+    world.settle();
+    assert_eq!(requests(&world), 2);
+}
+
 /// The last ones fail when the first ones do, and have been sent by then.
 #[test]
 fn a_peer_that_answers_none_holds_up_none() {
