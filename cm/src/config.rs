@@ -45,6 +45,8 @@ pub enum StalePolicy {
 pub struct Limits {
     /// Connections in all states, with those in TIMEWAIT.
     pub connections: usize,
+    /// Connections that this side asks one peer for at a time, up to the RTU. The REQs of others wait for their turn.
+    pub requests_per_peer: usize,
     /// Passive connections whose peer has not yet shown that it receives at its address.
     pub half_open: usize,
     /// Of those, the ones that only proven sources may take.
@@ -77,7 +79,8 @@ pub struct Limits {
     pub resolutions: usize,
     /// Resolutions of peers that wait for an answer, or whose answer may have to be repeated.
     pub queries: usize,
-    /// The same of one source address.
+    /// Resolutions of one source address that wait for an answer. Of this side's own, as many are sent to one peer at a
+    /// time; the others wait for their turn.
     pub queries_per_source: usize,
     /// Events that wait for the program. A REQ that finds that many is dropped.
     pub events: usize,
@@ -87,6 +90,9 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 16_384,
+            // As many as Linux posts to queue pair 1 (IB_MAD_QP_SEND_SIZE), and fewer than a receive buffer of 208 KiB,
+            // the default of Linux, has room for.
+            requests_per_peer: 128,
             half_open: 4096,
             half_open_proven: 1024,
             half_open_per_source: 1024,

@@ -57,6 +57,9 @@
 //! * A REQ that names the queue pair of an established connection is rejected as stale, and ends nothing:
 //!   see [`StalePolicy`].
 //!
+//! A peer is sent a bounded number of REQs and SIDR_REQs at a time ([`Limits::requests_per_peer`]). The others wait until one of those is
+//! answered: what a peer has no room for would be lost, and repeated only after seconds.
+//!
 //! All tables are bounded by [`Limits`]. A message costs the logarithm of such a bound, or less. What is dropped is
 //! counted by its reason ([`DropReason`]).
 

@@ -467,7 +467,7 @@ fn time_wait_is_bounded() {
 #[test]
 fn numbers_are_unpredictable() {
     let mut seen = Vec::new();
-    let mut world = World::new(13);
+    let mut world = World::with(13, |config| config.limits.requests_per_peer = 1000);
     let now = world.now;
     for number in 0..1000 {
         let id = world.hosts[A].connect(now, &connect(A, B, 0x100 + number)).unwrap();

@@ -179,7 +179,10 @@ fn answers_of_strangers_are_dropped() {
 #[test]
 fn queries_are_bounded() {
     let mut world = World::with(8, |config| {
-        (config.limits.queries, config.limits.queries_per_source, config.limits.resolutions) = (3, 2, 4);
+        // Host A sends more at a time than host B takes.
+        let is_a = config.ca_guid & 3 == 1;
+        config.limits.queries_per_source = if is_a { 16 } else { 2 };
+        (config.limits.queries, config.limits.resolutions) = (3, 4);
     });
     let (_, first) = asked(&mut world);
     let mut requests = Vec::new();
@@ -201,4 +204,47 @@ fn queries_are_bounded() {
     world.deliver(gid(6), gid(B), &requests[0]);
     assert_eq!(world.take(B).len(), 1);
     assert_eq!(world.hosts[B].counters().received(Attribute::SidrReq), 6);
+}
+
+/// A program that asks for many services at once: the peer takes some at a time, and answers that are kept to be
+/// repeated do not count.
+#[test]
+fn queries_in_a_burst_take_turns_and_none_is_lost_or_repeated() {
+    let mut world = World::new(9);
+    let now = world.now;
+    world.hosts[B].listen(now, &Listen { service_id: UDP, qp_type: QpType::Ud, ..listen() }).unwrap();
+    let most = world.hosts[A].config().limits.queries_per_source;
+    for _ in 0..200 {
+        world.hosts[A].resolve(now, &resolve()).unwrap();
+    }
+    world.settle();
+    assert_eq!(world.sent.len(), most);
+    let mut resolved = 0;
+    while resolved < 200 {
+        let queries = world.take(B);
+        assert!(!queries.is_empty() && queries.len() <= most, "{resolved}: {queries:?}");
+        for event in queries {
+            let Event::ResolveRequest { query, .. } = event else { panic!("{event:?}") };
+            world.hosts[B].reply(now, query, &reply(SidrStatus::Valid)).unwrap();
+        }
+        world.settle();
+        resolved += world.take(A).into_iter().filter(|e| matches!(e, Event::Resolved { .. })).count();
+    }
+    assert_eq!((world.sent.len(), world.now), (400, now), "each once, without a timer");
+    assert_eq!(world.hosts[B].counters().dropped(DropReason::SourceQuota), 0);
+}
+
+/// Those that wait are sent when those before them would be repeated, and fail with them.
+#[test]
+fn a_peer_that_answers_no_query_holds_up_none() {
+    let mut world = World::with(10, |config| config.limits.queries_per_source = 2);
+    world.faults.loss = 255;
+    for _ in 0..5 {
+        world.hosts[A].resolve(world.now, &resolve()).unwrap();
+    }
+    world.run_for(Duration::from_secs(200));
+    let failed = world.take(A).into_iter().filter(|e| matches!(e, Event::NotResolved { status: None, .. }));
+    let asked = world.messages().into_iter().filter(|message| *message == (A, Attribute::SidrReq)).count();
+    assert_eq!((failed.count(), asked), (5, 2 * 16 + 3 * 15));
+    assert_eq!(world.hosts[A].counters().retries, 2 * 15 + 3 * 14);
 }

@@ -93,6 +93,7 @@ impl Endpoint {
             ack_timeout: identity.ack_timeout,
         };
         let retry = Retry { left: retries, silent: 0, interval, extended: false };
+        let waits = self.table.must_wait(connect.path.to.remote, &self.config.limits);
         let connection = Connection {
             state: State::ReqSent(retry),
             passive: None,
@@ -107,12 +108,15 @@ impl Endpoint {
             last: Some(Box::new(req)),
             due: None,
             deadline: Some(now + interval),
+            waits,
             verified: false,
             suspected: false,
             released: false,
         };
         self.table.insert(identity.id, connection);
-        self.table.set_due(identity.id, Due::Last);
+        if !waits {
+            self.table.set_due(identity.id, Due::Last);
+        }
         Ok(ConnectionId(identity.id))
     }
 
@@ -403,7 +407,7 @@ impl Endpoint {
     /// Tells the peer that the REQ is given up: REJ with reason 4 and this side's GUID, by which the peer finds the
     /// request although it may not have sent its ID yet (IBTA 12.6.7).
     pub(super) fn give_up_request(&mut self, id: CommId) {
-        let Some(connection) = self.table.get(id) else { return };
+        let Some(connection) = self.table.get(id).filter(|connection| !connection.waits) else { return };
         let guid = self.config.ca_guid.to_be_bytes();
         let rej = Rej {
             local_comm_id: id,

@@ -7,6 +7,7 @@ mod messages;
 mod requests;
 mod resolve;
 mod table;
+mod turns;
 
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
@@ -76,7 +77,15 @@ impl Endpoint {
     }
 
     /// The next datagram to send, if any. Those of connections come first.
-    pub fn poll_transmit(&mut self, _now: Instant) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some(id) = self.table.next_turn(now, &self.config.limits) {
+            self.table.update(id, |connection| {
+                connection.waits = false;
+                connection.deadline = Some(now + connection.interval);
+            });
+            self.table.set_due(id, Due::Last);
+        }
+        self.resolutions.grant_turns(now, self.config.limits.queries_per_source);
         while let Some((id, due)) = self.table.take_due() {
             let Some(connection) = self.table.get(id) else { continue };
             let to = connection.to;
@@ -266,16 +275,30 @@ impl Endpoint {
     /// The deadline of a connection has passed.
     fn expire(&mut self, now: Instant, id: CommId) {
         let Some(connection) = self.table.get(id) else { return };
-        let mut state = connection.state;
+        let (mut state, waits) = (connection.state, connection.waits);
+        if waits
+            && let Some(last) = self.table.last_turn(connection.to.remote)
+            && last + connection.interval > now
+        {
+            // The peer answers others: this one's turn will come.
+            let deadline = Some(last + connection.interval);
+            self.table.enter(id, state, deadline);
+            return;
+        }
         if let Some(retry) = state.retry()
             && let Some(left) = retry.left.checked_sub(1)
         {
             let is_silent = left < retry.silent;
             (retry.left, retry.extended) = (left, false);
             let deadline = Some(now + retry.interval);
-            self.table.enter(id, state, deadline);
+            self.table.update(id, |connection| {
+                connection.state = state;
+                connection.deadline = deadline;
+                // A peer that answers none does not hold up this one for ever.
+                connection.waits = false;
+            });
             if !is_silent {
-                self.counters.retries += 1;
+                self.counters.retries += u64::from(!waits);
                 self.table.set_due(id, Due::Last);
             }
             return;

@@ -263,6 +263,7 @@ impl Endpoint {
             last: None,
             due: None,
             deadline: Some(now + patience.min(self.config.limits.half_open_life)),
+            waits: false,
             verified: false,
             suspected: false,
             released: false,

@@ -11,7 +11,8 @@
 
 use super::messages::Outcome;
 use super::requests::{answer_time, take_addresses};
-use super::table::{Keyed, Map};
+use super::table::{Keyed, Map, subtract};
+use super::turns::Turns;
 use super::{Endpoint, build};
 use crate::counters::DropReason;
 use crate::error::CallError;
@@ -38,6 +39,8 @@ struct Own {
     interval: Duration,
     left: u8,
     deadline: Instant,
+    /// Since when it waits for its turn to be sent, if it does.
+    waits: Option<Instant>,
 }
 
 /// A request of a peer.
@@ -62,7 +65,9 @@ pub(super) struct Resolutions {
     own: Map<CommId, Own>,
     asked: Map<u64, Asked>,
     by_request: Map<(Gid, CommId), u64>,
+    /// Queries of each source that are not answered.
     of_source: Map<Gid, usize>,
+    turns: Turns,
     next_query: u64,
     deadlines: BTreeSet<(Instant, Key)>,
     /// Answered queries, oldest first: they make room for new ones.
@@ -77,6 +82,7 @@ impl Resolutions {
             asked: Map::with_hasher(keyed),
             by_request: Map::with_hasher(keyed),
             of_source: Map::with_hasher(keyed),
+            turns: Turns::new(keyed),
             next_query: 1,
             deadlines: BTreeSet::new(),
             answered: BTreeSet::new(),
@@ -104,8 +110,27 @@ impl Resolutions {
         None
     }
 
+    /// Gives requests their turn to be sent.
+    pub(super) fn grant_turns(&mut self, now: Instant, most: usize) {
+        while let Some(id) = self.turns.next(now, most) {
+            let Some(own) = self.remove_own(id) else { continue };
+            self.insert_own(id, Own { deadline: now + own.interval, waits: None, ..own });
+        }
+    }
+
+    /// Adds a request of this side, which is sent unless it waits.
+    fn insert_own(&mut self, id: CommId, own: Own) {
+        self.turns.account(own.path.to.remote, own.waits, id, true);
+        self.deadlines.insert((own.deadline, Key::Own(id)));
+        if own.waits.is_none() {
+            self.due.insert(Key::Own(id));
+        }
+        self.own.insert(id, own);
+    }
+
     fn remove_own(&mut self, id: CommId) -> Option<Own> {
         let own = self.own.remove(&id)?;
+        self.turns.account(own.path.to.remote, own.waits, id, false);
         self.deadlines.remove(&(own.deadline, Key::Own(id)));
         self.due.remove(&Key::Own(id));
         Some(own)
@@ -117,11 +142,8 @@ impl Resolutions {
         self.deadlines.remove(&(asked.deadline, Key::Asked(number)));
         self.answered.remove(&(asked.deadline, number));
         self.due.remove(&Key::Asked(number));
-        if let Some(count) = self.of_source.get_mut(&asked.to.remote) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_source.remove(&asked.to.remote);
-            }
+        if asked.answer.is_none() {
+            subtract(&mut self.of_source, asked.to.remote);
         }
     }
 }
@@ -154,6 +176,8 @@ impl Endpoint {
         });
         let mad = build::write(&Message { transaction_id, attribute_modifier: 0, body })?;
         let interval = answer_time(resolve.response_timeout, resolve.path.lifetime);
+        let most = self.config.limits.queries_per_source;
+        let waits = self.resolutions.turns.must_wait(resolve.path.to.remote, most).then_some(now);
         let own = Own {
             path: resolve.path,
             service_id: resolve.service_id,
@@ -162,10 +186,9 @@ impl Endpoint {
             interval,
             left: resolve.max_cm_retries & 0x0f,
             deadline: now + interval,
+            waits,
         };
-        self.resolutions.deadlines.insert((own.deadline, Key::Own(id)));
-        self.resolutions.own.insert(id, own);
-        self.resolutions.due.insert(Key::Own(id));
+        self.resolutions.insert_own(id, own);
         Ok(ResolutionId(id))
     }
 
@@ -196,6 +219,7 @@ impl Endpoint {
         let attribute_modifier = reply.ece.options;
         let message = Message { transaction_id: asked.transaction_id, attribute_modifier, body };
         asked.answer = Some(Box::new(build::write(&message)?));
+        subtract(&mut self.resolutions.of_source, asked.to.remote);
         let before = std::mem::replace(&mut asked.deadline, now + LINGER);
         self.resolutions.deadlines.remove(&(before, Key::Asked(number)));
         self.resolutions.deadlines.insert((now + LINGER, Key::Asked(number)));
@@ -353,7 +377,13 @@ impl Endpoint {
     }
 
     fn repeat_resolution(&mut self, now: Instant, id: CommId) {
-        let Some(mut own) = self.resolutions.remove_own(id) else { return };
+        let Some(own) = self.resolutions.remove_own(id) else { return };
+        let last = self.resolutions.turns.last(own.path.to.remote);
+        if let Some(last) = last.filter(|last| own.waits.is_some() && *last + own.interval > now) {
+            // The peer answers others: this one's turn will come.
+            self.resolutions.insert_own(id, Own { deadline: last + own.interval, ..own });
+            return;
+        }
         let Some(left) = own.left.checked_sub(1) else {
             let resolution = ResolutionId(id);
             self.events.push_back(Event::NotResolved {
@@ -363,11 +393,9 @@ impl Endpoint {
             });
             return;
         };
-        self.counters.retries += 1;
-        own.left = left;
-        own.deadline = now + own.interval;
-        self.resolutions.deadlines.insert((own.deadline, Key::Own(id)));
-        self.resolutions.own.insert(id, own);
-        self.resolutions.due.insert(Key::Own(id));
+        self.counters.retries += u64::from(own.waits.is_none());
+        // A peer that answers none does not hold up this one for ever.
+        let own = Own { left, deadline: now + own.interval, waits: None, ..own };
+        self.resolutions.insert_own(id, own);
     }
 }

@@ -3,6 +3,7 @@
 //! A connection changes only through [`Table::insert`], [`Table::enter`], [`Table::prove`] and [`Table::remove`],
 //! which keep the indexes true. Each costs at most the logarithm of a bound.
 
+use super::turns::Turns;
 use crate::ListenerId;
 use crate::config::Limits;
 use crate::negotiated::Negotiated;
@@ -78,6 +79,8 @@ pub(crate) struct Connection {
     pub(crate) due: Option<(u64, Due)>,
     /// When the time of the state runs out.
     pub(crate) deadline: Option<Instant>,
+    /// Whether the REQ waits for its turn to be sent.
+    pub(crate) waits: bool,
     /// Whether the peer has named this side's ID, so that it receives at its address.
     pub(crate) verified: bool,
     /// Whether the program has been told that the connection may be stale.
@@ -124,6 +127,7 @@ pub(crate) struct Table {
     /// Those in TIMEWAIT, in the order in which they may leave.
     time_wait: BTreeSet<(Instant, CommId)>,
     deadlines: BTreeSet<(Instant, CommId)>,
+    turns: Turns,
     due: BTreeSet<(u64, CommId)>,
     next_due: u64,
 }
@@ -138,7 +142,7 @@ fn is_old(now: Instant, created: Instant, limits: &Limits) -> bool {
 }
 
 /// Takes one away, and removes the entry at 0, so that no key stays without a connection.
-fn subtract<K: std::hash::Hash + Eq>(sums: &mut Map<K, usize>, key: K) {
+pub(super) fn subtract<K: std::hash::Hash + Eq>(sums: &mut Map<K, usize>, key: K) {
     if let std::collections::hash_map::Entry::Occupied(mut entry) = sums.entry(key) {
         *entry.get_mut() -= 1;
         if *entry.get() == 0 {
@@ -161,6 +165,7 @@ impl Table {
             rep_sent: Map::with_hasher(keyed),
             time_wait: BTreeSet::new(),
             deadlines: BTreeSet::new(),
+            turns: Turns::new(keyed),
             due: BTreeSet::new(),
             next_due: 0,
         }
@@ -330,6 +335,21 @@ impl Table {
         Some((id, due))
     }
 
+    /// Whether a new REQ to this peer has to wait for its turn.
+    pub(crate) fn must_wait(&self, remote: Gid, limits: &Limits) -> bool {
+        self.turns.must_wait(remote, limits.requests_per_peer)
+    }
+
+    /// The next connection whose REQ has its turn.
+    pub(crate) fn next_turn(&mut self, now: Instant, limits: &Limits) -> Option<CommId> {
+        self.turns.next(now, limits.requests_per_peer)
+    }
+
+    /// When a REQ to this peer last had its turn.
+    pub(crate) fn last_turn(&self, remote: Gid) -> Option<Instant> {
+        self.turns.last(remote)
+    }
+
     /// The next deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
@@ -360,6 +380,10 @@ impl Table {
         }
         if connection.verified {
             sum(&mut self.verified, remote);
+        }
+        if matches!(connection.state, State::ReqSent(_) | State::RepReceived(_)) {
+            let waits = connection.waits.then_some(connection.created);
+            self.turns.account(remote, waits, id, is_in);
         }
         let Some(passive) = connection.passive else { return };
         if connection.is_half_open() {

@@ -26,8 +26,11 @@ type Write =
 /// `rnic_cm_find`: a number other than 0 if the descriptor is that of a channel.
 type Find = unsafe extern "C-unwind" fn(file: c_int) -> u64;
 
-/// `rnic_cm_closed`: the descriptor `file` of the channel with this number was closed.
-type Closed = unsafe extern "C-unwind" fn(channel: u64, file: c_int);
+/// `rnic_cm_closing`: the same; a descriptor of a channel is about to be closed by this thread.
+type Closing = unsafe extern "C-unwind" fn(file: c_int) -> u64;
+
+/// `rnic_cm_closed`: a descriptor of the channel with this number was closed.
+type Closed = unsafe extern "C-unwind" fn(channel: u64);
 
 /// Declares functions of the drop-in library. Each is looked up until that library is loaded.
 macro_rules! of_dropin {
@@ -45,6 +48,7 @@ of_dropin! {
     cm_open, c"rnic_cm_open": Open;
     cm_write, c"rnic_cm_write": Write;
     cm_find, c"rnic_cm_find": Find;
+    cm_closing, c"rnic_cm_closing": Closing;
     cm_closed, c"rnic_cm_closed": Closed;
 }
 
@@ -103,14 +107,25 @@ pub(crate) fn find(file: c_int) -> u64 {
     found
 }
 
-/// The descriptor `file` of this channel was closed. Leaves `errno` as it is.
+/// The same, before this thread closes the descriptor.
 #[cold]
 #[inline(never)]
-pub(crate) fn closed(channel: u64, file: c_int) {
+pub(crate) fn closing(file: c_int) -> u64 {
+    let before = errno();
+    // SAFETY: the function accepts any number.
+    let found = cm_closing().map_or(0, |closing| unsafe { closing(file) });
+    set_errno(before);
+    found
+}
+
+/// A descriptor of this channel was closed. Leaves `errno` as it is.
+#[cold]
+#[inline(never)]
+pub(crate) fn closed(channel: u64) {
     let before = errno();
     if let Some(closed) = cm_closed() {
         // SAFETY: the function accepts any number.
-        unsafe { closed(channel, file) };
+        unsafe { closed(channel) };
     }
     set_errno(before);
 }

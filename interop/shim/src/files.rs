@@ -32,11 +32,11 @@ unsafe extern "C-unwind" fn write(file: c_int, from: *const c_void, len: usize) 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(file: c_int) -> c_int {
     let next = next!(close: unsafe extern "C-unwind" fn(c_int) -> c_int, -1);
-    let of = if channel::any() { channel::find(file) } else { 0 };
+    let of = if channel::any() { channel::closing(file) } else { 0 };
     // SAFETY: the caller's argument is passed on unchanged.
     let result = unsafe { next(file) };
     if of != 0 {
-        channel::closed(of, file);
+        channel::closed(of);
     }
     result
 }

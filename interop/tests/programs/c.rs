@@ -100,6 +100,15 @@ fn a_list_is_read_while_other_threads_use_the_device() {
 }
 
 #[test]
+fn identifiers_are_told_that_their_device_has_failed() {
+    let folder = Folder::new();
+    let Some(program) = build(&folder, "removal") else { return };
+    let ended = Running::start(&folder, &mut lab::run(&folder, &[], &program)).wait(LIMIT);
+    assert_eq!(ended.fault(), None, "{}", ended.text);
+    assert!(ended.text.trim_end().ends_with("\n0 failures"), "{}", ended.text);
+}
+
+#[test]
 fn a_bug_of_rnic_fails_the_device_and_not_the_process() {
     let folder = Folder::new();
     let Some(program) = build(&folder, "panics") else { return };

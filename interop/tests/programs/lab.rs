@@ -166,6 +166,15 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    /// A test that fails leaves no program behind, which would keep its address.
+    fn drop(&mut self) {
+        if self.child.kill().is_ok() {
+            let _ = self.child.wait();
+        }
+    }
+}
+
 impl Ended {
     /// What is wrong with the way it ended, if anything.
     pub(crate) fn fault(&self) -> Option<String> {

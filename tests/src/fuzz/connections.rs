@@ -23,6 +23,7 @@ const WAKES: usize = 10_000;
 /// Small bounds, so that an input reaches them.
 const LIMITS: Limits = Limits {
     connections: 12,
+    requests_per_peer: 5,
     half_open: 6,
     half_open_proven: 2,
     half_open_per_source: 4,

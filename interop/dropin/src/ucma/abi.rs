@@ -296,6 +296,7 @@ pub(super) mod event {
     pub(crate) const REJECTED: u32 = 8;
     pub(crate) const ESTABLISHED: u32 = 9;
     pub(crate) const DISCONNECTED: u32 = 10;
+    pub(crate) const DEVICE_REMOVAL: u32 = 11;
     pub(crate) const MULTICAST_JOIN: u32 = 12;
     pub(crate) const TIMEWAIT_EXIT: u32 = 15;
     pub(crate) const USER: u32 = 18;

@@ -5,6 +5,7 @@
 use super::Ucma;
 use super::abi::{ConnParam, Ece, event};
 use super::name::Name;
+use super::nic::News;
 use super::state::{Id, Link, Stage, State, Waiting, answer, conn_param, ud_param};
 use crate::ah::kernel_attributes;
 use crate::hub::locked;
@@ -23,63 +24,12 @@ const TIMED_OUT: i32 = -libc::ETIMEDOUT;
 const REJ_PRIVATE: usize = 148;
 
 impl Ucma {
-    /// Takes an event of a device.
-    pub(super) fn deliver(&self, device: usize, happened: Event) {
+    /// Takes what a device tells.
+    pub(super) fn deliver(&self, device: usize, news: News) {
         let mut state = locked(&self.state);
-        match happened {
-            Event::ConnectRequest { connection, request } => {
-                state.on_request(device, connection, &request);
-            }
-            Event::ResolveRequest { query, request } => {
-                let link = Link::Query(query);
-                let peer = Peer {
-                    addresses: request.addresses,
-                    to: request.to,
-                    service: request.service_id,
-                    pkey: request.pkey.0,
-                };
-                let param = ud_param(&request.private_data);
-                state.announce(device, request.listener, link, &peer, None, param.as_bytes(), Ece::default());
-            }
-            Event::ConnectResponse { connection, response } => {
-                let (param, ece) = response_param(&response);
-                state.of_link(device, Link::Connection(connection), |state, id| {
-                    state.tell_with(id, event::CONNECT_RESPONSE, 0, param.as_bytes(), ece);
-                });
-            }
-            Event::Established { connection, .. } => {
-                state.of_link(device, Link::Connection(connection), |state, id| {
-                    state.tell(id, event::ESTABLISHED, 0);
-                });
-            }
-            Event::Rejected { connection, rejection } => {
-                let status = i32::from(rejection.reason.code());
-                state.refused(device, connection, status, &rejection.private_data);
-            }
-            Event::Failed { connection, cause } => state.on_failure(device, connection, cause),
-            Event::Disconnected { connection, cause } => state.on_end(device, connection, cause),
-            Event::TimeWaitExit { connection } => {
-                let link = Link::Connection(connection);
-                state.of_link(device, link, |state, id| state.tell(id, event::TIMEWAIT_EXIT, 0));
-                state.untie(device, link);
-            }
-            Event::Resolved { resolution, resolved } => {
-                let link = Link::Resolution(resolution);
-                let sgid_index = crate::devices::layout().address_index();
-                state.of_link(device, link, |state, id| state.on_resolved(id, &resolved, sgid_index));
-                state.untie(device, link);
-            }
-            Event::NotResolved { resolution, status, private_data } => {
-                let link = Link::Resolution(resolution);
-                let status = status.map_or(TIMED_OUT, |status| i32::from(status.code()));
-                let param = ud_param(&private_data);
-                state.of_link(device, link, |state, id| {
-                    state.tell_with(id, event::UNREACHABLE, status, param.as_bytes(), Ece::default());
-                });
-                state.untie(device, link);
-            }
-            // The port finds out itself whether it is so.
-            Event::StaleSuspected { .. } => {}
+        match news {
+            News::Event(event) => state.on_event(device, event),
+            News::Failed => state.on_removal(device),
         }
     }
 }
@@ -122,6 +72,74 @@ impl Peer {
 }
 
 impl State {
+    fn on_event(&mut self, device: usize, happened: Event) {
+        match happened {
+            Event::ConnectRequest { connection, request } => {
+                self.on_request(device, connection, &request);
+            }
+            Event::ResolveRequest { query, request } => {
+                let link = Link::Query(query);
+                let peer = Peer {
+                    addresses: request.addresses,
+                    to: request.to,
+                    service: request.service_id,
+                    pkey: request.pkey.0,
+                };
+                let param = ud_param(&request.private_data);
+                self.announce(device, request.listener, link, &peer, None, param.as_bytes(), Ece::default());
+            }
+            Event::ConnectResponse { connection, response } => {
+                let (param, ece) = response_param(&response);
+                self.of_link(device, Link::Connection(connection), |state, id| {
+                    state.tell_with(id, event::CONNECT_RESPONSE, 0, param.as_bytes(), ece);
+                });
+            }
+            Event::Established { connection, .. } => {
+                self.of_link(device, Link::Connection(connection), |state, id| {
+                    state.tell(id, event::ESTABLISHED, 0);
+                });
+            }
+            Event::Rejected { connection, rejection } => {
+                let status = i32::from(rejection.reason.code());
+                self.refused(device, connection, status, &rejection.private_data);
+            }
+            Event::Failed { connection, cause } => self.on_failure(device, connection, cause),
+            Event::Disconnected { connection, cause } => self.on_end(device, connection, cause),
+            Event::TimeWaitExit { connection } => {
+                let link = Link::Connection(connection);
+                self.of_link(device, link, |state, id| state.tell(id, event::TIMEWAIT_EXIT, 0));
+                self.untie(device, link);
+            }
+            Event::Resolved { resolution, resolved } => {
+                let link = Link::Resolution(resolution);
+                let sgid_index = crate::devices::layout().address_index();
+                self.of_link(device, link, |state, id| state.on_resolved(id, &resolved, sgid_index));
+                self.untie(device, link);
+            }
+            Event::NotResolved { resolution, status, private_data } => {
+                let link = Link::Resolution(resolution);
+                let status = status.map_or(TIMED_OUT, |status| i32::from(status.code()));
+                let param = ud_param(&private_data);
+                self.of_link(device, link, |state, id| {
+                    state.tell_with(id, event::UNREACHABLE, status, param.as_bytes(), Ece::default());
+                });
+                self.untie(device, link);
+            }
+            // The port finds out itself whether it is so.
+            Event::StaleSuspected { .. } => {}
+        }
+    }
+
+    /// A device has failed: its identifiers are told, as if it had been removed. Listeners at all addresses stay, as they
+    /// belong to none.
+    fn on_removal(&mut self, device: usize) {
+        let of_device = self.ids.iter().filter(|(_, id)| id.device == Some(device));
+        let ids: Vec<u32> = of_device.map(|(number, _)| *number).collect();
+        for id in ids {
+            self.tell(id, event::DEVICE_REMOVAL, 0);
+        }
+    }
+
     /// Does something for the identifier of a link, if the program has one.
     fn of_link(&mut self, device: usize, link: Link, act: impl FnOnce(&mut Self, u32)) {
         if let Some(id) = self.links.get(&(device, link)).copied() {

@@ -111,7 +111,7 @@ const LONGEST: usize = 1024;
 impl Ucma {
     /// All devices; opens those that are not open yet.
     fn nics(&'static self, preferred: &[HostAddress]) -> Vec<Arc<Nic>> {
-        self.nics.all(preferred, move |device, event| self.deliver(device, event))
+        self.nics.all(preferred, move |device, news| self.deliver(device, news))
     }
 
     /// Closes what the program does not need any more, at the endpoints. Nobody holds the lock of the state.
@@ -175,12 +175,19 @@ impl Ucma {
         self.close(&remains);
     }
 
+    /// This thread is about to close a descriptor: from the moment at which it is closed, other threads must find out who
+    /// did so.
+    fn closing(&self, fd: c_int) -> Option<PipeId> {
+        let id = self.find(fd)?;
+        locked(&self.state).closed_by.insert(fd, this_thread());
+        Some(id)
+    }
+
     /// A descriptor of a channel was closed; if it was the last, the channel is closed.
-    fn closed(&self, id: PipeId, fd: c_int) {
+    fn closed(&self, id: PipeId) {
         let mut remains = Remains::default();
         {
             let mut state = locked(&self.state);
-            state.closed_by.insert(fd, this_thread());
             if state.channels.get(&id).is_some_and(|channel| channel.pipe.is_closed()) {
                 state.close(id, &mut remains);
             }
@@ -267,11 +274,20 @@ extern "C-unwind" fn rnic_cm_find(fd: c_int) -> u64 {
     found.map_or(0, |id| id.0)
 }
 
-/// The descriptor `fd` of the channel with this number was closed.
+/// The same, before this thread closes the descriptor.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn rnic_cm_closed(channel: u64, fd: c_int) {
+extern "C-unwind" fn rnic_cm_closing(fd: c_int) -> u64 {
     let before = cancel::disable();
-    inside(|| existing().map(|ucma| ucma.closed(PipeId(channel), fd)));
+    let found = inside(|| existing()?.closing(fd)).flatten();
+    cancel::restore(before);
+    found.map_or(0, |id| id.0)
+}
+
+/// A descriptor of the channel with this number was closed.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rnic_cm_closed(channel: u64) {
+    let before = cancel::disable();
+    inside(|| existing().map(|ucma| ucma.closed(PipeId(channel))));
     cancel::restore(before);
 }
 

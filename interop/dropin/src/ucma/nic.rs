@@ -5,11 +5,12 @@ use crate::devices::config;
 use crate::errno::Errno;
 use crate::hub::{Hub, locked};
 use rnic::Gid;
-use rnic::cm::Manager;
 use rnic::cm::protocol::Event;
+use rnic::cm::{EventSink, Manager};
 use rnic::process::HostAddress;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 /// A device that connections use. It stays open until the process ends, as the kernel's device does: a program may make a
 /// connection, close everything, and make the next one from the same address.
@@ -34,6 +35,26 @@ impl Nic {
     }
 }
 
+/// What a device tells.
+pub(super) enum News {
+    Event(Event),
+    /// It has failed, and tells nothing more.
+    Failed,
+}
+
+/// Receives the news of the device with this index.
+struct Receiver<S>(usize, S);
+
+impl<S: Fn(usize, News) + Send> EventSink for Receiver<S> {
+    fn take(&mut self, event: Event, _: &mut Vec<Waker>) {
+        (self.1)(self.0, News::Event(event));
+    }
+
+    fn device_failed(&mut self) {
+        (self.1)(self.0, News::Failed);
+    }
+}
+
 /// The devices that were opened so far.
 #[derive(Default)]
 pub(super) struct Nics {
@@ -49,12 +70,12 @@ impl Nics {
         open.iter().find(|nic| nic.index == index).cloned().ok_or(Errno(libc::ENODEV))
     }
 
-    /// All devices. Those that are not open yet are opened; one that may choose its address prefers `preferred`. Their events
+    /// All devices. Those that are not open yet are opened; one that may choose its address prefers `preferred`. Their news
     /// go to `sink`. A device that cannot be opened has printed why.
     pub(super) fn all(
         &self,
         preferred: &[HostAddress],
-        sink: impl Fn(usize, Event) + Send + Clone + 'static,
+        sink: impl Fn(usize, News) + Send + Clone + 'static,
     ) -> Vec<Arc<Nic>> {
         let count = config().map_or(0, |config| config.devices.len());
         for index in 0..count {
@@ -69,7 +90,7 @@ impl Nics {
         &self,
         index: usize,
         preferred: &[HostAddress],
-        sink: impl Fn(usize, Event) + Send + 'static,
+        sink: impl Fn(usize, News) + Send + 'static,
     ) -> Result<(), Errno> {
         let _opening = locked(&self.opening);
         if self.get(index).is_ok() {
@@ -77,7 +98,7 @@ impl Nics {
         }
         let hub = Hub::open_near(index, preferred)?;
         let manager = hub.device.connection_manager()?;
-        manager.set_sink(move |event| sink(index, event))?;
+        manager.set_sink(Receiver(index, sink))?;
         let mut open = locked(&self.open);
         open.push(Arc::new(Nic { index, hub, manager }));
         open.sort_by_key(|nic| nic.index);

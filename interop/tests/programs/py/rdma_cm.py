@@ -5,6 +5,7 @@ usage: rdma_cm.py TEST [ARGUMENT]...
 
 import ctypes
 import errno
+import fcntl
 import itertools
 import os
 import select
@@ -315,6 +316,31 @@ def test_waiting(address):
     threading.Thread(target=wait, daemon=True).start()
     time.sleep(0.1)
     assert "woken" not in found
+
+
+def test_closing(address):
+    """A thread that asks for an event while another one closes the channel waits, however close they come."""
+    failed = []
+
+    def ask(channel):
+        try:
+            while True:
+                channel.event()
+        except OSError as error:
+            failed.append(error)
+
+    for number in range(150):
+        channel = Channel()
+        # Numbers that nothing else uses: a thread that is late would take part in the next round.
+        first, channel.fd = channel.fd, fcntl.fcntl(channel.fd, fcntl.F_DUPFD_CLOEXEC, 50 + number)
+        os.close(first)
+        id = channel.create(1)
+        threading.Thread(target=ask, args=(channel,), daemon=True).start()
+        for _ in range(number % 4):
+            channel.call(WRITE_EVENT, struct.pack("=IIIIQ", id, 0, USER, 0, 0))
+        channel.close()
+    time.sleep(0.1)
+    assert not failed, (len(failed), failed[0])
 
 
 def test_many(address, count):

@@ -152,6 +152,7 @@ impl Engine {
                 self.fail_qp(index);
             }
             self.fail_overrun();
+            self.tell_failure();
         }
     }
 
@@ -165,6 +166,7 @@ impl Engine {
                 self.flush_inbox(index);
             }
             let _ = catch_unwind(AssertUnwindSafe(|| self.fail_overrun()));
+            let _ = catch_unwind(AssertUnwindSafe(|| self.tell_failure()));
         }
     }
 

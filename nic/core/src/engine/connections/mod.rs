@@ -44,6 +44,9 @@ const SEED: u64 = 0x434d_0001;
 pub trait EventSink: Send {
     /// Takes an event. Tasks that have to learn of it go to `woken`: they are woken after the lock is released.
     fn take(&mut self, event: Event, woken: &mut Vec<Waker>);
+
+    /// The device has failed: no event follows.
+    fn device_failed(&mut self) {}
 }
 
 impl<F: FnMut(Event) + Send> EventSink for F {
@@ -264,6 +267,13 @@ impl Engine {
             {
                 sink.take(event, woken);
             }
+        }
+    }
+
+    /// Tells the program that no event of connections follows.
+    pub(super) fn tell_failure(&mut self) {
+        if let Some(sink) = self.connections.manager.as_mut().and_then(|manager| manager.sink.as_mut()) {
+            sink.device_failed();
         }
     }
 

@@ -310,11 +310,15 @@ fn a_connection_whose_queue_pair_cannot_be_set_up_fails_on_both_sides() -> Resul
 #[test]
 fn a_listener_bounds_what_waits() -> Result<()> {
     let net = Net::new();
-    let (a, b) = (net.device(), net.device());
+    let b = net.device();
     let listener = b.listen(PORT)?;
-    let ends: Vec<_> = (0..1100).map(|_| RcEnd::dial(&a, to(&b))).collect::<Result<_>>()?;
+    let (each, most) = (Limits::default().requests_per_peer, Limits::default().backlog as usize);
+    // One device asks for this many at a time.
+    let devices: Vec<_> = (0..=most / each).map(|_| net.device()).collect();
+    let dials = devices.iter().flat_map(|device| std::iter::repeat_n(device, each));
+    let ends: Vec<_> = dials.map(|device| RcEnd::dial(device, to(&b))).collect::<Result<_>>()?;
+    assert!(ends.len() > most);
     net.run_for(Duration::from_millis(100));
-    let most = Limits::default().half_open_per_source.min(1024);
     assert_eq!(std::iter::from_fn(|| listener.poll()).count(), most);
     drop(ends);
     Ok(())
