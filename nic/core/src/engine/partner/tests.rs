@@ -75,6 +75,8 @@ fn ports_that_speak_credits_find_out_and_use_them() -> Result<()> {
         let port = device.counters().port;
         assert_eq!((port.partners_met, port.partners_lost), (1, 0));
         assert!(port.tx_flow_control > 4 && port.rx_flow_control > 4, "{port:?}");
+        // A wait is announced only after 50 us (CREDIT_TIMES.ask); otherwise there would be 23.
+        assert!(port.tx_flow_control <= 16, "{port:?}");
         assert_eq!(port.excessive_buffer_overrun_errors, 0);
         assert_eq!(port.dropped_total(), 0);
     }
@@ -259,6 +261,27 @@ fn a_port_that_is_paused_by_one_that_it_does_not_know_gets_to_know_it() -> Resul
     assert_eq!(port.rx_pause, before + 1);
     assert!(port.pauses.iter().all(|of| of.rx_pause == port.rx_pause), "each named all priorities: {port:?}");
     assert_eq!(a.faults()[0].hits, 0, "the partner knows this port by now");
+    Ok(())
+}
+
+/// The program at an address was killed and started again: what its predecessor was lent is free at once.
+#[test]
+fn a_partner_that_restarts_does_not_wait_for_the_loan_of_its_predecessor() -> Result<()> {
+    let net = Net::new();
+    let setup = credits(30_000);
+    let b = device(&net, &setup)?;
+    let address = Some([10, 0, 7, 7].into());
+    let start =
+        || net.device_with(&DeviceSetup { partner: setup.clone(), address, ..DeviceSetup::default() });
+    let first = start()?;
+    exchange(&first, &b, 1 << 16)?;
+    drop(first);
+    let second = start()?;
+    let before = net.elapsed();
+    exchange(&second, &b, 1 << 12)?;
+    let took = net.elapsed() - before;
+    assert!(took < CREDIT_TIMES.lease / 2, "{took:?}");
+    assert_eq!(b.counters().port.partners_met, 2);
     Ok(())
 }
 
