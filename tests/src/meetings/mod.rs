@@ -2,7 +2,8 @@
 //!
 //! A seed decides everything: hosts whose programs connect, listen, accept, refuse, forget to answer, send, disconnect and
 //! drop; hosts that are killed or closed and start again at their address; messages that are lost, repeated, delayed and
-//! overtaken; links with credits; strangers who speak in the name of others ([`stranger`]). In the end the network is whole again, time passes, and then holds:
+//! overtaken; links with credits; strangers who speak in the name of others (`stranger.rs`). In the end the network is whole
+//! again, time passes, and then holds:
 //!
 //! * a request reaches each life of a program once at most; again only if it was refused, and the refusal was lost until it was
 //!   forgotten;
