@@ -238,11 +238,11 @@ fn programs_of_a_newer_librdmacm_connect() {
         case("ucmatose -c 10", "ucmatose -c 10 -s @").prints("return status 0"),
         case("ucmatose -c 3 -m", "ucmatose -c 3 -m -s @").prints("return status 0"),
         case("udaddy -c 3", "udaddy -c 3 -s @").prints("return status 0"),
-        case("mckey -m 239.1.2.3 -b @ -C 5", "mckey -m 239.1.2.3 -b % -s -C 5"),
+        case("mckey -m 239.1.2.3 -b @ -C 5", "mckey -m 239.1.2.3 -b & -s -C 5"),
         case("rdma_server -s @", "rdma_client -s @").prints("rdma_client: end 0"),
         case("rdma_xserver -c x", "rdma_xclient -s @ -c x").prints("end 0"),
         // Several threads, and both sides connect.
-        case("cmtime -L -b @ -C 127.0.0.1 -c 200", "cmtime -b % -C 127.0.0.1 -c 200").prints("cm connect"),
+        case("cmtime -L -b @ -C 127.0.0.1 -c 200", "cmtime -b & -C 127.0.0.1 -c 200").prints("cm connect"),
         case("rstream -b @ -S 4096 -I 10 -C 50", "rstream -s @ -S 4096 -I 10 -C 50").prints("4k"),
         case("riostream -b @ -I 10 -S 64", "riostream -s @ -I 10 -S 64").prints("64"),
     ];
