@@ -197,11 +197,9 @@ impl Ucma {
 
     /// Whether a descriptor was that of a channel, and was closed by another thread. A thread that asks for an event then
     /// waits, as it would if it had asked a moment before: in the kernel, closing a channel wakes nobody. Programs end while
-    /// such a thread waits (rping), and would fail if it returned.
+    /// such a thread waits (rping), and would fail if it returned. The number may belong to another file by now.
     fn was_closed_elsewhere(&self, fd: c_int) -> bool {
-        // SAFETY: `fcntl` accepts any number.
-        let is_closed = unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0;
-        is_closed && locked(&self.state).closed_by.get(&fd).is_some_and(|thread| *thread != this_thread())
+        locked(&self.state).closed_by.get(&fd).is_some_and(|thread| *thread != this_thread())
     }
 
     fn find(&self, fd: c_int) -> Option<PipeId> {
