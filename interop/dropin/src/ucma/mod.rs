@@ -40,7 +40,7 @@ use nic::{Nic, Nics};
 use pipe::{Pipe, PipeId, identify};
 use rnic::cm::protocol::Endpoint;
 use rnic::process::HostAddress;
-use rnic::time::Instant;
+use rnic::time::{Duration, Instant};
 use state::{Channel, Link, Remains, State, read};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_long, c_void};
@@ -154,7 +154,7 @@ impl Ucma {
         let id = pipe.id;
         let mut state = locked(&self.state);
         state.closed_by.remove(&fd);
-        state.channels.insert(id, Channel { pipe, events: VecDeque::new() });
+        state.channels.insert(id, Channel { pipe, events: VecDeque::new(), away: None });
         Ok(fd)
     }
 
@@ -177,8 +177,19 @@ impl Ucma {
 
     /// This thread is about to close a descriptor: from the moment at which it is closed, other threads must find out who
     /// did so.
+    ///
+    /// Another thread that handles an event gets some time to come back for the next one first. In the kernel it is back by
+    /// then, because destroying identifiers takes longer; programs count on that, and free the channel's memory, which that
+    /// thread reads, right after the close (rping).
     fn closing(&self, fd: c_int) -> Option<PipeId> {
         let id = self.find(fd)?;
+        let is_away = |away: libc::pthread_t| away != this_thread();
+        for _ in 0..WAITS_FOR_AWAY {
+            if !locked(&self.state).channels.get(&id).and_then(|channel| channel.away).is_some_and(is_away) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         locked(&self.state).closed_by.insert(fd, this_thread());
         Some(id)
     }
@@ -245,6 +256,9 @@ impl Ucma {
         }
         let to: abi::GetEvent = read(command.input);
         let taken = if woken { locked(&self.state).take(channel) } else { None };
+        if let Some(channel) = locked(&self.state).channels.get_mut(&channel) {
+            channel.away = taken.is_some().then(this_thread);
+        }
         let Some(event) = taken else { return Ok(false) };
         command.reply(to.response, event.as_bytes())?;
         Ok(true)
@@ -262,6 +276,10 @@ extern "C-unwind" fn rnic_cm_open(flags: c_int) -> c_int {
         -1
     })
 }
+
+/// How long a close waits for a thread that handles an event, in milliseconds: long on a busy machine, and bounded, because
+/// the thread may have ended.
+const WAITS_FOR_AWAY: u32 = 20;
 
 /// A number other than 0 if a descriptor is that of a channel, for `rnic-shim`.
 #[unsafe(no_mangle)]

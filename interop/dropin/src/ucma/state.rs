@@ -19,6 +19,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(super) struct Channel {
     pub(super) pipe: Pipe,
     pub(super) events: VecDeque<Waiting>,
+    /// The thread that took the latest event, until it asks for another.
+    pub(super) away: Option<libc::pthread_t>,
 }
 
 /// An event that waits.
