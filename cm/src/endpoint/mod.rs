@@ -294,7 +294,7 @@ impl Endpoint {
             self.table.update(id, |connection| {
                 connection.state = state;
                 connection.deadline = deadline;
-                // A peer that answers none does not hold up this one for ever.
+                // A peer that never answers must not hold up the requests to it for good.
                 connection.waits = false;
             });
             if !is_silent {

@@ -394,7 +394,7 @@ impl Endpoint {
             return;
         };
         self.counters.retries += u64::from(own.waits.is_none());
-        // A peer that answers none does not hold up this one for ever.
+        // A peer that never answers must not hold up the requests to it for good.
         let own = Own { left, deadline: now + own.interval, waits: None, ..own };
         self.resolutions.insert_own(id, own);
     }

@@ -23,11 +23,9 @@ type Open = unsafe extern "C-unwind" fn(flags: c_int) -> c_int;
 type Write =
     unsafe extern "C-unwind" fn(file: c_int, from: *const c_void, len: usize, result: *mut c_long) -> c_int;
 
-/// `rnic_cm_find`: a number other than 0 if the descriptor is that of a channel.
+/// `rnic_cm_find`: a number other than 0 if the descriptor is that of a channel. `rnic_cm_closing`: the same, when this thread
+/// is about to close it.
 type Find = unsafe extern "C-unwind" fn(file: c_int) -> u64;
-
-/// `rnic_cm_closing`: the same; a descriptor of a channel is about to be closed by this thread.
-type Closing = unsafe extern "C-unwind" fn(file: c_int) -> u64;
 
 /// `rnic_cm_closed`: a descriptor of the channel with this number was closed.
 type Closed = unsafe extern "C-unwind" fn(channel: u64);
@@ -48,7 +46,7 @@ of_dropin! {
     cm_open, c"rnic_cm_open": Open;
     cm_write, c"rnic_cm_write": Write;
     cm_find, c"rnic_cm_find": Find;
-    cm_closing, c"rnic_cm_closing": Closing;
+    cm_closing, c"rnic_cm_closing": Find;
     cm_closed, c"rnic_cm_closed": Closed;
 }
 
@@ -100,20 +98,20 @@ pub(crate) unsafe fn command(file: c_int, from: *const c_void, len: usize) -> c_
 #[cold]
 #[inline(never)]
 pub(crate) fn find(file: c_int) -> u64 {
-    let before = errno();
-    // SAFETY: the function accepts any number.
-    let found = cm_find().map_or(0, |find| unsafe { find(file) });
-    set_errno(before);
-    found
+    number(cm_find(), file)
 }
 
 /// The same, before this thread closes the descriptor.
 #[cold]
 #[inline(never)]
 pub(crate) fn closing(file: c_int) -> u64 {
+    number(cm_closing(), file)
+}
+
+fn number(find: Option<Find>, file: c_int) -> u64 {
     let before = errno();
-    // SAFETY: the function accepts any number.
-    let found = cm_closing().map_or(0, |closing| unsafe { closing(file) });
+    // SAFETY: these functions accept any number.
+    let found = find.map_or(0, |find| unsafe { find(file) });
     set_errno(before);
     found
 }

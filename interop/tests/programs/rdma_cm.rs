@@ -356,6 +356,11 @@ fn threads_wait_for_events_and_sleep_on_in_a_closed_channel() {
 }
 
 #[test]
+fn a_thread_that_handles_an_event_asks_for_the_next_before_its_channel_is_closed() {
+    by_commands("handling", &[]);
+}
+
+#[test]
 fn a_thread_that_asks_while_its_channel_is_closed_waits() {
     by_commands("closing", &[]);
 }

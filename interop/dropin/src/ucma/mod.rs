@@ -279,7 +279,7 @@ extern "C-unwind" fn rnic_cm_open(flags: c_int) -> c_int {
 
 /// How long a close waits for a thread that handles an event, in milliseconds: long on a busy machine, and bounded, because
 /// the thread may have ended.
-const WAITS_FOR_AWAY: u32 = 20;
+const WAITS_FOR_AWAY: u32 = 100;
 
 /// A number other than 0 if a descriptor is that of a channel, for `rnic-shim`.
 #[unsafe(no_mangle)]

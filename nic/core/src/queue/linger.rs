@@ -2,7 +2,7 @@
 //!
 //! To sleep and be woken costs 12 to 30 us on each side, most of it in the kernel: more than the trip of a message. A
 //! thread that will not wait for long is served sooner if it drives the port itself, as one that polls does. How long it
-//! will wait is guessed from its latest waits. A guess that was wrong costs [`LINGER`] of processor time once.
+//! will wait is guessed from its latest waits. A wrong guess costs [`LINGER`] of processor time, once.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use time::{Duration, Instant};
@@ -22,13 +22,13 @@ const PATIENCE: u8 = 8;
 /// Nobody waits. Instants are more than 0.
 const NOBODY: u64 = 0;
 
-/// What a channel knows about the waits of its program. Several threads that wait at one channel may confuse it, which makes
-/// a guess worse and nothing else.
+/// What a channel knows about the waits of its program. Several threads that wait on one channel may confuse it; that makes a
+/// guess worse, and does no other harm.
 #[derive(Debug, Default)]
 pub(crate) struct Linger {
     /// Since when a thread waits, in nanoseconds, or [`NOBODY`].
     since: AtomicU64,
-    /// How many events more may come without a wait until it is not worth while. 0: it is not.
+    /// How many more events may be taken without a wait before lingering stops being worth it; 0 if it is not.
     patience: AtomicU8,
 }
 

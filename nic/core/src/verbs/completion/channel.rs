@@ -89,16 +89,17 @@ impl CompletionChannel {
         Some(CompletionEvent { cq })
     }
 
-    /// As [`next_event`](Self::next_event), for a thread that sleeps on the descriptor if there is none. If its latest
-    /// wait was shorter than sleeping and waking take, it first drives the device for some microseconds, as
-    /// [`CompletionQueue::wait`] does. On the network only: in virtual time nothing happens meanwhile.
+    /// Like [`next_event`](Self::next_event), for a thread that will sleep on the descriptor if this returns `None`. If the
+    /// latest wait was short, it first drives the device for some microseconds, because an event that comes soon is handled
+    /// sooner without a sleep. In virtual time it does not wait.
     #[must_use]
     pub fn next_event_before_sleep(&self) -> Option<CompletionEvent> {
         let port = self.inner.device.port().ok()?;
         self.linger(&**port, LINGER)
     }
 
-    /// The next event, which may come within `longest`. If there is none, others drive the port from now on.
+    /// Returns the next event. If waits are short, drives the port for up to `longest` until one arrives; if none does,
+    /// hands the port over.
     fn linger(&self, port: &dyn Port, longest: Duration) -> Option<CompletionEvent> {
         if let Some(event) = self.take(port) {
             return Some(event);
