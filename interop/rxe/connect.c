@@ -31,6 +31,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "words.h"
+
 enum { SLOTS = 64, LENGTH = 1000, GRH = 40, RESOLVE_MS = 5000 };
 
 // An identifier, with what belongs to it.
@@ -45,25 +47,6 @@ struct end {
 };
 
 static struct end *ends[SLOTS];
-static char *words[20];
-static int word_count;
-
-static const char *text(const char *name)
-{
-	size_t length = strlen(name);
-
-	for (int word = 1; word < word_count; word++)
-		if (!strncmp(words[word], name, length) && words[word][length] == '=')
-			return words[word] + length + 1;
-	return NULL;
-}
-
-static uint64_t number(const char *name, uint64_t otherwise)
-{
-	const char *value = text(name);
-
-	return value ? strtoull(value, NULL, 0) : otherwise;
-}
 
 static void fail(int error) { printf("error %d %s\n", error, strerror(error)); }
 
@@ -459,17 +442,6 @@ static void run(void)
 
 int main(void)
 {
-	char line[4096];
-
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	while (fgets(line, sizeof(line), stdin)) {
-		word_count = 0;
-		for (char *word = strtok(line, " \n"); word && word_count < 20; word = strtok(NULL, " \n"))
-			words[word_count++] = word;
-		if (word_count && !strcmp(words[0], "quit"))
-			break;
-		if (word_count)
-			run();
-	}
+	each_line(run);
 	return 0;
 }

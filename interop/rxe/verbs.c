@@ -32,6 +32,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "words.h"
+
 enum { SLOTS = 64 };
 
 static struct ibv_context *context;
@@ -45,27 +47,6 @@ static struct ibv_mw *mws[SLOTS];
 static struct ibv_srq *srqs[SLOTS];
 static struct ibv_qp *qps[SLOTS];
 static struct ibv_ah *ahs[SLOTS];
-
-// The words of the line: the command, an object number, a third word, and NAME=VALUE pairs.
-static char *words[40];
-static int word_count;
-
-static const char *text(const char *name)
-{
-	size_t length = strlen(name);
-
-	for (int word = 1; word < word_count; word++)
-		if (!strncmp(words[word], name, length) && words[word][length] == '=')
-			return words[word] + length + 1;
-	return NULL;
-}
-
-static uint64_t number(const char *name, uint64_t otherwise)
-{
-	const char *value = text(name);
-
-	return value ? strtoull(value, NULL, 0) : otherwise;
-}
 
 static int slot(const char *name)
 {
@@ -489,17 +470,10 @@ static int run(void)
 	return fail(ENOSYS);
 }
 
+static void command(void) { run(); }
+
 int main(void)
 {
-	char line[4096];
-
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	while (fgets(line, sizeof(line), stdin)) {
-		word_count = 0;
-		for (char *word = strtok(line, " \n"); word && word_count < 40; word = strtok(NULL, " \n"))
-			words[word_count++] = word;
-		if (word_count)
-			run();
-	}
+	each_line(command);
 	return 0;
 }
