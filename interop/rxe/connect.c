@@ -18,6 +18,8 @@
 //   send ID seed=                          a message of 1000 bytes
 //   arrived ID seed= ms=                   waits for one, and reports the first byte that differs
 //   quit                                   exits, with all identifiers open
+//   route ID                               ok the path that was resolved: flow=1 if there is a flow label, SELECTOR:VALUE;
+//                                        not the rate, which differs with the devices
 //   path ID                                ok MTU of the queue pair, its timeout and retry counts, depths, and hop limit
 #include <arpa/inet.h>
 #include <errno.h>
@@ -387,6 +389,23 @@ static void do_path(struct end *end)
 	       attr.rnr_retry, attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.ah_attr.grh.hop_limit);
 }
 
+static void do_route(struct end *end)
+{
+	struct rdma_route *route = &end->id->route;
+	struct ibv_sa_path_rec *path = route->path_rec;
+
+	printf("ok paths=%d", route->num_paths);
+	if (path && route->num_paths)
+		printf(" from=%d to=%d flow=%d hops=%d class=%d sl=%d reversible=%d pkey=%#x mtu=%d:%d "
+		       "lifetime=%d:%d",
+		       !memcmp(&path->sgid, &route->addr.addr.ibaddr.sgid, sizeof(path->sgid)),
+		       !memcmp(&path->dgid, &route->addr.addr.ibaddr.dgid, sizeof(path->dgid)), !!path->flow_label,
+		       path->hop_limit, path->traffic_class, path->sl, path->reversible, ntohs(path->pkey),
+		       path->mtu_selector, path->mtu, path->packet_life_time_selector,
+		       path->packet_life_time);
+	puts("");
+}
+
 static void do_option(struct end *end)
 {
 	uint64_t value = number("value", 0);
@@ -410,7 +429,7 @@ static const struct {
 	{ "qp", do_qp, 0 },		  { "connect", do_connect, 0 }, { "accept", do_connect, 0 },
 	{ "reject", do_reject, 0 },	  { "disconnect", do_disconnect, 0 }, { "option", do_option, 0 },
 	{ "event", do_event, 0 },	  { "send", do_send, 1 },     { "arrived", do_arrived, 1 },
-	{ "path", do_path, 1 },
+	{ "path", do_path, 1 },		  { "route", do_route, 0 },
 };
 
 static void run(void)

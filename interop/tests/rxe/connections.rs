@@ -131,8 +131,8 @@ fn established(pair: &mut Pair) {
     pair.passive(&["accept 1 res=2 depth=1 rnr=5 fc=1 data=aabb"]);
     pair.await_event(true, 1, "ESTABLISHED");
     pair.await_event(false, 0, "ESTABLISHED");
-    pair.active(&["path 1"]);
-    pair.passive(&["path 1"]);
+    pair.active(&["route 1", "path 1"]);
+    pair.passive(&["route 1", "path 1"]);
     pair.talk();
 }
 
