@@ -54,6 +54,21 @@ static void nothing(struct ibv_pd *pd, struct ibv_cq *cq) {
 	REFUSED(ibv_destroy_qp(qp), 0);
 }
 
+/* Advice on memory that is not registered for it. */
+static void advice(struct ibv_pd *pd) {
+	static char buffer[8192];
+	struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_ON_DEMAND);
+	check(mr != NULL, "a region");
+	struct ibv_sge sge = {.addr = (uintptr_t)buffer, .length = sizeof buffer, .lkey = mr->lkey};
+	REFUSED(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1), 0);
+	REFUSED(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 0), EINVAL);
+	REFUSED(ibv_advise_mr(pd, 77, 0, &sge, 1), EOPNOTSUPP);
+	REFUSED(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1), EPERM);
+	sge.length++;
+	REFUSED(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1), EFAULT);
+	REFUSED(ibv_dereg_mr(mr), 0);
+}
+
 /* A negative number of completions is none, also if some wait. */
 static void counts(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	struct ibv_wc wcs[4];
@@ -192,6 +207,7 @@ int main(void) {
 	check(pd && cq && mr, "objects");
 	arguments(context, pd, cq);
 	nothing(pd, cq);
+	advice(pd);
 	counts(pd, cq, mr);
 	inline_data(pd, cq, mr);
 	states(pd, cq, mr);
