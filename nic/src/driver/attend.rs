@@ -40,7 +40,6 @@
 //! fall into the first of them. What it left undone is sent in the first. The first is longer for a program that has polled
 //! [steadily](STEADY).
 
-use super::hold::ANSWER;
 use time::{Duration, Instant};
 
 /// How long after the program's polls the thread checks whether it still polls: half of the millisecond within which it
@@ -139,15 +138,14 @@ impl Attendance {
         }
     }
 
-    /// The thread has taken a turn. `busy`: whether anything happened; `may_be_answered`: whether the program may be
-    /// about to reply.
-    pub(super) fn turned(&mut self, now: Instant, busy: bool, may_be_answered: bool) -> Next {
+    /// The thread has taken a turn. `busy`: whether anything happened; `answered_by`: until when the program may reply.
+    pub(super) fn turned(&mut self, now: Instant, busy: bool, answered_by: Option<Instant>) -> Next {
         if busy {
             self.spins_until = now + SPIN;
         }
-        if busy && may_be_answered && self.program == Program::Elsewhere {
+        if let (true, Some(until), Program::Elsewhere) = (busy, answered_by, self.program) {
             self.memory_until = now + MEMORY;
-            Next::StepAside { until: now + ANSWER }
+            Next::StepAside { until }
         } else if now < self.spins_until {
             Next::Spin
         } else {

@@ -242,8 +242,8 @@ impl Background {
                     self.stand_by(period, publish.map_or(next_look, |at| at.min(next_look)))
                 }
                 Stance::Drive => {
-                    let (busy, may_be_answered) = port.background_turn();
-                    match attendance.turned(crate::clock::now(), busy, may_be_answered) {
+                    let (busy, answered_by) = port.background_turn();
+                    match attendance.turned(crate::clock::now(), busy, answered_by) {
                         Next::Spin => false,
                         Next::StepAside { until } => {
                             drop(port);

@@ -62,6 +62,8 @@ struct World {
     attendance: Attendance,
     put_off: PutOff,
     thread: Thread,
+    /// How long a turn takes in which something happens.
+    full_turn: Duration,
     polls: u32,
     handed_over: bool,
     /// When messages arrive, in order.
@@ -85,6 +87,7 @@ impl World {
             attendance: Attendance::new(now),
             put_off: PutOff::new(now),
             thread: Thread::Awake(now),
+            full_turn: FULL_TURN,
             polls: 0,
             handed_over: false,
             arrivals: VecDeque::new(),
@@ -110,7 +113,9 @@ impl World {
             self.owed.get_or_insert(self.now);
         }
         let only_acks = datagrams > 0 && self.owed.is_some();
-        if self.hold.take_in(caller, datagrams, only_acks, self.now) == Verdict::Hold {
+        if self.hold.take_in(caller, datagrams, only_acks, self.now, || self.now + self.full_turn)
+            == Verdict::Hold
+        {
             return datagrams;
         }
         let trains = self.transmit(false);
@@ -184,8 +189,8 @@ impl World {
             Stance::Drive => {
                 self.log.thread_turns += 1;
                 let done = self.turn(Caller::Background);
-                let after = self.now + if done > 0 { FULL_TURN } else { EMPTY_TURN };
-                match self.attendance.turned(after, done > 0, self.hold.may_be_answered()) {
+                let after = self.now + if done > 0 { self.full_turn } else { EMPTY_TURN };
+                match self.attendance.turned(after, done > 0, self.hold.answered_by()) {
                     Next::Spin => Thread::Awake(after),
                     Next::StepAside { until } => {
                         self.log.asides += 1;
@@ -245,13 +250,17 @@ fn polls_and_replies() -> impl FnMut(&mut World) -> Duration {
 
 /// A program that polls memory ten times in a microsecond, and replies 1 us after a message.
 fn polls_memory() -> impl FnMut(&mut World) -> Duration {
+    polls_memory_and_replies_after(micros(1))
+}
+
+fn polls_memory_and_replies_after(time: Duration) -> impl FnMut(&mut World) -> Duration {
     let mut thinks = false;
     move |world| {
         if std::mem::take(&mut thinks) {
             world.reply();
         } else if world.delivered > 0 {
             thinks = true;
-            return micros(1);
+            return time;
         }
         micros(1) / 10
     }
@@ -322,6 +331,24 @@ fn the_thread_brings_a_program_that_polls_memory_its_messages() {
     world.log = Log::default();
     world.run(micros(100_000), polls_memory());
     assert!(world.log.unread <= 2 * STANDBY_FOR_MEMORY + ANSWER, "{:?}", world.log);
+}
+
+/// On an emulated processor, say. If acknowledgements left by themselves there, the peer would poll memory too.
+#[test]
+fn on_a_slow_host_acknowledgements_leave_with_replies_too() {
+    let mut world = World::new();
+    (world.peer_goes_on, world.full_turn) = (true, 30 * FULL_TURN);
+    world.arrivals.push_back(world.now);
+    // The thread takes in what comes after the program's last poll.
+    for _ in 0..POLLING {
+        world.poll(Caller::Program);
+    }
+    world.run(micros(10_000), polls_memory_and_replies_after(micros(150)));
+    world.log = Log::default();
+    world.run(micros(100_000), polls_memory_and_replies_after(micros(150)));
+    let log = &world.log;
+    assert!(log.replies > 100 && log.acks_with_replies > log.replies * 9 / 10, "{log:?}");
+    assert!(log.acks_alone <= 2, "{log:?}");
 }
 
 #[test]

@@ -178,15 +178,14 @@ impl SocketPort {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Takes a turn in the background thread: returns whether anything happened, and whether the program may be about
-    /// to reply.
-    fn background_turn(&self) -> (bool, bool) {
+    /// Takes a turn in the background thread: returns whether anything happened, and until when the program may reply.
+    fn background_turn(&self) -> (bool, Option<Instant>) {
         let mut driven = self.lock();
         let done = driven.turn(clock::now(), Caller::Background);
-        let may_be_answered = driven.may_be_answered();
+        let answered_by = driven.answered_by();
         self.release(driven);
         self.courtesy.after_turn(done > 0);
-        (done > 0, may_be_answered)
+        (done > 0, answered_by)
     }
 
     /// Called in standby: sends what the program left undone, if it stopped polling.

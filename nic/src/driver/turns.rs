@@ -60,7 +60,7 @@ impl Driven {
         let datagrams = self.receive(now);
         self.datapath.handle_timeout(now);
         let only_acks = datagrams > 0 && self.datapath.has_work() && !self.datapath.engine.has_requests();
-        if self.hold.take_in(caller, datagrams, only_acks, now) == Verdict::Hold {
+        if self.hold.take_in(caller, datagrams, only_acks, now, crate::clock::now) == Verdict::Hold {
             return datagrams;
         }
         let trains = self.transmit(now);
@@ -86,9 +86,9 @@ impl Driven {
         }
     }
 
-    /// Returns whether the program may be about to reply to what the last turn received.
-    pub(super) fn may_be_answered(&self) -> bool {
-        self.hold.may_be_answered()
+    /// Until when the program may reply to what the last turn received.
+    pub(super) fn answered_by(&self) -> Option<Instant> {
+        self.hold.answered_by()
     }
 
     /// Records that the program sends something; returns whether the packet can carry a held acknowledgement.

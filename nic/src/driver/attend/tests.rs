@@ -1,6 +1,7 @@
 //! Each transition of the attendance, in virtual time.
 
 use super::*;
+use crate::driver::hold::ANSWER;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 
@@ -81,7 +82,7 @@ fn a_program_that_hands_over_is_served_at_once() {
     assert_eq!(attendance.look(now, polls + 1, true), Stance::Drive);
     assert_eq!(attendance.look(now, polls + POLLING, true), Stance::Drive, "earlier polls do not count");
     // It never steps aside for a program that sleeps.
-    assert_eq!(attendance.turned(now, true, true), Next::Spin);
+    assert_eq!(attendance.turned(now, true, Some(now + ANSWER)), Next::Spin);
     // It may poll again.
     assert_eq!(attendance.look(now, polls + 2 * POLLING, false), Stance::StandBy { period: STANDBY });
 }
@@ -90,37 +91,37 @@ fn a_program_that_hands_over_is_served_at_once() {
 fn it_spins_after_activity_and_then_blocks() {
     let start = Instant::EPOCH;
     let mut attendance = Attendance::new(start);
-    assert_eq!(attendance.turned(start, false, false), Next::Block, "nothing ever happened");
-    assert_eq!(attendance.turned(start, true, false), Next::Spin);
-    assert_eq!(attendance.turned(start + SPIN - NANOSECOND, false, false), Next::Spin);
-    assert_eq!(attendance.turned(start + SPIN, false, false), Next::Block);
+    assert_eq!(attendance.turned(start, false, None), Next::Block, "nothing ever happened");
+    assert_eq!(attendance.turned(start, true, None), Next::Spin);
+    assert_eq!(attendance.turned(start + SPIN - NANOSECOND, false, None), Next::Spin);
+    assert_eq!(attendance.turned(start + SPIN, false, None), Next::Block);
     assert_eq!(
-        attendance.turned(start + 2 * SPIN, true, false),
+        attendance.turned(start + 2 * SPIN, true, None),
         Next::Spin,
         "never after a turn in which something happened"
     );
     assert_eq!(
-        attendance.turned(start + 3 * SPIN - NANOSECOND, false, true),
+        attendance.turned(start + 3 * SPIN - NANOSECOND, false, Some(start + 3 * SPIN - NANOSECOND + ANSWER)),
         Next::Spin,
         "nothing is new to be answered"
     );
-    assert_eq!(attendance.turned(start + 3 * SPIN, false, true), Next::Block);
+    assert_eq!(attendance.turned(start + 3 * SPIN, false, Some(start + 3 * SPIN + ANSWER)), Next::Block);
 }
 
 #[test]
 fn it_steps_aside_only_for_a_program_that_is_elsewhere() {
     let (mut attendance, polls, now) = elsewhere(Instant::EPOCH);
-    assert_eq!(attendance.turned(now, false, true), Next::Block, "the reply had its time");
-    assert_eq!(attendance.turned(now, true, false), Next::Spin, "nothing to reply to");
-    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + ANSWER });
+    assert_eq!(attendance.turned(now, false, Some(now + ANSWER)), Next::Block, "the reply had its time");
+    assert_eq!(attendance.turned(now, true, None), Next::Spin, "nothing to reply to");
+    assert_eq!(attendance.turned(now, true, Some(now + ANSWER)), Next::StepAside { until: now + ANSWER });
     assert_eq!(attendance.look(now, polls, true), Stance::Drive);
-    assert_eq!(attendance.turned(now, true, true), Next::Spin, "it said that it sleeps");
+    assert_eq!(attendance.turned(now, true, Some(now + ANSWER)), Next::Spin, "it said that it sleeps");
 }
 
 #[test]
 fn it_is_back_sooner_for_a_program_that_polls_memory() {
     let (mut attendance, polls, now) = elsewhere(Instant::EPOCH);
-    assert_eq!(attendance.turned(now, true, true), Next::StepAside { until: now + ANSWER });
+    assert_eq!(attendance.turned(now, true, Some(now + ANSWER)), Next::StepAside { until: now + ANSWER });
     // Such a program polls for the completions of its own requests now and then.
     let polls = polls + POLLING;
     assert_eq!(attendance.look(now, polls, false), Stance::StandBy { period: STANDBY_FOR_MEMORY });

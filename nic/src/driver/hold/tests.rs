@@ -13,7 +13,7 @@ fn message(hold: &mut AckHold, caller: Caller, now: Instant) -> Verdict {
 /// A turn, in which all that is due is sent unless it is held: one train, if there are acknowledgements.
 fn turn(hold: &mut AckHold, caller: Caller, datagrams: u32, only_acks: bool, now: Instant) -> Verdict {
     assert_eq!(hold.begin(caller, now), Begin::Turn);
-    let due = hold.take_in(caller, datagrams, only_acks, now);
+    let due = hold.take_in(caller, datagrams, only_acks, now, || now);
     if due == Verdict::Send {
         hold.sent();
         hold.end(datagrams, u32::from(only_acks));
@@ -38,7 +38,7 @@ fn replying(now: Instant) -> AckHold {
 fn held(now: Instant) -> AckHold {
     let mut hold = replying(now);
     assert_eq!(message(&mut hold, Caller::Program, now), Verdict::Hold);
-    assert!(hold.is_held() && hold.may_be_answered());
+    assert!(hold.is_held() && hold.answered_by().is_some());
     hold
 }
 
@@ -57,7 +57,7 @@ fn the_acknowledgement_of_a_ping_leaves_with_the_pong() {
         now += 3 * MICROSECOND;
         assert_eq!(hold.posted(), round > 0, "it leaves with the pong");
         hold.sent();
-        assert!(!hold.is_held() && !hold.may_be_answered());
+        assert!(!hold.is_held() && hold.answered_by().is_none());
         now += MICROSECOND;
         // Until the next ping the program polls in vain.
         for _ in 0..20 {
@@ -72,8 +72,8 @@ fn the_next_turn_of_the_program_ends_the_hold_and_the_belief_in_a_reply() {
     let now = Instant::EPOCH;
     let mut hold = held(now);
     assert_eq!(hold.begin(Caller::Program, now), Begin::Turn, "no wait for ANSWER");
-    assert_eq!(hold.take_in(Caller::Program, 0, false, now), Verdict::Send);
-    assert!(!hold.is_held() && !hold.may_be_answered());
+    assert_eq!(hold.take_in(Caller::Program, 0, false, now, || now), Verdict::Send);
+    assert!(!hold.is_held() && hold.answered_by().is_none());
     assert!(!replies(&mut hold, now));
 }
 
@@ -97,7 +97,7 @@ fn acknowledgements_of_a_stream_are_not_held() {
     let now = Instant::EPOCH;
     let mut hold = replying(now);
     assert_eq!(turn(&mut hold, Caller::Program, HELD_DATAGRAMS + 1, true, now), Verdict::Send);
-    assert!(!hold.may_be_answered());
+    assert!(hold.answered_by().is_none());
     assert_eq!(
         turn(&mut hold, Caller::Program, HELD_DATAGRAMS, true, now),
         Verdict::Hold,
@@ -110,7 +110,7 @@ fn nothing_is_held_unless_only_acknowledgements_are_due() {
     let now = Instant::EPOCH;
     let mut hold = replying(now);
     assert_eq!(turn(&mut hold, Caller::Program, 1, false, now), Verdict::Send);
-    assert!(!hold.may_be_answered());
+    assert!(hold.answered_by().is_none());
     assert!(replies(&mut hold, now), "such a turn teaches nothing");
 }
 
@@ -119,10 +119,10 @@ fn nothing_is_held_in_a_turn_after_which_none_is_certain_to_come() {
     let now = Instant::EPOCH;
     let mut hold = replying(now);
     assert_eq!(message(&mut hold, Caller::LastTurn, now), Verdict::Send);
-    assert!(hold.may_be_answered(), "a reply still teaches");
+    assert!(hold.answered_by().is_some(), "a reply still teaches");
     let mut hold = held(now);
     assert_eq!(hold.begin(Caller::LastTurn, now), Begin::Turn);
-    assert_eq!(hold.take_in(Caller::LastTurn, 0, false, now), Verdict::Send, "what is held leaves");
+    assert_eq!(hold.take_in(Caller::LastTurn, 0, false, now, || now), Verdict::Send, "what is held leaves");
     assert!(!hold.is_held());
 }
 
@@ -137,8 +137,11 @@ fn the_background_thread_waits_for_the_reply_and_no_longer() {
             assert!(hold.is_held());
         }
         assert_eq!(hold.begin(Caller::Background, start + ANSWER), Begin::Turn);
-        assert_eq!(hold.take_in(Caller::Background, 0, false, start + ANSWER), Verdict::Send);
-        assert!(!hold.is_held() && !hold.may_be_answered());
+        assert_eq!(
+            hold.take_in(Caller::Background, 0, false, start + ANSWER, || start + ANSWER),
+            Verdict::Send
+        );
+        assert!(!hold.is_held() && hold.answered_by().is_none());
         assert!(!replies(&mut hold, start + ANSWER));
     }
 }
@@ -155,9 +158,9 @@ fn a_message_that_arrives_when_the_hold_ends_is_acknowledged_with_the_first() {
     );
     // It is answerable for as long as any other.
     empty(&mut hold, Caller::Background, late + ANSWER - NANOSECOND);
-    assert!(hold.may_be_answered());
+    assert!(hold.answered_by().is_some());
     empty(&mut hold, Caller::Background, late + ANSWER);
-    assert!(!hold.may_be_answered());
+    assert!(hold.answered_by().is_none());
 }
 
 #[test]
@@ -176,12 +179,35 @@ fn what_the_program_sends_between_turns_of_the_thread_is_a_reply_until_answer_ha
 }
 
 #[test]
+fn where_turns_take_long_the_thread_waits_longer() {
+    let start = Instant::EPOCH;
+    for (turn, waits) in [
+        (ANSWER / ANSWER_TURNS, ANSWER),
+        (ANSWER, ANSWER * ANSWER_TURNS),
+        (LONGEST_ANSWER / ANSWER_TURNS, LONGEST_ANSWER),
+        // The thread lost its processor in the middle of it.
+        (10 * LONGEST_ANSWER, LONGEST_ANSWER),
+    ] {
+        let mut hold = replying(start);
+        let taken = start + turn;
+        assert_eq!(hold.take_in(Caller::Background, 1, true, start, || taken), Verdict::Hold);
+        assert_eq!(hold.answered_by(), Some(taken + waits), "a turn of {turn:?}");
+        assert_eq!(hold.begin(Caller::Background, taken + waits - NANOSECOND), Begin::Wait);
+        assert_eq!(hold.begin(Caller::Background, taken + waits), Begin::Turn);
+        // A program's turn ends the hold anyway, so it need not be timed.
+        let mut hold = replying(start);
+        assert_eq!(hold.take_in(Caller::Program, 1, true, start, || taken), Verdict::Hold);
+        assert_eq!(hold.answered_by(), Some(start + ANSWER));
+    }
+}
+
+#[test]
 fn a_program_thread_that_polls_in_vain_did_not_reply() {
     let now = Instant::EPOCH;
     let mut hold = AckHold::new();
     assert_eq!(message(&mut hold, Caller::Program, now), Verdict::Send);
     empty(&mut hold, Caller::Program, now);
-    assert!(!hold.may_be_answered() && !hold.posted());
+    assert!(hold.answered_by().is_none() && !hold.posted());
     assert!(!replies(&mut hold, now));
 }
 
@@ -191,11 +217,11 @@ fn a_turn_of_the_thread_that_sends_something_else_ends_the_conversation() {
     let mut hold = AckHold::new();
     assert_eq!(message(&mut hold, Caller::Background, now), Verdict::Send);
     assert_eq!(hold.begin(Caller::Background, now), Begin::Turn);
-    assert_eq!(hold.take_in(Caller::Background, 0, false, now), Verdict::Send);
-    assert!(hold.may_be_answered());
+    assert_eq!(hold.take_in(Caller::Background, 0, false, now, || now), Verdict::Send);
+    assert!(hold.answered_by().is_some());
     // A timer, for example: the port retransmits.
     hold.end(0, 1);
-    assert!(!hold.may_be_answered());
+    assert!(hold.answered_by().is_none());
 }
 
 #[test]
@@ -203,7 +229,7 @@ fn whatever_is_sent_takes_the_held_acknowledgement_along() {
     let now = Instant::EPOCH;
     let mut hold = held(now);
     hold.sent();
-    assert!(!hold.is_held() && hold.may_be_answered());
+    assert!(!hold.is_held() && hold.answered_by().is_some());
     assert_eq!(hold.begin(Caller::Background, now), Begin::Turn, "there is nothing to wait for");
     assert!(!hold.posted(), "there is nothing to take along");
     assert!(replies(&mut hold, now), "it was a reply nevertheless");
@@ -244,7 +270,7 @@ fn no_sequence_of_events_holds_an_acknowledgement_beyond_its_bound() {
                 continue;
             }
             let (datagrams, acks) = (rng.random_range(0..4), rng.random());
-            match hold.take_in(caller, datagrams, acks, now) {
+            match hold.take_in(caller, datagrams, acks, now, || now) {
                 Verdict::Send => {
                     hold.sent();
                     hold.end(datagrams, u32::from(acks));
