@@ -368,6 +368,11 @@ fn commands_fail_with_the_numbers_of_the_kernel() {
 }
 
 #[test]
+fn a_route_is_told_the_same_by_both_families_of_commands() {
+    by_commands("routes", &[]);
+}
+
+#[test]
 fn descriptors_of_channels_are_polled_duplicated_inherited_and_closed() {
     by_commands("descriptors", &[]);
 }

@@ -12,6 +12,10 @@ static void arguments(struct ibv_context *context, struct ibv_pd *pd, struct ibv
 	NONE(ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0), EINVAL);
 	NONE(ibv_create_cq(context, 10, NULL, NULL, context->num_comp_vectors), EINVAL);
 	NONE(ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	/* An unknown right is refused, unless it is one of those that a device may ignore. */
+	NONE(ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE | 1 << 15), EINVAL);
+	struct ibv_mr *ignored = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE | 1 << 29);
+	check(ignored && ibv_dereg_mr(ignored) == 0, "a right that may be ignored");
 	REFUSED(ibv_query_port(context, 0, &port), EINVAL);
 	REFUSED(ibv_query_port(context, 2, &port), EINVAL);
 	check(ibv_query_gid(context, 1, 100000, &gid) != 0, "a GID beyond the table");

@@ -229,6 +229,44 @@ def test_families(address):
     connected(here, there, listener, address, 7480)
 
 
+def test_routes(address):
+    """Both families of commands tell the same path: as a structure, and as a record of the specification."""
+    there, here = Channel(), Channel()
+    listening(there, address, 7471)
+    active = here.create(1)
+    here.resolve(active, address, 7471)
+    here.event(ADDR_RESOLVED)
+    path_of = struct.Struct("=16s16s4xI4sIIHBBBBBBBBBx")
+    gid = bytes(10) + b"\xff\xff" + socket.inet_aton(address)
+
+    def both():
+        route = here.call(QUERY_ROUTE, struct.pack("=II", active, 0), 216)
+        guid, first = struct.unpack_from("=Q", route)[0], path_of.unpack_from(route, 8)
+        source, target, count, port, index = struct.unpack_from("=28s28sIB3xI", route, 8 + 2 * 64)
+        assert guid and (port, index) == (1, 0) and route[8 + 64:8 + 2 * 64] == bytes(64)
+        assert source[:2] == target[:2] == name(address, 0)[:2] and target[:8] == name(address, 7471)[:8], target
+        record = here.call(QUERY, struct.pack("=II", active, 1), 80)
+        assert struct.unpack_from("=I", record)[0] == count
+        return count, first, record[8:12], record[16:]
+
+    # The addresses are known before the path is.
+    assert both() == (0, (gid, gid, 0, bytes(4), 0, 0, 0xFFFF) + (0,) * 9, bytes(4), bytes(64))
+    here.route(active)
+    here.event(ROUTE_RESOLVED)
+    count, path, flags, record = both()
+    to, source, raw, flow, reversible, mtu, pkey, hops, traffic, paths, sl, *exact, preference = (*path, 0)
+    assert (count, to, source, raw, reversible, pkey) == (1, gid, gid, 0, 1, 0xFFFF), path
+    # IB_PATH_GMP, IB_PATH_PRIMARY and IB_PATH_BIDIRECTIONAL (rdma/ib_user_sa.h).
+    assert struct.unpack("=I", flags)[0] == 0x2B, flags
+    mtu_selector, rate_selector, rate, life_selector, life = exact
+    # 2: exactly this.
+    assert (mtu_selector, rate_selector, life_selector) == (2, 2, 2) and mtu and rate and life, path
+    assert record[:8] == struct.pack(">Q", TCP << 16 | 7471), record
+    assert record[8:40] == to + source and record[44:48] == flow[1:] + bytes([hops]), record
+    assert record[48:52] == bytes([traffic, reversible << 7 | 1]) + struct.pack("=H", pkey), record
+    assert record[53:57] == bytes([sl, 2 << 6 | mtu, 2 << 6 | rate, 2 << 6 | life]), record
+
+
 def test_descriptors(address):
     """What programs do with the descriptor of a channel."""
     channel = Channel()
