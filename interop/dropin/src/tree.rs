@@ -42,25 +42,26 @@ unsafe extern "C" fn map(path: *const c_char, to: *mut c_char, room: usize) -> c
 }
 
 /// Rewrites the file behind a descriptor before the program reads it from the beginning, and returns 1. Returns 0 if
-/// the file is not one whose content changes.
+/// the file is not one whose content changes. `at`: where it reads; if negative, where the descriptor is.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn rnic_refresh(file: c_int) -> c_int {
+extern "C-unwind" fn rnic_refresh(file: c_int, at: i64) -> c_int {
     let before = cancel::disable();
-    let refreshed = refresh(file);
+    let refreshed = refresh(file, at);
     cancel::restore(before);
     refreshed
 }
 
 /// [`rnic_refresh`], with cancellation of the thread disabled.
 #[inline(never)]
-extern "C" fn refresh(file: c_int) -> c_int {
+extern "C" fn refresh(file: c_int, at: i64) -> c_int {
     if file < 0 {
         return 0;
     }
     let refreshed = std::panic::catch_unwind(|| {
         // SAFETY: the program lends the descriptor while it reads from it or has just opened it. If the program closes
         // it at the same time, the system calls on it fail.
-        config().is_some_and(|config| config.refresh(unsafe { BorrowedFd::borrow_raw(file) }))
+        let file = unsafe { BorrowedFd::borrow_raw(file) };
+        config().is_some_and(|config| config.refresh(file, u64::try_from(at).ok()))
     });
     c_int::from(refreshed.unwrap_or(false))
 }

@@ -47,7 +47,7 @@ macro_rules! hooks {
 
 /// `read` and similar calls of the C library: a redirected file shows its current content, as the kernel's file does.
 macro_rules! reads {
-    ($($name:ident($file:ident: c_int $(, $argument:ident: $type:ty)*);)*) => { $(
+    ($($name:ident($file:ident: c_int $(, $argument:ident: $type:ty)*), $at:expr;)*) => { $(
         #[doc = concat!("`", stringify!($name), "` of the C library.")]
         ///
         /// # Safety
@@ -55,7 +55,7 @@ macro_rules! reads {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($file: c_int $(, $argument: $type)*) -> c_long {
             let next = next!($name: unsafe extern "C-unwind" fn(c_int $(, $type)*) -> c_long, -1);
-            refresh($file);
+            refresh($file, $at);
             // SAFETY: the caller's arguments are passed on unchanged.
             unsafe { next($file $(, $argument)*) }
         }
@@ -63,10 +63,12 @@ macro_rules! reads {
 }
 
 reads! {
-    read(file: c_int, to: Ptr, room: usize);
-    __read_chk(file: c_int, to: Ptr, room: usize, len: usize);
-    pread(file: c_int, to: Ptr, room: usize, at: i64);
-    pread64(file: c_int, to: Ptr, room: usize, at: i64);
+    read(file: c_int, to: Ptr, room: usize), None;
+    __read_chk(file: c_int, to: Ptr, room: usize, len: usize), None;
+    pread(file: c_int, to: Ptr, room: usize, at: i64), Some(at);
+    __pread_chk(file: c_int, to: Ptr, room: usize, at: i64, len: usize), Some(at);
+    pread64(file: c_int, to: Ptr, room: usize, at: i64), Some(at);
+    __pread64_chk(file: c_int, to: Ptr, room: usize, at: i64, len: usize), Some(at);
 }
 
 hooks! {

@@ -21,13 +21,19 @@ static FILES: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
 /// while it opens it in another.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// `rnic_refresh` of the drop-in library: rewrites the file behind a descriptor if it is read from the beginning, and
-/// returns 1. Returns 0 if the file is not one of the library's changing files.
-type Refresh = unsafe extern "C-unwind" fn(file: c_int) -> c_int;
+/// `rnic_refresh` of the drop-in library: rewrites the file behind a descriptor if it is read from the beginning (`at` is 0, or
+/// negative and the descriptor is there), and returns 1. Returns 0 if the file is not one of the library's changing files.
+type Refresh = unsafe extern "C-unwind" fn(file: c_int, at: i64) -> c_int;
+
+/// A place in a file: where its descriptor is.
+const HERE: i64 = -1;
 
 /// Adds the descriptor of a file that was just opened; a negative descriptor means that the open failed.
 pub(crate) fn opened(file: c_int) {
-    if file < 0 || !is_refreshed(file) || FILES.iter().any(|place| place.load(Ordering::Relaxed) == file) {
+    if file < 0
+        || !is_refreshed(file, None)
+        || FILES.iter().any(|place| place.load(Ordering::Relaxed) == file)
+    {
         return;
     }
     let free =
@@ -37,25 +43,26 @@ pub(crate) fn opened(file: c_int) {
     }
 }
 
-/// Refreshes a file before its descriptor is read.
-pub(crate) fn refresh(file: c_int) {
+/// Refreshes a file before its descriptor is read: at a place, or where it is.
+pub(crate) fn refresh(file: c_int, at: Option<i64>) {
     if COUNT.load(Ordering::Relaxed) > 0 {
-        look(file);
+        look(file, at);
     }
 }
 
 #[cold]
-fn look(file: c_int) {
+fn look(file: c_int, at: Option<i64>) {
     let Some(place) = FILES.iter().find(|place| place.load(Ordering::Relaxed) == file) else { return };
     // The descriptor may belong to another file by now.
-    if !is_refreshed(file) && place.compare_exchange(file, NONE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    if !is_refreshed(file, at)
+        && place.compare_exchange(file, NONE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     {
         COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Whether the descriptor belongs to a file with changing content. If it does, the file is rewritten now.
-fn is_refreshed(file: c_int) -> bool {
+fn is_refreshed(file: c_int, at: Option<i64>) -> bool {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let found = symbol(&FOUND, c"rnic_refresh");
     if found.is_null() {
@@ -66,7 +73,7 @@ fn is_refreshed(file: c_int) -> bool {
     // SAFETY: `errno` belongs to this thread.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the function accepts any number.
-    let refreshed = unsafe { ask(file) } == 1;
+    let refreshed = unsafe { ask(file, at.unwrap_or(HERE)) } == 1;
     // SAFETY: as above. Errors on the way do not concern the program.
     unsafe { *libc::__errno_location() = errno };
     refreshed

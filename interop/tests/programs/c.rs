@@ -44,6 +44,11 @@ fn what_is_wrong_is_refused_with_the_usual_errno() {
 }
 
 #[test]
+fn a_file_of_counters_that_stays_open_is_read_anew() {
+    all_holds("reread", &[]);
+}
+
+#[test]
 fn a_protection_domain_is_in_use_as_long_as_something_is_in_it() {
     all_holds("domains", &[]);
 }

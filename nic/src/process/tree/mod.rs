@@ -74,10 +74,10 @@ impl ProcessConfig {
 
 impl ProcessConfig {
     /// Rewrites the file behind a descriptor if it is a file of this process's tree whose content changes, and returns
-    /// whether it is. Nothing is written if the descriptor is in the middle of the file, so that a reader sees one
-    /// consistent content.
+    /// whether it is. `at`: where it is about to be read; if `None`, where the descriptor is. Nothing is written in the
+    /// middle of the file, so that a reader sees one consistent content.
     #[must_use]
-    pub fn refresh(&self, file: BorrowedFd<'_>) -> bool {
+    pub fn refresh(&self, file: BorrowedFd<'_>, at: Option<u64>) -> bool {
         let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
         let _whole = hold_forks();
         let tree = locked(&TREE);
@@ -87,7 +87,8 @@ impl ProcessConfig {
             return false;
         }
         // After reaching its end, a reader can read it again only after a seek.
-        if lseek(file, 0, Whence::SeekCur).is_ok_and(|at| at == 0) {
+        let at = at.or_else(|| lseek(file, 0, Whence::SeekCur).ok()?.try_into().ok());
+        if at == Some(0) {
             tree.refresh(self, inside);
         }
         true

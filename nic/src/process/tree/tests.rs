@@ -68,7 +68,7 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
         File::open(all.map_path(Path::new(&path)).expect("a path of ours")).expect("a counter")
     };
     let (mut kept, other) = (open("hw_counters/sent_bytes"), open("rate"));
-    assert_eq!([&kept, &other].map(|file| all.refresh(file.as_fd())), [true, false], "counters alone");
+    assert_eq!([&kept, &other].map(|file| all.refresh(file.as_fd(), None)), [true, false], "counters alone");
     left.qp.write(1, source.all(), target.remote(0)).expect("posted");
     assert_eq!(left.wait().expect("a completion").status, WcStatus::Success);
     let number = |device: &str, file: &str| of(device, file).trim_end().parse::<u64>().expect("a number");
@@ -77,13 +77,13 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     assert!(number("rnic2", "ports/1/counters/port_rcv_packets") >= 5);
     // A counter file that stays open shows the current value whenever it is read from its beginning.
     let mut again = || {
-        assert!(all.refresh(kept.as_fd()));
+        assert!(all.refresh(kept.as_fd(), None));
         let mut text = String::new();
         kept.read_to_string(&mut text).expect("a counter");
         text
     };
     assert_eq!([again(), again()], ["20000\n", ""]);
-    assert!(!all.refresh(io::stdin().as_fd()));
+    assert!(!all.refresh(io::stdin().as_fd(), None));
     // A program that opens the directory and reads files relative to it also sees current values.
     let folder = all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/hw_counters")).expect("ours");
     let received = fs::read_to_string(folder.join("rcvd_bytes")).expect("a counter");
