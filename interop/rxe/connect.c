@@ -4,7 +4,7 @@
 // those of commands, and for requests to connect, the next number that is free. Every identifier has an event channel of
 // its own, but requests stay on the channel of their listener.
 //
-//   id ID SPACE                            SPACE is tcp, udp or ib (reliable connections)
+//   id ID SPACE                            SPACE is tcp, udp, ipoib or ib (reliable connections)
 //   bind ID ADDRESS PORT
 //   listen ID backlog=
 //   resolve ID ADDRESS PORT                sends address and route on their way; ok once both are known
@@ -116,7 +116,10 @@ static int free_slot(void)
 static void do_id(int at)
 {
 	const char *space = word_count > 2 ? words[2] : "tcp";
-	enum rdma_port_space ps = !strcmp(space, "udp") ? RDMA_PS_UDP : !strcmp(space, "ib") ? RDMA_PS_IB : RDMA_PS_TCP;
+	enum rdma_port_space ps = !strcmp(space, "udp")	    ? RDMA_PS_UDP
+				  : !strcmp(space, "ib")    ? RDMA_PS_IB
+				  : !strcmp(space, "ipoib") ? RDMA_PS_IPOIB
+							    : RDMA_PS_TCP;
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *id;
 
@@ -183,7 +186,7 @@ static void do_resolve(struct end *end)
 
 static void do_qp(struct end *end)
 {
-	int is_datagram = end->id->ps == RDMA_PS_UDP;
+	int is_datagram = end->id->ps == RDMA_PS_UDP || end->id->ps == RDMA_PS_IPOIB;
 	struct ibv_qp_init_attr init = { .qp_type = is_datagram ? IBV_QPT_UD : IBV_QPT_RC,
 					 .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
 	int result = -1;

@@ -313,6 +313,9 @@ fn calls_that_fail(pair: &mut Pair) {
     // librdmacm has refused the request because of that accept.
     pair.tries(&["event 1 ms=1000", "accept 2", "reject 2"]);
     pair.tries(&["disconnect 1", "connect 1", "destroy 2", "destroy 1"]);
+    // The port space of IP over InfiniBand, on Ethernet.
+    pair.tries(&["id 3 ipoib", "bind 3 @ 7480", "qp 3", "listen 3", "destroy 3"]);
+    pair.tries(&["id 3 ipoib", "resolve 3 @ 7480", "qp 3", "connect 3", "destroy 3"]);
     pair.passive(&["id 1 tcp"]);
     for option in [
         "0 0 size=1",

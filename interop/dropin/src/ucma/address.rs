@@ -5,7 +5,7 @@ use super::abi::event;
 use super::name::Name;
 use super::nic::{self, Nic};
 use super::pipe::PipeId;
-use super::service::claim;
+use super::service::{Space, claim};
 use super::state::{Remains, Stage, State};
 use super::{Ucma, refused};
 use crate::errno::Errno;
@@ -34,8 +34,11 @@ impl Ucma {
     }
 
     fn bind(&'static self, channel: PipeId, id: u32, name: &Name) -> Result<(), Errno> {
-        locked(&self.state).in_stage(channel, id, Stage::Idle)?;
+        let space = locked(&self.state).in_stage(channel, id, Stage::Idle)?.space;
         let place = self.place(name)?;
+        if place.is_some() {
+            suits_ethernet(space)?;
+        }
         let mut state = locked(&self.state);
         state.in_stage(channel, id, Stage::Idle)?;
         state.bind(id, *name, None, place.as_ref())
@@ -87,10 +90,10 @@ impl Ucma {
     }
 
     fn resolve(&'static self, channel: PipeId, id: u32, src: Option<Name>, dst: Name) -> Result<(), Errno> {
-        let (stage, bound) = {
+        let (stage, bound, space) = {
             let mut state = locked(&self.state);
             let id = state.id(channel, id)?;
-            (id.stage, id.src)
+            (id.stage, id.src, id.space)
         };
         // The address of this side: that which the identifier is bound to, else the one that the call names.
         let own = match stage {
@@ -106,6 +109,7 @@ impl Ucma {
             Some(nic) => Ok(nic),
             None => self.toward(&dst),
         };
+        let found = suits_ethernet(space).and(found);
         let mut state = locked(&self.state);
         if stage == Stage::Idle {
             state.in_stage(channel, id, Stage::Idle)?;
@@ -183,6 +187,14 @@ impl Ucma {
         }
         Ok(())
     }
+}
+
+/// Whether there are devices for a port space: those of rnic are on Ethernet (`cma_acquire_dev_by_src_ip` of Linux).
+fn suits_ethernet(space: Space) -> Result<(), Errno> {
+    if space == Space::IpOverIb {
+        return Err(Errno::INVALID.because("RDMA_PS_IPOIB is for InfiniBand; RDMA_PS_UDP is for RoCE"));
+    }
+    Ok(())
 }
 
 impl State {
