@@ -10,6 +10,7 @@ use rnic::{
     Access, CompletionQueue, ConnectOptions, Device, MemoryRegion, Operation, ProtectionDomain, QpAddress,
     QpCap, QpInit, QueuePair, Remote, SendFlags, SendWr, WcStatus, WorkCompletion,
 };
+use rnic_tests::resident;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
@@ -159,13 +160,6 @@ impl Side {
     }
 }
 
-/// Resident memory of this process in bytes (`/proc/self/statm`).
-fn resident() -> Outcome<usize> {
-    let statm = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: usize = statm.split(' ').nth(1).ok_or("no resident pages in statm")?.parse()?;
-    Ok(pages * 4096)
-}
-
 fn jain(done: &[u64]) -> f64 {
     let sum: f64 = done.iter().map(|x| *x as f64).sum();
     let squares: f64 = done.iter().map(|x| (*x as f64).powi(2)).sum();
@@ -204,7 +198,7 @@ fn measure() -> Outcome<bool> {
         good &= reached;
     };
     let mut side = Side::new()?;
-    let before = resident()?;
+    let before = resident(std::process::id());
     side.create(CONNECTED)?;
     let mut child = Command::new(std::env::current_exe()?)
         .arg(PEER)
@@ -217,7 +211,7 @@ fn measure() -> Outcome<bool> {
     writeln!(orders, "{}", serde_json::to_string(&side.hello())?)?;
     side.connect(&peer)?;
     answers.next().ok_or("the peer ended")??;
-    let each = resident()?.saturating_sub(before) / CONNECTED;
+    let each = resident(std::process::id()).saturating_sub(before) / CONNECTED;
     check(
         &format!("memory of each of {CONNECTED} connected queue pairs"),
         format!("{each} B"),
@@ -235,7 +229,7 @@ fn measure() -> Outcome<bool> {
     }
     let retried = side.device.counters().qp.local_ack_timeout_err;
     check("acknowledgement timeouts meanwhile", retried.to_string(), true);
-    let each = resident()?.saturating_sub(before) / CONNECTED;
+    let each = resident(std::process::id()).saturating_sub(before) / CONNECTED;
     check("memory of each after its traffic", format!("{each} B"), each < USED_TARGET);
 
     let counts = [10, 100, 1000, CONNECTED];
@@ -257,10 +251,10 @@ fn measure() -> Outcome<bool> {
 
     // Last, because freed memory would be reused, and a queue pair would seem smaller than it is.
     let mut side = Side::new()?;
-    let before = resident()?;
+    let before = resident(std::process::id());
     let start = Instant::now();
     side.create(CREATED)?;
-    let each = (resident()? - before) / CREATED;
+    let each = (resident(std::process::id()) - before) / CREATED;
     let micros = start.elapsed().as_secs_f64() * 1e6 / CREATED as f64;
     check(&format!("{CREATED} queue pairs created, each"), format!("{micros:.2} us"), true);
     check("memory of a queue pair in RESET", format!("{each} B"), each < CREATED_TARGET);

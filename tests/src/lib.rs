@@ -47,3 +47,15 @@ pub fn counter(device: &rnic::Device, name: &str) -> u64 {
     let found = device.counters().iter().find(|(n, _)| *n == name).map(|(_, v)| v);
     found.unwrap_or_else(|| panic!("there is no counter {name}"))
 }
+
+/// Resident memory of a process in bytes (`VmRSS` in proc(5)).
+///
+/// # Panics
+///
+/// Panics if there is no such process.
+#[must_use]
+pub fn resident(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    1024 * kilobytes.and_then(|number| number.parse::<usize>().ok()).expect("resident memory")
+}

@@ -2,12 +2,9 @@
 //! and descriptors it counts.
 
 use rnic::{Device, RcEnd, WcStatus};
-use rnic_tests::open;
+use rnic_tests::{open, resident};
 
 const ROUNDS: usize = 10_000;
-
-/// Bytes of a page, on most hosts; elsewhere the bound is tighter.
-const PAGE: usize = 4096;
 
 /// What may remain of thousands of connections: a device gives away a number of a queue pair again only after all the others, so
 /// its table of them grows up to 65,536 entries.
@@ -15,9 +12,7 @@ const GROWTH: usize = 4 << 20;
 
 /// The process's descriptors, and its resident memory in bytes.
 fn used() -> (usize, usize) {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("the process lives");
-    let pages: usize = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("resident pages");
-    (std::fs::read_dir("/proc/self/fd").expect("descriptors").count(), pages * PAGE)
+    (std::fs::read_dir("/proc/self/fd").expect("descriptors").count(), resident(std::process::id()))
 }
 
 /// Makes connections one after the other; the sides take turns in closing them.

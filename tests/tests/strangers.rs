@@ -12,7 +12,7 @@ use rnic::cc;
 use rnic::{Device, DeviceConfig, Psn, QKey, Qpn, RcEnd, WcStatus};
 use rnic_tests::peer::{Peer, connect_local};
 use rnic_tests::protocol::{Connection, Opening};
-use rnic_tests::{counter, fresh_address};
+use rnic_tests::{counter, fresh_address, resident};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// What the memory of the victim may grow by, in bytes.
-const GROWTH: u64 = 2 << 20;
+const GROWTH: usize = 2 << 20;
 
 const LEN: usize = 1 << 20;
 
@@ -35,13 +35,6 @@ fn is_long() -> bool {
 
 fn duration() -> Duration {
     Duration::from_secs(if is_long() { 60 } else { 2 })
-}
-
-/// Resident memory of a process (proc(5)).
-fn resident(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("the process lives");
-    let pages: u64 = text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number of pages");
-    pages * 4096
 }
 
 /// A packet from a socket to a port.
