@@ -18,7 +18,7 @@ pub mod protocol;
 pub mod serve;
 pub mod worlds;
 
-pub use address::{fresh_address, open};
+pub use address::{fresh_address, open, reopen};
 pub use datagram::UdEnd;
 pub use peer::Peer;
 

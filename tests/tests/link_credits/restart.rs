@@ -1,14 +1,12 @@
 //! Partners that die, and others that take over their address.
 
 use super::{PATIENCE, device, met, moved, until};
-use rnic::net::BindError;
 use rnic::{
-    Access, CompletionQueue, ConnectOptions, Device, Error, MemoryRegion, QpInit, QueuePair, RcEnd, Remote,
-    WcStatus,
+    Access, CompletionQueue, ConnectOptions, Device, MemoryRegion, QpInit, QueuePair, RcEnd, Remote, WcStatus,
 };
 use rnic_tests::peer::{Peer, connect_local};
 use rnic_tests::protocol::{Connection, Opening, Place};
-use rnic_tests::{counter, fresh_address};
+use rnic_tests::{counter, fresh_address, reopen};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -147,26 +145,12 @@ fn a_partner_that_takes_the_place_of_another_keeps_it() {
 }
 
 /// The same with devices of this process, which also disappear silently.
-/// Opens a device whose predecessor at this address was just dropped. A process that another test is just starting may
-/// hold a copy of its socket until it executes its program.
-fn reopen(address: IpAddr) -> Device {
-    let mut there = None;
-    until("the address is free", || match super::config(address, "ib-credits", "off").open() {
-        Err(Error::Open(BindError::AddressInUse(_))) => false,
-        opened => {
-            there = Some(opened.expect("a device"));
-            true
-        }
-    });
-    there.expect("it is open")
-}
-
 #[test]
 fn a_device_that_is_opened_again_is_met_again() {
     let here = device(fresh_address(), "ib-credits", "off");
     let address = fresh_address();
     for life in 1..=5 {
-        let there = reopen(address);
+        let there = reopen(&super::config(address, "ib-credits", "off"));
         let (left, right) = RcEnd::pair(&here, &there).expect("connected");
         let source = left.register(&vec![life; LEN]).expect("memory");
         let pd = right.pd();
