@@ -23,6 +23,10 @@ pub struct Config {
     pub hold: Duration,
     /// The shortest and the longest time that the fields of a peer's message may set as a timeout.
     pub timeouts: (Duration, Duration),
+    /// The top byte of all local communication IDs and of the request IDs of resolutions: by it, whoever receives the
+    /// datagrams of an address that several endpoints share knows which of them an answer is for. `None` if nobody
+    /// shares it: then the whole ID is random.
+    pub slot: Option<u8>,
     /// The bounds of the tables.
     pub limits: Limits,
 }
@@ -129,6 +133,7 @@ impl Config {
             mra: Some(CmTimeout::new(24)),
             hold: Duration::from_secs(1),
             timeouts: (Duration::from_millis(100), Duration::from_secs(120)),
+            slot: None,
             limits: Limits::default(),
         }
     }

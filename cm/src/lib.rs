@@ -76,7 +76,7 @@ mod state;
 
 pub use config::{Config, Limits, StalePolicy};
 pub use counters::{Counters, DropReason};
-pub use endpoint::Endpoint;
+pub use endpoint::{Connected, Endpoint, Entry, Recipient};
 pub use error::CallError;
 pub use event::{DisconnectCause, Event, FailCause, Rejection};
 pub use negotiated::{Negotiated, Placement, UDP_QKEY, ack_timeout, unconnected};

@@ -151,6 +151,7 @@ impl DeviceConfig {
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
             active_mtu,
             slot: platform::random() as u8,
+            share: None,
             seed: None,
             peer_window: self.peer_window,
             paces: paces(self.unacked_rate),

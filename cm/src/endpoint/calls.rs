@@ -1,5 +1,6 @@
 //! The calls of the program.
 
+use super::ledger::Entry;
 use super::requests::answer_time;
 use super::table::{Connection, Due};
 use super::{Endpoint, build};
@@ -38,7 +39,11 @@ impl Endpoint {
         let id = ListenerId(self.next_listener);
         self.next_listener += 1;
         ids.push(id);
+        let is_first = ids.len() == 1;
         self.listeners.insert(id, *listen);
+        if is_first {
+            self.note(Entry::Listens(service_id));
+        }
         self.offer_held(now);
         Ok(id)
     }
@@ -54,6 +59,7 @@ impl Endpoint {
             ids.retain(|id| *id != listener);
             if ids.is_empty() {
                 self.services.remove(&listen.service_id);
+                self.note(Entry::Silent(listen.service_id));
             }
         }
         Ok(())
@@ -311,7 +317,8 @@ impl Endpoint {
     /// that were not polled yet are discarded.
     pub fn close(&mut self, now: Instant) {
         self.listeners.clear();
-        self.services.clear();
+        let services: Vec<_> = self.services.drain().map(|(service_id, _)| service_id).collect();
+        services.into_iter().for_each(|service_id| self.note(Entry::Silent(service_id)));
         self.held.take();
         self.destroy_all(now);
         self.close_resolutions(now);

@@ -3,7 +3,9 @@
 mod answers;
 mod build;
 mod calls;
+mod ledger;
 mod messages;
+mod recipient;
 mod requests;
 mod resolve;
 mod table;
@@ -17,11 +19,14 @@ use crate::params::{Destination, Listen, Source, Transmit};
 use crate::state::{ConnectionState, Input, Retry, State, next};
 use crate::{ConnectionId, ListenerId};
 use answers::{Answers, Held};
+use ledger::Ledger;
+pub use ledger::{Connected, Entry};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{Attribute, CommId, RejReason, ServiceId};
 use qp::{Gid, Mtu, PKey, Psn};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+pub use recipient::Recipient;
 use resolve::Resolutions;
 use std::collections::VecDeque;
 use table::{Connection, Due, Keyed, Map, Table};
@@ -48,6 +53,7 @@ pub struct Endpoint {
     answers: Answers,
     resolutions: Resolutions,
     events: VecDeque<Event>,
+    ledger: Option<Ledger>,
     counters: Counters,
 }
 
@@ -72,6 +78,7 @@ impl Endpoint {
             answers: Answers::default(),
             resolutions: Resolutions::new(keyed),
             events: VecDeque::new(),
+            ledger: None,
             counters: Counters::default(),
         }
     }
@@ -165,6 +172,12 @@ impl Endpoint {
         self.table.get(connection.0).map_or(ConnectionState::Closed, |c| c.state.name())
     }
 
+    /// Whether a communication ID or a request ID is one of this endpoint's.
+    #[must_use]
+    pub fn has(&self, id: CommId) -> bool {
+        self.table.get(id).is_some() || self.resolutions.has(id)
+    }
+
     /// How many connections there are: in all states, half-open, and in TIMEWAIT.
     #[must_use]
     pub fn sizes(&self) -> (usize, usize, usize) {
@@ -182,10 +195,16 @@ impl Endpoint {
         self.counters.count_dropped(reason);
     }
 
+    /// A random ID of this endpoint.
+    fn random_id(&mut self) -> CommId {
+        let random = self.rng.next_u32();
+        CommId(self.config.slot.map_or(random, |slot| u32::from(slot) << 24 | random & 0x00ff_ffff))
+    }
+
     /// A communication ID that no connection has, also none in TIMEWAIT.
     fn fresh_id(&mut self) -> CommId {
         loop {
-            let id = CommId(self.rng.next_u32());
+            let id = self.random_id();
             if id.0 != 0 && self.table.get(id).is_none() {
                 return id;
             }
@@ -214,6 +233,7 @@ impl Endpoint {
             // Connections begin in these two; nothing leads to them.
             ConnectionState::ReqSent | ConnectionState::ReqReceived => return false,
             ConnectionState::Closed => {
+                self.note_state(id, after);
                 self.table.remove(id);
                 return true;
             }
@@ -232,6 +252,7 @@ impl Endpoint {
             // The acknowledgement timeout is about twice the time that a packet takes (IBTA 12.9).
             ConnectionState::TimeWait => (State::TimeWait, Some(now + self.config.bounded(ack_timeout))),
         };
+        self.note_state(id, after);
         self.table.enter(id, state, deadline);
         if let Some(mad) = message {
             self.table.update(id, |connection| connection.last = Some(Box::new(mad)));

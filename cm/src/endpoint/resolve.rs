@@ -119,6 +119,11 @@ impl Resolutions {
     }
 
     /// Adds a request of this side, which is sent unless it waits.
+    /// Whether a resolution of this side has this request ID.
+    pub(super) fn has(&self, id: CommId) -> bool {
+        self.own.contains_key(&id)
+    }
+
     fn insert_own(&mut self, id: CommId, own: Own) {
         self.turns.account(own.path.to.remote, own.waits, id, true);
         self.deadlines.insert((own.deadline, Key::Own(id)));
@@ -162,8 +167,8 @@ impl Endpoint {
         let (addresses, data) = (resolve.addresses.as_ref(), resolve.private_data);
         let private_data = build::with_addresses(addresses, data, "SIDR_REQ", SidrReq::PRIVATE_DATA_LEN)?;
         let id = loop {
-            let id = CommId(self.rng.next_u32());
-            if !self.resolutions.own.contains_key(&id) {
+            let id = self.random_id();
+            if !self.resolutions.has(id) {
                 break id;
             }
         };

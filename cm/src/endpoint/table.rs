@@ -207,6 +207,16 @@ impl Table {
         self.verified.contains_key(&remote)
     }
 
+    /// All connections, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (CommId, &Connection)> {
+        self.connections.iter().map(|(id, connection)| (*id, connection))
+    }
+
+    /// The hasher of its maps.
+    pub(crate) fn keyed(&self) -> Keyed {
+        *self.connections.hasher()
+    }
+
     pub(crate) fn half_open(&self) -> usize {
         self.half_open_total
     }

@@ -120,6 +120,7 @@ fn what_the_host_does_and_what_tests_do_add_up() {
         source_ports: vec![0xc000],
         active_mtu: rnic::Mtu::B4096,
         slot: 0,
+        share: None,
         seed: Some(1),
         peer_window: None,
         paces: rnic::cc::Paces::same(None),

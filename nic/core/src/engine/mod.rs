@@ -34,8 +34,8 @@ mod schedule;
 mod snapshot;
 mod srq;
 
-pub use connections::EventSink;
 pub(crate) use connections::Terms;
+pub use connections::{EventSink, Router};
 pub use counters::{DropReason, PortCounters, PriorityPauses};
 pub use events::{AsyncEvent, EventSource, MAX_EVENTS};
 pub use life::PortState;
@@ -106,6 +106,8 @@ pub struct EngineConfig {
     pub active_mtu: Mtu,
     /// Top byte of the queue pair numbers.
     pub slot: u8,
+    /// The port's part of an address that other processes use too; `None` if nobody else does.
+    pub share: Option<Share>,
     /// Seed of keys and queue pair numbers in a simulation; `None` makes them unpredictable.
     pub seed: Option<u64>,
     /// Bytes of socket buffer that may be in flight to one peer; `None` for the size of a stock buffer.
@@ -118,6 +120,17 @@ pub struct EngineConfig {
     pub partner: PartnerSetup,
     /// How the port paces its sending.
     pub rate: RateConfig,
+}
+
+/// A part of a shared address: one slot. Queue pair 1 belongs to whoever shares the address out, who passes on what is
+/// for this port; communication IDs begin with the slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// The scrambling of the slot's queue pair numbers, which all users of the slot have in common, one after the other.
+    pub rounds: [u8; 4],
+    /// Where this user begins among the 65,536 numbers. If each begins some way after the last, a late packet for a queue
+    /// pair of an earlier user finds none.
+    pub first: u16,
 }
 
 /// An entry of the queue pair table.
@@ -186,6 +199,7 @@ impl Engine {
         let regions = RegionTable::new(resources::MAX_MR, keys);
         // Numbers count up in a simulation; elsewhere each kind of object has its own scrambling.
         let numbers = || Numbers::new(config.slot, config.seed.is_none().then(platform::random_bytes));
+        let qp_numbers = config.share.map_or_else(numbers, |share| Numbers::shared(config.slot, share));
         // In a simulation the seed also distinguishes the devices, whose instances must differ.
         let secret = config.seed.map(|seed| [seed, seed.rotate_left(17), !seed]);
         Self {
@@ -194,7 +208,7 @@ impl Engine {
                 pkeys: config.pkeys.entries(),
                 ..Limits::default()
             },
-            numbers: numbers(),
+            numbers: qp_numbers,
             qps: Vec::new(),
             found: [const { Cell::new(0) }; FOUND],
             live: 0,

@@ -4,6 +4,7 @@
 //! rest identifies the object there. A keyed bijection scrambles the index, so that numbers cannot be guessed. Freed
 //! indices go to the end of a queue, so that a late packet for a destroyed queue pair does not reach a new one.
 
+use super::Share;
 use qp::Qpn;
 use std::collections::VecDeque;
 
@@ -17,13 +18,20 @@ pub(crate) struct Numbers {
     slot: u8,
     /// Keys of the rounds of the bijection; `None` in a simulation, where numbers count up from 2.
     rounds: Option<[u8; 4]>,
+    /// The index whose number is handed out first.
+    first: u16,
     next: u32,
     free: VecDeque<u16>,
 }
 
 impl Numbers {
     pub(crate) fn new(slot: u8, rounds: Option<[u8; 4]>) -> Self {
-        Self { slot, rounds, next: 0, free: VecDeque::new() }
+        Self { slot, rounds, first: 0, next: 0, free: VecDeque::new() }
+    }
+
+    /// The numbers of a user of a slot that had users before.
+    pub(crate) fn shared(slot: u8, Share { rounds, first }: Share) -> Self {
+        Self { first, ..Self::new(slot, Some(rounds)) }
     }
 
     /// Allocates a number; returns it and its table index.
@@ -60,11 +68,11 @@ impl Numbers {
         for key in self.rounds.iter().flatten().rev() {
             (left, right) = (right ^ mix(left, *key), left);
         }
-        Some(usize::from(u16::from_be_bytes([left, right])))
+        Some(usize::from(u16::from_be_bytes([left, right]).wrapping_sub(self.first)))
     }
 
     fn number(&self, index: u16) -> u32 {
-        let [mut left, mut right] = index.to_be_bytes();
+        let [mut left, mut right] = index.wrapping_add(self.first).to_be_bytes();
         for key in self.rounds.iter().flatten() {
             (left, right) = (right, left ^ mix(right, *key));
         }
@@ -98,6 +106,21 @@ mod tests {
             assert_eq!(seen.len(), MAX_NUMBERS + 1);
             assert_eq!(numbers.index(0x08_0000), None, "another slot");
         }
+    }
+
+    #[test]
+    fn users_of_a_slot_get_different_numbers_one_after_the_other() {
+        let mut seen = HashSet::new();
+        for first in (0..16).map(|user| user * 4096) {
+            let mut numbers = Numbers::shared(3, Share { rounds: [7, 8, 9, 10], first });
+            for _ in 0..4000 {
+                let (number, index) = numbers.allocate().expect("a number");
+                assert!(seen.insert(number), "{number:#x} was used before");
+                assert!(index <= 4002, "the table of queue pairs stays small: {index}");
+                assert_eq!(numbers.index(number), Some(index));
+            }
+        }
+        assert_eq!(seen.len(), 64_000);
     }
 
     #[test]

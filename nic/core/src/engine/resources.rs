@@ -100,6 +100,11 @@ pub enum ResourceError {
     /// The device manages connections for the program, which therefore cannot have QP1 itself.
     #[error("the device manages connections over QP1: drop its connection manager to create QP1")]
     Qp1Managed,
+    /// The address is shared with other processes, and QP1 belongs to the daemon.
+    #[error(
+        "QP1 of this address belongs to the daemon, for all its programs: a program that needs its own QP1 needs an address of its own"
+    )]
+    Qp1Shared,
     /// A completion queue cannot become smaller than the number of completions in it.
     #[error("{waiting} completions wait to be polled, and {cqe} entries do not hold them: poll first")]
     Waiting {
@@ -327,6 +332,9 @@ impl Engine {
         }
         if request.qp_type == QpType::Gsi && self.connections.is_used() {
             return Err(ResourceError::Qp1Managed);
+        }
+        if request.qp_type == QpType::Gsi && self.config.share.is_some() {
+            return Err(ResourceError::Qp1Shared);
         }
         request.check_parts()?;
         let cap = request.own_queues();

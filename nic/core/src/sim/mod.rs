@@ -204,6 +204,7 @@ impl Net {
             source_ports,
             active_mtu: setup.mtu,
             slot: setup.slot,
+            share: None,
             seed: Some(seed),
             peer_window: setup.peer_window,
             paces: paces(sites.unacked_rate()),

@@ -11,6 +11,7 @@
 
 mod agents;
 mod follow;
+mod shared;
 mod stale;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use follow::Followers;
 use qp::wire::mad::MAD_LEN;
 use qp::wire::{DethFields, Headers, IpHeader, Opcode};
 use qp::{Gid, Mtu, PKey, Psn, QKey, Qpn};
+pub use shared::Router;
 use stale::Suspects;
 use std::net::IpAddr;
 use std::task::Waker;
@@ -75,6 +77,8 @@ pub(super) struct Connections {
     known: Allowance,
     unknown: Allowance,
     refusals: Refusals,
+    /// Gets what is for other processes, where they share the address.
+    router: Option<Box<dyn Router>>,
     psn: u16,
 }
 
@@ -99,6 +103,7 @@ impl Default for Connections {
             known: KNOWN,
             unknown: UNKNOWN,
             refusals: Refusals::default(),
+            router: None,
             psn: 0,
         }
     }
@@ -180,6 +185,7 @@ impl Engine {
         connections.manager.get_or_insert_with(|| {
             let mut about = cm::Config::new(u64::from_be_bytes(node_guid(config.address)));
             about.max_mtu = limits.path_mtu;
+            about.slot = config.share.map(|_| config.slot);
             let seed = config.seed.map_or_else(platform::random_bytes, |seed| expand(seed ^ SEED));
             let mut endpoint = Endpoint::new(about, seed);
             endpoint.set_pkeys(config.pkeys.as_slice());
@@ -203,7 +209,8 @@ impl Engine {
 
     /// Returns whether a request from this address may be processed now.
     fn may_request(&mut self, now: Instant, from: IpAddr) -> bool {
-        let is_known = self.endpoint().is_some_and(|endpoint| endpoint.knows(Gid::from(from)));
+        let is_known = self.endpoint().is_some_and(|endpoint| endpoint.knows(Gid::from(from)))
+            || self.connections.router.as_ref().is_some_and(|router| router.knows(from));
         let Connections { known, unknown, .. } = &mut self.connections;
         if is_known { known.take(now) } else { unknown.take(now) }
     }

@@ -13,6 +13,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         source_ports: vec![0xc000],
         active_mtu: Mtu::B1024,
         slot: 0,
+        share: None,
         seed,
         peer_window: None,
         paces: cc::Paces::same(None),
