@@ -30,6 +30,7 @@ mod receiver;
 mod recv;
 mod route;
 mod sender;
+mod share;
 mod socket;
 mod sys;
 mod watch;
@@ -45,6 +46,9 @@ pub use recv::{RecvBatch, RecvError};
 pub use rnic_core::datagram::{DEFAULT_HOP_LIMIT, Datagram, SOURCE_PORTS};
 pub use rnic_core::error::JoinError;
 pub use rnic_core::tally::{Capabilities, Gso, SocketCounters};
-pub use socket::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, Sent, SocketConfig};
+pub use share::{MOST_SLOTS, SharedAddress};
+pub use socket::{
+    MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, Sent, SlotSockets, SocketConfig,
+};
 pub(crate) use sys::namespace_cookie;
 pub(crate) use watch::{HostState, HostWatch};

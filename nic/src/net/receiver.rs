@@ -23,19 +23,24 @@ pub(super) fn unbound(
 ) -> Result<(Socket, Capabilities), BindError> {
     let os = |error| not_bound(address, error);
     let socket = udp_socket(config.ip).map_err(os)?;
-    let fd = socket.as_fd();
-    let on = |level, name| sys::set_option(fd, level, name, 1).is_ok();
     let size = i32::try_from(config.recv_buffer).unwrap_or(i32::MAX);
     // Root may exceed the limit of the host; others get as much as the limit allows.
-    if sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size).is_err() {
-        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, size).map_err(os)?;
+    if sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size).is_err() {
+        sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, size).map_err(os)?;
     }
+    let capabilities = enable(config, socket.as_fd());
+    Ok((socket, capabilities))
+}
+
+/// Enables the options of a receiving socket, and reports which ones the kernel has.
+pub(super) fn enable(config: &SocketConfig, fd: BorrowedFd<'_>) -> Capabilities {
+    let on = |level, name| sys::set_option(fd, level, name, 1).is_ok();
     let v4 = config.ip.is_ipv4();
     if !v4 {
         // If it is refused, flow labels read as 0.
         on(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO);
     }
-    let capabilities = Capabilities {
+    Capabilities {
         gso: Gso::Unknown,
         gro: config.gro && on(libc::SOL_UDP, libc::UDP_GRO),
         tos: if v4 {
@@ -51,9 +56,9 @@ pub(super) fn unbound(
         drops: on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
         // Over IPv4 a checksum of 0 means no checksum, and is always accepted.
         no_checksum: v4 || on(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX),
-        rcvbuf: socket.recv_buffer_size().map_err(os)?,
-    };
-    Ok((socket, capabilities))
+        // A socket has a buffer; if its size cannot be read, credits begin with none.
+        rcvbuf: socket2::SockRef::from(&fd).recv_buffer_size().unwrap_or(0),
+    }
 }
 
 /// A bound socket that receives.

@@ -10,7 +10,7 @@ use socket2::Socket;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 /// How many flow labels a socket leases at once: half of the 32 that the kernel lets an ordinary user's socket have
@@ -45,6 +45,18 @@ impl Sender {
             }
         }
         Err(BindError::NoSourcePort(config.ip))
+    }
+
+    /// A socket that another process has bound.
+    pub(super) fn adopt(fd: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(fd);
+        let bound = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { socket, port: bound.port(), leases: Mutex::default() })
+    }
+
+    /// The socket, for another process.
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.socket.into()
     }
 
     pub(super) fn send(&self, to: &RawAddress, control: &mut Control, bytes: &[u8]) -> io::Result<usize> {

@@ -12,10 +12,11 @@ use qp::wire::IpHeader;
 use rnic_core::datagram::DEFAULT_HOP_LIMIT;
 use rnic_core::error::{JoinError, LOOPBACK_TRIES};
 use rnic_core::tally::{Capabilities, Gso, SocketCounters, Tally};
+use socket2::Socket;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -83,6 +84,32 @@ impl SocketConfig {
     }
 }
 
+/// The sockets of a part of a shared address, as the process that shares the address out hands them to another one.
+#[derive(Debug)]
+pub struct SlotSockets {
+    /// The receiving socket.
+    pub receiver: OwnedFd,
+    /// The sockets to send from.
+    pub senders: Vec<OwnedFd>,
+    /// Their capabilities.
+    pub capabilities: Capabilities,
+}
+
+/// The capabilities of sockets at an address: those of the receiving socket, with what the kernel does with trains.
+pub(super) fn offered(config: &SocketConfig, mut capabilities: Capabilities) -> Capabilities {
+    let wanted = config.gso || config.gro;
+    let offloads = if wanted { probe_offloads(config.ip, config.scope_id).ok() } else { None };
+    let Offloads { gso, gro } = offloads.unwrap_or(Offloads { gso: None, gro: None });
+    capabilities.gro &= gro != Some(false);
+    capabilities.gso = match gso {
+        _ if !config.gso => Gso::Refused,
+        Some(true) => Gso::Works,
+        Some(false) => Gso::Refused,
+        None => Gso::Unknown,
+    };
+    capabilities
+}
+
 /// The result of sending a train.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -125,32 +152,53 @@ impl RoceSocket {
         // Last, so that no packet arrives before the options are in place.
         receiver.bind(&address.into()).map_err(|error| not_bound(address, error))?;
         let first_sender = Sender::bind(&config)?;
-        let wanted = config.gso || config.gro;
-        let offloads = if wanted { probe_offloads(ip, config.scope_id).ok() } else { None };
-        let Offloads { gso, gro } = offloads.unwrap_or(Offloads { gso: None, gro: None });
-        capabilities.gro &= gro != Some(false);
-        let gso = match gso {
-            _ if !config.gso => Gso::Refused,
-            Some(true) => Gso::Works,
-            Some(false) => Gso::Refused,
-            None => Gso::Unknown,
-        };
+        capabilities = offered(&config, capabilities);
         let extra = config.source_ports.clamp(1, MAX_SOURCE_PORTS) - 1;
+        let senders = (0..extra).map(|_| OnceLock::new()).collect();
+        Ok(Self::assemble(config, receiver, first_sender, senders, capabilities))
+    }
+
+    /// Takes over the sockets of a slot, which another process has bound.
+    ///
+    /// # Errors
+    /// [`BindError::NoSourcePort`] without a socket to send from; [`BindError::Os`] if a descriptor is not a socket.
+    pub fn adopt(config: &SocketConfig, slot: SlotSockets) -> Result<Self, BindError> {
+        let config = SocketConfig { ip: config.ip.to_canonical(), ..config.clone() };
+        let os = |error| not_bound(config.address(config.ip, config.port), error);
+        let SlotSockets { receiver, senders, mut capabilities } = slot;
+        if !config.gso {
+            capabilities.gso = Gso::Refused;
+        }
+        let mut senders = senders.into_iter().map(Sender::adopt);
+        let first_sender = senders.next().ok_or(BindError::NoSourcePort(config.ip))?.map_err(os)?;
+        let more: Result<Box<[_]>, _> =
+            senders.map(|sender| sender.map(|sender| OnceLock::from(Some(sender)))).collect();
+        let more = more.map_err(os)?;
+        Ok(Self::assemble(config, Socket::from(receiver), first_sender, more, capabilities))
+    }
+
+    fn assemble(
+        config: SocketConfig,
+        receiver: Socket,
+        first_sender: Sender,
+        senders: Box<[OnceLock<Option<Sender>>]>,
+        capabilities: Capabilities,
+    ) -> Self {
         let tally = Arc::new(Tally::default());
         let socket = Self {
             receiver: Receiver::new(receiver, config.ip, Arc::clone(&tally)),
-            senders: (0..extra).map(|_| OnceLock::new()).collect(),
+            senders,
             first_sender,
             capabilities,
             gso: AtomicU8::new(Gso::Unknown as u8),
             tally,
             config,
         };
-        if gso == Gso::Refused && socket.config.gso {
+        if capabilities.gso == Gso::Refused && socket.config.gso {
             socket.refuse_gso();
         }
-        socket.gso.store(gso as u8, Relaxed);
-        Ok(socket)
+        socket.gso.store(capabilities.gso as u8, Relaxed);
+        socket
     }
 
     /// Binds the first of 127.0.0.1, 127.0.0.2, ... 127.0.0.254 on which the port is free; the address in `config` is

@@ -66,6 +66,31 @@ pub(super) fn flow_label(fd: BorrowedFd<'_>, action: FlowLabel, label: u32, dst:
     set_option_bytes(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR, &request)
 }
 
+/// Steers the datagrams of a group of sockets with `SO_REUSEPORT`: the byte at `offset` of the UDP payload is the number of
+/// the member, or 0 if it is not below `members`.
+pub(super) fn steer(fd: BorrowedFd<'_>, offset: u32, members: u32) -> io::Result<()> {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let program = [
+        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, offset),
+        step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 1, 0, members),
+        // BPF_A: what was loaded.
+        step(libc::BPF_RET | 0x10, 0, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel reads the structure and the program, which live until the call returns.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            ptr::from_ref(&filter).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// How many words `SO_MEMINFO` has (`SK_MEMINFO_VARS` in linux/sock_diag.h).
 const MEM_INFO_WORDS: usize = 9;
 

@@ -47,6 +47,22 @@ pub enum BindError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The kernel does not let several sockets share an address by the program that steers packets.
+    #[error("the kernel refuses {name}, without which programs cannot share an address: {source}")]
+    NoSharing {
+        /// The socket option.
+        name: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// All slots of a shared address are taken, or this one does not exist.
+    #[error("{ip} has no free slot: {most} programs at most share an address")]
+    NoSlot {
+        /// The address.
+        ip: IpAddr,
+        /// How many programs can share it.
+        most: usize,
+    },
     /// Anything else, such as too many open files.
     #[error("cannot make a UDP socket on {address}: {source}")]
     Os {
