@@ -24,6 +24,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod daemon;
 pub mod doctor;
 pub mod explain;
 pub mod net;

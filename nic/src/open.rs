@@ -1,12 +1,14 @@
 //! Devices on the network.
 
 use crate::config::written;
-use crate::driver::{SocketPort, UdpIo};
-use crate::net::{HostWatch, RoceSocket, SocketConfig, interfaces};
+use crate::daemon::protocol::Refusal;
+use crate::daemon::{Daemon, DaemonError, Desk, Slot};
+use crate::driver::{Site, SocketPort, UdpIo};
+use crate::net::{HostWatch, RoceSocket, SlotSockets, SocketConfig, interfaces};
 use crate::process::HostAddress;
 use cc::Algorithm;
 use qp::{Mtu, PKey};
-use rnic_core::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig};
+use rnic_core::engine::{EngineConfig, PKeyTable, PartnerSetup, RateConfig, Share};
 use rnic_core::error::Result;
 use rnic_core::link::{Buffer, LinkConfig, STOCK_BUFFER, size};
 use rnic_core::platform;
@@ -119,27 +121,111 @@ impl DeviceConfig {
 
     /// Opens a device under this name; returns its port too.
     pub(crate) fn open_as(&self, name: &str) -> Result<(Device, Arc<SocketPort>)> {
-        let pkeys = PKeyTable::new(&self.pkeys)?;
         // Before a socket is opened.
+        let pkeys = PKeyTable::new(&self.pkeys)?;
         self.link.at(&self.cc, self.mtu.unwrap_or(Mtu::B4096))?;
-        let HostAddress { ip, scope_id } = self.address.unwrap_or(IpAddr::from([127, 0, 0, 1]).into());
-        let mut socket = SocketConfig::new(ip);
-        socket.scope_id = scope_id;
-        let offload = self.offload.unwrap_or(true);
-        (socket.gso, socket.gro) = (self.gso.unwrap_or(offload), offload);
-        socket.source_ports = self.source_ports.unwrap_or(socket.source_ports);
-        socket.recv_buffer = self.recv_buffer.unwrap_or(socket.recv_buffer);
+        if let Some((slot, sockets)) = self.attach()? {
+            return self.open_slot(name, slot, sockets);
+        }
         let socket = match self.address {
-            Some(_) => RoceSocket::bind(&socket)?,
-            None => RoceSocket::bind_first_free_loopback(&socket)?,
+            Some(_) => RoceSocket::bind(&self.sockets())?,
+            None => RoceSocket::bind_first_free_loopback(&self.sockets())?,
         };
         let address = socket.ip();
+        let scope_id = self.address.map_or(0, |address| address.scope_id);
         let watch = HostWatch::new(address, scope_id).inspect_err(|error| {
             tracing::warn!(%error, %address, "the host's links and addresses cannot be watched: no PORT_ERR will come");
         });
-        let watch = watch.ok();
-        let state = watch.as_ref().map(HostWatch::state);
-        let told = state.and_then(|state| state.path_mtu());
+        let at = At { slot: (platform::random() % 255) as u8 + 1, share: None, site: Site::Host(watch.ok()) };
+        self.open_at(name, at, socket, pkeys)
+    }
+
+    /// Asks the daemon, if one is found, for a slot at the address. `None` if the device needs an address of its own.
+    fn attach(&self) -> Result<Option<(Slot, SlotSockets)>> {
+        let (path, is_asked_for) = match Daemon::find() {
+            Daemon::Off => return Ok(None),
+            Daemon::At(path) => (path, true),
+            Daemon::Found(path) => (path, false),
+        };
+        match Slot::attach(&path, self.address.map(|address| address.ip)) {
+            Ok(attached) => Ok(Some(attached)),
+            Err(error) if is_asked_for => Err(error.into()),
+            Err(DaemonError::Refused(Refusal::Address(address))) => {
+                tracing::debug!(%address, daemon = %path.display(), "the daemon does not share this address");
+                Ok(None)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the device gets an address of its own, without the daemon");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Opens a device at a slot. The address's link, partitions and limits are the daemon's; faults, captures and the choice of
+    /// trains are the program's.
+    fn open_slot(&self, name: &str, slot: Slot, sockets: SlotSockets) -> Result<(Device, Arc<SocketPort>)> {
+        let attached = slot.attached();
+        let given = Self::from_toml(&attached.config)?;
+        if self.link != LinkConfig::default() || self.cc != Algorithm::Off {
+            tracing::warn!("the link and the congestion control of a shared address are those of the daemon");
+        }
+        let HostAddress { ip, scope_id } =
+            HostAddress { ip: attached.address.ip, scope_id: attached.address.scope_id };
+        let config = Self {
+            address: Some(HostAddress { ip, scope_id }),
+            mtu: [self.mtu, given.mtu].into_iter().flatten().min(),
+            gso: self.gso.or(given.gso),
+            offload: self.offload.or(given.offload),
+            faults: self.faults.clone(),
+            fault_seed: self.fault_seed,
+            capture: self.capture.clone(),
+            ..given
+        };
+        let pkeys = PKeyTable::new(&config.pkeys)?;
+        let socket = RoceSocket::adopt(&config.sockets(), sockets)?;
+        let share = Share { rounds: attached.rounds, first: attached.first };
+        tracing::info!(address = %ip, slot = attached.slot, daemon = %slot.path().display(), "a slot at a shared address");
+        let at = At { slot: attached.slot, share: Some(share), site: Site::Slot(Box::new(slot)) };
+        config.open_at(name, at, socket, pkeys)
+    }
+
+    /// Opens the device of the daemon itself, at slot 0 of a shared address. `share`: the scrambling of its numbers.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_shared(&self, name: &str, sockets: SlotSockets, share: Share) -> Result<Device> {
+        let HostAddress { ip, scope_id } = self.address.unwrap_or(IpAddr::from([127, 0, 0, 1]).into());
+        let socket = RoceSocket::adopt(&self.sockets(), sockets)?;
+        let watch = HostWatch::new(ip, scope_id).ok();
+        let at = At { slot: 0, share: Some(share), site: Site::Host(watch) };
+        self.open_at(name, at, socket, PKeyTable::new(&self.pkeys)?).map(|(device, _)| device)
+    }
+
+    /// The sockets of the device.
+    #[must_use]
+    pub fn sockets(&self) -> SocketConfig {
+        let HostAddress { ip, scope_id } = self.address.unwrap_or(IpAddr::from([127, 0, 0, 1]).into());
+        let defaults = SocketConfig::new(ip);
+        let offload = self.offload.unwrap_or(true);
+        SocketConfig {
+            scope_id,
+            gso: self.gso.unwrap_or(offload),
+            gro: offload,
+            source_ports: self.source_ports.unwrap_or(defaults.source_ports),
+            recv_buffer: self.recv_buffer.unwrap_or(defaults.recv_buffer),
+            ..defaults
+        }
+    }
+
+    fn open_at(
+        &self,
+        name: &str,
+        at: At,
+        socket: RoceSocket,
+        pkeys: PKeyTable,
+    ) -> Result<(Device, Arc<SocketPort>)> {
+        let address = socket.ip();
+        let told = at.site.state().and_then(|state| state.path_mtu());
         let carried = told.or_else(|| interface_mtu(address)).unwrap_or(Mtu::B1024);
         let largest = self.mtu.unwrap_or(Mtu::B4096);
         let active_mtu = carried.min(largest);
@@ -150,8 +236,8 @@ impl DeviceConfig {
             address,
             source_ports: (0..socket.source_ports()).map(|via| socket.source_port(via)).collect(),
             active_mtu,
-            slot: platform::random() as u8,
-            share: None,
+            slot: at.slot,
+            share: at.share,
             seed: None,
             peer_window: self.peer_window,
             paces: paces(self.unacked_rate),
@@ -162,7 +248,11 @@ impl DeviceConfig {
         if let Some(advice) = self.link.rate.and_then(|rate| self.cc.advice(rate)) {
             tracing::warn!("{advice}");
         }
-        let port = SocketPort::new(engine, UdpIo::new(socket), watch, largest);
+        let desk = match &at.site {
+            Site::Slot(slot) => Some(Desk::at(slot.path())),
+            Site::Host(_) => None,
+        };
+        let port = SocketPort::new(engine, UdpIo::new(socket, desk), at.site, largest);
         port.set_link(&link, self.fault_seed);
         let device = Device::around(name.to_owned(), Arc::<SocketPort>::clone(&port), self.fault_seed);
         for rule in &self.faults {
@@ -173,6 +263,13 @@ impl DeviceConfig {
         }
         Ok((device, port))
     }
+}
+
+/// Where a device is.
+struct At {
+    slot: u8,
+    share: Option<Share>,
+    site: Site,
 }
 
 /// The largest path MTU that the interface with `address` carries, for kernels that do not report it themselves.

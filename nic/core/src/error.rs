@@ -44,6 +44,9 @@ pub enum Error {
     /// A configuration file cannot be used.
     #[error(transparent)]
     Config(Box<dyn std::error::Error + Send + Sync>),
+    /// The daemon, which shares addresses out, does not serve the program.
+    #[error(transparent)]
+    Daemon(Box<dyn std::error::Error + Send + Sync>),
     /// A range of a memory region that does not exist.
     #[error("bytes {start}..{end} are not inside the region, which has {len}")]
     Range {

@@ -15,7 +15,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use rnic_core::port::Port as _;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use time::{Duration, Instant};
@@ -72,6 +72,10 @@ pub(super) struct Background {
     groups: AtomicI32,
     /// Readable when something about the host may have changed.
     watch: AtomicI32,
+    /// Readable when the daemon says something, and when it and its keeper are gone; -1 without a daemon.
+    daemon: [AtomicI32; 2],
+    /// The daemon is to be looked at although neither is readable.
+    looks: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -85,6 +89,8 @@ impl Background {
             socket: AtomicI32::new(-1),
             groups: AtomicI32::new(-1),
             watch: AtomicI32::new(-1),
+            daemon: [const { AtomicI32::new(-1) }; 2],
+            looks: AtomicBool::new(false),
             thread: Mutex::new(None),
         }
     }
@@ -100,6 +106,9 @@ impl Background {
         let _ = self.wake.set(wake);
         self.socket.store(port.with_driven(|driven| driven.udp.receive_fd()), Ordering::Relaxed);
         self.watch.store(port.watch_fd().unwrap_or(-1), Ordering::Relaxed);
+        if let Some(slot) = &port.slot {
+            self.watch_daemon(slot.raw_fds());
+        }
         let background = Arc::clone(self);
         let port = Arc::downgrade(port);
         let named = std::thread::Builder::new().name("rnic".into());
@@ -120,6 +129,19 @@ impl Background {
             // A blocked thread does not wait on the new descriptor yet.
             self.signal();
         }
+    }
+
+    /// Makes the thread wait for the daemon as well.
+    pub(super) fn watch_daemon(&self, fds: [RawFd; 2]) {
+        for (place, fd) in self.daemon.iter().zip(fds) {
+            place.store(fd, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the thread look at the daemon now.
+    pub(super) fn look_at_daemon(&self) {
+        self.looks.store(true, Ordering::Relaxed);
+        self.signal();
     }
 
     /// Stops the thread and joins it.
@@ -229,11 +251,13 @@ impl Background {
         while !self.sleeper.stops() {
             let Some(port) = port.upgrade() else { break };
             let now = crate::clock::now();
-            if now >= next_look {
+            if now >= next_look || self.looks.swap(false, Ordering::Relaxed) {
                 port.check_host();
                 next_look = now + LOOK;
             }
             let publish = port.publish_if_due(now);
+            let absent = port.next_look_at_daemon();
+            next_look = absent.map_or(next_look, |at| at.min(next_look));
             let polls = port.polls.load(Ordering::Relaxed);
             let host_changed = match attendance.look(now, polls, self.sleeper.takes_over()) {
                 Stance::StandBy { period } => {
@@ -253,7 +277,7 @@ impl Background {
                             // The port may go away while the thread waits.
                             let (due, listens) = port.next_wanted();
                             let listen = if listens { Listen::Packets } else { Listen::Nothing };
-                            (due.into_iter().chain(publish).min(), listen)
+                            (due.into_iter().chain(publish).chain(absent).min(), listen)
                         }),
                     }
                 }
@@ -296,13 +320,14 @@ impl Background {
                 Listen::Packets => [self.socket.load(Ordering::Relaxed), self.groups.load(Ordering::SeqCst)],
             };
             let watch = self.watch.load(Ordering::Relaxed);
-            let [woken, _, _, changed] =
-                wait_readable([wake.as_fd().as_raw_fd(), first, second, watch], timeout);
+            let [line, life] = self.daemon.each_ref().map(|fd| fd.load(Ordering::Relaxed));
+            let fds = [wake.as_fd().as_raw_fd(), first, second, watch, line, life];
+            let [woken, _, _, changed, said, ended] = wait_readable(fds, timeout);
             if woken {
                 // Resets the counter. It is not zero, because no other thread reads it.
                 let _ = wake.read();
             }
-            changed
+            changed || said || ended
         };
         self.sleeper.sleep(why, look, wait).unwrap_or(false)
     }

@@ -4,7 +4,7 @@
 //! descriptor that reports which groups have packets, so that a turn takes one call for all of them, and the background
 //! thread can wait on it.
 
-use crate::net::{GroupSocket, JoinError, RoceSocket};
+use crate::net::{GroupSocket, JoinError};
 use crate::os::fork;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::BTreeMap;
@@ -24,10 +24,10 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Joins a group.
-    pub(super) fn join(&mut self, socket: &RoceSocket, group: IpAddr) -> Result<(), JoinError> {
+    /// Adds the socket of a group.
+    pub(super) fn add(&mut self, member: GroupSocket) -> Result<(), JoinError> {
+        let group = member.group();
         let os = |errno: nix::Error| JoinError::Os { group, source: io::Error::from(errno) };
-        let member = socket.join(group)?;
         let ready = match self.ready.take() {
             Some(ready) => ready,
             None => {
@@ -95,7 +95,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::SocketConfig;
+    use crate::net::{RoceSocket, SocketConfig};
     use std::net::Ipv4Addr;
 
     fn address(first: u8) -> IpAddr {
@@ -111,8 +111,8 @@ mod tests {
             (None, 0),
             "without groups there is nothing"
         );
-        groups.join(&socket, group).unwrap();
-        groups.join(&socket, other).unwrap();
+        groups.add(socket.join(group).unwrap()).unwrap();
+        groups.add(socket.join(other).unwrap()).unwrap();
         let fds: Vec<RawFd> = groups.raw_fds().collect();
         assert_eq!(fds.len(), 3);
         assert!(fds.iter().all(|fd| fork::is_closed_in_child(*fd)), "{fds:?}");
@@ -129,8 +129,8 @@ mod tests {
     fn groups_that_have_something_are_told_apart() {
         let socket = RoceSocket::bind(&SocketConfig::new(address(127))).unwrap();
         let (mut groups, quiet, busy) = (Groups::default(), address(239), address(239));
-        groups.join(&socket, quiet).unwrap();
-        groups.join(&socket, busy).unwrap();
+        groups.add(socket.join(quiet).unwrap()).unwrap();
+        groups.add(socket.join(busy).unwrap()).unwrap();
         let _ = socket.send_train(0, &qp::wire::IpHeader::to(busy), 64, &[1; 64]).unwrap();
         let mut seen = Vec::new();
         let mut batch = crate::net::RecvBatch::new(1);

@@ -1,7 +1,9 @@
 //! A port's knowledge of its host, and its program's access to it.
 
 use super::SocketPort;
+use super::shared::state_of;
 use super::turns::Driven;
+use crate::daemon::protocol::Host;
 use crate::net::{HostState, HostWatch};
 use crate::os::fork;
 use qp::Mtu;
@@ -77,6 +79,7 @@ impl SocketPort {
 
     /// Processes changes of the port's link and address since the last check.
     pub(super) fn check_host(&self) {
+        self.check_daemon();
         let mut guard = match self.host.watch.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -101,6 +104,11 @@ impl SocketPort {
         for (number, state) in states {
             self.note_host(number, state);
         }
+    }
+
+    /// The daemon has reported a change.
+    pub(super) fn note_host_of_daemon(&self, host: &Host) {
+        self.note_host(self.host.told.fetch_add(1, Ordering::Relaxed), state_of(host));
     }
 
     fn note_host(&self, number: u64, state: HostState) {

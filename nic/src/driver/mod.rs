@@ -21,16 +21,19 @@ mod primitives;
 mod published;
 mod queue_pairs;
 mod readiness;
+mod shared;
 mod sync;
 mod turns;
 mod udp_io;
 mod wreck;
 
 pub(crate) use exit::run_at_exit;
+pub(crate) use shared::Site;
 pub(crate) use udp_io::UdpIo;
 
 use crate::clock;
-use crate::net::{Capabilities, HostWatch};
+use crate::daemon::{Desk, Slot};
+use crate::net::Capabilities;
 use crate::os::fork;
 use crate::process::{Publication, QueuePairFile};
 use background::Background;
@@ -40,6 +43,7 @@ use hold::Caller;
 use host::HostView;
 use qp::queue_pair::PostError;
 use qp::{Mtu, Qpn};
+use rnic_core::cm::PortTable;
 use rnic_core::engine::{Engine, EngineConfig, PortState};
 use rnic_core::gid::NetInterface;
 use rnic_core::link::{LinkProfile, Now};
@@ -47,6 +51,7 @@ use rnic_core::port::{Act, Port, Readiness, generation};
 use rnic_core::queue::{QpShared, Waiters, Work, WorkQueue, locked};
 use rnic_core::sim::SimPort;
 use rnic_core::tally::SocketCounters;
+use shared::PortAt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
@@ -85,6 +90,8 @@ pub(crate) struct SocketPort {
     address: IpAddr,
     /// Its knowledge of the host, and its program's access to events.
     host: HostView,
+    /// Its slot, if it shares the address with other processes.
+    slot: Option<ManuallyDrop<Slot>>,
     /// Where its counters are published, if they are.
     publication: OnceLock<Publication>,
     /// Where its queue pairs are published, if they are.
@@ -93,9 +100,9 @@ pub(crate) struct SocketPort {
 }
 
 impl SocketPort {
-    /// `watch`: reports changes of the host's link and address, if possible; `mtu`: the largest path MTU to offer,
+    /// `site`: reports changes of the host's link and address, if possible; `mtu`: the largest path MTU to offer,
     /// whatever the link supports.
-    pub(crate) fn new(config: EngineConfig, udp: UdpIo, watch: Option<HostWatch>, mtu: Mtu) -> Arc<Self> {
+    pub(crate) fn new(config: EngineConfig, udp: UdpIo, site: Site, mtu: Mtu) -> Arc<Self> {
         fork::close_in_child(udp.raw_fds());
         let clocks = Now {
             instant: clock::now(),
@@ -103,8 +110,15 @@ impl SocketPort {
         };
         let active_mtu = config.active_mtu;
         let mut engine = Engine::new(config);
-        if let Some(state) = watch.as_ref().map(HostWatch::state) {
-            engine.begin_port_state(PortState { address: state.address, link: state.link });
+        if let Some(PortAt { address, link, .. }) = site.state() {
+            engine.begin_port_state(PortState { address, link });
+        }
+        let (watch, slot) = match site {
+            Site::Host(watch) => (watch, None),
+            Site::Slot(slot) => (None, Some(ManuallyDrop::new(*slot))),
+        };
+        if slot.is_some() && engine.open_ledger().is_err() {
+            tracing::error!("a new engine is not usable");
         }
         let port = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
@@ -118,6 +132,7 @@ impl SocketPort {
             courtesy: Courtesy::new(),
             background: Arc::new(Background::new()),
             host: HostView::new(watch, active_mtu, mtu),
+            slot,
             publication: OnceLock::new(),
             queue_pairs: OnceLock::new(),
             generation: generation(),
@@ -210,8 +225,14 @@ impl SocketPort {
     /// Releases the engine, after processing what was posted meanwhile.
     fn release<'a>(&'a self, driven: PiGuard<'a, Driven>) {
         let serve = |driven: &mut PiGuard<'a, Driven>, rings| self.serve_posts(driven, rings);
-        // Wakers run the program's code, which must not find the lock taken.
-        let after = |woken: Vec<Waker>| woken.into_iter().for_each(Waker::wake);
+        // Wakers run the program's code, which must not find the lock taken; the daemon must know who listens before the
+        // program says so.
+        let after = |(woken, has_told): (Vec<Waker>, bool)| {
+            if has_told {
+                self.tell_daemon();
+            }
+            woken.into_iter().for_each(Waker::wake);
+        };
         self.bell.release(driven, || self.try_lock(), serve, after);
     }
 
@@ -222,8 +243,9 @@ impl SocketPort {
         !rung.is_empty()
     }
 
-    /// Final work before the lock is released. Returns the tasks to wake afterwards.
-    fn serve_posts(&self, driven: &mut Driven, rings: bool) -> Vec<Waker> {
+    /// Final work before the lock is released. Returns the tasks to wake afterwards, and whether the daemon is to be told
+    /// something.
+    fn serve_posts(&self, driven: &mut Driven, rings: bool) -> (Vec<Waker>, bool) {
         // An empty list allocates no memory.
         let mut woken = Vec::new();
         if rings {
@@ -239,7 +261,7 @@ impl SocketPort {
         } else {
             self.background.wake_before(driven.datapath.next_timer());
         }
-        woken
+        (woken, self.slot.is_some() && driven.datapath.engine.has_ledger_entries())
     }
 }
 
@@ -281,11 +303,16 @@ impl Port for SocketPort {
     }
 
     fn interface(&self) -> Option<NetInterface> {
-        self.host.interface()
+        self.interface_of_slot().or_else(|| self.host.interface())
     }
 
     fn look_at_host(&self) {
         self.check_host();
+    }
+
+    fn shared_ports(&self) -> Option<Arc<dyn PortTable>> {
+        let desk: Arc<dyn PortTable> = Desk::at(self.slot.as_ref()?.path());
+        Some(desk)
     }
 
     fn socket_counters(&self) -> Option<SocketCounters> {
@@ -418,11 +445,13 @@ impl Drop for SocketPort {
             // The background thread exists in the parent only, and can be neither joined nor detached here.
             std::mem::forget(std::mem::replace(&mut self.background, Arc::new(Background::new())));
             self.host.abandon();
+            // The slot is not dropped: its descriptors are closed already.
             std::mem::forget(self.publication.take());
             std::mem::forget(self.queue_pairs.take());
             return;
         }
         self.host.close();
+        self.leave_slot();
         self.publish_last();
         fork::forget(self.lock().udp.raw_fds());
         #[expect(unsafe_code, reason = "the one place that decides whether the sockets are closed")]

@@ -1,13 +1,16 @@
 //! The sockets of a port.
 
 use super::groups::Groups;
+use crate::daemon::Desk;
 use crate::net::{RecvBatch, RoceSocket, SendError, Sent, SocketCounters};
 use qp::wire::icrc::{self, Flow};
 use rnic_core::engine::Departure;
 use rnic_core::error::JoinError;
 use rnic_core::port::Io;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 
 #[cfg(test)]
 mod tests;
@@ -17,13 +20,16 @@ pub(crate) struct UdpIo {
     pub(super) socket: RoceSocket,
     pub(super) batch: RecvBatch,
     pub(super) groups: Groups,
+    /// Makes the sockets of groups, if the address is shared.
+    desk: Option<Arc<Desk>>,
     /// The sockets are permanently unusable.
     failed: bool,
 }
 
 impl UdpIo {
-    pub(crate) fn new(socket: RoceSocket) -> Self {
-        Self { socket, batch: RecvBatch::new(1), groups: Groups::default(), failed: false }
+    /// `desk`: that of the daemon, if it shares the address.
+    pub(crate) fn new(socket: RoceSocket, desk: Option<Arc<Desk>>) -> Self {
+        Self { socket, batch: RecvBatch::new(1), groups: Groups::default(), desk, failed: false }
     }
 
     /// The descriptor that is readable when packets have arrived.
@@ -121,7 +127,15 @@ impl Io for UdpIo {
     }
 
     fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
-        self.groups.join(&self.socket, group)
+        let member = match &self.desk {
+            Some(desk) => {
+                let of_daemon = desk.join(self.socket.ip(), group);
+                let refused = |error| JoinError::Os { group, source: io::Error::other(error) };
+                self.socket.adopt_group(group, of_daemon.map_err(refused)?)
+            }
+            None => self.socket.join(group)?,
+        };
+        self.groups.add(member)
     }
 
     fn leave(&mut self, group: IpAddr) {
@@ -130,6 +144,6 @@ impl Io for UdpIo {
 }
 
 /// Returns whether an error means that a descriptor is no longer the original socket.
-fn is_gone(error: &std::io::Error) -> bool {
+fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK))
 }

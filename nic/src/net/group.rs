@@ -22,7 +22,7 @@ use rnic_core::tally::Tally;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// A member's socket of one multicast group: it only receives. Dropping it leaves the group.
@@ -54,6 +54,17 @@ impl GroupSocket {
         become_member(socket.as_fd(), config, group)
             .map_err(|source| JoinError::NoMulticast { ip: config.ip, source })?;
         Ok(Self { group, receiver: Receiver::new(socket, group, tally) })
+    }
+
+    pub(super) fn adopt(group: IpAddr, socket: OwnedFd, tally: Arc<Tally>) -> Self {
+        let group = group.to_canonical();
+        Self { group, receiver: Receiver::new(socket.into(), group, tally) }
+    }
+
+    /// The socket, for another process, which becomes a member in place of this one.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.receiver.into_fd()
     }
 
     /// The group.

@@ -9,7 +9,7 @@ use rnic_core::tally::{Capabilities, Gso, Tally};
 use socket2::Socket;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -155,6 +155,11 @@ impl Receiver {
     /// Bytes of the receive buffer that waiting datagrams occupy now.
     pub(super) fn backlog(&self) -> io::Result<u32> {
         sys::mem_info(self.socket.as_fd()).map(|info| info.charged)
+    }
+
+    /// The socket, for another process.
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.socket.into()
     }
 
     pub(super) fn raw_fd(&self) -> RawFd {

@@ -11,15 +11,18 @@
 //! of them can replace or detach the program.
 
 use super::error::{BindError, not_bound};
+use super::group::GroupSocket;
 use super::receiver;
 use super::recv::RecvBatch;
 use super::sender::Sender;
 use super::socket::{SlotSockets, SocketConfig, offered};
 use super::sys;
+use rnic_core::error::JoinError;
 use rnic_core::tally::{Capabilities, Gso};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// The most slots of an address, with slot 0. The last value of the byte is left out: in it lies the queue pair number that
 /// means multicast.
@@ -118,6 +121,14 @@ impl SharedAddress {
             senders: senders.collect::<Result<_, _>>()?,
             capabilities: self.capabilities,
         })
+    }
+
+    /// A socket of a multicast group, a member on the interface of the address.
+    ///
+    /// # Errors
+    /// As [`RoceSocket::join`](super::RoceSocket::join).
+    pub fn join(&self, group: IpAddr) -> Result<OwnedFd, JoinError> {
+        GroupSocket::join(&self.config, group, Arc::default()).map(GroupSocket::into_fd)
     }
 
     /// Reads and discards what waits in a slot that nobody has; returns the number of datagrams.

@@ -398,6 +398,12 @@ impl RoceSocket {
         GroupSocket::join(&self.config, group, Arc::clone(&self.tally))
     }
 
+    /// Takes over a socket of a multicast group that another process has joined ([`SharedAddress::join`](super::SharedAddress::join)).
+    #[must_use]
+    pub fn adopt_group(&self, group: IpAddr, socket: OwnedFd) -> GroupSocket {
+        GroupSocket::adopt(group, socket, Arc::clone(&self.tally))
+    }
+
     /// Effective bytes of receive buffer: Linux grants twice the requested size, to cover its own overhead, and
     /// charges whole buffers against it ([`receive_charge`](super::receive_charge)).
     #[must_use]

@@ -88,6 +88,7 @@ impl From<PortError> for Errno {
             PortError::Taken(_) | PortError::Exhausted => libc::EADDRNOTAVAIL,
             PortError::Privileged(_) => libc::EACCES,
             PortError::Unknown => libc::EINVAL,
+            PortError::Daemon => libc::EAGAIN,
         };
         Self(number).because(error)
     }

@@ -22,6 +22,7 @@ use crate::queue::{QpShared, Waiters, Work, WorkQueue};
 use crate::sim::SimPort;
 use crate::tally::{Capabilities, SocketCounters};
 use crate::verbs::Device;
+use crate::verbs::cm::PortTable;
 use qp::queue_pair::PostError;
 use qp::{Gid, Mtu, Qpn};
 use std::io;
@@ -103,6 +104,11 @@ pub trait Port: Send + Sync {
 
     /// Processes changes of the port's link and address since the last check.
     fn look_at_host(&self);
+
+    /// The ports of connection management, if several processes share the address and its ports.
+    fn shared_ports(&self) -> Option<Arc<dyn PortTable>> {
+        None
+    }
 
     /// The counters of its sockets; `None` in a simulation.
     fn socket_counters(&self) -> Option<SocketCounters>;

@@ -40,7 +40,7 @@ fn packets_of_a_train_that_the_kernel_refuses_arrive_one_by_one() {
     let ip = IpHeader { src: sender.ip(), src_port: sender.source_port(0), ..IpHeader::to(receiver.ip()) };
     let flow = ip.flow();
     let train = train(&flow);
-    let mut udp = UdpIo::new(sender);
+    let mut udp = UdpIo::new(sender, None);
     assert!(udp.send(&departure(ip, train.len()), &train));
 
     let (mut batch, mut packets) = (RecvBatch::new(1), Vec::new());

@@ -22,7 +22,7 @@ pub(super) struct Office {
 /// What an office consists of. It belongs to the manager.
 pub(crate) struct Rooms {
     pub(super) desk: Mutex<Desk>,
-    ports: Box<dyn PortTable>,
+    ports: Arc<dyn PortTable>,
 }
 
 impl Office {
@@ -36,9 +36,10 @@ impl Office {
             return Ok(Self { manager, rooms });
         }
         // In a simulation every run gives out the same ports.
-        let is_simulated = device.inner.port()?.sim().is_some();
-        let seed = if is_simulated { device.inner.fault_seed } else { platform::random() };
-        let ports = Box::new(Mutex::new(Ports::new(Ports::DEFAULT_RANGE, seed)));
+        let port = device.inner.port()?;
+        let seed = if port.sim().is_some() { device.inner.fault_seed } else { platform::random() };
+        let own = || Arc::new(Mutex::new(Ports::new(Ports::DEFAULT_RANGE, seed))) as Arc<dyn PortTable>;
+        let ports = port.shared_ports().unwrap_or_else(own);
         let rooms = Arc::new(Rooms { desk: Mutex::default(), ports });
         manager.set_sink(Clerk(Arc::clone(&rooms)))?;
         *known = Some(Arc::clone(&rooms));

@@ -106,6 +106,9 @@ pub enum PortError {
     /// The binding does not exist, or was given back (EINVAL).
     #[error("the port was given back already")]
     Unknown,
+    /// The daemon, which gives out the ports of this address, does not answer (EAGAIN).
+    #[error("the daemon, which gives out the ports, does not answer")]
+    Daemon,
 }
 
 /// The lowest port that needs no privilege (`PROT_SOCK` of Linux).
