@@ -86,6 +86,13 @@ impl Held {
         std::mem::take(&mut self.queue)
     }
 
+    /// The requests of a kind; the others stay.
+    pub(super) fn take_if(&mut self, mut is_of: impl FnMut(&Mad) -> bool) -> Vec<HeldRequest> {
+        let (taken, rest): (Vec<_>, Vec<_>) = self.take().into_iter().partition(|held| is_of(&held.mad));
+        self.queue = rest.into();
+        taken
+    }
+
     /// Puts a request back in its place; they come in their order.
     pub(super) fn put_back(&mut self, held: HeldRequest) {
         self.queue.push_back(held);

@@ -3,13 +3,14 @@
 //! Several processes may share an address, and with it queue pair 1. Whoever receives the datagrams of the address has to
 //! know which process a request is for, and which connections to close when a process ends without a word.
 
-use super::Endpoint;
 use super::table::{Connection, Keyed};
+use super::{Endpoint, Recipient};
 use crate::error::CallError;
 use crate::negotiated::{Negotiated, ack_timeout};
-use crate::params::{Destination, Path};
+use crate::params::{Destination, Path, Source};
 use crate::state::{ConnectionState, State};
 use crate::{CmTimeout, ConnectionId};
+use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{CommId, ServiceId};
 use qp::{Mtu, Psn, QpType, Qpn};
 use rand_chacha::rand_core::Rng;
@@ -141,6 +142,13 @@ impl Endpoint {
         self.table.insert(id, connection);
         self.note_state(id, ConnectionState::Established);
         Ok(ConnectionId(id))
+    }
+
+    /// Takes the requests that wait for a listener of this service: another endpoint listens for it now.
+    pub fn take_held(&mut self, service_id: ServiceId) -> Vec<(Source, [u8; MAD_LEN])> {
+        let is_for_it = |mad: &[u8; MAD_LEN]| Recipient::of(mad) == Some(Recipient::Service(service_id));
+        let held = self.held.take_if(is_for_it).into_iter();
+        held.map(|held| (held.source, *held.mad)).collect()
     }
 
     pub(super) fn note(&mut self, entry: Entry) {

@@ -3,10 +3,11 @@
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, VerbsDevice, ibv_device};
 use crate::call::{Handle, Object, Out, Value, verbs};
 use crate::errno::Errno;
+use rnic::daemon::Desk;
 use rnic::process::{GidLayout, NamedDevice, ProcessConfig, hold_forks};
 use std::ffi::{c_char, c_int};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The configuration from the environment, read once: the devices of a process do not come and go.
 static CONFIG: OnceLock<Option<ProcessConfig>> = OnceLock::new();
@@ -23,6 +24,17 @@ pub(crate) fn config() -> Option<&'static ProcessConfig> {
             config.inspect(crate::explain::begin).ok()
         })
         .as_ref()
+}
+
+/// The daemon whose addresses the devices have, if one is found. Whether there is one is looked for once.
+pub(crate) fn desk() -> Option<&'static Arc<Desk>> {
+    static DESK: OnceLock<Option<Arc<Desk>>> = OnceLock::new();
+    if let Some(desk) = DESK.get() {
+        return desk.as_ref();
+    }
+    let _whole = hold_forks();
+    // What is wrong with it is said when a device is opened.
+    DESK.get_or_init(|| Desk::find().ok().flatten()).as_ref()
 }
 
 /// The device with this index.

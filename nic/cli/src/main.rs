@@ -1,5 +1,6 @@
 //! The `rnic` program.
 
+mod daemon;
 mod decode;
 mod demo;
 mod doctor;
@@ -14,6 +15,7 @@ mod sysfs;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 /// A RoCEv2 NIC in software, over UDP sockets.
@@ -28,6 +30,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Share addresses: many programs and containers, one NIC.
+    Daemon(daemon::Args),
     /// Show the RoCEv2 packets of a capture file and check their ICRC.
     Decode(decode::Args),
     /// Show two NICs performing every operation, in a few seconds.
@@ -36,6 +40,9 @@ enum Command {
     Env(run::EnvArgs),
     /// Check this host for problems and suggest remedies.
     Doctor(doctor::Args),
+    /// Hold the sockets of a daemon, which starts this by itself.
+    #[command(hide = true)]
+    Keeper(daemon::KeeperArgs),
     /// Measure bandwidth and latency between two rnic devices.
     Perf(perf::Args),
     /// Draw the traces of `rnic perf --trace` as SVG or PNG.
@@ -52,6 +59,8 @@ enum Command {
 impl Command {
     fn run(self) -> Result<ExitCode, Box<dyn Error>> {
         match self {
+            Self::Daemon(args) => daemon::run(&args),
+            Self::Keeper(args) => daemon::keep(&args),
             Self::Decode(args) => decode::run(&args),
             Self::Demo(args) => Ok(demo::run(&args)),
             Self::Doctor(args) => Ok(doctor::run(&args)?),
@@ -70,16 +79,23 @@ impl Command {
 /// a problem.
 const FAILED: u8 = 2;
 
-/// Logs warnings to standard error. The variable RNIC_LOG sets another level, such as `debug`.
-fn log_to_stderr() {
+/// Logs to standard error, from `level` on. The variable RNIC_LOG sets another level, such as `debug`.
+fn log_to_stderr(level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("RNIC_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .init();
 }
 
 fn main() -> ExitCode {
-    log_to_stderr();
-    Cli::parse().command.run().unwrap_or_else(|error| {
+    let command = Cli::parse().command;
+    // The daemon has nothing else to say.
+    log_to_stderr(if matches!(command, Command::Daemon(_)) { "info" } else { "warn" });
+    command.run().unwrap_or_else(|error| {
         eprintln!("rnic: {error}");
         ExitCode::from(FAILED)
     })

@@ -57,6 +57,7 @@ impl Desk {
     /// The desk of this process at the daemon that listens there.
     #[must_use]
     pub fn at(path: &Path) -> Arc<Self> {
+        let _whole = fork::hold_forks();
         let mut desks = locked(&DESKS);
         if let Some(desk) = desks.iter().find(|desk| desk.path == path) {
             return Arc::clone(desk);

@@ -62,6 +62,16 @@ impl From<DaemonError> for crate::Error {
     }
 }
 
+/// With the error number of the daemon's system, if it has one.
+impl From<DaemonError> for io::Error {
+    fn from(error: DaemonError) -> Self {
+        match error {
+            DaemonError::Refused(Refusal::Os { errno, .. }) => Self::from_raw_os_error(errno),
+            other => Self::other(other),
+        }
+    }
+}
+
 fn remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -10,7 +10,7 @@
 
 use bytes::{Buf, BufMut, BytesMut};
 use cm::{CommId, Connected, Destination, Entry, PortSpace, ServiceId};
-use qp::wire::IpHeader;
+use qp::wire::mad::MAD_LEN;
 use qp::{Gid, Qpn};
 use rnic_core::cm::{Binding, Claim, PortError};
 use rnic_core::tally::{Capabilities, Gso};
@@ -43,8 +43,7 @@ pub enum Request {
         /// The address; `None` leaves the choice to the daemon.
         address: Option<IpAddr>,
     },
-    /// Goes on with a slot of an earlier connection: answered by [`Reply::Attached`], without descriptors, or
-    /// [`Reply::Refused`].
+    /// Goes on with a slot of an earlier connection: answered by [`Reply::Host`] or [`Reply::Refused`].
     Resume {
         /// The address.
         address: IpAddr,
@@ -116,13 +115,8 @@ pub enum Reply {
     Done(Option<u32>),
     /// An address, in answer to [`Request::Route`].
     Source(IpAddr),
-    /// A datagram for queue pair 1 of the program.
-    Datagram {
-        /// Its header.
-        header: Header,
-        /// From BTH to ICRC.
-        packet: Vec<u8>,
-    },
+    /// A datagram of connection management for the program.
+    Datagram(Datagram),
     /// The host has changed.
     Host(Host),
     /// The daemon ends, and with it the address.
@@ -212,29 +206,24 @@ impl From<Offers> for Capabilities {
     }
 }
 
-/// The fields of a datagram's IP and UDP headers that a receiver knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Header {
-    src: IpAddr,
-    dst: IpAddr,
-    src_port: u16,
-    ident: u16,
-    tos: u8,
-    hop_limit: u8,
-    flow_label: u32,
+/// A datagram for queue pair 1 that the daemon has received.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Datagram {
+    /// The sender.
+    pub from: IpAddr,
+    /// The UDP port that it was sent from; 0 if that is not known any more.
+    pub port: u16,
+    /// The address that it was sent to.
+    pub to: IpAddr,
+    /// The datagram, of [`MAD_LEN`] bytes.
+    pub mad: Vec<u8>,
 }
 
-impl From<&IpHeader> for Header {
-    fn from(of: &IpHeader) -> Self {
-        let IpHeader { src, dst, src_port, ident, tos, hop_limit, flow_label } = *of;
-        Self { src, dst, src_port, ident, tos, hop_limit, flow_label }
-    }
-}
-
-impl From<Header> for IpHeader {
-    fn from(of: Header) -> Self {
-        let Header { src, dst, src_port, ident, tos, hop_limit, flow_label } = of;
-        Self { src, dst, src_port, ident, tos, hop_limit, flow_label }
+impl Datagram {
+    /// The datagram, if it has the right length.
+    #[must_use]
+    pub fn mad(&self) -> Option<&[u8; MAD_LEN]> {
+        self.mad.as_slice().try_into().ok()
     }
 }
 

@@ -6,7 +6,7 @@
 use super::DaemonError;
 use super::channel::Channel;
 use super::protocol::{
-    Attached, Header, Hello, Host, LEDGER_AT_ONCE, LedgerEntry, Refusal, Reply, Request, VERSION,
+    Attached, Datagram, Hello, Host, LEDGER_AT_ONCE, LedgerEntry, Refusal, Reply, Request, VERSION,
 };
 use crate::net::SlotSockets;
 use crate::os::fork;
@@ -34,7 +34,7 @@ pub(crate) enum News {
     /// The host has changed.
     Host(Host),
     /// A datagram for queue pair 1.
-    Datagram(Header, Vec<u8>),
+    Datagram(Datagram),
     /// The daemon is back, and has to be told everything.
     Back,
     /// The address is gone, for this reason.
@@ -147,7 +147,8 @@ impl Slot {
         let Ok(mut line) = self.line.try_lock() else { return news };
         if line.next_try.is_some_and(|at| at <= now) {
             match self.resume() {
-                Ok(channel) => {
+                Ok((channel, host)) => {
+                    line.parked.push_back(Reply::Host(host));
                     fork::close_in_child(std::iter::once(channel.raw_fd()));
                     (line.channel, line.next_try) = (Some(channel), None);
                     news.push(News::Back);
@@ -211,7 +212,7 @@ impl Slot {
 
     fn heard(&self, reply: Reply) -> Option<News> {
         match reply {
-            Reply::Datagram { header, packet } => Some(News::Datagram(header, packet)),
+            Reply::Datagram(datagram) => Some(News::Datagram(datagram)),
             Reply::Host(host) => {
                 locked(&self.host).clone_from(&host);
                 Some(News::Host(host))
@@ -233,14 +234,14 @@ impl Slot {
         line.next_try = Some(now + RETRY);
     }
 
-    fn resume(&self) -> Result<Channel, DaemonError> {
+    fn resume(&self) -> Result<(Channel, Host), DaemonError> {
         let mut channel = open(&self.path)?;
         let Attached { address, slot, token, .. } = &self.attached;
         let lost = |source| DaemonError::Lost { path: self.path.clone(), source };
         let request = Request::Resume { address: address.ip, slot: *slot, token: *token };
         channel.send(&request, PATIENCE).map_err(lost)?;
         match channel.recv(PATIENCE).map_err(lost)? {
-            Reply::Attached(_) => Ok(channel),
+            Reply::Host(host) => Ok((channel, host)),
             Reply::Refused(refusal) => Err(DaemonError::Refused(refusal)),
             other => Err(unexpected(&self.path, &other)),
         }

@@ -2,11 +2,9 @@
 
 use super::SocketPort;
 use crate::clock;
-use crate::daemon::protocol::{Host, LedgerEntry};
+use crate::daemon::protocol::{Datagram, Host, LedgerEntry};
 use crate::daemon::{News, Slot};
 use crate::net::{HostState, HostWatch};
-use qp::wire::IpHeader;
-use rnic_core::datagram::Datagram;
 use rnic_core::gid::NetInterface;
 use rnic_core::port::Port;
 use std::mem::ManuallyDrop;
@@ -57,7 +55,7 @@ impl SocketPort {
         for news in slot.look(clock::now()) {
             match news {
                 News::Host(host) => self.note_host_of_daemon(&host),
-                News::Datagram(header, packet) => self.take_in_passed_on(&header.into(), &packet),
+                News::Datagram(datagram) => self.take_in_passed_on(&datagram),
                 News::Back => {
                     // A device that has failed has nothing to tell.
                     let _ = (self as &dyn Port).control(|engine| engine.open_ledger());
@@ -82,13 +80,11 @@ impl SocketPort {
         }
     }
 
-    /// A datagram for queue pair 1, which the daemon received.
-    fn take_in_passed_on(&self, header: &IpHeader, packet: &[u8]) {
-        let now = clock::now();
-        let mut driven = self.lock();
-        driven.datapath.take_in(now, std::iter::once(Datagram::single(*header, packet)), |_| None, None);
-        driven.transmit(now);
-        self.release(driven);
+    /// A datagram of connection management, which the daemon received.
+    fn take_in_passed_on(&self, datagram: &Datagram) {
+        let Some(mad) = datagram.mad() else { return };
+        let Datagram { from, port, to, .. } = *datagram;
+        (self as &dyn Port).control(|engine| engine.handle_passed_on(clock::now(), (from, port), to, mad));
     }
 
     /// The slot is gone: packets for this port reach somebody else, or nobody.

@@ -51,4 +51,4 @@ pub use socket::{
     MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, Sent, SlotSockets, SocketConfig,
 };
 pub(crate) use sys::namespace_cookie;
-pub(crate) use watch::{HostState, HostWatch};
+pub use watch::{HostState, HostWatch};

@@ -15,20 +15,21 @@ const DATAGRAMS_PER_ANSWER: usize = 4096;
 
 /// The state of an address on the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct HostState {
+pub struct HostState {
     /// Whether the address exists.
-    pub(crate) address: bool,
+    pub address: bool,
     /// Whether its link, or the last link that it was on, is up.
-    pub(crate) link: bool,
+    pub link: bool,
     /// The IP MTU of that link; `None` if unknown.
-    pub(crate) mtu: Option<u32>,
+    pub mtu: Option<u32>,
     /// The number of that interface.
-    pub(crate) interface: Option<u32>,
+    pub interface: Option<u32>,
 }
 
 impl HostState {
     /// The largest path MTU that the link carries.
-    pub(crate) fn path_mtu(&self) -> Option<Mtu> {
+    #[must_use]
+    pub fn path_mtu(&self) -> Option<Mtu> {
         // A link that cannot carry even the smallest MTU gets packets that it refuses.
         self.mtu.map(|mtu| Mtu::for_interface(mtu).unwrap_or(Mtu::B256))
     }
@@ -131,7 +132,7 @@ impl View {
 
 /// Watches an address of this host: its descriptor is readable when something may have changed.
 #[derive(Debug)]
-pub(crate) struct HostWatch {
+pub struct HostWatch {
     socket: RouteSocket,
     view: View,
     state: HostState,
@@ -144,7 +145,7 @@ impl HostWatch {
     ///
     /// # Errors
     /// The process has no descriptors left, or a sandbox forbids the socket.
-    pub(crate) fn new(address: IpAddr, scope_id: u32) -> io::Result<Self> {
+    pub fn new(address: IpAddr, scope_id: u32) -> io::Result<Self> {
         let view = View::new(address.to_canonical(), scope_id);
         let mut watch = Self { socket: RouteSocket::new()?, state: view.state(), view, stale: true };
         watch.ask_all()?;
@@ -154,7 +155,8 @@ impl HostWatch {
     }
 
     /// The state after the last call of `look`.
-    pub(crate) fn state(&self) -> HostState {
+    #[must_use]
+    pub fn state(&self) -> HostState {
         self.state
     }
 
@@ -163,7 +165,7 @@ impl HostWatch {
     ///
     /// # Errors
     /// The socket is unusable.
-    pub(crate) fn look(&mut self, mut changed: impl FnMut(HostState)) -> io::Result<()> {
+    pub fn look(&mut self, mut changed: impl FnMut(HostState)) -> io::Result<()> {
         for _ in 0..DATAGRAMS_PER_LOOK {
             match self.socket.read()? {
                 Read::Nothing => break,

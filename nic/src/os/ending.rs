@@ -4,7 +4,8 @@
 //! once. Here the process has to tell them itself. If it leaves the default action of a signal that users and scripts send
 //! (SIGINT, SIGTERM, SIGHUP), a handler wakes a thread that tells the peers, restores the default action and repeats the
 //! signal: so the process ends as it would have, a moment later. A second signal ends it at once. A program's own handler
-//! is left alone, whether it was there before or comes later. Nothing can be done about SIGKILL: the peers of such a process
+//! is left alone, whether it was there before or comes later, and also if it calls ours: the process does not end by the
+//! signal then. Nothing can be done about SIGKILL: the peers of such a process
 //! find out by their timeouts.
 
 #![expect(unsafe_code, reason = "signal handling")]
@@ -85,6 +86,11 @@ fn end_by(signal: Signal) {
 /// The handler. It may interrupt anything, so it does no more than to wake the thread.
 extern "C" fn handle(number: c_int) {
     let errno = Errno::last_raw();
+    if Signal::try_from(number).is_ok_and(|signal| action_of(signal) != handler()) {
+        // The program's handler calls this one, which was there before it.
+        Errno::set_raw(errno);
+        return;
+    }
     let is_first = RECEIVED.swap(number, Ordering::AcqRel) == 0;
     // A child that was forked has no such thread.
     let is_waited_for = OWNER.load(Ordering::Acquire) == own_pid();

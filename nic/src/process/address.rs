@@ -48,6 +48,26 @@ impl HostAddress {
         local.map(|ip| Self::from(*ip)).ok_or_else(elsewhere)
     }
 
+    /// As [`FromStr`], but an interface stands for all its addresses.
+    ///
+    /// # Errors
+    /// Those of [`FromStr`].
+    pub fn all_of(text: &str) -> Result<Vec<Self>, EnvFault> {
+        let all = interfaces().unwrap_or_default();
+        let Some(interface) = all.iter().find(|interface| interface.name == text) else {
+            return text.parse().map(|address| vec![address]);
+        };
+        let scope = index_of(&interface.name).unwrap_or(0);
+        let with_scope = |ip: &IpAddr| {
+            let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            Self { ip: *ip, scope_id: if is_link_local { scope } else { 0 } }
+        };
+        match &interface.addresses[..] {
+            [] => Err(EnvFault::NoAddress { interface: interface.name.clone() }),
+            addresses => Ok(addresses.iter().map(with_scope).collect()),
+        }
+    }
+
     /// The address of an interface: its first IPv4 address, else its first IPv6 address that is not link-local, else its
     /// link-local one.
     fn of_interface(interface: &Interface) -> Result<Self, EnvFault> {

@@ -52,8 +52,10 @@ pub use tree::SysFolder;
 
 use crate::net::BindError;
 use crate::{Device, DeviceConfig, Error, Result, WeakDevice};
+use rnic_core::cm::Ports;
 use rnic_core::queue::locked;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -101,7 +103,7 @@ impl ProcessConfig {
     /// Names the variable whose value cannot be used, and says what it takes.
     #[doc(alias = "ibv_get_device_list")]
     pub fn from_env() -> std::result::Result<Self, EnvError> {
-        Settings::from_env()?.process()
+        Settings::from_env()?.with_daemon().process()
     }
 }
 
@@ -171,6 +173,17 @@ impl NamedDevice {
             }
         }
         at(last)
+    }
+}
+
+/// The ports of connection management that this host gives out: those of its sockets (`ip_local_port_range`).
+#[must_use]
+pub fn port_range() -> RangeInclusive<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(first)), Some(Ok(last))) if first <= last => first..=last,
+        _ => Ports::DEFAULT_RANGE,
     }
 }
 

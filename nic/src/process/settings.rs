@@ -3,6 +3,7 @@
 use super::names;
 use super::{EnvError, EnvFault, GidLayout, HostAddress, NamedDevice, ProcessConfig, node_guid};
 use crate::DeviceConfig;
+use crate::daemon::Desk;
 use cc::Algorithm;
 use qp::Mtu;
 use rnic_core::link::LinkConfigError;
@@ -273,6 +274,28 @@ impl Settings {
         };
         let all = Variable::ALL.into_iter().map(|variable| (variable, value(variable)));
         all.filter(|(_, value)| !value.is_empty()).collect()
+    }
+
+    /// The same, with the addresses of the daemon, if the settings name no address and no number of devices and a daemon is
+    /// found.
+    #[must_use]
+    pub fn with_daemon(mut self) -> Self {
+        let has_choice = self.addresses.is_empty() && self.devices.is_none();
+        let names_address = || {
+            self.config
+                .as_ref()
+                .is_some_and(|path| DeviceConfig::load(path).is_ok_and(|config| config.address.is_some()))
+        };
+        // What is wrong with a daemon is said when a device is opened.
+        if has_choice
+            && !names_address()
+            && let Ok(Some(desk)) = Desk::find()
+            && let Ok(addresses) = desk.addresses()
+        {
+            let shared = addresses.into_iter().take(MAX_DEVICES);
+            self.addresses = shared.map(|of| HostAddress { ip: of.ip, scope_id: of.scope_id }).collect();
+        }
+        self
     }
 
     /// The configuration of a process with these settings. Reads the configuration file, and validates the combination.

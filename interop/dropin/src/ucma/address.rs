@@ -227,7 +227,7 @@ impl State {
             _ => Some(id.space),
         };
         let granted = space.ok_or(Errno(libc::EPROTONOSUPPORT)).and_then(|space| {
-            let granted = claim(ports, space, &name, remote, sharing)?;
+            let granted = claim(&**ports, space, &name, remote, sharing)?;
             Ok((space, granted))
         });
         let (space, Binding { port, .. }) = match granted {

@@ -39,7 +39,8 @@ use memory::load;
 use nic::{Nic, Nics};
 use pipe::{Pipe, PipeId, identify};
 use rnic::cm::protocol::Endpoint;
-use rnic::process::HostAddress;
+use rnic::cm::{PortTable, Ports};
+use rnic::process::{HostAddress, port_range};
 use rnic::time::{Duration, Instant};
 use state::{Channel, Link, Remains, State, read};
 use std::collections::VecDeque;
@@ -76,9 +77,12 @@ fn ucma() -> &'static Ucma {
         return known;
     }
     let (pid, known) = (std::process::id(), UCMA.load(Ordering::Acquire));
-    // The order of the ports that are given out.
-    let seed = RandomState::new().hash_one(pid);
-    let (nics, state) = (Nics::default(), Mutex::new(State::new(seed)));
+    // Those that programs of the daemon share, or those of this process, in a random order.
+    let own = || {
+        Arc::new(Mutex::new(Ports::new(port_range(), RandomState::new().hash_one(pid)))) as Arc<dyn PortTable>
+    };
+    let ports = crate::devices::desk().map_or_else(own, |desk| Arc::<rnic::daemon::Desk>::clone(desk));
+    let (nics, state) = (Nics::default(), Mutex::new(State::new(ports)));
     let new = Box::into_raw(Box::new(Ucma { pid, nics, state, sweep_at: AtomicUsize::new(64) }));
     match UCMA.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: it came from a box, and is never freed.

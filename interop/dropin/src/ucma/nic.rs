@@ -1,7 +1,7 @@
 //! The devices of the process, with their connection managers, and the choice among them by address.
 
 use super::name::Name;
-use crate::devices::config;
+use crate::devices::{config, desk};
 use crate::errno::Errno;
 use crate::hub::{Hub, locked};
 use rnic::Gid;
@@ -116,6 +116,11 @@ const ROCE_PORT: u16 = 4791;
 
 /// The address from which this host sends to `to`, with its own choice or from `from`. Nothing is sent.
 fn source(from: IpAddr, to: &Name) -> std::io::Result<IpAddr> {
+    if let Some(desk) = desk() {
+        // The routes are those of the daemon's host.
+        let to = SocketAddr::new(to.ip().to_canonical(), ROCE_PORT);
+        return desk.route(Some(from).filter(|ip| !ip.is_unspecified()), to).map_err(std::io::Error::from);
+    }
     let scope = to.scope_id();
     let address = |ip, port| match ip {
         IpAddr::V4(ip) => SocketAddr::from((ip, port)),

@@ -3,9 +3,8 @@
 use super::name::Name;
 use crate::errno::Errno;
 use rnic::cm::protocol::{PortSpace, ServiceId};
-use rnic::cm::{Binding, Claim, PortError, Ports};
+use rnic::cm::{Binding, Claim, PortError, PortTable};
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 
 /// A port space (`enum rdma_ucm_port_space`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,16 +46,6 @@ impl Space {
     }
 }
 
-/// The ports that the host gives out.
-pub(super) fn range() -> RangeInclusive<u16> {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut numbers = text.split_whitespace().map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(first)), Some(Ok(last))) if first <= last => first..=last,
-        _ => Ports::DEFAULT_RANGE,
-    }
-}
-
 /// Whether this process may use ports below 1024: by CAP_NET_BIND_SERVICE, number 10, among its effective capabilities.
 fn is_privileged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -68,7 +57,7 @@ fn is_privileged() -> bool {
 
 /// Claims the port of an address, or a free one.
 pub(super) fn claim(
-    ports: &mut Ports,
+    ports: &dyn PortTable,
     space: Space,
     local: &Name,
     remote: Option<&Name>,

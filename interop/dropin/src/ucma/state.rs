@@ -6,13 +6,14 @@
 use super::abi::{ConnParam, Ece, EventAnswer, UdParam};
 use super::name::Name;
 use super::pipe::{Pipe, PipeId};
-use super::service::{Space, range};
+use super::service::Space;
 use crate::errno::Errno;
 use rnic::QpType;
 use rnic::cm::protocol::{ConnectionId, ListenerId, Path, QueryId, ResolutionId};
-use rnic::cm::{Binding, Ports};
+use rnic::cm::{Binding, PortTable};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
+use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A channel: an open file of the device.
@@ -99,7 +100,7 @@ pub(super) struct State {
     pub(super) listeners: BTreeMap<(usize, ListenerId), u32>,
     /// Requests that came while their listener was being closed.
     pub(super) orphans: Vec<(usize, Link)>,
-    pub(super) ports: Ports,
+    pub(super) ports: Arc<dyn PortTable>,
     /// Descriptors of channels that were closed, with the threads that did.
     pub(super) closed_by: BTreeMap<c_int, libc::pthread_t>,
     next_id: u32,
@@ -107,8 +108,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Nothing yet. `seed` orders the ports that are given out.
-    pub(super) fn new(seed: u64) -> Self {
+    /// Nothing yet.
+    pub(super) fn new(ports: Arc<dyn PortTable>) -> Self {
         Self {
             channels: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -116,7 +117,7 @@ impl State {
             links: BTreeMap::new(),
             listeners: BTreeMap::new(),
             orphans: Vec::new(),
-            ports: Ports::new(range(), seed),
+            ports,
             closed_by: BTreeMap::new(),
             next_id: 0,
             next_group: 0,

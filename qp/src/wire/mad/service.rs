@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct ServiceId(pub u64);
 
 /// The port space of an annex A11 service ID. The numbers are those of the IP protocols.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PortSpace {
     /// TCP: connections.
     Tcp,

@@ -64,7 +64,7 @@ impl Engine {
                     return Err(DropReason::Requests);
                 }
                 let bytes = packet.payload().try_into().map_err(|_| DropReason::BadLength)?;
-                if self.is_routed(arrival, packet, bytes) {
+                if self.is_routed(arrival, bytes) {
                     return Ok(());
                 }
                 self.handle_connection_mad(now, arrival, proven, bytes);

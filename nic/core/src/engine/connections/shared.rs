@@ -4,10 +4,10 @@
 //! and answers what no process is there for. The engines of the others keep a ledger ([`cm::Entry`]), from which that
 //! process knows who listens and who is connected.
 
-use super::super::{Engine, ResourceError};
-use cm::{CallError, Connected, Entry, Recipient};
+use super::super::{DropReason, Engine, ResourceError};
+use cm::{CallError, Connected, Entry, Recipient, ServiceId};
+use qp::wire::IpHeader;
 use qp::wire::mad::MAD_LEN;
-use qp::wire::{IpHeader, Packet};
 use std::net::IpAddr;
 use time::Instant;
 
@@ -16,8 +16,8 @@ use time::Instant;
 /// It is called by the thread that drives the port, with the lock of the port held: it must neither wait nor call the
 /// device or any of its objects.
 pub trait Router: Send {
-    /// Takes a packet, from BTH to ICRC, if there is a process for it. Others are answered by the port itself.
-    fn route(&mut self, arrival: &IpHeader, packet: &[u8], recipient: Recipient) -> bool;
+    /// Takes a datagram, if there is a process for it. Others are answered by the port itself.
+    fn route(&mut self, arrival: &IpHeader, mad: &[u8; MAD_LEN], recipient: Recipient) -> bool;
 
     /// Whether a process has, or had a moment ago, a connection with this address.
     fn knows(&self, from: IpAddr) -> bool;
@@ -30,7 +30,7 @@ impl Engine {
     }
 
     /// Whether a datagram was for another process, and was passed on.
-    pub(super) fn is_routed(&mut self, arrival: &IpHeader, packet: &Packet<'_>, mad: &[u8; MAD_LEN]) -> bool {
+    pub(super) fn is_routed(&mut self, arrival: &IpHeader, mad: &[u8; MAD_LEN]) -> bool {
         let connections = &mut self.connections;
         let Some(router) = connections.router.as_mut() else { return false };
         let Some(recipient) = Recipient::of(mad) else { return false };
@@ -41,7 +41,34 @@ impl Engine {
         {
             return false;
         }
-        router.route(arrival, packet.bytes(), recipient)
+        router.route(arrival, mad, recipient)
+    }
+
+    /// Takes in a datagram for queue pair 1 that was passed on: from an address and its UDP port to one of this host. Whoever
+    /// passed it on has checked all that is around it. Returns false if it asks for something and there are too many of those.
+    pub fn handle_passed_on(
+        &mut self,
+        now: Instant,
+        (from, port): (IpAddr, u16),
+        to: IpAddr,
+        mad: &[u8; MAD_LEN],
+    ) -> bool {
+        let arrival = IpHeader { src: from, src_port: port, ..IpHeader::to(to) };
+        let proven = self.partners.at(from, port).is_some();
+        let asks = matches!(Recipient::of(mad), Some(Recipient::Service(_)));
+        if !proven && asks && !self.may_request(now, from) {
+            self.counters.drop(DropReason::Requests);
+            return false;
+        }
+        self.handle_connection_mad(now, &arrival, proven, mad);
+        true
+    }
+
+    /// The requests that wait for a listener of this service, with the addresses that they came from and were sent to.
+    pub fn take_held(&mut self, service: ServiceId) -> Vec<(IpAddr, IpAddr, [u8; MAD_LEN])> {
+        let Some(manager) = self.connections.manager.as_mut() else { return Vec::new() };
+        let held = manager.endpoint.take_held(service).into_iter();
+        held.map(|(source, mad)| (source.remote.ip(), source.local.ip(), mad)).collect()
     }
 
     /// Begins the ledger of the connection manager, with everything that is there already.

@@ -76,7 +76,7 @@ impl Claim {
 }
 
 /// A port that was granted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Binding {
     /// The port space.
     pub space: PortSpace,

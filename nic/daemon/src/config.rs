@@ -1,0 +1,226 @@
+//! The daemon's configuration: a TOML file, and what the command line changes.
+
+use nix::unistd::{Group, User};
+use rnic::DeviceConfig;
+use rnic::daemon::{SYSTEM_SOCKET, user_socket};
+use rnic::process::HostAddress;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A commented example of a configuration file, with all settings at their defaults.
+pub const EXAMPLE: &str = include_str!("../example.toml");
+
+/// The configuration.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where the daemon listens. By default `/run/rnic/daemon.sock` for root, and `rnic/daemon.sock` in
+    /// `$XDG_RUNTIME_DIR` for others.
+    pub socket: Option<PathBuf>,
+    /// The group that may open the socket, besides the daemon's own user and group.
+    pub group: Option<String>,
+    /// The addresses to share, by number or by interface.
+    pub addresses: Vec<String>,
+    /// Users to serve, besides the daemon's own, by name or number.
+    pub users: Vec<String>,
+    /// Groups whose members are served.
+    pub groups: Vec<String>,
+    /// Limits of each user.
+    pub limits: Limits,
+    /// The settings of the devices, as in a configuration file of `rnic run`.
+    pub device: toml::Table,
+}
+
+/// What a user may have at a time, in all its programs.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Slots: devices of programs.
+    pub slots: u32,
+    /// Connections of connection management.
+    pub connections: u32,
+    /// Ports of connection management.
+    pub ports: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slots: 64, connections: 16_384, ports: 4096 }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: None,
+            group: None,
+            addresses: Vec::new(),
+            users: Vec::new(),
+            groups: Vec::new(),
+            limits: Limits::default(),
+            device: toml::Table::new(),
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or a setting is unknown or of the wrong kind.
+    #[error("{what}{}: {message}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
+    Syntax {
+        /// The file.
+        what: String,
+        /// The line, if it is known.
+        line: Option<usize>,
+        /// What is wrong.
+        message: String,
+    },
+    /// The settings of the devices are wrong.
+    #[error("[device]: {0}")]
+    Device(rnic::ConfigError),
+    /// No address is given.
+    #[error("no address to share: give `--addr ADDRESS`, or `addresses = [\"eth0\"]` in the configuration")]
+    NoAddress,
+    /// Not an address or interface of this host.
+    #[error("`addresses`: {0}")]
+    Address(String),
+    /// There is no such user.
+    #[error("`users`: there is no user `{0}` on this host")]
+    User(String),
+    /// There is no such group.
+    #[error("`{setting}`: there is no group `{name}` on this host")]
+    Group {
+        /// The setting.
+        setting: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// There is nowhere to listen.
+    #[error("no place for the socket: set $XDG_RUNTIME_DIR, or give `--socket PATH`")]
+    NoSocket,
+}
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError::Syntax`].
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| ConfigError::Syntax {
+            what: "configuration".to_owned(),
+            line: error.span().map(|span| text[..span.start].matches('\n').count() + 1),
+            message: error.message().to_owned(),
+        })
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::from_toml(&text).map_err(|error| match error {
+            ConfigError::Syntax { line, message, .. } => {
+                ConfigError::Syntax { what: path.display().to_string(), line, message }
+            }
+            other => other,
+        })
+    }
+
+    /// Where the daemon listens.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoSocket`].
+    pub fn socket(&self) -> Result<PathBuf, ConfigError> {
+        if let Some(path) = &self.socket {
+            return Ok(path.clone());
+        }
+        if nix::unistd::geteuid().is_root() {
+            return Ok(PathBuf::from(SYSTEM_SOCKET));
+        }
+        user_socket().ok_or(ConfigError::NoSocket)
+    }
+
+    /// The addresses to share.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoAddress`], [`ConfigError::Address`].
+    pub fn addresses(&self) -> Result<Vec<HostAddress>, ConfigError> {
+        let mut all: Vec<HostAddress> = Vec::new();
+        for text in self.addresses.iter().flat_map(|text| text.split(',')).map(str::trim) {
+            let found = HostAddress::all_of(text).map_err(|error| ConfigError::Address(error.to_string()))?;
+            all.extend(found);
+        }
+        let mut seen = BTreeSet::new();
+        all.retain(|address| seen.insert(address.ip));
+        if all.is_empty() { Err(ConfigError::NoAddress) } else { Ok(all) }
+    }
+
+    /// The settings of the device at an address.
+    ///
+    /// # Errors
+    /// [`ConfigError::Device`].
+    pub fn device(&self) -> Result<DeviceConfig, ConfigError> {
+        DeviceConfig::from_toml(&self.device_text()).map_err(ConfigError::Device)
+    }
+
+    /// The same as text, for programs.
+    #[must_use]
+    pub fn device_text(&self) -> String {
+        self.device.to_string()
+    }
+
+    /// The users and groups that are served, by number.
+    ///
+    /// # Errors
+    /// [`ConfigError::User`], [`ConfigError::Group`].
+    pub fn admitted(&self) -> Result<Admitted, ConfigError> {
+        let user = |name: &String| {
+            let by_name = || User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+            name.parse().ok().or_else(by_name).ok_or_else(|| ConfigError::User(name.clone()))
+        };
+        let mut uids = self.users.iter().map(user).collect::<Result<BTreeSet<u32>, _>>()?;
+        uids.insert(nix::unistd::geteuid().as_raw());
+        let gids = self.groups.iter().map(|name| group("groups", name)).collect::<Result<_, _>>()?;
+        Ok(Admitted { uids, gids })
+    }
+
+    /// The group of the socket.
+    ///
+    /// # Errors
+    /// [`ConfigError::Group`].
+    pub fn socket_group(&self) -> Result<Option<u32>, ConfigError> {
+        self.group.as_ref().map(|name| group("group", name)).transpose()
+    }
+}
+
+fn group(setting: &'static str, name: &str) -> Result<u32, ConfigError> {
+    let by_name = || Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    name.parse().ok().or_else(by_name).ok_or_else(|| ConfigError::Group { setting, name: name.to_owned() })
+}
+
+/// Who is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admitted {
+    uids: BTreeSet<u32>,
+    gids: BTreeSet<u32>,
+}
+
+impl Admitted {
+    /// Whether a user with these groups is served.
+    #[must_use]
+    pub fn admits(&self, uid: u32, gids: &[u32]) -> bool {
+        self.uids.contains(&uid) || gids.iter().any(|gid| self.gids.contains(gid))
+    }
+}

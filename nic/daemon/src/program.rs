@@ -1,0 +1,403 @@
+//! A connection of a program: what it asks for and says, and what it gets.
+
+use crate::nic::{Nic, Outgoing};
+use crate::server::{Server, Usage};
+use bytes::BytesMut;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use rnic::cm::{Binding, Claim};
+use rnic::daemon::protocol::{
+    ConnectedWith, Hello, Host, LedgerEntry, Refusal, Reply, Request, VERSION, read_frame, write_frame,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+
+/// Datagrams that wait for a program. One that does not read loses more.
+const LINE: usize = 1024;
+
+/// How long a program may take from the beginning of its connection to its first message.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// Who a program is, as the kernel says.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
+    pub(crate) gids: Vec<u32>,
+    /// In the daemon's namespace: for people.
+    pub(crate) pid: i32,
+}
+
+/// A slot, and what its user has there.
+struct Seat {
+    nic: Arc<Nic>,
+    slot: u8,
+    services: BTreeSet<u64>,
+    connections: BTreeMap<u32, ConnectedWith>,
+    host: watch::Receiver<Host>,
+}
+
+/// A connection.
+pub(crate) struct Program {
+    server: Arc<Server>,
+    peer: Peer,
+    stream: UnixStream,
+    incoming: BytesMut,
+    hello: Option<Hello>,
+    seat: Option<Seat>,
+    /// What it holds of the ports.
+    bindings: BTreeSet<Binding>,
+    line: mpsc::Sender<Outgoing>,
+    outgoing: mpsc::Receiver<Outgoing>,
+}
+
+impl Program {
+    pub(crate) fn new(server: Arc<Server>, stream: UnixStream, peer: Peer) -> Self {
+        let (line, outgoing) = mpsc::channel(LINE);
+        Self {
+            server,
+            peer,
+            stream,
+            incoming: BytesMut::new(),
+            hello: None,
+            seat: None,
+            bindings: BTreeSet::new(),
+            line,
+            outgoing,
+        }
+    }
+
+    /// Serves the program until it is gone.
+    pub(crate) async fn run(mut self) {
+        let ended = self.serve().await;
+        if let Err(error) = ended {
+            tracing::debug!(%error, pid = self.peer.pid, "a connection of a program ends");
+        }
+        self.leave();
+    }
+
+    async fn serve(&mut self) -> io::Result<()> {
+        let begin = tokio::time::Instant::now();
+        let mut end = self.server.end.subscribe();
+        loop {
+            while let Some(request) = read_frame::<Request>(&mut self.incoming).map_err(io::Error::other)? {
+                let (reply, descriptors) = self.answer(request);
+                if let Some(reply) = reply {
+                    self.send(&reply, &descriptors).await?;
+                }
+                if self.hello.is_none() {
+                    return Err(io::Error::other("it does not say who it is"));
+                }
+            }
+            let is_late = self.hello.is_none();
+            let host = self.seat.as_mut().map(|seat| &mut seat.host);
+            tokio::select! {
+                ready = self.stream.readable() => {
+                    ready?;
+                    match self.stream.try_read_buf(&mut self.incoming) {
+                        Ok(0) => return Ok(()),
+                        Ok(_) => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Some((reply, descriptors)) = self.outgoing.recv() => self.send(&reply, &descriptors).await?,
+                Some(host) = changed(host) => self.send(&Reply::Host(host), &[]).await?,
+                why = ended(&mut end) => {
+                    self.send(&Reply::Ends { why }, &[]).await?;
+                    return Ok(());
+                }
+                () = tokio::time::sleep_until(begin + GREETING), if is_late => {
+                    return Err(io::Error::other("it does not say who it is"));
+                }
+            }
+        }
+    }
+
+    /// Sends a message; its descriptors go with the first byte.
+    async fn send(&self, reply: &Reply, descriptors: &[OwnedFd]) -> io::Result<()> {
+        let mut frame = BytesMut::new();
+        write_frame(reply, &mut frame);
+        let mut fds: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            self.stream.writable().await?;
+            let sent = self.stream.try_io(Interest::WRITABLE, || {
+                let rights = [ControlMessage::ScmRights(&fds)];
+                let rights: &[_] = if fds.is_empty() { &[] } else { &rights };
+                let to = self.stream.as_raw_fd();
+                Ok(sendmsg::<()>(to, &[IoSlice::new(rest)], rights, MsgFlags::MSG_NOSIGNAL, None)?)
+            });
+            match sent {
+                Ok(sent) => {
+                    rest = &rest[sent..];
+                    fds.clear();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: Request) -> (Option<Reply>, Vec<OwnedFd>) {
+        match self.handle(request) {
+            Ok((reply, descriptors)) => (reply, descriptors),
+            Err(refusal) => {
+                tracing::info!(pid = self.peer.pid, uid = self.peer.uid, %refusal, "a program is refused");
+                (Some(Reply::Refused(refusal)), Vec::new())
+            }
+        }
+    }
+
+    fn handle(&mut self, request: Request) -> Result<(Option<Reply>, Vec<OwnedFd>), Refusal> {
+        let only = |reply| Ok((Some(reply), Vec::new()));
+        match request {
+            Request::Hello(hello) => {
+                let program = hello.version;
+                self.hello = Some(hello);
+                if program == VERSION {
+                    Ok((None, Vec::new()))
+                } else {
+                    Err(Refusal::Version { daemon: VERSION, program })
+                }
+            }
+            Request::Addresses => {
+                self.admit()?;
+                only(Reply::Addresses(self.server.nics().iter().map(|nic| nic.shared()).collect()))
+            }
+            Request::Attach { address } => self.attach(address),
+            Request::Resume { address, slot, token } => self.resume(address, slot, token),
+            Request::Ledger { entries, number } => {
+                entries.into_iter().for_each(|entry| self.note(entry));
+                Ok((number.map(|number| Reply::Done(Some(number))), Vec::new()))
+            }
+            Request::Bind(claim) => only(self.bind(&claim.into())?),
+            Request::Hold { claim, listens } => {
+                let reply = self.bind(&claim.into())?;
+                if let (true, Reply::Bound(binding)) = (listens, &reply) {
+                    self.server
+                        .ports()
+                        .listen((*binding).into())
+                        .map_err(|error| Refusal::Port(error.into()))?;
+                }
+                only(reply)
+            }
+            Request::Listen(binding) => {
+                let binding = self.own(binding.into())?;
+                self.server.ports().listen(binding).map_err(|error| Refusal::Port(error.into()))?;
+                only(Reply::Done(None))
+            }
+            Request::Release(binding) => {
+                let binding = self.own(binding.into())?;
+                self.bindings.remove(&binding);
+                self.server.ports().release(binding);
+                self.server.usage(self.peer.uid, |usage| usage.ports = usage.ports.saturating_sub(1));
+                only(Reply::Done(None))
+            }
+            Request::Join { address, group } => {
+                self.admit()?;
+                let joined = self.server.nic(Some(address))?.join(group)?;
+                Ok((Some(Reply::Done(None)), vec![joined]))
+            }
+            Request::Route { from, to } => {
+                self.admit()?;
+                only(Reply::Source(route(from, to)?))
+            }
+        }
+    }
+
+    /// Whether the program may ask for anything.
+    fn admit(&self) -> Result<(), Refusal> {
+        let Some(hello) = &self.hello else {
+            return Err(Refusal::Malformed("the program did not say who it is".to_owned()));
+        };
+        if hello.version != VERSION {
+            return Err(Refusal::Version { daemon: VERSION, program: hello.version });
+        }
+        let Peer { uid, gids, .. } = &self.peer;
+        if self.server.admits(*uid, gids) {
+            return Ok(());
+        }
+        let name = nix::unistd::User::from_uid((*uid).into()).ok().flatten().map(|user| user.name);
+        let user = name.map_or_else(|| format!("user {uid}"), |name| format!("user {name} ({uid})"));
+        Err(Refusal::User { user })
+    }
+
+    fn attach(&mut self, address: Option<IpAddr>) -> Result<(Option<Reply>, Vec<OwnedFd>), Refusal> {
+        self.admit()?;
+        if self.seat.is_some() {
+            return Err(Refusal::Malformed("a second slot over one connection".to_owned()));
+        }
+        let uid = self.peer.uid;
+        let nic = self.server.nic(address)?;
+        let limit = self.server.limits().slots;
+        if self.server.nics().iter().map(|nic| nic.slots_of(uid)).sum::<usize>() >= limit as usize {
+            return Err(Refusal::Limit { what: "slots".to_owned(), have: limit });
+        }
+        let (attached, sockets) = nic.attach(uid)?;
+        let life = self.server.life().map_err(|error| Refusal::Os {
+            what: "cannot duplicate a descriptor".to_owned(),
+            errno: error.raw_os_error().unwrap_or(libc::EMFILE),
+        })?;
+        let Peer { pid, .. } = self.peer;
+        let program = self.hello.as_ref().map_or("", |hello| &hello.program);
+        tracing::info!(address = %nic.address, slot = attached.slot, pid, uid, program, "a program has a slot");
+        self.sit(nic, attached.slot);
+        self.server.keep();
+        let descriptors = [sockets.receiver, life].into_iter().chain(sockets.senders).collect();
+        Ok((Some(Reply::Attached(Box::new(attached))), descriptors))
+    }
+
+    fn resume(
+        &mut self,
+        address: IpAddr,
+        slot: u8,
+        token: u128,
+    ) -> Result<(Option<Reply>, Vec<OwnedFd>), Refusal> {
+        self.admit()?;
+        if self.seat.is_some() {
+            return Err(Refusal::Malformed("a second slot over one connection".to_owned()));
+        }
+        let nic = self.server.nic(Some(address))?;
+        nic.resume(slot, token, self.peer.uid)?;
+        tracing::info!(address = %nic.address, slot, pid = self.peer.pid, "a program is back");
+        let host = nic.host.borrow().clone();
+        self.sit(nic, slot);
+        Ok((Some(Reply::Host(host)), Vec::new()))
+    }
+
+    fn sit(&mut self, nic: Arc<Nic>, slot: u8) {
+        nic.connect_line(slot, self.line.clone());
+        let host = nic.host.subscribe();
+        self.seat = Some(Seat { nic, slot, services: BTreeSet::new(), connections: BTreeMap::new(), host });
+    }
+
+    /// The program says what has changed.
+    fn note(&mut self, entry: LedgerEntry) {
+        let Some(seat) = self.seat.as_mut() else { return };
+        let routes = &seat.nic.routes;
+        match entry {
+            LedgerEntry::Listens(service) => {
+                if seat.services.len() < MOST_SERVICES && seat.services.insert(service) {
+                    seat.nic.listens(service, seat.slot);
+                }
+            }
+            LedgerEntry::Silent(service) => {
+                if seat.services.remove(&service) {
+                    routes.is_silent(service, seat.slot);
+                }
+            }
+            LedgerEntry::Connected(with) => {
+                // Only its own, and no more than allowed: what is not noted is not closed for it.
+                let is_own = with.local().to_be_bytes()[0] == seat.slot;
+                let limit = self.server.limits().connections;
+                let mut fits = false;
+                self.server.usage(self.peer.uid, |usage| {
+                    fits = usage.connections < limit;
+                    usage.connections += u32::from(is_own && fits);
+                });
+                if is_own && fits {
+                    routes.is_connected(with.peer());
+                    if let Some(before) = seat.connections.insert(with.local(), with) {
+                        routes.has_ended(before.peer());
+                        self.server.usage(self.peer.uid, Usage::one_less);
+                    }
+                }
+            }
+            LedgerEntry::Ended(local) => {
+                if let Some(with) = seat.connections.remove(&local) {
+                    routes.has_ended(with.peer());
+                    self.server.usage(self.peer.uid, Usage::one_less);
+                }
+            }
+        }
+    }
+
+    fn bind(&mut self, claim: &Claim) -> Result<Reply, Refusal> {
+        self.admit()?;
+        let (limit, mut fits) = (self.server.limits().ports, false);
+        self.server.usage(self.peer.uid, |usage| {
+            fits = usage.ports < limit;
+            usage.ports += u32::from(fits);
+        });
+        if !fits {
+            return Err(Refusal::Limit { what: "ports".to_owned(), have: limit });
+        }
+        // Only root may say that it may use low ports: what another program says of itself proves nothing.
+        let claim = Claim { privileged: claim.privileged && self.peer.uid == 0, ..*claim };
+        match self.server.ports().bind(&claim) {
+            Ok(binding) => {
+                self.bindings.insert(binding);
+                Ok(Reply::Bound(binding.into()))
+            }
+            Err(error) => {
+                self.server.usage(self.peer.uid, |usage| usage.ports = usage.ports.saturating_sub(1));
+                Err(Refusal::Port(error.into()))
+            }
+        }
+    }
+
+    /// A port, if this connection holds it.
+    fn own(&self, binding: Binding) -> Result<Binding, Refusal> {
+        let unknown = Refusal::Port(rnic::daemon::protocol::PortFault::Unknown);
+        if self.bindings.contains(&binding) { Ok(binding) } else { Err(unknown) }
+    }
+
+    /// The program is gone.
+    fn leave(&mut self) {
+        let uid = self.peer.uid;
+        for binding in std::mem::take(&mut self.bindings) {
+            self.server.ports().release(binding);
+            self.server.usage(uid, |usage| usage.ports = usage.ports.saturating_sub(1));
+        }
+        let Some(seat) = self.seat.take() else { return };
+        let Seat { nic, slot, services, connections, .. } = seat;
+        let connections: Vec<_> = connections.into_values().collect();
+        connections.iter().for_each(|_| self.server.usage(uid, Usage::one_less));
+        if self.server.ends() {
+            // The programs go on without the daemon, or have been told that it ends.
+            return;
+        }
+        let open = connections.len();
+        tracing::info!(address = %nic.address, slot, pid = self.peer.pid, open, "a program has ended");
+        nic.detach(slot, &services.into_iter().collect::<Vec<_>>(), &connections);
+        self.server.keep();
+    }
+}
+
+/// The most services that one program listens for: as many as an endpoint has listeners.
+const MOST_SERVICES: usize = 4096;
+
+/// Why the daemon ends, once it does.
+async fn ended(end: &mut watch::Receiver<Option<String>>) -> String {
+    let why = end.wait_for(Option::is_some).await;
+    why.map(|why| why.clone().unwrap_or_default()).unwrap_or_default()
+}
+
+/// The next change of the host; never without one.
+async fn changed(host: Option<&mut watch::Receiver<Host>>) -> Option<Host> {
+    let host = host?;
+    host.changed().await.ok()?;
+    Some(host.borrow_and_update().clone())
+}
+
+/// The address from which this host sends to `to`. Nothing is sent.
+fn route(from: Option<IpAddr>, to: SocketAddr) -> Result<IpAddr, Refusal> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => [0; 4].into(),
+        SocketAddr::V6(_) => [0; 16].into(),
+    };
+    let os = |error: io::Error| Refusal::Os {
+        what: format!("no route to {}", to.ip()),
+        errno: error.raw_os_error().unwrap_or(libc::ENETUNREACH),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or(any), 0)).map_err(os)?;
+    socket.connect(to).map_err(os)?;
+    Ok(socket.local_addr().map_err(os)?.ip())
+}

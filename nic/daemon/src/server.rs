@@ -1,0 +1,422 @@
+//! The server: what all programs share, and the life of the daemon.
+
+use crate::config::{Admitted, Config, ConfigError, Limits};
+use crate::nic::Nic;
+use crate::program::{Peer, Program};
+use crate::slots::Kept;
+use crate::store::{Store, keeper_socket};
+use dashmap::DashMap;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{getsockopt, sockopt};
+use rnic::cm::Ports;
+use rnic::daemon::protocol::Refusal;
+use rnic::process::{HostAddress, port_range};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Seek, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// How often the daemon looks whether the keeper is still there.
+const KEEPER_CHECK: Duration = Duration::from_millis(500);
+
+/// How long programs may take to hear that the daemon ends.
+const FAREWELL: Duration = Duration::from_millis(300);
+
+/// Names of what the keeper holds besides sockets: what the daemon knows of slots, and the ends of the pipe of life.
+const STATE: &str = "state";
+const LIFE: [&str; 2] = ["life/read", "life/write"];
+
+/// Why the daemon cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonFault {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Another daemon listens there.
+    #[error("a daemon runs already: it listens at {}", .0.display())]
+    Running(PathBuf),
+    /// The socket cannot be made.
+    #[error("cannot listen at {}: {source}", path.display())]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// An address cannot be shared.
+    #[error("cannot share {address}: {source}")]
+    Address {
+        /// The address.
+        address: HostAddress,
+        /// Why.
+        source: rnic::Error,
+    },
+    /// The keeper cannot be started.
+    #[error("the keeper of the sockets does not work: {0}")]
+    Keeper(io::Error),
+    /// Anything else.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was attempted.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// What a user has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) connections: u32,
+    pub(crate) ports: u32,
+}
+
+impl Usage {
+    /// A connection less.
+    pub(crate) fn one_less(&mut self) {
+        self.connections = self.connections.saturating_sub(1);
+    }
+}
+
+/// What the tasks of all programs share.
+pub(crate) struct Server {
+    nics: Vec<Arc<Nic>>,
+    rules: RwLock<(Admitted, Limits)>,
+    ports: Mutex<Ports>,
+    usage: DashMap<u32, Usage>,
+    /// The pipe that ends with the daemon and its keeper.
+    life: [OwnedFd; 2],
+    keeping: Mutex<Keeping>,
+    /// Why the daemon ends, once it does.
+    pub(crate) end: watch::Sender<Option<String>>,
+}
+
+/// The keeper, and what it holds.
+struct Keeping {
+    store: Store,
+    program: PathBuf,
+    /// Memory with what the daemon knows of slots. It is never changed: the keeper has the latest, or the one before.
+    state: Option<OwnedFd>,
+    /// The number of sockets of each address that the keeper has.
+    held: BTreeMap<IpAddr, usize>,
+}
+
+impl Server {
+    /// Takes the addresses of the configuration, with what the keeper holds of an earlier daemon.
+    fn open(config: &Config, socket: &Path, program: &Path) -> Result<Self, DaemonFault> {
+        let addresses = config.addresses()?;
+        let device = config.device()?;
+        let rules = RwLock::new((config.admitted()?, config.limits));
+        let (store, mut earlier) =
+            Store::open(&keeper_socket(socket), program).map_err(DaemonFault::Keeper)?;
+        let mut kept = earlier.remove(STATE).map(std::fs::File::from).map(read_state).unwrap_or_default();
+        let life = LIFE.map(|name| earlier.remove(name));
+        let life = match life {
+            [Some(read), Some(write)] => [read, write],
+            _ => nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)
+                .map(|(read, write)| [read, write])
+                .map_err(|errno| DaemonFault::Os { what: "cannot make a pipe", source: errno.into() })?,
+        };
+        let mut nics = Vec::new();
+        for address in addresses {
+            let members = take_members(&mut earlier, address.ip);
+            let slots =
+                kept.remove(&address.ip).filter(|slots| !members.is_empty() && slots.len() <= members.len());
+            let found = slots.map(|slots| (members, slots));
+            if let Some((members, _)) = &found {
+                tracing::info!(%address, slots = members.len(), "the address of an earlier daemon, with its programs");
+            }
+            let nic = Nic::open(address, &device, config.device_text(), found)
+                .map_err(|source| DaemonFault::Address { address, source })?;
+            tracing::info!(%address, "the address is shared");
+            nics.push(Arc::new(nic));
+        }
+        for name in earlier.into_keys() {
+            tracing::info!(name, "an earlier daemon shared this; the configuration names it no more");
+            store.drop_one(&name).map_err(DaemonFault::Keeper)?;
+        }
+        let state = memfd_create("rnic slots", MFdFlags::MFD_CLOEXEC)
+            .map_err(|errno| DaemonFault::Os { what: "cannot make shared memory", source: errno.into() })?;
+        let keeping =
+            Keeping { store, program: program.to_owned(), state: state.into(), held: BTreeMap::new() };
+        let server = Self {
+            nics,
+            rules,
+            ports: Mutex::new(Ports::new(port_range(), rand::random())),
+            usage: DashMap::new(),
+            life,
+            keeping: Mutex::new(keeping),
+            end: watch::Sender::new(None),
+        };
+        server.hold_all().map_err(DaemonFault::Keeper)?;
+        server.keep();
+        Ok(server)
+    }
+
+    pub(crate) fn nics(&self) -> &[Arc<Nic>] {
+        &self.nics
+    }
+
+    /// The shared address, or without one the first that has a free slot.
+    pub(crate) fn nic(&self, address: Option<IpAddr>) -> Result<Arc<Nic>, Refusal> {
+        let found = match address {
+            Some(ip) => self.nics.iter().find(|nic| nic.address.ip.to_canonical() == ip.to_canonical()),
+            None => self.nics.first(),
+        };
+        found.cloned().ok_or(Refusal::Address(address.unwrap_or([0; 4].into())))
+    }
+
+    pub(crate) fn admits(&self, uid: u32, gids: &[u32]) -> bool {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).0.admits(uid, gids)
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    pub(crate) fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what a user has.
+    pub(crate) fn usage(&self, uid: u32, change: impl FnOnce(&mut Usage)) {
+        change(&mut self.usage.entry(uid).or_default());
+        self.usage.remove_if(&uid, |_, usage| usage.connections == 0 && usage.ports == 0);
+    }
+
+    /// The end of the pipe that a program watches.
+    pub(crate) fn life(&self) -> io::Result<OwnedFd> {
+        self.life[0].try_clone()
+    }
+
+    /// Whether the daemon ends.
+    pub(crate) fn ends(&self) -> bool {
+        self.end.borrow().is_some()
+    }
+
+    /// Writes down what the next daemon has to know, and gives new sockets to the keeper.
+    pub(crate) fn keep(&self) {
+        let kept: Vec<(IpAddr, Vec<Kept>)> =
+            self.nics.iter().map(|nic| (nic.address.ip, nic.kept())).collect();
+        let mut keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = hold_state(&mut keeping, &kept) {
+            tracing::error!(%error, "what the next daemon has to know cannot be written down");
+        }
+        for nic in &self.nics {
+            let from = keeping.held.get(&nic.address.ip).copied().unwrap_or(0);
+            if from < nic.slots()
+                && let Err(error) = hold_members(&mut keeping, nic, from)
+            {
+                tracing::error!(%error, "the keeper does not take a socket");
+            }
+        }
+    }
+
+    /// Gives everything to the keeper.
+    fn hold_all(&self) -> io::Result<()> {
+        let mut keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, end) in LIFE.iter().zip(&self.life) {
+            keeping.store.hold(name, end)?;
+        }
+        if let Some(state) = &keeping.state {
+            keeping.store.hold(STATE, state)?;
+        }
+        self.nics.iter().try_for_each(|nic| hold_members(&mut keeping, nic, 0))
+    }
+
+    /// Starts another keeper if the old one is gone.
+    fn check_keeper(&self) {
+        let restarted = {
+            let mut keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+            if keeping.store.is_there() {
+                return;
+            }
+            tracing::warn!("the keeper of the sockets is gone: another one is started");
+            let opened = Store::open(keeping.store.path(), &keeping.program);
+            opened.map(|(store, _)| keeping.store = store)
+        };
+        if let Err(error) = restarted.and_then(|()| self.hold_all()) {
+            tracing::error!(%error, "there is no keeper: if the daemon ends, so do the devices of its programs");
+        }
+    }
+
+    /// Follows a changed configuration: users, groups and limits.
+    fn reload(&self, config: &Config) -> Result<(), ConfigError> {
+        let admitted = config.admitted()?;
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = (admitted, config.limits);
+        Ok(())
+    }
+}
+
+fn hold_members(keeping: &mut Keeping, nic: &Nic, from: usize) -> io::Result<()> {
+    let ip = nic.address.ip;
+    for (slot, member) in (from..).zip(nic.members(from)?) {
+        keeping.store.hold(&format!("{ip}/{slot}"), &member)?;
+        keeping.held.insert(ip, slot + 1);
+    }
+    Ok(())
+}
+
+/// The sockets of an address, in the order of their slots, as far as there is none missing.
+fn take_members(held: &mut BTreeMap<String, OwnedFd>, ip: IpAddr) -> Vec<OwnedFd> {
+    (0..).map_while(|slot: usize| held.remove(&format!("{ip}/{slot}"))).collect()
+}
+
+fn read_state(mut file: std::fs::File) -> BTreeMap<IpAddr, Vec<Kept>> {
+    let mut bytes = Vec::new();
+    let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    let state = read.ok().and_then(|_| postcard::from_bytes::<Vec<(IpAddr, Vec<Kept>)>>(&bytes).ok());
+    state.unwrap_or_default().into_iter().collect()
+}
+
+fn hold_state(keeping: &mut Keeping, kept: &[(IpAddr, Vec<Kept>)]) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(kept).map_err(io::Error::other)?;
+    let mut file = std::fs::File::from(memfd_create("rnic slots", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(&bytes)?;
+    let state = keeping.state.insert(file.into());
+    keeping.store.hold(STATE, state)
+}
+
+/// Runs the daemon until it is told to end. `read`: reads the configuration again. `program`: the executable of rnic, which
+/// is also the keeper. `ready`: called once programs can connect.
+///
+/// # Errors
+/// [`DaemonFault`].
+pub fn run(
+    config: &Config,
+    read: impl Fn() -> Result<Config, ConfigError>,
+    program: &Path,
+    ready: impl FnOnce(&Path),
+) -> Result<(), DaemonFault> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| DaemonFault::Os { what: "cannot start", source })?;
+    runtime.block_on(serve(config, read, program, ready))
+}
+
+async fn serve(
+    config: &Config,
+    read: impl Fn() -> Result<Config, ConfigError>,
+    program: &Path,
+    ready: impl FnOnce(&Path),
+) -> Result<(), DaemonFault> {
+    let socket = config.socket()?;
+    let listener = listen(config, &socket)?;
+    let server = Arc::new(Server::open(config, &socket, program)?);
+    for nic in server.nics() {
+        tokio::spawn(watch_host(Arc::clone(nic)));
+    }
+    let os = |source| DaemonFault::Os { what: "cannot wait for signals", source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(os)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(os)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(os)?;
+    let mut keeper = tokio::time::interval(KEEPER_CHECK);
+    ready(&socket);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => welcome(&server, stream),
+                Err(error) => {
+                    // Out of descriptors, for example: those who wait are served when there are some.
+                    tracing::warn!(%error, "a program cannot connect");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+            _ = keeper.tick() => server.check_keeper(),
+            _ = hangup.recv() => match read().map(|config| server.reload(&config)) {
+                Ok(Ok(())) => tracing::info!("the configuration was read again"),
+                Ok(Err(error)) | Err(error) => tracing::error!(%error, "the configuration stays as it was"),
+            },
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    tracing::info!("the daemon ends, and with it the devices of its programs");
+    server.end.send_replace(Some("the daemon was told to end".to_owned()));
+    let _ = std::fs::remove_file(&socket);
+    tokio::time::sleep(FAREWELL).await;
+    let keeping = server.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+    // If it is gone already, so much the better.
+    let _ = keeping.store.end();
+    Ok(())
+}
+
+/// Listens; the file's mode is 0660.
+fn listen(config: &Config, path: &Path) -> Result<UnixListener, DaemonFault> {
+    let fault = |source| DaemonFault::Listen { path: path.to_owned(), source };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(fault)?;
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(DaemonFault::Running(path.to_owned())),
+        // What an earlier daemon left.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(fault)?;
+        }
+        Err(_) => {}
+    }
+    // Until the rights are set, nobody else may connect.
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
+    let bound = UnixListener::bind(path);
+    nix::sys::stat::umask(before);
+    let listener = bound.map_err(fault)?;
+    if let Some(gid) = config.socket_group()? {
+        std::os::unix::fs::chown(path, None, Some(gid)).map_err(fault)?;
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(fault)?;
+    Ok(listener)
+}
+
+/// A program has connected.
+fn welcome(server: &Arc<Server>, stream: UnixStream) {
+    let Ok(credentials) = getsockopt(&stream, sockopt::PeerCredentials) else { return };
+    let peer =
+        Peer { uid: credentials.uid(), gids: groups_of(&stream, credentials.gid()), pid: credentials.pid() };
+    tokio::spawn(Program::new(Arc::clone(server), stream, peer).run());
+}
+
+/// The groups of who is at the other end: its own, and the supplementary ones.
+fn groups_of(stream: &UnixStream, own: u32) -> Vec<u32> {
+    /// As many as a process may have (`NGROUPS_MAX` is 65,536; few have more than this).
+    const MOST: usize = 1024;
+    let mut groups = vec![0u32; MOST];
+    let mut len = libc::socklen_t::try_from(MOST * size_of::<u32>()).unwrap_or(0);
+    #[expect(unsafe_code, reason = "nix does not know SO_PEERGROUPS")]
+    // SAFETY: the kernel writes at most `len` bytes to the array, which is that long.
+    let rc = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    let count = if rc == 0 { len as usize / size_of::<u32>() } else { 0 };
+    groups.truncate(count);
+    groups.push(own);
+    groups
+}
+
+/// Follows the links and addresses of the host.
+async fn watch_host(nic: Arc<Nic>) {
+    let Some(fd) = nic.watch_fd() else { return };
+    #[expect(unsafe_code, reason = "the descriptor must stay open, and nothing else may take its number")]
+    // SAFETY: it is owned, and `AsyncFd` never gives it away.
+    let Ok(fd) = (unsafe { AsyncFd::register(fd) }) else { return };
+    loop {
+        let Ok(mut ready) = fd.readable().await else { return };
+        if let Err(error) = nic.look_at_host() {
+            tracing::error!(%error, "links and addresses cannot be watched any more");
+            return;
+        }
+        ready.clear_ready();
+    }
+}
