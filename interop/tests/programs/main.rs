@@ -6,6 +6,7 @@ mod apart;
 mod bugs;
 mod c;
 mod capture;
+mod daemon;
 mod fio;
 mod ibv;
 mod iser;

@@ -352,6 +352,7 @@ impl Program {
     /// The program is gone.
     fn leave(&mut self) {
         let uid = self.peer.uid;
+        self.server.usage(uid, |usage| usage.lines = usage.lines.saturating_sub(1));
         for binding in std::mem::take(&mut self.bindings) {
             self.server.ports().release(binding);
             self.server.usage(uid, |usage| usage.ports = usage.ports.saturating_sub(1));

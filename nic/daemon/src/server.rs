@@ -30,6 +30,10 @@ const KEEPER_CHECK: Duration = Duration::from_millis(500);
 /// How long programs may take to hear that the daemon ends.
 const FAREWELL: Duration = Duration::from_millis(300);
 
+/// Connections that a user may have: those of slots, with one for the ports of each program, and some for questions.
+const LINES_PER_SLOT: u32 = 2;
+const SPARE_LINES: u32 = 32;
+
 /// Names of what the keeper holds besides sockets: what the daemon knows of slots, and the ends of the pipe of life.
 const STATE: &str = "state";
 const LIFE: [&str; 2] = ["life/read", "life/write"];
@@ -77,6 +81,8 @@ pub enum DaemonFault {
 pub(crate) struct Usage {
     pub(crate) connections: u32,
     pub(crate) ports: u32,
+    /// Connections of its programs to the daemon.
+    pub(crate) lines: u32,
 }
 
 impl Usage {
@@ -189,7 +195,7 @@ impl Server {
     /// Changes what a user has.
     pub(crate) fn usage(&self, uid: u32, change: impl FnOnce(&mut Usage)) {
         change(&mut self.usage.entry(uid).or_default());
-        self.usage.remove_if(&uid, |_, usage| usage.connections == 0 && usage.ports == 0);
+        self.usage.remove_if(&uid, |_, usage| usage.connections == 0 && usage.ports == 0 && usage.lines == 0);
     }
 
     /// The end of the pipe that a program watches.
@@ -308,8 +314,11 @@ async fn serve(
     ready: impl FnOnce(&Path),
 ) -> Result<(), DaemonFault> {
     let socket = config.socket()?;
-    let listener = listen(config, &socket)?;
+    raise_descriptor_limit();
+    make_room(&socket)?;
     let server = Arc::new(Server::open(config, &socket, program)?);
+    // Last: whoever can connect is served at once.
+    let listener = listen(config, &socket)?;
     for nic in server.nics() {
         tokio::spawn(watch_host(Arc::clone(nic)));
     }
@@ -348,20 +357,35 @@ async fn serve(
     Ok(())
 }
 
-/// Listens; the file's mode is 0660.
-fn listen(config: &Config, path: &Path) -> Result<UnixListener, DaemonFault> {
+/// Each slot takes a descriptor, and each program two more: the usual limit of 1,024 is low.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
+}
+
+/// Makes sure that the socket's folder exists, and that no daemon listens there.
+fn make_room(path: &Path) -> Result<(), DaemonFault> {
     let fault = |source| DaemonFault::Listen { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(fault)?;
     }
     match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(DaemonFault::Running(path.to_owned())),
+        Ok(_) => Err(DaemonFault::Running(path.to_owned())),
         // What an earlier daemon left.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(fault)?;
+            std::fs::remove_file(path).map_err(fault)
         }
-        Err(_) => {}
+        Err(_) => Ok(()),
     }
+}
+
+/// Listens; the file's mode is 0660.
+fn listen(config: &Config, path: &Path) -> Result<UnixListener, DaemonFault> {
+    let fault = |source| DaemonFault::Listen { path: path.to_owned(), source };
     // Until the rights are set, nobody else may connect.
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
     let bound = UnixListener::bind(path);
@@ -379,6 +403,25 @@ fn welcome(server: &Arc<Server>, stream: UnixStream) {
     let Ok(credentials) = getsockopt(&stream, sockopt::PeerCredentials) else { return };
     let peer =
         Peer { uid: credentials.uid(), gids: groups_of(&stream, credentials.gid()), pid: credentials.pid() };
+    let most = if server.admits(peer.uid, &peer.gids) {
+        SPARE_LINES + LINES_PER_SLOT * server.limits().slots
+    } else {
+        SPARE_LINES
+    };
+    let mut fits = false;
+    server.usage(peer.uid, |usage| {
+        fits = usage.lines < most;
+        usage.lines += u32::from(fits);
+    });
+    if !fits {
+        tracing::warn!(
+            uid = peer.uid,
+            pid = peer.pid,
+            most,
+            "a user has too many connections: this one is closed"
+        );
+        return;
+    }
     tokio::spawn(Program::new(Arc::clone(server), stream, peer).run());
 }
 

@@ -134,6 +134,19 @@ impl Desk {
         }
     }
 
+    /// The daemon is back after it was away: it gets to know the ports that the program holds before somebody else claims them.
+    pub(crate) fn return_to(&self) {
+        let mut state = locked(&self.state);
+        if state.held.is_empty() {
+            return;
+        }
+        // A connection to the daemon before it is noticed by asking; the next one claims the ports.
+        let asked = self.ask_now(&mut state, &Request::Addresses);
+        if let Err(error) = asked.map(drop).or_else(|_| self.connect(&mut state)) {
+            tracing::warn!(%error, "the ports of the program are not claimed");
+        }
+    }
+
     /// Asks, and waits for a daemon that is away.
     fn ask(&self, state: &mut State, request: &Request) -> Result<Reply, DaemonError> {
         let end = Instant::now() + AWAY;

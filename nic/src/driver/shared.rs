@@ -3,7 +3,7 @@
 use super::SocketPort;
 use crate::clock;
 use crate::daemon::protocol::{Datagram, Host, LedgerEntry};
-use crate::daemon::{News, Slot};
+use crate::daemon::{Desk, News, Slot};
 use crate::net::{HostState, HostWatch};
 use rnic_core::gid::NetInterface;
 use rnic_core::port::Port;
@@ -59,6 +59,7 @@ impl SocketPort {
                 News::Back => {
                     // A device that has failed has nothing to tell.
                     let _ = (self as &dyn Port).control(|engine| engine.open_ledger());
+                    Desk::at(slot.path()).return_to();
                 }
                 News::Over(why) => self.lose_slot(&why),
             }

@@ -1,0 +1,467 @@
+//! Programs that share an address by `rnic daemon`.
+
+use crate::lab::{self, Ended, Folder, LIMIT, Running, built, faults, has, installed_library, matrix};
+use crate::rdma_cm::LIBRARY;
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A daemon, at an address of its own.
+struct Daemon {
+    folder: Folder,
+    address: String,
+    running: Running,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let address = format!("127.92.{}.{number}", std::process::id() % 250 + 1);
+        let folder = Folder::new();
+        let running = Self::run(&folder, &address);
+        Self { folder, address, running }
+    }
+
+    fn run(folder: &Folder, address: &str) -> Running {
+        let mut command = lab::rnic(folder);
+        command.args(["daemon", "--addr", address, "--socket"]).arg(socket(folder));
+        let mut running = Running::start(folder, &mut command);
+        let begin = Instant::now();
+        while UnixStream::connect(socket(folder)).is_err() {
+            assert!(begin.elapsed() < LIMIT && !running.has_ended(), "the daemon does not listen");
+            sleep(Duration::from_millis(2));
+        }
+        running
+    }
+
+    /// A program with its arguments, as in a shell; `@` stands for the address.
+    fn program(&self, line: &str) -> Command {
+        let mut words = line.split(' ').map(|word| word.replace('@', &self.address));
+        let mut command = lab::run(&self.folder, &[], words.next().expect("a program"));
+        command.args(words).env("RNIC_DAEMON", socket(&self.folder)).env("RNIC_EXPLAIN", "1");
+        command
+    }
+
+    fn begin(&self, line: &str) -> Running {
+        Running::start(&self.folder, &mut self.program(line))
+    }
+
+    /// Runs a server and a client that meet at a TCP port, which replaces `&` in their lines.
+    fn pair(&self, server: &str, client: &str) -> [Ended; 2] {
+        let port = lab::free_port().to_string();
+        let mut server = self.begin(&server.replace('&', &port));
+        sleep(Duration::from_millis(500));
+        let client = self.begin(&client.replace('&', &port)).wait(LIMIT);
+        let patience =
+            if client.fault().is_some() { Duration::from_secs(2) } else { Duration::from_secs(20) };
+        let limit = server.elapsed() + patience;
+        let _ = server.has_ended();
+        [server.wait(limit), client]
+    }
+
+    /// The sum of a counter of all programs so far.
+    fn counted(&self, counter: &str) -> u64 {
+        lab::counted(&self.folder, counter).0
+    }
+
+    fn keeper(&self) -> Option<i32> {
+        let wanted = format!("keeper\0{}.keeper\0", socket(&self.folder).display());
+        pids().find(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).ends_with(&wanted)
+        })
+    }
+
+    /// The daemon's resident memory, and its descriptors.
+    fn size(&self) -> (u64, usize) {
+        let pid = self.running.id();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory");
+        let kilobytes = rss.split_whitespace().next().and_then(|number| number.parse().ok());
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").count();
+        (kilobytes.expect("a number"), descriptors)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It ends its keeper.
+        self.running.terminate();
+        let begin = Instant::now();
+        while self.keeper().is_some() && begin.elapsed() < Duration::from_secs(5) {
+            sleep(Duration::from_millis(10));
+        }
+        if let Some(keeper) = self.keeper() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(keeper), nix::sys::signal::SIGKILL);
+        }
+    }
+}
+
+fn socket(folder: &Folder) -> PathBuf {
+    folder.path().join("daemon.sock")
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    let all = fs::read_dir("/proc").expect("processes").flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The programs of one pair, which both end.
+const PAIRS: &[[&str; 2]] = &[
+    ["ib_write_bw -p & -n 1000", "ib_write_bw -p & -n 1000 @"],
+    ["ib_read_bw -p & -n 1000", "ib_read_bw -p & -n 1000 @"],
+    ["ib_send_bw -p & -n 1000 -c UD", "ib_send_bw -p & -n 1000 -c UD @"],
+    ["ib_send_bw -p & -n 1000 -c UC", "ib_send_bw -p & -n 1000 -c UC @"],
+    ["ib_send_lat -p & -n 1000 -e", "ib_send_lat -p & -n 1000 -e @"],
+    ["ib_atomic_bw -p & -n 1000", "ib_atomic_bw -p & -n 1000 @"],
+    ["ibv_rc_pingpong -p & -g 0 -c", "ibv_rc_pingpong -p & -g 0 -c @"],
+    ["ibv_ud_pingpong -p & -g 0", "ibv_ud_pingpong -p & -g 0 @"],
+];
+
+/// The same for programs that connect by librdmacm.
+const CONNECTING: &[[&str; 2]] = &[
+    ["rping -s -C 100 -V", "rping -c -a @ -C 100 -V"],
+    ["ucmatose", "ucmatose -s @"],
+    ["udaddy", "udaddy -s @"],
+    ["rdma_server", "rdma_client -s @"],
+    ["ib_write_bw -R -p & -n 1000", "ib_write_bw -R -p & -n 1000 @"],
+];
+
+#[test]
+fn programs_of_all_kinds_share_an_address() {
+    let _alone = lab::alone();
+    let daemon = Daemon::start();
+    let connecting = if installed_library(LIBRARY) { CONNECTING } else { &[] };
+    let there =
+        PAIRS.iter().chain(connecting).filter(|[server, _]| has(server.split(' ').next().unwrap_or("")));
+    let rows = there.map(|[server, client]| {
+        (format!("{server} | {client}"), faults(&daemon.pair(server, client), |_, _| None))
+    });
+    matrix("pairs of programs at one address", rows);
+    for counter in ["dropped_no_qp", "dropped_bad_icrc"] {
+        assert_eq!(daemon.counted(counter), 0, "{counter}");
+    }
+    assert!(daemon.counted("tx_packets") > 10_000, "they used the network");
+}
+
+#[test]
+fn a_port_is_in_use_for_all_programs_of_the_daemon() {
+    if !installed_library(LIBRARY) || !has("rping") {
+        return;
+    }
+    let _alone = lab::alone();
+    let daemon = Daemon::start();
+    let first = daemon.begin("rping -s -C 1 -a @");
+    sleep(Duration::from_millis(500));
+    let second = daemon.begin("rping -s -C 1 -a @").wait(LIMIT);
+    assert!(second.text.contains("rdma_bind_addr: Address already in use"), "{}", second.text);
+    // It is given back when its program ends, however it ends.
+    drop(first);
+    let third = daemon.begin("rping -s -C 1 -a @");
+    sleep(Duration::from_millis(500));
+    let client = daemon.begin("rping -c -C 1 -a @").wait(LIMIT);
+    assert_eq!(client.fault(), None, "{}", client.text);
+    assert_eq!(third.wait(LIMIT).fault(), None);
+    let none = daemon.begin("rping -c -C 1 -a @").wait(LIMIT);
+    assert!(none.text.contains("RDMA_CM_EVENT_REJECTED, error 8"), "nobody listens: {}", none.text);
+}
+
+/// Waits until a program's output contains a text.
+fn says(folder: &Folder, text: &str, limit: Duration) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < limit {
+        let files = fs::read_dir(folder.path()).expect("a folder").flatten();
+        if files
+            .filter_map(|file| fs::read(file.path()).ok())
+            .any(|b| String::from_utf8_lossy(&b).contains(text))
+        {
+            return true;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+#[test]
+fn a_program_that_is_killed_is_noticed_by_its_peer_at_once() {
+    if !installed_library(LIBRARY) || !has("rping") {
+        return;
+    }
+    let _alone = lab::alone();
+    let daemon = Daemon::start();
+    let server = daemon.begin("rping -s -v -C 1000000");
+    sleep(Duration::from_millis(500));
+    let mut client = daemon.begin("rping -c -C 1000000 -a @");
+    assert!(says(&daemon.folder, "server ping data: rdma-ping-100:", LIMIT), "they talk");
+    client.kill();
+    // Its own timeouts would take half a second and more; the connection is idle in between.
+    assert!(says(&daemon.folder, "DISCONNECT EVENT", Duration::from_secs(20)), "the daemon tells the peer");
+    drop(server);
+    drop(client);
+}
+
+#[test]
+fn a_daemon_that_is_killed_costs_no_connection_and_the_next_one_goes_on() {
+    if !installed_library(LIBRARY) || !has("ib_write_bw") || !has("rping") {
+        return;
+    }
+    let _alone = lab::alone();
+    let mut daemon = Daemon::start();
+    let port = lab::free_port();
+    let server = daemon.begin(&format!("ib_write_bw -p {port} -s 65536 -D 5"));
+    let pings = daemon.begin("rping -s -V -C 1000000 -p 7175");
+    sleep(Duration::from_millis(500));
+    let client = daemon.begin(&format!("ib_write_bw -p {port} -s 65536 -D 5 @"));
+    let mut pinged = daemon.begin("rping -c -V -C 1000000 -p 7175 -a @");
+    sleep(Duration::from_secs(1));
+    daemon.running.kill();
+    sleep(Duration::from_millis(300));
+    assert!(!pinged.has_ended(), "packets do not pass through the daemon");
+    daemon.running = Daemon::run(&daemon.folder, &daemon.address);
+    let back = Instant::now();
+    // A new program, and connections again.
+    let listener = daemon.begin("rping -s -V -C 10 -p 7176");
+    sleep(Duration::from_millis(300));
+    let newcomer = daemon.begin("rping -c -V -C 10 -p 7176 -a @").wait(LIMIT);
+    assert_eq!(newcomer.fault(), None, "{}", newcomer.text);
+    println!("a new program was done {:?} after the daemon was back", back.elapsed());
+    assert_eq!(listener.wait(LIMIT).fault(), None);
+    // The port of a program that was there before is still its own.
+    let second = daemon.begin("rping -s -C 1 -p 7175").wait(LIMIT);
+    assert!(second.text.contains("rdma_bind_addr: "), "{}", second.text);
+    // Those who were there before end as if nothing had happened.
+    let ends = [server.wait(LIMIT), client.wait(LIMIT)];
+    assert_eq!(faults(&ends, |_, _| None), None);
+    assert!(!pinged.has_ended(), "it goes on");
+    // And the next daemon knows their connections: the peer of a program that is killed learns of it.
+    pinged.kill();
+    assert!(says(&daemon.folder, "DISCONNECT EVENT", Duration::from_secs(20)), "the daemon tells the peer");
+    drop(pings);
+    assert_eq!((daemon.counted("dropped_no_qp"), daemon.counted("dropped_bad_icrc")), (0, 0));
+}
+
+#[test]
+fn programs_say_so_when_the_daemon_and_its_keeper_are_gone() {
+    if !has("ib_write_bw") {
+        return;
+    }
+    let _alone = lab::alone();
+    let mut daemon = Daemon::start();
+    let port = lab::free_port();
+    let server = daemon.begin(&format!("ib_write_bw -p {port} -D 60"));
+    sleep(Duration::from_millis(500));
+    let client = daemon.begin(&format!("ib_write_bw -p {port} -D 60 @"));
+    sleep(Duration::from_secs(1));
+    let keeper = daemon.keeper().expect("a keeper");
+    daemon.running.kill();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(keeper), nix::sys::signal::SIGKILL).expect("a process");
+    for end in [server, client] {
+        let ended = end.wait(LIMIT);
+        assert!(ended.status.is_some_and(|status| !status.success()), "{}", ended.text);
+        let said = format!("rnic: the device at {} has failed: the daemon and the keeper", daemon.address);
+        assert!(ended.text.contains(&said), "{}", ended.text);
+    }
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_nothing_and_a_killed_keeper_is_replaced() {
+    let _alone = lab::alone();
+    let mut daemon = Daemon::start();
+    let first = daemon.keeper().expect("a keeper");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(first), nix::sys::signal::SIGKILL).expect("a process");
+    let begin = Instant::now();
+    while daemon.keeper().is_none_or(|keeper| keeper == first) {
+        assert!(begin.elapsed() < LIMIT, "no other keeper");
+        sleep(Duration::from_millis(20));
+    }
+    // The second knows as much as the first.
+    sleep(Duration::from_millis(200));
+    daemon.running.kill();
+    daemon.running = Daemon::run(&daemon.folder, &daemon.address);
+    assert!(says(&daemon.folder, "the address of an earlier daemon", LIMIT));
+    // The other way to end.
+    let folder = Folder::new();
+    let running = std::mem::replace(&mut daemon.running, Daemon::run(&folder, "127.92.251.1"));
+    running.terminate();
+    let ended = running.wait(LIMIT);
+    assert_eq!(ended.fault(), None, "{}", ended.text);
+    let left: Vec<_> = fs::read_dir(daemon.folder.path()).expect("a folder").flatten().collect();
+    assert!(left.iter().all(|file| !file.file_name().to_string_lossy().contains("sock")), "{left:?}");
+    daemon.folder = folder;
+}
+
+/// What a local process can do that wants no good.
+#[test]
+fn a_hostile_process_disturbs_nobody() {
+    if !has("ib_write_bw") {
+        return;
+    }
+    let _alone = lab::alone();
+    let daemon = Daemon::start();
+    let before = daemon.size();
+    let connect = || UnixStream::connect(socket(&daemon.folder)).expect("it listens");
+    // Garbage, from a fixed sequence.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for len in (1..2000).step_by(7) {
+        let bytes: Vec<u8> = (0..len)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect();
+        let _ = connect().write_all(&bytes);
+    }
+    // A frame that never ends, and one that would take all memory.
+    let _ = connect().write_all(&[0, 0, 1, 0, 7]);
+    let _ = connect().write_all(&u32::MAX.to_be_bytes());
+    // Connections that say nothing: as many as this process has descriptors for.
+    let silent: Vec<_> =
+        std::iter::from_fn(|| UnixStream::connect(socket(&daemon.folder)).ok()).take(600).collect();
+    assert!(silent.len() > 300, "{}", silent.len());
+    let port = lab::free_port();
+    let line = format!("ib_write_bw -p {port} -n 500");
+    drop(silent);
+    let ends = daemon.pair(&line, &format!("{line} @"));
+    assert_eq!(faults(&ends, |_, _| None), None);
+    let begin = Instant::now();
+    while daemon.size().1 > before.1 + 4 {
+        assert!(begin.elapsed() < LIMIT, "descriptors: {before:?}, {:?}", daemon.size());
+        sleep(Duration::from_millis(50));
+    }
+    let after = daemon.size();
+    assert!(after.0 < before.0 + 8 * 1024, "memory in KB: {before:?}, {after:?}");
+}
+
+/// How long programs are killed at random.
+fn chaos() -> Duration {
+    let long = std::env::var_os("RNIC_LONG").is_some();
+    Duration::from_secs(if long { 120 } else { 12 })
+}
+
+/// Eight programs at once, of four kinds; one after the other is killed, and its pair begins anew.
+#[test]
+fn programs_that_are_killed_at_random_disturb_nobody_and_leave_nothing() {
+    /// The servers and clients. A server of ib_send_bw would not notice that its client is gone, on hardware neither.
+    const KINDS: [[&str; 2]; 4] = [
+        ["rping -s -V -C 100000000 -p 7201", "rping -c -V -C 100000000 -p 7201 -a @"],
+        ["rping -s -V -C 100000000 -p 7202", "rping -c -V -C 100000000 -p 7202 -a @"],
+        ["ib_write_bw -p & -D 600 -s 4096", "ib_write_bw -p & -D 600 -s 4096 @"],
+        ["ib_read_lat -p & -D 600", "ib_read_lat -p & -D 600 @"],
+    ];
+    if !installed_library(LIBRARY) || !has("ib_write_bw") || !has("rping") {
+        return;
+    }
+    let _alone = lab::alone();
+    let daemon = Daemon::start();
+    let start = |[server, client]: [&str; 2]| {
+        let port = lab::free_port().to_string();
+        let server = daemon.begin(&server.replace('&', &port));
+        sleep(Duration::from_millis(400));
+        [server, daemon.begin(&client.replace('&', &port))]
+    };
+    let mut pairs: Vec<[Running; 2]> = KINDS.iter().map(|kind| start(*kind)).collect();
+    sleep(Duration::from_secs(1));
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let (mut state, mut kills, mut first) = (seed, 0, None);
+    let begin = Instant::now();
+    while begin.elapsed() < chaos() {
+        for pair in &mut pairs {
+            assert!(!pair[0].has_ended() && !pair[1].has_ended(), "nobody else ends after {kills} kills");
+        }
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (at, side) = ((state >> 40) as usize % pairs.len(), (state >> 50) as usize % 2);
+        pairs[at][side].kill();
+        kills += 1;
+        // Its peer learns of it.
+        let dead = Instant::now();
+        while !pairs[at][1 - side].has_ended() {
+            assert!(dead.elapsed() < LIMIT, "the peer of {:?} goes on", KINDS[at]);
+            sleep(Duration::from_millis(10));
+        }
+        let new = start(KINDS[at]);
+        drop(std::mem::replace(&mut pairs[at], new));
+        sleep(Duration::from_millis(300));
+        first.get_or_insert_with(|| daemon.size());
+    }
+    let last = daemon.size();
+    drop(pairs);
+    println!("{kills} kills; the daemon's memory in KB and descriptors: {first:?}, {last:?}");
+    let first = first.expect("a size");
+    assert!(last.0 < first.0 + 4 * 1024, "memory: {first:?}, {last:?}");
+    // A slot rests for ten seconds, so that a few more are made.
+    assert!(last.1 <= first.1 + 80, "descriptors: {first:?}, {last:?}");
+    assert_eq!(daemon.counted("dropped_no_qp") + daemon.counted("dropped_bad_icrc"), 0);
+}
+
+/// Copies rnic and its libraries to where every user may read them.
+fn for_everybody(folder: &Folder) -> PathBuf {
+    let bin = folder.path().join("bin");
+    fs::create_dir_all(&bin).expect("a folder");
+    let names = ["rnic", "dropin", "librnic_dropin.so", "librnic_shim.so", "librnic_rdmacm.so"];
+    for name in names {
+        let from = built().join(name);
+        if from.exists() {
+            let done = Command::new("cp").arg("-r").arg(&from).arg(&bin).status().expect("cp");
+            assert!(done.success(), "{name}");
+        }
+    }
+    bin
+}
+
+fn as_user(uid: u32, program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
+    command
+        .arg("--no-new-privs")
+        .arg(program)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
+}
+
+#[test]
+fn ordinary_users_share_an_address_and_others_are_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    if !nix::unistd::geteuid().is_root() || !has("setpriv") || !has("ibv_devinfo") {
+        println!("SKIPPED: only root can run programs as several users");
+        return;
+    }
+    let folder = Folder::new();
+    let open =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("rights");
+    open(folder.path(), 0o777);
+    let rnic = for_everybody(&folder).join("rnic");
+    let (socket, own, other) = (folder.path().join("user.sock"), 64_001, 64_002);
+    let mut daemon = as_user(own, &rnic);
+    daemon.args(["daemon", "--addr", "127.92.252.1", "--socket"]).arg(&socket);
+    let running = Running::start(&folder, &mut daemon);
+    let begin = Instant::now();
+    while UnixStream::connect(&socket).is_err() {
+        assert!(begin.elapsed() < LIMIT, "the daemon does not listen");
+        sleep(Duration::from_millis(5));
+    }
+    let shown = |uid| {
+        let mut command = as_user(uid, &rnic);
+        command.args(["run", "--", "ibv_devinfo", "-v"]).env("RNIC_DAEMON", &socket);
+        command.env("RNIC_RUN_DIR", folder.path().join("run"));
+        Running::start(&folder, &mut command).wait(LIMIT)
+    };
+    let found = shown(own);
+    assert!(found.fault().is_none() && found.text.contains("127.92.252.1"), "{}", found.text);
+    // The file keeps others out.
+    let refused = shown(other);
+    assert!(refused.text.contains("its socket is for its own user and group"), "{}", refused.text);
+    // And if the file does not, the daemon does.
+    open(&socket, 0o666);
+    let refused = shown(other);
+    assert!(refused.text.contains(&format!("the daemon does not serve user {other}")), "{}", refused.text);
+    running.terminate();
+    assert_eq!(running.wait(LIMIT).fault(), None);
+}
