@@ -3,9 +3,10 @@
 use nix::unistd::{Group, User};
 use rnic::DeviceConfig;
 use rnic::daemon::{SYSTEM_SOCKET, user_socket};
-use rnic::process::HostAddress;
+use rnic::process::{EnvFault, HostAddress};
 use serde::Deserialize;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// A commented example of a configuration file, with all settings at their defaults.
@@ -152,19 +153,29 @@ impl Config {
         user_socket().ok_or(ConfigError::NoSocket)
     }
 
-    /// The addresses to share.
+    /// The addresses to share now: those of an interface come and go.
     ///
     /// # Errors
     /// [`ConfigError::NoAddress`], [`ConfigError::Address`].
-    pub fn addresses(&self) -> Result<Vec<HostAddress>, ConfigError> {
-        let mut all: Vec<HostAddress> = Vec::new();
-        for text in self.addresses.iter().flat_map(|text| text.split(',')).map(str::trim) {
-            let found = HostAddress::all_of(text).map_err(|error| ConfigError::Address(error.to_string()))?;
-            all.extend(found);
-        }
+    pub fn addresses(&self) -> Result<Vec<Wanted>, ConfigError> {
+        let mut all: Vec<Wanted> = Vec::new();
         let mut seen = BTreeSet::new();
-        all.retain(|address| seen.insert(address.ip));
-        if all.is_empty() { Err(ConfigError::NoAddress) } else { Ok(all) }
+        let mut names = self.addresses.iter().flat_map(|text| text.split(',')).map(str::trim).peekable();
+        if names.peek().is_none() {
+            return Err(ConfigError::NoAddress);
+        }
+        for text in names {
+            let is_named = text.contains('%') || text.parse::<IpAddr>().is_ok();
+            let found = match HostAddress::all_of(text) {
+                Ok(found) => found,
+                // It may get one.
+                Err(EnvFault::NoAddress { .. }) => Vec::new(),
+                Err(error) => return Err(ConfigError::Address(error.to_string())),
+            };
+            let fresh = found.into_iter().filter(|address| seen.insert(address.ip));
+            all.extend(fresh.map(|address| Wanted { address, is_named }));
+        }
+        Ok(all)
     }
 
     /// The settings of the device at an address.
@@ -208,6 +219,15 @@ impl Config {
 fn group(setting: &'static str, name: &str) -> Result<u32, ConfigError> {
     let by_name = || Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
     name.parse().ok().or_else(by_name).ok_or_else(|| ConfigError::Group { setting, name: name.to_owned() })
+}
+
+/// An address to share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// The address.
+    pub address: HostAddress,
+    /// Whether the configuration names it, not only its interface.
+    pub is_named: bool,
 }
 
 /// Who is served.

@@ -19,5 +19,5 @@ mod server;
 mod slots;
 pub mod store;
 
-pub use config::{Admitted, Config, ConfigError, EXAMPLE, Limits};
+pub use config::{Admitted, Config, ConfigError, EXAMPLE, Limits, Wanted};
 pub use server::{DaemonFault, run};

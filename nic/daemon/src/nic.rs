@@ -242,6 +242,13 @@ impl Nic {
         self.group().slots.free_up(slot, Instant::now());
     }
 
+    /// Attaches the program again that steers packets to slots: any member of the group could have detached it.
+    pub(crate) fn steer(&self) {
+        if let Err(error) = self.group().sockets.steer() {
+            tracing::error!(%error, address = %self.address, "packets are not steered to slots");
+        }
+    }
+
     /// A socket of a multicast group.
     pub(crate) fn join(&self, of: IpAddr) -> Result<OwnedFd, Refusal> {
         let joined = self.group().sockets.join(of);

@@ -1,6 +1,6 @@
 //! The server: what all programs share, and the life of the daemon.
 
-use crate::config::{Admitted, Config, ConfigError, Limits};
+use crate::config::{Admitted, Config, ConfigError, Limits, Wanted};
 use crate::nic::Nic;
 use crate::program::{Peer, Program};
 use crate::slots::Kept;
@@ -24,8 +24,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// How often the daemon looks whether the keeper is still there.
-const KEEPER_CHECK: Duration = Duration::from_millis(500);
+/// How often the daemon looks whether the keeper is still there and whether there are new addresses, and repeats how packets
+/// are steered.
+const CHECKS: Duration = Duration::from_millis(500);
 
 /// How long programs may take to hear that the daemon ends.
 const FAREWELL: Duration = Duration::from_millis(300);
@@ -94,7 +95,7 @@ impl Usage {
 
 /// What the tasks of all programs share.
 pub(crate) struct Server {
-    nics: Vec<Arc<Nic>>,
+    nics: RwLock<Vec<Arc<Nic>>>,
     rules: RwLock<(Admitted, Limits)>,
     ports: Mutex<Ports>,
     usage: DashMap<u32, Usage>,
@@ -132,7 +133,7 @@ impl Server {
                 .map_err(|errno| DaemonFault::Os { what: "cannot make a pipe", source: errno.into() })?,
         };
         let mut nics = Vec::new();
-        for address in addresses {
+        for Wanted { address, is_named } in addresses {
             let members = take_members(&mut earlier, address.ip);
             let slots =
                 kept.remove(&address.ip).filter(|slots| !members.is_empty() && slots.len() <= members.len());
@@ -140,10 +141,15 @@ impl Server {
             if let Some((members, _)) = &found {
                 tracing::info!(%address, slots = members.len(), "the address of an earlier daemon, with its programs");
             }
-            let nic = Nic::open(address, &device, config.device_text(), found)
-                .map_err(|source| DaemonFault::Address { address, source })?;
-            tracing::info!(%address, "the address is shared");
-            nics.push(Arc::new(nic));
+            match Nic::open(address, &device, config.device_text(), found) {
+                Ok(nic) => {
+                    tracing::info!(%address, "the address is shared");
+                    nics.push(Arc::new(nic));
+                }
+                Err(source) if is_named => return Err(DaemonFault::Address { address, source }),
+                // A new address of IPv6 is checked for duplicates first.
+                Err(error) => tracing::warn!(%error, %address, "the address is not shared yet"),
+            }
         }
         for name in earlier.into_keys() {
             tracing::info!(name, "an earlier daemon shared this; the configuration names it no more");
@@ -154,7 +160,7 @@ impl Server {
         let keeping =
             Keeping { store, program: program.to_owned(), state: state.into(), held: BTreeMap::new() };
         let server = Self {
-            nics,
+            nics: RwLock::new(nics),
             rules,
             ports: Mutex::new(Ports::new(port_range(), rand::random())),
             usage: DashMap::new(),
@@ -167,17 +173,18 @@ impl Server {
         Ok(server)
     }
 
-    pub(crate) fn nics(&self) -> &[Arc<Nic>] {
-        &self.nics
+    pub(crate) fn nics(&self) -> Vec<Arc<Nic>> {
+        self.nics.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The shared address, or without one the first that has a free slot.
     pub(crate) fn nic(&self, address: Option<IpAddr>) -> Result<Arc<Nic>, Refusal> {
+        let mut nics = self.nics().into_iter();
         let found = match address {
-            Some(ip) => self.nics.iter().find(|nic| nic.address.ip.to_canonical() == ip.to_canonical()),
-            None => self.nics.first(),
+            Some(ip) => nics.find(|nic| nic.address.ip.to_canonical() == ip.to_canonical()),
+            None => nics.next(),
         };
-        found.cloned().ok_or(Refusal::Address(address.unwrap_or([0; 4].into())))
+        found.ok_or(Refusal::Address(address.unwrap_or([0; 4].into())))
     }
 
     pub(crate) fn admits(&self, uid: u32, gids: &[u32]) -> bool {
@@ -210,13 +217,13 @@ impl Server {
 
     /// Writes down what the next daemon has to know, and gives new sockets to the keeper.
     pub(crate) fn keep(&self) {
-        let kept: Vec<(IpAddr, Vec<Kept>)> =
-            self.nics.iter().map(|nic| (nic.address.ip, nic.kept())).collect();
+        let nics = self.nics();
+        let kept: Vec<(IpAddr, Vec<Kept>)> = nics.iter().map(|nic| (nic.address.ip, nic.kept())).collect();
         let mut keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = hold_state(&mut keeping, &kept) {
             tracing::error!(%error, "what the next daemon has to know cannot be written down");
         }
-        for nic in &self.nics {
+        for nic in &nics {
             let from = keeping.held.get(&nic.address.ip).copied().unwrap_or(0);
             if from < nic.slots()
                 && let Err(error) = hold_members(&mut keeping, nic, from)
@@ -235,7 +242,7 @@ impl Server {
         if let Some(state) = &keeping.state {
             keeping.store.hold(STATE, state)?;
         }
-        self.nics.iter().try_for_each(|nic| hold_members(&mut keeping, nic, 0))
+        self.nics().iter().try_for_each(|nic| hold_members(&mut keeping, nic, 0))
     }
 
     /// Starts another keeper if the old one is gone.
@@ -252,6 +259,28 @@ impl Server {
         if let Err(error) = restarted.and_then(|()| self.hold_all()) {
             tracing::error!(%error, "there is no keeper: if the daemon ends, so do the devices of its programs");
         }
+    }
+
+    /// Shares the addresses that have come since the last time, and returns them.
+    fn take_new_addresses(&self, config: &Config) -> Vec<Arc<Nic>> {
+        let (Ok(wanted), Ok(device)) = (config.addresses(), config.device()) else { return Vec::new() };
+        let known = self.nics();
+        let is_new = |wanted: &Wanted| known.iter().all(|nic| nic.address.ip != wanted.address.ip);
+        let mut new = Vec::new();
+        for Wanted { address, .. } in wanted.into_iter().filter(is_new) {
+            match Nic::open(address, &device, config.device_text(), None) {
+                Ok(nic) => {
+                    tracing::info!(%address, "a new address is shared");
+                    new.push(Arc::new(nic));
+                }
+                Err(error) => tracing::debug!(%error, %address, "the address is not shared yet"),
+            }
+        }
+        if !new.is_empty() {
+            self.nics.write().unwrap_or_else(PoisonError::into_inner).extend(new.iter().cloned());
+            self.keep();
+        }
+        new
     }
 
     /// Follows a changed configuration: users, groups and limits.
@@ -320,13 +349,14 @@ async fn serve(
     // Last: whoever can connect is served at once.
     let listener = listen(config, &socket)?;
     for nic in server.nics() {
-        tokio::spawn(watch_host(Arc::clone(nic)));
+        tokio::spawn(watch_host(nic));
     }
+    let mut config = config.clone();
     let os = |source| DaemonFault::Os { what: "cannot wait for signals", source };
     let mut terminate = signal(SignalKind::terminate()).map_err(os)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(os)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(os)?;
-    let mut keeper = tokio::time::interval(KEEPER_CHECK);
+    let mut checks = tokio::time::interval(CHECKS);
     ready(&socket);
     loop {
         tokio::select! {
@@ -338,10 +368,19 @@ async fn serve(
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
-            _ = keeper.tick() => server.check_keeper(),
-            _ = hangup.recv() => match read().map(|config| server.reload(&config)) {
-                Ok(Ok(())) => tracing::info!("the configuration was read again"),
-                Ok(Err(error)) | Err(error) => tracing::error!(%error, "the configuration stays as it was"),
+            _ = checks.tick() => {
+                server.check_keeper();
+                server.nics().iter().for_each(|nic| nic.steer());
+                for nic in server.take_new_addresses(&config) {
+                    tokio::spawn(watch_host(nic));
+                }
+            }
+            _ = hangup.recv() => match read().and_then(|new| server.reload(&new).map(|()| new)) {
+                Ok(new) => {
+                    config = new;
+                    tracing::info!("the configuration was read again");
+                }
+                Err(error) => tracing::error!(%error, "the configuration stays as it was"),
             },
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,

@@ -150,8 +150,11 @@ impl SharedAddress {
         count
     }
 
-    /// Attaches the program that steers to the slots that there are.
-    fn steer(&self) -> Result<(), BindError> {
+    /// Attaches the program that steers to the slots that there are, again if a member has detached it.
+    ///
+    /// # Errors
+    /// [`BindError::NoSharing`].
+    pub fn steer(&self) -> Result<(), BindError> {
         let slots = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let Some(first) = self.members.first() else { return Ok(()) };
         sys::steer(first.as_fd(), SLOT_OFFSET, slots)

@@ -43,6 +43,8 @@ reasons! {
     BadIcrc = "dropped_bad_icrc",
     /// No queue pair has the destination number.
     NoQp = "dropped_no_qp",
+    /// Its destination number is one of another process that shares the address.
+    Misrouted = "dropped_misrouted",
     /// The queue pair's service differs from the opcode's.
     WrongService = "dropped_wrong_service",
     /// The queue pair is in a state that accepts no packets.

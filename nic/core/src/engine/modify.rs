@@ -62,8 +62,8 @@ impl Engine {
     pub(super) fn connect(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let Some(av) = entry.qp.address_vector() else { return };
-        let path = self.config.path_along(av);
         let slot = entry.qp.dest_qpn().slot();
+        let path = self.config.path_along(av, slot);
         self.disconnect(index);
         let peer = self.peers.join(path.ip.dst, slot);
         let Some(entry) = self.qps[index].as_mut() else { return };

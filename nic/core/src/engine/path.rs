@@ -4,9 +4,9 @@ use super::EngineConfig;
 use super::rate::{ECN, ECT};
 use crate::datagram::DEFAULT_HOP_LIMIT;
 use crate::link::wire_bytes;
-use qp::Train;
 use qp::attr::AddressVector;
 use qp::wire::{IpHeader, UDP_PORT};
+use qp::{Qpn, Train};
 use std::net::IpAddr;
 
 /// How the packets of a queue pair travel.
@@ -42,18 +42,24 @@ impl EngineConfig {
         Path { ip: IpHeader { src: self.address, src_port, ..ip }, via, peer: None }
     }
 
-    /// The path that an address vector describes.
-    pub(super) fn path_along(&self, av: &AddressVector) -> Path {
+    /// Whether a queue pair number is one of another process that shares the address. Whoever shares it out, at slot 0, also
+    /// gets what is for slots that do not exist.
+    pub(super) fn is_of_another(&self, qpn: Qpn) -> bool {
+        self.share.is_some() && self.slot > 0 && qpn.slot() != self.slot
+    }
+
+    /// The path that an address vector describes, to a queue pair of this slot.
+    pub(super) fn path_along(&self, av: &AddressVector, slot: u8) -> Path {
         let dst = av.dgid.ip();
         let flow_label = if dst.is_ipv6() { av.flow_label } else { 0 };
         let ip =
             IpHeader { tos: av.traffic_class, hop_limit: hop_limit(av), flow_label, ..IpHeader::to(dst) };
-        self.path(source_port(av.flow_label, dst, self.source_ports.len()), ip)
+        self.path(source_port(av.flow_label, (dst, slot), self.source_ports.len()), ip)
     }
 
-    /// The path to `dst`, with default header fields.
-    pub(super) fn path_to(&self, dst: IpAddr) -> Path {
-        self.path(source_port(0, dst, self.source_ports.len()), IpHeader::to(dst))
+    /// The path to a slot at `dst`, with default header fields.
+    pub(super) fn path_to(&self, dst: IpAddr, slot: u8) -> Path {
+        self.path(source_port(0, (dst, slot), self.source_ports.len()), IpHeader::to(dst))
     }
 }
 
@@ -76,13 +82,15 @@ impl Path {
 
 /// Selects the source port. A flow label is entropy that the program chose: it is mapped to a port as on Linux
 /// (`rdma_flow_label_to_udp_sport`), and that port to one of ours. Without a flow label, the destination decides: queue
-/// pairs with the same peer share trains, which have one source port. A program that wants their packets spread over
-/// equal-cost paths sets flow labels.
-fn source_port(flow_label: u32, dst: IpAddr, source_ports: usize) -> usize {
+/// pairs with the same peer share trains, which have one source port. Several processes may be at one address, each with a
+/// slot: if packets for two of them leave from one port, a receiver that merges packets (GRO) gives some to the wrong one,
+/// so neighbours among slots get different ports. A program that wants packets spread over equal-cost paths sets flow
+/// labels.
+fn source_port(flow_label: u32, (dst, slot): (IpAddr, u8), source_ports: usize) -> usize {
     let mix = |bytes: &[u8]| bytes.iter().fold(0_u32, |hash, byte| hash.wrapping_mul(31) ^ u32::from(*byte));
     let entropy = match (flow_label, dst) {
-        (0, IpAddr::V4(dst)) => mix(&dst.octets()),
-        (0, IpAddr::V6(dst)) => mix(&dst.octets()),
+        (0, IpAddr::V4(dst)) => mix(&dst.octets()).wrapping_add(slot.into()),
+        (0, IpAddr::V6(dst)) => mix(&dst.octets()).wrapping_add(slot.into()),
         (label, _) => (label ^ label >> 14) & 0x3fff,
     };
     entropy as usize % source_ports.max(1)
@@ -126,22 +134,25 @@ mod tests {
     fn flow_labels_choose_source_ports_as_on_linux() {
         // 0xabcde: its low 14 bits, XORed with its upper 6 bits, as rdma_flow_label_to_udp_sport does.
         let dst = IpAddr::from([10, 0, 0, 1]);
-        assert_eq!(source_port(0xa_bcde, dst, 0x4000), 0x3cde ^ 0x2a);
+        assert_eq!(source_port(0xa_bcde, (dst, 0), 0x4000), 0x3cde ^ 0x2a);
         for ports in [1, 4, 256] {
-            let chosen = |label| source_port(label, dst, ports);
+            let chosen = |label| source_port(label, (dst, 0), ports);
             assert!((0..1000).all(|label| chosen(label) < ports && chosen(label) == chosen(label)));
         }
-        let spread: BTreeSet<_> = (1..20).map(|label| source_port(label, dst, 4)).collect();
+        let spread: BTreeSet<_> = (1..20).map(|label| source_port(label, (dst, 0), 4)).collect();
         assert_eq!(spread.len(), 4);
-        assert_eq!(source_port(9, dst, 0), 0);
+        assert_eq!(source_port(9, (dst, 0), 0), 0);
     }
 
     #[test]
     fn without_flow_labels_destinations_choose_source_ports() {
-        let v4: BTreeSet<_> = (0..20).map(|n| source_port(0, IpAddr::from([10, 0, n, 1]), 4)).collect();
+        let v4: BTreeSet<_> = (0..20).map(|n| source_port(0, (IpAddr::from([10, 0, n, 1]), 0), 4)).collect();
         let v6 = |n| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, n, 1]);
-        let v6: BTreeSet<_> = (0..20).map(|n| source_port(0, v6(n), 4)).collect();
+        let v6: BTreeSet<_> = (0..20).map(|n| source_port(0, (v6(n), 0), 4)).collect();
         assert_eq!((v4.len(), v6.len()), (4, 4));
+        let slots: BTreeSet<_> =
+            (6..10).map(|slot| source_port(0, ([10, 0, 0, 1].into(), slot), 4)).collect();
+        assert_eq!(slots.len(), 4);
     }
 
     #[test]

@@ -113,6 +113,7 @@ impl Engine {
         }
         let delivered = match self.index(packet.dest_qpn()) {
             Some(index) => self.deliver(now, index, arrival, &packet),
+            None if self.config.is_of_another(packet.dest_qpn()) => Err(DropReason::Misrouted),
             None => Err(DropReason::NoQp),
         };
         if packet.opcode() == Opcode::Cnp && delivered.is_err() {
@@ -133,7 +134,8 @@ impl Engine {
             return Err(if is_known { DropReason::BadLength } else { DropReason::Stranger });
         };
         if message.dest_slot != self.config.slot {
-            return Err(DropReason::NoQp);
+            let is_shared = self.config.share.is_some();
+            return Err(if is_shared { DropReason::Misrouted } else { DropReason::NoQp });
         }
         let id = self.peers.find(arrival.src, message.src_slot).ok_or(DropReason::Stranger)?;
         let Some(partner) = Partners::partner(&mut self.peers, id) else {

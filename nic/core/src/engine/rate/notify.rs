@@ -119,7 +119,7 @@ impl QpEntry {
         let (path, dest_qpn) = match (self.path, packet.deth()) {
             (Some(path), _) => (path, self.qp.dest_qpn()),
             (None, Some(deth)) if self.qp.config().qp_type == QpType::Ud && deth.src_qpn != Qpn::GSI => {
-                (config.path_to(arrival.src), deth.src_qpn)
+                (config.path_to(arrival.src, deth.src_qpn.slot()), deth.src_qpn)
             }
             _ => return None,
         };

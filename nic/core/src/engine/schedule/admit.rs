@@ -115,7 +115,7 @@ impl Engine {
             return entry.path;
         }
         let (av, qpn) = entry.qp.next_destination()?;
-        let mut path = self.config.path_along(av);
+        let mut path = self.config.path_along(av, qpn.slot());
         // Few peers are partners, so the lookup is skipped for all others.
         if self.partners.is_active() {
             let is_management = entry.qp.config().qp_type == QpType::Gsi;
