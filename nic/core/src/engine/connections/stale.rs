@@ -8,6 +8,9 @@
 //! - Another port has its address: the connection is lost.
 //! - The host knows no handshake, so that it does not run rnic: the REQ is believed, as Linux would.
 //! - Nobody answers: nothing changes. The next REQ asks again.
+//!
+//! Where several processes share the address, the one that has the connection's slot is asked too. Only its answer counts:
+//! whoever shares the address out answers as well.
 
 use super::super::Engine;
 use super::super::partner::Partners;
@@ -67,6 +70,9 @@ impl Engine {
         if !was_asked {
             self.ask_address(address);
         }
+        if slot > 0 {
+            self.ask_slot(address, slot);
+        }
     }
 
     /// The slot of a connection's peer, from its queue pair number. The connection may be suspected again.
@@ -81,7 +87,12 @@ impl Engine {
     /// Whoever is at an address has answered: a port of rnic by its hello, another host by refusing ours.
     pub(in crate::engine) fn judge_suspects(&mut self, now: Instant, address: IpAddr, hello: Option<&Hello>) {
         let Some(manager) = self.connections.manager.as_mut() else { return };
-        let judged: Vec<_> = manager.suspects.0.extract_if(.., |of| of.address == address).collect();
+        let concerns = |of: &mut Suspect| {
+            // Whoever shares an address out, at slot 0, says nothing about the processes that have the other slots.
+            let says_something = hello.is_none_or(|hello| hello.slot > 0 || of.slot == 0);
+            of.address == address && says_something
+        };
+        let judged: Vec<_> = manager.suspects.0.extract_if(.., concerns).collect();
         for suspect in judged {
             if !hello.is_some_and(|hello| suspect.is_of(hello)) {
                 tracing::info!(peer = %address, "the peer has lost a connection: it is closed");

@@ -10,7 +10,7 @@ use cm::{
     ServiceId,
 };
 use qp::wire::mad::cm::{Body, Message};
-use qp::wire::mad::hello::Hello;
+use qp::wire::mad::hello::{Hello, Kind};
 use qp::wire::mad::{DATA_LEN, Header, MAD_LEN, Mad};
 use qp::wire::{DethFields, Headers, IpHeader, Opcode, Packet, icrc};
 use qp::{Gid, Psn, QKey, QpState, QpType, Qpn};
@@ -105,7 +105,10 @@ fn soon(net: &Net) {
 type Connected = [(Side, RcEnd, ConnectionId); 2];
 
 fn connected(net: &Net) -> Result<Connected> {
-    let (a, b) = (Side::new(net)?, Side::new(net)?);
+    connect_sides(net, Side::new(net)?, Side::new(net)?)
+}
+
+fn connect_sides(net: &Net, a: Side, b: Side) -> Result<Connected> {
     b.listen()?;
     let (left, right) = (RcEnd::new(&a.device)?, RcEnd::new(&b.device)?);
     let active = a.connect(&b, &left.qp)?;
@@ -461,6 +464,36 @@ fn a_connection_is_stale_only_if_its_peer_is_another() -> Result<()> {
             Who::Foreign => cm::ConnectionState::DreqSent,
         };
         assert_eq!(state, expected, "{who:?}");
+        drop((left, right));
+    }
+    Ok(())
+}
+
+/// Where processes share the peer's address, whoever shares it out answers too, for slot 0: that says nothing about the peer.
+#[test]
+fn a_connection_is_not_stale_because_a_daemon_answers_for_the_address() -> Result<()> {
+    for answering in [0, 3, 4] {
+        let net = Net::new();
+        let a = Side::of(net.device_with(&DeviceSetup { slot: 3, ..DeviceSetup::default() })?)?;
+        let [(a, left, _), (b, right, passive)] = connect_sides(&net, a, Side::new(&net)?)?;
+        let (address, qpn) = (a.device.address(), left.qp.qpn());
+        a.device.inject_port_state(false)?;
+        let sent = Sent::of(&b.device)?;
+        let arrival = IpHeader { src: address, ..IpHeader::to(b.device.address()) };
+        let mad = request(address, b.device.address(), 5, qpn);
+        net.inject(&arrival, &mad_packet(&arrival, &mad, QKey::GSI));
+        soon(&net);
+        let asked: Vec<Hello> = sent.take().iter().filter_map(|(_, mad)| Hello::parse(mad).ok()).collect();
+        assert_eq!(asked.len(), 2, "the address and the slot are asked");
+        let answer = Hello { kind: Kind::Answer, slot: answering, instance: 99, ..asked[0] };
+        let mut mad = [0; MAD_LEN];
+        answer.emit(&mut mad);
+        net.inject(&arrival, &mad_packet(&arrival, &mad, QKey::GSI));
+        soon(&net);
+        let state = b.manager.look(|endpoint| endpoint.state(passive))?;
+        let is_over = answering == 4;
+        // In the slot itself another instance would say so; without a partner, whoever has it counts as the peer.
+        assert_eq!(state != cm::ConnectionState::Established, is_over, "slot {answering}: {state}");
         drop((left, right));
     }
     Ok(())

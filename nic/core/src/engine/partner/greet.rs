@@ -169,11 +169,16 @@ impl Engine {
         }
     }
 
-    /// Asks whichever port of rnic is at an address.
+    /// Asks whichever port of rnic is at an address: where processes share it, the one that shares it out.
     pub(in crate::engine) fn ask_address(&mut self, address: IpAddr) {
+        self.ask_slot(address, 0);
+    }
+
+    /// Asks the port of rnic that has a slot at an address.
+    pub(in crate::engine) fn ask_slot(&mut self, address: IpAddr, slot: u8) {
         if !address.is_multicast() && !self.partners.setup.is_foreign {
             let challenge = self.partners.tokens.challenge(address);
-            self.say_hello(Kind::Ask, challenge, address, 0, (0, 0));
+            self.say_hello(Kind::Ask, challenge, address, slot, (0, 0));
         }
     }
 
