@@ -3,6 +3,7 @@
 //! The environment makes the dynamic loader use the drop-in libraries instead of those of rdma-core. It also configures the
 //! devices ([`rnic::process`]), for the program and its children.
 
+use rnic::daemon::{Daemon, DaemonError, Desk};
 use rnic::doctor::find_library;
 use rnic::process::{EnvError, Settings, Variable, default_run_dir};
 use std::error::Error;
@@ -94,6 +95,10 @@ struct Devices {
     /// [default: any]
     #[arg(long, value_name = "LAYOUT")]
     gid_table: Option<OsString>,
+    /// Share the addresses of the daemon that listens there, or use no daemon (`off`).
+    /// [default: the daemon of the user or of the host, if there is one]
+    #[arg(long, value_name = "PATH")]
+    daemon: Option<OsString>,
     /// Print a line on standard error for each call that fails and for the first failure of each queue pair: it says why.
     #[arg(long)]
     explain: bool,
@@ -118,8 +123,9 @@ impl Devices {
         // Report errors before the program starts.
         settings.process().map_err(|error| self.named(&error))?;
         settings.run_dir.get_or_insert_with(default_run_dir);
-        for path in [&mut settings.config, &mut settings.capture, &mut settings.run_dir].into_iter().flatten()
-        {
+        let daemon = settings.daemon.as_mut().filter(|path| **path != *"off" && **path != *"0");
+        let paths = [&mut settings.config, &mut settings.capture, &mut settings.run_dir];
+        for path in paths.into_iter().filter_map(Option::as_mut).chain(daemon) {
             *path = std::path::absolute(&*path)?;
         }
         Ok(settings)
@@ -142,6 +148,7 @@ impl Devices {
             (Variable::GidTable, self.gid_table.clone()),
             (Variable::Explain, self.explain.then(|| OsString::from("1"))),
             (Variable::Gso, self.no_gso.then(|| "0".into())),
+            (Variable::Daemon, self.daemon.clone()),
         ];
         all.into_iter().filter_map(|(variable, value)| Some((variable, value?))).collect()
     }
@@ -172,6 +179,7 @@ fn option(variable: Variable) -> &'static str {
         Variable::GidTable => "--gid-table",
         Variable::Explain => "--explain",
         Variable::Gso => "--no-gso",
+        Variable::Daemon => "--daemon",
         Variable::RunDir => variable.name(),
     }
 }
@@ -253,6 +261,10 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
     };
     // The command line parser requires one.
     let Some((program, arguments)) = args.command.split_first() else { return ExitCode::from(FAILED) };
+    if let Err(error) = say_whose(&environment) {
+        eprintln!("rnic: {error}");
+        return ExitCode::from(FAILED);
+    }
     let error = Command::new(program).args(arguments).envs(environment).exec();
     let program = program.display();
     if error.kind() == ErrorKind::NotFound {
@@ -262,6 +274,18 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         eprintln!("rnic: {program} cannot be run: {error}");
         ExitCode::from(CANNOT_RUN)
     }
+}
+
+/// Says whose addresses the program gets, if they are a daemon's.
+fn say_whose(environment: &[(&'static str, OsString)]) -> Result<(), DaemonError> {
+    let value = |wanted: Variable| {
+        environment.iter().find(|(name, _)| *name == wanted.name()).map(|(_, value)| value)
+    };
+    if let Some(desk) = Desk::of(&Daemon::named(value(Variable::Daemon).map(OsString::as_os_str)))? {
+        let addresses: Vec<_> = desk.addresses()?.iter().map(|of| of.ip.to_string()).collect();
+        eprintln!("rnic: the daemon at {} shares {}", desk.path().display(), addresses.join(", "));
+    }
+    Ok(())
 }
 
 pub(crate) fn env(args: &EnvArgs) -> Result<ExitCode, Box<dyn Error>> {

@@ -72,7 +72,15 @@ impl Desk {
     /// # Errors
     /// [`DaemonError`], if somebody has asked for the daemon.
     pub fn find() -> Result<Option<Arc<Self>>, DaemonError> {
-        let (path, is_asked_for) = match Daemon::find() {
+        Self::of(&Daemon::find())
+    }
+
+    /// The same at a given daemon.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn of(daemon: &Daemon) -> Result<Option<Arc<Self>>, DaemonError> {
+        let (path, is_asked_for) = match daemon.clone() {
             Daemon::Off => return Ok(None),
             Daemon::At(path) => (path, true),
             Daemon::Found(path) => (path, false),

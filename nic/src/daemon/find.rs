@@ -1,5 +1,6 @@
 //! Where the daemon listens.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,13 @@ impl Daemon {
     /// Reads [`VARIABLE`]; without it, looks for the socket of the user's own daemon, then for that of the host.
     #[must_use]
     pub fn find() -> Self {
-        match std::env::var_os(VARIABLE) {
+        Self::named(std::env::var_os(VARIABLE).as_deref())
+    }
+
+    /// The same with a given value of the variable.
+    #[must_use]
+    pub fn named(value: Option<&OsStr>) -> Self {
+        match value {
             Some(value) if value == "off" || value == "0" => return Self::Off,
             Some(value) if !value.is_empty() => return Self::At(value.into()),
             _ => {}

@@ -3,7 +3,7 @@
 use super::names;
 use super::{EnvError, EnvFault, GidLayout, HostAddress, NamedDevice, ProcessConfig, node_guid};
 use crate::DeviceConfig;
-use crate::daemon::Desk;
+use crate::daemon::{Daemon, Desk};
 use cc::Algorithm;
 use qp::Mtu;
 use rnic_core::link::LinkConfigError;
@@ -45,11 +45,13 @@ pub enum Variable {
     RunDir,
     /// `RNIC_GSO`: whether packets may leave in segmentation-offloaded trains.
     Gso,
+    /// `RNIC_DAEMON`: the daemon, or `off`.
+    Daemon,
 }
 
 impl Variable {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Config,
         Self::Addr,
         Self::Devices,
@@ -64,6 +66,7 @@ impl Variable {
         Self::Explain,
         Self::RunDir,
         Self::Gso,
+        Self::Daemon,
     ];
 
     /// Its name.
@@ -84,6 +87,7 @@ impl Variable {
             Self::Explain => "RNIC_EXPLAIN",
             Self::RunDir => "RNIC_RUN_DIR",
             Self::Gso => "RNIC_GSO",
+            Self::Daemon => crate::daemon::VARIABLE,
         }
     }
 }
@@ -121,6 +125,9 @@ pub struct Settings {
     pub run_dir: Option<PathBuf>,
     /// Whether packets may leave in segmentation-offloaded trains: see [`DeviceConfig::gso`].
     pub gso: Option<bool>,
+    /// The socket of the daemon whose addresses the devices share, or `off`. `None` looks for one: see
+    /// [`Daemon::find`](crate::daemon::Daemon::find).
+    pub daemon: Option<PathBuf>,
 }
 
 impl Settings {
@@ -163,6 +170,7 @@ impl Settings {
             Variable::Config => self.config = path(),
             Variable::Capture => self.capture = path(),
             Variable::RunDir => self.run_dir = path(),
+            Variable::Daemon => self.daemon = path(),
             word => self.read_text(word, value.to_str().ok_or(EnvFault::NotUtf8)?.trim())?,
         }
         Ok(())
@@ -221,7 +229,7 @@ impl Settings {
                 self.gso = Some(on);
             }
             // Paths need not be UTF-8, and are read by `read`.
-            Variable::Config | Variable::Capture | Variable::RunDir => {}
+            Variable::Config | Variable::Capture | Variable::RunDir | Variable::Daemon => {}
         }
         Ok(())
     }
@@ -271,6 +279,7 @@ impl Settings {
             Variable::Explain => text(self.explain.map(u8::from).as_ref()),
             Variable::RunDir => path(self.run_dir.as_ref()),
             Variable::Gso => text(self.gso.map(u8::from).as_ref()),
+            Variable::Daemon => path(self.daemon.as_ref()),
         };
         let all = Variable::ALL.into_iter().map(|variable| (variable, value(variable)));
         all.filter(|(_, value)| !value.is_empty()).collect()
@@ -280,6 +289,7 @@ impl Settings {
     /// found.
     #[must_use]
     pub fn with_daemon(mut self) -> Self {
+        let daemon = Daemon::named(self.daemon.as_deref().map(Path::as_os_str));
         let has_choice = self.addresses.is_empty() && self.devices.is_none();
         let names_address = || {
             self.config
@@ -289,7 +299,7 @@ impl Settings {
         // What is wrong with a daemon is said when a device is opened.
         if has_choice
             && !names_address()
-            && let Ok(Some(desk)) = Desk::find()
+            && let Ok(Some(desk)) = Desk::of(&daemon)
             && let Ok(addresses) = desk.addresses()
         {
             let shared = addresses.into_iter().take(MAX_DEVICES);

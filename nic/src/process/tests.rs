@@ -69,6 +69,7 @@ fn what_is_set_for_a_process_is_what_it_reads() {
         (Variable::Explain, "0"),
         (Variable::RunDir, "/run/here"),
         (Variable::Gso, "0"),
+        (Variable::Daemon, "/run/daemon.sock"),
     ];
     let settings = settings(&all).expect("in order");
     let vars = settings.vars();
@@ -290,7 +291,7 @@ fn bug_of_2026_11_blanks_alone_set_nothing() {
     let mut settings = Settings::default();
     for variable in Variable::ALL
         .into_iter()
-        .filter(|v| !matches!(v, Variable::Config | Variable::Capture | Variable::RunDir))
+        .filter(|v| !matches!(v, Variable::Config | Variable::Capture | Variable::RunDir | Variable::Daemon))
     {
         settings.set(variable, &OsString::from(" \t\n")).expect("nothing to refuse");
     }
