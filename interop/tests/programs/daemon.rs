@@ -144,7 +144,7 @@ fn programs_of_all_kinds_share_an_address() {
         (format!("{server} | {client}"), faults(&daemon.pair(server, client), |_, _| None))
     });
     matrix("pairs of programs at one address", rows);
-    for counter in ["dropped_no_qp", "dropped_bad_icrc"] {
+    for counter in ["dropped_misrouted", "dropped_no_qp", "dropped_bad_icrc"] {
         assert_eq!(daemon.counted(counter), 0, "{counter}");
     }
     assert!(daemon.counted("tx_packets") > 10_000, "they used the network");
@@ -243,7 +243,8 @@ fn a_daemon_that_is_killed_costs_no_connection_and_the_next_one_goes_on() {
     pinged.kill();
     assert!(says(&daemon.folder, "DISCONNECT EVENT", Duration::from_secs(20)), "the daemon tells the peer");
     drop(pings);
-    assert_eq!((daemon.counted("dropped_no_qp"), daemon.counted("dropped_bad_icrc")), (0, 0));
+    let dropped = ["dropped_misrouted", "dropped_no_qp", "dropped_bad_icrc"].map(|name| daemon.counted(name));
+    assert_eq!(dropped, [0; 3]);
 }
 
 #[test]
@@ -338,6 +339,64 @@ fn a_hostile_process_disturbs_nobody() {
     assert!(after.0 < before.0 + 8 * 1024, "memory in KB: {before:?}, {after:?}");
 }
 
+/// A program that has a slot and a listener, and reads neither its packets nor its line.
+#[test]
+fn a_program_that_is_stopped_disturbs_nobody_and_goes_on_later() {
+    if !installed_library(LIBRARY) || !has("rping") {
+        return;
+    }
+    let _alone = lab::alone();
+    let daemon = Daemon::start();
+    let stopped = daemon.begin("rping -s -V -C 3 -p 7301");
+    let other = daemon.begin("rping -s -V -C 3 -p 7302");
+    sleep(Duration::from_millis(600));
+    let signal = |signal| {
+        let pid = nix::unistd::Pid::from_raw(stopped.id().cast_signed());
+        nix::sys::signal::kill(pid, signal).expect("a process");
+    };
+    signal(nix::sys::signal::SIGSTOP);
+    // Requests for the one that is stopped: each is repeated until it goes on.
+    let waiting = daemon.begin("rping -c -V -C 3 -p 7301 -a @");
+    let served = daemon.begin("rping -c -V -C 3 -p 7302 -a @").wait(LIMIT);
+    assert_eq!(served.fault(), None, "{}", served.text);
+    assert_eq!(other.wait(LIMIT).fault(), None);
+    signal(nix::sys::signal::SIGCONT);
+    let ends = [stopped.wait(LIMIT), waiting.wait(LIMIT)];
+    assert_eq!(faults(&ends, |_, _| None), None);
+}
+
+#[test]
+fn a_user_gets_as_many_slots_as_the_configuration_says() {
+    if !has("ibv_asyncwatch") || !has("ibv_devinfo") {
+        return;
+    }
+    let _alone = lab::alone();
+    let folder = Folder::new();
+    let config = folder.path().join("daemon.toml");
+    let text = format!(
+        "addresses = [\"127.92.253.1\"]\nsocket = \"{}\"\n[limits]\nslots = 2\n[device]\nmtu = 1024\n",
+        socket(&folder).display()
+    );
+    fs::write(&config, text).expect("a file");
+    let mut command = lab::rnic(&folder);
+    command.args(["daemon", "--config"]).arg(&config);
+    let running = Running::start(&folder, &mut command);
+    let daemon = Daemon { folder, address: "127.92.253.1".to_owned(), running };
+    let begin = Instant::now();
+    while UnixStream::connect(socket(&daemon.folder)).is_err() {
+        assert!(begin.elapsed() < LIMIT, "the daemon does not listen");
+        sleep(Duration::from_millis(5));
+    }
+    let holders = [daemon.begin("ibv_asyncwatch"), daemon.begin("ibv_asyncwatch")];
+    sleep(Duration::from_millis(700));
+    let third = daemon.begin("ibv_devinfo").wait(LIMIT);
+    assert!(third.text.contains("this user has 2 slots, and the daemon allows no more"), "{}", third.text);
+    drop(holders);
+    sleep(Duration::from_millis(300));
+    let fourth = daemon.begin("ibv_devinfo").wait(LIMIT);
+    assert!(fourth.text.contains("active_mtu:\t\t1024"), "the settings are the daemon's: {}", fourth.text);
+}
+
 /// How long programs are killed at random.
 fn chaos() -> Duration {
     let long = std::env::var_os("RNIC_LONG").is_some();
@@ -397,7 +456,7 @@ fn programs_that_are_killed_at_random_disturb_nobody_and_leave_nothing() {
     assert!(last.0 < first.0 + 4 * 1024, "memory: {first:?}, {last:?}");
     // A slot rests for ten seconds, so that a few more are made.
     assert!(last.1 <= first.1 + 80, "descriptors: {first:?}, {last:?}");
-    assert_eq!(daemon.counted("dropped_no_qp") + daemon.counted("dropped_bad_icrc"), 0);
+    assert_eq!(daemon.counted("dropped_misrouted") + daemon.counted("dropped_bad_icrc"), 0);
 }
 
 /// Copies rnic and its libraries to where every user may read them.

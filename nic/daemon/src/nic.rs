@@ -294,13 +294,7 @@ impl Nic {
 fn refusal(error: BindError) -> Refusal {
     match error {
         BindError::NoSlot { .. } => Refusal::NoSlot,
-        BindError::Os { source, .. }
-        | BindError::Option { source, .. }
-        | BindError::NoSharing { source, .. } => Refusal::Os {
-            what: "cannot make a socket".to_owned(),
-            errno: source.raw_os_error().unwrap_or(libc::EIO),
-        },
-        other => Refusal::Os { what: other.to_string(), errno: libc::EADDRINUSE },
+        other => Refusal::Sockets(other.to_string()),
     }
 }
 

@@ -253,7 +253,11 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Share;
+    use crate::engine::partner::write_single;
     use crate::{Result, sim::Net};
+    use qp::Psn;
+    use qp::wire::Headers;
 
     #[test]
     fn a_datagram_that_was_cut_off_counts_as_one_packet_that_was_dropped() -> Result<()> {
@@ -268,6 +272,35 @@ mod tests {
         });
         let counters = device.counters().port;
         assert_eq!((counters.rx_packets, counters.dropped(DropReason::Truncated)), (2, 2));
+        Ok(())
+    }
+
+    /// At a shared address a packet for another slot is told apart from one for a queue pair that is gone. Slot 0 gets what is for
+    /// slots that nobody has: there it is no fault of whoever steers packets.
+    #[test]
+    fn packets_for_another_slot_are_misrouted() -> Result<()> {
+        for (own, misrouted, unknown) in [(3, 2, 1), (0, 0, 3)] {
+            let device = Net::new().device();
+            let port = device.inner.port()?;
+            let now = port.now();
+            port.with_datapath(|datapath| {
+                let engine = &mut datapath.engine;
+                engine.config.slot = own;
+                engine.config.share = Some(Share { rounds: [1, 2, 3, 4], first: 0 });
+                for qpn in [0x04_0005, 0xff_0005, 0x03_0005] {
+                    let to = IpHeader { dst: device.address(), ..IpHeader::to(device.address()) };
+                    let path = engine.config.path(0, to);
+                    let headers = Headers::new(Opcode::RcSendOnly, Qpn::new(qpn), Psn::new(1));
+                    let mut buf = [0; 256];
+                    let sent = write_single(&path, &headers, b"hello", &mut buf).expect("room");
+                    let datagram = Datagram::single(path.ip, &buf[..sent.len]);
+                    engine.receive(now, Batch { arrivals: [Arrival::Read(datagram)], has_more: None });
+                }
+            });
+            let counters = device.counters().port;
+            let counted = [DropReason::Misrouted, DropReason::NoQp].map(|reason| counters.dropped(reason));
+            assert_eq!(counted, [misrouted, unknown], "slot {own}");
+        }
         Ok(())
     }
 }
