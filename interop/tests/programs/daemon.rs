@@ -297,6 +297,43 @@ fn a_daemon_that_ends_leaves_nothing_and_a_killed_keeper_is_replaced() {
     daemon.folder = folder;
 }
 
+/// Under systemd its store of descriptors takes the place of the keeper. A stand-in plays its part.
+#[test]
+fn systemd_holds_the_sockets_where_it_runs_the_daemon() {
+    if !installed_library(LIBRARY) || !has("rping") || !has("python3") {
+        return;
+    }
+    let _alone = lab::alone();
+    let (folder, address) = (Folder::new(), "127.92.254.1".to_owned());
+    let supervisor = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/py/supervisor.py");
+    let mut command = Command::new("python3");
+    command.arg(supervisor).arg(folder.path().join("notify")).arg(built().join("rnic"));
+    command.args(["daemon", "--systemd-store", "--addr", &address, "--socket"]).arg(socket(&folder));
+    let running = Running::start(&folder, &mut command);
+    let daemon = Daemon { folder, address, running };
+    assert!(says(&daemon.folder, "the service is ready", LIMIT));
+    let pings = daemon.begin("rping -s -V -C 1000000 -p 7401");
+    sleep(Duration::from_millis(500));
+    let mut pinged = daemon.begin("rping -c -V -C 1000000 -p 7401 -a @");
+    sleep(Duration::from_millis(500));
+    assert_eq!(daemon.keeper(), None, "there is none");
+    let parent = daemon.running.id();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("children");
+    let child = children.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("the service");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::SIGKILL).expect("a process");
+    assert!(says(&daemon.folder, "a program is back", LIMIT), "the next one takes over");
+    let listener = daemon.begin("rping -s -V -C 10 -p 7402");
+    sleep(Duration::from_millis(300));
+    let newcomer = daemon.begin("rping -c -V -C 10 -p 7402 -a @").wait(LIMIT);
+    assert_eq!(newcomer.fault(), None, "{}", newcomer.text);
+    assert_eq!(listener.wait(LIMIT).fault(), None);
+    assert!(!pinged.has_ended(), "it goes on");
+    drop((pings, pinged));
+    sleep(Duration::from_millis(300));
+    daemon.running.terminate();
+    assert!(says(&daemon.folder, "the service ended; 0 descriptors are left", LIMIT));
+}
+
 /// What a local process can do that wants no good.
 #[test]
 fn a_hostile_process_disturbs_nobody() {

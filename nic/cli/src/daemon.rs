@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// Listen there. [default: /run/rnic/daemon.sock for root, else $XDG_RUNTIME_DIR/rnic/daemon.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Let systemd hold the sockets instead of a keeper: for units with FileDescriptorStoreMax=.
+    #[arg(long)]
+    systemd_store: bool,
     /// Print a commented configuration file, and end.
     #[arg(long)]
     example: bool,
@@ -43,6 +46,7 @@ impl Args {
             config.addresses = vec![addresses.clone()];
         }
         config.socket = self.socket.clone().or(config.socket);
+        config.systemd_store |= self.systemd_store;
         Ok(config)
     }
 }

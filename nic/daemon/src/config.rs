@@ -29,6 +29,8 @@ pub struct Config {
     pub groups: Vec<String>,
     /// Limits of each user.
     pub limits: Limits,
+    /// Whether systemd's store holds the sockets instead of a keeper. It does so by itself from systemd 254 on.
+    pub systemd_store: bool,
     /// The settings of the devices, as in a configuration file of `rnic run`.
     pub device: toml::Table,
 }
@@ -60,6 +62,7 @@ impl Default for Config {
             users: Vec::new(),
             groups: Vec::new(),
             limits: Limits::default(),
+            systemd_store: false,
             device: toml::Table::new(),
         }
     }
@@ -242,5 +245,58 @@ impl Admitted {
     #[must_use]
     pub fn admits(&self, uid: u32, gids: &[u32]) -> bool {
         self.uids.contains(&uid) || gids.iter().any(|gid| self.gids.contains(gid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_the_default() {
+        let example = Config::from_toml(EXAMPLE).expect("a configuration");
+        assert_eq!(example, Config::default());
+        // What is commented out is a setting too.
+        let uncommented = EXAMPLE
+            .replace("\n# [device", "\n[device")
+            .replace("\n# rate", "\nrate")
+            .replace("\n# algorithm", "\nalgorithm");
+        let config = Config::from_toml(&uncommented).expect("a configuration");
+        assert!(config.device().is_ok(), "{:?}", config.device());
+        assert_eq!(config.device().expect("settings").link.rate, Some(rnic::cc::Rate::from_gbps(10)));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let wrong = |text: &str| Config::from_toml(text).expect_err("wrong").to_string();
+        assert!(wrong("adresses = []").contains("adresses"), "{}", wrong("adresses = []"));
+        assert!(wrong("users = []\nlimits = 3").contains("line 2"), "{}", wrong("users = []\nlimits = 3"));
+        let config = |text: &str| Config::from_toml(text).expect("TOML");
+        assert!(matches!(config("").addresses(), Err(ConfigError::NoAddress)));
+        assert!(matches!(config("addresses = ['nowhere']").addresses(), Err(ConfigError::Address(_))));
+        assert!(matches!(config("users = ['no such user']").admitted(), Err(ConfigError::User(_))));
+        assert!(matches!(config("groups = ['no such group']").admitted(), Err(ConfigError::Group { .. })));
+        assert!(matches!(config("[device]\nmtu = 77").device(), Err(ConfigError::Device(_))));
+    }
+
+    #[test]
+    fn an_interface_stands_for_its_addresses_and_each_is_shared_once() {
+        let config = Config { addresses: vec!["127.0.0.1, lo".to_owned()], ..Config::default() };
+        let wanted = config.addresses().expect("addresses");
+        let first = Wanted { address: HostAddress::from(IpAddr::from([127, 0, 0, 1])), is_named: true };
+        assert_eq!(wanted[0], first);
+        let again = wanted.iter().filter(|of| of.address == first.address).count();
+        assert!(again == 1 && wanted[1..].iter().all(|of| !of.is_named), "{wanted:?}");
+    }
+
+    #[test]
+    fn the_own_user_is_served_and_others_as_configured() {
+        let own = nix::unistd::geteuid().as_raw();
+        let admitted = Config::default().admitted().expect("users");
+        assert!(admitted.admits(own, &[]) && !admitted.admits(own + 1, &[own]));
+        let config = Config::from_toml("users = ['64001']\ngroups = ['64002']").expect("TOML");
+        let admitted = config.admitted().expect("users");
+        assert!(admitted.admits(64_001, &[]) && admitted.admits(64_003, &[1, 64_002]));
+        assert!(!admitted.admits(64_002, &[64_001]));
     }
 }

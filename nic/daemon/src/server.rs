@@ -11,6 +11,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use rnic::cm::Ports;
 use rnic::daemon::protocol::Refusal;
 use rnic::process::{HostAddress, port_range};
+use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
@@ -122,8 +123,8 @@ impl Server {
         let addresses = config.addresses()?;
         let device = config.device()?;
         let rules = RwLock::new((config.admitted()?, config.limits));
-        let (store, mut earlier) =
-            Store::open(&keeper_socket(socket), program).map_err(DaemonFault::Keeper)?;
+        let (store, mut earlier) = Store::open(&keeper_socket(socket), program, config.systemd_store)
+            .map_err(DaemonFault::Keeper)?;
         let mut kept = earlier.remove(STATE).map(std::fs::File::from).map(read_state).unwrap_or_default();
         let life = LIFE.map(|name| earlier.remove(name));
         let life = match life {
@@ -253,8 +254,8 @@ impl Server {
                 return;
             }
             tracing::warn!("the keeper of the sockets is gone: another one is started");
-            let opened = Store::open(keeping.store.path(), &keeping.program);
-            opened.map(|(store, _)| keeping.store = store)
+            let Keeping { store, program, .. } = &mut *keeping;
+            store.restart(program)
         };
         if let Err(error) = restarted.and_then(|()| self.hold_all()) {
             tracing::error!(%error, "there is no keeper: if the daemon ends, so do the devices of its programs");
@@ -291,10 +292,15 @@ impl Server {
     }
 }
 
+/// What the keeper calls the receiving socket of a slot.
+fn member_name(ip: IpAddr, slot: usize) -> String {
+    format!("{ip}/{slot}")
+}
+
 fn hold_members(keeping: &mut Keeping, nic: &Nic, from: usize) -> io::Result<()> {
     let ip = nic.address.ip;
     for (slot, member) in (from..).zip(nic.members(from)?) {
-        keeping.store.hold(&format!("{ip}/{slot}"), &member)?;
+        keeping.store.hold(&member_name(ip, slot), &member)?;
         keeping.held.insert(ip, slot + 1);
     }
     Ok(())
@@ -302,7 +308,7 @@ fn hold_members(keeping: &mut Keeping, nic: &Nic, from: usize) -> io::Result<()>
 
 /// The sockets of an address, in the order of their slots, as far as there is none missing.
 fn take_members(held: &mut BTreeMap<String, OwnedFd>, ip: IpAddr) -> Vec<OwnedFd> {
-    (0..).map_while(|slot: usize| held.remove(&format!("{ip}/{slot}"))).collect()
+    (0..).map_while(|slot: usize| held.remove(&member_name(ip, slot))).collect()
 }
 
 fn read_state(mut file: std::fs::File) -> BTreeMap<IpAddr, Vec<Kept>> {
@@ -358,6 +364,8 @@ async fn serve(
     let mut hangup = signal(SignalKind::hangup()).map_err(os)?;
     let mut checks = tokio::time::interval(CHECKS);
     ready(&socket);
+    // Without systemd nobody listens.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -386,6 +394,7 @@ async fn serve(
             _ = interrupt.recv() => break,
         }
     }
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
     tracing::info!("the daemon ends, and with it the devices of its programs");
     server.end.send_replace(Some("the daemon was told to end".to_owned()));
     let _ = std::fs::remove_file(&socket);

@@ -4,6 +4,9 @@
 //! each: the keeper, a small process that the daemon starts. It holds descriptors by name, and gives them all to the next
 //! daemon. It knows nothing of what they are. If no daemon comes within [`PATIENCE`], it ends, and with it the addresses.
 //!
+//! Where systemd runs the daemon, its store of descriptors (`FileDescriptorStoreMax=`) takes the place of the keeper: systemd
+//! would end a keeper together with a daemon that has crashed.
+//!
 //! Daemon and keeper talk over a `SOCK_SEQPACKET` socket next to that of the daemon, which only their own user may open: each
 //! message is one packet, with one descriptor or none.
 
@@ -13,6 +16,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
     accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
 };
+use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,6 +25,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the keeper waits for the next daemon.
@@ -47,11 +52,22 @@ enum Message {
     End,
 }
 
-/// The daemon's line to the keeper.
+/// Who holds the descriptors.
+#[derive(Debug)]
+enum Holder {
+    Keeper {
+        path: PathBuf,
+        line: OwnedFd,
+    },
+    /// With the number of the latest descriptor of each name: systemd may have several of one name, so each gets one of its
+    /// own, and the one before is dropped after it.
+    Systemd(Mutex<BTreeMap<String, u64>>),
+}
+
+/// The daemon's line to whoever holds its descriptors.
 #[derive(Debug)]
 pub struct Store {
-    path: PathBuf,
-    line: OwnedFd,
+    holder: Holder,
 }
 
 /// The keeper's socket, next to the daemon's.
@@ -63,69 +79,137 @@ pub fn keeper_socket(daemon: &Path) -> PathBuf {
 }
 
 impl Store {
-    /// Finds the keeper of an earlier daemon, or starts one by running `program` with the arguments `keeper PATH`. Returns what
-    /// it holds.
+    /// Finds the keeper of an earlier daemon, or starts one by running `program` with the arguments `keeper PATH`. Under systemd,
+    /// if it says that it keeps descriptors (`$FDSTORE`, since systemd 254) or `with_systemd` says so, its store is used. Returns
+    /// what is held.
     ///
     /// # Errors
-    /// It cannot be started, or does not answer.
-    pub fn open(path: &Path, program: &Path) -> io::Result<(Self, BTreeMap<String, OwnedFd>)> {
+    /// The keeper cannot be started, or does not answer; systemd does not answer.
+    pub fn open(
+        path: &Path,
+        program: &Path,
+        with_systemd: bool,
+    ) -> io::Result<(Self, BTreeMap<String, OwnedFd>)> {
+        if with_systemd || std::env::var_os("FDSTORE").is_some() {
+            return Self::of_systemd();
+        }
         let line = match dial(path) {
             Ok(line) => line,
             Err(_) => start(path, program)?,
         };
-        let store = Self { path: path.to_owned(), line };
-        let held = store.all()?;
-        Ok((store, held))
+        let held = all_of(&line)?;
+        Ok((Self { holder: Holder::Keeper { path: path.to_owned(), line } }, held))
     }
 
-    /// Hands a duplicate of a descriptor to the keeper.
+    fn of_systemd() -> io::Result<(Self, BTreeMap<String, OwnedFd>)> {
+        let (mut numbers, mut held) = (BTreeMap::new(), BTreeMap::new());
+        for (fd, name) in sd_notify::listen_fds_with_names()? {
+            let fd = owned(fd);
+            let Some((name, number)) = of_stored_name(&name) else { continue };
+            if numbers.get(&name).is_none_or(|known| *known < number) {
+                numbers.insert(name.clone(), number);
+                held.insert(name, fd);
+            }
+        }
+        Ok((Self { holder: Holder::Systemd(Mutex::new(numbers)) }, held))
+    }
+
+    /// Hands a duplicate of a descriptor over.
     ///
     /// # Errors
-    /// The keeper is gone.
+    /// The keeper, or systemd, is gone.
     pub fn hold(&self, name: &str, fd: impl AsFd) -> io::Result<()> {
-        send(&self.line, &Message::Hold(name.to_owned()), Some(fd.as_fd().as_raw_fd()))
+        match &self.holder {
+            Holder::Keeper { line, .. } => {
+                send(line, &Message::Hold(name.to_owned()), Some(fd.as_fd().as_raw_fd()))
+            }
+            Holder::Systemd(numbers) => {
+                let mut numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
+                let before = numbers.get(name).copied();
+                let number = before.map_or(0, |before| before + 1);
+                let stored = stored_name(name, number);
+                let store = [NotifyState::FdStore, NotifyState::FdName(&stored)];
+                sd_notify::notify_with_fds(&store, &[fd.as_fd()])?;
+                numbers.insert(name.to_owned(), number);
+                before.map_or(Ok(()), |before| remove_stored(name, before))
+            }
+        }
     }
 
-    /// Makes the keeper close a descriptor.
+    /// Drops a descriptor.
     ///
     /// # Errors
-    /// The keeper is gone.
+    /// As [`hold`](Self::hold).
     pub fn drop_one(&self, name: &str) -> io::Result<()> {
-        send(&self.line, &Message::Drop(name.to_owned()), None)
+        match &self.holder {
+            Holder::Keeper { line, .. } => send(line, &Message::Drop(name.to_owned()), None),
+            Holder::Systemd(numbers) => {
+                let number = numbers.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+                number.map_or(Ok(()), |number| remove_stored(name, number))
+            }
+        }
     }
 
-    /// Ends the keeper.
+    /// Drops all, and ends the keeper.
     ///
     /// # Errors
     /// It is gone already.
     pub fn end(&self) -> io::Result<()> {
-        send(&self.line, &Message::End, None)
+        match &self.holder {
+            Holder::Keeper { line, .. } => send(line, &Message::End, None),
+            Holder::Systemd(numbers) => {
+                let numbers = std::mem::take(&mut *numbers.lock().unwrap_or_else(PoisonError::into_inner));
+                numbers.iter().try_for_each(|(name, number)| remove_stored(name, *number))
+            }
+        }
     }
 
-    /// Whether the keeper is still there.
+    /// Whether the keeper is still there. Without systemd, there would be no daemon either.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        let mut fds = [PollFd::new(self.line.as_fd(), PollFlags::empty())];
+        let Holder::Keeper { line, .. } = &self.holder else { return true };
+        let mut fds = [PollFd::new(line.as_fd(), PollFlags::empty())];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready == 0)
     }
 
-    /// The keeper's socket.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Starts another keeper in place of one that is gone.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn restart(&mut self, program: &Path) -> io::Result<()> {
+        if let Holder::Keeper { path, .. } = &self.holder {
+            *self = Self::open(&path.clone(), program, false)?.0;
+        }
+        Ok(())
     }
+}
 
-    fn all(&self) -> io::Result<BTreeMap<String, OwnedFd>> {
-        send(&self.line, &Message::All, None)?;
-        let mut held = BTreeMap::new();
-        loop {
-            match receive(&self.line)? {
-                Some((Message::Hold(name), Some(fd))) => {
-                    held.insert(name, fd);
-                }
-                Some((Message::Done, _)) => return Ok(held),
-                _ => return Err(io::ErrorKind::InvalidData.into()),
+/// The name of a descriptor in the store of systemd, which allows no colons.
+fn stored_name(name: &str, number: u64) -> String {
+    format!("{}@{number}", name.replace(':', "_"))
+}
+
+fn of_stored_name(stored: &str) -> Option<(String, u64)> {
+    let (name, number) = stored.rsplit_once('@')?;
+    Some((name.replace('_', ":"), number.parse().ok()?))
+}
+
+fn remove_stored(name: &str, number: u64) -> io::Result<()> {
+    let stored = stored_name(name, number);
+    sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&stored)])
+}
+
+/// Everything that the keeper holds.
+fn all_of(line: &OwnedFd) -> io::Result<BTreeMap<String, OwnedFd>> {
+    send(line, &Message::All, None)?;
+    let mut held = BTreeMap::new();
+    loop {
+        match receive(line)? {
+            Some((Message::Hold(name), Some(fd))) => {
+                held.insert(name, fd);
             }
+            Some((Message::Done, _)) => return Ok(held),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
@@ -270,4 +354,48 @@ fn receive(line: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
 fn owned(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
     unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_the_store_of_systemd() {
+        for name in ["10.0.0.1/254", "fe80::1/0", "state", "life/read"] {
+            let stored = stored_name(name, 7);
+            assert!(!stored.contains(':'), "{stored}");
+            assert_eq!(of_stored_name(&stored), Some((name.to_owned(), 7)));
+        }
+        assert_eq!(of_stored_name("stored"), None, "what somebody else has stored");
+    }
+
+    #[test]
+    fn a_keeper_gives_back_what_it_was_given_and_ends_when_told() {
+        let path = std::env::temp_dir().join(format!("rnic-keeper-{}", std::process::id()));
+        let keeper = std::thread::spawn({
+            let path = path.clone();
+            move || keep(&path)
+        });
+        let begin = Instant::now();
+        let line = loop {
+            match dial(&path) {
+                Ok(line) => break line,
+                Err(error) => assert!(begin.elapsed() < START, "{error}"),
+            }
+        };
+        let first = Store { holder: Holder::Keeper { path: path.clone(), line } };
+        let file = std::fs::File::open("/proc/self/status").expect("a file");
+        for name in ["a", "b", "b"] {
+            first.hold(name, &file).expect("it listens");
+        }
+        first.drop_one("a").expect("it listens");
+        drop(first);
+        let (second, held) = Store::open(&path, Path::new("/nowhere"), false).expect("the same keeper");
+        assert_eq!(held.keys().collect::<Vec<_>>(), ["b"]);
+        assert!(second.is_there());
+        second.end().expect("it listens");
+        keeper.join().expect("no panic").expect("it ends");
+        assert!(!second.is_there() && !path.exists());
+    }
 }

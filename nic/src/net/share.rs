@@ -53,6 +53,12 @@ impl SharedAddress {
             return Err(BindError::NotUnicast(ip));
         }
         let config = SocketConfig { ip, ..config.clone() };
+        // Another group of the same user would take the new socket in, and nothing would be steered right: so nobody may have
+        // the address, which only a socket that shares nothing finds out.
+        let address = config.address(ip, config.port);
+        let (alone, _) = receiver::unbound(&config, address)?;
+        alone.bind(&address.into()).map_err(|error| not_bound(address, error))?;
+        drop(alone);
         let (first, capabilities) = member(&config)?;
         let capabilities = offered(&config, capabilities);
         let shared = Self { config, capabilities, members: vec![first] };
@@ -272,6 +278,8 @@ mod tests {
         let config = config();
         let _shared = SharedAddress::bind(&config).expect("a free address");
         let error = RoceSocket::bind(&config).expect_err("it is taken");
+        assert!(matches!(error, BindError::AddressInUse(_)), "{error}");
+        let error = SharedAddress::bind(&config).expect_err("it is shared out already");
         assert!(matches!(error, BindError::AddressInUse(_)), "{error}");
         let other = self::config();
         let _alone = RoceSocket::bind(&other).expect("a free address");
