@@ -416,7 +416,7 @@ fn a_user_gets_as_many_slots_as_the_configuration_says() {
     );
     fs::write(&config, text).expect("a file");
     let mut command = lab::rnic(&folder);
-    command.args(["daemon", "--config"]).arg(&config);
+    command.args(["daemon", "--log", "json", "--config"]).arg(&config);
     let running = Running::start(&folder, &mut command);
     let daemon = Daemon { folder, address: "127.92.253.1".to_owned(), running };
     let begin = Instant::now();
@@ -432,6 +432,20 @@ fn a_user_gets_as_many_slots_as_the_configuration_says() {
     sleep(Duration::from_millis(300));
     let fourth = daemon.begin("ibv_devinfo").wait(LIMIT);
     assert!(fourth.text.contains("active_mtu:\t\t1024"), "the settings are the daemon's: {}", fourth.text);
+    // The log says the same, to programs.
+    daemon.running.terminate();
+    assert!(says(&daemon.folder, "the daemon ends", LIMIT));
+    let files = fs::read_dir(daemon.folder.path()).expect("a folder").flatten();
+    let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+    let log = texts.into_iter().find(|text| text.contains("the daemon ends")).expect("the log");
+    let lines =
+        log.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str::<serde_json::Value>);
+    let entries: Vec<_> = lines.collect::<Result<_, _>>().expect("JSON");
+    let refused = entries.iter().any(|entry| {
+        let is = |key: &str, text: &str| entry[key].as_str().is_some_and(|value| value.contains(text));
+        is("message", "a program is refused") && is("refusal", "2 slots") && is("level", "INFO")
+    });
+    assert!(refused && entries.iter().all(|entry| entry["timestamp"].is_string()), "{log}");
 }
 
 /// How long programs are killed at random.

@@ -27,9 +27,21 @@ pub(crate) struct Args {
     /// Let systemd hold the sockets instead of a keeper: for units with FileDescriptorStoreMax=.
     #[arg(long)]
     systemd_store: bool,
+    /// How to write the log, on standard error. RNIC_LOG sets its level.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log: LogFormat,
     /// Print a commented configuration file, and end.
     #[arg(long)]
     example: bool,
+}
+
+/// The format of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// An object of JSON for each line.
+    Json,
 }
 
 /// Hold the sockets of a daemon. The daemon starts this by itself.
@@ -40,6 +52,11 @@ pub(crate) struct KeeperArgs {
 }
 
 impl Args {
+    /// Whether the log is JSON.
+    pub(crate) fn logs_json(&self) -> bool {
+        self.log == LogFormat::Json
+    }
+
     fn config(&self) -> Result<Config, ConfigError> {
         let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), Config::load)?;
         if let Some(addresses) = &self.addr {

@@ -80,21 +80,25 @@ impl Command {
 const FAILED: u8 = 2;
 
 /// Logs to standard error, from `level` on. The variable RNIC_LOG sets another level, such as `debug`.
-fn log_to_stderr(level: &str) {
+fn log_to_stderr(level: &str, is_json: bool) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("RNIC_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if is_json {
+        // Whoever reads it wants the time.
+        log.json().flatten_event(true).init();
+    } else {
+        log.with_ansi(std::io::stderr().is_terminal()).without_time().init();
+    }
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     // The daemon has nothing else to say.
-    log_to_stderr(if matches!(command, Command::Daemon(_)) { "info" } else { "warn" });
+    match &command {
+        Command::Daemon(args) => log_to_stderr("info", args.logs_json()),
+        _ => log_to_stderr("warn", false),
+    }
     command.run().unwrap_or_else(|error| {
         eprintln!("rnic: {error}");
         ExitCode::from(FAILED)
