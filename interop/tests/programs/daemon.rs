@@ -223,6 +223,9 @@ fn a_daemon_that_is_killed_costs_no_connection_and_the_next_one_goes_on() {
     daemon.running.kill();
     sleep(Duration::from_millis(300));
     assert!(!pinged.has_ended(), "packets do not pass through the daemon");
+    // Whoever begins now waits for the next one.
+    let early = daemon.begin("ibv_devinfo");
+    sleep(Duration::from_millis(300));
     daemon.running = Daemon::run(&daemon.folder, &daemon.address);
     let back = Instant::now();
     // A new program, and connections again.
@@ -231,6 +234,8 @@ fn a_daemon_that_is_killed_costs_no_connection_and_the_next_one_goes_on() {
     let newcomer = daemon.begin("rping -c -V -C 10 -p 7176 -a @").wait(LIMIT);
     assert_eq!(newcomer.fault(), None, "{}", newcomer.text);
     println!("a new program was done {:?} after the daemon was back", back.elapsed());
+    let early = early.wait(LIMIT);
+    assert!(early.fault().is_none() && early.text.contains("PORT_ACTIVE"), "{}", early.text);
     assert_eq!(listener.wait(LIMIT).fault(), None);
     // The port of a program that was there before is still its own.
     let second = daemon.begin("rping -s -C 1 -p 7175").wait(LIMIT);

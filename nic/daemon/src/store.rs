@@ -74,7 +74,7 @@ pub struct Store {
 #[must_use]
 pub fn keeper_socket(daemon: &Path) -> PathBuf {
     let mut name = daemon.as_os_str().to_owned();
-    name.push(".keeper");
+    name.push(rnic::daemon::KEEPER);
     name.into()
 }
 

@@ -4,7 +4,7 @@
 //! program holds are claimed again before the next question.
 
 use super::protocol::{PortBinding, PortClaim, Refusal, Reply, Request};
-use super::slot::{PATIENCE, open, unexpected};
+use super::slot::{PATIENCE, open_patiently, unexpected};
 use super::{Daemon, DaemonError, channel::Channel};
 use crate::os::fork;
 use rnic_core::cm::{Binding, Claim, PortError, PortTable};
@@ -197,7 +197,7 @@ impl Desk {
         if state.channel.is_some() {
             return Ok(());
         }
-        let mut channel = open(&self.path)?;
+        let mut channel = open_patiently(&self.path)?;
         for held in &mut state.held {
             let request = Request::Hold { claim: PortClaim::from(&held.claim), listens: held.listens };
             let answer = channel.send(&request, PATIENCE).and_then(|()| channel.recv(PATIENCE));

@@ -26,6 +26,7 @@ mod slot;
 
 pub use desk::Desk;
 pub use find::{Daemon, SYSTEM_SOCKET, VARIABLE, user_socket};
+pub use slot::KEEPER;
 pub(crate) use slot::{News, Slot};
 
 use protocol::Refusal;

@@ -25,6 +25,13 @@ use time::Instant;
 /// How long the daemon may take to answer. It answers in a fraction of a millisecond; this is for a host under load.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a program that starts waits for a daemon that is expected back, and how often it looks meanwhile.
+const AWAY: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What the name of the keeper's socket adds to that of the daemon's.
+pub const KEEPER: &str = ".keeper";
+
 /// How often a daemon that is away is looked for.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -76,7 +83,7 @@ impl Slot {
     /// # Errors
     /// [`DaemonError`].
     pub(crate) fn attach(path: &Path, address: Option<IpAddr>) -> Result<(Self, SlotSockets), DaemonError> {
-        let mut channel = open(path)?;
+        let mut channel = open_patiently(path)?;
         let lost = |source| DaemonError::Lost { path: path.to_owned(), source };
         channel.send(&Request::Attach { address }, PATIENCE).map_err(lost)?;
         let attached = match channel.recv(PATIENCE).map_err(lost)? {
@@ -269,6 +276,26 @@ fn send(line: &mut Line, entries: &[LedgerEntry]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Opens a connection to the daemon, and waits for one that is expected back.
+pub(super) fn open_patiently(path: &Path) -> Result<Channel, DaemonError> {
+    let end = std::time::Instant::now() + AWAY;
+    loop {
+        match open(path) {
+            Err(DaemonError::Absent { .. }) if is_expected(path) && std::time::Instant::now() < end => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Whether a daemon has left without a word: nobody listens at its socket, but the keeper of its sockets is there.
+fn is_expected(path: &Path) -> bool {
+    let mut keeper = path.as_os_str().to_owned();
+    keeper.push(KEEPER);
+    [path, Path::new(&keeper)].iter().all(|path| path.exists())
 }
 
 /// Opens a connection to the daemon.
