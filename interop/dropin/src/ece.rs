@@ -2,24 +2,20 @@
 
 use crate::abi::ibv_ece;
 use crate::call::{InOut, Out, Value, verbs};
+use crate::errno::Errno;
 use crate::qp::Qp;
 use std::ffi::{c_int, c_uint};
 
 verbs! {
-    /// Reports no options to negotiate: all are 0.
-    fn ibv_query_ece(_qp: &Qp, ece: Out<ibv_ece>) -> () {
-        ece.put(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
-        Ok(())
+    /// There are no options to negotiate. The libraries of devices without them, such as rxe, say so by this error, and programs
+    /// go on without them; they would offer options of vendor 0 otherwise, which librdmacm refuses.
+    fn ibv_query_ece(_qp: &Qp, _ece: Out<ibv_ece>) -> () {
+        Err(Errno::UNSUPPORTED)
     }
 
-    /// Accepts none of the peer's options: they mean nothing to this device.
-    fn ibv_set_ece(_qp: &Qp, ece: InOut<'_, ibv_ece>) -> () {
-        if ece.comp_mask != 0 {
-            return Err(crate::errno::Errno::INVALID);
-        }
-        let mut ece = ece;
-        ece.options = 0;
-        Ok(())
+    /// The same for the peer's options.
+    fn ibv_set_ece(_qp: &Qp, _ece: InOut<'_, ibv_ece>) -> () {
+        Err(Errno::UNSUPPORTED)
     }
 
     /// Whether the bytes of a message are written in order. They are not always: lost packets arrive later.

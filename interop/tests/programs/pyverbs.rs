@@ -129,3 +129,43 @@ fn results_and_lists_are_read_as_they_are_written() {
     assert_eq!(not_run("# not run\na.b* not run: c\nd not, run\n"), ["a.b"]);
     assert!(!may_be_skipped(list, "tests.x.yz") && !may_be_skipped(list, "a") && !may_be_skipped(list, "#"));
 }
+
+/// The number of tests of pyverbs for librdmacm.
+const CONNECTING: usize = 10;
+
+/// Two processes at one address of the host, which a daemon shares out. The address is that of the loopback interface, so they
+/// get a network namespace of their own.
+#[test]
+fn the_tests_of_pyverbs_for_librdmacm_pass_at_a_shared_address() {
+    let suite = lab::installed().join("pyverbs");
+    if !suite.join("complete").exists() || !lab::has("unshare") {
+        println!("SKIPPED: pyverbs is not there, so its tests for librdmacm were not run on rnic");
+        return;
+    }
+    const SCRIPT: &str = r#"ip link set lo up
+"$0" daemon --addr 127.0.0.1 --socket "$1/daemon.sock" & daemon=$!
+until [ -S "$1/daemon.sock" ]; do sleep 0.05; done
+"$0" run --daemon "$1/daemon.sock" -- python3 "$2" "$3" --dev rnic0 --gid 0 tests.test_rdmacm
+kill $daemon; wait $daemon"#;
+    let place = Folder::new();
+    let mut command = lab::rnic(&place);
+    let rnic = command.get_program().to_owned();
+    let environment: Vec<_> =
+        command.get_envs().map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned))).collect();
+    command = std::process::Command::new("unshare");
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    // An ordinary user has a network namespace inside a user namespace.
+    command.args(if nix::unistd::geteuid().is_root() { ["-n", "sh", "-c"] } else { ["-rn", "sh", "-c"] });
+    command.arg(SCRIPT).arg(rnic).arg(place.path());
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("pyverbs/run.py")).arg(&suite);
+    let _alone = lab::alone();
+    let ended = Running::start(&place, &mut command).wait(LIMIT);
+    let results = results(&ended.text);
+    let passed = results.values().filter(|(what, _)| what == "ok").count();
+    assert_eq!((ended.fault(), passed), (None, CONNECTING), "{}", ended.text);
+}
