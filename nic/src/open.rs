@@ -1,7 +1,7 @@
 //! Devices on the network.
 
 use crate::config::written;
-use crate::daemon::protocol::Refusal;
+use crate::daemon::protocol::{Address, Refusal};
 use crate::daemon::{Daemon, DaemonError, Desk, Slot};
 use crate::driver::{Site, SocketPort, UdpIo};
 use crate::net::{HostWatch, RoceSocket, SlotSockets, SocketConfig, interfaces};
@@ -35,8 +35,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// The address to use: one of this host. `None` takes the first free one of 127.0.0.1, 127.0.0.2, ... In a file
-    /// it may also be the name of an interface.
+    /// The address to use: one of this host. `None` takes the first one that a [daemon](crate::daemon) shares; without a daemon,
+    /// the first free one of 127.0.0.1, 127.0.0.2, ... In a file it may also be the name of an interface.
     #[serde(deserialize_with = "written::address")]
     pub address: Option<HostAddress>,
     /// Largest path MTU to offer; `None` for the MTU that the interface carries.
@@ -108,9 +108,10 @@ impl DeviceConfig {
         Self { address: Some(address.into()), ..Self::default() }
     }
 
-    /// Opens a device on the network.
+    /// Opens a device on the network. If a [daemon](crate::daemon) is found that shares the address, the device is a slot there.
     ///
     /// # Errors
+    /// [`Error::Daemon`](crate::Error::Daemon) if somebody has asked for a daemon and it does not serve the program;
     /// [`Error::Open`](crate::Error::Open) names the obstacle to using the address and its remedy;
     /// [`Error::PKeys`](crate::Error::PKeys) reports a fault in the P_Key table, and
     /// [`Error::Link`](crate::Error::Link) one in the link or the congestion control.
@@ -142,12 +143,9 @@ impl DeviceConfig {
 
     /// Asks the daemon, if one is found, for a slot at the address. `None` if the device needs an address of its own.
     fn attach(&self) -> Result<Option<(Slot, SlotSockets)>> {
-        let (path, is_asked_for) = match Daemon::find() {
-            Daemon::Off => return Ok(None),
-            Daemon::At(path) => (path, true),
-            Daemon::Found(path) => (path, false),
-        };
-        match Slot::attach(&path, self.address.map(|address| address.ip)) {
+        let daemon = Daemon::find();
+        let Some((path, is_asked_for)) = daemon.place() else { return Ok(None) };
+        match Slot::attach(path, self.address.map(|address| address.ip)) {
             Ok(attached) => Ok(Some(attached)),
             Err(error) if is_asked_for => Err(error.into()),
             Err(DaemonError::Refused(Refusal::Address(address))) => {
@@ -169,8 +167,7 @@ impl DeviceConfig {
         if self.link != LinkConfig::default() || self.cc != Algorithm::Off {
             tracing::warn!("the link and the congestion control of a shared address are those of the daemon");
         }
-        let HostAddress { ip, scope_id } =
-            HostAddress { ip: attached.address.ip, scope_id: attached.address.scope_id };
+        let Address { ip, scope_id } = attached.address;
         let config = Self {
             address: Some(HostAddress { ip, scope_id }),
             mtu: [self.mtu, given.mtu].into_iter().flatten().min(),

@@ -1,8 +1,15 @@
 //! A program forks in the middle of its traffic.
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork as fork_process};
 use rnic::DeviceConfig;
+use rnic::daemon::Desk;
 use rnic_tests::peer::{Peer, connect};
 use rnic_tests::protocol::{Command, Connection, Reply, Traffic, Verb};
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
 
 const SIZE: usize = 64 << 10;
 const SLOTS: u64 = 16;
@@ -64,4 +71,51 @@ fn address_is_free_once_the_parent_is_gone() {
     DeviceConfig::at(address).open().expect("the address is free although the child lives");
     // The child answers in place of its parent.
     assert!(matches!(forker.try_ask(&Command::Counters), Reply::Done));
+}
+
+/// The desk of the parent is locked while a thread waits for the daemon's answer; in the child that thread does not exist.
+#[test]
+fn a_child_asks_the_daemon_although_a_thread_of_its_parent_was_asking() {
+    let path = std::env::temp_dir().join(format!("rnic-fork-{}.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).expect("a socket");
+    // A daemon that answers nobody.
+    let asking = std::thread::spawn({
+        let path = path.clone();
+        move || Desk::at(&path).addresses().is_err()
+    });
+    let (mut question, _) = listener.accept().expect("the parent");
+    question.read_exact(&mut [0; 8]).expect("a question");
+    std::thread::sleep(Duration::from_millis(100));
+    #[expect(unsafe_code, reason = "the test forks")]
+    // SAFETY: the child does what a program under librdmacm may do after a fork, and leaves without unwinding.
+    let child = match unsafe { fork_process() }.expect("a child") {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            let refused = Desk::at(&path).addresses().is_err();
+            // SAFETY: it ends the child.
+            #[expect(unsafe_code, reason = "no destructor of the parent's objects may run in the child")]
+            unsafe {
+                libc::_exit(i32::from(!refused))
+            }
+        }
+    };
+    listener.set_nonblocking(true).expect("a socket");
+    let begin = Instant::now();
+    let status = loop {
+        // The child's connection is closed at once.
+        drop(listener.accept());
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)).expect("a child") {
+            WaitStatus::StillAlive if begin.elapsed() > Duration::from_secs(60) => {
+                kill(child, Signal::SIGKILL).expect("a child");
+                panic!("the child hangs");
+            }
+            WaitStatus::StillAlive => {}
+            ended => break ended,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(status, WaitStatus::Exited(child, 0));
+    drop(question);
+    assert!(asking.join().expect("no panic"), "the parent got no answer");
+    std::fs::remove_file(&path).expect("the socket");
 }

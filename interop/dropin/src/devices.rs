@@ -6,6 +6,7 @@ use crate::errno::Errno;
 use rnic::daemon::Desk;
 use rnic::process::{GidLayout, NamedDevice, ProcessConfig, hold_forks};
 use std::ffi::{c_char, c_int};
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
@@ -26,15 +27,17 @@ pub(crate) fn config() -> Option<&'static ProcessConfig> {
         .as_ref()
 }
 
-/// The daemon whose addresses the devices have, if one is found. Whether there is one is looked for once.
-pub(crate) fn desk() -> Option<&'static Arc<Desk>> {
-    static DESK: OnceLock<Option<Arc<Desk>>> = OnceLock::new();
-    if let Some(desk) = DESK.get() {
-        return desk.as_ref();
-    }
-    let _whole = hold_forks();
-    // What is wrong with it is said when a device is opened.
-    DESK.get_or_init(|| Desk::find().ok().flatten()).as_ref()
+/// The desk at the daemon whose addresses the devices have, if one is found. Whether there is one is looked for once; a child
+/// has a desk of its own.
+pub(crate) fn desk() -> Option<Arc<Desk>> {
+    static DAEMON: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let path = DAEMON.get().cloned().unwrap_or_else(|| {
+        let _whole = hold_forks();
+        // What is wrong with it is said when a device is opened.
+        let find = || Desk::find().ok().flatten().map(|desk| desk.path().to_owned());
+        DAEMON.get_or_init(find).clone()
+    });
+    path.map(|path| Desk::at(&path))
 }
 
 /// The device with this index.

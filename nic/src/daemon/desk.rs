@@ -37,8 +37,6 @@ struct Held {
 #[derive(Debug, Default)]
 struct State {
     channel: Option<Channel>,
-    /// The fork generation that opened the connection: a child opens its own.
-    generation: u32,
     held: Vec<Held>,
     next_holder: u64,
 }
@@ -47,6 +45,9 @@ struct State {
 #[derive(Debug)]
 pub struct Desk {
     path: PathBuf,
+    /// The fork generation of its process. A child gets a desk of its own: in that of its parent the lock may be held by a thread
+    /// that does not exist in the child.
+    generation: u32,
     state: Mutex<State>,
 }
 
@@ -58,11 +59,11 @@ impl Desk {
     #[must_use]
     pub fn at(path: &Path) -> Arc<Self> {
         let _whole = fork::hold_forks();
-        let mut desks = locked(&DESKS);
-        if let Some(desk) = desks.iter().find(|desk| desk.path == path) {
+        let (mut desks, generation) = (locked(&DESKS), rnic_core::port::generation());
+        if let Some(desk) = desks.iter().find(|desk| desk.path == path && desk.generation == generation) {
             return Arc::clone(desk);
         }
-        let desk = Arc::new(Self { path: path.to_owned(), state: Mutex::default() });
+        let desk = Arc::new(Self { path: path.to_owned(), generation, state: Mutex::default() });
         desks.push(Arc::clone(&desk));
         desk
     }
@@ -80,12 +81,8 @@ impl Desk {
     /// # Errors
     /// As [`find`](Self::find).
     pub fn of(daemon: &Daemon) -> Result<Option<Arc<Self>>, DaemonError> {
-        let (path, is_asked_for) = match daemon.clone() {
-            Daemon::Off => return Ok(None),
-            Daemon::At(path) => (path, true),
-            Daemon::Found(path) => (path, false),
-        };
-        let desk = Self::at(&path);
+        let Some((path, is_asked_for)) = daemon.place() else { return Ok(None) };
+        let desk = Self::at(path);
         match desk.addresses() {
             Ok(addresses) if addresses.is_empty() && !is_asked_for => Ok(None),
             Ok(_) => Ok(Some(desk)),
@@ -185,15 +182,6 @@ impl Desk {
 
     /// Opens the connection, if there is none, and claims the ports that the program holds.
     fn connect(&self, state: &mut State) -> Result<(), DaemonError> {
-        let generation = rnic_core::port::generation();
-        if state.generation != generation {
-            // The parent's connection was closed in this child, and its ports are the parent's.
-            if let Some(channel) = state.channel.take() {
-                std::mem::forget(channel);
-            }
-            state.held.clear();
-            state.generation = generation;
-        }
         if state.channel.is_some() {
             return Ok(());
         }
@@ -275,7 +263,7 @@ impl PortTable for Desk {
         let mut state = locked(&self.state);
         let Some(place) = state.held.iter().position(|held| held.binding == binding) else { return };
         let held = state.held.swap_remove(place);
-        if state.generation == rnic_core::port::generation() && state.channel.is_some() {
+        if state.channel.is_some() {
             // If the daemon is away, it does not know of the port.
             let _ = self.ask_now(&mut state, &Request::Release(held.here));
         }

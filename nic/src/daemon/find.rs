@@ -45,12 +45,13 @@ impl Daemon {
         found.map_or(Self::Off, Self::Found)
     }
 
-    /// The path, if there is one.
+    /// The path, if there is one, and whether somebody has asked for it.
     #[must_use]
-    pub fn path(&self) -> Option<&Path> {
+    pub fn place(&self) -> Option<(&Path, bool)> {
         match self {
             Self::Off => None,
-            Self::At(path) | Self::Found(path) => Some(path),
+            Self::At(path) => Some((path, true)),
+            Self::Found(path) => Some((path, false)),
         }
     }
 }

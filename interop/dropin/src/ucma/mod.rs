@@ -81,7 +81,7 @@ fn ucma() -> &'static Ucma {
     let own = || {
         Arc::new(Mutex::new(Ports::new(port_range(), RandomState::new().hash_one(pid)))) as Arc<dyn PortTable>
     };
-    let ports = crate::devices::desk().map_or_else(own, |desk| Arc::<rnic::daemon::Desk>::clone(desk));
+    let ports = crate::devices::desk().map_or_else(own, |desk| desk as Arc<dyn PortTable>);
     let (nics, state) = (Nics::default(), Mutex::new(State::new(ports)));
     let new = Box::into_raw(Box::new(Ucma { pid, nics, state, sweep_at: AtomicUsize::new(64) }));
     match UCMA.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
