@@ -8,6 +8,7 @@
 //! news of the host, the program tells who listens and what is connected. Its end is the end of the slot's user. That of
 //! a program's desk carries questions, each answered before the next: ports, multicast groups, routes.
 
+use crate::net::MOST_SENDERS;
 use bytes::{Buf, BufMut, BytesMut};
 use cm::{CommId, Connected, Destination, Entry, PortSpace, ServiceId};
 use qp::wire::mad::MAD_LEN;
@@ -21,12 +22,11 @@ use std::net::{IpAddr, SocketAddr};
 /// The version of this protocol. Both sides must speak the same.
 pub const VERSION: u16 = 1;
 
-/// The longest frame: more than the ledger of a program with all connections takes in pieces of [`LEDGER_AT_ONCE`].
+/// The longest frame. The longest message is a ledger of [`LEDGER_AT_ONCE`] entries, with less than 100 bytes each.
 pub const MOST_FRAME: usize = 256 << 10;
 
-/// The most descriptors with a frame: those of a slot with all source ports exceed what one message of the kernel carries
-/// (`SCM_MAX_FD`, 253).
-pub const MOST_DESCRIPTORS: usize = 64;
+/// The most descriptors with a frame: those of a slot.
+pub const MOST_DESCRIPTORS: usize = MOST_SENDERS + 2;
 
 /// The most entries of a ledger in one frame.
 pub const LEDGER_AT_ONCE: usize = 1024;

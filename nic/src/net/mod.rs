@@ -46,7 +46,7 @@ pub use recv::{RecvBatch, RecvError};
 pub use rnic_core::datagram::{DEFAULT_HOP_LIMIT, Datagram, SOURCE_PORTS};
 pub use rnic_core::error::JoinError;
 pub use rnic_core::tally::{Capabilities, Gso, SocketCounters};
-pub use share::{MOST_SLOTS, SharedAddress};
+pub use share::{MOST_SENDERS, MOST_SLOTS, SharedAddress};
 pub use socket::{
     MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, ROCE_PORT, RoceSocket, Sent, SlotSockets, SocketConfig,
 };

@@ -28,6 +28,10 @@ use std::sync::Arc;
 /// means multicast.
 pub const MOST_SLOTS: usize = 255;
 
+/// The most sockets to send from that a slot gets: they travel in one message, which carries fewer than 253 descriptors
+/// (`SCM_MAX_FD` of Linux).
+pub const MOST_SENDERS: usize = 60;
+
 /// Where the top byte of the destination queue pair number is in the UDP payload (IBTA 9.2: the BTH).
 const SLOT_OFFSET: u32 = 5;
 
@@ -48,14 +52,10 @@ impl SharedAddress {
     /// # Errors
     /// As [`RoceSocket::bind`](super::RoceSocket::bind); [`BindError::NoSharing`] if the kernel has no such groups.
     pub fn bind(config: &SocketConfig) -> Result<Self, BindError> {
-        let ip = config.ip.to_canonical();
-        if ip.is_unspecified() || ip.is_multicast() {
-            return Err(BindError::NotUnicast(ip));
-        }
-        let config = SocketConfig { ip, ..config.clone() };
+        let config = config.unicast()?;
         // Another group of the same user would take the new socket in, and nothing would be steered right: so nobody may have
         // the address, which only a socket that shares nothing finds out.
-        let address = config.address(ip, config.port);
+        let address = config.address(config.ip, config.port);
         let (alone, _) = receiver::unbound(&config, address)?;
         alone.bind(&address.into()).map_err(|error| not_bound(address, error))?;
         drop(alone);
@@ -71,7 +71,7 @@ impl SharedAddress {
     /// # Errors
     /// [`BindError::NoSlot`] without any socket; [`BindError::NoSharing`] if the kernel refuses the program.
     pub fn adopt(config: &SocketConfig, members: Vec<OwnedFd>) -> Result<Self, BindError> {
-        let config = SocketConfig { ip: config.ip.to_canonical(), ..config.clone() };
+        let config = config.unicast()?;
         let first = members.first().ok_or(BindError::NoSlot { ip: config.ip, most: MOST_SLOTS - 1 })?;
         let capabilities = offered(&config, receiver::enable(&config, first.as_fd()));
         let shared = Self { config, capabilities, members };
@@ -112,7 +112,8 @@ impl SharedAddress {
         Ok(self.members.len() - 1)
     }
 
-    /// The sockets of a slot, for the process that is to have it: its receiving socket, and fresh ones to send from.
+    /// The sockets of a slot, for the process that is to have it: its receiving socket, and fresh ones to send from, at most
+    /// [`MOST_SENDERS`].
     ///
     /// # Errors
     /// [`BindError`].
@@ -121,7 +122,8 @@ impl SharedAddress {
         let member = self.members.get(slot);
         let member = member.ok_or(BindError::NoSlot { ip: self.config.ip, most: MOST_SLOTS - 1 })?;
         let receiver = member.try_clone().map_err(os)?;
-        let senders = (0..self.config.source_ports).map(|_| Sender::bind(&self.config).map(Sender::into_fd));
+        let senders = (0..self.config.source_ports.min(MOST_SENDERS))
+            .map(|_| Sender::bind(&self.config).map(Sender::into_fd));
         Ok(SlotSockets {
             receiver,
             senders: senders.collect::<Result<_, _>>()?,

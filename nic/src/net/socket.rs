@@ -69,6 +69,18 @@ impl SocketConfig {
         }
     }
 
+    /// The same with its address in its canonical form.
+    ///
+    /// # Errors
+    /// [`BindError::NotUnicast`].
+    pub(super) fn unicast(&self) -> Result<Self, BindError> {
+        let ip = self.ip.to_canonical();
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(BindError::NotUnicast(ip));
+        }
+        Ok(Self { ip, ..self.clone() })
+    }
+
     pub(super) fn address(&self, ip: IpAddr, port: u16) -> SocketAddr {
         let mut address = SocketAddr::new(ip, port);
         if let SocketAddr::V6(v6) = &mut address {
@@ -142,12 +154,8 @@ impl RoceSocket {
     /// The error names the obstacle and its remedy; [`BindError::AddressInUse`] if another program serves the
     /// address.
     pub fn bind(config: &SocketConfig) -> Result<Self, BindError> {
-        let ip = config.ip.to_canonical();
-        if ip.is_unspecified() || ip.is_multicast() {
-            return Err(BindError::NotUnicast(ip));
-        }
-        let config = SocketConfig { ip, ..config.clone() };
-        let address = config.address(ip, config.port);
+        let config = config.unicast()?;
+        let address = config.address(config.ip, config.port);
         let (receiver, mut capabilities) = receiver::unbound(&config, address)?;
         // Last, so that no packet arrives before the options are in place.
         receiver.bind(&address.into()).map_err(|error| not_bound(address, error))?;
@@ -163,7 +171,7 @@ impl RoceSocket {
     /// # Errors
     /// [`BindError::NoSourcePort`] without a socket to send from; [`BindError::Os`] if a descriptor is not a socket.
     pub fn adopt(config: &SocketConfig, slot: SlotSockets) -> Result<Self, BindError> {
-        let config = SocketConfig { ip: config.ip.to_canonical(), ..config.clone() };
+        let config = config.unicast()?;
         let os = |error| not_bound(config.address(config.ip, config.port), error);
         let SlotSockets { receiver, senders, mut capabilities } = slot;
         if !config.gso {
