@@ -55,13 +55,12 @@ impl Daemon {
     /// Runs a server and a client that meet at a TCP port, which replaces `&` in their lines.
     fn pair(&self, server: &str, client: &str) -> [Ended; 2] {
         let port = lab::free_port().to_string();
-        let mut server = self.begin(&server.replace('&', &port));
+        let server = self.begin(&server.replace('&', &port));
         sleep(Duration::from_millis(500));
         let client = self.begin(&client.replace('&', &port)).wait(LIMIT);
         let patience =
             if client.fault().is_some() { Duration::from_secs(2) } else { Duration::from_secs(20) };
         let limit = server.elapsed() + patience;
-        let _ = server.has_ended();
         [server.wait(limit), client]
     }
 
@@ -321,7 +320,7 @@ fn systemd_holds_the_sockets_where_it_runs_the_daemon() {
     sleep(Duration::from_millis(500));
     let mut pinged = daemon.begin("rping -c -V -C 1000000 -p 7401 -a @");
     sleep(Duration::from_millis(500));
-    assert_eq!(daemon.keeper(), None, "there is none");
+    assert_eq!(daemon.keeper(), None, "systemd takes its place");
     let parent = daemon.running.id();
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("children");
     let child = children.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("the service");

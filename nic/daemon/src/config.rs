@@ -233,7 +233,7 @@ pub struct Wanted {
     pub is_named: bool,
 }
 
-/// Who is served.
+/// The users and groups that the daemon serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admitted {
     uids: BTreeSet<u32>,

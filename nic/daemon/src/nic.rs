@@ -177,7 +177,7 @@ impl Nic {
         self.group().slots.of_user(uid)
     }
 
-    /// Gives a slot to a program. Returns also the receiving sockets that were added, by slot, for the keeper.
+    /// Gives a slot to a program.
     pub(crate) fn attach(&self, uid: u32) -> Result<(Attached, SlotSockets), Refusal> {
         let mut group = self.group();
         let now = Instant::now();
@@ -252,7 +252,7 @@ impl Nic {
     /// A socket of a multicast group.
     pub(crate) fn join(&self, of: IpAddr) -> Result<OwnedFd, Refusal> {
         let joined = self.group().sockets.join(of);
-        joined.map_err(|error| Refusal::Os { what: error.to_string(), errno: libc::EADDRNOTAVAIL })
+        joined.map_err(|error| Refusal::Sockets(error.to_string()))
     }
 
     /// Duplicates of the receiving sockets from slot `from` on, for the keeper.

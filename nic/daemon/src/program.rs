@@ -1,7 +1,7 @@
 //! A connection of a program: what it asks for and says, and what it gets.
 
 use crate::nic::{Nic, Outgoing};
-use crate::server::{Server, Usage};
+use crate::server::{Limited, Server};
 use bytes::BytesMut;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use rnic::cm::{Binding, Claim};
@@ -24,7 +24,7 @@ const LINE: usize = 1024;
 /// How long a program may take from the beginning of its connection to its first message.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// Who a program is, as the kernel says.
+/// The process at the other end of a connection, according to the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
@@ -197,7 +197,7 @@ impl Program {
                 let binding = self.own(binding.into())?;
                 self.bindings.remove(&binding);
                 self.server.ports().release(binding);
-                self.server.usage(self.peer.uid, |usage| usage.ports = usage.ports.saturating_sub(1));
+                self.server.give_back(self.peer.uid, Limited::Ports);
                 only(Reply::Done(None))
             }
             Request::Join { address, group } => {
@@ -294,26 +294,22 @@ impl Program {
                 }
             }
             LedgerEntry::Connected(with) => {
-                // Only its own, and no more than allowed: what is not noted is not closed for it.
+                // A program may report connections of its own slot only. Those beyond the limit are not noted, and so not closed
+                // when it dies.
                 let is_own = with.local().to_be_bytes()[0] == seat.slot;
                 let limit = self.server.limits().connections;
-                let mut fits = false;
-                self.server.usage(self.peer.uid, |usage| {
-                    fits = usage.connections < limit;
-                    usage.connections += u32::from(is_own && fits);
-                });
-                if is_own && fits {
+                if is_own && self.server.take(self.peer.uid, Limited::Connections, limit) {
                     routes.is_connected(with.peer());
                     if let Some(before) = seat.connections.insert(with.local(), with) {
                         routes.has_ended(before.peer());
-                        self.server.usage(self.peer.uid, Usage::one_less);
+                        self.server.give_back(self.peer.uid, Limited::Connections);
                     }
                 }
             }
             LedgerEntry::Ended(local) => {
                 if let Some(with) = seat.connections.remove(&local) {
                     routes.has_ended(with.peer());
-                    self.server.usage(self.peer.uid, Usage::one_less);
+                    self.server.give_back(self.peer.uid, Limited::Connections);
                 }
             }
         }
@@ -321,12 +317,8 @@ impl Program {
 
     fn bind(&mut self, claim: &Claim) -> Result<Reply, Refusal> {
         self.admit()?;
-        let (limit, mut fits) = (self.server.limits().ports, false);
-        self.server.usage(self.peer.uid, |usage| {
-            fits = usage.ports < limit;
-            usage.ports += u32::from(fits);
-        });
-        if !fits {
+        let limit = self.server.limits().ports;
+        if !self.server.take(self.peer.uid, Limited::Ports, limit) {
             return Err(Refusal::Limit { what: "ports".to_owned(), have: limit });
         }
         // Only root may say that it may use low ports: what another program says of itself proves nothing.
@@ -337,7 +329,7 @@ impl Program {
                 Ok(Reply::Bound(binding.into()))
             }
             Err(error) => {
-                self.server.usage(self.peer.uid, |usage| usage.ports = usage.ports.saturating_sub(1));
+                self.server.give_back(self.peer.uid, Limited::Ports);
                 Err(Refusal::Port(error.into()))
             }
         }
@@ -352,15 +344,15 @@ impl Program {
     /// The program is gone.
     fn leave(&mut self) {
         let uid = self.peer.uid;
-        self.server.usage(uid, |usage| usage.lines = usage.lines.saturating_sub(1));
+        self.server.give_back(uid, Limited::Lines);
         for binding in std::mem::take(&mut self.bindings) {
             self.server.ports().release(binding);
-            self.server.usage(uid, |usage| usage.ports = usage.ports.saturating_sub(1));
+            self.server.give_back(uid, Limited::Ports);
         }
         let Some(seat) = self.seat.take() else { return };
         let Seat { nic, slot, services, connections, .. } = seat;
         let connections: Vec<_> = connections.into_values().collect();
-        connections.iter().for_each(|_| self.server.usage(uid, Usage::one_less));
+        connections.iter().for_each(|_| self.server.give_back(uid, Limited::Connections));
         if self.server.ends() {
             // The programs go on without the daemon, or have been told that it ends.
             return;

@@ -78,20 +78,24 @@ pub enum DaemonFault {
     },
 }
 
-/// What a user has.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub(crate) connections: u32,
-    pub(crate) ports: u32,
-    /// Connections of its programs to the daemon.
-    pub(crate) lines: u32,
+/// What is limited for each user, in all its programs together. Slots are counted where they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Limited {
+    /// Connections of connection management.
+    Connections,
+    /// Ports of connection management.
+    Ports,
+    /// Connections of programs to the daemon.
+    Lines,
 }
 
-impl Usage {
-    /// A connection less.
-    pub(crate) fn one_less(&mut self) {
-        self.connections = self.connections.saturating_sub(1);
-    }
+/// What a user has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    /// By [`Limited`].
+    counts: [u32; 3],
+    /// Whether the log says that there are too many lines: once, until the user has nothing any more.
+    is_warned: bool,
 }
 
 /// What the tasks of all programs share.
@@ -200,10 +204,22 @@ impl Server {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what a user has.
-    pub(crate) fn usage(&self, uid: u32, change: impl FnOnce(&mut Usage)) {
-        change(&mut self.usage.entry(uid).or_default());
-        self.usage.remove_if(&uid, |_, usage| usage.connections == 0 && usage.ports == 0 && usage.lines == 0);
+    /// Counts one more for a user, unless it has as many as the limit allows.
+    pub(crate) fn take(&self, uid: u32, what: Limited, limit: u32) -> bool {
+        let mut usage = self.usage.entry(uid).or_default();
+        let count = &mut usage.counts[what as usize];
+        let fits = *count < limit;
+        *count += u32::from(fits);
+        fits
+    }
+
+    /// Counts one less.
+    pub(crate) fn give_back(&self, uid: u32, what: Limited) {
+        if let Some(mut usage) = self.usage.get_mut(&uid) {
+            let count = &mut usage.counts[what as usize];
+            *count = count.saturating_sub(1);
+        }
+        self.usage.remove_if(&uid, |_, usage| usage.counts == [0; 3]);
     }
 
     /// The end of the pipe that a program watches.
@@ -306,7 +322,7 @@ fn hold_members(keeping: &mut Keeping, nic: &Nic, from: usize) -> io::Result<()>
     Ok(())
 }
 
-/// The sockets of an address, in the order of their slots, as far as there is none missing.
+/// Takes the sockets of an address out of what was held, in the order of their slots, up to the first that is missing.
 fn take_members(held: &mut BTreeMap<String, OwnedFd>, ip: IpAddr) -> Vec<OwnedFd> {
     (0..).map_while(|slot: usize| held.remove(&member_name(ip, slot))).collect()
 }
@@ -456,18 +472,20 @@ fn welcome(server: &Arc<Server>, stream: UnixStream) {
     } else {
         SPARE_LINES
     };
-    let mut fits = false;
-    server.usage(peer.uid, |usage| {
-        fits = usage.lines < most;
-        usage.lines += u32::from(fits);
-    });
-    if !fits {
-        tracing::warn!(
-            uid = peer.uid,
-            pid = peer.pid,
-            most,
-            "a user has too many connections: this one is closed"
-        );
+    if !server.take(peer.uid, Limited::Lines, most) {
+        // A user who tries again and again does not fill the log.
+        if server
+            .usage
+            .get_mut(&peer.uid)
+            .is_some_and(|mut usage| !std::mem::replace(&mut usage.is_warned, true))
+        {
+            tracing::warn!(
+                uid = peer.uid,
+                pid = peer.pid,
+                most,
+                "a user has too many connections: more are closed"
+            );
+        }
         return;
     }
     tokio::spawn(Program::new(Arc::clone(server), stream, peer).run());

@@ -89,8 +89,8 @@ impl Slots {
         self.0.len()
     }
 
-    /// A free slot: one that has rested, else, if `may_grow` is false, any that is free. `None` if there is none: then
-    /// another one may be added.
+    /// Chooses a free slot. While slots can be added (`may_grow`), only one that has rested will do; otherwise any free one.
+    /// Returns `None` if no slot qualifies.
     pub(crate) fn free(&self, now: Instant, may_grow: bool) -> Option<u8> {
         let since = |slot: &Slot| match slot.user {
             User::Nobody(since) => Some(since),

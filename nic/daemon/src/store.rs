@@ -52,7 +52,7 @@ enum Message {
     End,
 }
 
-/// Who holds the descriptors.
+/// The process that holds the descriptors.
 #[derive(Debug)]
 enum Holder {
     Keeper {

@@ -56,7 +56,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives a message; `None` if there is none yet. Never waits.
+    /// Receives the next message, or returns `None` if none has arrived. Never waits.
     ///
     /// # Errors
     /// The daemon has closed the connection, or says what is no message.
