@@ -290,6 +290,19 @@ fn a_daemon_that_ends_leaves_nothing_and_a_killed_keeper_is_replaced() {
     daemon.running.kill();
     daemon.running = Daemon::run(&daemon.folder, &daemon.address);
     assert!(says(&daemon.folder, "the address of an earlier daemon", LIMIT));
+    // A second daemon takes neither the socket nor somebody's file.
+    let second = |path: &Path| {
+        let mut command = lab::rnic(&daemon.folder);
+        command.args(["daemon", "--addr", "127.92.251.2", "--socket"]).arg(path);
+        Running::start(&daemon.folder, &mut command).wait(LIMIT).text
+    };
+    let running = second(&socket(&daemon.folder));
+    assert!(running.contains("a daemon runs already"), "{running}");
+    let file = daemon.folder.path().join("file");
+    fs::write(&file, "precious").expect("a file");
+    let refused = second(&file);
+    assert!(refused.contains("there is a file that is no socket"), "{refused}");
+    assert_eq!(fs::read_to_string(&file).expect("the file"), "precious");
     // The other way to end.
     let folder = Folder::new();
     let running = std::mem::replace(&mut daemon.running, Daemon::run(&folder, "127.92.251.1"));
@@ -458,6 +471,12 @@ fn chaos() -> Duration {
     Duration::from_secs(if long { 120 } else { 12 })
 }
 
+/// Two programs that meet at a TCP port.
+struct Pair {
+    ends: [Running; 2],
+    port: String,
+}
+
 /// Eight programs at once, of four kinds; one after the other is killed, and its pair begins anew.
 #[test]
 fn programs_that_are_killed_at_random_disturb_nobody_and_leave_nothing() {
@@ -473,13 +492,14 @@ fn programs_that_are_killed_at_random_disturb_nobody_and_leave_nothing() {
     }
     let _alone = lab::alone();
     let daemon = Daemon::start();
-    let start = |[server, client]: [&str; 2]| {
+    let client = |[_, client]: [&str; 2], port: &str| daemon.begin(&client.replace('&', port));
+    let start = |kind: [&str; 2]| {
         let port = lab::free_port().to_string();
-        let server = daemon.begin(&server.replace('&', &port));
+        let server = daemon.begin(&kind[0].replace('&', &port));
         sleep(Duration::from_millis(400));
-        [server, daemon.begin(&client.replace('&', &port))]
+        Pair { ends: [server, client(kind, &port)], port }
     };
-    let mut pairs: Vec<[Running; 2]> = KINDS.iter().map(|kind| start(*kind)).collect();
+    let mut pairs: Vec<Pair> = KINDS.iter().map(|kind| start(*kind)).collect();
     sleep(Duration::from_secs(1));
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
@@ -487,18 +507,25 @@ fn programs_that_are_killed_at_random_disturb_nobody_and_leave_nothing() {
     let begin = Instant::now();
     while begin.elapsed() < chaos() {
         for pair in &mut pairs {
-            assert!(!pair[0].has_ended() && !pair[1].has_ended(), "nobody else ends after {kills} kills");
+            let ended = pair.ends.iter_mut().any(Running::has_ended);
+            assert!(!ended, "nobody else ends after {kills} kills");
         }
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let (at, side) = ((state >> 40) as usize % pairs.len(), (state >> 50) as usize % 2);
-        pairs[at][side].kill();
+        pairs[at].ends[side].kill();
         kills += 1;
-        // Its peer learns of it.
-        let dead = Instant::now();
-        while !pairs[at][1 - side].has_ended() {
-            assert!(dead.elapsed() < LIMIT, "the peer of {:?} goes on", KINDS[at]);
+        // Its peer learns of it. A server whose client had not come to connect yet awaits the next one.
+        let (dead, mut asked, mut next) = (Instant::now(), Instant::now(), None);
+        while !pairs[at].ends[1 - side].has_ended() {
+            assert!(dead.elapsed() < LIMIT, "the peer of {:?} goes on", KINDS[at][side]);
+            if side == 1 && asked.elapsed() > Duration::from_secs(3) {
+                asked = Instant::now();
+                // A program ends when it is dropped.
+                next = if next.is_none() { Some(client(KINDS[at], &pairs[at].port)) } else { None };
+            }
             sleep(Duration::from_millis(10));
         }
+        drop(next);
         let new = start(KINDS[at]);
         drop(std::mem::replace(&mut pairs[at], new));
         sleep(Duration::from_millis(300));

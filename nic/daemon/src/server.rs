@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -437,28 +437,32 @@ fn make_room(path: &Path) -> Result<(), DaemonFault> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(fault)?;
     }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err(DaemonFault::Running(path.to_owned())),
-        // What an earlier daemon left.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(fault)
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(DaemonFault::Running(path.to_owned()));
+    }
+    // The socket of an earlier daemon is replaced, but nobody's file.
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            Err(fault(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is no socket")))
         }
-        Err(_) => Ok(()),
+        _ => Ok(()),
     }
 }
 
-/// Listens; the file's mode is 0660.
+/// Listens; the file's mode is 0660. It appears under its name with its rights, in place of what an earlier daemon left.
 fn listen(config: &Config, path: &Path) -> Result<UnixListener, DaemonFault> {
     let fault = |source| DaemonFault::Listen { path: path.to_owned(), source };
-    // Until the rights are set, nobody else may connect.
-    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
-    let bound = UnixListener::bind(path);
-    nix::sys::stat::umask(before);
-    let listener = bound.map_err(fault)?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    // What a daemon left that was killed just here.
+    let _ = std::fs::remove_file(&new);
+    let listener = UnixListener::bind(&new).map_err(fault)?;
     if let Some(gid) = config.socket_group()? {
-        std::os::unix::fs::chown(path, None, Some(gid)).map_err(fault)?;
+        std::os::unix::fs::chown(&new, None, Some(gid)).map_err(fault)?;
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(fault)?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o660)).map_err(fault)?;
+    std::fs::rename(&new, path).map_err(fault)?;
     Ok(listener)
 }
 

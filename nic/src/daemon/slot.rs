@@ -291,11 +291,12 @@ pub(super) fn open_patiently(path: &Path) -> Result<Channel, DaemonError> {
     }
 }
 
-/// Whether a daemon has left without a word: nobody listens at its socket, but the keeper of its sockets is there.
+/// Whether a daemon is about to listen: it is starting, or it has left without a word and may come back. Then the keeper of its
+/// sockets is there.
 fn is_expected(path: &Path) -> bool {
     let mut keeper = path.as_os_str().to_owned();
     keeper.push(KEEPER);
-    [path, Path::new(&keeper)].iter().all(|path| path.exists())
+    Path::new(&keeper).exists()
 }
 
 /// Opens a connection to the daemon.
