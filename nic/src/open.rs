@@ -125,7 +125,7 @@ impl DeviceConfig {
         // Before a socket is opened.
         let pkeys = PKeyTable::new(&self.pkeys)?;
         self.link.at(&self.cc, self.mtu.unwrap_or(Mtu::B4096))?;
-        if let Some((slot, sockets)) = self.attach()? {
+        if let Some((slot, sockets)) = self.attach(name)? {
             return self.open_slot(name, slot, sockets);
         }
         let socket = match self.address {
@@ -142,10 +142,10 @@ impl DeviceConfig {
     }
 
     /// Asks the daemon, if one is found, for a slot at the address. `None` if the device needs an address of its own.
-    fn attach(&self) -> Result<Option<(Slot, SlotSockets)>> {
+    fn attach(&self, name: &str) -> Result<Option<(Slot, SlotSockets)>> {
         let daemon = Daemon::find();
         let Some((path, is_asked_for)) = daemon.place() else { return Ok(None) };
-        match Slot::attach(path, self.address.map(|address| address.ip)) {
+        match Slot::attach(path, self.address.map(|address| address.ip), name) {
             Ok(attached) => Ok(Some(attached)),
             Err(error) if is_asked_for => Err(error.into()),
             Err(DaemonError::Refused(Refusal::Address(address))) => {
@@ -258,6 +258,7 @@ impl DeviceConfig {
         if let Some(path) = &self.capture {
             device.capture(path)?;
         }
+        port.publish_for_daemon();
         Ok((device, port))
     }
 }

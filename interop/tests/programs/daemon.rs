@@ -2,6 +2,8 @@
 
 use crate::lab::{self, Ended, Folder, LIMIT, Running, built, faults, has, installed_library, matrix};
 use crate::rdma_cm::LIBRARY;
+use bytes::BytesMut;
+use rnic::daemon::protocol::{Hello, Request, VERSION, write_frame};
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -64,6 +66,14 @@ impl Daemon {
         [server.wait(limit), client]
     }
 
+    /// What `rnic show` prints.
+    fn shows(&self, what: &[&str]) -> Vec<serde_json::Value> {
+        let mut command = lab::rnic(&self.folder);
+        command.args(["show", "-j"]).args(what).env("RNIC_DAEMON", socket(&self.folder));
+        let output = command.output().expect("rnic");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
     /// The sum of a counter of all programs so far.
     fn counted(&self, counter: &str) -> u64 {
         lab::counted(&self.folder, counter).0
@@ -91,7 +101,9 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // It ends its keeper.
-        self.running.terminate();
+        if !self.running.has_ended() {
+            self.running.terminate();
+        }
         let begin = Instant::now();
         while self.keeper().is_some() && begin.elapsed() < Duration::from_secs(5) {
             sleep(Duration::from_millis(10));
@@ -382,8 +394,30 @@ fn a_hostile_process_disturbs_nobody() {
     let port = lab::free_port();
     let line = format!("ib_write_bw -p {port} -n 500");
     drop(silent);
+    // Askers that never read: what is sent to them holds descriptors.
+    let watched = [daemon.begin("ibv_asyncwatch"), daemon.begin("ibv_asyncwatch")];
+    sleep(Duration::from_millis(500));
+    let asker = || {
+        let hello = Hello { version: VERSION, pid: 1, program: "asker".to_owned() };
+        let mut asked = BytesMut::new();
+        write_frame(&Request::Hello(hello), &mut asked);
+        (0..2000).for_each(|_| write_frame(&Request::Programs, &mut asked));
+        let mut stream = connect();
+        stream.set_nonblocking(true).expect("a socket");
+        // As much as there is room for.
+        let _ = stream.write(&asked).expect("room");
+        stream
+    };
+    let askers: Vec<_> = (0..50).map(|_| asker()).collect();
+    sleep(Duration::from_millis(500));
+    assert!(daemon.size().1 < before.1 + 200, "descriptors: {before:?}, {:?}", daemon.size());
     let ends = daemon.pair(&line, &format!("{line} @"));
     assert_eq!(faults(&ends, |_, _| None), None);
+    // In flight, where nobody sees them, there are at most some for each.
+    let begin = Instant::now();
+    let rows = daemon.shows(&["counters", "--running"]);
+    assert!(rows.len() == 2 && begin.elapsed() < LIMIT / 4, "others are answered: {rows:?}");
+    drop((askers, watched));
     let begin = Instant::now();
     while daemon.size().1 > before.1 + 4 {
         assert!(begin.elapsed() < LIMIT, "descriptors: {before:?}, {:?}", daemon.size());
@@ -542,7 +576,7 @@ fn programs_that_are_killed_at_random_disturb_nobody_and_leave_nothing() {
 }
 
 /// Copies rnic and its libraries to where every user may read them.
-fn for_everybody(folder: &Folder) -> PathBuf {
+pub(crate) fn for_everybody(folder: &Folder) -> PathBuf {
     let bin = folder.path().join("bin");
     fs::create_dir_all(&bin).expect("a folder");
     let names = ["rnic", "dropin", "librnic_dropin.so", "librnic_shim.so", "librnic_rdmacm.so"];
@@ -556,7 +590,7 @@ fn for_everybody(folder: &Folder) -> PathBuf {
     bin
 }
 
-fn as_user(uid: u32, program: &Path) -> Command {
+pub(crate) fn as_user(uid: u32, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
     command

@@ -141,8 +141,10 @@ impl Running {
         self.started.elapsed()
     }
 
+    /// Kills it, and waits until it is gone with its descriptors.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a child of ours");
+        self.child.wait().expect("a child of ours");
     }
 
     /// Asks it to terminate.

@@ -21,3 +21,4 @@ mod rdma_cm;
 mod sideway;
 mod tools;
 mod ucx;
+mod watch;

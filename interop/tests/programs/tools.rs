@@ -3,6 +3,7 @@
 use crate::lab::{self, Folder, LIMIT, Running, built, has, rnic};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -77,12 +78,22 @@ fn show_names_the_device_that_a_program_would_get() {
 }
 
 /// The response of an HTTP server to a request for `/metrics`; `None` while nothing listens at the port.
-fn metrics(port: u16) -> Option<String> {
+pub(crate) fn metrics(port: u16) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     Some(text)
+}
+
+/// node_exporter with its infiniband collector on this folder, and its TCP port.
+pub(crate) fn node_exporter(folder: &Folder, sys: &Path) -> (u16, Running) {
+    let port = lab::free_port();
+    let mut exporter = Command::new("prometheus-node-exporter");
+    exporter.args(["--collector.disable-defaults", "--collector.infiniband"]);
+    exporter.arg(format!("--path.sysfs={}", sys.display()));
+    exporter.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+    (port, Running::start(folder, &mut exporter))
 }
 
 /// node_exporter is written in Go, so its system calls cannot be redirected: an option points it to a directory.
@@ -97,12 +108,7 @@ fn node_exporter_reads_the_counters_of_running_programs() {
     let mut sysfs = Command::new(built().join("rnic"));
     sysfs.env("RNIC_RUN_DIR", folder.path().join("run")).arg("sysfs").arg(&sys);
     let sysfs = Running::start(&folder, &mut sysfs);
-    let port = lab::free_port();
-    let mut exporter = Command::new("prometheus-node-exporter");
-    exporter.args(["--collector.disable-defaults", "--collector.infiniband"]);
-    exporter.arg(format!("--path.sysfs={}", sys.display()));
-    exporter.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-    let mut exporter = Running::start(&folder, &mut exporter);
+    let (port, mut exporter) = node_exporter(&folder, &sys);
     let meeting = lab::free_port().to_string();
     let bandwidth = |address: &str, peer: &[&str]| {
         let mut command = lab::run(&folder, &["--addr", address], "ib_write_bw");

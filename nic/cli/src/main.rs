@@ -8,10 +8,12 @@ mod number;
 mod perf;
 #[cfg(feature = "plot")]
 mod plot;
+mod programs;
 mod run;
 mod setup;
 mod show;
 mod sysfs;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::error::Error;
@@ -54,6 +56,8 @@ enum Command {
     Show(show::Args),
     /// Keep the devices of running programs as files, as the kernel has them in /sys.
     Sysfs(sysfs::Args),
+    /// Watch the programs that run on rnic: rates, queue pairs, and what is wrong.
+    Top(top::Args),
 }
 
 impl Command {
@@ -70,6 +74,7 @@ impl Command {
             Self::Plot(args) => plot::run(&args),
             Self::Run(args) => Ok(run::run(&args)),
             Self::Show(args) => show::run(&args),
+            Self::Top(args) => top::run(&args),
             Self::Sysfs(args) => sysfs::run(&args),
         }
     }

@@ -6,8 +6,7 @@
 mod counters;
 mod qp;
 
-pub(crate) use counters::run_dir;
-
+use crate::programs::{Filter, Places, Seen};
 use clap::ValueEnum;
 use rnic::doctor::{Owner, PortHolder, port_holders};
 use rnic::engine::MAX_EVENTS;
@@ -18,9 +17,10 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// List the devices that this host can have: one for each IP address.
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,11 @@ pub(crate) struct Args {
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
-    filter: counters::Filter,
+    filter: Filter,
+    /// Show it again and again, every second or every SECONDS, until Ctrl-C.
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = crate::number::period)]
+    watch: Option<Duration>,
 }
 
 /// The options of `rnic run` that decide which devices there are, and what they are called.
@@ -110,17 +114,49 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let Some(period) = args.watch else {
+        return print(&text(args)?);
+    };
+    loop {
+        let mut text = text(args)?;
+        if io::stdout().is_terminal() {
+            // Home, and what was there is cleared.
+            text.splice(0..0, *b"\x1b[H\x1b[2J");
+        } else if !args.json {
+            text.push(b'\n');
+        }
+        print(&text)?;
+        std::thread::sleep(period);
+    }
+}
+
+/// Prints; a reader that closed the pipe has seen enough.
+fn print(text: &[u8]) -> Result<ExitCode, Box<dyn Error>> {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// The programs of the run folder and the daemon.
+fn look() -> Result<Vec<Seen>, Box<dyn Error>> {
+    Places::find().look(|error| eprintln!("programs at the daemon are not shown: {error}"))
+}
+
+/// What is shown.
+fn text(args: &Args) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut text = Vec::new();
     let rows = match args.object {
         Object::Counters => {
-            let published = counters::read(&args.filter)?;
+            let seen = counters::read(&args.filter)?;
             if !args.json {
-                counters::write(&published, &args.filter, args.all, &mut text)?;
+                counters::write(&seen, &args.filter, args.all, &mut text)?;
             }
-            published.iter().map(|one| counters::row(one, &args.filter)).collect()
+            seen.iter().map(|one| counters::row(one, &args.filter)).collect()
         }
         Object::CounterNames => counter_names(),
-        Object::Qp => qp::rows(&run_dir())?,
+        Object::Qp => qp::rows(&args.filter)?,
         Object::VendorErrors => qp::vendor_errors(),
         object => devices(object, &args.devices.process()?)?,
     };
@@ -135,11 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             writeln!(text, "{lines}")?;
         }
     }
-    match io::stdout().write_all(&text) {
-        // A reader that closed the pipe has seen enough.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    Ok(text)
 }
 
 impl Row {

@@ -1,6 +1,6 @@
 //! `rnic sysfs`: devices as files, for programs whose paths `rnic run` cannot redirect.
 
-use crate::show::run_dir;
+use crate::programs::Places;
 use nix::sys::signal::{SigSet, Signal};
 use rnic::process::SysFolder;
 use std::error::Error;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     // The thread below inherits the mask, and waits for the signals.
     signals.thread_block()?;
     let failed = |error| format!("{}: {error}", args.folder.display());
-    let mut folder = SysFolder::new(&args.folder, &run_dir()).map_err(failed)?;
+    let mut folder = SysFolder::new(&args.folder, &Places::find().run_dir).map_err(failed)?;
     let (stop, stopped) = channel();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let _ = signals.wait();

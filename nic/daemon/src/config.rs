@@ -6,7 +6,7 @@ use rnic::daemon::{SYSTEM_SOCKET, user_socket};
 use rnic::process::{EnvFault, HostAddress};
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// A commented example of a configuration file, with all settings at their defaults.
@@ -27,6 +27,10 @@ pub struct Config {
     pub users: Vec<String>,
     /// Groups whose members are served.
     pub groups: Vec<String>,
+    /// Users who see the programs of all users, by name or number. Root and the daemon's own user do.
+    pub observers: Vec<String>,
+    /// Where to serve metrics, such as `127.0.0.1:9791`. By default nowhere.
+    pub metrics: Option<SocketAddr>,
     /// Limits of each user.
     pub limits: Limits,
     /// Whether systemd's store holds the sockets instead of a keeper. It does so by itself from systemd 254 on.
@@ -61,6 +65,8 @@ impl Default for Config {
             addresses: Vec::new(),
             users: Vec::new(),
             groups: Vec::new(),
+            observers: Vec::new(),
+            metrics: None,
             limits: Limits::default(),
             systemd_store: false,
             device: toml::Table::new(),
@@ -99,8 +105,13 @@ pub enum ConfigError {
     #[error("`addresses`: {0}")]
     Address(String),
     /// There is no such user.
-    #[error("`users`: there is no user `{0}` on this host")]
-    User(String),
+    #[error("`{setting}`: there is no user `{name}` on this host")]
+    User {
+        /// The setting.
+        setting: &'static str,
+        /// The name.
+        name: String,
+    },
     /// There is no such group.
     #[error("`{setting}`: there is no group `{name}` on this host")]
     Group {
@@ -200,14 +211,16 @@ impl Config {
     /// # Errors
     /// [`ConfigError::User`], [`ConfigError::Group`].
     pub fn admitted(&self) -> Result<Admitted, ConfigError> {
-        let user = |name: &String| {
-            let by_name = || User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
-            name.parse().ok().or_else(by_name).ok_or_else(|| ConfigError::User(name.clone()))
+        let users = |setting, names: &[String]| -> Result<BTreeSet<u32>, _> {
+            names.iter().map(|name| user(setting, name)).collect()
         };
-        let mut uids = self.users.iter().map(user).collect::<Result<BTreeSet<u32>, _>>()?;
-        uids.insert(nix::unistd::geteuid().as_raw());
+        let own = nix::unistd::geteuid().as_raw();
+        let mut uids = users("users", &self.users)?;
+        uids.insert(own);
+        let mut observers = users("observers", &self.observers)?;
+        observers.extend([0, own]);
         let gids = self.groups.iter().map(|name| group("groups", name)).collect::<Result<_, _>>()?;
-        Ok(Admitted { uids, gids })
+        Ok(Admitted { uids, gids, observers })
     }
 
     /// The group of the socket.
@@ -217,6 +230,11 @@ impl Config {
     pub fn socket_group(&self) -> Result<Option<u32>, ConfigError> {
         self.group.as_ref().map(|name| group("group", name)).transpose()
     }
+}
+
+fn user(setting: &'static str, name: &str) -> Result<u32, ConfigError> {
+    let by_name = || User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+    name.parse().ok().or_else(by_name).ok_or_else(|| ConfigError::User { setting, name: name.to_owned() })
 }
 
 fn group(setting: &'static str, name: &str) -> Result<u32, ConfigError> {
@@ -233,11 +251,12 @@ pub struct Wanted {
     pub is_named: bool,
 }
 
-/// The users and groups that the daemon serves.
+/// The users and groups that the daemon serves, and those who see everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admitted {
     uids: BTreeSet<u32>,
     gids: BTreeSet<u32>,
+    observers: BTreeSet<u32>,
 }
 
 impl Admitted {
@@ -245,6 +264,12 @@ impl Admitted {
     #[must_use]
     pub fn admits(&self, uid: u32, gids: &[u32]) -> bool {
         self.uids.contains(&uid) || gids.iter().any(|gid| self.gids.contains(gid))
+    }
+
+    /// Whether a user sees the programs of all users.
+    #[must_use]
+    pub fn observes(&self, uid: u32) -> bool {
+        self.observers.contains(&uid)
     }
 }
 
@@ -274,7 +299,7 @@ mod tests {
         let config = |text: &str| Config::from_toml(text).expect("TOML");
         assert!(matches!(config("").addresses(), Err(ConfigError::NoAddress)));
         assert!(matches!(config("addresses = ['nowhere']").addresses(), Err(ConfigError::Address(_))));
-        assert!(matches!(config("users = ['no such user']").admitted(), Err(ConfigError::User(_))));
+        assert!(matches!(config("users = ['no such user']").admitted(), Err(ConfigError::User { .. })));
         assert!(matches!(config("groups = ['no such group']").admitted(), Err(ConfigError::Group { .. })));
         assert!(matches!(config("[device]\nmtu = 77").device(), Err(ConfigError::Device(_))));
     }
@@ -298,5 +323,9 @@ mod tests {
         let admitted = config.admitted().expect("users");
         assert!(admitted.admits(64_001, &[]) && admitted.admits(64_003, &[1, 64_002]));
         assert!(!admitted.admits(64_002, &[64_001]));
+        assert!(admitted.observes(own) && admitted.observes(0) && !admitted.observes(64_001));
+        let config = Config::from_toml("observers = ['64001']").expect("TOML");
+        let admitted = config.admitted().expect("users");
+        assert!(admitted.observes(64_001) && !admitted.admits(64_001, &[]));
     }
 }

@@ -1,16 +1,18 @@
 //! A shared address: its sockets, its slots, the daemon's own device at slot 0, and the way of datagrams of queue pair 1 to
 //! programs.
 
+use crate::programs::{Programs, Sums, add};
 use crate::slots::{Given, Kept, Slots};
 use cm::{Connected, Recipient, ServiceId};
 use dashmap::DashMap;
 use qp::wire::IpHeader;
 use qp::wire::mad::MAD_LEN;
+use rnic::cc::Rate;
 use rnic::cm::Manager;
 use rnic::daemon::protocol::{Address, Attached, ConnectedWith, Datagram, Host, Refusal, Reply};
 use rnic::net::{BindError, HostState, HostWatch, MOST_SLOTS, SharedAddress, SlotSockets};
 use rnic::process::HostAddress;
-use rnic::{Device, DeviceConfig};
+use rnic::{Device, DeviceConfig, PortAttr};
 use rnic_core::engine::Router;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -111,10 +113,12 @@ pub(crate) struct Nic {
     config: String,
     group: Mutex<Group>,
     pub(crate) routes: Arc<Routes>,
+    rate: Option<Rate>,
     device: Device,
     _manager: Manager,
     watch: Mutex<Option<HostWatch>>,
     pub(crate) host: watch::Sender<Host>,
+    programs: Mutex<Programs>,
 }
 
 impl Nic {
@@ -156,10 +160,12 @@ impl Nic {
             config,
             group: Mutex::new(Group { sockets, slots }),
             routes,
+            rate: device.link.rate,
             device: opened,
             _manager: manager,
             watch: Mutex::new(watch),
             host: watch::Sender::new(host),
+            programs: Mutex::default(),
         })
     }
 
@@ -170,6 +176,28 @@ impl Nic {
     /// The address, for programs.
     pub(crate) fn shared(&self) -> Address {
         Address { ip: self.address.ip, scope_id: self.address.scope_id }
+    }
+
+    /// Who has slots, and what they publish.
+    pub(crate) fn programs(&self) -> MutexGuard<'_, Programs> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sums of the counters of all programs, and of the daemon's own device.
+    pub(crate) fn totals(&self) -> Sums {
+        let mut totals = self.programs().totals();
+        add(&mut totals, &self.device.counters().iter().collect());
+        totals
+    }
+
+    /// The attributes of the port.
+    pub(crate) fn port_attr(&self) -> PortAttr {
+        self.device.port_attr()
+    }
+
+    /// The rate of the emulated link, if there is one.
+    pub(crate) const fn rate(&self) -> Option<Rate> {
+        self.rate
     }
 
     /// How many slots a user has here.
@@ -239,6 +267,7 @@ impl Nic {
                 tracing::warn!(%error, peer = %connection.peer(), "a peer is not told that its connection is gone");
             }
         }
+        self.programs().end(slot);
         self.group().slots.free_up(slot, Instant::now());
     }
 

@@ -1,6 +1,7 @@
 //! A connection of a program: what it asks for and says, and what it gets.
 
 use crate::nic::{Nic, Outgoing};
+use crate::programs::{self, make_report};
 use crate::server::{Limited, Server};
 use bytes::BytesMut;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -20,6 +21,9 @@ use tokio::sync::{mpsc, watch};
 
 /// Datagrams that wait for a program. One that does not read loses more.
 const LINE: usize = 1024;
+
+/// The most memory of unread messages with which more descriptors are sent: about 20 messages.
+const MOST_UNREAD: libc::c_int = 16 << 10;
 
 /// How long a program may take from the beginning of its connection to its first message.
 const GREETING: Duration = Duration::from_secs(10);
@@ -86,8 +90,11 @@ impl Program {
         let mut end = self.server.end.subscribe();
         loop {
             while let Some(request) = read_frame::<Request>(&mut self.incoming).map_err(io::Error::other)? {
-                let (reply, descriptors) = self.answer(request);
-                if let Some(reply) = reply {
+                if request == Request::Programs && self.is_current() {
+                    self.send_programs().await?;
+                    continue;
+                }
+                if let Some((reply, descriptors)) = self.answer(request) {
                     self.send(&reply, &descriptors).await?;
                 }
                 if self.hello.is_none() {
@@ -119,8 +126,12 @@ impl Program {
         }
     }
 
-    /// Sends a message; its descriptors go with the first byte.
+    /// Sends a message; its descriptors go with the first byte. What a program does not read keeps descriptors, of which the
+    /// kernel allows a process only so many: nobody gets more of them before it has read most of what it was sent.
     async fn send(&self, reply: &Reply, descriptors: &[OwnedFd]) -> io::Result<()> {
+        while !descriptors.is_empty() && unread(&self.stream)? > MOST_UNREAD {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let mut frame = BytesMut::new();
         write_frame(reply, &mut frame);
         let mut fds: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
@@ -145,37 +156,33 @@ impl Program {
         Ok(())
     }
 
-    fn answer(&mut self, request: Request) -> (Option<Reply>, Vec<OwnedFd>) {
-        match self.handle(request) {
-            Ok((reply, descriptors)) => (reply, descriptors),
-            Err(refusal) => {
-                tracing::info!(pid = self.peer.pid, uid = self.peer.uid, %refusal, "a program is refused");
-                (Some(Reply::Refused(refusal)), Vec::new())
-            }
-        }
+    /// The reply to a request, if it has one.
+    fn answer(&mut self, request: Request) -> Option<Outgoing> {
+        self.handle(request).unwrap_or_else(|refusal| {
+            tracing::info!(pid = self.peer.pid, uid = self.peer.uid, %refusal, "a program is refused");
+            only(Reply::Refused(refusal))
+        })
     }
 
-    fn handle(&mut self, request: Request) -> Result<(Option<Reply>, Vec<OwnedFd>), Refusal> {
-        let only = |reply| Ok((Some(reply), Vec::new()));
-        match request {
+    fn handle(&mut self, request: Request) -> Result<Option<Outgoing>, Refusal> {
+        Ok(match request {
             Request::Hello(hello) => {
                 let program = hello.version;
                 self.hello = Some(hello);
-                if program == VERSION {
-                    Ok((None, Vec::new()))
-                } else {
-                    Err(Refusal::Version { daemon: VERSION, program })
+                if program != VERSION {
+                    return Err(Refusal::Version { daemon: VERSION, program });
                 }
+                None
             }
             Request::Addresses => {
                 self.admit()?;
                 only(Reply::Addresses(self.server.nics().iter().map(|nic| nic.shared()).collect()))
             }
-            Request::Attach { address } => self.attach(address),
-            Request::Resume { address, slot, token } => self.resume(address, slot, token),
+            Request::Attach { address } => Some(self.attach(address)?),
+            Request::Resume { address, slot, token } => Some(self.resume(address, slot, token)?),
             Request::Ledger { entries, number } => {
                 entries.into_iter().for_each(|entry| self.note(entry));
-                Ok((number.map(|number| Reply::Done(Some(number))), Vec::new()))
+                number.and_then(|number| only(Reply::Done(Some(number))))
             }
             Request::Bind(claim) => only(self.bind(&claim.into())?),
             Request::Hold { claim, listens } => {
@@ -202,14 +209,46 @@ impl Program {
             }
             Request::Join { address, group } => {
                 self.admit()?;
-                let joined = self.server.nic(Some(address))?.join(group)?;
-                Ok((Some(Reply::Done(None)), vec![joined]))
+                Some((Reply::Done(None), vec![self.server.nic(Some(address))?.join(group)?]))
             }
             Request::Route { from, to } => {
                 self.admit()?;
                 only(Reply::Source(route(from, to)?))
             }
+            // Answered elsewhere, because there are several replies.
+            Request::Programs => {
+                self.admit()?;
+                None
+            }
+        })
+    }
+
+    /// Sends the programs that this one may see, one after the other: descriptors are opened when there is room for them.
+    async fn send_programs(&self) -> io::Result<()> {
+        let uid = self.peer.uid;
+        let sees_all = self.server.observes(uid);
+        if !sees_all && let Err(refusal) = self.admit() {
+            return self.send(&Reply::Refused(refusal), &[]).await;
         }
+        for nic in self.server.nics() {
+            let seen = nic.programs().list(|of| sees_all || of == uid);
+            for number in seen {
+                let opened = nic.programs().open(number);
+                match opened {
+                    None => {}
+                    Some(Ok((program, files))) => self.send(&Reply::Program(program), &files).await?,
+                    Some(Err(error)) => {
+                        return self.send(&Reply::Refused(no_descriptor(&error)), &[]).await;
+                    }
+                }
+            }
+        }
+        self.send(&Reply::Done(None), &[]).await
+    }
+
+    /// Whether the program speaks this version.
+    fn is_current(&self) -> bool {
+        self.hello.as_ref().is_some_and(|hello| hello.version == VERSION)
     }
 
     /// Whether the program may ask for anything.
@@ -229,7 +268,7 @@ impl Program {
         Err(Refusal::User { user })
     }
 
-    fn attach(&mut self, address: Option<IpAddr>) -> Result<(Option<Reply>, Vec<OwnedFd>), Refusal> {
+    fn attach(&mut self, address: Option<IpAddr>) -> Result<Outgoing, Refusal> {
         self.admit()?;
         if self.seat.is_some() {
             return Err(Refusal::Malformed("a second slot over one connection".to_owned()));
@@ -240,36 +279,38 @@ impl Program {
         if self.server.nics().iter().map(|nic| nic.slots_of(uid)).sum::<usize>() >= limit as usize {
             return Err(Refusal::Limit { what: "slots".to_owned(), have: limit });
         }
+        let life = self.server.life().map_err(|error| no_descriptor(&error))?;
+        let (written, read) = make_report().map_err(|error| no_descriptor(&error))?;
         let (attached, sockets) = nic.attach(uid)?;
-        let life = self.server.life().map_err(|error| Refusal::Os {
-            what: "cannot duplicate a descriptor".to_owned(),
-            errno: error.raw_os_error().unwrap_or(libc::EMFILE),
-        })?;
         let Peer { pid, .. } = self.peer;
-        let program = self.hello.as_ref().map_or("", |hello| &hello.program);
-        tracing::info!(address = %nic.address, slot = attached.slot, pid, uid, program, "a program has a slot");
+        let program = self.describe(&nic, attached.slot);
+        tracing::info!(address = %nic.address, slot = attached.slot, pid, uid, program = program.name, "a program has a slot");
+        nic.programs().begin(program, read);
         self.sit(nic, attached.slot);
         self.server.keep();
-        let descriptors = [sockets.receiver, life].into_iter().chain(sockets.senders).collect();
-        Ok((Some(Reply::Attached(Box::new(attached))), descriptors))
+        let first = [sockets.receiver, life].into_iter().chain(written);
+        Ok((Reply::Attached(Box::new(attached)), first.chain(sockets.senders).collect()))
     }
 
-    fn resume(
-        &mut self,
-        address: IpAddr,
-        slot: u8,
-        token: u128,
-    ) -> Result<(Option<Reply>, Vec<OwnedFd>), Refusal> {
+    /// Who the program is, for people.
+    fn describe(&self, nic: &Nic, slot: u8) -> rnic::daemon::protocol::Program {
+        let said = self.hello.as_ref().map_or("", |hello| &hello.program);
+        programs::describe(nic.address.ip, slot, (self.peer.pid, self.peer.uid), said)
+    }
+
+    fn resume(&mut self, address: IpAddr, slot: u8, token: u128) -> Result<Outgoing, Refusal> {
         self.admit()?;
         if self.seat.is_some() {
             return Err(Refusal::Malformed("a second slot over one connection".to_owned()));
         }
         let nic = self.server.nic(Some(address))?;
+        let (written, read) = make_report().map_err(|error| no_descriptor(&error))?;
         nic.resume(slot, token, self.peer.uid)?;
+        nic.programs().begin(self.describe(&nic, slot), read);
         tracing::info!(address = %nic.address, slot, pid = self.peer.pid, "a program is back");
         let host = nic.host.borrow().clone();
         self.sit(nic, slot);
-        Ok((Some(Reply::Host(host)), Vec::new()))
+        Ok((Reply::Host(host), written.into()))
     }
 
     fn sit(&mut self, nic: Arc<Nic>, slot: u8) {
@@ -366,6 +407,31 @@ impl Program {
 
 /// The most services that one program listens for: as many as an endpoint has listeners.
 const MOST_SERVICES: usize = 4096;
+
+nix::ioctl_read_bad!(
+    /// The memory of what was sent over a socket and not read yet.
+    queued,
+    libc::TIOCOUTQ,
+    libc::c_int
+);
+
+fn unread(stream: &UnixStream) -> io::Result<libc::c_int> {
+    let mut bytes = 0;
+    #[expect(unsafe_code, reason = "nix leaves the check of an ioctl's argument to its caller")]
+    // SAFETY: the kernel writes an int to the pointer, which is valid.
+    unsafe { queued(stream.as_raw_fd(), &raw mut bytes) }?;
+    Ok(bytes)
+}
+
+/// A reply without descriptors.
+fn only(reply: Reply) -> Option<Outgoing> {
+    Some((reply, Vec::new()))
+}
+
+fn no_descriptor(error: &io::Error) -> Refusal {
+    let errno = error.raw_os_error().unwrap_or(libc::EMFILE);
+    Refusal::Os { what: "the daemon has no descriptor left".to_owned(), errno }
+}
 
 /// Why the daemon ends, once it does.
 async fn ended(end: &mut watch::Receiver<Option<String>>) -> String {

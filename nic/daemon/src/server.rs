@@ -1,6 +1,7 @@
 //! The server: what all programs share, and the life of the daemon.
 
 use crate::config::{Admitted, Config, ConfigError, Limits, Wanted};
+use crate::metrics;
 use crate::nic::Nic;
 use crate::program::{Peer, Program};
 use crate::slots::Kept;
@@ -14,7 +15,7 @@ use rnic::process::{HostAddress, port_range};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,14 @@ pub enum DaemonFault {
     Listen {
         /// The socket.
         path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Metrics cannot be served.
+    #[error("cannot serve metrics at {address}: {source}")]
+    Metrics {
+        /// Where.
+        address: SocketAddr,
         /// The system's error.
         source: io::Error,
     },
@@ -194,6 +203,11 @@ impl Server {
 
     pub(crate) fn admits(&self, uid: u32, gids: &[u32]) -> bool {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).0.admits(uid, gids)
+    }
+
+    /// Whether a user sees the programs of all users.
+    pub(crate) fn observes(&self, uid: u32) -> bool {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner).0.observes(uid)
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -368,6 +382,11 @@ async fn serve(
     raise_descriptor_limit();
     make_room(&socket)?;
     let server = Arc::new(Server::open(config, &socket, program)?);
+    if let Some(address) = config.metrics {
+        let scrapes = metrics::serve(address, Arc::clone(&server)).await;
+        tokio::spawn(scrapes.map_err(|source| DaemonFault::Metrics { address, source })?);
+        tracing::info!(%address, "metrics are served");
+    }
     // Last: whoever can connect is served at once.
     let listener = listen(config, &socket)?;
     for nic in server.nics() {

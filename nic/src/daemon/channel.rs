@@ -94,6 +94,13 @@ impl Channel {
         self.descriptors.drain(..).collect()
     }
 
+    /// The first `N` of them: a message knows how many came with it, and those of the next may be here already. `None` if there
+    /// are fewer.
+    pub(crate) fn take_some<const N: usize>(&mut self) -> Option<[OwnedFd; N]> {
+        let some = (self.descriptors.len() >= N).then(|| self.descriptors.drain(..N).collect::<Vec<_>>());
+        some?.try_into().ok()
+    }
+
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.stream.as_raw_fd()
     }

@@ -23,11 +23,13 @@ mod desk;
 mod find;
 pub mod protocol;
 mod slot;
+mod watch;
 
 pub use desk::Desk;
 pub use find::{Daemon, SYSTEM_SOCKET, VARIABLE, user_socket};
 pub use slot::KEEPER;
 pub(crate) use slot::{News, Slot};
+pub use watch::{WatchedProgram, programs};
 
 use protocol::Refusal;
 use std::io;

@@ -20,13 +20,16 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 /// The version of this protocol. Both sides must speak the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The longest frame. The longest message is a ledger of [`LEDGER_AT_ONCE`] entries, with less than 100 bytes each.
 pub const MOST_FRAME: usize = 256 << 10;
 
 /// The most descriptors with a frame: those of a slot.
-pub const MOST_DESCRIPTORS: usize = MOST_SENDERS + 2;
+pub const MOST_DESCRIPTORS: usize = MOST_SENDERS + 2 + REPORT_FILES;
+
+/// The files in which a program publishes: its counters, and its queue pairs.
+pub const REPORT_FILES: usize = 2;
 
 /// The most entries of a ledger in one frame.
 pub const LEDGER_AT_ONCE: usize = 1024;
@@ -43,7 +46,8 @@ pub enum Request {
         /// The address; `None` leaves the choice to the daemon.
         address: Option<IpAddr>,
     },
-    /// Goes on with a slot of an earlier connection: answered by [`Reply::Host`] or [`Reply::Refused`].
+    /// Goes on with a slot of an earlier connection: answered by [`Reply::Host`], with new files to publish in, or
+    /// [`Reply::Refused`].
     Resume {
         /// The address.
         address: IpAddr,
@@ -86,6 +90,8 @@ pub enum Request {
         /// The destination.
         to: SocketAddr,
     },
+    /// Asks which programs there are: answered by a [`Reply::Program`] for each, then [`Reply::Done`].
+    Programs,
 }
 
 /// Who begins a connection.
@@ -102,8 +108,8 @@ pub struct Hello {
 /// What the daemon says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// The slot, with its descriptors: the receiving socket, the sockets to send from, and the pipe that ends with the
-    /// daemon and its keeper.
+    /// The slot, with its descriptors: the receiving socket, the pipe that ends with the daemon and its keeper, the files to
+    /// publish in ([`REPORT_FILES`]), and the sockets to send from.
     Attached(Box<Attached>),
     /// The addresses that the program may use.
     Addresses(Vec<Address>),
@@ -124,6 +130,27 @@ pub enum Reply {
         /// Why.
         why: String,
     },
+    /// A program, with the files in which it publishes, for reading.
+    Program(Program),
+}
+
+/// A program in a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Program {
+    /// The shared address.
+    pub address: IpAddr,
+    /// Its slot.
+    pub slot: u8,
+    /// Its process ID in the daemon's namespace, according to the kernel; 0 if it has none there.
+    pub pid: u32,
+    /// Its user, according to the kernel.
+    pub uid: u32,
+    /// Its name.
+    pub name: String,
+    /// The first 12 digits of the ID of its container, if its control group names one.
+    pub container: Option<String>,
+    /// Whether it still has the slot. If not, its counters are final.
+    pub running: bool,
 }
 
 /// A slot.

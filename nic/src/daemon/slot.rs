@@ -6,7 +6,8 @@
 use super::DaemonError;
 use super::channel::Channel;
 use super::protocol::{
-    Attached, Datagram, Hello, Host, LEDGER_AT_ONCE, LedgerEntry, Refusal, Reply, Request, VERSION,
+    Attached, Datagram, Hello, Host, LEDGER_AT_ONCE, LedgerEntry, REPORT_FILES, Refusal, Reply, Request,
+    VERSION,
 };
 use crate::net::SlotSockets;
 use crate::os::fork;
@@ -61,10 +62,15 @@ struct Line {
     number: u32,
 }
 
+/// The files in which a device publishes for the daemon.
+pub(crate) type ReportFiles = [OwnedFd; REPORT_FILES];
+
 /// A slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
     path: PathBuf,
+    /// The name of the device.
+    device: String,
     attached: Attached,
     line: Mutex<Line>,
     /// The thread that tells the daemon something, by a number of its own; 0 for none.
@@ -75,14 +81,20 @@ pub(crate) struct Slot {
     over: AtomicBool,
     /// The latest state of the host.
     host: Mutex<Host>,
+    /// Files to publish in that the port has not taken yet.
+    report: Mutex<Option<ReportFiles>>,
 }
 
 impl Slot {
-    /// Asks the daemon for a slot at an address, or at one of its choice.
+    /// Asks the daemon for a slot at an address, or at one of its choice. `device`: the name of the device there.
     ///
     /// # Errors
     /// [`DaemonError`].
-    pub(crate) fn attach(path: &Path, address: Option<IpAddr>) -> Result<(Self, SlotSockets), DaemonError> {
+    pub(crate) fn attach(
+        path: &Path,
+        address: Option<IpAddr>,
+        device: &str,
+    ) -> Result<(Self, SlotSockets), DaemonError> {
         let mut channel = open_patiently(path)?;
         let lost = |source| DaemonError::Lost { path: path.to_owned(), source };
         channel.send(&Request::Attach { address }, PATIENCE).map_err(lost)?;
@@ -91,21 +103,22 @@ impl Slot {
             Reply::Refused(refusal) => return Err(DaemonError::Refused(refusal)),
             other => return Err(unexpected(path, &other)),
         };
-        let mut descriptors = channel.take_descriptors().into_iter();
-        let (Some(receiver), Some(life)) = (descriptors.next(), descriptors.next()) else {
+        let (Some([receiver, life]), Some(report)) = (channel.take_some(), channel.take_some()) else {
             return Err(lost(io::Error::other("it sent no sockets")));
         };
-        let sockets =
-            SlotSockets { receiver, senders: descriptors.collect(), capabilities: attached.offers.into() };
+        let senders = channel.take_descriptors();
+        let sockets = SlotSockets { receiver, senders, capabilities: attached.offers.into() };
         fork::close_in_child([channel.raw_fd(), life.as_raw_fd()].into_iter());
         let line = Line { channel: Some(channel), parked: VecDeque::new(), next_try: None, number: 0 };
         let slot = Self {
             path: path.to_owned(),
+            device: device.to_owned(),
             line: Mutex::new(line),
             teller: AtomicU64::new(0),
             life,
             over: AtomicBool::new(false),
             host: Mutex::new(attached.host.clone()),
+            report: Mutex::new(Some(report)),
             attached,
         };
         Ok((slot, sockets))
@@ -116,9 +129,19 @@ impl Slot {
         &self.attached
     }
 
+    /// The name of the device.
+    pub(crate) fn device(&self) -> &str {
+        &self.device
+    }
+
     /// The daemon's socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The files to publish in, if there are new ones.
+    pub(crate) fn take_report(&self) -> Option<ReportFiles> {
+        locked(&self.report).take()
     }
 
     /// The latest state of the host.
@@ -154,7 +177,8 @@ impl Slot {
         let Ok(mut line) = self.line.try_lock() else { return news };
         if line.next_try.is_some_and(|at| at <= now) {
             match self.resume() {
-                Ok((channel, host)) => {
+                Ok((channel, host, report)) => {
+                    *locked(&self.report) = report;
                     line.parked.push_back(Reply::Host(host));
                     fork::close_in_child(std::iter::once(channel.raw_fd()));
                     (line.channel, line.next_try) = (Some(channel), None);
@@ -241,14 +265,17 @@ impl Slot {
         line.next_try = Some(now + RETRY);
     }
 
-    fn resume(&self) -> Result<(Channel, Host), DaemonError> {
+    fn resume(&self) -> Result<(Channel, Host, Option<ReportFiles>), DaemonError> {
         let mut channel = open(&self.path)?;
         let Attached { address, slot, token, .. } = &self.attached;
         let lost = |source| DaemonError::Lost { path: self.path.clone(), source };
         let request = Request::Resume { address: address.ip, slot: *slot, token: *token };
         channel.send(&request, PATIENCE).map_err(lost)?;
         match channel.recv(PATIENCE).map_err(lost)? {
-            Reply::Host(host) => Ok((channel, host)),
+            Reply::Host(host) => {
+                let report = channel.take_some();
+                Ok((channel, host, report))
+            }
             Reply::Refused(refusal) => Err(DaemonError::Refused(refusal)),
             other => Err(unexpected(&self.path, &other)),
         }

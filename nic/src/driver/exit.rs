@@ -62,11 +62,9 @@ impl SocketPort {
             driven.flush(clock::now());
         }
         driven.datapath.link.remove_observers(rnic_core::instrument::CAPTURE);
-        let last = self.publication.get().map(|publication| (publication, driven.counters()));
+        let counters = driven.counters();
         self.release(driven);
-        if let Some((publication, counters)) = last {
-            publication.write(&counters, clock::now());
-        }
+        self.publish_at_exit(&counters);
     }
 }
 

@@ -19,7 +19,6 @@ mod host;
 mod model;
 mod primitives;
 mod published;
-mod queue_pairs;
 mod readiness;
 mod shared;
 mod sync;
@@ -35,12 +34,12 @@ use crate::clock;
 use crate::daemon::{Desk, Slot};
 use crate::net::Capabilities;
 use crate::os::fork;
-use crate::process::{Publication, QueuePairFile};
 use background::Background;
 use courtesy::Courtesy;
 use handover::Bell;
 use hold::Caller;
 use host::HostView;
+use published::Reports;
 use qp::queue_pair::PostError;
 use qp::{Mtu, Qpn};
 use rnic_core::cm::PortTable;
@@ -56,7 +55,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sync::{PiGuard, PiMutex};
@@ -92,10 +91,8 @@ pub(crate) struct SocketPort {
     host: HostView,
     /// Its slot, if it shares the address with other processes.
     slot: Option<ManuallyDrop<Slot>>,
-    /// Where its counters are published, if they are.
-    publication: OnceLock<Publication>,
-    /// Where its queue pairs are published, if they are.
-    queue_pairs: OnceLock<QueuePairFile>,
+    /// Where its counters and queue pairs are published.
+    reports: Mutex<Reports>,
     generation: u32,
 }
 
@@ -133,8 +130,7 @@ impl SocketPort {
             background: Arc::new(Background::new()),
             host: HostView::new(watch, active_mtu, mtu),
             slot,
-            publication: OnceLock::new(),
-            queue_pairs: OnceLock::new(),
+            reports: Mutex::default(),
             generation: generation(),
         });
         exit::watch(&port);
@@ -446,8 +442,8 @@ impl Drop for SocketPort {
             std::mem::forget(std::mem::replace(&mut self.background, Arc::new(Background::new())));
             self.host.abandon();
             // The slot is not dropped: its descriptors are closed already.
-            std::mem::forget(self.publication.take());
-            std::mem::forget(self.queue_pairs.take());
+            // So are those of the reports.
+            std::mem::forget(std::mem::take(self.reports.get_mut().unwrap_or_else(PoisonError::into_inner)));
             return;
         }
         self.host.close();

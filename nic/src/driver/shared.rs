@@ -5,6 +5,7 @@ use crate::clock;
 use crate::daemon::protocol::{Datagram, Host, LedgerEntry};
 use crate::daemon::{Desk, News, Slot};
 use crate::net::{HostState, HostWatch};
+use crate::process::Report;
 use rnic_core::gid::NetInterface;
 use rnic_core::port::Port;
 use std::mem::ManuallyDrop;
@@ -60,11 +61,20 @@ impl SocketPort {
                     // A device that has failed has nothing to tell.
                     let _ = (self as &dyn Port).control(|engine| engine.open_ledger());
                     Desk::at(slot.path()).return_to();
+                    self.publish_for_daemon();
                 }
                 News::Over(why) => self.lose_slot(&why),
             }
         }
         self.background.watch_daemon(slot.raw_fds());
+    }
+
+    /// Publishes in the files of the daemon, if it has sent new ones.
+    pub(crate) fn publish_for_daemon(&self) {
+        let Some(slot) = self.slot.as_ref() else { return };
+        if let Some(files) = slot.take_report() {
+            self.publish_in(Report::for_daemon(files, slot.device(), self.address));
+        }
     }
 
     /// Tells the daemon who listens and what is connected, as far as that has changed.

@@ -30,6 +30,7 @@ mod gids;
 mod names;
 mod publish;
 mod queue_pairs;
+mod report;
 mod run_dir;
 mod settings;
 mod speed;
@@ -40,12 +41,10 @@ pub use crate::os::fork::{ForksHeld, hold_forks};
 pub use address::HostAddress;
 pub use error::{EnvError, EnvFault};
 pub use gids::{GidLayout, is_usable, node_guid, resolve};
-pub(crate) use publish::Publication;
 pub use publish::{NetNamespace, Published, published};
-pub(crate) use queue_pairs::{
-    MOST as MOST_QUEUE_PAIRS, QueuePairFile, ReasonFile, find_queue_pair, reason_files,
-};
+pub(crate) use queue_pairs::{MOST as MOST_QUEUE_PAIRS, ReasonFile, find_queue_pair, reason_files};
 pub use queue_pairs::{PublishedQueuePairs, published_queue_pairs};
+pub(crate) use report::{PERIOD as PUBLISHING_PERIOD, Report};
 pub use run_dir::default_run_dir;
 pub use settings::{MAX_DEVICES, Settings, Variable};
 pub use speed::{PortSpeed, speed};
@@ -137,19 +136,7 @@ impl NamedDevice {
         open.push((self.guid, device.downgrade()));
         drop(open);
         if let Some(run_dir) = &self.run_dir {
-            let publication = Publication::new(run_dir, &self.name, device.address());
-            match publication {
-                Ok(publication) => port.publish_as(publication),
-                Err(error) => {
-                    tracing::warn!(%error, run_dir = %run_dir.display(), "counters are not published")
-                }
-            }
-            match QueuePairFile::new(run_dir, &self.name, device.address()) {
-                Ok(file) => port.publish_queue_pairs_in(file),
-                Err(error) => {
-                    tracing::warn!(%error, run_dir = %run_dir.display(), "queue pairs are not published")
-                }
-            }
+            port.publish_in(Report::in_folder(run_dir, &self.name, device.address()));
         }
         Ok(device)
     }

@@ -14,21 +14,18 @@ mod namespace;
 
 pub use namespace::NetNamespace;
 
-use super::run_dir::{changed, files, has_ended, make, make_locked, unique};
+use super::run_dir::{changed, files, has_ended, make, make_locked, printable, read_all, read_whole, unique};
 use crate::Counters;
 use rnic_core::queue::locked;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::SystemTime;
-use time::{Duration, Instant};
-
-/// How often counters are written. People read them, and ten times a second is as fast as they can follow.
-pub(crate) const PERIOD: Duration = Duration::from_millis(100);
+use time::Duration;
 
 /// How long the counters of a program are kept after it has ended.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -41,9 +38,6 @@ const LONGEST: u64 = 1 << 18;
 
 /// The first line of a file.
 const MAGIC: &str = "rnic counters 2";
-
-/// How often a file is read again if it was being written at that moment.
-const TRIES: usize = 5;
 
 /// The counters of one device of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,13 +86,15 @@ impl Published {
     fn read(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
         let running = !has_ended(&file);
-        let text = (0..TRIES).find_map(|_| {
-            let mut text = String::new();
-            let mut reader = File::open(path).ok()?.take(LONGEST);
-            reader.read_to_string(&mut text).ok()?;
-            Self::parse(&text)
-        })?;
-        Some(Self { running, updated: changed(path), ..text })
+        Some(Self { running, ..Self::read_from(&file)? })
+    }
+
+    /// Reads what the program of a file published there; `None` if it has published nothing yet. Whether it runs is not known.
+    #[must_use]
+    pub fn read_from(file: &File) -> Option<Self> {
+        let text = read_whole(|| Self::parse(&read_all(file, LONGEST)?))?;
+        let updated = file.metadata().and_then(|meta| meta.modified());
+        Some(Self { updated: updated.unwrap_or(SystemTime::UNIX_EPOCH), ..text })
     }
 
     /// Reads what [`Publication::write`] wrote; `None` if the text is something else, or changed during the read.
@@ -109,9 +105,9 @@ impl Published {
         }
         let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
         let sequence = field("sequence")?;
-        let (device, address) = (field("device")?.to_owned(), field("address")?.parse().ok()?);
+        let (device, address) = (printable(field("device")?), field("address")?.parse().ok()?);
         let namespace = field("namespace")?.parse().ok()?;
-        let (pid, comm) = (field("pid")?.parse().ok()?, field("comm")?.to_owned());
+        let (pid, comm) = (field("pid")?.parse().ok()?, printable(field("comm")?));
         let mut counters = Vec::new();
         for line in lines {
             let (name, value) = line.split_once(' ')?;
@@ -129,14 +125,14 @@ impl Published {
                     counters,
                 });
             }
-            counters.push((name.to_owned(), value.trim_start().parse().ok()?));
+            counters.push((printable(name), value.trim_start().parse().ok()?));
         }
         None
     }
 }
 
 /// The file of a device, in the process that has it.
-pub(crate) struct Publication {
+pub(super) struct Publication {
     file: File,
     /// The lines that do not change.
     head: String,
@@ -148,46 +144,37 @@ struct State {
     sequence: u64,
     /// The counters as last written.
     last: String,
-    due: Instant,
 }
 
 impl Publication {
     /// Creates the file of a device, and removes those of programs that ended long ago.
-    pub(super) fn new(run_dir: &Path, device: &str, address: IpAddr) -> io::Result<Self> {
+    pub(super) fn in_folder(run_dir: &Path, device: &str, address: IpAddr) -> io::Result<Self> {
         let folder = folder(run_dir);
         make(run_dir)?;
         make(&folder)?;
         prune(&folder)?;
-        let file = make_locked(&folder, &unique(&format!("-{device}")))?;
+        Ok(Self::new(make_locked(&folder, &unique(&format!("-{device}")))?, device, address))
+    }
+
+    /// Publishes in a file that somebody else has made.
+    pub(super) fn new(file: File, device: &str, address: IpAddr) -> Self {
         let comm = fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let pid = std::process::id();
         let (namespace, comm) = (NetNamespace::current(), comm.trim_end());
         let head =
             format!("device {device}\naddress {address}\nnamespace {namespace}\npid {pid}\ncomm {comm}\n");
-        let state = State { sequence: 0, last: String::new(), due: crate::clock::now() };
-        Ok(Self { file, head, state: Mutex::new(state) })
+        Self { file, head, state: Mutex::new(State { sequence: 0, last: String::new() }) }
     }
 
     /// The file, which a forked child must close.
-    pub(crate) fn file(&self) -> &File {
+    pub(super) fn file(&self) -> &File {
         &self.file
-    }
-
-    /// Whether it is time to write the counters again.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        now >= locked(&self.state).due
-    }
-
-    /// When that will be.
-    pub(crate) fn due(&self) -> Instant {
-        locked(&self.state).due
     }
 
     /// Writes the counters, unless they have not changed. A write that fails is tried again at the next change: nothing
     /// depends on the file.
-    pub(crate) fn write(&self, counters: &Counters, now: Instant) {
+    pub(super) fn write(&self, counters: &Counters) {
         let mut state = locked(&self.state);
-        state.due = now + PERIOD;
         let mut lines = String::with_capacity(state.last.len());
         for (name, value) in counters.iter() {
             // The largest value has 20 digits, so the length of the file never changes.

@@ -2,18 +2,19 @@
 //!
 //! The file of a device holds one JSON object, which is rewritten up to ten times a second when it changes.
 
-use super::publish::PERIOD;
-use super::run_dir::{changed, files, has_ended, is_ours, make, make_locked, unique};
+use super::run_dir::{
+    changed, files, has_ended, is_ours, make, make_locked, printable, read_all, read_whole, unique,
+};
 use rnic_core::engine::QpSnapshot;
 use rnic_core::queue::locked;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use time::{Duration, Instant};
+use time::Duration;
 
 /// The maximum number of queue pairs that a device publishes. A file with this number has about 300 KB.
 pub(crate) const MOST: usize = 1024;
@@ -23,9 +24,6 @@ const LONGEST: u64 = 1 << 21;
 
 /// How long the reasons of a program are kept after it has ended.
 const KEPT: Duration = Duration::from_secs(60);
-
-/// How often a file is read again if it was being written at that moment.
-const TRIES: usize = 5;
 
 /// The queue pairs of one device of one program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,66 +59,87 @@ pub fn published_queue_pairs(run_dir: &Path) -> io::Result<Vec<PublishedQueuePai
     Ok(all)
 }
 
-/// The program that has `address`, and its queue pair `qpn` if it exists.
+/// The program that has queue pair `qpn` at `address`, or else one that has the address.
 pub(crate) fn find_queue_pair(
     run_dir: &Path,
     address: IpAddr,
     qpn: u32,
 ) -> Option<(u32, String, Option<QpSnapshot>)> {
-    let found = published_queue_pairs(run_dir).ok()?.into_iter().find(|one| one.address == address)?;
-    let PublishedQueuePairs { pid, comm, queue_pairs, .. } = found;
-    Some((pid, comm, queue_pairs.into_iter().find(|qp| qp.qpn == qpn)))
+    let of_qp = |one: PublishedQueuePairs| {
+        let PublishedQueuePairs { pid, comm, queue_pairs, .. } = one;
+        (pid, comm, queue_pairs.into_iter().find(|qp| qp.qpn == qpn))
+    };
+    // Several programs may share the address.
+    let all = published_queue_pairs(run_dir).ok()?.into_iter().filter(|one| one.address == address);
+    let (has, lacks): (Vec<_>, Vec<_>) = all.map(of_qp).partition(|(_, _, qp)| qp.is_some());
+    has.into_iter().chain(lacks).next()
 }
 
 fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("queue-pairs")
 }
 
-/// The whole content of one of our files; `None` if it is too long.
-fn read(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    let read = File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
-    ((read as u64) < LONGEST).then_some(text)
-}
-
-/// Replaces the content of a file.
+/// Replaces the content of a file, by one write: a file that was cut afterwards would have something else at its end meanwhile.
+/// A shorter text is followed by spaces.
 fn replace(file: &File, text: &str) -> io::Result<()> {
-    file.write_all_at(text.as_bytes(), 0)?;
-    file.set_len(text.len() as u64)
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(bytes.len().max(length), b' ');
+    file.write_all_at(&bytes, 0)
 }
 
 impl PublishedQueuePairs {
     fn read(path: &Path) -> Option<Self> {
-        if has_ended(&File::open(path).ok()?) {
+        let file = File::open(path).ok()?;
+        if has_ended(&file) {
             // The queue pairs of a killed program are of no use.
             let _ = fs::remove_file(path);
             return None;
         }
-        let whole = |_| serde_json::from_str(&read(path)?).ok().filter(|one: &Self| one.sequence == one.end);
-        (0..TRIES).find_map(whole)
+        Self::read_from(&file)
+    }
+
+    /// Reads what the program of a file published there; `None` if it has published nothing yet.
+    #[must_use]
+    pub fn read_from(file: &File) -> Option<Self> {
+        let whole =
+            |text: String| serde_json::from_str(&text).ok().filter(|one: &Self| one.sequence == one.end);
+        read_whole(|| whole(read_all(file, LONGEST)?)).map(Self::printable)
+    }
+
+    fn printable(mut self) -> Self {
+        (self.device, self.comm) = (printable(&self.device), printable(&self.comm));
+        self.queue_pairs.truncate(MOST);
+        for qp in &mut self.queue_pairs {
+            let texts = [&mut qp.qp_type, &mut qp.state];
+            texts.into_iter().for_each(|text| *text = printable(text).into());
+            qp.last_failure = qp.last_failure.as_deref().map(printable);
+        }
+        self
     }
 }
 
 /// The file of a device, in the process that has it.
-pub(crate) struct QueuePairFile {
+pub(super) struct QueuePairFile {
     file: File,
-    path: PathBuf,
-    state: Mutex<State>,
-}
-
-struct State {
-    last: PublishedQueuePairs,
-    due: Instant,
+    /// Where it is, if the device has made it.
+    path: Option<PathBuf>,
+    last: Mutex<PublishedQueuePairs>,
 }
 
 impl QueuePairFile {
     /// Creates the file of a device.
-    pub(super) fn new(run_dir: &Path, device: &str, address: IpAddr) -> io::Result<Self> {
+    pub(super) fn in_folder(run_dir: &Path, device: &str, address: IpAddr) -> io::Result<Self> {
         let folder = folder(run_dir);
         make(run_dir)?;
         make(&folder)?;
         let name = unique(&format!("-{device}"));
         let file = make_locked(&folder, &name)?;
+        Ok(Self { path: Some(folder.join(name)), ..Self::new(file, device, address) })
+    }
+
+    /// Publishes in a file that somebody else has made.
+    pub(super) fn new(file: File, device: &str, address: IpAddr) -> Self {
         let comm = fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned();
         let (device, pid) = (device.to_owned(), std::process::id());
         let last = PublishedQueuePairs {
@@ -133,39 +152,34 @@ impl QueuePairFile {
             more: 0,
             end: 0,
         };
-        let state = Mutex::new(State { last, due: crate::clock::now() });
-        Ok(Self { file, path: folder.join(name), state })
+        Self { file, path: None, last: Mutex::new(last) }
     }
 
     /// The file, which a forked child must close.
-    pub(crate) fn file(&self) -> &File {
+    pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether it is time to write the queue pairs again.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        now >= locked(&self.state).due
-    }
-
     /// Writes the queue pairs, unless they have not changed.
-    pub(crate) fn write(&self, (queue_pairs, more): (Vec<QpSnapshot>, usize), now: Instant) {
-        let mut state = locked(&self.state);
-        state.due = now + PERIOD;
-        let State { last, .. } = &mut *state;
-        if last.sequence > 0 && (last.more, &last.queue_pairs) == (more, &queue_pairs) {
+    pub(super) fn write(&self, (queue_pairs, more): &(Vec<QpSnapshot>, usize)) {
+        let mut last = locked(&self.last);
+        if last.sequence > 0 && (&last.more, &last.queue_pairs) == (more, queue_pairs) {
             return;
         }
         last.sequence += 1;
-        (last.end, last.queue_pairs, last.more) = (last.sequence, queue_pairs, more);
+        (last.end, last.more) = (last.sequence, *more);
+        last.queue_pairs.clone_from(queue_pairs);
         // Nothing depends on the file: if a write fails, the data is missing there.
-        if let Ok(text) = serde_json::to_string(last) {
+        if let Ok(text) = serde_json::to_string(&*last) {
             let _ = replace(&self.file, &text);
         }
     }
 
     /// Removes the file, because the device is closed.
-    pub(crate) fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
+    pub(super) fn remove(&self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
@@ -208,7 +222,7 @@ pub(crate) fn reason_files(run_dir: &Path) -> Vec<String> {
             let _ = fs::remove_file(path);
             return None;
         }
-        read(path)
+        read_all(&File::open(path).ok()?, LONGEST)
     };
     let folder = reasons(run_dir);
     // A folder of another user contains no reasons from processes of this user.
@@ -244,17 +258,25 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("rnic-queue-pairs-{}", std::process::id()));
         let address = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(published_queue_pairs(&folder).expect("no folder is no error"), []);
-        let file = QueuePairFile::new(&folder, "rnic0", address).expect("a file");
-        file.write((vec![snapshot(0x12), snapshot(0x13)], 3), crate::clock::now());
+        let file = QueuePairFile::in_folder(&folder, "rnic0", address).expect("a file");
+        file.write(&(vec![snapshot(0x12), snapshot(0x13)], 3));
         let all = published_queue_pairs(&folder).expect("a folder");
         assert_eq!((all.len(), all[0].more, &*all[0].device), (1, 3, "rnic0"));
         assert_eq!(all[0].queue_pairs, [snapshot(0x12), snapshot(0x13)]);
         let (pid, _, found) = find_queue_pair(&folder, address, 0x13).expect("the program");
         assert_eq!((pid, found), (std::process::id(), Some(snapshot(0x13))));
-        file.write((vec![snapshot(0x14)], 0), crate::clock::now());
+        file.write(&(vec![snapshot(0x14)], 0));
         let all = published_queue_pairs(&folder).expect("a folder");
         assert_eq!(all[0].queue_pairs, [snapshot(0x14)], "a shorter file leaves nothing of the longer one");
         assert!(find_queue_pair(&folder, IpAddr::from([127, 0, 0, 9]), 0x14).is_none());
+        // Another program at the same address.
+        let other = QueuePairFile::in_folder(&folder, "rnic0", address).expect("a file");
+        other.write(&(vec![snapshot(0x15)], 0));
+        for qpn in [0x14, 0x15] {
+            let (.., found) = find_queue_pair(&folder, address, qpn).expect("a program");
+            assert_eq!(found, Some(snapshot(qpn)));
+        }
+        drop(other);
         drop(file);
         assert_eq!(published_queue_pairs(&folder).expect("a folder"), []);
         fs::remove_dir_all(folder).expect("a folder");

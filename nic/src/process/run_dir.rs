@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -78,4 +78,44 @@ pub(super) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Tries to make sense of a file that may be being written at that moment.
+pub(super) fn read_whole<T>(mut read: impl FnMut() -> Option<T>) -> Option<T> {
+    /// The first tries follow each other at once; then the writer, which may wait for a CPU, gets some time.
+    const TRIES: u32 = 8;
+    (0..TRIES).find_map(|attempt| {
+        if attempt > 2 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        read()
+    })
+}
+
+/// The whole content of a file, from its beginning; `None` if it is longer than `most` bytes, or no text.
+pub(super) fn read_all(file: &File, most: u64) -> Option<String> {
+    // Not by the file's position, which others may share.
+    let length = file.metadata().ok()?.len();
+    if length > most {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(&mut bytes[done..], done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    bytes.truncate(done);
+    String::from_utf8(bytes).ok()
+}
+
+/// A text of another program, which may be another user's, for a terminal: without control characters, and not too long.
+pub(super) fn printable(text: &str) -> String {
+    /// Longer than what rnic publishes.
+    const MOST: usize = 300;
+    text.chars().take(MOST).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,28 +1,40 @@
 //! `rnic show qp`: the queue pairs of running programs, and `rnic show vendor-errors`.
 
-use super::Row;
+use super::{Row, counters};
+use crate::programs::{Filter, Places, Seen};
 use rnic::VendorError;
 use rnic::engine::QpSnapshot;
-use rnic::process::{PublishedQueuePairs, published_queue_pairs};
 use serde_json::json;
 use std::error::Error;
-use std::path::Path;
 
-/// A row for each queue pair. Prints a message if there are no programs.
-pub(super) fn rows(run_dir: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
-    let unreadable = |error| format!("{} cannot be read: {error}", run_dir.display());
-    let published = published_queue_pairs(run_dir).map_err(unreadable)?;
-    if published.is_empty() {
-        eprintln!("no program publishes queue pairs in {}: `rnic run` has programs do so", run_dir.display());
+/// A row for each queue pair. Prints a message if there are none.
+pub(super) fn rows(filter: &Filter) -> Result<Vec<Row>, Box<dyn Error>> {
+    let mut all = super::look()?;
+    all.retain(|one| one.queue_pairs.is_some());
+    let total = all.len();
+    all.retain(|one| filter.takes(one));
+    if total == 0 {
+        eprintln!(
+            "no program publishes queue pairs in {}: `rnic run` has programs do so",
+            Places::find().describe()
+        );
     }
-    for one in published.iter().filter(|one| one.more > 0) {
-        let PublishedQueuePairs { device, pid, more, .. } = one;
-        eprintln!("{more} more queue pairs of {device} in process {pid} are not shown");
+    let mut rows = Vec::new();
+    for one in &all {
+        let Some(published) = &one.queue_pairs else { continue };
+        if published.more > 0 {
+            let Seen { device, pid, .. } = one;
+            eprintln!("{} more queue pairs of {device} in process {pid} are not shown", published.more);
+        }
+        rows.extend(published.queue_pairs.iter().filter(|qp| filter.takes_qp(qp)).map(|qp| row(one, qp)));
     }
-    Ok(published.iter().flat_map(|one| one.queue_pairs.iter().map(|qp| row(one, qp))).collect())
+    if rows.is_empty() && total > 0 {
+        eprintln!("the options match no queue pair of {total} devices; `rnic show qp` lists them all");
+    }
+    Ok(rows)
 }
 
-fn row(one: &PublishedQueuePairs, qp: &QpSnapshot) -> Row {
+fn row(one: &Seen, qp: &QpSnapshot) -> Row {
     let peer = qp.peer.map(|(address, qpn)| (address.to_string(), format!("{qpn:#08x}")));
     let (address, number) = peer.unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));
     let mut pairs = vec![
@@ -37,9 +49,8 @@ fn row(one: &PublishedQueuePairs, qp: &QpSnapshot) -> Row {
         ("receives", json!(qp.recvs)),
         ("retries_left", json!(qp.retries_left)),
         ("rnr_retries_left", json!(qp.rnr_retries_left)),
-        ("pid", json!(one.pid)),
-        ("comm", json!(one.comm)),
     ];
+    pairs.extend(counters::owner(one));
     // The last property of the line, because it contains spaces.
     pairs.extend(qp.last_failure.as_ref().map(|failure| ("last_failure", json!(failure))));
     let lqpn = format!("{:#08x}", qp.qpn);

@@ -67,11 +67,11 @@ fn files_of_programs_that_ended_are_kept_for_a_while_only() {
     let counters = Counters::default();
     let address = IpAddr::from([127, 0, 0, 1]);
     for _ in 0..KEPT_MOST + 5 {
-        let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
-        one.write(&counters, crate::clock::now());
+        let one = Publication::in_folder(&folder.0, "rnic0", address).expect("a file");
+        one.write(&counters);
     }
-    let running = Publication::new(&folder.0, "rnic0", address).expect("a file");
-    running.write(&counters, crate::clock::now());
+    let running = Publication::in_folder(&folder.0, "rnic0", address).expect("a file");
+    running.write(&counters);
     let all = published(&folder.0).expect("a folder");
     assert_eq!(all.iter().filter(|one| !one.running).count(), KEPT_MOST);
     assert_eq!(all.iter().filter(|one| one.running).count(), 1);
@@ -89,8 +89,8 @@ fn files_of_programs_that_ended_are_kept_for_a_while_only() {
 fn a_program_whose_process_id_was_reused_counts_as_ended() {
     let folder = Folder::new("reused");
     let address = IpAddr::from([127, 0, 0, 1]);
-    let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
-    one.write(&Counters::default(), crate::clock::now());
+    let one = Publication::in_folder(&folder.0, "rnic0", address).expect("a file");
+    one.write(&Counters::default());
     let [only] = &*published(&folder.0).expect("a folder") else { panic!("one device") };
     assert!(only.running);
     // The process ID in the file is that of this process, which is still running.
@@ -104,8 +104,8 @@ fn devices_with_one_address_in_two_network_namespaces_are_told_apart() {
     let folder = Folder::new("namespaces");
     let address = IpAddr::from([127, 0, 0, 1]);
     let publish = || {
-        let one = Publication::new(&folder.0, "rnic0", address).expect("a file");
-        one.write(&Counters::default(), crate::clock::now());
+        let one = Publication::in_folder(&folder.0, "rnic0", address).expect("a file");
+        one.write(&Counters::default());
         one
     };
     let here = publish();
@@ -155,16 +155,33 @@ fn only_whole_files_of_ours_are_read() {
 #[test]
 fn counters_that_have_not_changed_are_not_written_again() {
     let folder = Folder::new("same");
-    let one = Publication::new(&folder.0, "rnic0", IpAddr::from([127, 0, 0, 1])).expect("a file");
-    let now = crate::clock::now();
-    assert!(one.is_due(now));
+    let one = Publication::in_folder(&folder.0, "rnic0", IpAddr::from([127, 0, 0, 1])).expect("a file");
     let mut counters = Counters::default();
     for (sent, sequence) in [(0, 1), (0, 1), (5, 2), (5, 2), (u64::MAX, 3)] {
         counters.qp.sent_pkts = sent;
-        one.write(&counters, now);
+        one.write(&counters);
         assert_eq!(locked(&one.state).sequence, sequence);
         let read = published(&folder.0).expect("a folder");
         assert_eq!(value(&read[0], "sent_pkts"), sent, "the file never gets shorter, nor longer");
     }
-    assert!(!one.is_due(now) && one.is_due(now + PERIOD));
+}
+
+#[test]
+fn a_hostile_file_neither_fills_memory_nor_reaches_the_terminal() {
+    let folder = Folder::new("hostile");
+    fs::create_dir_all(&folder.0).expect("a folder");
+    let path = folder.0.join("file");
+    let text = |comm: &str| {
+        format!("{MAGIC}\nsequence 1\ndevice d\naddress ::1\nnamespace 4.3\npid 7\ncomm {comm}\nend 1\n")
+    };
+    fs::write(&path, text("\u{1b}[2Jx")).expect("a file");
+    let file = File::open(&path).expect("a file");
+    assert_eq!(Published::read_from(&file).expect("counters").comm, "\u{fffd}[2Jx");
+    fs::write(&path, text(&"x".repeat(5000))).expect("a file");
+    assert!(Published::read_from(&file).expect("counters").comm.len() < 1000);
+    // A file with a hole in it takes no space, whatever its length.
+    File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 40)).expect("a file");
+    assert_eq!(Published::read_from(&file), None);
+    fs::write(&path, b"\xff\xfe").expect("a file");
+    assert_eq!(Published::read_from(&file), None);
 }
