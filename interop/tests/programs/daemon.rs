@@ -14,14 +14,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// A daemon, at an address of its own.
-struct Daemon {
+pub(crate) struct Daemon {
     folder: Folder,
     address: String,
     running: Running,
 }
 
 impl Daemon {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let address = format!("127.92.{}.{number}", std::process::id() % 250 + 1);
@@ -40,6 +40,11 @@ impl Daemon {
             sleep(Duration::from_millis(2));
         }
         running
+    }
+
+    /// Where programs find it.
+    pub(crate) fn socket(&self) -> PathBuf {
+        socket(&self.folder)
     }
 
     /// A program with its arguments, as in a shell; `@` stands for the address.
@@ -75,7 +80,7 @@ impl Daemon {
     }
 
     /// The sum of a counter of all programs so far.
-    fn counted(&self, counter: &str) -> u64 {
+    pub(crate) fn counted(&self, counter: &str) -> u64 {
         lab::counted(&self.folder, counter).0
     }
 

@@ -91,7 +91,8 @@ pub(crate) fn rnic(folder: &Folder) -> Command {
             command.env_remove(name);
         }
     }
-    command.env("RNIC_RUN_DIR", folder.path().join("run")).stdin(Stdio::null());
+    // A daemon of the host has nothing to do with a test.
+    command.env("RNIC_RUN_DIR", folder.path().join("run")).env("RNIC_DAEMON", "off").stdin(Stdio::null());
     command
 }
 
@@ -263,6 +264,13 @@ pub(crate) fn counted(folder: &Folder, counter: &str) -> (u64, usize) {
     let shown = rnic(folder).args(["show", "counters", "--json"]).output().expect("rnic");
     let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown.stdout).expect("JSON");
     (rows.iter().filter_map(|row| row[counter].as_u64()).sum(), rows.len())
+}
+
+/// The addresses of all programs of a run directory.
+pub(crate) fn addresses(folder: &Folder) -> BTreeSet<String> {
+    let shown = rnic(folder).args(["show", "counters", "--json"]).output().expect("rnic");
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown.stdout).expect("JSON");
+    rows.iter().filter_map(|row| row["address"].as_str().map(str::to_owned)).collect()
 }
 
 /// What is wrong with either end: how it ended, or what `check` finds in its output.

@@ -1,6 +1,8 @@
 //! Open MPI and MPICH: four ranks of a program that checks its reductions, its exchanges, and its reads and writes of
-//! each other's memory. Both use UCX, and each rank has its own device.
+//! each other's memory. Both use UCX, and each rank has its own device: at an address of its own, or all of them at one that a
+//! daemon shares.
 
+use crate::daemon::Daemon;
 use crate::lab::{self, Folder, LIMIT, Running, has};
 use std::path::Path;
 use std::process::Command;
@@ -41,9 +43,14 @@ fn ranks_agree(mpi: &Mpi) {
     let built = compile.output().expect("a compiler");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let _alone = lab::alone();
-    for transports in ["rc_v,self", "ud_v,self"] {
+    let daemon = Daemon::start();
+    let runs = ["rc_v,self", "ud_v,self"].map(|transports| [(transports, false), (transports, true)]);
+    for (transports, shares) in runs.into_iter().flatten() {
         let folder = Folder::new();
         let mut command = lab::run(&folder, &[], mpi.launcher);
+        if shares {
+            command.env("RNIC_DAEMON", daemon.socket());
+        }
         // Within one host UCX would use shared memory.
         command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "rnic0:1");
         command.args(mpi.options).args(["-n", &RANKS.to_string()]).arg(&program);
@@ -53,8 +60,11 @@ fn ranks_agree(mpi: &Mpi) {
         assert!(ended.fault().is_none() && agree, "{transports}: {:?}\n{}", ended.fault(), ended.text);
         let (sent, devices) = lab::counted(&folder, "tx_bytes");
         assert!(sent > LEAST && devices >= RANKS, "{transports}: {devices} devices sent {sent} bytes");
-        println!("{} over {transports}: {devices} devices sent {sent} bytes", mpi.launcher);
+        let addresses = lab::addresses(&folder);
+        assert_eq!(addresses.len(), if shares { 1 } else { RANKS }, "{addresses:?}");
+        println!("{} over {transports}: {devices} devices at {addresses:?} sent {sent} bytes", mpi.launcher);
     }
+    assert_eq!(daemon.counted("dropped_misrouted"), 0);
 }
 
 #[test]
