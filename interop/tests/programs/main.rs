@@ -8,6 +8,7 @@ mod c;
 mod capture;
 mod daemon;
 mod fio;
+mod hosts;
 mod ibv;
 mod iser;
 mod lab;

@@ -3,6 +3,7 @@
 use crate::{AsyncEvent, Device, DeviceConfig, Error, Gather, QpState, RcEnd, Result, WcStatus};
 use rnic_core::engine::ResourceError;
 use rnic_core::link::{FrameRef, Now, Observer};
+use rnic_core::queue::locked;
 use rnic_core::sim::Net;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -102,6 +103,30 @@ fn work_that_threads_left_while_the_lock_was_held_is_flushed() -> Result<()> {
             std::thread::scope(|scope| {
                 scope.spawn(|| left.qp.send(2, Gather::Empty).expect("it waits in the inbox"));
             });
+            panic!("on purpose");
+        })
+    }));
+    posted.expect_err("it panics");
+    device.fail_after_panic();
+    let flushed = left.wait()?;
+    assert_eq!((flushed.wr_id, flushed.status), (1, WcStatus::WrFlushErr));
+    has_failed(&device, &left);
+    Ok(())
+}
+
+#[test]
+fn work_whose_doorbell_a_panic_swallowed_is_flushed() -> Result<()> {
+    let ((device, port), peer) = (DeviceConfig::default().open_as("rnic0")?, crate::open()?);
+    let (left, _right) = RcEnd::pair(&device, &peer)?;
+    left.qp.recv(1, Gather::Empty)?;
+    let engine = rnic_core::port::of(&device);
+    let posted = catch_unwind(AssertUnwindSafe(|| {
+        engine.control(|_| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| left.qp.send(2, Gather::Empty).expect("it waits in the inbox"));
+            });
+            // As a thread that has taken the doorbells, and panics before it has answered them.
+            locked(&port.doorbells).clear();
             panic!("on purpose");
         })
     }));

@@ -132,6 +132,30 @@ fn programs_exchange_data_while_they_connect() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_depths_of_a_connection_are_the_smaller_of_both_sides() -> Result<()> {
+    for (asked, granted) in [(4, 8), (8, 4)] {
+        let net = Net::new();
+        let (a, b) = (net.device(), net.device());
+        let (left, right) = (RcEnd::new(&a)?, RcEnd::new(&b)?);
+        let listener = b.listen(PORT)?;
+        let with = |rd_atomic| ConnectOptions { rd_atomic, ..ConnectOptions::default() };
+        let connection = a.connect_with(&left.qp, to(&b), &with(asked), b"")?;
+        let accepted = listener.accept()?.accept_with(&right.qp, &with(granted), b"")?;
+        connection.wait()?;
+        accepted.wait()?;
+        for end in [&left, &right] {
+            let attr = end.qp.query();
+            assert_eq!(
+                (attr.max_rd_atomic, attr.max_dest_rd_atomic),
+                (Some(4), Some(4)),
+                "{asked} {granted}"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// The connection is refused by the peer's program, not because a time is over.
 fn is_by_program(dialling: super::Dialling) {
     let refused = refusal(dialling.wait().expect_err("refused"));
