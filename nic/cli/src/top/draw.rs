@@ -42,6 +42,8 @@ const QUEUE_PAIRS: [(&str, u16); 11] = [
 
 /// A number with at most four characters before its unit: `999`, `1.2k`, `40.1M`.
 pub(super) fn short(number: f64) -> String {
+    // The sum of nothing is -0.
+    let number = number + 0.0;
     let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let unit = units.iter().find(|(size, _)| number >= *size);
     unit.map_or_else(|| format!("{number:.0}"), |(size, unit)| format!("{:.1}{unit}", number / size))
@@ -169,6 +171,7 @@ mod tests {
     fn numbers_are_short() {
         let all = [0.4, 999.0, 1200.0, 40_100_000.0, 25e9].map(short);
         assert_eq!(all, ["0", "999", "1.2k", "40.1M", "25.0G"]);
+        assert_eq!(short([0.0_f64; 0].iter().sum()), "0");
     }
 
     #[test]
