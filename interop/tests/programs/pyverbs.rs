@@ -143,7 +143,7 @@ fn the_tests_of_pyverbs_for_librdmacm_pass_at_a_shared_address() {
         return;
     }
     const SCRIPT: &str = r#"ip link set lo up
-"$0" daemon --addr 127.0.0.1 --socket "$1/daemon.sock" & daemon=$!
+"$0" daemon --addr 127.0.0.1 --socket "$1/daemon.sock" 2>"$1/daemon.log" & daemon=$!
 until [ -S "$1/daemon.sock" ]; do sleep 0.05; done
 "$0" run --daemon "$1/daemon.sock" -- python3 "$2" "$3" --dev rnic0 --gid 0 tests.test_rdmacm
 kill $daemon; wait $daemon"#;
