@@ -189,13 +189,12 @@ fn programs_at_a_daemon_are_seen_with_their_queue_pairs_rates_and_sums() {
     // After a crash of the daemon, a program publishes for the next one.
     let listener = site.begin("ibv_asyncwatch");
     let pid = listener.id();
-    let seen = site.await_rows(&["counters", "--running"], |rows| rows.iter().any(|row| row["pid"] == pid));
+    let has_slot = |rows: &[Value]| rows.iter().any(|row| row["pid"] == pid && !row["slot"].is_null());
+    let seen = site.await_rows(&["counters", "--running"], has_slot);
     let slot = &seen.iter().find(|row| row["pid"] == pid).expect("a row")["slot"];
     site.running.kill();
     site.running = Site::run(&site.folder, &site.socket);
-    let seen = site.await_rows(&["counters", "--running"], |rows| {
-        rows.iter().any(|row| row["pid"] == pid && !row["slot"].is_null())
-    });
+    let seen = site.await_rows(&["counters", "--running"], has_slot);
     assert_eq!(&seen.iter().find(|row| row["pid"] == pid).expect("a row")["slot"], slot);
 }
 

@@ -77,6 +77,8 @@ impl Places {
     /// The programs of both. A program at the daemon publishes in the run folder too; it is listed once, as the daemon knows
     /// it. If the daemon was only found, and does not answer, `warn` is told.
     pub(crate) fn look(&self, warn: impl FnOnce(&DaemonError)) -> Result<Vec<Seen>, Box<dyn Error>> {
+        // The folder first: whoever publishes there has done so at the daemon before.
+        let own = in_folder(&self.run_dir)?;
         let mut all = match self.daemon.place() {
             None => Vec::new(),
             Some((path, is_asked_for)) => match programs(path) {
@@ -89,7 +91,6 @@ impl Places {
             },
         };
         let known: HashSet<Identity> = all.iter().filter_map(Seen::identity).collect();
-        let own = in_folder(&self.run_dir)?;
         all.extend(own.into_iter().filter(|seen| seen.identity().is_none_or(|one| !known.contains(&one))));
         Ok(all)
     }
