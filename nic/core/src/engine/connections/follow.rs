@@ -84,7 +84,12 @@ impl Engine {
         accept: &Accept<'_>,
         terms: Terms,
     ) -> Result<(), ConnectError> {
-        self.set_up(connection, accept.qpn, terms, &[QpState::Init, QpState::Rtr, QpState::Rts])?;
+        self.set_up(
+            (connection, accept.qpn),
+            terms,
+            Some(accept),
+            &[QpState::Init, QpState::Rtr, QpState::Rts],
+        )?;
         self.call(now, |endpoint, now| endpoint.accept(now, connection, accept))?;
         self.follow(connection, accept.qpn, terms);
         Ok(())
@@ -125,12 +130,12 @@ impl Engine {
         Ok(result.unwrap_or(Err(cm::CallError::UnknownConnection))?)
     }
 
-    /// Brings a queue pair into these states, one after the other.
+    /// Brings a queue pair into these states, one after the other; `accept`: with what the program has just agreed to.
     fn set_up(
         &mut self,
-        connection: ConnectionId,
-        qpn: Qpn,
+        (connection, qpn): (ConnectionId, Qpn),
         terms: Terms,
+        accept: Option<&Accept<'_>>,
         states: &[QpState],
     ) -> Result<(), ConnectError> {
         let Terms { pkey_index, min_rnr_timer, .. } = terms;
@@ -141,6 +146,11 @@ impl Engine {
             let mut attr = attributes.unwrap_or(Err(cm::CallError::UnknownConnection))?;
             attr.qp_access_flags = attr.qp_access_flags.map(|_| terms.access);
             attr.timeout = attr.timeout.map(|_| terms.timeout);
+            // The connection still has the depths that the peer asked for.
+            if let Some(accept) = accept {
+                attr.max_dest_rd_atomic = attr.max_dest_rd_atomic.map(|_| accept.responder_resources);
+                attr.max_rd_atomic = attr.max_rd_atomic.map(|_| accept.initiator_depth);
+            }
             self.modify_qp(qpn, &attr)?;
         }
         Ok(())
@@ -194,7 +204,7 @@ impl Engine {
         else {
             return Ok(());
         };
-        self.set_up(connection, qpn, terms, &[QpState::Rtr, QpState::Rts])?;
+        self.set_up((connection, qpn), terms, None, &[QpState::Rtr, QpState::Rts])?;
         self.call(now, |endpoint, now| endpoint.establish(now, connection, &[]))
     }
 
