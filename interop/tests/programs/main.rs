@@ -8,6 +8,7 @@ mod c;
 mod capture;
 mod daemon;
 mod fio;
+mod hardship;
 mod hosts;
 mod ibv;
 mod iser;

@@ -47,6 +47,8 @@ pub(crate) struct Args {
     all: bool,
     #[command(flatten)]
     filter: Filter,
+    #[command(flatten)]
+    choice: counters::Choice,
     /// Show it again and again, every second or every SECONDS, until Ctrl-C.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = crate::number::period)]
@@ -149,11 +151,11 @@ fn text(args: &Args) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut text = Vec::new();
     let rows = match args.object {
         Object::Counters => {
-            let seen = counters::read(&args.filter)?;
+            let seen = counters::read(&args.filter, &args.choice)?;
             if !args.json {
-                counters::write(&seen, &args.filter, args.all, &mut text)?;
+                counters::write(&seen, &args.choice, args.all, &mut text)?;
             }
-            seen.iter().map(|one| counters::row(one, &args.filter)).collect()
+            seen.iter().map(|one| counters::row(one, &args.choice)).collect()
         }
         Object::CounterNames => counter_names(),
         Object::Qp => qp::rows(&args.filter)?,

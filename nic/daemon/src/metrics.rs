@@ -36,8 +36,9 @@ const CONNECTIONS: usize = 16;
 const LIFE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// For how long the metrics that were last collected are good enough.
-const FRESH: Duration = Duration::from_millis(100);
+/// For how long the metrics that were last collected are good enough. Collecting them takes 20 ms if each program of a user has
+/// filled its file, and nobody is served meanwhile.
+const FRESH: Duration = Duration::from_millis(250);
 
 /// The content type of OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -123,11 +124,11 @@ impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for (name, help, value) in KERNEL {
             let name = format!("node_infiniband_{name}");
-            self.counter(&mut encoder, &name, help, |sample| value(&sample.totals))?;
+            self.series(&mut encoder, &name, help, |sample| ConstCounter::new(value(&sample.totals)))?;
         }
         let gauge =
             |encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: fn(&Sample) -> u64| {
-                self.gauge(encoder, name, help, value)
+                self.series(encoder, name, help, |sample| ConstGauge::new(value(sample)))
             };
         let e = &mut encoder;
         // Of the enumerations ib_port_state and ib_port_phys_state.
@@ -161,32 +162,17 @@ impl Collector for Samples {
 }
 
 impl Samples {
-    fn counter(
+    /// A metric of each device.
+    fn series<M: EncodeMetric>(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
         name: &str,
         help: &str,
-        value: impl Fn(&Sample) -> u64,
+        metric: impl Fn(&Sample) -> M,
     ) -> fmt::Result {
-        let metric = ConstCounter::new(0u64);
-        let mut family = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
-        self.0.iter().try_for_each(|sample| {
-            ConstCounter::new(value(sample)).encode(family.encode_family(&sample.port())?)
-        })
-    }
-
-    fn gauge(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        name: &str,
-        help: &str,
-        value: impl Fn(&Sample) -> u64,
-    ) -> fmt::Result {
-        let metric = ConstGauge::new(0u64);
-        let mut family = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
-        self.0.iter().try_for_each(|sample| {
-            ConstGauge::new(value(sample)).encode(family.encode_family(&sample.port())?)
-        })
+        let Some(first) = self.0.first() else { return Ok(()) };
+        let mut family = encoder.encode_descriptor(name, help, None, metric(first).metric_type())?;
+        self.0.iter().try_for_each(|sample| metric(sample).encode(family.encode_family(&sample.port())?))
     }
 
     /// Constant gauges whose labels say what a device is.
@@ -238,9 +224,9 @@ impl Samples {
             let full = format!("rnic_{name}");
             // The most that there ever was is no counter.
             if is_peak(name) {
-                self.gauge(encoder, &full, meaning, |sample| sample.totals.of(name))?;
+                self.series(encoder, &full, meaning, |sample| ConstGauge::new(sample.totals.of(name)))?;
             } else {
-                self.counter(encoder, &full, meaning, |sample| sample.totals.of(name))?;
+                self.series(encoder, &full, meaning, |sample| ConstCounter::new(sample.totals.of(name)))?;
             }
         }
         Ok(())

@@ -178,7 +178,7 @@ impl Nic {
         Address { ip: self.address.ip, scope_id: self.address.scope_id }
     }
 
-    /// Who has slots, and what they publish.
+    /// The programs that have slots, and what they publish.
     pub(crate) fn programs(&self) -> MutexGuard<'_, Programs> {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,7 +9,7 @@ use rnic::daemon::protocol::{Program, REPORT_FILES};
 use rnic::process::Published;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
@@ -70,15 +70,17 @@ struct Entry {
 }
 
 impl Entry {
-    /// Reads the counters. Those that are unknown to this version do not count: a program may publish anything.
-    fn look(&mut self) -> &Sums {
-        if let Some(published) = Published::read_from(&self.files[0]) {
+    /// Reads the counters, and returns their text. Those that are unknown to this version do not count: a program may publish
+    /// anything. If it is writing just now, or writes nonsense, the last ones stand: the daemon waits for nobody.
+    fn look(&mut self) -> Option<String> {
+        let text = Published::text_of(&self.files[0], MOST_COUNTERS)?;
+        if let Some(published) = Published::parse(&text) {
             let known: BTreeMap<&str, u64> =
                 published.counters.iter().map(|(name, value)| (&**name, *value)).collect();
             let of = |(name, _)| Some((name, *known.get(name)?));
             self.last = Counters::describe().filter_map(of).collect();
         }
-        &self.last
+        Some(text)
     }
 }
 
@@ -88,7 +90,7 @@ struct Ended {
     number: u64,
     program: Program,
     /// What its counters file held at last.
-    counters: Vec<u8>,
+    counters: String,
 }
 
 impl Ended {
@@ -96,7 +98,7 @@ impl Ended {
     fn files(&self) -> io::Result<Readable> {
         let (written, readable) = make_report()?;
         let [counters, _] = written.map(File::from);
-        counters.write_all_at(&self.counters, 0)?;
+        counters.write_all_at(self.counters.as_bytes(), 0)?;
         Ok(readable)
     }
 }
@@ -144,13 +146,9 @@ impl Programs {
     }
 
     fn remember(&mut self, mut entry: Entry) {
-        add(&mut self.sums, entry.look());
-        let Entry { number, program, files: [file, _], .. } = entry;
-        let mut counters = Vec::new();
-        let read = (&file).take(MOST_COUNTERS).read_to_end(&mut counters);
-        if read.is_ok_and(|length| length as u64 == MOST_COUNTERS) {
-            counters.clear();
-        }
+        let counters = entry.look().unwrap_or_default();
+        add(&mut self.sums, &entry.last);
+        let Entry { number, program, .. } = entry;
         if self.ended.len() == MOST_ENDED {
             self.ended.pop_front();
         }
@@ -185,7 +183,10 @@ impl Programs {
     /// The sums of the counters of all programs, those that have ended too.
     pub(crate) fn totals(&mut self) -> Sums {
         let mut totals = self.sums.clone();
-        self.running.values_mut().for_each(|entry| add(&mut totals, entry.look()));
+        for entry in self.running.values_mut() {
+            let _ = entry.look();
+            add(&mut totals, &entry.last);
+        }
         totals
     }
 }

@@ -92,13 +92,22 @@ impl Published {
     /// Reads what the program of a file published there; `None` if it has published nothing yet. Whether it runs is not known.
     #[must_use]
     pub fn read_from(file: &File) -> Option<Self> {
-        let text = read_whole(|| Self::parse(&read_all(file, LONGEST)?))?;
+        let text = read_whole(|| Self::parse(&Self::text_of(file, LONGEST)?))?;
         let updated = file.metadata().and_then(|meta| meta.modified());
         Some(Self { updated: updated.unwrap_or(SystemTime::UNIX_EPOCH), ..text })
     }
 
-    /// Reads what [`Publication::write`] wrote; `None` if the text is something else, or changed during the read.
-    fn parse(text: &str) -> Option<Self> {
+    /// The text that a program has published in a file, as it is at this moment; `None` if it is longer than `most` bytes, or no
+    /// text.
+    #[must_use]
+    pub fn text_of(file: &File, most: u64) -> Option<String> {
+        read_all(file, most)
+    }
+
+    /// Reads such a text; `None` if it is something else, or changed while it was read. Whether the program runs, and when it
+    /// wrote the text, is not known.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next()? != MAGIC {
             return None;

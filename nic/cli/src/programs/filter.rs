@@ -1,13 +1,11 @@
 //! Which programs to show.
 
 use super::Seen;
-use rnic::Counters;
 use rnic::engine::QpSnapshot;
-use rnic::process::Published;
 
-/// Which programs to show, and what of them. Each option narrows the choice; one with several values allows any of them.
+/// Which programs and queue pairs to show. Each option narrows the choice; one with several values allows any of them.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Programs, with counters, qp and top")]
+#[command(next_help_heading = "Programs and their queue pairs")]
 pub(crate) struct Filter {
     /// Only devices of this process. Repeat for several.
     #[arg(long, value_name = "PID")]
@@ -24,9 +22,6 @@ pub(crate) struct Filter {
     /// Only devices whose name or address matches, such as `rnic0` or `127.0.0.*`. Repeat for several.
     #[arg(long, value_name = "PATTERN")]
     device: Vec<Pattern>,
-    /// Only counters whose name matches, such as `rcvd_*` or `*drop*`. Repeat for several.
-    #[arg(long, value_name = "PATTERN")]
-    pub(crate) counter: Vec<Pattern>,
     /// Only queue pairs with this number, such as `0x12`. Repeat for several.
     #[arg(long, value_name = "QPN", value_parser = qpn)]
     lqpn: Vec<u32>,
@@ -39,12 +34,6 @@ pub(crate) struct Filter {
     /// Only queue pairs whose peer's address matches. Repeat for several.
     #[arg(long, value_name = "PATTERN")]
     peer: Vec<Pattern>,
-    /// Only devices of running programs, not of those that have ended.
-    #[arg(long)]
-    running: bool,
-    /// Devices in all network namespaces, not only in that of this command. Those at the daemon are always shown.
-    #[arg(long)]
-    pub(crate) all_namespaces: bool,
 }
 
 /// A name in which `*` stands for any text and `?` for any character.
@@ -83,7 +72,7 @@ impl Pattern {
 }
 
 /// Whether one of the patterns matches one of the names, or there is no pattern.
-fn any(patterns: &[Pattern], names: &[&str]) -> bool {
+pub(crate) fn any(patterns: &[Pattern], names: &[&str]) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)))
 }
 
@@ -91,8 +80,7 @@ impl Filter {
     /// Whether to show a device.
     pub(crate) fn takes(&self, one: &Seen) -> bool {
         (self.pid.is_empty() || self.pid.contains(&one.pid))
-            && (one.running || !self.running)
-            && any(&self.user, &[&one.user])
+            && any(&self.user, &[&one.user, &one.uid.to_string()])
             && any(&self.container, &[one.container.as_deref().unwrap_or("")])
             && any(&self.program, &[&one.comm])
             && any(&self.device, &[&one.device, &one.address.to_string()])
@@ -106,23 +94,6 @@ impl Filter {
             && any(&self.qp_type, &[&qp.qp_type])
             && any(&self.peer, &[&peer])
     }
-
-    /// Whether to show a counter.
-    pub(crate) fn takes_counter(&self, name: &str) -> bool {
-        any(&self.counter, &[name])
-    }
-
-    /// The counters to show, each with what it counts, in the order of this version of rnic. A program of another version
-    /// may publish other counters.
-    pub(crate) fn counters(
-        &self,
-        one: &Published,
-    ) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        Counters::describe().filter(|(name, _)| self.takes_counter(name)).filter_map(|(name, meaning)| {
-            let (_, value) = one.counters.iter().find(|(counter, _)| counter == name)?;
-            Some((name, meaning, *value))
-        })
-    }
 }
 
 /// A queue pair number, decimal or hexadecimal.
@@ -135,7 +106,7 @@ fn qpn(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rnic::process::NetNamespace;
+    use rnic::process::{NetNamespace, Published};
     use std::time::SystemTime;
 
     #[test]
@@ -174,6 +145,7 @@ mod tests {
             pid,
             comm: comm.to_owned(),
             slot: None,
+            uid: pid * 1000,
             user: if pid == 7 { "alice" } else { "bob" }.to_owned(),
             container: (pid == 8).then(|| "0123456789ab".to_owned()),
             running,
@@ -198,15 +170,11 @@ mod tests {
         assert_eq!(taken(Filter { program: patterns(&["ib_*"]), ..Filter::default() }), [7, 8]);
         assert_eq!(taken(Filter { device: patterns(&["127.0.0.2", "10.*"]), ..Filter::default() }), [8, 9]);
         assert!(taken(Filter { device: patterns(&["rnic1"]), ..Filter::default() }).is_empty());
-        assert_eq!(taken(Filter { running: true, ..Filter::default() }), [7, 8]);
         let both = Filter { program: patterns(&["ib_*"]), pid: vec![8], ..Filter::default() };
         assert_eq!(taken(both), [8], "options narrow the choice together");
         assert_eq!(taken(Filter { user: patterns(&["bob"]), ..Filter::default() }), [8, 9]);
+        assert_eq!(taken(Filter { user: patterns(&["7000"]), ..Filter::default() }), [7]);
         assert_eq!(taken(Filter { container: patterns(&["0123*"]), ..Filter::default() }), [8]);
-        let sent = Filter { counter: patterns(&["sent*"]), ..Filter::default() };
-        let names: Vec<_> =
-            sent.counters(all[0].counters.as_ref().expect("counters")).map(|(name, ..)| name).collect();
-        assert_eq!(names, ["sent_pkts"]);
     }
 
     #[test]

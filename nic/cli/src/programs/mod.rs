@@ -2,7 +2,7 @@
 
 mod filter;
 
-pub(crate) use filter::Filter;
+pub(crate) use filter::{Filter, Pattern, any};
 
 use rnic::daemon::{Daemon, DaemonError, programs};
 use rnic::process::{
@@ -24,6 +24,8 @@ pub(crate) struct Seen {
     pub(crate) comm: String,
     /// Its slot, at an address of the daemon.
     pub(crate) slot: Option<u8>,
+    pub(crate) uid: u32,
+    /// The name of its user, or the number.
     pub(crate) user: String,
     pub(crate) container: Option<String>,
     pub(crate) running: bool,
@@ -108,6 +110,7 @@ fn of_daemon(found: &rnic::daemon::WatchedProgram) -> Seen {
         pid: if program.pid == 0 { pid } else { program.pid },
         comm: program.name.clone(),
         slot: Some(program.slot),
+        uid: program.uid,
         user: name_of(program.uid),
         container: program.container.clone(),
         running: program.running,
@@ -119,13 +122,15 @@ fn of_daemon(found: &rnic::daemon::WatchedProgram) -> Seen {
 fn in_folder(run_dir: &Path) -> Result<Vec<Seen>, Box<dyn Error>> {
     let unreadable = |error| format!("cannot read {}: {error}", run_dir.display());
     let mut queue_pairs = published_queue_pairs(run_dir).map_err(unreadable)?;
-    let user = name_of(nix::unistd::geteuid().as_raw());
+    let uid = nix::unistd::geteuid().as_raw();
+    let user = name_of(uid);
     let seen = |device: &str, address, pid, comm: &str| Seen {
         device: device.to_owned(),
         address,
         pid,
         comm: comm.to_owned(),
         slot: None,
+        uid,
         user: user.clone(),
         container: None,
         running: true,

@@ -7,7 +7,7 @@ use rnic::engine::QpSnapshot;
 use serde_json::json;
 use std::error::Error;
 
-/// A row for each queue pair. Prints a message if there are none.
+/// One row per queue pair. If there are none, says so on standard error.
 pub(super) fn rows(filter: &Filter) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut all = super::look()?;
     all.retain(|one| one.queue_pairs.is_some());

@@ -1,7 +1,7 @@
 //! `rnic top`: the programs that run on rnic, live.
 //!
-//! `model` makes rates from what programs publish, `problem` says in words what is wrong, `draw` draws both. The same picture
-//! goes to a terminal, or as text to a pipe.
+//! `model` computes rates from what programs publish, `problem` picks the most serious problem, and `draw` draws the screen. The
+//! same screen is printed as text if the output is not a terminal.
 
 mod draw;
 mod model;
@@ -24,18 +24,18 @@ const HEIGHT: u16 = 40;
 
 /// Watch the programs that run on rnic.
 ///
-/// Shows the programs of this user and those at the daemon: their rates, retransmissions, congestion notifications (CNPs) and
-/// waits for credit; the queue pairs of the chosen program; and the first problem in words. Keys: up and down choose a
-/// program, q ends.
+/// Shows this user's programs and those at the daemon: their rates, retransmissions, congestion notifications (CNPs) and stalls
+/// (WAIT: for credit, window, pace or pause); the queue pairs of the selected program; and the most serious problem. The up and
+/// down keys select a program, and q quits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seconds between two pictures.
+    /// Seconds between updates.
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = crate::number::period)]
     interval: Duration,
-    /// Print pictures as text instead of drawing on the terminal. This is the default if there is no terminal.
+    /// Print each update as text. This is the default if the output is not a terminal.
     #[arg(short, long)]
     batch: bool,
-    /// End after this many pictures.
+    /// Quit after this many updates.
     #[arg(short = 'n', long, value_name = "NUMBER", value_parser = crate::number::whole::<u32>)]
     count: Option<u32>,
     #[command(flatten)]

@@ -104,7 +104,7 @@ impl Model {
         self.chosen = self.chosen.saturating_add_signed(by).min(most);
     }
 
-    /// The first problem, in words.
+    /// The most serious problem.
     pub(super) fn problem(&self) -> Option<String> {
         self.warning.clone().or_else(|| problem::first(&self.lines))
     }
@@ -140,6 +140,7 @@ pub(super) mod tests {
             pid,
             comm: "rping".to_owned(),
             slot: Some(3),
+            uid: 1000,
             user: "alice".to_owned(),
             container: None,
             running: true,

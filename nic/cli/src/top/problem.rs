@@ -1,4 +1,4 @@
-//! What is wrong, in words: what an engineer would look for first.
+//! The most serious problem: what an engineer would look at first.
 
 use super::model::Line;
 use rnic::engine::DropReason;
@@ -6,7 +6,7 @@ use rnic::engine::DropReason;
 /// A counter whose increase is a problem, and what it means.
 type Sign = (&'static str, &'static str);
 
-/// In the order of their weight. Those of the emulated link come before their effects.
+/// The most serious comes first, and a cause before its effects.
 const SIGNS: [Sign; 13] = [
     ("retry_exceeded_err", "its peer does not answer: requests failed after all retries"),
     ("retry_rnr_exceeded_err", "its peer posted no receives: requests failed after all RNR retries"),
@@ -32,7 +32,7 @@ const SIGNS: [Sign; 13] = [
     ("rp_cnp_handled", "it sends more slowly, because its peers report congestion (CNPs)"),
 ];
 
-/// The first problem.
+/// The most serious problem.
 pub(super) fn first(lines: &[Line]) -> Option<String> {
     let failed = || lines.iter().find_map(failed_queue_pair);
     let sign = || SIGNS.iter().find_map(|sign| lines.iter().find_map(|line| shows(line, sign)));
