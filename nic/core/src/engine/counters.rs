@@ -203,6 +203,9 @@ port_counters! {
     window_stalls,
     /// Times that a queue pair whose packets are not acknowledged waited, so as not to overrun the receiver.
     pace_stalls,
+    /// Times that a queue pair waited because the NIC in front of the wire had enough of its priority: counted in a
+    /// simulated network.
+    wire_stalls,
     /// Times that a queue pair waited for link credit.
     credit_stalls,
     /// Times that a queue pair waited to learn the kind of its peer, under the credit model.

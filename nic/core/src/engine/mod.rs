@@ -77,7 +77,7 @@ use qp::wire::IdentSolver;
 use qp::wire::mad::hello::Features;
 use qp::{Mtu, Psn, Qpn, QueuePair};
 use rate::{Flow, Notifier, Rates};
-use schedule::{Alarm, Gate, Place, Places, Timers, Turn};
+use schedule::{Alarm, Gate, Place, Places, Timers, Turn, Wire};
 use srq::SrqTable;
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -174,6 +174,7 @@ pub struct Engine {
     partners: Partners,
     drains: Drains,
     rates: Rates,
+    wire: Wire,
     groups: Groups,
     /// The queue pair that took the last packet of the batch that is being received, until it is settled.
     unsettled: Option<usize>,
@@ -224,6 +225,7 @@ impl Engine {
             ),
             drains: Drains::new(config.paces, config.address),
             rates: Rates::new(&config.rate),
+            wire: Wire::default(),
             groups: Groups::default(),
             unsettled: None,
             gsi: None,

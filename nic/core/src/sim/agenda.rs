@@ -1,68 +1,83 @@
-//! Future events: the arrival of packets, and the timers of devices.
+//! Future events, and the timers of devices.
 
-use super::port::SimPacket;
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use time::Instant;
 
-/// The receiver of a packet in flight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Target {
-    /// The device with this number.
-    Site(usize),
-    /// The device that has the packet's address when it arrives.
-    Address,
-    /// The devices that are members of the packet's group when it arrives.
-    Members,
-    /// The device with this number, if it is a member of the packet's group when it arrives.
-    Member(usize),
-}
-
-/// A packet in flight.
+/// An event to come.
 #[derive(Debug)]
-pub(super) struct Flying {
-    pub(super) to: Target,
-    pub(super) packet: SimPacket,
+struct Entry<T> {
+    at: Instant,
+    /// The number of the event, in the order in which they were set.
+    number: u64,
+    event: T,
 }
 
-/// Packets in flight, in the order of their arrival, and for equal arrivals in that of departure.
-#[derive(Default)]
-pub(super) struct Air {
-    /// The time of arrival, the number of the departure, and the index in the table.
-    order: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    /// Kept apart from the order, whose entries move a lot.
-    table: slab::Slab<Flying>,
-    departed: u64,
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
 }
 
-impl Air {
-    pub(super) fn depart(&mut self, arrives: Instant, flying: Flying) {
-        self.departed += 1;
-        let slot = self.table.insert(flying);
-        self.order.push(Reverse((arrives, self.departed, slot)));
+impl<T> Eq for Entry<T> {}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// Future events, in the order of their time, and for equal times in that in which they were set. So what happens never
+/// depends on how they are stored.
+#[derive(Debug)]
+pub struct Agenda<T> {
+    order: BinaryHeap<Reverse<Entry<T>>>,
+    set: u64,
+}
+
+impl<T> Default for Agenda<T> {
+    fn default() -> Self {
+        Self { order: BinaryHeap::new(), set: 0 }
+    }
+}
+
+impl<T> Agenda<T> {
+    /// Adds an event.
+    pub fn set(&mut self, at: Instant, event: T) {
+        self.set += 1;
+        self.order.push(Reverse(Entry { at, number: self.set, event }));
     }
 
-    /// The time of the next arrival.
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.order.peek().map(|Reverse((at, ..))| *at)
+    /// The time of the next event.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.order.peek().map(|Reverse(entry)| entry.at)
     }
 
-    /// The next packet that has arrived. It stays in the table until it is [taken](Self::take).
-    pub(super) fn arrived(&mut self, now: Instant) -> Option<usize> {
+    /// Removes the next event, if its time has come at `now`.
+    pub fn take(&mut self, now: Instant) -> Option<T> {
         if self.next()? > now {
             return None;
         }
-        self.order.pop().map(|Reverse((.., slot))| slot)
+        self.order.pop().map(|Reverse(entry)| entry.event)
     }
 
-    /// A packet in the table.
-    pub(super) fn get(&self, slot: usize) -> Option<&Flying> {
-        self.table.get(slot)
+    /// The number of events.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
     }
 
-    /// Takes a packet out of the table.
-    pub(super) fn take(&mut self, slot: usize) -> Option<Flying> {
-        self.table.try_remove(slot)
+    /// Whether there are no events.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
     }
 }
 
@@ -136,49 +151,37 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qp::wire::IpHeader;
 
     /// Picoseconds after the epoch.
     const fn at(picos: u128) -> Instant {
         Instant::EPOCH.plus_picos(picos)
     }
 
-    fn flying(byte: u8) -> Flying {
-        let packet = SimPacket { arrival: IpHeader::default(), bytes: vec![byte] };
-        Flying { to: Target::Address, packet }
-    }
-
     #[test]
-    fn packets_arrive_in_the_order_of_time_and_then_of_departure() {
-        let mut air = Air::default();
-        for (arrives, byte) in [(20, 1), (10, 2), (20, 3), (10, 4), (15, 5)] {
-            air.depart(at(arrives), flying(byte));
+    fn events_come_in_the_order_of_time_and_then_of_setting() {
+        let mut agenda = Agenda::default();
+        for (when, event) in [(20, 1), (10, 2), (20, 3), (10, 4), (15, 5)] {
+            agenda.set(at(when), event);
         }
-        assert_eq!(air.next(), Some(at(10)));
-        assert_eq!(air.arrived(at(9)), None);
-        let mut arrived = |now| -> Vec<u8> {
-            let slots: Vec<usize> = std::iter::from_fn(|| air.arrived(at(now))).collect();
-            slots.iter().filter_map(|slot| air.take(*slot)).flat_map(|f| f.packet.bytes).collect()
-        };
-        assert_eq!(arrived(15), [2, 4, 5]);
-        assert_eq!(arrived(100), [1, 3]);
-        assert_eq!(air.next(), None);
-        assert!(air.table.is_empty());
+        assert_eq!((agenda.next(), agenda.take(at(9)), agenda.len()), (Some(at(10)), None, 5));
+        let mut until = |now| -> Vec<i32> { std::iter::from_fn(|| agenda.take(at(now))).collect() };
+        assert_eq!(until(15), [2, 4, 5]);
+        assert_eq!(until(100), [1, 3]);
+        assert!(agenda.is_empty());
     }
 
     #[test]
     fn events_within_a_nanosecond_keep_their_order() {
-        let (mut air, mut timers) = (Air::default(), Timers::default());
+        let (mut agenda, mut timers) = (Agenda::default(), Timers::default());
         timers.add();
-        for (arrives, byte) in [(1_000_030, 3), (1_000_010, 1), (1_000_020, 2)] {
-            air.depart(at(arrives), flying(byte));
+        for (when, event) in [(1_000_030, 3), (1_000_010, 1), (1_000_020, 2)] {
+            agenda.set(at(when), event);
         }
         timers.set(0, Some(at(1_000_015)));
-        assert_eq!((air.next(), timers.next(|_| true)), (Some(at(1_000_010)), Some((at(1_000_015), 0))));
-        let slot = air.arrived(at(1_000_015)).expect("the first");
-        assert_eq!(air.take(slot).map(|flying| flying.packet.bytes), Some(vec![1]));
-        assert_eq!(air.arrived(at(1_000_015)), None, "the second comes 5 ps after the timer");
-        assert_eq!(air.next(), Some(at(1_000_020)));
+        assert_eq!((agenda.next(), timers.next(|_| true)), (Some(at(1_000_010)), Some((at(1_000_015), 0))));
+        assert_eq!(agenda.take(at(1_000_015)), Some(1));
+        assert_eq!(agenda.take(at(1_000_015)), None, "the second comes 5 ps after the timer");
+        assert_eq!(agenda.next(), Some(at(1_000_020)));
     }
 
     #[test]

@@ -15,12 +15,16 @@
 
 mod addresses;
 mod agenda;
+mod air;
+mod network;
 mod port;
 #[cfg(test)]
 mod tests;
 mod world;
 
 pub(crate) use addresses::AddressSpace;
+pub use agenda::Agenda;
+pub use network::{Network, Packet, Reached, Room, Target};
 pub use port::SimPort;
 pub(crate) use world::World;
 
@@ -128,19 +132,25 @@ impl Net {
     /// A network with a seed, from which keys and all other random numbers follow.
     #[must_use]
     pub fn with_seed(seed: u64) -> Self {
-        Self { world: Arc::new(World::new(LATENCY)), seed }
+        Self { world: Arc::new(World::with_latency(LATENCY)), seed }
+    }
+
+    /// A network with a seed, whose packets `network` carries. [`set_latency`](Self::set_latency) means nothing to it.
+    #[must_use]
+    pub fn joined_by(network: Box<dyn Network>, seed: u64) -> Self {
+        Self { world: Arc::new(World::joined_by(network)), seed }
     }
 
     /// Sets the latency of packets that are sent from now on, to devices without a latency of their own.
     pub fn set_latency(&self, latency: Duration) {
-        self.world.set_latency(latency);
+        self.world.set_latency(None, latency);
     }
 
     /// Sets the latency of packets to one device, from any device, that are sent from now on. Packets in the other direction
     /// have the latency of their receiver. Has no effect on a device of another network.
     pub fn set_latency_of(&self, device: &Device, latency: Duration) {
         if let Some(port) = device.inner.port.sim() {
-            self.world.set_latency_of(port, latency);
+            self.world.set_latency(Some(port), latency);
         }
     }
 

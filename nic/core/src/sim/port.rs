@@ -1,6 +1,7 @@
 //! A port in virtual time.
 
 use super::World;
+use super::network::Packet;
 use crate::engine::{Departure, Engine, EngineConfig, IpHeader};
 use crate::error::JoinError;
 use crate::gid::NetInterface;
@@ -20,18 +21,11 @@ use time::{Duration, Instant};
 /// The largest number of packets in a train: as many as the kernel takes in one call on the network.
 const MAX_PACKETS: u32 = 64;
 
-/// A packet in transit in a simulation.
-#[derive(Clone, Debug)]
-pub(super) struct SimPacket {
-    pub(super) arrival: IpHeader,
-    pub(super) bytes: Vec<u8>,
-}
-
 /// A port's place in a simulation.
 pub(super) struct SimIo {
     source_ports: Vec<u16>,
     /// Packets that wait for delivery by the simulation.
-    pub(super) outbox: Vec<SimPacket>,
+    pub(super) outbox: Vec<Packet>,
     /// Buffers for packets, lent by the simulation while it makes the port send.
     pub(super) spare: Vec<Vec<u8>>,
     /// Whether the simulation already knows that it has to check the port.
@@ -50,11 +44,11 @@ impl Io for SimIo {
     fn send(&mut self, departure: &Departure, train: &[u8]) -> bool {
         for (index, packet) in train.chunks(departure.segment_size.max(1)).enumerate() {
             let ident = u16::try_from(index).unwrap_or(u16::MAX);
-            let arrival = IpHeader { ident, ..departure.ip };
+            let ip = IpHeader { ident, ..departure.ip };
             let mut bytes = self.spare.pop().unwrap_or_default();
             bytes.clear();
             bytes.extend_from_slice(packet);
-            self.outbox.push(SimPacket { arrival, bytes });
+            self.outbox.push(Packet { ip, bytes });
         }
         true
     }
@@ -301,7 +295,7 @@ impl Port for SimPort {
         let packets = std::mem::take(&mut io.outbox);
         self.release(state);
         // The lock of the world comes before those of ports.
-        self.world.send(packets);
+        self.world.send(self.site, packets);
     }
 
     fn close(&self) {}

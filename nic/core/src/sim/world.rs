@@ -9,8 +9,10 @@
 //!    timers fire. Packets that result are sent in the next step: a program that waits first sees what happened, and its
 //!    own packets at that instant leave together with the answers of its device.
 
-use super::agenda::{Air, Flying, Target, Timers};
-use super::port::{SimPacket, SimPort};
+use super::agenda::Timers;
+use super::air::Air;
+use super::network::{Network, Packet, Reached, Target};
+use super::port::SimPort;
 use crate::engine::Engine;
 use crate::port::Port as _;
 use crate::queue::locked;
@@ -40,33 +42,45 @@ pub(crate) struct World {
 struct Site {
     name: String,
     port: Weak<SimPort>,
-    /// Its own latency for packets to it, if it has one.
-    latency: Option<Duration>,
     /// Whether the next step looks at it.
     awake: bool,
     /// Until when its program does not get to run.
     preempted: Instant,
     /// What its kernel received meanwhile, and when.
-    backlog: Vec<(Instant, SimPacket)>,
+    backlog: Vec<(Instant, Packet)>,
+}
+
+/// What carries the packets.
+enum Medium {
+    /// Cables with a delay.
+    Air(Air),
+    /// Another network.
+    Network(Box<dyn Network>),
+}
+
+impl Medium {
+    fn network(&mut self) -> &mut dyn Network {
+        match self {
+            Self::Air(air) => air,
+            Self::Network(network) => &mut **network,
+        }
+    }
 }
 
 /// Everything but time.
 pub(super) struct State {
     sites: Vec<Site>,
     by_address: HashMap<IpAddr, usize>,
-    air: Air,
+    medium: Medium,
     timers: Timers,
     /// Devices to look at in the next step.
     awake: Vec<usize>,
-    /// The events at the present instant: the device, and the index of the packet if it is an arrival.
+    /// What reaches devices at the present instant.
+    reached: Vec<(Target, Reached)>,
+    /// The events at the present instant: the device, and the index of what reaches it, if anything does.
     due: Vec<(usize, Option<usize>)>,
-    /// The indices of all packets that arrive at the present instant.
-    arrived: Vec<usize>,
     /// Buffers for packets.
     spare: Vec<Vec<u8>>,
-    latency: Duration,
-    /// Whether any device has a latency of its own.
-    own_latencies: bool,
     unacked_rate: Option<u64>,
     /// How often a device was looked at.
     #[cfg(test)]
@@ -74,18 +88,26 @@ pub(super) struct State {
 }
 
 impl World {
-    pub(super) fn new(latency: Duration) -> Self {
+    /// Devices with a cable of this latency between any two of them.
+    pub(super) fn with_latency(latency: Duration) -> Self {
+        Self::with(Medium::Air(Air::new(latency)))
+    }
+
+    /// Devices joined by this network.
+    pub(super) fn joined_by(network: Box<dyn Network>) -> Self {
+        Self::with(Medium::Network(network))
+    }
+
+    fn with(medium: Medium) -> Self {
         let state = State {
             sites: Vec::new(),
             by_address: HashMap::new(),
-            air: Air::default(),
+            medium,
             timers: Timers::default(),
             awake: Vec::new(),
+            reached: Vec::new(),
             due: Vec::new(),
-            arrived: Vec::new(),
             spare: Vec::new(),
-            latency,
-            own_latencies: false,
             unacked_rate: None,
             #[cfg(test)]
             looks: 0,
@@ -119,16 +141,13 @@ impl World {
         locked(&self.state)
     }
 
-    pub(super) fn set_latency(&self, latency: Duration) {
-        self.sites().latency = latency;
-    }
-
-    pub(super) fn set_latency_of(&self, port: &SimPort, latency: Duration) {
+    /// Sets a latency, if packets fly along cables.
+    pub(super) fn set_latency(&self, port: Option<&SimPort>, latency: Duration) {
         let mut state = self.sites();
-        let number = state.site_of(port);
-        if let Some(site) = number.and_then(|number| state.sites.get_mut(number)) {
-            site.latency = Some(latency);
-            state.own_latencies = true;
+        let site = port.map(|port| state.site_of(port));
+        match &mut state.medium {
+            Medium::Air(air) if site != Some(None) => air.set_latency(site.flatten(), latency),
+            Medium::Air(_) | Medium::Network(_) => {}
         }
     }
 
@@ -147,16 +166,16 @@ impl World {
         self.sites().unacked_rate = rate;
     }
 
-    pub(super) fn inject(&self, arrival: &IpHeader, packet: &[u8]) {
-        let packet = SimPacket { arrival: *arrival, bytes: packet.to_vec() };
-        self.sites().fly(self.now(), packet);
+    pub(super) fn inject(&self, ip: &IpHeader, packet: &[u8]) {
+        let packet = Packet { ip: *ip, bytes: packet.to_vec() };
+        self.sites().send(self.now(), None, packet);
     }
 
-    /// Sends packets at once, without a step.
-    pub(super) fn send(&self, packets: Vec<SimPacket>) {
+    /// Sends packets of a device at once, without a step.
+    pub(super) fn send(&self, from: usize, packets: Vec<Packet>) {
         let now = self.now();
         let mut state = self.sites();
-        packets.into_iter().for_each(|packet| state.fly(now, packet));
+        packets.into_iter().for_each(|packet| state.send(now, Some(from), packet));
     }
 
     /// Moves time on to `at`, never back, and returns the resulting time.
@@ -174,14 +193,20 @@ impl World {
             state.wake(site);
         }
         self.depart(state);
-        let Some(next) = state.next_event() else { return false };
-        if next > end {
-            self.move_to(end);
-            return true;
+        let timer = state.next_timer().map(|(at, _)| at).filter(|at| *at <= end);
+        let reached = state.medium.network().run(timer.unwrap_or(end), &mut state.reached);
+        match reached.or(timer) {
+            Some(next) => {
+                let now = self.move_to(next);
+                self.arrive(state, now);
+                true
+            }
+            None if state.next_timer().is_none() && state.medium.network().next().is_none() => false,
+            None => {
+                self.move_to(end);
+                true
+            }
         }
-        let now = self.move_to(next);
-        self.arrive(state, now);
-        true
     }
 
     /// Lets every device at which something happened send the packets that are due.
@@ -195,14 +220,18 @@ impl World {
                 state.timers.set(number, Some(until));
                 continue;
             }
+            let room = state.medium.network().room(number);
             let due = port.visit(|site| {
                 let (datapath, io) = (&mut site.datapath, &mut site.io);
                 io.stirred = false;
+                if let Some(room) = &room {
+                    datapath.engine.set_room(room);
+                }
                 std::mem::swap(&mut io.spare, &mut state.spare);
                 while datapath.transmit(now, io) > 0 {}
                 std::mem::swap(&mut io.spare, &mut state.spare);
                 for packet in io.outbox.drain(..) {
-                    state.fly(now, packet);
+                    state.send(now, Some(number), packet);
                 }
                 datapath.poll_timeout(now)
             });
@@ -218,23 +247,25 @@ impl World {
         for events in due.chunk_by(|(a, _), (b, _)| a == b) {
             let Some((number, _)) = events.first() else { continue };
             let Some(port) = state.sites.get(*number).and_then(|site| site.port.upgrade()) else { continue };
-            let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
+            let packets = || events.iter().filter_map(|(_, index)| packet_at(&state.reached, *index));
             if let Some(until) = state.preempted(*number, now) {
-                let wanted = |flying: &&Flying| port.visit(|site| is_for(&site.datapath.engine, flying));
-                let kept = packets().filter(wanted).map(|flying| (now, flying.packet.clone())).collect();
+                let wanted = |(to, packet): &(Target, &Packet)| {
+                    port.visit(|site| is_for(&site.datapath.engine, *to, packet))
+                };
+                let kept = packets().filter(wanted).map(|(_, packet)| (now, packet.clone())).collect();
                 state.keep(*number, until, kept);
                 continue;
             }
             let backlog = state.sites.get_mut(*number).map(|site| std::mem::take(&mut site.backlog));
-            let packets = || events.iter().filter_map(|(_, slot)| state.air.get((*slot)?));
+            let packets = || events.iter().filter_map(|(_, index)| packet_at(&state.reached, *index));
             port.visit(|site| {
                 let datapath = &mut site.datapath;
                 for (arrived, packet) in backlog.iter().flatten() {
-                    datapath.accept(now, *arrived, &packet.arrival, &packet.bytes);
+                    datapath.accept(now, *arrived, &packet.ip, &packet.bytes);
                 }
-                for flying in packets() {
-                    if is_for(&datapath.engine, flying) {
-                        datapath.accept(now, now, &flying.packet.arrival, &flying.packet.bytes);
+                for (to, packet) in packets() {
+                    if is_for(&datapath.engine, to, packet) {
+                        datapath.accept(now, now, &packet.ip, &packet.bytes);
                     }
                 }
                 datapath.handle_timeout(now);
@@ -243,21 +274,29 @@ impl World {
         }
         state.due = due;
         state.due.clear();
-        while let Some(slot) = state.arrived.pop() {
-            if let Some(flying) = state.air.take(slot)
+        while let Some((_, what)) = state.reached.pop() {
+            if let Reached::Packet(packet) = what
                 && state.spare.len() < SPARE
             {
-                state.spare.push(flying.packet.bytes);
+                state.spare.push(packet.bytes);
             }
         }
     }
 }
 
+/// The packet with this index among what reaches devices.
+fn packet_at(reached: &[(Target, Reached)], index: Option<usize>) -> Option<(Target, &Packet)> {
+    match reached.get(index?)? {
+        (to, Reached::Packet(packet)) => Some((*to, packet)),
+        (_, Reached::Room) => None,
+    }
+}
+
 /// Whether a packet that reaches a device is for it.
-fn is_for(engine: &Engine, flying: &Flying) -> bool {
-    match flying.to {
+fn is_for(engine: &Engine, to: Target, packet: &Packet) -> bool {
+    match to {
         Target::Site(_) | Target::Address => true,
-        Target::Members | Target::Member(_) => engine.is_member(flying.packet.arrival.dst),
+        Target::Members | Target::Member(_) => engine.is_member(packet.ip.dst),
     }
 }
 
@@ -282,12 +321,12 @@ impl State {
         self.sites.push(Site {
             name,
             port: Arc::downgrade(port),
-            latency: None,
             awake: false,
             preempted: ORIGIN,
             backlog: Vec::new(),
         });
         self.timers.add();
+        self.medium.network().attach(port.address());
         // It may have timers from the start.
         self.wake(self.sites.len() - 1);
     }
@@ -303,7 +342,7 @@ impl State {
     }
 
     /// Keeps packets for a device whose program does not run until then.
-    fn keep(&mut self, number: usize, until: Instant, packets: Vec<(Instant, SimPacket)>) {
+    fn keep(&mut self, number: usize, until: Instant, packets: Vec<(Instant, Packet)>) {
         if let Some(site) = self.sites.get_mut(number) {
             site.backlog.extend(packets);
             self.timers.set(number, Some(until));
@@ -330,40 +369,20 @@ impl State {
         site.port.upgrade()
     }
 
-    /// Sends a packet.
-    fn fly(&mut self, now: Instant, packet: SimPacket) {
-        let dst = packet.arrival.dst;
-        if dst.is_multicast() {
-            return self.fly_to_group(now, packet);
-        }
-        let known = self.by_address.get(&dst).copied();
-        let own = known.and_then(|number| self.sites.get(number)?.latency);
-        let to = known.map_or(Target::Address, Target::Site);
-        self.air.depart(now + own.unwrap_or(self.latency), Flying { to, packet });
-    }
-
-    /// The members are determined when the packet arrives, which may be at a different time for each device.
-    fn fly_to_group(&mut self, now: Instant, packet: SimPacket) {
-        if !self.own_latencies {
-            self.air.depart(now + self.latency, Flying { to: Target::Members, packet });
-            return;
-        }
-        let alive = self.sites.iter().enumerate().filter(|(_, site)| site.port.strong_count() > 0);
-        for (number, site) in alive {
-            let flying = Flying { to: Target::Member(number), packet: packet.clone() };
-            self.air.depart(now + site.latency.unwrap_or(self.latency), flying);
-        }
+    /// Sends a packet to whoever has its address.
+    fn send(&mut self, now: Instant, from: Option<usize>, packet: Packet) {
+        let dst = packet.ip.dst;
+        let to = match self.by_address.get(&dst) {
+            _ if dst.is_multicast() => Target::Members,
+            Some(number) => Target::Site(*number),
+            None => Target::Address,
+        };
+        self.medium.network().send(now, from, to, packet);
     }
 
     /// Whether a device still exists.
     fn is_there(&self, number: usize) -> bool {
         self.sites.get(number).is_some_and(|site| site.port.strong_count() > 0)
-    }
-
-    /// The instant of the next event.
-    fn next_event(&mut self) -> Option<Instant> {
-        let timer = self.next_timer().map(|(at, _)| at);
-        [self.air.next(), timer].into_iter().flatten().min()
     }
 
     fn next_timer(&mut self) -> Option<(Instant, usize)> {
@@ -373,20 +392,19 @@ impl State {
 
     /// Lists what happens until `now`, device by device, the packets of each in their order.
     fn collect_due(&mut self, now: Instant) {
-        while let Some(slot) = self.air.arrived(now) {
-            self.arrived.push(slot);
-            let Some(Flying { to, packet }) = self.air.get(slot) else { continue };
+        for (index, (to, what)) in self.reached.iter().enumerate() {
             match *to {
                 Target::Site(number) | Target::Member(number) if self.is_there(number) => {
-                    self.due.push((number, Some(slot)));
+                    self.due.push((number, Some(index)));
                 }
                 Target::Member(_) => {}
                 // Another device may have taken the place of the one that it was sent to.
                 Target::Site(_) | Target::Address => {
-                    let number = self.by_address.get(&packet.arrival.dst);
-                    self.due.extend(number.map(|number| (*number, Some(slot))));
+                    let Reached::Packet(packet) = what else { continue };
+                    let number = self.by_address.get(&packet.ip.dst);
+                    self.due.extend(number.map(|number| (*number, Some(index))));
                 }
-                Target::Members => self.due.extend((0..self.sites.len()).map(|number| (number, Some(slot)))),
+                Target::Members => self.due.extend((0..self.sites.len()).map(|number| (number, Some(index)))),
             }
         }
         while let Some((_, number)) = self.next_timer().filter(|(at, _)| *at <= now) {

@@ -144,6 +144,12 @@ impl Limit {
         Self { packets, bytes: usize::MAX, overhead: 0 }
     }
 
+    /// No more than these bytes, as on Ethernet.
+    pub(super) fn narrow(&mut self, bytes: u32, is_ipv6: bool) {
+        self.bytes = self.bytes.min(bytes as usize);
+        self.overhead = wire_bytes(0, is_ipv6) as usize;
+    }
+
     /// The train within this limit.
     pub(super) fn train<'b>(&self, buf: &'b mut [u8], flow: qp::wire::Flow) -> Train<'b> {
         let mut train = Train::new(buf, flow, self.packets);
@@ -178,7 +184,9 @@ impl Engine {
         false
     }
 
+    /// Charges what leaves to the port: to its rate, and to the room in its NIC.
     pub(super) fn book_port(&mut self, now: Instant, departure: &Departure) {
+        self.book_wire(departure);
         if let Some(port) = &mut self.rates.port {
             port.on_sent(now, departure.wire_bytes());
         }

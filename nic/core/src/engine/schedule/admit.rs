@@ -1,9 +1,10 @@
 //! Admission: what a queue pair may send in its turn, or what it waits for.
 //!
 //! Each policy answers for itself: "this much now" narrows the [`Grant`], "wait for that" is the [`Place`] where the
-//! queue pair waits. They are asked in a fixed order: the rate, the link to the peer, the room at the peer.
+//! queue pair waits. They are asked in a fixed order: the rate, the room in the NIC, the link to the peer, the room at the
+//! peer.
 
-use super::{Due, Gate, Place, Turn};
+use super::{Due, Gate, Place, Turn, Wire};
 use crate::engine::drains::Allowance;
 use crate::engine::partner::{Partners, PauseGate, largest_packet};
 use crate::engine::path::Path;
@@ -71,7 +72,7 @@ impl Engine {
         max_packets: u32,
     ) -> Result<Grant, Place> {
         let index = turn.index();
-        let (limit, paced) = self.pace(now, index, max_packets);
+        let (mut limit, paced) = self.pace(now, index, max_packets);
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         if let Some(at) = paced
             && !entry.qp.wants_to_acknowledge()
@@ -80,6 +81,13 @@ impl Engine {
         }
         let is_reliable = entry.qp.config().qp_type.is_reliable();
         let Some(mut path) = self.destination(now, index) else { return Err(Place::Idle) };
+        if let Some(room) = self.wire.room_for(path.ip.tos) {
+            let gate = Wire::gate(path.ip.tos);
+            if room == 0 || (called != Some(gate) && self.places.has_waiters(gate)) {
+                return Err(Place::Waits(gate));
+            }
+            limit.narrow(room, self.config.address.is_ipv6());
+        }
         let link = self.link(now, index, &path)?;
         if self.marks(index, &path) {
             path.mark_ecn_capable();
@@ -228,6 +236,7 @@ impl Engine {
             Gate::Credit { .. } => &mut self.counters.credit_stalls,
             Gate::Window(_) => &mut self.counters.window_stalls,
             Gate::Drain(_) => &mut self.counters.pace_stalls,
+            Gate::Wire(_) => &mut self.counters.wire_stalls,
         };
         *stalls += u64::from(is_new);
         match gate {
@@ -244,6 +253,8 @@ impl Engine {
                 let full = train_of(entry.qp.mtu().bytes(), u32::MAX);
                 self.await_drain(now, receiver, Flights::packet_charge(entry.qp.mtu()).saturating_mul(full));
             }
+            // The NIC tells.
+            Gate::Wire(_) => {}
         }
     }
 }

@@ -16,9 +16,11 @@ mod places;
 mod tests;
 mod timers;
 mod transmit;
+mod wire;
 
 pub(super) use places::{Next, Place, Places, Turn};
 pub(super) use timers::{Alarm, Timers};
+pub(super) use wire::Wire;
 
 use super::peers::FLIGHT_LIFE;
 use super::rate::CnpSource;
@@ -40,6 +42,8 @@ pub(super) enum Gate {
     Window(usize),
     /// The time at which a receiver of unacknowledged packets will have read some of them.
     Drain(usize),
+    /// Room for a priority in the NIC in front of the wire.
+    Wire(u8),
 }
 
 impl Gate {
@@ -50,7 +54,7 @@ impl Gate {
             | Self::Pause { peer, .. }
             | Self::Credit { peer, .. }
             | Self::Window(peer) => Some(peer),
-            Self::Drain(_) => None,
+            Self::Drain(_) | Self::Wire(_) => None,
         }
     }
 }
