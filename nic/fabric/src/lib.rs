@@ -1,0 +1,17 @@
+//! A fabric in virtual time: switches and cables between NICs.
+//!
+//! The hosts are devices of [`rnic_core::sim`], with the very engine that runs on sockets. The fabric carries their packets:
+//! it is a [`Network`](rnic_core::sim::Network) of nodes that open no sockets and read no clock. So the same scenario and the
+//! same seed give the same result on every machine, however busy it is.
+//!
+//! From the bottom up:
+//!
+//! - [`topology`]: which nodes there are, and the cables between them.
+//! - [`routing`]: the ports of each switch that lead to a host.
+//! - [`balance`]: which of several equal ports a packet takes.
+
+#![forbid(unsafe_code)]
+
+pub mod balance;
+pub mod routing;
+pub mod topology;
