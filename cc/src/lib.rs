@@ -10,6 +10,7 @@
 //! * Whether the receiver has room: [`credits`] as on InfiniBand, [`pfc`] as on lossless Ethernet, [`PeerWindow`] and
 //!   [`Drain`] without either.
 //! * Which queue of a port sends next: [`vl`] as on InfiniBand, [`ets`] as on Ethernet.
+//! * When a line has carried what it was given: [`LineClock`].
 //! * How sizes, rates and times are written: [`quantity`].
 //!
 //! Settings have the names of vendors and standards, the same in configuration files, on command lines and in Rust.
@@ -24,6 +25,7 @@ pub mod dctcp;
 pub mod drain;
 pub mod ets;
 pub mod inflight;
+mod line;
 pub mod pacer;
 pub mod pfc;
 pub mod quantity;
@@ -37,6 +39,7 @@ mod words;
 pub use control::{Ack, Algorithm, Controller, Policy};
 pub use drain::{Drain, Pace, Paces};
 pub use inflight::{Charge, PeerWindow};
+pub use line::LineClock;
 pub use pacer::{Pacer, train_bytes};
 pub use rate::Rate;
 pub use setting::{SettingError, Value, known_settings};

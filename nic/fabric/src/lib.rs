@@ -9,9 +9,18 @@
 //! - [`topology`]: which nodes there are, and the cables between them.
 //! - [`routing`]: the ports of each switch that lead to a host.
 //! - [`balance`]: which of several equal ports a packet takes.
+//! - [`switch`]: buffers, queues and lanes.
+//! - [`network`]: packets from port to port, pauses, credits, marks and drops.
+//! - [`workload`]: who sends what to whom.
+//! - [`run`]: devices at the hosts, and flows between their queue pairs.
 
 #![forbid(unsafe_code)]
 
 pub mod balance;
+pub mod network;
 pub mod routing;
+pub mod run;
+pub mod switch;
 pub mod topology;
+mod words;
+pub mod workload;

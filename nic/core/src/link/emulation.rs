@@ -10,13 +10,10 @@
 //! on arrival, and a process that was not scheduled for some milliseconds works through them at the times of their
 //! stamps. So a late thread does not turn a stream into a burst, and marks and drops follow from the queue as it was.
 
-mod clock;
 mod pauses;
 mod queues;
 #[cfg(test)]
 mod tests;
-
-pub(crate) use clock::LineClock;
 
 use crate::link::{Fate, Frame, LinkProfile, Model};
 use cc::pfc::PauseFrame;

@@ -1,10 +1,9 @@
 //! A slow receiver: limits how fast a port reads packets from its socket.
 
 use crate::engine::IpHeader;
-use crate::link::emulation::LineClock;
 use crate::link::wire_bytes;
 use cc::inflight::STOCK_RECEIVE_BUFFER;
-use cc::{Charge, Rate};
+use cc::{Charge, LineClock, Rate};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use time::Instant;

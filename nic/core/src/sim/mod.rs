@@ -38,7 +38,10 @@ use qp::wire::IpHeader;
 use qp::{Mtu, PKey};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use time::Duration;
+use time::{Duration, Instant};
+
+/// The instant at which a simulation begins: late enough that an engine can look back from there, as it can on a host.
+pub const BEGINNING: Instant = Instant::at(Duration::from_secs(86_400));
 
 /// Time from one device to another by default: 1 us, a switch and a few metres of cable.
 const LATENCY: Duration = Duration::from_micros(1);
@@ -56,6 +59,9 @@ pub struct DeviceSetup {
     /// place: packets to the address, also those on their way, reach the newer one from now on. Its UDP port follows from the
     /// address, so it is that of the other too.
     pub address: Option<Ipv4Addr>,
+    /// The UDP source ports that it sends from; flow labels choose among them. `None` means one, which follows from the
+    /// address.
+    pub source_ports: Option<Vec<u16>>,
     /// The upper eight bits of its queue pair numbers: which of the programs at an address it is.
     pub slot: u8,
     /// The seed of its keys and of its fault rules. `None` means a seed that follows from that of the network.
@@ -79,6 +85,7 @@ impl Default for DeviceSetup {
             pkeys: vec![PKey::DEFAULT],
             mtu: Mtu::B4096,
             address: None,
+            source_ports: None,
             slot: 0,
             seed: None,
             peer_window: None,
@@ -95,7 +102,7 @@ impl Default for DeviceSetup {
 /// ```
 /// # use rnic_core as rnic;
 /// use rnic::{RcEnd, WcStatus, sim::Net};
-/// use time::Duration;
+/// use time::{Duration, Instant};
 ///
 /// let net = Net::with_seed(7);
 /// let (a, b) = (net.named_device("a"), net.named_device("b"));
@@ -207,7 +214,8 @@ impl Net {
         let ours = setup.address.unwrap_or(next);
         let address = IpAddr::V4(ours);
         let foreign = u16::from(setup.partner.is_foreign);
-        let source_ports = vec![signed_port(ours.to_bits() & 0xff_ffff).wrapping_add(foreign)];
+        let signed = || vec![signed_port(ours.to_bits() & 0xff_ffff).wrapping_add(foreign)];
+        let source_ports = setup.source_ports.clone().unwrap_or_else(signed);
         let seed = setup.seed.unwrap_or(self.seed.wrapping_mul(1 << 16).wrapping_add(u64::from(number)));
         let config = EngineConfig {
             address,
@@ -250,6 +258,12 @@ impl Net {
     /// events one by one. False, and no time passes, if no event is to come.
     pub fn step_within(&self, duration: Duration) -> bool {
         self.world.step_until(self.world.now() + duration)
+    }
+
+    /// Replaces `devices` with the numbers of the devices that the latest step handled events of, in their order: those of
+    /// their creation, from 0. A program with many devices looks for completions only there.
+    pub fn visited(&self, devices: &mut Vec<usize>) {
+        self.world.visited(devices);
     }
 
     /// Moves time on by `duration`, and handles the events within it.

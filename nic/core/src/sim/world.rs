@@ -9,6 +9,7 @@
 //!    timers fire. Packets that result are sent in the next step: a program that waits first sees what happened, and its
 //!    own packets at that instant leave together with the answers of its device.
 
+use super::BEGINNING;
 use super::agenda::Timers;
 use super::air::Air;
 use super::network::{Network, Packet, Reached, Target};
@@ -24,9 +25,6 @@ use time::{Duration, Instant};
 
 /// The number of packet buffers that are kept for reuse: as many as are in flight at once in experiments with a dozen devices.
 const SPARE: usize = 4096;
-
-/// The instant at which a simulation begins: late enough that an engine can look back from there, as it can on a host.
-const ORIGIN: Instant = Instant::at(Duration::from_secs(86_400));
 
 /// Virtual time and the packets in flight.
 pub(crate) struct World {
@@ -79,6 +77,8 @@ pub(super) struct State {
     reached: Vec<(Target, Reached)>,
     /// The events at the present instant: the device, and the index of what reaches it, if anything does.
     due: Vec<(usize, Option<usize>)>,
+    /// The devices that the latest step handled events of, in the order of their numbers.
+    visited: Vec<usize>,
     /// Buffers for packets.
     spare: Vec<Vec<u8>>,
     unacked_rate: Option<u64>,
@@ -107,12 +107,13 @@ impl World {
             awake: Vec::new(),
             reached: Vec::new(),
             due: Vec::new(),
+            visited: Vec::new(),
             spare: Vec::new(),
             unacked_rate: None,
             #[cfg(test)]
             looks: 0,
         };
-        Self { now: Mutex::new(ORIGIN), state: Mutex::new(state), stirred: Mutex::default() }
+        Self { now: Mutex::new(BEGINNING), state: Mutex::new(state), stirred: Mutex::default() }
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -121,7 +122,7 @@ impl World {
 
     /// The time since the beginning, rounded down to nanoseconds.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.now() - ORIGIN
+        self.now() - BEGINNING
     }
 
     /// The address of the device with this name.
@@ -209,6 +210,12 @@ impl World {
         }
     }
 
+    /// Replaces `devices` with the devices that the latest step handled events of.
+    pub(super) fn visited(&self, devices: &mut Vec<usize>) {
+        devices.clear();
+        devices.extend_from_slice(&self.sites().visited);
+    }
+
     /// Lets every device at which something happened send the packets that are due.
     fn depart(&self, state: &mut State) {
         let now = self.now();
@@ -244,8 +251,10 @@ impl World {
     fn arrive(&self, state: &mut State, now: Instant) {
         state.collect_due(now);
         let due = std::mem::take(&mut state.due);
+        state.visited.clear();
         for events in due.chunk_by(|(a, _), (b, _)| a == b) {
             let Some((number, _)) = events.first() else { continue };
+            state.visited.push(*number);
             let Some(port) = state.sites.get(*number).and_then(|site| site.port.upgrade()) else { continue };
             let packets = || events.iter().filter_map(|(_, index)| packet_at(&state.reached, *index));
             if let Some(until) = state.preempted(*number, now) {
@@ -322,7 +331,7 @@ impl State {
             name,
             port: Arc::downgrade(port),
             awake: false,
-            preempted: ORIGIN,
+            preempted: BEGINNING,
             backlog: Vec::new(),
         });
         self.timers.add();

@@ -151,6 +151,10 @@ pub struct ConnectOptions {
     pub rd_atomic: u8,
     /// TOS byte of the packets.
     pub traffic_class: u8,
+    /// Entropy for equal-cost paths, 20 bits: it selects the UDP source port. 0 for one that the destination selects.
+    pub flow_label: u32,
+    /// TTL or hop limit of the packets; 0 for the host's default.
+    pub hop_limit: u8,
     /// The index of the partition in the P_Key table of this side's port.
     pub pkey_index: u16,
 }
@@ -168,6 +172,8 @@ impl Default for ConnectOptions {
             min_rnr_timer: 12,
             rd_atomic: 16,
             traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 0,
             pkey_index: 0,
         }
     }
@@ -295,6 +301,8 @@ impl QueuePair {
         let mtu = options.mtu.unwrap_or_else(|| ours.min(theirs));
         let mut way = AddressVector::new(Gid(peer.gid), 0);
         way.traffic_class = options.traffic_class;
+        way.flow_label = options.flow_label;
+        way.hop_limit = options.hop_limit;
         let qp_type = self.shared.config.qp_type;
         let mut to_rtr = QpAttr::to_rtr(way, mtu, Qpn::new(peer.qpn), Psn::new(peer.psn));
         if !matches!(qp_type, QpType::XrcSend | QpType::Uc) {

@@ -1,9 +1,9 @@
 //! The queues of the port, and which packet leaves next.
 
-use super::clock::LineClock;
 use super::pauses::Pauses;
 use super::{EmulationStats, PRIORITIES, priority_of};
 use crate::link::{Frame, LinkProfile, Model, wire_bytes};
+use cc::LineClock;
 use cc::dcqcn::CongestionPoint;
 use cc::ets::Scheduler;
 use cc::pfc::PauseFrame;

@@ -1,6 +1,6 @@
 //! When a line is free again.
 
-use cc::Rate;
+use crate::rate::Rate;
 use time::Instant;
 
 /// Picoseconds in a second.
@@ -15,28 +15,38 @@ const FAR: u128 = u32::MAX as u128 * SECOND;
 /// transmission times are whole numbers. So nothing is ever rounded away, and a million packets end when a single
 /// packet of a million times the length would. At 800 Gb/s and all lower rates in use, a byte takes whole picoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct LineClock {
+pub struct LineClock {
     /// Bits per second; not 0.
     rate: u64,
+    /// The picoseconds that a byte takes, if they are a whole number: then there is never a rest.
+    byte: Option<u64>,
     free: Instant,
     rest: u128,
 }
 
 impl LineClock {
     /// A line that is free at `now`.
-    pub(crate) fn new(rate: Rate, now: Instant) -> Self {
-        Self { rate: rate.bits_per_second().max(1), free: now, rest: 0 }
+    #[must_use]
+    pub fn new(rate: Rate, now: Instant) -> Self {
+        let rate = rate.bits_per_second().max(1);
+        let byte = 8 * SECOND / u128::from(rate);
+        let is_whole = byte * u128::from(rate) == 8 * SECOND;
+        Self { rate, byte: u64::try_from(byte).ok().filter(|_| is_whole), free: now, rest: 0 }
     }
 
     /// Records that the line was idle until `at`. Instants before it is free change nothing.
-    pub(crate) fn begin(&mut self, at: Instant) {
+    pub fn begin(&mut self, at: Instant) {
         if at > self.free {
             (self.free, self.rest) = (at, 0);
         }
     }
 
     /// The line carries `bytes`; returns when it has.
-    pub(crate) fn carry(&mut self, bytes: u64) -> Instant {
+    pub fn carry(&mut self, bytes: u64) -> Instant {
+        if let Some(byte) = self.byte {
+            self.free = self.free.plus_picos((u128::from(byte) * u128::from(bytes)).min(FAR));
+            return self.free;
+        }
         let rate = u128::from(self.rate);
         let total = u128::from(bytes) * 8 * SECOND + self.rest;
         self.rest = total % rate;
@@ -45,7 +55,8 @@ impl LineClock {
     }
 
     /// When the line is free: the first picosecond at which all of it was carried.
-    pub(crate) fn free(&self) -> Instant {
+    #[must_use]
+    pub fn free(&self) -> Instant {
         if self.rest == 0 { self.free } else { self.free.plus_picos(1) }
     }
 }

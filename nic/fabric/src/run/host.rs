@@ -1,0 +1,110 @@
+//! The device of a host.
+
+use super::RunError;
+use cc::{Algorithm, Rate};
+use rnic_core::engine::{PartnerSetup, RateConfig};
+use rnic_core::sim::{DeviceSetup, Net};
+use rnic_core::{Access, CompletionQueue, Device, MemoryRegion, Mtu, NullRegion, ProtectionDomain};
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use time::Duration;
+
+/// The UDP source ports of a host: enough that flow labels spread evenly over 64 paths.
+const SOURCE_PORTS: usize = 1024;
+
+/// The devices of the hosts, all alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NicConfig {
+    /// The path MTU in bytes.
+    pub mtu: u32,
+    /// Congestion control, as on a command line: `off`, `dcqcn:cx4`, `timely`.
+    pub cc: String,
+    /// The acknowledgement timeout: 4.096 us x 2^timeout.
+    pub timeout: u8,
+    /// Retransmissions before a flow fails, 0 to 7.
+    pub retry_cnt: u8,
+    /// The longest train at the rate of its queue pair; 0 has packets leave one by one, as from hardware.
+    #[serde(with = "crate::words::duration")]
+    pub train_time: Duration,
+}
+
+impl Default for NicConfig {
+    /// 4096 bytes, no congestion control, perftest's timeout of 67 ms with 7 retries, single packets.
+    fn default() -> Self {
+        Self { mtu: 4096, cc: "off".to_owned(), timeout: 14, retry_cnt: 7, train_time: Duration::ZERO }
+    }
+}
+
+/// A device with what its flows share.
+pub(super) struct HostEnd {
+    pub(super) device: Device,
+    pub(super) pd: ProtectionDomain,
+    pub(super) cq: CompletionQueue,
+    /// Zeros to send.
+    pub(super) source: Arc<NullRegion>,
+    /// Where everything arrives, as large as the largest message yet.
+    target: Option<Arc<MemoryRegion>>,
+    pub(super) options: (u8, u8),
+}
+
+impl HostEnd {
+    pub(super) fn new(
+        net: &Net,
+        name: &str,
+        host: usize,
+        rate: Rate,
+        nic: &NicConfig,
+        outstanding: usize,
+    ) -> Result<Self, RunError> {
+        let failed = |what: &str| {
+            let what = format!("{name}: {what}");
+            move |why| RunError::Verbs { what, why }
+        };
+        let algorithm: Algorithm = nic.cc.parse()?;
+        let policy = match algorithm {
+            Algorithm::Off => None,
+            algorithm => Some(algorithm.at(rate)?),
+        };
+        // Ports by which rnic would recognise rnic are left out: hosts are NICs like any others.
+        let ports = rnic_core::datagram::SOURCE_PORTS.filter(|port| !rnic_core::engine::has_sign(*port));
+        let setup = DeviceSetup {
+            name: Some(name.to_owned()),
+            address: Some(address(host)),
+            source_ports: Some(ports.take(SOURCE_PORTS).collect()),
+            mtu: Mtu::from_bytes(nic.mtu).unwrap_or(Mtu::B4096),
+            peer_window: Some(u32::MAX),
+            partner: PartnerSetup { is_foreign: true, ..PartnerSetup::default() },
+            rate: RateConfig { policy, train_time: nic.train_time, port_rate: None, foreign_cnp: true },
+            ..DeviceSetup::default()
+        };
+        let device = net.device_with(&setup).map_err(failed("the device"))?;
+        let pd = device.alloc_pd().map_err(failed("the protection domain"))?;
+        let cqe = u32::try_from(outstanding + 64).unwrap_or(u32::MAX).min(device.attr().max_cqe);
+        let cq = device.create_cq(cqe).map_err(failed("the completion queue"))?;
+        let source = Arc::new(pd.alloc_null_mr().map_err(failed("the null region"))?);
+        Ok(Self { device, pd, cq, source, target: None, options: (nic.timeout, nic.retry_cnt) })
+    }
+
+    /// The region in which messages of up to `len` bytes arrive.
+    pub(super) fn target(&mut self, len: u64) -> Result<Arc<MemoryRegion>, rnic_core::Error> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        match &self.target {
+            Some(target) if target.len() >= len => Ok(Arc::clone(target)),
+            // Flows that use the smaller one keep it until they end.
+            _ => {
+                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+                let target = Arc::new(self.pd.register(len, access)?);
+                self.target = Some(Arc::clone(&target));
+                Ok(target)
+            }
+        }
+    }
+}
+
+/// The address of a host.
+fn address(host: usize) -> Ipv4Addr {
+    // 10.0.0.1 for the first.
+    Ipv4Addr::from(0x0a00_0001 + u32::try_from(host).unwrap_or(0))
+}

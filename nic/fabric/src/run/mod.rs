@@ -1,0 +1,285 @@
+//! A run: devices at the hosts of a fabric, and flows between their queue pairs.
+//!
+//! A run uses the public verbs, as a program does: it registers memory, creates and connects queue pairs, posts work
+//! requests, and polls for completions. Only time is virtual.
+
+mod flow;
+mod host;
+mod ideal;
+
+pub use flow::{FlowOutcome, FlowState};
+pub use host::NicConfig;
+pub use ideal::ideal;
+
+use crate::network::{Change, Fabric, Shared};
+use crate::workload::{Flow, Start};
+use flow::Ends;
+use host::HostEnd;
+use qp::WorkCompletion;
+use rnic_core::sim::{BEGINNING, Net};
+use rnic_core::{Error, WcStatus};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use time::Duration;
+
+/// Completions that are taken at once.
+const POLL: usize = 64;
+
+/// Why a run cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A verb failed.
+    #[error("{what}: {why}")]
+    Verbs {
+        /// What was tried.
+        what: String,
+        /// The error.
+        why: Error,
+    },
+    /// The congestion control of the NICs is not valid.
+    #[error("the congestion control of the hosts: {0}")]
+    Control(#[from] cc::SettingError),
+}
+
+/// Hosts and flows on a fabric.
+pub struct Run {
+    net: Net,
+    fabric: Shared,
+    hosts: Vec<HostEnd>,
+    flows: Vec<FlowState>,
+    ends: Vec<Option<Ends>>,
+    /// Flows that wait for their time.
+    starts: BinaryHeap<Reverse<(Duration, usize)>>,
+    /// By flow: those that wait for it.
+    followers: Vec<Vec<(usize, Duration)>>,
+    /// Flows that have an end and have not reached it.
+    unfinished: usize,
+    visited: Vec<usize>,
+    completions: Vec<WorkCompletion>,
+}
+
+impl Run {
+    /// A run of these flows on a fabric. Everything random at the hosts follows from `seed`.
+    ///
+    /// # Errors
+    /// A device cannot be made from its settings.
+    pub fn new(fabric: Fabric, nic: &NicConfig, flows: Vec<Flow>, seed: u64) -> Result<Self, RunError> {
+        let topology = fabric.topology().clone();
+        let shared = Shared::new(fabric);
+        let net = Net::joined_by(Box::new(shared.clone()), seed);
+        // The NIC in front of the wire is the only limit of datagrams.
+        net.set_unacked_rate(Some(0));
+        let mut at_host = vec![0; topology.hosts()];
+        for flow in &flows {
+            let outstanding = 2 * flow.common.depth as usize;
+            [flow.src, flow.dst].into_iter().for_each(|host| at_host[host] += outstanding);
+        }
+        let mut hosts = Vec::new();
+        for (host, outstanding) in at_host.into_iter().enumerate() {
+            let cable = topology.cables.iter().find(|cable| cable.ends.contains(&host));
+            let rate = cable.map(|cable| cable.rate).unwrap_or_default();
+            hosts.push(HostEnd::new(&net, &topology.nodes[host].name, host, rate, nic, outstanding)?);
+        }
+        let mut followers = vec![Vec::new(); flows.len()];
+        let mut starts = BinaryHeap::new();
+        for (number, flow) in flows.iter().enumerate() {
+            match flow.start {
+                Start::At(at) => starts.push(Reverse((at, number))),
+                Start::After { flow, delay } => {
+                    if let Some(followers) = followers.get_mut(flow) {
+                        followers.push((number, delay));
+                    }
+                }
+            }
+        }
+        Ok(Self {
+            net,
+            fabric: shared,
+            hosts,
+            ends: flows.iter().map(|_| None).collect(),
+            unfinished: flows.iter().filter(|flow| flow.bytes.is_some()).count(),
+            flows: flows.into_iter().map(FlowState::new).collect(),
+            starts,
+            followers,
+            visited: Vec::new(),
+            completions: vec![WorkCompletion::default(); POLL],
+        })
+    }
+
+    /// Plans changes of the fabric, at times since the beginning.
+    pub fn plan(&mut self, changes: impl IntoIterator<Item = (Duration, Change)>) {
+        let mut fabric = self.fabric.lock();
+        changes.into_iter().for_each(|(at, change)| fabric.plan(BEGINNING + at, change));
+    }
+
+    /// Runs until `until`, or, if no flow goes on for ever, until all are completed. Whatever happens first. Stops earlier
+    /// if `goes_on` says so, which is asked from time to time.
+    ///
+    /// # Errors
+    /// A verb fails that should not.
+    pub fn run(&mut self, until: Duration, goes_on: &mut dyn FnMut(&Self) -> bool) -> Result<bool, RunError> {
+        /// How many steps there are between two questions.
+        const STEPS: u32 = 4096;
+        let mut steps = 0;
+        while self.net.elapsed() < until {
+            self.start_due()?;
+            if self.is_complete() {
+                return Ok(true);
+            }
+            let next = self.starts.peek().map_or(until, |Reverse((at, _))| (*at).min(until));
+            let now = self.net.elapsed();
+            if !self.net.step_within(next.saturating_sub(now)) {
+                if self.starts.is_empty() {
+                    return Ok(true);
+                }
+                self.net.run_for(next.saturating_sub(now));
+            }
+            self.take_completions()?;
+            steps += 1;
+            if steps % STEPS == 0 && !goes_on(self) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether all flows have ended, and none goes on for ever.
+    fn is_complete(&self) -> bool {
+        self.unfinished == 0
+            && self.starts.is_empty()
+            && self.flows.iter().all(|flow| flow.flow.bytes.is_some())
+    }
+
+    /// Begins the flows whose time has come.
+    fn start_due(&mut self) -> Result<(), RunError> {
+        let now = self.net.elapsed();
+        while let Some(Reverse((at, number))) = self.starts.peek().copied()
+            && at <= now
+        {
+            self.starts.pop();
+            let state = &mut self.flows[number];
+            state.started = Some(now);
+            let flow = &state.flow;
+            // A host never sends to itself.
+            let Ok([src, dst]) = self.hosts.get_disjoint_mut([flow.src, flow.dst]) else { continue };
+            let ends = Ends::new(number, flow, src, dst)?;
+            self.ends[number] = Some(ends);
+            self.go_on(number)?;
+        }
+        Ok(())
+    }
+
+    /// Posts what a flow may post.
+    fn go_on(&mut self, number: usize) -> Result<(), RunError> {
+        match &mut self.ends[number] {
+            Some(ends) => ends.post(number, &mut self.flows[number]),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the completions of the devices at which something happened.
+    fn take_completions(&mut self) -> Result<(), RunError> {
+        let mut visited = std::mem::take(&mut self.visited);
+        self.net.visited(&mut visited);
+        for host in &visited {
+            loop {
+                let mut completions = std::mem::take(&mut self.completions);
+                let count = self.hosts.get(*host).map_or(0, |end| end.cq.poll(&mut completions));
+                for completion in &completions[..count] {
+                    self.take_completion(completion)?;
+                }
+                self.completions = completions;
+                if count < POLL {
+                    break;
+                }
+            }
+        }
+        self.visited = visited;
+        Ok(())
+    }
+
+    fn take_completion(&mut self, completion: &WorkCompletion) -> Result<(), RunError> {
+        let (number, is_recv) = flow::read_id(completion.wr_id);
+        let now = self.net.elapsed();
+        let (Some(state), Some(ends)) =
+            (self.flows.get_mut(number), self.ends.get_mut(number).and_then(Option::as_mut))
+        else {
+            return Ok(());
+        };
+        if completion.status != WcStatus::Success {
+            state.failed = Some((now, completion.status));
+            return self.finish(number);
+        }
+        if is_recv {
+            ends.received(number, state, completion)?;
+        } else {
+            ends.sent(state);
+        }
+        if state.is_done() {
+            state.finished = Some(now);
+            return self.finish(number);
+        }
+        self.go_on(number)
+    }
+
+    /// A flow has ended: its queue pairs go, and those that wait for it begin.
+    fn finish(&mut self, number: usize) -> Result<(), RunError> {
+        let Some(ends) = self.ends[number].take() else { return Ok(()) };
+        let state = &mut self.flows[number];
+        state.note(&ends);
+        drop(ends);
+        if state.flow.bytes.is_some() {
+            self.unfinished -= 1;
+        }
+        let now = self.net.elapsed();
+        let has_failed = state.failed.is_some();
+        for (follower, delay) in std::mem::take(&mut self.followers[number]) {
+            match has_failed {
+                // It will never begin.
+                true => self.unfinished -= 1,
+                false => self.starts.push(Reverse((now + delay, follower))),
+            }
+        }
+        Ok(())
+    }
+
+    /// The virtual time since the beginning.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.net.elapsed()
+    }
+
+    /// Flows that have an end and have not reached it.
+    #[must_use]
+    pub const fn unfinished(&self) -> usize {
+        self.unfinished
+    }
+
+    /// The fabric.
+    #[must_use]
+    pub const fn fabric(&self) -> &Shared {
+        &self.fabric
+    }
+
+    /// The flows, with what has become of them until now.
+    pub fn flows(&mut self) -> &[FlowState] {
+        for (state, ends) in self.flows.iter_mut().zip(&self.ends) {
+            if let Some(ends) = ends {
+                state.note(ends);
+            }
+        }
+        &self.flows
+    }
+
+    /// The device of a host.
+    #[must_use]
+    pub fn device(&self, host: usize) -> Option<&rnic_core::Device> {
+        self.hosts.get(host).map(|end| &end.device)
+    }
+
+    /// The simulation.
+    #[must_use]
+    pub const fn net(&self) -> &Net {
+        &self.net
+    }
+}

@@ -1,0 +1,94 @@
+//! Flows across fabrics, from their first work request to their last completion.
+
+use cc::Rate;
+use rnic_fabric::network::{Fabric, HostConfig};
+use rnic_fabric::routing::Routes;
+use rnic_fabric::run::{FlowOutcome, NicConfig, Run, ideal};
+use rnic_fabric::switch::{Class, SwitchConfig};
+use rnic_fabric::topology::{Cable, Kind, Node, Topology};
+use rnic_fabric::workload::{Common, Flow, Operation, Service, Start};
+use time::Duration;
+
+/// Hosts at one switch, by cables of 100 Gb/s and 1 us.
+fn star(hosts: usize) -> Topology {
+    let mut nodes: Vec<Node> = (0..hosts)
+        .map(|n| Node { name: format!("host{n}"), kind: Kind::Host, latency: Duration::ZERO })
+        .collect();
+    nodes.push(Node { name: "s0".into(), kind: Kind::Switch { tier: 1 }, latency: Duration::ZERO });
+    let cable = |host| Cable {
+        ends: [host, hosts],
+        rate: Rate::from_gbps(100),
+        delay: Duration::from_micros(1),
+        bit_errors: 0.0,
+    };
+    Topology { nodes, cables: (0..hosts).map(cable).collect() }
+}
+
+fn fabric(topology: Topology, switch: SwitchConfig, seed: u64) -> Fabric {
+    let routes = Routes::shortest(&topology);
+    Fabric::new(topology, routes, HostConfig::default(), vec![switch], |_| 0, seed).expect("it fits together")
+}
+
+/// A switch whose classes are all lossless, with headroom enough for a cable of 1 us at 100 Gb/s.
+fn lossless() -> SwitchConfig {
+    let class = Class { lossless: true, alpha: 0.125, headroom: 60_000, ..Class::default() };
+    SwitchConfig { class: vec![class; 8], ..SwitchConfig::default() }
+}
+
+fn flow(src: usize, dst: usize, bytes: u64, common: &Common) -> Flow {
+    Flow {
+        name: format!("{src}>{dst}"),
+        src,
+        dst,
+        bytes: Some(bytes),
+        start: Start::At(Duration::ZERO),
+        common: common.clone(),
+        label: 1,
+    }
+}
+
+#[test]
+fn a_flow_alone_takes_what_its_bytes_and_cables_take() {
+    for (operation, service) in [
+        (Operation::Write, Service::Rc),
+        (Operation::Send, Service::Rc),
+        (Operation::Read, Service::Rc),
+        (Operation::Write, Service::Uc),
+        (Operation::Send, Service::Uc),
+        (Operation::Send, Service::Ud),
+    ] {
+        let message = if service == Service::Ud { 4096 } else { 1 << 20 };
+        let common = Common { operation, service, message, depth: 16, ..Common::default() };
+        let flow = flow(0, 1, 2_000_000, &common);
+        let fabric = fabric(star(2), lossless(), 1);
+        let least = ideal(&fabric, &flow, 4096).expect("there is a way");
+        let mut run = Run::new(fabric, &NicConfig::default(), vec![flow], 1).expect("it fits together");
+        assert!(run.run(Duration::from_millis(10), &mut |_| true).expect("it runs"));
+        run.fabric().lock().check();
+        let state = &run.flows()[0];
+        assert_eq!(state.outcome(), FlowOutcome::Finished, "{operation:?} {service:?}");
+        assert_eq!(state.completed, 2_000_000);
+        let took = state.completion_time().expect("it finished");
+        let ratio = took.as_secs_f64() / least.as_secs_f64();
+        assert!((0.98..1.03).contains(&ratio), "{operation:?} {service:?}: {took:?} of {least:?}");
+    }
+}
+
+#[test]
+fn a_lossless_incast_loses_nothing_and_keeps_its_bottleneck_busy() {
+    let common = Common::default();
+    let flows: Vec<Flow> = (1..16).map(|src| flow(src, 0, 2_000_000, &common)).collect();
+    let fabric = fabric(star(16), lossless(), 1);
+    let mut run = Run::new(fabric, &NicConfig::default(), flows, 1).expect("it fits together");
+    assert!(run.run(Duration::from_millis(20), &mut |_| true).expect("it runs"));
+    run.fabric().lock().check();
+    let last = run.flows().iter().map(|flow| flow.finished.expect("it finished")).max().expect("flows");
+    // 15 flows of 2 MB in packets of 4096 bytes and 82 of headers share 100 Gb/s: 2,448 us, and a round trip.
+    let floor = Duration::from_nanos(15 * 489 * 4178 * 80 / 1000);
+    let ratio = last.as_secs_f64() / floor.as_secs_f64();
+    assert!((1.0..1.03).contains(&ratio), "{last:?} of {floor:?}");
+    let tally = run.fabric().lock().tally();
+    assert_eq!((tally.drops.len(), tally.inside), (0, 0), "{tally:?}");
+    let stats = run.fabric().lock().port_stats(1, 0).expect("the NIC of host 1");
+    assert!(stats.pauses_received[3] > 0 && stats.paused_ns[3] > 0, "{stats:?}");
+}
