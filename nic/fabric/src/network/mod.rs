@@ -13,6 +13,7 @@ mod flow;
 mod hop;
 mod port;
 mod setup;
+mod stuck;
 
 pub use port::PortStats;
 pub use setup::{HostConfig, SetupError};
@@ -61,6 +62,45 @@ pub enum Drop {
     Lifetime,
     /// Its service level has no lane.
     NoLane,
+}
+
+impl Drop {
+    /// All reasons.
+    pub const ALL: [Self; 13] = [
+        Self::SharedFull,
+        Self::QueueFull,
+        Self::HeadroomFull,
+        Self::NoCredit,
+        Self::TimeToLive,
+        Self::NoRoute,
+        Self::NoHost,
+        Self::Damaged,
+        Self::CableCut,
+        Self::Storm,
+        Self::HeadOfQueue,
+        Self::Lifetime,
+        Self::NoLane,
+    ];
+
+    /// The name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SharedFull => "shared_full",
+            Self::QueueFull => "queue_full",
+            Self::HeadroomFull => "headroom_full",
+            Self::NoCredit => "no_credit",
+            Self::TimeToLive => "time_to_live",
+            Self::NoRoute => "no_route",
+            Self::NoHost => "no_host",
+            Self::Damaged => "damaged",
+            Self::CableCut => "cable_cut",
+            Self::Storm => "storm",
+            Self::HeadOfQueue => "head_of_queue",
+            Self::Lifetime => "lifetime",
+            Self::NoLane => "no_lane",
+        }
+    }
 }
 
 impl From<Full> for Drop {
@@ -280,6 +320,12 @@ impl Fabric {
             }),
             _ => (0, 0, 0),
         }
+    }
+
+    /// The settings of the NICs.
+    #[must_use]
+    pub const fn host(&self) -> &HostConfig {
+        &self.host
     }
 
     /// The cables of one of the shortest ways between two hosts: the rate of each, and what a packet needs from its

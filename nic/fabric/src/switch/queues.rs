@@ -122,6 +122,11 @@ impl Queues {
         Some(first)
     }
 
+    /// The packets of a queue, by their numbers.
+    pub(crate) fn packets(&self, number: usize) -> impl Iterator<Item = u32> {
+        self.queues[number].packets.iter().map(|waiting| waiting.packet)
+    }
+
     /// The bytes of a queue.
     pub(crate) fn bytes_of(&self, number: usize) -> u64 {
         self.queues[number].bytes

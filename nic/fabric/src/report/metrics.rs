@@ -1,0 +1,145 @@
+//! Numbers by name, which scenarios expect something of.
+
+use super::{FlowReport, PortReport, SwitchReport, micros};
+use crate::network::Tally;
+use crate::run::FlowOutcome;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use time::Duration;
+
+/// A number.
+pub type Metric = f64;
+
+/// Numbers by name.
+///
+/// Those of all flows: `flows.finished`, `flows.failed`, `flows.running`; `fct.mean_us`, `fct.p50_us`, `fct.p99_us`,
+/// `fct.max_us`, `fct.min_us`; `slowdown.mean`, `slowdown.p50`, `slowdown.p99`, `slowdown.max`; `goodput.total_gbps`,
+/// `goodput.min_gbps`, `goodput.max_gbps`; `fairness.jain`; `retransmitted`; `timeouts`. Those of flows of one name have it
+/// in front: `victim.goodput_gbps`, `victim.fct_us`, `victim.slowdown`, means if several have the name.
+///
+/// Those of packets: `drops.total`, `drops.headroom_full` and so on; `pauses.sent`, `pauses.hosts_us` (the time for which hosts
+/// were paused, of all together), `pauses.ports` (how many ports were ever paused); `marked`; `storms`; `hops`; `inside`
+/// (packets in the fabric at the end); `stuck` (ports that wait for one another in a circle).
+///
+/// Those of ports and switches: `port.leaf0>host1.queue_peak`, `.load`, `.drops`, `.paused_us`, `.marked`;
+/// `switch.leaf0.peak`, `.headroom_peak`. `time_us` is the length of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Metrics(pub BTreeMap<String, Metric>);
+
+impl Metrics {
+    /// The metric of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Metric> {
+        self.0.get(name).copied()
+    }
+
+    fn set(&mut self, name: impl Into<String>, value: Metric) {
+        self.0.insert(name.into(), value);
+    }
+
+    pub(super) fn of(
+        flows: &[FlowReport],
+        ports: &[PortReport],
+        switches: &[SwitchReport],
+        packets: &Tally,
+        stuck: usize,
+        now: Duration,
+    ) -> Self {
+        let mut metrics = Self::default();
+        metrics.set("time_us", micros(now));
+        metrics.of_flows(flows);
+        metrics.of_names(flows);
+        metrics.of_ports(ports);
+        for switch in switches {
+            metrics.set(format!("switch.{}.peak", switch.name), switch.peak as f64);
+            metrics.set(format!("switch.{}.headroom_peak", switch.name), switch.headroom_peak as f64);
+        }
+        for why in crate::network::Drop::ALL {
+            let count = packets.drops.get(&why).copied().unwrap_or(0);
+            metrics.set(format!("drops.{}", why.name()), count as f64);
+        }
+        metrics.set("drops.total", packets.drops.values().sum::<u64>() as f64);
+        metrics.set("inside", packets.inside as f64);
+        metrics.set("hops", packets.hops as f64);
+        metrics.set("stuck", stuck as f64);
+        metrics
+    }
+
+    fn of_flows(&mut self, flows: &[FlowReport]) {
+        let count = |outcome| flows.iter().filter(|flow| flow.outcome == outcome).count() as f64;
+        self.set("flows.finished", count(FlowOutcome::Finished));
+        self.set("flows.failed", count(FlowOutcome::Failed));
+        self.set("flows.running", count(FlowOutcome::Running));
+        self.distribution("fct", "_us", flows.iter().filter_map(|flow| flow.fct_us).collect());
+        self.distribution("slowdown", "", flows.iter().filter_map(|flow| flow.slowdown).collect());
+        let goodputs: Vec<f64> = flows.iter().map(|flow| flow.goodput_gbps).collect();
+        let (sum, squares) = goodputs.iter().fold((0.0, 0.0), |(sum, squares), of| (sum + of, squares + of * of));
+        self.set("goodput.total_gbps", sum);
+        self.set("goodput.min_gbps", goodputs.iter().copied().fold(f64::INFINITY, f64::min));
+        self.set("goodput.max_gbps", goodputs.iter().copied().fold(0.0, f64::max));
+        if squares > 0.0 {
+            // Jain, Chiu and Hawe 1984: 1 if all are equal, 1/n if one has everything.
+            self.set("fairness.jain", sum * sum / (goodputs.len() as f64 * squares));
+        }
+        self.set("retransmitted", flows.iter().map(|flow| flow.retransmitted).sum::<u64>() as f64);
+        self.set("timeouts", flows.iter().map(|flow| flow.timeouts).sum::<u64>() as f64);
+    }
+
+    /// Mean and quantiles; nothing if there are no values.
+    fn distribution(&mut self, name: &str, unit: &str, mut values: Vec<f64>) {
+        values.sort_by(f64::total_cmp);
+        let (Some(least), Some(most)) = (values.first().copied(), values.last().copied()) else { return };
+        self.set(format!("{name}.mean{unit}"), values.iter().sum::<f64>() / values.len() as f64);
+        self.set(format!("{name}.min{unit}"), least);
+        self.set(format!("{name}.max{unit}"), most);
+        for (quantile, word) in [(0.5, "p50"), (0.99, "p99")] {
+            // The smallest value that is not exceeded by this share of all.
+            let rank = (quantile * values.len() as f64).ceil() as usize;
+            let value = values.get(rank.saturating_sub(1)).copied().unwrap_or(most);
+            self.set(format!("{name}.{word}{unit}"), value);
+        }
+    }
+
+    /// Means of the flows of each name.
+    fn of_names(&mut self, flows: &[FlowReport]) {
+        let mut names: BTreeMap<&str, Vec<&FlowReport>> = BTreeMap::new();
+        flows.iter().for_each(|flow| names.entry(&flow.name).or_default().push(flow));
+        for (name, flows) in names {
+            let mean = |of: &dyn Fn(&FlowReport) -> Option<f64>| {
+                let values: Vec<f64> = flows.iter().filter_map(|flow| of(flow)).collect();
+                (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+            };
+            self.0.extend(mean(&|flow| Some(flow.goodput_gbps)).map(|of| (format!("{name}.goodput_gbps"), of)));
+            self.0.extend(mean(&|flow| flow.fct_us).map(|of| (format!("{name}.fct_us"), of)));
+            self.0.extend(mean(&|flow| flow.slowdown).map(|of| (format!("{name}.slowdown"), of)));
+        }
+    }
+
+    fn of_ports(&mut self, ports: &[PortReport]) {
+        let (mut pauses, mut marked, mut storms, mut paused_ports, mut hosts_ns) = (0, 0, 0, 0, 0);
+        for port in ports {
+            let stats = &port.stats;
+            let paused_ns: u64 = stats.paused_ns.iter().sum();
+            pauses += stats.pauses_sent.iter().sum::<u64>();
+            marked += stats.marked;
+            storms += stats.storms;
+            paused_ports += u64::from(paused_ns > 0);
+            hosts_ns += if port.is_host { paused_ns } else { 0 };
+            for (what, value) in [
+                ("queue_peak", stats.queue_peak as f64),
+                ("load", port.load),
+                ("drops", stats.drops.values().sum::<u64>() as f64),
+                ("paused_us", paused_ns as f64 / 1000.0),
+                ("marked", stats.marked as f64),
+            ] {
+                self.set(format!("port.{}.{what}", port.name), value);
+            }
+        }
+        self.set("pauses.sent", pauses as f64);
+        self.set("pauses.ports", paused_ports as f64);
+        self.set("pauses.hosts_us", hosts_ns as f64 / 1000.0);
+        self.set("marked", marked as f64);
+        self.set("storms", storms as f64);
+    }
+}

@@ -1,0 +1,81 @@
+//! Ports and switches in a report.
+
+use crate::network::{Fabric, PortStats};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use time::Duration;
+
+/// A port, and the direction of the cable that it sends into.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortReport {
+    /// Both ends, such as `leaf3>spine1`.
+    pub name: String,
+    /// Whether it is a host's.
+    #[serde(skip)]
+    pub is_host: bool,
+    /// The share of the run in which it sent.
+    pub load: f64,
+    /// What it has counted.
+    #[serde(flatten)]
+    pub stats: PortStats,
+}
+
+/// A switch.
+#[derive(Clone, Debug, Serialize)]
+pub struct SwitchReport {
+    /// Its name.
+    pub name: String,
+    /// Bytes in its buffer at the end.
+    pub held: u64,
+    /// The most bytes in its buffer.
+    pub peak: u64,
+    /// The most bytes in its headroom.
+    pub headroom_peak: u64,
+}
+
+/// The ports that have something to report, and all switches.
+pub(super) fn report(fabric: &mut Fabric, now: Duration) -> (Vec<PortReport>, Vec<SwitchReport>) {
+    let topology = fabric.topology().clone();
+    let names = topology.port_names();
+    let (mut ports, mut switches) = (Vec::new(), Vec::new());
+    for (node, of) in topology.ports().iter().enumerate() {
+        for (port, (cable, _)) in of.iter().enumerate() {
+            let Some(stats) = fabric.port_stats(node, port) else { continue };
+            if stats == PortStats::default() {
+                continue;
+            }
+            let could = topology.cables[*cable].rate.as_f64() * now.as_secs_f64() / 8.0;
+            let load = if could > 0.0 { stats.bytes as f64 / could } else { 0.0 };
+            let name = names.get(node).and_then(|names| names.get(port)).cloned().unwrap_or_default();
+            ports.push(PortReport { name, is_host: node < topology.hosts(), load, stats });
+        }
+        if node >= topology.hosts() {
+            let (held, peak, headroom_peak) = fabric.held(node);
+            switches.push(SwitchReport { name: topology.nodes[node].name.clone(), held, peak, headroom_peak });
+        }
+    }
+    (ports, switches)
+}
+
+/// The latencies that were given, each with the number of its kind if they differ.
+pub(super) fn inputs(fabric: &Fabric) -> BTreeMap<String, String> {
+    let mut inputs = BTreeMap::new();
+    let host = fabric.host();
+    inputs.insert("NIC, sending".to_owned(), nanos(host.tx_latency));
+    inputs.insert("NIC, receiving".to_owned(), nanos(host.rx_latency));
+    let topology = fabric.topology();
+    let span = |what: &str, times: &mut dyn Iterator<Item = Duration>, inputs: &mut BTreeMap<String, String>| {
+        let times: Vec<Duration> = times.collect();
+        if let (Some(least), Some(most)) = (times.iter().min(), times.iter().max()) {
+            let text = if least == most { nanos(*least) } else { format!("{} to {}", nanos(*least), nanos(*most)) };
+            inputs.insert(what.to_owned(), text);
+        }
+    };
+    span("cable", &mut topology.cables.iter().map(|cable| cable.delay), &mut inputs);
+    span("switch", &mut topology.nodes.iter().skip(topology.hosts()).map(|node| node.latency), &mut inputs);
+    inputs
+}
+
+fn nanos(time: Duration) -> String {
+    format!("{} ns", time.as_nanos())
+}

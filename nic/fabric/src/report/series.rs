@@ -1,0 +1,131 @@
+//! Samples over time.
+
+use super::micros;
+use crate::network::{Fabric, Shared};
+use crate::run::FlowState;
+use serde::Serialize;
+use time::Duration;
+
+/// Values at equal distances in time.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Series {
+    /// The time between two samples, in microseconds.
+    pub interval_us: f64,
+    /// The times of the samples, in microseconds.
+    pub time_us: Vec<f64>,
+    /// What was sampled.
+    pub lines: Vec<Line>,
+}
+
+/// One line of a plot.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// Its name: a port or a flow.
+    pub name: String,
+    /// What it shows: `queue` (bytes, at the sample), `rate` (Gb/s since the last sample), `paused` (share of the time since the
+    /// last sample).
+    pub kind: &'static str,
+    /// A value for each time.
+    pub values: Vec<f64>,
+}
+
+/// Where a line gets its values.
+#[derive(Clone, Debug)]
+enum Source {
+    Queue { node: usize, port: usize, class: Option<usize> },
+    Rate { node: usize, port: usize, last: u64 },
+    Paused { node: usize, port: usize, class: usize, last: u64 },
+    Flow { flow: usize, last: u64 },
+}
+
+/// Takes samples.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    interval: Duration,
+    next: Duration,
+    sources: Vec<Source>,
+    series: Series,
+}
+
+/// The most samples of a run: more than a picture shows.
+const MOST: u128 = 100_000;
+
+impl Sampler {
+    /// Samples the ports of these names and the flows of these names. `until`: the length of the run, which the interval
+    /// must divide into no more than 100,000 samples; it is lengthened otherwise.
+    #[must_use]
+    pub fn new(fabric: &Fabric, flows: &[FlowState], ports: &[String], names: &[String], interval: Duration, until: Duration) -> Self {
+        let least = until.as_nanos() / MOST + 1;
+        let interval = interval.max(Duration::from_nanos(u64::try_from(least).unwrap_or(u64::MAX)));
+        let mut sampler = Self {
+            interval,
+            next: Duration::ZERO,
+            sources: Vec::new(),
+            series: Series { interval_us: micros(interval), ..Series::default() },
+        };
+        for (node, of) in fabric.topology().port_names().iter().enumerate() {
+            for (port, name) in of.iter().enumerate().filter(|(_, name)| ports.contains(name)) {
+                sampler.add(name, "queue", Source::Queue { node, port, class: None });
+                sampler.add(name, "rate", Source::Rate { node, port, last: 0 });
+                for class in 0..cc::pfc::PRIORITIES {
+                    let name = format!("{name} class {class}");
+                    sampler.add(&name, "paused", Source::Paused { node, port, class, last: 0 });
+                }
+            }
+        }
+        for (flow, state) in flows.iter().enumerate().filter(|(_, state)| names.contains(&state.flow.name)) {
+            sampler.add(&state.flow.name, "rate", Source::Flow { flow, last: 0 });
+        }
+        sampler
+    }
+
+    fn add(&mut self, name: &str, kind: &'static str, source: Source) {
+        self.series.lines.push(Line { name: name.to_owned(), kind, values: Vec::new() });
+        self.sources.push(source);
+    }
+
+    /// When it wants to look next.
+    #[must_use]
+    pub const fn next(&self) -> Duration {
+        self.next
+    }
+
+    /// Takes a sample, if its time has come.
+    pub fn look(&mut self, now: Duration, fabric: &Shared, flows: &[FlowState]) {
+        if now < self.next {
+            return;
+        }
+        self.next += self.interval;
+        self.series.time_us.push(micros(now));
+        let mut fabric = fabric.lock();
+        let nanos = self.interval.as_nanos() as f64;
+        for (source, line) in self.sources.iter_mut().zip(&mut self.series.lines) {
+            let value = match source {
+                Source::Queue { node, port, class } => match class {
+                    Some(class) => fabric.queued(*node, *port, *class) as f64,
+                    None => fabric.queued_at(*node, *port) as f64,
+                },
+                Source::Rate { node, port, last } => {
+                    let sent = fabric.port_stats(*node, *port).map_or(0, |stats| stats.bytes);
+                    8.0 * (sent - std::mem::replace(last, sent)) as f64 / nanos
+                }
+                Source::Paused { node, port, class, last } => {
+                    let paused = fabric.port_stats(*node, *port).map_or(0, |stats| stats.paused_ns[*class]);
+                    (paused - std::mem::replace(last, paused)) as f64 / nanos
+                }
+                Source::Flow { flow, last } => {
+                    let sent = flows.get(*flow).map_or(0, |state| state.counters[0].tx_bytes);
+                    8.0 * (sent - std::mem::replace(last, sent)) as f64 / nanos
+                }
+            };
+            line.values.push(value);
+        }
+    }
+
+    /// What was sampled. Pauses of classes that were never paused are left out.
+    #[must_use]
+    pub fn finish(mut self) -> Series {
+        self.series.lines.retain(|line| line.kind != "paused" || line.values.iter().any(|value| *value > 0.0));
+        self.series
+    }
+}
