@@ -1,0 +1,4 @@
+//! Topologies: their sizes, and what files say.
+
+mod builtin;
+mod config;
