@@ -13,13 +13,17 @@
 //! - [`network`]: packets from port to port, pauses, credits, marks and drops.
 //! - [`workload`]: who sends what to whom.
 //! - [`run`]: devices at the hosts, and flows between their queue pairs.
+//! - [`report`]: what came out.
+//! - [`scenario`]: all of that from a file, with what must come out.
 
 #![forbid(unsafe_code)]
 
 pub mod balance;
 pub mod network;
+pub mod report;
 pub mod routing;
 pub mod run;
+pub mod scenario;
 pub mod switch;
 pub mod topology;
 mod words;

@@ -29,9 +29,9 @@ fn fabric(topology: Topology, switch: SwitchConfig, seed: u64) -> Fabric {
     Fabric::new(topology, routes, HostConfig::default(), vec![switch], |_| 0, seed).expect("it fits together")
 }
 
-/// A switch whose classes are all lossless, with headroom enough for a cable of 1 us at 100 Gb/s.
+/// A switch whose classes are all lossless, with the headroom that its cables require.
 fn lossless() -> SwitchConfig {
-    let class = Class { lossless: true, alpha: 0.125, headroom: 60_000, ..Class::default() };
+    let class = Class { lossless: true, alpha: 0.125, ..Class::default() };
     SwitchConfig { class: vec![class; 8], ..SwitchConfig::default() }
 }
 

@@ -86,7 +86,6 @@ impl Fabric {
         let travelling = Travelling {
             packet,
             to,
-            src,
             dst,
             flow,
             qp,

@@ -118,8 +118,7 @@ impl From<Full> for Drop {
 struct Travelling {
     packet: Packet,
     to: Target,
-    /// The hosts at both ends.
-    src: usize,
+    /// The host to which it goes.
     dst: usize,
     flow: u64,
     /// The destination queue pair.
@@ -308,6 +307,13 @@ impl Fabric {
     pub fn queued(&self, node: NodeId, port: usize, class: usize) -> u64 {
         let port = self.nodes.get(node).and_then(|node| node.ports.get(port));
         port.map_or(0, |port| port.queues.bytes_of(class))
+    }
+
+    /// Bytes that wait at a port.
+    #[must_use]
+    pub fn queued_at(&self, node: NodeId, port: usize) -> u64 {
+        let port = self.nodes.get(node).and_then(|node| node.ports.get(port));
+        port.map_or(0, |port| port.queues.bytes())
     }
 
     /// Bytes that a switch holds, and the most that it ever held, altogether and in headroom. 0 for hosts.

@@ -193,7 +193,9 @@ impl Fabric {
         }
         let (role, latency) = match (config, settings) {
             (Some(config), Some(settings)) => {
-                let buffer = || Buffer::new(&settings.buffer, settings.classes(), ends.len());
+                let classes = settings.classes();
+                let headroom = |port: &Port| classes.map(|class| class.headroom_at(port.rate, port.delay));
+                let buffer = || Buffer::new(&settings.buffer, classes, ports.iter().map(headroom).collect());
                 let switch = Switch {
                     config,
                     buffer: (!is_infiniband).then(buffer),

@@ -19,19 +19,26 @@ impl Fabric {
         for (node, of) in self.nodes.iter().enumerate() {
             for (number, port) in of.ports.iter().enumerate() {
                 let may = |queue: usize| {
-                    let is_paused = port.pauses >> queue & 1 == 1 && !port.paused.may_send(self.now, queue as u8);
+                    let is_paused =
+                        port.pauses >> queue & 1 == 1 && !port.paused.may_send(self.now, queue as u8);
                     let first = port.queues.first(queue);
                     let lacks = |credit: &[crate::switch::lanes::Sender; 16]| {
                         first.is_some_and(|(first, _)| !credit[queue].may_send(first.bytes))
                     };
-                    !(is_paused && port.forced >> queue & 1 == 0) && !port.credit.as_ref().is_some_and(|of| lacks(of))
+                    !(is_paused && port.forced >> queue & 1 == 0)
+                        && !port.credit.as_ref().is_some_and(|of| lacks(of))
                 };
-                stuck.extend(bits(port.queues.waiting()).filter(|queue| !may(*queue)).map(|queue| (node, number, queue)));
+                stuck.extend(
+                    bits(port.queues.waiting())
+                        .filter(|queue| !may(*queue))
+                        .map(|queue| (node, number, queue)),
+                );
             }
         }
         loop {
             let before = stuck.len();
-            let free: Vec<Place> = stuck.iter().copied().filter(|place| !self.waits_within(*place, &stuck)).collect();
+            let free: Vec<Place> =
+                stuck.iter().copied().filter(|place| !self.waits_within(*place, &stuck)).collect();
             free.iter().for_each(|place| {
                 stuck.remove(place);
             });

@@ -74,7 +74,8 @@ impl Metrics {
         self.distribution("fct", "_us", flows.iter().filter_map(|flow| flow.fct_us).collect());
         self.distribution("slowdown", "", flows.iter().filter_map(|flow| flow.slowdown).collect());
         let goodputs: Vec<f64> = flows.iter().map(|flow| flow.goodput_gbps).collect();
-        let (sum, squares) = goodputs.iter().fold((0.0, 0.0), |(sum, squares), of| (sum + of, squares + of * of));
+        let (sum, squares) =
+            goodputs.iter().fold((0.0, 0.0), |(sum, squares), of| (sum + of, squares + of * of));
         self.set("goodput.total_gbps", sum);
         self.set("goodput.min_gbps", goodputs.iter().copied().fold(f64::INFINITY, f64::min));
         self.set("goodput.max_gbps", goodputs.iter().copied().fold(0.0, f64::max));
@@ -110,7 +111,8 @@ impl Metrics {
                 let values: Vec<f64> = flows.iter().filter_map(|flow| of(flow)).collect();
                 (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
             };
-            self.0.extend(mean(&|flow| Some(flow.goodput_gbps)).map(|of| (format!("{name}.goodput_gbps"), of)));
+            self.0
+                .extend(mean(&|flow| Some(flow.goodput_gbps)).map(|of| (format!("{name}.goodput_gbps"), of)));
             self.0.extend(mean(&|flow| flow.fct_us).map(|of| (format!("{name}.fct_us"), of)));
             self.0.extend(mean(&|flow| flow.slowdown).map(|of| (format!("{name}.slowdown"), of)));
         }

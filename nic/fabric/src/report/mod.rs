@@ -6,7 +6,7 @@ mod series;
 
 pub use metrics::{Metric, Metrics};
 pub use ports::{PortReport, SwitchReport};
-pub use series::{Sampler, Series};
+pub use series::{Line, Sampler, Series};
 
 use crate::network::Tally;
 use crate::run::{FlowOutcome, Run, ideal};
@@ -86,7 +86,14 @@ pub(crate) fn micros(time: Duration) -> f64 {
 impl Report {
     /// The report of a run as it is now.
     #[must_use]
-    pub fn of(scenario: &str, seed: u64, mtu: u32, run: &mut Run, series: Option<Series>, is_whole: bool) -> Self {
+    pub fn of(
+        scenario: &str,
+        seed: u64,
+        mtu: u32,
+        run: &mut Run,
+        series: Option<Series>,
+        is_whole: bool,
+    ) -> Self {
         let now = run.elapsed();
         let states = run.flows().to_vec();
         let mut fabric = run.fabric().lock();

@@ -51,7 +51,12 @@ pub(super) fn report(fabric: &mut Fabric, now: Duration) -> (Vec<PortReport>, Ve
         }
         if node >= topology.hosts() {
             let (held, peak, headroom_peak) = fabric.held(node);
-            switches.push(SwitchReport { name: topology.nodes[node].name.clone(), held, peak, headroom_peak });
+            switches.push(SwitchReport {
+                name: topology.nodes[node].name.clone(),
+                held,
+                peak,
+                headroom_peak,
+            });
         }
     }
     (ports, switches)
@@ -64,10 +69,13 @@ pub(super) fn inputs(fabric: &Fabric) -> BTreeMap<String, String> {
     inputs.insert("NIC, sending".to_owned(), nanos(host.tx_latency));
     inputs.insert("NIC, receiving".to_owned(), nanos(host.rx_latency));
     let topology = fabric.topology();
-    let span = |what: &str, times: &mut dyn Iterator<Item = Duration>, inputs: &mut BTreeMap<String, String>| {
+    let span = |what: &str,
+                times: &mut dyn Iterator<Item = Duration>,
+                inputs: &mut BTreeMap<String, String>| {
         let times: Vec<Duration> = times.collect();
         if let (Some(least), Some(most)) = (times.iter().min(), times.iter().max()) {
-            let text = if least == most { nanos(*least) } else { format!("{} to {}", nanos(*least), nanos(*most)) };
+            let text =
+                if least == most { nanos(*least) } else { format!("{} to {}", nanos(*least), nanos(*most)) };
             inputs.insert(what.to_owned(), text);
         }
     };

@@ -54,7 +54,14 @@ impl Sampler {
     /// Samples the ports of these names and the flows of these names. `until`: the length of the run, which the interval
     /// must divide into no more than 100,000 samples; it is lengthened otherwise.
     #[must_use]
-    pub fn new(fabric: &Fabric, flows: &[FlowState], ports: &[String], names: &[String], interval: Duration, until: Duration) -> Self {
+    pub fn new(
+        fabric: &Fabric,
+        flows: &[FlowState],
+        ports: &[String],
+        names: &[String],
+        interval: Duration,
+        until: Duration,
+    ) -> Self {
         let least = until.as_nanos() / MOST + 1;
         let interval = interval.max(Duration::from_nanos(u64::try_from(least).unwrap_or(u64::MAX)));
         let mut sampler = Self {
@@ -114,7 +121,7 @@ impl Sampler {
                     (paused - std::mem::replace(last, paused)) as f64 / nanos
                 }
                 Source::Flow { flow, last } => {
-                    let sent = flows.get(*flow).map_or(0, |state| state.counters[0].tx_bytes);
+                    let sent = flows.get(*flow).map_or(0, |state| state.counters[0].sent_bytes);
                     8.0 * (sent - std::mem::replace(last, sent)) as f64 / nanos
                 }
             };
@@ -125,7 +132,9 @@ impl Sampler {
     /// What was sampled. Pauses of classes that were never paused are left out.
     #[must_use]
     pub fn finish(mut self) -> Series {
-        self.series.lines.retain(|line| line.kind != "paused" || line.values.iter().any(|value| *value > 0.0));
+        self.series
+            .lines
+            .retain(|line| line.kind != "paused" || line.values.iter().any(|value| *value > 0.0));
         self.series
     }
 }

@@ -52,6 +52,7 @@ pub(crate) struct Buffer {
     /// By class.
     classes: [Class; CLASSES],
     /// By port and class.
+    headrooms: Vec<[u64; CLASSES]>,
     ingress: Vec<[Ingress; CLASSES]>,
     egress: Vec<[u64; CLASSES]>,
     /// Bytes in the shared pool, and in the pool of headroom.
@@ -64,10 +65,17 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(config: &BufferConfig, classes: [Class; CLASSES], ports: usize) -> Self {
+    /// A buffer for ports with this headroom for each class.
+    pub(crate) fn new(
+        config: &BufferConfig,
+        classes: [Class; CLASSES],
+        headrooms: Vec<[u64; CLASSES]>,
+    ) -> Self {
+        let ports = headrooms.len();
         Self {
             config: config.clone(),
             classes,
+            headrooms,
             ingress: vec![[Ingress::default(); CLASSES]; ports],
             egress: vec![[0; CLASSES]; ports],
             shared: 0,
@@ -111,7 +119,7 @@ impl Buffer {
             self.shared += bytes;
         } else if !settings.lossless {
             return Err(Full::Shared);
-        } else if account.headroom + bytes <= settings.headroom
+        } else if account.headroom + bytes <= self.headrooms[port][class]
             && self.headroom + bytes <= self.config.headroom_pool.unwrap_or(u64::MAX)
         {
             account.headroom += bytes;
@@ -176,6 +184,7 @@ impl Buffer {
     }
 
     /// The bytes of a class from a port.
+    #[cfg(test)]
     pub(crate) fn held_of(&self, port: usize, class: usize) -> u64 {
         let account = self.ingress[port][class];
         account.reserved + account.shared + account.headroom
@@ -203,8 +212,8 @@ impl Buffer {
         let queued: u64 = self.egress.iter().flatten().sum();
         assert_eq!((all, queued), (self.held, self.held), "both accounts of all packets");
         assert!(self.shared <= self.config.shared, "{} bytes in the shared pool", self.shared);
-        for (account, class) in self.ingress.iter().flat_map(|port| port.iter().zip(&self.classes)) {
-            assert!(account.reserved <= self.config.reserve && account.headroom <= class.headroom);
+        for (account, headroom) in self.ingress.iter().flatten().zip(self.headrooms.iter().flatten()) {
+            assert!(account.reserved <= self.config.reserve && account.headroom <= *headroom);
         }
     }
 }
@@ -217,7 +226,8 @@ mod tests {
         lossless: true,
         alpha: 1.0,
         egress_alpha: f64::INFINITY,
-        headroom: 3_000,
+        headroom: Some(3_000),
+        headroom_error: 0,
         xon_gap: 1_000,
         xoff: None,
         queue: None,
@@ -231,7 +241,7 @@ mod tests {
             headroom_pool: None,
             ..BufferConfig::default()
         };
-        Buffer::new(&config, [class; CLASSES], 8)
+        Buffer::new(&config, [class; CLASSES], vec![[class.headroom.unwrap_or(0); CLASSES]; 8])
     }
 
     /// Fills the accounts of this many ports, turn by turn, until each has been told to pause.
@@ -281,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_lossy_class_is_dropped_and_never_paused() {
-        let lossy = Class { lossless: false, headroom: 0, ..LOSSLESS };
+        let lossy = Class { lossless: false, headroom: None, ..LOSSLESS };
         let mut shared = buffer(10_000, lossy);
         let taken = (0..100).filter(|_| shared.admit((0, 0), (1, 0), 1_000).is_ok()).count();
         assert_eq!(taken, 5, "half of the pool");

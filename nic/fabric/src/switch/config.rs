@@ -1,11 +1,13 @@
 //! The settings of a switch.
 
 use super::buffer::CLASSES;
+use super::queues::LARGEST_PACKET;
 use crate::balance::BalanceConfig;
+use crate::topology::NANOS_PER_METRE;
 use crate::words;
 use cc::dcqcn::Red;
-use cc::pfc::{Action, WatchdogConfig};
-use cc::{ets, vl};
+use cc::pfc::{Action, Span, WatchdogConfig};
+use cc::{Rate, ets, vl};
 use serde::{Deserialize, Serialize};
 use time::Duration;
 
@@ -58,9 +60,12 @@ pub struct Class {
     pub alpha: f64,
     /// The same for the bytes in front of one port. It does not bind lossless classes.
     pub egress_alpha: f64,
-    /// Bytes of a port for what arrives after a pause was asked for.
-    #[serde(with = "words::size")]
-    pub headroom: u64,
+    /// Bytes of a port for what arrives after a pause was asked for. `None`, for a lossless class: what the rate and the
+    /// cable of the port require ([`cc::pfc::Span`]).
+    #[serde(with = "words::size_or_none", skip_serializing_if = "Option::is_none")]
+    pub headroom: Option<u64>,
+    /// This many bytes more than `headroom`, or less: for a switch that is configured wrongly.
+    pub headroom_error: i64,
     /// A paused port may go on this many bytes below the threshold.
     #[serde(with = "words::size")]
     pub xon_gap: u64,
@@ -79,7 +84,8 @@ impl Default for Class {
             lossless: false,
             alpha: 8.0,
             egress_alpha: 8.0,
-            headroom: 0,
+            headroom: None,
+            headroom_error: 0,
             xon_gap: 3_072,
             xoff: None,
             queue: None,
@@ -170,6 +176,19 @@ impl Watch {
     pub(crate) const fn config(self) -> WatchdogConfig {
         let Self { detection_time, restoration_time, action } = self;
         WatchdogConfig { detection_time, restoration_time, action }
+    }
+}
+
+impl Class {
+    /// The headroom at a port of this rate and cable.
+    pub(crate) fn headroom_at(&self, rate: Rate, delay: Duration) -> u64 {
+        if !self.lossless {
+            return 0;
+        }
+        let metres = delay.as_nanos().div_ceil(u128::from(NANOS_PER_METRE));
+        let span = Span::new(rate, u32::try_from(metres).unwrap_or(u32::MAX), LARGEST_PACKET);
+        let headroom = self.headroom.unwrap_or_else(|| span.headroom().bytes());
+        headroom.saturating_add_signed(self.headroom_error)
     }
 }
 

@@ -87,6 +87,7 @@ impl Receiver {
     }
 
     /// Bytes in the buffer, in whole blocks.
+    #[cfg(test)]
     pub(crate) const fn held(&self) -> u64 {
         self.held * BLOCK as u64
     }

@@ -9,7 +9,7 @@ use time::Instant;
 pub(crate) const QUEUES: usize = 16;
 
 /// The largest packet on the wire, in bytes, which is the unit of turns: 4096 of payload with RETH and immediate data.
-const LARGEST: u32 = 4_220;
+pub(crate) const LARGEST_PACKET: u32 = 4_220;
 
 /// A packet that waits, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) enum Selection {
 impl Selection {
     /// The selection among traffic classes.
     pub(crate) fn classes(config: &ets::Config) -> Result<Self, ets::ConfigError> {
-        let scheduler = ets::Scheduler::new(config, LARGEST)?;
+        let scheduler = ets::Scheduler::new(config, LARGEST_PACKET)?;
         Ok(if config.tsa == [Tsa::Strict; ets::CLASSES] { Self::Strict } else { Self::Shares(scheduler) })
     }
 

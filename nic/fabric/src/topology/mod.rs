@@ -9,6 +9,7 @@ pub mod config;
 mod builder;
 mod error;
 mod link;
+mod names;
 
 pub use config::Config;
 pub use error::{LinkError, TopologyError};

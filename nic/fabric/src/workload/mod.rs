@@ -3,7 +3,7 @@
 mod config;
 mod sizes;
 
-pub use config::{Common, FlowConfig, Pattern, Workload, WorkloadError};
+pub use config::{Common, FlowConfig, MOST_FLOWS, Pattern, Workload, WorkloadError};
 pub use sizes::{Sizes, UnknownSizes};
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,29 @@
+//! The scenarios that come with rnic.
+
+/// A scenario that comes with rnic: its name, and its file.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// Its name.
+    pub name: &'static str,
+    /// The text of its file.
+    pub text: &'static str,
+}
+
+macro_rules! builtin {
+    ($($name:literal)*) => {
+        /// All of them, by name.
+        pub const BUILTIN: &[Builtin] = &[
+            $(Builtin { name: $name, text: include_str!(concat!("../../scenarios/", $name, ".toml")) },)*
+        ];
+    };
+}
+
+builtin! {
+    "incast"
+}
+
+/// The scenario of this name that comes with rnic.
+#[must_use]
+pub fn builtin(name: &str) -> Option<Builtin> {
+    BUILTIN.iter().copied().find(|builtin| builtin.name == name)
+}

@@ -1,0 +1,236 @@
+//! A scenario: a fabric, a load, and what must come out.
+//!
+//! Scenarios are TOML files. `about` says what one shows. Each entry of `expect` names a metric, its bounds and where they come
+//! from; a run checks them and says pass or fail with the numbers.
+
+mod builtin;
+mod changes;
+mod expect;
+
+pub use builtin::{BUILTIN, Builtin, builtin};
+pub use changes::{ChangeConfig, ChangeError};
+pub use expect::{Bound, Expect, Verdict};
+
+use crate::network::{Fabric, HostConfig, SetupError};
+use crate::report::{Report, Sampler};
+use crate::routing::{self, Routes, RoutingError};
+use crate::run::{NicConfig, Run, RunError};
+use crate::switch::SwitchConfig;
+use crate::topology::{self, Topology, TopologyError};
+use crate::words;
+use crate::workload::{Workload, WorkloadError};
+use serde::Deserialize;
+use std::path::Path;
+use time::Duration;
+
+/// A scenario, as in a file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// What it shows, in some sentences.
+    pub about: String,
+    /// How long it runs at most, in virtual time.
+    #[serde(with = "words::duration")]
+    pub until: Duration,
+    /// The seeds that a check runs: the first one, or all of them.
+    #[serde(default = "one")]
+    pub seeds: Vec<u64>,
+    /// Nodes and cables.
+    pub topology: topology::Config,
+    /// The switches.
+    #[serde(default)]
+    pub switch: SwitchConfig,
+    /// Switches that differ, by name: they have these settings, and defaults otherwise.
+    #[serde(default)]
+    pub switches: std::collections::BTreeMap<String, SwitchConfig>,
+    /// The NICs.
+    #[serde(default)]
+    pub host: HostConfig,
+    /// The devices of the hosts.
+    #[serde(default)]
+    pub nic: NicConfig,
+    /// The ways that packets may take.
+    #[serde(default)]
+    pub routing: routing::Config,
+    /// The load.
+    #[serde(default)]
+    pub workload: Vec<Workload>,
+    /// What happens to the fabric meanwhile.
+    #[serde(default)]
+    pub change: Vec<ChangeConfig>,
+    /// What is sampled for plots.
+    #[serde(default)]
+    pub sample: SampleConfig,
+    /// What must come out.
+    #[serde(default)]
+    pub expect: Vec<Expect>,
+}
+
+fn one() -> Vec<u64> {
+    vec![1]
+}
+
+/// What is sampled for plots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SampleConfig {
+    /// The time between two samples.
+    #[serde(with = "words::duration_or_none")]
+    pub interval: Option<Duration>,
+    /// Ports, such as `leaf3>spine1`.
+    pub ports: Vec<String>,
+    /// Flows by name.
+    pub flows: Vec<String>,
+}
+
+/// Why a scenario cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file is not a scenario.
+    #[error("{0}")]
+    Syntax(#[from] toml::de::Error),
+    /// The topology.
+    #[error("topology: {0}")]
+    Topology(#[from] TopologyError),
+    /// The ways.
+    #[error("routing: {0}")]
+    Routing(#[from] RoutingError),
+    /// A workload.
+    #[error("workload {number}: {why}")]
+    Workload {
+        /// Its number, from 1.
+        number: usize,
+        /// What is wrong.
+        why: WorkloadError,
+    },
+    /// The switches and hosts.
+    #[error("{0}")]
+    Setup(#[from] SetupError),
+    /// A change.
+    #[error("change {number}: {why}")]
+    Change {
+        /// Its number, from 1.
+        number: usize,
+        /// What is wrong.
+        why: ChangeError,
+    },
+    /// A setting names something that is not there.
+    #[error("{setting}: {advice}")]
+    Unknown {
+        /// The setting.
+        setting: String,
+        /// What to write instead.
+        advice: String,
+    },
+    /// The run.
+    #[error("{0}")]
+    Run(#[from] RunError),
+}
+
+impl Scenario {
+    /// Reads a scenario.
+    ///
+    /// # Errors
+    /// Says where the text is wrong, and what to write instead.
+    pub fn read(text: &str) -> Result<Self, ScenarioError> {
+        Ok(toml::from_str(text)?)
+    }
+
+    /// Builds the topology. `base`: the folder of the file, from which it names others.
+    ///
+    /// # Errors
+    /// Its parameters are impossible.
+    pub fn topology(&self, base: &Path) -> Result<Topology, ScenarioError> {
+        Ok(self.topology.build(base)?)
+    }
+
+    /// A run of the scenario with this seed, before its beginning.
+    ///
+    /// # Errors
+    /// Something in it does not fit together.
+    pub fn prepare(&self, base: &Path, seed: u64) -> Result<Run, ScenarioError> {
+        let topology = self.topology(base)?;
+        let mut flows = Vec::new();
+        for (number, workload) in (1..).zip(&self.workload) {
+            let more = workload.flows(&topology, seed, flows.len());
+            flows.extend(more.map_err(|why| ScenarioError::Workload { number, why })?);
+        }
+        let routes = Routes::new(&topology, &self.routing)?;
+        let mut changes = Vec::new();
+        for (number, change) in (1..).zip(&self.change) {
+            let planned = change.plan(&topology, &routes);
+            changes.extend(planned.map_err(|why| ScenarioError::Change { number, why })?);
+        }
+        let (configs, of_node) = self.switch_configs(&topology)?;
+        let fabric = Fabric::new(
+            topology,
+            routes,
+            self.host.clone(),
+            configs,
+            |node| of_node.get(node).copied().unwrap_or(0),
+            seed,
+        )?;
+        let mut run = Run::new(fabric, &self.nic, flows, seed)?;
+        run.plan(changes);
+        Ok(run)
+    }
+
+    /// The settings of all kinds of switches, and the kind of each node.
+    fn switch_configs(&self, topology: &Topology) -> Result<(Vec<SwitchConfig>, Vec<usize>), ScenarioError> {
+        let mut configs = vec![self.switch.clone()];
+        let mut of_node = vec![0; topology.nodes.len()];
+        for (name, config) in &self.switches {
+            let found = topology
+                .nodes
+                .iter()
+                .position(|node| node.name == *name)
+                .filter(|node| *node >= topology.hosts());
+            let Some(node) = found else {
+                let names: Vec<&str> =
+                    topology.nodes[topology.hosts()..].iter().map(|node| node.name.as_str()).collect();
+                let setting = format!("switches.{name}");
+                return Err(ScenarioError::Unknown { setting, advice: cc::unknown(name, &names) });
+            };
+            of_node[node] = configs.len();
+            configs.push(config.clone());
+        }
+        Ok((configs, of_node))
+    }
+
+    /// Runs the scenario with a seed. `goes_on` is asked from time to time, with the share of the time that has passed.
+    ///
+    /// # Errors
+    /// Something in it does not fit together, or a verb fails that should not.
+    pub fn run(
+        &self,
+        base: &Path,
+        seed: u64,
+        goes_on: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<Report, ScenarioError> {
+        let mut run = self.prepare(base, seed)?;
+        let mut sampler = self.sample.interval.map(|interval| {
+            let flows = run.flows().to_vec();
+            let fabric = run.fabric().lock();
+            Sampler::new(&fabric, &flows, &self.sample.ports, &self.sample.flows, interval, self.until)
+        });
+        let until = self.until;
+        let mut go_on = |run: &Run| goes_on(run.elapsed().as_secs_f64() / until.as_secs_f64().max(1e-12));
+        let is_whole = loop {
+            let pause = sampler.as_ref().map_or(until, |sampler| sampler.next().min(until));
+            let at_pause = run.run(pause, &mut go_on)?;
+            let now = run.elapsed();
+            if let Some(sampler) = &mut sampler {
+                let fabric = run.fabric().clone();
+                sampler.look(now, &fabric, run.flows());
+            }
+            if !at_pause || now >= until || now < pause {
+                break at_pause;
+            }
+        };
+        run.fabric().lock().check();
+        let series = sampler.map(Sampler::finish);
+        Ok(Report::of(&self.name, seed, self.nic.mtu, &mut run, series, is_whole))
+    }
+}
