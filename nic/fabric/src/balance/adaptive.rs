@@ -53,9 +53,12 @@ impl State {
 
     /// The best port, or the better one of two that are random.
     fn best(&mut self, question: &Question<'_>, loads: &dyn Loads) -> u16 {
-        let ports = question.ports;
-        let two = [self.random.pick(ports), self.random.pick(ports)];
-        let ports = if self.two_choices { &two } else { ports };
+        let two;
+        let mut ports = question.ports;
+        if self.two_choices {
+            two = [self.random.pick(ports), self.random.pick(ports)];
+            ports = &two;
+        }
         let (meter, compare) = (&mut self.meter, self.compare);
         self.random.least(ports, |port| badness(meter, compare, port, question, loads))
     }

@@ -50,6 +50,10 @@ pub struct Question<'a> {
     pub qp: u32,
     /// The number of the destination host.
     pub dst: usize,
+    /// The number of the switch at the source host, as in [`Balancer::new`].
+    pub src_leaf: u32,
+    /// The number of the switch at the destination host.
+    pub dst_leaf: u32,
     /// Bytes of the packet on the wire.
     pub bytes: u32,
     /// Its class.

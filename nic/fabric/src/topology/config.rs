@@ -25,12 +25,12 @@
 use super::builder::Builder;
 use super::builtin::{Direct, Dragonfly, Dumbbell, FatTree, LeafSpine, Rail, Ring, Star};
 use super::link::{Wire, time};
-use super::{Kind, Link, MAX_DELAY, Node, Topology, TopologyError, no_node, within_limits};
+use super::{Kind, Link, MAX_DELAY, Node, Topology, TopologyError, htsim, no_node, ns3, within_limits};
 use cc::Rate;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use time::Duration;
 
 /// The table `[topology]` of a file: a shape with its parameters, and what is common to all shapes.
@@ -66,6 +66,18 @@ pub enum Shape {
     Dragonfly(Dragonfly),
     /// Nodes and cables one by one.
     Custom(Custom),
+    /// A topology of htsim.
+    Htsim(Imported),
+    /// A topology of the ns-3 simulations of HPCC and ConWeave.
+    Ns3(Imported),
+}
+
+/// A file of another simulator.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Imported {
+    /// Its name, relative to the folder of the file that names it.
+    pub file: PathBuf,
 }
 
 /// A change of the cables between two nodes.
@@ -200,7 +212,7 @@ impl Shape {
     ///
     /// # Errors
     /// A parameter is impossible, or a file cannot be read.
-    pub fn build(&self, _base: &Path) -> Result<Topology, TopologyError> {
+    pub fn build(&self, base: &Path) -> Result<Topology, TopologyError> {
         match self {
             Self::Star(star) => star.build(),
             Self::Direct(direct) => direct.build(),
@@ -211,6 +223,8 @@ impl Shape {
             Self::Ring(ring) => ring.build(),
             Self::Dragonfly(dragonfly) => dragonfly.build(),
             Self::Custom(custom) => custom.build(),
+            Self::Htsim(Imported { file }) => htsim::topology(&base.join(file)),
+            Self::Ns3(Imported { file }) => ns3::topology(&base.join(file)),
         }
     }
 }

@@ -2,16 +2,26 @@
 //!
 //! - [`builtin`]: the usual shapes, by their parameters.
 //! - [`config`]: a topology in a file.
+//! - [`htsim`] and [`ns3`]: topologies and traffic in the files of other simulators.
+//! - [`emit`]: topologies for other programs.
 
 pub mod builtin;
 pub mod config;
+pub mod emit;
+pub mod htsim;
+pub mod ns3;
+pub mod traffic;
 
 mod builder;
+mod describe;
 mod error;
+mod flow;
+mod lines;
 mod link;
 mod names;
 
 pub use config::Config;
+pub use describe::{CablesDescription, Description, TierDescription};
 pub use error::{LinkError, TopologyError};
 pub use link::{DEFAULT_DELAY, DEFAULT_RATE, Link};
 

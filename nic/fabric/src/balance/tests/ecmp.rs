@@ -151,7 +151,7 @@ proptest! {
             let first = balancer.choose(&Question { qp, ..packet(0, flow, &ports) }, &Ports::idle(8));
             for (now, bytes, class, queued) in &packets {
                 let loads = Ports::queues(&[u64::from(*queued); 8]);
-                let question = Question { now: *now, flow, qp, dst: 0, bytes: *bytes, class: *class, ports: &ports };
+                let question = Question { qp, bytes: *bytes, class: *class, ..packet(*now, flow, &ports) };
                 prop_assert_eq!(balancer.choose(&question, &loads), first);
             }
         }

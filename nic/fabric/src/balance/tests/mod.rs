@@ -54,7 +54,7 @@ impl Loads for Ports {
 
 /// A full packet of a flow.
 pub(super) fn packet(now: Picos, flow: u64, ports: &[u16]) -> Question<'_> {
-    Question { now, flow, qp: 0, dst: 0, bytes: 4150, class: 0, ports }
+    Question { now, flow, qp: 0, dst: 0, src_leaf: 1, dst_leaf: 2, bytes: 4150, class: 0, ports }
 }
 
 /// The ports from 0 on.
