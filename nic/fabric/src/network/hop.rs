@@ -86,6 +86,7 @@ impl Fabric {
         let travelling = Travelling {
             packet,
             to,
+            src,
             dst,
             flow,
             qp,
@@ -367,8 +368,20 @@ impl Fabric {
             [] => return self.refuse(node, port, packet, Drop::NoRoute),
             [only] => *only,
             several => {
-                let Travelling { flow, qp, .. } = *travelling;
-                let question = Question { now: picos(now), flow, qp, dst, bytes, class, ports: several };
+                let Travelling { flow, qp, src, .. } = *travelling;
+                let leaf = |host: usize| self.leaves.get(host).copied().unwrap_or_default();
+                let (src_leaf, dst_leaf, now_picos) = (leaf(src), leaf(dst), picos(now));
+                let question = Question {
+                    now: now_picos,
+                    flow,
+                    qp,
+                    dst,
+                    src_leaf,
+                    dst_leaf,
+                    bytes,
+                    class,
+                    ports: several,
+                };
                 switch.balancer.choose(&question, &View { ports, now })
             }
         };

@@ -118,7 +118,8 @@ impl From<Full> for Drop {
 struct Travelling {
     packet: Packet,
     to: Target,
-    /// The host to which it goes.
+    /// The hosts at both ends.
+    src: usize,
     dst: usize,
     flow: u64,
     /// The destination queue pair.
@@ -234,6 +235,8 @@ pub struct Fabric {
     configs: Vec<SwitchConfig>,
     host: HostConfig,
     routes: Arc<Routes>,
+    /// By host: the node at the other end of its cable.
+    leaves: Vec<u32>,
     /// By node: its ports that belong to the tree along which packets to groups go.
     tree: Vec<Vec<u16>>,
     packets: Slab<Travelling>,

@@ -124,7 +124,10 @@ impl Fabric {
             return Err(SetupError::Lane(priority, *lane));
         }
         let is_infiniband = configs.first().is_some_and(|config| config.model == Model::Infiniband);
+        let neighbours = topology.ports();
+        let leaf = |ports: &Vec<(usize, NodeId)>| ports.first().map_or(0, |(_, peer)| *peer as u32);
         let mut fabric = Self {
+            leaves: neighbours.iter().take(topology.hosts()).map(leaf).collect(),
             tree: tree(&topology),
             nodes: Vec::new(),
             routes: Arc::new(routes),
