@@ -1,7 +1,7 @@
 //! Flows across fabrics, from their first work request to their last completion.
 
 use cc::Rate;
-use rnic_fabric::network::{Fabric, HostConfig};
+use rnic_fabric::network::{Change, Fabric, HostConfig};
 use rnic_fabric::routing::Routes;
 use rnic_fabric::run::{FlowOutcome, NicConfig, Run, ideal};
 use rnic_fabric::switch::{Class, SwitchConfig};
@@ -91,4 +91,34 @@ fn a_lossless_incast_loses_nothing_and_keeps_its_bottleneck_busy() {
     assert_eq!((tally.drops.len(), tally.inside), (0, 0), "{tally:?}");
     let stats = run.fabric().lock().port_stats(1, 0).expect("the NIC of host 1");
     assert!(stats.pauses_received[3] > 0 && stats.paused_ns[3] > 0, "{stats:?}");
+}
+
+/// What is dropped when a host sends to one that pauses from the beginning, for many distances in time between the flows, with
+/// this error of the headroom. Packets of another class go back to the sender, so that the pause waits for them.
+fn dropped_with(headroom_error: i64) -> u64 {
+    let class = Class { lossless: true, xoff: Some(30_000), headroom_error, ..Class::default() };
+    let switch = SwitchConfig { class: vec![class; 8], ..SwitchConfig::default() };
+    let mut dropped = 0;
+    for step in 0..200 {
+        let common = Common { depth: 16, ..Common::default() };
+        let other = Common { priority: 4, ..common };
+        let mut flows = vec![flow(1, 0, 1_000_000, &common), flow(2, 1, 1_000_000, &other)];
+        for (flow, at) in flows.iter_mut().zip([2_000 + 13 * step, 7 * step]) {
+            flow.start = Start::At(Duration::from_nanos(at));
+        }
+        let mut run =
+            Run::new(fabric(star(3), switch.clone(), 1), &NicConfig::default(), flows, 1).expect("it fits");
+        run.plan([(Duration::ZERO, Change::Storm { host: 0, classes: 1 << 3 })]);
+        assert!(run.run(Duration::from_micros(100), &mut |_| true).expect("it runs"));
+        let fabric = run.fabric().lock();
+        fabric.check();
+        dropped += fabric.tally().drops.values().sum::<u64>();
+    }
+    dropped
+}
+
+#[test]
+fn the_headroom_of_the_law_is_enough_and_a_packet_less_is_not() {
+    assert_eq!(dropped_with(0), 0);
+    assert!(dropped_with(-4220) > 0);
 }

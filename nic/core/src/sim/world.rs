@@ -335,7 +335,11 @@ impl State {
             backlog: Vec::new(),
         });
         self.timers.add();
-        self.medium.network().attach(port.address());
+        let network = self.medium.network();
+        network.attach(port.address());
+        if let Some(room) = network.room(self.sites.len() - 1) {
+            port.visit(|state| state.datapath.engine.set_room(&room));
+        }
         // It may have timers from the start.
         self.wake(self.sites.len() - 1);
     }

@@ -113,7 +113,7 @@ impl Fabric {
     pub(super) fn return_credit(&mut self, node: NodeId, port: usize, lane: usize, bytes: u32) {
         let now = self.now;
         let at = &mut self.nodes[node].ports[port];
-        let Some(limit) = at.lanes.as_mut().and_then(|lanes| lanes[lane].release(bytes)) else { return };
+        let Some(limit) = at.lanes.as_mut().map(|lanes| lanes[lane].release(bytes)) else { return };
         let (end, delay) = after(now, at, CREDIT_BYTES);
         let (peer, far) = at.peer;
         self.agenda.set(end + delay, Event::Credit { node: peer as u32, port: far, lane: lane as u8, limit });

@@ -6,7 +6,7 @@ use crate::balance::Balancer;
 use crate::routing::Routes;
 use crate::switch::buffer::Buffer;
 use crate::switch::lanes::{LANES, Receiver, Sender};
-use crate::switch::queues::Selection;
+use crate::switch::queues::{LARGEST_PACKET, Selection};
 use crate::switch::{Model, SwitchConfig};
 use crate::topology::{Kind, NodeId, Topology};
 use crate::words;
@@ -98,6 +98,9 @@ pub enum SetupError {
     /// A priority of the hosts has no lane.
     #[error("priority {0} of the hosts is on lane {1}: data lanes are 0 to 14")]
     Lane(usize, u8),
+    /// The queue of the NICs is too short.
+    #[error("a NIC's queue of {0} bytes would leave the wire idle: two packets, {1} bytes, at least")]
+    Queue(u64, u64),
     /// A buffer of a lane is smaller than a packet.
     #[error("a lane of {0} bytes does not hold a packet: {1} bytes at least")]
     LaneSize(u64, u64),
@@ -122,6 +125,10 @@ impl Fabric {
     ) -> Result<Self, SetupError> {
         if let Some((priority, lane)) = host.lanes.iter().enumerate().find(|(_, lane)| **lane > 14) {
             return Err(SetupError::Lane(priority, *lane));
+        }
+        let least = 2 * u64::from(LARGEST_PACKET);
+        if host.queue < least {
+            return Err(SetupError::Queue(host.queue, least));
         }
         let is_infiniband = configs.first().is_some_and(|config| config.model == Model::Infiniband);
         let neighbours = topology.ports();

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 type Place = (usize, usize, usize);
 
 impl Fabric {
-    /// The number of queues that can never send again, unless something drops packets: each may not send, because the account
+    /// The ports, as node and number, with queues that can never send again, unless something drops packets: each may not send, because the account
     /// at the other end of its cable is full of packets that wait in queues of the same kind.
     ///
     /// A queue whose peer's account holds a packet that can move may be allowed to send later, so it is left out; then those
     /// that wait for it, and so on. What remains waits for itself.
     #[must_use]
-    pub fn stuck(&self) -> usize {
+    pub fn stuck(&self) -> Vec<(usize, usize)> {
         let mut stuck: BTreeSet<Place> = BTreeSet::new();
         for (node, of) in self.nodes.iter().enumerate() {
             for (number, port) in of.ports.iter().enumerate() {
@@ -43,7 +43,7 @@ impl Fabric {
                 stuck.remove(place);
             });
             if stuck.len() == before {
-                return before;
+                return stuck.into_iter().map(|(node, port, _)| (node, port)).collect();
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Numbers by name, which scenarios expect something of.
 
-use super::{FlowReport, PortReport, SwitchReport, micros};
+use super::{FlowReport, PortReport, Series, SwitchReport, micros};
 use crate::network::Tally;
 use crate::run::FlowOutcome;
 use serde::Serialize;
@@ -21,8 +21,9 @@ pub type Metric = f64;
 /// were paused, of all together), `pauses.ports` (how many ports were ever paused); `marked`; `storms`; `hops`; `inside`
 /// (packets in the fabric at the end); `stuck` (ports that wait for one another in a circle).
 ///
-/// Those of ports and switches: `port.leaf0>host1.queue_peak`, `.load`, `.drops`, `.paused_us`, `.marked`;
-/// `switch.leaf0.peak`, `.headroom_peak`. `time_us` is the length of the run.
+/// Those of ports and switches: `port.leaf0>host1.queue_peak`, `.load`, `.drops`, `.paused_us`, `.marked`, `.stuck`;
+/// `switch.leaf0.peak`, `.headroom_peak`. `time_us` is the length of the run. Samples: `sample.s0>host1.queue.mean`, `.deviation`,
+/// `.min`, `.max`, and the same for `rate` and `paused`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Metrics(pub BTreeMap<String, Metric>);
@@ -34,6 +35,48 @@ impl Metrics {
         self.0.get(name).copied()
     }
 
+    /// Adds the metrics of a variant, with its name in front of theirs.
+    pub(crate) fn join(&mut self, variant: &str, other: &Self) {
+        for (name, value) in &other.0 {
+            let name = if variant.is_empty() { name.clone() } else { format!("{variant}.{name}") };
+            self.set(name, *value);
+        }
+    }
+
+    /// The mean of each metric, over those that have it.
+    pub(crate) fn mean(runs: &[Self]) -> Self {
+        let mut sums: BTreeMap<&String, (f64, f64)> = BTreeMap::new();
+        for (name, value) in runs.iter().flat_map(|run| &run.0) {
+            let (sum, count) = sums.entry(name).or_default();
+            *sum += value;
+            *count += 1.0;
+        }
+        Self(sums.into_iter().map(|(name, (sum, count))| (name.clone(), sum / count)).collect())
+    }
+
+    /// Mean, standard deviation and extremes of the samples from a time on: `sample.s0>host1.queue.mean` and so on.
+    pub(crate) fn of_series(&mut self, series: Option<&Series>, from: Duration) {
+        let Some(series) = series else { return };
+        for line in &series.lines {
+            let after = series.time_us.iter().zip(&line.values).filter(|(at, _)| **at >= micros(from));
+            let values: Vec<f64> = after.map(|(_, value)| *value).collect();
+            if values.is_empty() {
+                continue;
+            }
+            let count = values.len() as f64;
+            let mean = values.iter().sum::<f64>() / count;
+            let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / count;
+            for (what, value) in [
+                ("mean", mean),
+                ("deviation", libm::sqrt(variance)),
+                ("min", values.iter().copied().fold(f64::INFINITY, f64::min)),
+                ("max", values.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+            ] {
+                self.set(format!("sample.{}.{}.{what}", line.name, line.kind), value);
+            }
+        }
+    }
+
     fn set(&mut self, name: impl Into<String>, value: Metric) {
         self.0.insert(name.into(), value);
     }
@@ -43,7 +86,7 @@ impl Metrics {
         ports: &[PortReport],
         switches: &[SwitchReport],
         packets: &Tally,
-        stuck: usize,
+        stuck: &[String],
         now: Duration,
     ) -> Self {
         let mut metrics = Self::default();
@@ -62,7 +105,11 @@ impl Metrics {
         metrics.set("drops.total", packets.drops.values().sum::<u64>() as f64);
         metrics.set("inside", packets.inside as f64);
         metrics.set("hops", packets.hops as f64);
-        metrics.set("stuck", stuck as f64);
+        metrics.set("stuck", stuck.len() as f64);
+        for port in ports {
+            let count = stuck.iter().filter(|name| **name == port.name).count();
+            metrics.set(format!("port.{}.stuck", port.name), count as f64);
+        }
         metrics
     }
 

@@ -70,7 +70,7 @@ pub struct FlowReport {
     /// That, divided by what it would take in an empty fabric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowdown: Option<f64>,
-    /// Completed bytes per time, in Gb/s.
+    /// Bytes that the receiver has accepted per time, in Gb/s, while it was measured.
     pub goodput_gbps: f64,
     /// Packets that were sent again.
     pub retransmitted: u64,
@@ -103,7 +103,8 @@ impl Report {
             .iter()
             .map(|state| {
                 let end = state.finished.or(state.failed.map(|(at, _)| at)).unwrap_or(now);
-                let lasted = state.started.map_or(Duration::ZERO, |start| end.saturating_sub(start));
+                let (since, delivered) = state.measured();
+                let lasted = since.map_or(Duration::ZERO, |since| end.saturating_sub(since));
                 let took = state.completion_time();
                 let least = ideal(&fabric, &state.flow, mtu).filter(|least| !least.is_zero());
                 let slowdown = took.zip(least).map(|(took, least)| took.as_secs_f64() / least.as_secs_f64());
@@ -119,7 +120,7 @@ impl Report {
                     start_us: state.started.map(micros),
                     fct_us: took.map(micros),
                     slowdown,
-                    goodput_gbps: if seconds > 0.0 { 8e-9 * state.completed as f64 / seconds } else { 0.0 },
+                    goodput_gbps: if seconds > 0.0 { 8e-9 * delivered as f64 / seconds } else { 0.0 },
                     retransmitted: state.counters.iter().map(|of| of.retransmitted_pkts).sum(),
                     timeouts: state.counters.iter().map(|of| of.local_ack_timeout_err).sum(),
                 }
@@ -128,9 +129,14 @@ impl Report {
         let (ports, switches) = ports::report(&mut fabric, now);
         let packets = fabric.tally();
         let stuck = fabric.stuck();
+        let port_names = fabric.topology().port_names();
+        let stuck: Vec<String> = stuck
+            .into_iter()
+            .filter_map(|(node, port)| port_names.get(node).and_then(|names| names.get(port)).cloned())
+            .collect();
         let inputs = ports::inputs(&fabric);
         drop(fabric);
-        let metrics = Metrics::of(&flows, &ports, &switches, &packets, stuck, now);
+        let metrics = Metrics::of(&flows, &ports, &switches, &packets, &stuck, now);
         let time_us = micros(now);
         let scenario = scenario.to_owned();
         Self { scenario, seed, is_whole, inputs, time_us, flows, ports, switches, packets, metrics, series }

@@ -38,6 +38,8 @@ pub struct FlowState {
     received: u64,
     /// Counters of both queue pairs, the sender's first.
     pub counters: [QpCounters; 2],
+    /// When measuring began, if not with the flow, and what the receiver had accepted until then.
+    mark: Option<(Duration, u64)>,
 }
 
 /// What has become of a flow, in one word.
@@ -66,6 +68,7 @@ impl FlowState {
             sent: 0,
             received: 0,
             counters: [QpCounters::default(); 2],
+            mark: None,
         }
     }
 
@@ -78,6 +81,24 @@ impl FlowState {
             (Some(_), ..) => FlowOutcome::Running,
             (None, ..) => FlowOutcome::Waiting,
         }
+    }
+
+    /// Bytes that the receiver of the data has accepted.
+    #[must_use]
+    pub const fn delivered(&self) -> u64 {
+        let [src, dst] = &self.counters;
+        if matches!(self.flow.common.operation, Operation::Read) { src.rcvd_bytes } else { dst.rcvd_bytes }
+    }
+
+    /// Measuring begins anew.
+    pub(super) fn mark(&mut self, now: Duration) {
+        self.mark = Some((now, self.delivered()));
+    }
+
+    /// Since when the flow is measured, and how many bytes its receiver has accepted since then.
+    pub(crate) fn measured(&self) -> (Option<Duration>, u64) {
+        let (at, before) = self.mark.unwrap_or_default();
+        (self.started.map(|start| start.max(at)), self.delivered() - before)
     }
 
     /// The time from its first work request to its last completion.

@@ -19,7 +19,9 @@ macro_rules! builtin {
 }
 
 builtin! {
-    "incast"
+    "incast" "late-joiner" "dcqcn-stability" "pfc-deadlock" "pfc-deadlock-ring" "credit-deadlock" "pfc-storm" "victim-flow"
+    "misconfigured-pfc" "ecmp-collision" "ecmp-vs-flowlet-vs-spray" "permutation" "incast-htsim" "loss-sweep" "credit-bdp"
+    "ib-vs-roce" "link-failure" "mixed-storage"
 }
 
 /// The scenario of this name that comes with rnic.

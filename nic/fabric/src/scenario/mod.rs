@@ -2,14 +2,19 @@
 //!
 //! Scenarios are TOML files. `about` says what one shows. Each entry of `expect` names a metric, its bounds and where they come
 //! from; a run checks them and says pass or fail with the numbers.
+//!
+//! A scenario may have variants: each names settings that differ from those of the file, as a table that is laid over it. Metrics
+//! of a variant have its name in front: `spray.fct.max_us`.
 
 mod builtin;
 mod changes;
 mod expect;
+mod variants;
 
 pub use builtin::{BUILTIN, Builtin, builtin};
 pub use changes::{ChangeConfig, ChangeError};
 pub use expect::{Bound, Expect, Verdict};
+pub use variants::Outcome;
 
 use crate::network::{Fabric, HostConfig, SetupError};
 use crate::report::{Report, Sampler};
@@ -63,9 +68,22 @@ pub struct Scenario {
     /// What is sampled for plots.
     #[serde(default)]
     pub sample: SampleConfig,
+    /// From when on goodputs and samples count, for what has to settle first.
+    #[serde(default, with = "words::duration")]
+    pub measure_from: Duration,
+    /// How often it is run, with seeds of its own: metrics are means.
+    #[serde(default = "once")]
+    pub repeat: u32,
+    /// Settings that differ: tables that are laid over the file, each with a `name`.
+    #[serde(default)]
+    pub variant: Vec<toml::Table>,
     /// What must come out.
     #[serde(default)]
     pub expect: Vec<Expect>,
+}
+
+const fn once() -> u32 {
+    1
 }
 
 fn one() -> Vec<u64> {
@@ -130,12 +148,14 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
-    /// Reads a scenario.
+    /// Reads a scenario, and checks its variants.
     ///
     /// # Errors
     /// Says where the text is wrong, and what to write instead.
     pub fn read(text: &str) -> Result<Self, ScenarioError> {
-        Ok(toml::from_str(text)?)
+        let scenario: Self = toml::from_str(text)?;
+        variants::of(text, &scenario)?;
+        Ok(scenario)
     }
 
     /// Builds the topology. `base`: the folder of the file, from which it names others.
@@ -217,10 +237,18 @@ impl Scenario {
         });
         let until = self.until;
         let mut go_on = |run: &Run| goes_on(run.elapsed().as_secs_f64() / until.as_secs_f64().max(1e-12));
+        let mut has_marked = self.measure_from.is_zero();
         let is_whole = loop {
-            let pause = sampler.as_ref().map_or(until, |sampler| sampler.next().min(until));
+            let mut pause = sampler.as_ref().map_or(until, |sampler| sampler.next().min(until));
+            if !has_marked {
+                pause = pause.min(self.measure_from);
+            }
             let at_pause = run.run(pause, &mut go_on)?;
             let now = run.elapsed();
+            if !has_marked && now >= self.measure_from {
+                has_marked = true;
+                run.mark();
+            }
             if let Some(sampler) = &mut sampler {
                 let fabric = run.fabric().clone();
                 sampler.look(now, &fabric, run.flows());
@@ -231,6 +259,8 @@ impl Scenario {
         };
         run.fabric().lock().check();
         let series = sampler.map(Sampler::finish);
-        Ok(Report::of(&self.name, seed, self.nic.mtu, &mut run, series, is_whole))
+        let mut report = Report::of(&self.name, seed, self.nic.mtu, &mut run, series, is_whole);
+        report.metrics.of_series(report.series.as_ref(), self.measure_from);
+        Ok(report)
     }
 }

@@ -10,8 +10,9 @@ pub(crate) const LANES: usize = 16;
 /// Bytes of a block.
 const BLOCK: u32 = 64;
 
-/// The blocks of the largest packet: 4096 bytes of payload and their headers.
-const LARGEST: u64 = 66;
+/// The most blocks that a lane can have outstanding: the counts on the wire have 12 bits, and half of their range tells ahead
+/// from behind.
+const MOST: u64 = 2048;
 
 /// The blocks that a packet takes.
 pub(crate) const fn blocks(bytes: u32) -> u64 {
@@ -54,15 +55,13 @@ pub(crate) struct Receiver {
     capacity: u64,
     received: u64,
     held: u64,
-    /// What the sender was granted last.
-    granted: u64,
 }
 
 impl Receiver {
     /// A lane with this many bytes of buffer, and what its sender is granted at the beginning.
     pub(crate) fn new(bytes: u64) -> (Self, u64) {
-        let capacity = bytes / u64::from(BLOCK);
-        (Self { capacity, received: 0, held: 0, granted: capacity }, capacity)
+        let capacity = (bytes / u64::from(BLOCK)).min(MOST);
+        (Self { capacity, received: 0, held: 0 }, capacity)
     }
 
     /// A packet comes in. False if there is no room for it: its sender had no credit.
@@ -73,17 +72,10 @@ impl Receiver {
         self.held <= self.capacity
     }
 
-    /// A packet has left the buffer. Returns a new limit if the sender should be told one: a quarter of the buffer is
-    /// free again, or the sender may not have enough for its next packet.
-    pub(crate) fn release(&mut self, bytes: u32) -> Option<u64> {
+    /// A packet has left the buffer: the sender may go on up to the limit that is returned.
+    pub(crate) const fn release(&mut self, bytes: u32) -> u64 {
         self.held -= blocks(bytes);
-        let limit = self.received + self.capacity - self.held;
-        let is_short = self.granted.saturating_sub(self.received) < LARGEST;
-        if limit - self.granted < (self.capacity / 4).max(1) && !is_short {
-            return None;
-        }
-        self.granted = limit;
-        Some(limit)
+        self.received + self.capacity - self.held
     }
 
     /// Bytes in the buffer, in whole blocks.
@@ -103,7 +95,7 @@ mod tests {
         /// is empty has credit for as much as it holds.
         #[test]
         fn no_buffer_is_overrun_and_no_credit_is_lost(
-            capacity in 66_u64..1000,
+            capacity in 66_u64..2048,
             steps in prop::collection::vec((0_u8..3, 64_u32..4200), 1..400),
         ) {
             let (mut receiver, first) = Receiver::new(capacity * 64);
@@ -122,7 +114,7 @@ mod tests {
                     },
                     _ => {
                         if let Some(bytes) = held.pop() {
-                            updates.extend(receiver.release(bytes));
+                            updates.push(receiver.release(bytes));
                         }
                         if updates.len() > 2 {
                             sender.grant(updates.remove(0));
@@ -135,12 +127,11 @@ mod tests {
                 held.push(bytes);
             }
             for bytes in held {
-                updates.extend(receiver.release(bytes));
+                updates.push(receiver.release(bytes));
             }
             updates.into_iter().for_each(|limit| sender.grant(limit));
             prop_assert_eq!(receiver.held(), 0);
-            // All but what is not worth an update.
-            prop_assert!(sender.credit() > capacity - (capacity / 4).max(1), "{} of {capacity}", sender.credit());
+            prop_assert_eq!(sender.credit(), capacity);
         }
     }
 }

@@ -198,8 +198,8 @@ impl Engine {
     }
 
     /// Returns whether a CNP comes from the destination of a queue pair's packets. A partner shows its token. A CNP of
-    /// a foreign peer proves nothing: it counts if it comes from the queue pair's own peer, and not more often than
-    /// receivers send them.
+    /// a foreign peer proves nothing: it counts if it comes from the queue pair's own peer, and not more often than twice
+    /// as often as receivers send them: on its way one may wait longer than the next.
     pub(in crate::engine) fn is_genuine_cnp(
         &mut self,
         now: Instant,
@@ -218,7 +218,7 @@ impl Engine {
         }
         let notification = self.config.rate.policy.as_ref().and_then(Policy::notification);
         let interval = notification.map_or(0, |settings| settings.min_time_between_cnps);
-        let too_soon = |at| now.saturating_duration_since(at) < Duration::from_micros(u64::from(interval));
+        let too_soon = |at| now.saturating_duration_since(at) < Duration::from_micros(u64::from(interval)) / 2;
         if !is_own || entry.foreign_cnp.is_some_and(too_soon) {
             return false;
         }

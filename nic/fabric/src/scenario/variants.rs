@@ -1,0 +1,130 @@
+//! The variants of a scenario, and all of its runs.
+
+use super::{Scenario, ScenarioError, Verdict};
+use crate::report::{Metrics, Report};
+use std::path::Path;
+
+/// What came out of all runs of a scenario.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Outcome {
+    /// The report of each variant, by its name: empty if there is one only. Of a scenario that is repeated, the report of the
+    /// first run.
+    pub reports: Vec<(String, Report)>,
+    /// The metrics of all, those of variants with their name in front. Means, if a scenario is repeated.
+    pub metrics: Metrics,
+    /// What was expected, and what came out.
+    pub verdicts: Vec<Verdict>,
+}
+
+impl Outcome {
+    /// Whether everything is as expected, and no run was interrupted.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.verdicts.iter().all(|verdict| verdict.passed)
+            && self.reports.iter().all(|(_, report)| report.is_whole)
+    }
+}
+
+/// Lays a table over another. Tables within are laid over one another, everything else takes the place of what was there.
+fn lay(over: &toml::Table, base: &mut toml::Table) {
+    for (key, value) in over {
+        match (value, base.get_mut(key)) {
+            (toml::Value::Table(over), Some(toml::Value::Table(base))) => lay(over, base),
+            _ => {
+                base.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+/// The variants of a scenario, each with its name: itself, without a name, if there are none.
+pub(super) fn of(text: &str, scenario: &Scenario) -> Result<Vec<(String, Scenario)>, ScenarioError> {
+    if scenario.variant.is_empty() {
+        return Ok(vec![(String::new(), scenario.clone())]);
+    }
+    let mut base: toml::Table = toml::from_str(text)?;
+    base.remove("variant");
+    let mut variants = Vec::new();
+    for (number, over) in scenario.variant.iter().enumerate() {
+        let mut over = over.clone();
+        let Some(toml::Value::String(name)) = over.remove("name") else {
+            let setting = format!("variant {}", number + 1);
+            return Err(ScenarioError::Unknown { setting, advice: "give it a `name`".to_owned() });
+        };
+        let mut table = base.clone();
+        lay(&over, &mut table);
+        // Through text, so that errors say where.
+        let text = toml::to_string(&table).unwrap_or_default();
+        variants.push((name, toml::from_str(&text)?));
+    }
+    Ok(variants)
+}
+
+impl Scenario {
+    /// Reads a scenario with all of its variants, each with its name.
+    ///
+    /// # Errors
+    /// Says where the text is wrong, and what to write instead.
+    pub fn read_all(text: &str) -> Result<Vec<(String, Self)>, ScenarioError> {
+        of(text, &toml::from_str(text)?)
+    }
+
+    /// Runs all variants of the scenario in `text` with a seed. `goes_on` is asked from time to time, with the share of all
+    /// that is done.
+    ///
+    /// # Errors
+    /// Something in it does not fit together, or a verb fails that should not.
+    pub fn run_all(
+        text: &str,
+        base: &Path,
+        seed: u64,
+        goes_on: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<Outcome, ScenarioError> {
+        let variants = Self::read_all(text)?;
+        let count = variants.len() as f64;
+        let (mut reports, mut all) = (Vec::new(), Metrics::default());
+        for (number, (name, scenario)) in variants.iter().enumerate() {
+            let mut share = |done: f64| goes_on((number as f64 + done) / count);
+            let (report, metrics) = scenario.run_repeatedly(base, seed, &mut share)?;
+            let is_whole = report.is_whole;
+            all.join(name, &metrics);
+            reports.push((name.clone(), report));
+            if !is_whole {
+                break;
+            }
+        }
+        let expect = variants.first().map(|(_, scenario)| scenario.expect.as_slice()).unwrap_or_default();
+        let verdicts = expect.iter().map(|expect| expect.judge(&all)).collect();
+        Ok(Outcome { reports, metrics: all, verdicts })
+    }
+
+    /// Runs it as often as it says. The metrics are means; a metric that not all runs have is the mean of those that have it.
+    fn run_repeatedly(
+        &self,
+        base: &Path,
+        seed: u64,
+        goes_on: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<(Report, Metrics), ScenarioError> {
+        let times = self.repeat.max(1);
+        let mut first = None;
+        let mut runs = Vec::new();
+        for turn in 0..times {
+            let mut share = |done: f64| goes_on((f64::from(turn) + done) / f64::from(times));
+            // The first has the seed itself; the others are far from those of neighbouring seeds.
+            let own = seed.wrapping_add(u64::from(turn) << 32);
+            let report = self.run(base, own, &mut share)?;
+            let is_whole = report.is_whole;
+            runs.push(report.metrics.clone());
+            first.get_or_insert(report);
+            if !is_whole {
+                break;
+            }
+        }
+        let metrics = Metrics::mean(&runs);
+        let report = match first {
+            Some(report) => report,
+            None => self.run(base, seed, goes_on)?,
+        };
+        Ok((report, metrics))
+    }
+}
