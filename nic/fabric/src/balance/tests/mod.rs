@@ -1,7 +1,9 @@
 //! What the tests of several modes need, and the laws of all modes.
 
+mod conga;
 mod ecmp;
 mod flowlets;
+mod glb;
 mod laws;
 mod packets;
 
