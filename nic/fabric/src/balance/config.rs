@@ -89,6 +89,12 @@ pub enum ConfigError {
         /// Its name.
         setting: &'static str,
     },
+    /// A setting is no power of two.
+    #[error("`{setting}` must be a power of two")]
+    NotPowerOfTwo {
+        /// Its name.
+        setting: &'static str,
+    },
     /// A setting is out of its range.
     #[error("`{setting}` must be {range}")]
     OutOfRange {

@@ -5,6 +5,8 @@
 //!
 //! [`BalanceConfig`] names the rules, and says where their numbers come from.
 //!
+//! [`entropy`] is what senders do instead: they change what switches hash.
+//!
 //! # Who calls what when
 //!
 //! A switch that a packet comes to, and that has several ports to its destination, calls [`Balancer::choose`]. Two modes need
@@ -23,6 +25,7 @@ mod config;
 mod conga;
 mod drill;
 mod ecmp;
+pub mod entropy;
 mod flowlets;
 mod glb;
 mod hash;

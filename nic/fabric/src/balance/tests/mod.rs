@@ -2,6 +2,7 @@
 
 mod conga;
 mod ecmp;
+mod entropy;
 mod flowlets;
 mod glb;
 mod laws;
