@@ -5,7 +5,8 @@
 //!
 //! [`BalanceConfig`] names the rules, and says where their numbers come from.
 //!
-//! [`entropy`] is what senders do instead: they change what switches hash.
+//! [`conweave`] needs more of a switch, which holds packets back. [`entropy`] is what senders do instead: they change what
+//! switches hash.
 //!
 //! # Who calls what when
 //!
@@ -23,6 +24,7 @@
 mod adaptive;
 mod config;
 mod conga;
+pub mod conweave;
 mod drill;
 mod ecmp;
 pub mod entropy;

@@ -1,6 +1,7 @@
 //! What the tests of several modes need, and the laws of all modes.
 
 mod conga;
+mod conweave;
 mod ecmp;
 mod entropy;
 mod flowlets;
