@@ -81,6 +81,8 @@ fn a_packet_collects_the_worst_of_its_way_and_its_feedback_comes_back() {
     one.on_forward(US, way, 4150, &loads, &mut tag);
     assert_eq!(tag, Tag { way, congestion: 0, ..Tag::between(1, 2) });
     spine.on_forward(2 * US, 2, 4150, &loads, &mut tag);
+    // Another switch, where nothing else waits, changes nothing.
+    leaf(8).on_forward(2 * US, 2, 4150, &loads, &mut tag);
     // 2,004,150 of 3,125,000 bytes, in eighths.
     assert_eq!((tag.way, tag.congestion, tag.feedback), (way, 5, None));
     two.on_delivered(3 * US, &tag);
