@@ -110,6 +110,19 @@ fn bad_values_are_used_if_there_are_no_others() {
     assert_eq!(turn.len(), 4);
 }
 
+/// Seven scores of 15 outlast 56 packets.
+#[test]
+fn a_packet_lowers_one_score_by_one() {
+    let mut entropy = Entropy::new(&EntropyConfig::Bitmap(values(8)), 5);
+    for value in take(&mut entropy, 8).drain(1..) {
+        entropy.on_timeout(0, value);
+    }
+    take(&mut entropy, 40);
+    // Without scores, these would be all values.
+    let two_turns: BTreeSet<u16> = take(&mut entropy, 16).into_iter().collect();
+    assert!(two_turns.len() < 8, "{two_turns:?}");
+}
+
 #[test]
 fn reps_uses_unmarked_values_again_the_oldest_first() {
     let mut entropy = reps();
