@@ -18,6 +18,10 @@ pub enum BalanceConfig {
     Letflow(Letflow),
     /// The best port of the switch for each flowlet: the dynamic load balancing of switches that are on sale.
     Flowlet(Flowlet),
+    /// The least congested way between two leaves for each flowlet (Alizadeh et al.: CONGA, SIGCOMM 2014).
+    Conga(Conga),
+    /// The best port for each flowlet, where the neighbour's ports behind it count too: global load balancing.
+    Glb(Glb),
     /// The shortest of a few queues for each packet (Ghorbani et al.: DRILL, SIGCOMM 2017).
     Drill(Drill),
     /// Each packet another port, whatever waits there.
@@ -41,6 +45,8 @@ impl BalanceConfig {
             Self::Weighted(_) => "weighted",
             Self::Letflow(_) => "letflow",
             Self::Flowlet(_) => "flowlet",
+            Self::Conga(_) => "conga",
+            Self::Glb(_) => "glb",
             Self::Drill(_) => "drill",
             Self::Spray(_) => "spray",
             Self::Adaptive(_) => "adaptive",
@@ -62,6 +68,9 @@ impl BalanceConfig {
             Self::Weighted(_) => Ok(()),
             Self::Flowlet(flowlet) => flowlet.quality.check(),
             Self::Adaptive(adaptive) => adaptive.quality.check(),
+            Self::Conga(conga) => conga.check(),
+            Self::Glb(glb) if glb.interval.is_zero() => Err(ConfigError::Zero { setting: "interval" }),
+            Self::Glb(glb) => glb.quality.check(),
             Self::Drill(Drill { samples: 0, memory: _ }) => Err(ConfigError::Zero { setting: "samples" }),
             Self::Drill(_) => Ok(()),
         }
@@ -79,6 +88,20 @@ pub enum ConfigError {
     Zero {
         /// Its name.
         setting: &'static str,
+    },
+    /// A setting is no power of two.
+    #[error("`{setting}` must be a power of two")]
+    NotPowerOfTwo {
+        /// Its name.
+        setting: &'static str,
+    },
+    /// A setting is out of its range.
+    #[error("`{setting}` must be {range}")]
+    OutOfRange {
+        /// Its name.
+        setting: &'static str,
+        /// What it may be.
+        range: &'static str,
     },
     /// The limits of levels do not rise.
     #[error("each limit of `{setting}` must be greater than the one before")]
@@ -193,6 +216,84 @@ impl Quality {
             return Err(ConfigError::NotRising { setting: "utilisation" });
         }
         if self.window.is_zero() { Err(ConfigError::Zero { setting: "window" }) } else { Ok(()) }
+    }
+}
+
+/// Settings of `conga`. The defaults are those with which the simulator of ConWeave runs it, unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Conga {
+    /// Estimates of a port's load shrink once in this time. 50 us.
+    #[serde(with = "words::time")]
+    pub period: Duration,
+    /// The part by which they shrink. 0.2.
+    pub alpha: f64,
+    /// Bits of a level of congestion: Q of the paper. 3, as in the paper.
+    pub bits: u8,
+    /// A longer time between two packets is a gap. 100 us.
+    #[serde(with = "words::time")]
+    pub flowlet: Duration,
+    /// What a leaf has told, and what it has to tell, is forgotten after this time, as are flows. 500 us.
+    #[serde(with = "words::time")]
+    pub ageing: Duration,
+}
+
+impl Default for Conga {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_micros(50),
+            alpha: 0.2,
+            bits: 3,
+            flowlet: Duration::from_micros(100),
+            ageing: Duration::from_micros(500),
+        }
+    }
+}
+
+impl Conga {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.period.is_zero() {
+            return Err(ConfigError::Zero { setting: "period" });
+        }
+        if !(self.alpha > 0.0 && self.alpha < 1.0) {
+            return Err(ConfigError::OutOfRange { setting: "alpha", range: "between 0 and 1" });
+        }
+        let bits = (1..=8).contains(&self.bits);
+        if bits { Ok(()) } else { Err(ConfigError::OutOfRange { setting: "bits", range: "from 1 to 8" }) }
+    }
+}
+
+/// Settings of `glb`. Vendors publish no numbers: the defaults are our choice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Glb {
+    /// A switch sends a report to its neighbours once in this time. 50 us: a few round trips of a data centre.
+    #[serde(with = "words::time")]
+    pub interval: Duration,
+    /// A longer time between two packets is a gap. 64 us, as `flowlet`.
+    #[serde(with = "words::time")]
+    pub gap: Duration,
+    /// A flow is forgotten after this time without a packet. 2 ms, as `flowlet`.
+    #[serde(with = "words::time")]
+    pub ageing: Duration,
+    /// The levels of ports; the higher one of queue and utilisation counts. Eight, the 3 bits of CONGA: 10 KB doubled six
+    /// times, and 1, 15, 30 and so on to 90 percent.
+    pub quality: Quality,
+}
+
+impl Default for Glb {
+    fn default() -> Self {
+        let quality = Quality {
+            queue: (0..7).map(|n| 10_000 << n).collect(),
+            utilisation: vec![1, 15, 30, 45, 60, 75, 90],
+            ..Quality::default()
+        };
+        Self {
+            interval: Duration::from_micros(50),
+            gap: Duration::from_micros(64),
+            ageing: Duration::from_millis(2),
+            quality,
+        }
     }
 }
 

@@ -58,6 +58,11 @@ impl Random {
         mix(self.0)
     }
 
+    /// 16 random bits.
+    pub(super) const fn bits(&mut self) -> u16 {
+        (self.next() >> 48) as u16
+    }
+
     /// A random number less than `n`, or 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         below(self.next(), n)

@@ -41,6 +41,11 @@ impl Meter {
         level(self.utilisation.iter().filter(|limit| percent >= **limit).count())
     }
 
+    /// The higher of both levels.
+    pub(super) fn worst(&mut self, now: Picos, port: u16, loads: &dyn Loads) -> u8 {
+        self.queue(port, loads).max(self.utilisation(now, port, loads))
+    }
+
     /// The share in percent since the last look that was a window ago or longer. Between looks nobody counts, so a port
     /// that was not looked at for long has the mean of all that time.
     fn percent(&mut self, now: Picos, port: u16, loads: &dyn Loads) -> u8 {

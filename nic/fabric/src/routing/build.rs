@@ -12,6 +12,8 @@ struct Graph {
     hosts: usize,
     /// By node: its ports, in order, each with the node at the other end, or none if the cable has failed.
     ports: Vec<Vec<Option<NodeId>>>,
+    /// By node: the switches next to it, with the ports to them.
+    switches: Vec<Vec<(u16, NodeId)>>,
     /// By node: the order in which cables lead down, from low to high; none if all ways are allowed.
     order: Option<Vec<(u32, NodeId)>>,
     /// Switches from the highest to the lowest.
@@ -22,8 +24,14 @@ impl Graph {
     fn new(topology: &Topology, plan: &Plan) -> Self {
         let alive = |(cable, node): &(usize, NodeId)| (!plan.failed.contains(cable)).then_some(*node);
         let of_node = |of: &Vec<(usize, NodeId)>| of.iter().map(alive).collect();
-        let ports = topology.ports().iter().map(of_node).collect();
-        let mut graph = Self { hosts: topology.hosts(), ports, order: None, sorted: Vec::new() };
+        let ports: Vec<Vec<_>> = topology.ports().iter().map(of_node).collect();
+        let hosts = topology.hosts();
+        let switches = |of: &Vec<Option<NodeId>>| {
+            let alive = (0..=u16::MAX).zip(of).filter_map(|(port, next)| Some((port, (*next)?)));
+            alive.filter(|(_, next)| *next >= hosts).collect()
+        };
+        let switches = ports.iter().map(switches).collect();
+        let mut graph = Self { hosts, ports, switches, order: None, sorted: Vec::new() };
         if let Some(roots) = &plan.roots {
             let levels = graph.distances(roots.iter().copied(), |_, _| true);
             let order: Vec<_> = levels.into_iter().zip(0..).collect();
@@ -40,9 +48,7 @@ impl Graph {
 
     /// The switches next to a node, with the ports to them.
     fn switches(&self, node: NodeId) -> impl Iterator<Item = (u16, NodeId)> {
-        let ports = self.ports.get(node).map(Vec::as_slice).unwrap_or_default();
-        let alive = (0..=u16::MAX).zip(ports).filter_map(|(port, next)| Some((port, (*next)?)));
-        alive.filter(|(_, next)| self.is_switch(*next))
+        self.switches.get(node).map(Vec::as_slice).unwrap_or_default().iter().copied()
     }
 
     /// How many cables each switch is away from the nearest of `from`, along cables that may be followed backwards: from a

@@ -141,9 +141,11 @@ impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let switches: usize = self.tiers.iter().map(|tier| tier.switches).sum();
         let cables: usize = self.cables.iter().map(|cables| cables.number).sum();
-        writeln!(f, "{} hosts, {switches} switches, {cables} cables", self.hosts)?;
+        let (switches, cables) = (count(switches, "switch", "switches"), count(cables, "cable", "cables"));
+        writeln!(f, "{}, {switches}, {cables}", count(self.hosts, "host", "hosts"))?;
         for TierDescription { tier, switches, ports, oversubscription, latency } in &self.tiers {
-            write!(f, "tier {tier}: {switches} switches of {ports} ports")?;
+            let (switches, ports) = (count(*switches, "switch", "switches"), count(*ports, "port", "ports"));
+            write!(f, "tier {tier}: {switches} of {ports}")?;
             if !latency.is_zero() {
                 write!(f, ", latency {latency:?}")?;
             }
@@ -155,14 +157,15 @@ impl fmt::Display for Description {
         for CablesDescription { between, rate, delay, number } in &self.cables {
             let [low, high] =
                 between.map(|tier| if tier == 0 { "hosts".to_owned() } else { format!("tier {tier}") });
-            writeln!(f, "{low} to {high}: {number} cables, {rate}, {delay:?}")?;
+            writeln!(f, "{low} to {high}: {}, {rate}, {delay:?}", count(*number, "cable", "cables"))?;
         }
         let pairs: u64 = self.lengths.values().sum::<u64>() + self.unreachable;
         for (cables, number) in &self.lengths {
-            writeln!(f, "{cables} cables between {:.1} % of hosts", share(*number, pairs))?;
+            let cables = count(*cables, "cable", "cables");
+            writeln!(f, "{cables} between {:.1} % of all pairs of hosts", share(*number, pairs))?;
         }
         if self.unreachable > 0 {
-            writeln!(f, "no way between {:.1} % of hosts", share(self.unreachable, pairs))?;
+            writeln!(f, "no way between {:.1} % of all pairs of hosts", share(self.unreachable, pairs))?;
         }
         let bisection = Rate::from_bits_per_second(self.bisection);
         write!(
@@ -171,6 +174,11 @@ impl fmt::Display for Description {
             share(self.bisection, self.half)
         )
     }
+}
+
+/// A number of things.
+fn count(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// In percent.

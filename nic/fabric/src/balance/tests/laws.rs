@@ -2,8 +2,8 @@
 
 use super::{Flows, Ports, US, answers, packet, ports};
 use crate::balance::{
-    Adaptive, BalanceConfig, Balancer, Compare, Drill, Ecmp, Flowlet, Letflow, Order, Question, Seed, Spray,
-    Unit, Weighted,
+    Adaptive, BalanceConfig, Balancer, Compare, Conga, Drill, Ecmp, Flowlet, Glb, Letflow, Order, Question,
+    Seed, Spray, Unit, Weighted,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -16,6 +16,8 @@ fn modes() -> Vec<BalanceConfig> {
         BalanceConfig::Weighted(Weighted { weights: vec![1, 2, 3] }),
         BalanceConfig::Letflow(Letflow::default()),
         BalanceConfig::Flowlet(Flowlet::default()),
+        BalanceConfig::Conga(Conga::default()),
+        BalanceConfig::Glb(Glb::default()),
         BalanceConfig::Drill(Drill::default()),
         BalanceConfig::Drill(Drill { samples: 0, memory: 0 }),
         BalanceConfig::Drill(Drill { samples: 0, memory: 2 }),
@@ -102,5 +104,9 @@ fn settings_that_make_no_sense_are_named() {
     let none = BalanceConfig::Weighted(Weighted { weights: vec![0, 0] });
     assert_eq!(none.check().unwrap_err().to_string(), "all weights are 0; one at least must be greater");
     let no_samples = BalanceConfig::Drill(Drill { samples: 0, memory: 1 });
+    let alpha = BalanceConfig::Conga(Conga { alpha: 1.5, ..Conga::default() });
+    assert_eq!(alpha.check().unwrap_err().to_string(), "`alpha` must be between 0 and 1");
+    let bits = BalanceConfig::Conga(Conga { bits: 9, ..Conga::default() });
+    assert_eq!(bits.check().unwrap_err().to_string(), "`bits` must be from 1 to 8");
     assert_eq!(no_samples.check().unwrap_err().to_string(), "`samples` must be greater than 0");
 }

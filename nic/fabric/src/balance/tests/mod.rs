@@ -1,7 +1,11 @@
 //! What the tests of several modes need, and the laws of all modes.
 
+mod conga;
+mod conweave;
 mod ecmp;
+mod entropy;
 mod flowlets;
+mod glb;
 mod laws;
 mod packets;
 

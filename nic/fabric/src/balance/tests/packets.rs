@@ -157,11 +157,11 @@ fn utilisation_is_the_share_of_the_rate() {
     let mut balancer = Balancer::new(&BalanceConfig::Adaptive(config), 1, 2);
     let mut loads = Ports::idle(4);
     balancer.choose(&packet(10 * US, 1, &ports), &loads);
-    // In the next 10 us, 125,000 bytes are possible: 100, 14, 10 and 60 percent of them.
-    loads.sent = vec![125_000, 17_500, 12_500, 75_000];
+    // In the next 10 us, 125,000 bytes are possible: 100, 14, 10 and 16 percent of them.
+    loads.sent = vec![125_000, 17_500, 12_500, 20_000];
     let used: Vec<u16> = (0..100).map(|_| balancer.choose(&packet(20 * US, 1, &ports), &loads)).collect();
     assert!(used.contains(&1) && used.contains(&2) && !used.contains(&0) && !used.contains(&3), "{used:?}");
     // Port 1 sends on, port 2 is silent.
-    loads.sent = vec![250_000, 35_000, 12_500, 150_000];
+    loads.sent = vec![250_000, 35_000, 12_500, 40_000];
     assert!((0..20).all(|_| balancer.choose(&packet(30 * US, 1, &ports), &loads) == 2));
 }

@@ -76,8 +76,8 @@ tier 1: 4 switches of 12 ports, latency 400ns, oversubscription 2.00
 tier 2: 2 switches of 8 ports
 hosts to tier 1: 32 cables, 100 Gb/s, 1µs
 tier 1 to tier 2: 16 cables, 100 Gb/s, 1µs
-2 cables between 22.6 % of hosts
-4 cables between 77.4 % of hosts
+2 cables between 22.6 % of all pairs of hosts
+4 cables between 77.4 % of all pairs of hosts
 between halves: 800 Gb/s, 50.0 % of what the hosts can send";
     assert_eq!(topology.describe().to_string(), expected);
     Ok(())
