@@ -17,12 +17,25 @@ pub(crate) struct Daemon {
     running: Running,
 }
 
+/// The name of its configuration file, if it has one.
+const CONFIG: &str = "daemon.toml";
+
 impl Daemon {
     pub(crate) fn start() -> Self {
+        Self::start_in(Folder::new())
+    }
+
+    /// One with settings from a configuration file.
+    pub(crate) fn with_config(config: &str) -> Self {
+        let folder = Folder::new();
+        fs::write(folder.path().join(CONFIG), config).expect("a file");
+        Self::start_in(folder)
+    }
+
+    fn start_in(folder: Folder) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let address = format!("127.92.{}.{number}", std::process::id() % 250 + 1);
-        let folder = Folder::new();
         let running = Self::run(&folder, &address);
         Self { folder, address, running }
     }
@@ -30,6 +43,10 @@ impl Daemon {
     fn run(folder: &Folder, address: &str) -> Running {
         let mut command = lab::rnic(folder);
         command.args(["daemon", "--addr", address, "--socket"]).arg(socket(folder));
+        let config = folder.path().join(CONFIG);
+        if config.exists() {
+            command.arg("--config").arg(config);
+        }
         let mut running = Running::start(folder, &mut command);
         let begin = Instant::now();
         while UnixStream::connect(socket(folder)).is_err() {
@@ -37,6 +54,16 @@ impl Daemon {
             sleep(Duration::from_millis(2));
         }
         running
+    }
+
+    /// Ends it without a word. Its keeper is left.
+    pub(crate) fn kill(&mut self) {
+        self.running.kill();
+    }
+
+    /// Starts the next one, which finds what the keeper holds.
+    pub(crate) fn start_again(&mut self) {
+        self.running = Self::run(&self.folder, &self.address);
     }
 
     /// Where programs find it.
@@ -233,13 +260,13 @@ fn a_daemon_that_is_killed_costs_no_connection_and_the_next_one_goes_on() {
     let client = daemon.begin(&format!("ib_write_bw -p {port} -s 65536 -D 5 @"));
     let mut pinged = daemon.begin("rping -c -V -C 1000000 -p 7175 -a @");
     sleep(Duration::from_secs(1));
-    daemon.running.kill();
+    daemon.kill();
     sleep(Duration::from_millis(300));
     assert!(!pinged.has_ended(), "packets do not pass through the daemon");
     // Whoever begins now waits for the next one.
     let early = daemon.begin("ibv_devinfo");
     sleep(Duration::from_millis(300));
-    daemon.running = Daemon::run(&daemon.folder, &daemon.address);
+    daemon.start_again();
     let back = Instant::now();
     // A new program, and connections again.
     let listener = daemon.begin("rping -s -V -C 10 -p 7176");
@@ -278,7 +305,7 @@ fn programs_say_so_when_the_daemon_and_its_keeper_are_gone() {
     let client = daemon.begin(&format!("ib_write_bw -p {port} -D 60 @"));
     sleep(Duration::from_secs(1));
     let keeper = daemon.keeper().expect("a keeper");
-    daemon.running.kill();
+    daemon.kill();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(keeper), nix::sys::signal::SIGKILL).expect("a process");
     for end in [server, client] {
         let ended = end.wait(LIMIT);
@@ -301,8 +328,8 @@ fn a_daemon_that_ends_leaves_nothing_and_a_killed_keeper_is_replaced() {
     }
     // The second knows as much as the first.
     sleep(Duration::from_millis(200));
-    daemon.running.kill();
-    daemon.running = Daemon::run(&daemon.folder, &daemon.address);
+    daemon.kill();
+    daemon.start_again();
     assert!(says(&daemon.folder, "the address of an earlier daemon", LIMIT));
     // A second daemon takes neither the socket nor somebody's file.
     let second = |path: &Path| {
