@@ -18,9 +18,6 @@ const SLOTS: [[u8; 2]; 3] = [[1, 200], [3, 7], [8, 201]];
 /// its peer repeats on a busy machine.
 const FAULTS: [&str; 4] = ["dropped_misrouted", "dropped_bad_icrc", "req_cqe_error", "retry_exceeded_err"];
 
-/// A generous limit, so that the test does not depend on the speed of the machine: a program needs a fraction of a second.
-const SOON: Duration = Duration::from_secs(20);
-
 /// Takes the next slot as a program does, and keeps it as long as the connection lives. No port is opened there.
 fn occupy(daemon: &Daemon) -> (UnixStream, u8) {
     let mut stream = UnixStream::connect(daemon.socket()).expect("it listens");
@@ -132,10 +129,10 @@ impl Crowd {
     }
 }
 
-/// Runs a program to its end; returns its slot. It ends well, and soon.
+/// Runs a program to its end; returns its slot. It ends well.
 fn finish(daemon: &Daemon, program: Running) -> u8 {
     let slot = await_program(daemon, &program, |_| true).program.slot;
-    let ended = program.wait(SOON);
+    let ended = program.wait(LIMIT);
     assert_eq!(ended.fault(), None, "{}", ended.text);
     slot
 }
