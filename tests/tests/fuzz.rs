@@ -114,6 +114,11 @@ fn any_commands_to_the_connection_manager() {
     run(find("rdma_cm"));
 }
 
+#[test]
+fn programs_say_anything_to_the_daemon() {
+    run(find("daemon"));
+}
+
 /// Every target has a fuzzer program and a test above; and its inputs stay small.
 #[test]
 fn every_target_is_fuzzed_and_tested() {

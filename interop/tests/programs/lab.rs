@@ -218,6 +218,13 @@ fn is_listened_at(port: u16) -> bool {
     tables.iter().flat_map(|table| table.lines().skip(1)).any(listens)
 }
 
+/// Waits until a server listens at a TCP port, or has ended.
+pub(crate) fn await_listener(port: u16, server: &mut Running) {
+    while !is_listened_at(port) && !server.has_ended() && server.started.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Serializes tests while the guard lives. Programs that poll take a processor each, and two pairs of them on two
 /// processors wait out each other's time slices until connections fail.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -248,9 +255,7 @@ pub(crate) fn meet<O: ?Sized>(
     let port = free_port();
     let text = port.to_string();
     let mut server = Running::start(folder, &mut end(&text, ends[0]));
-    while !is_listened_at(port) && !server.has_ended() && server.started.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    await_listener(port, &mut server);
     let client = Running::start(folder, end(&text, ends[1]).arg("127.0.0.1"));
     let client = client.wait(LIMIT);
     // A server whose client failed may wait forever.

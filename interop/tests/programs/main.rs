@@ -20,6 +20,7 @@ mod paths;
 mod perftest;
 mod pyverbs;
 mod rdma_cm;
+mod restart;
 mod sideway;
 mod tools;
 mod ucx;

@@ -62,6 +62,11 @@ impl Routes {
         self.services.remove_if(&service, |_, slots| slots.is_empty());
     }
 
+    /// Whether nobody listens, is connected or reads a line.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.lines.is_empty() && self.peers.is_empty()
+    }
+
     pub(crate) fn is_connected(&self, peer: IpAddr) {
         *self.peers.entry(peer).or_default() += 1;
     }

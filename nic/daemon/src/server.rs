@@ -3,7 +3,8 @@
 use crate::config::{Admitted, Config, ConfigError, Limits, Wanted};
 use crate::metrics;
 use crate::nic::Nic;
-use crate::program::{Peer, Program};
+use crate::program::Program;
+use crate::session::Peer;
 use crate::slots::Kept;
 use crate::store::{Store, keeper_socket};
 use dashmap::DashMap;
@@ -133,11 +134,21 @@ struct Keeping {
 impl Server {
     /// Takes the addresses of the configuration, with what the keeper holds of an earlier daemon.
     fn open(config: &Config, socket: &Path, program: &Path) -> Result<Self, DaemonFault> {
+        Self::with_store(config, program, || {
+            Store::open(&keeper_socket(socket), program, config.systemd_store)
+        })
+    }
+
+    /// The same with a store that is opened once the configuration is known to be right.
+    pub(crate) fn with_store(
+        config: &Config,
+        program: &Path,
+        open: impl FnOnce() -> io::Result<(Store, BTreeMap<String, OwnedFd>)>,
+    ) -> Result<Self, DaemonFault> {
         let addresses = config.addresses()?;
         let device = config.device()?;
         let rules = RwLock::new((config.admitted()?, config.limits));
-        let (store, mut earlier) = Store::open(&keeper_socket(socket), program, config.systemd_store)
-            .map_err(DaemonFault::Keeper)?;
+        let (store, mut earlier) = open().map_err(DaemonFault::Keeper)?;
         let mut kept = earlier.remove(STATE).map(std::fs::File::from).map(read_state).unwrap_or_default();
         let life = LIFE.map(|name| earlier.remove(name));
         let life = match life {
@@ -234,6 +245,12 @@ impl Server {
             *count = count.saturating_sub(1);
         }
         self.usage.remove_if(&uid, |_, usage| usage.counts == [0; 3]);
+    }
+
+    /// Whether no program has anything of what the daemon counts, and no way leads to a program.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_idle = |nic: &Arc<Nic>| nic.routes.is_empty() && nic.programs().running() == 0;
+        self.usage.is_empty() && self.nics().iter().all(is_idle)
     }
 
     /// The end of the pipe that a program watches.

@@ -62,6 +62,8 @@ enum Holder {
     /// With the number of the latest descriptor of each name: systemd may have several of one name, so each gets one of its
     /// own, and the one before is dropped after it.
     Systemd(Mutex<BTreeMap<String, u64>>),
+    /// Nobody: a daemon that is tried out leaves nothing.
+    Nobody,
 }
 
 /// The daemon's line to whoever holds its descriptors.
@@ -101,6 +103,12 @@ impl Store {
         Ok((Self { holder: Holder::Keeper { path: path.to_owned(), line } }, held))
     }
 
+    /// One that holds nothing.
+    #[must_use]
+    pub(crate) const fn of_nobody() -> Self {
+        Self { holder: Holder::Nobody }
+    }
+
     fn of_systemd() -> io::Result<(Self, BTreeMap<String, OwnedFd>)> {
         let (mut numbers, mut held) = (BTreeMap::new(), BTreeMap::new());
         for (fd, name) in sd_notify::listen_fds_with_names()? {
@@ -133,6 +141,7 @@ impl Store {
                 numbers.insert(name.to_owned(), number);
                 before.map_or(Ok(()), |before| remove_stored(name, before))
             }
+            Holder::Nobody => Ok(()),
         }
     }
 
@@ -147,6 +156,7 @@ impl Store {
                 let number = numbers.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
                 number.map_or(Ok(()), |number| remove_stored(name, number))
             }
+            Holder::Nobody => Ok(()),
         }
     }
 
@@ -161,6 +171,7 @@ impl Store {
                 let numbers = std::mem::take(&mut *numbers.lock().unwrap_or_else(PoisonError::into_inner));
                 numbers.iter().try_for_each(|(name, number)| remove_stored(name, *number))
             }
+            Holder::Nobody => Ok(()),
         }
     }
 

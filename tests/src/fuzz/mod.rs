@@ -7,6 +7,7 @@
 mod c_calls;
 mod captures;
 mod connections;
+mod daemon;
 mod datagrams;
 mod packets;
 mod partners;
@@ -18,6 +19,7 @@ mod verbs;
 pub use c_calls::c_calls;
 pub use captures::captures;
 pub use connections::connections;
+pub use daemon::daemon;
 pub use datagrams::datagrams;
 pub use packets::packets;
 pub use partners::partners;
@@ -42,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     ("c_calls", c_calls),
     ("connections", connections),
     ("rdma_cm", rdma_cm),
+    ("daemon", daemon),
 ];
 
 /// The next byte; 0 at the end of the input.
