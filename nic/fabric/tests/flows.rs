@@ -4,7 +4,7 @@ use cc::Rate;
 use rnic_fabric::network::{Change, Fabric, HostConfig};
 use rnic_fabric::routing::Routes;
 use rnic_fabric::run::{FlowOutcome, NicConfig, Run, ideal};
-use rnic_fabric::switch::{Class, SwitchConfig};
+use rnic_fabric::switch::{Class, Forwarding, SwitchConfig};
 use rnic_fabric::topology::{Cable, Kind, Node, Topology};
 use rnic_fabric::workload::{Common, Flow, Operation, Service, Start};
 use time::Duration;
@@ -91,6 +91,29 @@ fn a_lossless_incast_loses_nothing_and_keeps_its_bottleneck_busy() {
     assert_eq!((tally.drops.len(), tally.inside), (0, 0), "{tally:?}");
     let stats = run.fabric().lock().port_stats(1, 0).expect("the NIC of host 1");
     assert!(stats.pauses_received[3] > 0 && stats.paused_ns[3] > 0, "{stats:?}");
+    assert!(
+        stats.queue_peak < HostConfig::default().queue + 4220,
+        "a NIC takes what its queue holds: {stats:?}"
+    );
+    let stalls = run.device(1).map(|device| device.counters().port.wire_stalls);
+    assert!(stalls.is_some_and(|stalls| stalls > 0), "and its queue pairs wait: {stalls:?}");
+}
+
+#[test]
+fn a_packet_is_not_cut_through_before_it_has_arrived() {
+    // From 100 Gb/s to 400 Gb/s: the second wire could be faster than the packet.
+    let mut topology = star(2);
+    topology.cables[1].rate = Rate::from_gbps(400);
+    let common = Common { operation: Operation::Send, service: Service::Uc, ..Common::default() };
+    let flow = flow(0, 1, 4096, &common);
+    let switch = SwitchConfig { forwarding: Forwarding::CutThrough, ..lossless() };
+    let mut run =
+        Run::new(fabric(topology, switch, 1), &NicConfig::default(), vec![flow], 1).expect("it fits");
+    assert!(run.run(Duration::from_millis(1), &mut |_| true).expect("it runs"));
+    let took = run.flows()[0].completion_time().expect("it finished");
+    // Both cables, and 4178 bytes at 100 Gb/s; a switch that stores and forwards takes 83 ns more.
+    let least = Duration::from_nanos(2_000 + 334);
+    assert!(took >= least && took < least + Duration::from_nanos(20), "{took:?} of {least:?}");
 }
 
 /// What is dropped when a host sends to one that pauses from the beginning, for many distances in time between the flows, with

@@ -21,7 +21,9 @@ fn scenario() -> impl Strategy<Value = String> {
         "buffer = { shared = \"100 KB\" }\nred = { kmin = 5000, kmax = 50000, pmax = 0.1 }",
         "model = \"infiniband\"\nhead_of_queue = \"100 us\"\nlifetime = \"400 us\"",
     ]);
-    let balance = prop::sample::select(vec!["ecmp", "letflow", "flowlet", "drill", "spray", "adaptive"]);
+    let balance = prop::sample::select(vec![
+        "ecmp", "letflow", "flowlet", "drill", "spray", "adaptive", "conga", "glb",
+    ]);
     let pattern = prop::sample::select(vec![
         "pattern = \"permutation\"\nbytes = \"300 KB\"",
         "pattern = \"all-to-all\"\nbytes = \"50 KB\"",

@@ -12,9 +12,10 @@
 use super::BEGINNING;
 use super::agenda::Timers;
 use super::air::Air;
-use super::network::{Network, Packet, Reached, Target};
+use super::network::{Network, Packet, Reached, Room, Target};
 use super::port::SimPort;
 use crate::engine::Engine;
+use crate::link::wire_bytes;
 use crate::port::Port as _;
 use crate::queue::locked;
 use qp::wire::IpHeader;
@@ -231,8 +232,8 @@ impl World {
             let due = port.visit(|site| {
                 let (datapath, io) = (&mut site.datapath, &mut site.io);
                 io.stirred = false;
-                if let Some(room) = &room {
-                    datapath.engine.set_room(room);
+                if let Some(room) = room {
+                    datapath.engine.set_room(&without(room, &io.outbox));
                 }
                 std::mem::swap(&mut io.spare, &mut state.spare);
                 while datapath.transmit(now, io) > 0 {}
@@ -291,6 +292,17 @@ impl World {
             }
         }
     }
+}
+
+/// The room in a NIC that packets leave which are on their way to it.
+fn without(mut room: Room, packets: &[Packet]) -> Room {
+    for packet in packets {
+        let bytes = wire_bytes(packet.bytes.len(), packet.ip.dst.is_ipv6());
+        if let Some(room) = room.get_mut(usize::from(packet.ip.tos >> 5)) {
+            *room = room.saturating_sub(bytes);
+        }
+    }
+    room
 }
 
 /// The packet with this index among what reaches devices.

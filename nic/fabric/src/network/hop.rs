@@ -2,13 +2,14 @@
 
 use super::flow::{destination_qp, flow_of};
 use super::{Drop, Event, Fabric, Node, Port, Role, Travelling};
-use crate::balance::{Loads, Picos, Question};
+use crate::balance::{LeafQuality, Loads, Picos, Question, Tag};
 use crate::switch::queues::Waiting;
 use crate::switch::{Forwarding, Model};
 use crate::topology::NodeId;
 use rnic_core::link::wire_bytes;
 use rnic_core::sim::{BEGINNING, Packet, Reached, Room, Target};
 use std::net::IpAddr;
+use std::sync::Arc;
 use time::{Duration, Instant};
 
 /// The two ECN bits of the TOS, and their value for congestion experienced.
@@ -95,6 +96,7 @@ impl Fabric {
             tail: now,
             since: now,
             is_damaged: false,
+            tag: Tag::default(),
         };
         self.tally.entered += 1;
         let number = self.insert(travelling);
@@ -392,6 +394,9 @@ impl Fabric {
     /// A packet goes into the queue of a port, if the buffer of the switch takes it.
     fn enter(&mut self, node: NodeId, port: usize, packet: u32, out: usize) {
         let now = self.now;
+        if self.nodes[node].ports.get(out).is_none_or(|out| !out.is_up) {
+            return self.refuse(node, port, packet, Drop::CableCut);
+        }
         let travelling = &mut self.packets[packet as usize];
         let (bytes, tos) = (travelling.bytes, travelling.packet.ip.tos);
         let Node { ports, role: Role::Switch(switch), .. } = &mut self.nodes[node] else { return };
@@ -423,7 +428,62 @@ impl Fabric {
             self.mark_at(node, out, packet, length);
         }
         self.nodes[node].ports[out].queues.push(queue, Waiting { packet, bytes, since: now });
+        self.tag(node, packet, out);
         self.serve(node, out);
+    }
+
+    /// Has the balancer of a switch write to the tag of a packet, or read it, if it uses tags.
+    fn tag(&mut self, node: NodeId, packet: u32, out: usize) {
+        let now = self.now;
+        let Node { ports, role: Role::Switch(switch), .. } = &mut self.nodes[node] else { return };
+        if !switch.balancer.uses_tags() {
+            return;
+        }
+        let travelling = &mut self.packets[packet as usize];
+        let leaf = |host: usize| self.leaves.get(host).copied().unwrap_or_default();
+        let (here, src, dst) = (node as u32, leaf(travelling.src), leaf(travelling.dst));
+        if src == dst || travelling.to == Target::Members {
+            return;
+        }
+        if here == src {
+            travelling.tag = Tag::between(src, dst);
+        }
+        if here == dst {
+            switch.balancer.on_delivered(picos(now), &travelling.tag);
+        } else {
+            let loads = View { ports, now };
+            switch.balancer.on_forward(picos(now), out as u16, travelling.bytes, &loads, &mut travelling.tag);
+        }
+    }
+
+    /// A switch tells its neighbours how good its ways are, and does so again later.
+    pub(super) fn report(&mut self, node: NodeId) {
+        let now = self.now;
+        let Node { ports, role: Role::Switch(switch), .. } = &mut self.nodes[node] else { return };
+        let Some(interval) = switch.balancer.report_interval() else { return };
+        let mut hosts: Vec<usize> = (0..self.leaves.len()).collect();
+        // One host of each leaf stands for all of them.
+        hosts.sort_by_key(|host| self.leaves[*host]);
+        hosts.dedup_by_key(|host| self.leaves[*host]);
+        let ways = hosts.iter().filter(|host| self.leaves[**host] as usize != node);
+        let ways = ways.map(|host| (self.leaves[*host], self.routes.ports(node, *host)));
+        let report: Arc<[LeafQuality]> =
+            switch.balancer.report(picos(now), ways, &View { ports, now }).into();
+        for port in ports.iter().filter(|port| port.is_up) {
+            let (peer, far) = port.peer;
+            let number = self.reports.insert(Arc::clone(&report));
+            let event = Event::Report { node: peer as u32, port: far, report: number as u32 };
+            self.agenda.set(now + port.delay, event);
+        }
+        self.agenda.set(now.plus_picos(interval.into()), Event::Tell { node: node as u32 });
+    }
+
+    /// A report comes from the neighbour at a port.
+    pub(super) fn take_report(&mut self, node: NodeId, port: u16, number: u32) {
+        let Some(report) = self.reports.try_remove(number as usize) else { return };
+        if let Role::Switch(switch) = &mut self.nodes[node].role {
+            switch.balancer.on_report(port, &report);
+        }
     }
 
     /// Drops a packet that came through a port, whose buffer it leaves.

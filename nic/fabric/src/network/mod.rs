@@ -18,7 +18,7 @@ mod stuck;
 pub use port::PortStats;
 pub use setup::{HostConfig, SetupError};
 
-use crate::balance::Balancer;
+use crate::balance::{Balancer, LeafQuality, Tag};
 use crate::routing::Routes;
 use crate::switch::buffer::Buffer;
 use crate::switch::{Full, SwitchConfig};
@@ -132,6 +132,7 @@ struct Travelling {
     /// When it came to this node.
     since: Instant,
     is_damaged: bool,
+    tag: Tag,
 }
 
 /// Something that will happen.
@@ -149,6 +150,10 @@ enum Event {
     Credit { node: u32, port: u16, lane: u8, limit: u64 },
     /// The watchdogs of a node look.
     Watch { node: u32 },
+    /// A switch tells its neighbours how good its ways are.
+    Tell { node: u32 },
+    /// What a neighbour told comes to a switch.
+    Report { node: u32, port: u16, report: u32 },
     /// A change that was planned, by its number.
     Planned(u32),
 }
@@ -240,6 +245,8 @@ pub struct Fabric {
     /// By node: its ports that belong to the tree along which packets to groups go.
     tree: Vec<Vec<u16>>,
     packets: Slab<Travelling>,
+    /// Reports on their way between switches.
+    reports: Slab<Arc<[LeafQuality]>>,
     agenda: Agenda<Event>,
     planned: Vec<Change>,
     now: Instant,
@@ -276,6 +283,8 @@ impl Fabric {
                 self.serve(node, port);
             }
             Event::Watch { node } => self.watch(node as usize),
+            Event::Tell { node } => self.report(node as usize),
+            Event::Report { node, port, report } => self.take_report(node as usize, port, report),
             Event::Planned(number) => self.change(number as usize),
         }
     }

@@ -1,8 +1,8 @@
 //! Building a fabric from its settings.
 
 use super::port::Port;
-use super::{Fabric, Host, Node, Role, Switch, Tally};
-use crate::balance::Balancer;
+use super::{Event, Fabric, Host, Node, Role, Switch, Tally};
+use crate::balance::{self, Balancer};
 use crate::routing::Routes;
 use crate::switch::buffer::Buffer;
 use crate::switch::lanes::{LANES, Receiver, Sender};
@@ -92,6 +92,14 @@ pub enum SetupError {
         /// What is wrong.
         why: vl::ConfigError,
     },
+    /// The load balancing is wrong.
+    #[error("the load balancing of {switch}: {why}")]
+    Balance {
+        /// The switch.
+        switch: String,
+        /// What is wrong.
+        why: balance::ConfigError,
+    },
     /// Switches of both models in one fabric.
     #[error("{0} has another model than the other switches: a fabric is Ethernet or InfiniBand")]
     Mixed(String),
@@ -141,6 +149,7 @@ impl Fabric {
             host,
             configs,
             packets: Slab::new(),
+            reports: Slab::new(),
             agenda: Agenda::default(),
             planned: Vec::new(),
             now: BEGINNING,
@@ -156,6 +165,13 @@ impl Fabric {
         }
         if is_infiniband {
             fabric.grant()?;
+        }
+        for (number, node) in fabric.nodes.iter().enumerate() {
+            if let Role::Switch(switch) = &node.role
+                && switch.balancer.report_interval().is_some()
+            {
+                fabric.agenda.set(BEGINNING, Event::Tell { node: number as u32 });
+            }
         }
         Ok(fabric)
     }
@@ -179,6 +195,9 @@ impl Fabric {
             Kind::Switch { .. } => Some(config_of(number).min(self.configs.len().saturating_sub(1))),
         };
         let settings = config.and_then(|config| self.configs.get(config));
+        if let Some(Err(why)) = settings.map(|settings| settings.balance.check()) {
+            return Err(SetupError::Balance { switch: of.name.clone(), why });
+        }
         if settings.is_some_and(|settings| (settings.model == Model::Infiniband) != is_infiniband) {
             return Err(SetupError::Mixed(of.name.clone()));
         }

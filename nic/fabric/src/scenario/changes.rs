@@ -60,26 +60,53 @@ pub enum ChangeError {
     Class(u8),
 }
 
+/// What is planned.
+#[derive(Clone, Debug)]
+pub(super) enum Planned {
+    /// A change.
+    Change(Change),
+    /// The switches know of a cable that it was cut or repaired.
+    Known { cable: usize, is_up: bool },
+}
+
+/// The changes in the order of their times. What switches know adds up: their routes avoid all cables of which they know that
+/// they are cut.
+pub(super) fn in_order(
+    mut plan: Vec<(Duration, Planned)>,
+    topology: &Topology,
+    routes: &Routes,
+) -> Vec<(Duration, Change)> {
+    // Stable: what happens at the same time keeps its order.
+    plan.sort_by_key(|(at, _)| *at);
+    let mut known = routes.clone();
+    let change = |(at, planned)| match planned {
+        Planned::Change(change) => (at, change),
+        Planned::Known { cable, is_up } => {
+            if is_up {
+                known.up(topology, cable);
+            } else {
+                known.down(topology, cable);
+            }
+            (at, Change::Routes(Arc::new(known.clone())))
+        }
+    };
+    plan.into_iter().map(change).collect()
+}
+
 impl ChangeConfig {
-    /// The changes of a fabric with this topology and these routes.
-    pub(super) fn plan(
-        &self,
-        topology: &Topology,
-        routes: &Routes,
-    ) -> Result<Vec<(Duration, Change)>, ChangeError> {
+    /// The changes of a fabric with this topology.
+    pub(super) fn plan(&self, topology: &Topology) -> Result<Vec<(Duration, Planned)>, ChangeError> {
         match self {
             Self::Cut { cable, at, until, reaction } => {
-                let cables = topology.cables_named(cable)?;
-                let cut = |is_up| cables.iter().map(move |cable| Change::Cable { cable: *cable, is_up });
-                let mut around = routes.clone();
-                cables.iter().for_each(|cable| around.down(topology, *cable));
-                let mut changes: Vec<_> = cut(false).map(|change| (*at, change)).collect();
-                changes.push((*at + *reaction, Change::Routes(Arc::new(around))));
-                if let Some(until) = until {
-                    changes.extend(cut(true).map(|change| (*until, change)));
-                    changes.push((*until + *reaction, Change::Routes(Arc::new(routes.clone()))));
+                let mut plan = Vec::new();
+                for cable in topology.cables_named(cable)? {
+                    for (at, is_up) in [(Some(*at), false), (*until, true)] {
+                        let Some(at) = at else { continue };
+                        plan.push((at, Planned::Change(Change::Cable { cable, is_up })));
+                        plan.push((at + *reaction, Planned::Known { cable, is_up }));
+                    }
                 }
-                Ok(changes)
+                Ok(plan)
             }
             Self::Storm { host, classes, at, until } => {
                 let hosts = &topology.nodes[..topology.hosts()];
@@ -92,8 +119,9 @@ impl ChangeConfig {
                     return Err(ChangeError::Class(*class));
                 }
                 let classes = classes.iter().fold(0, |all, class| all | 1 << class);
-                let end = until.map(|until| (until, Change::Storm { host, classes: 0 }));
-                Ok([(*at, Change::Storm { host, classes })].into_iter().chain(end).collect())
+                let storm = |at, classes| (at, Planned::Change(Change::Storm { host, classes }));
+                let end = until.map(|until| storm(until, 0));
+                Ok([storm(*at, classes)].into_iter().chain(end).collect())
             }
         }
     }

@@ -180,9 +180,10 @@ impl Scenario {
         let routes = Routes::new(&topology, &self.routing)?;
         let mut changes = Vec::new();
         for (number, change) in (1..).zip(&self.change) {
-            let planned = change.plan(&topology, &routes);
+            let planned = change.plan(&topology);
             changes.extend(planned.map_err(|why| ScenarioError::Change { number, why })?);
         }
+        let changes = changes::in_order(changes, &topology, &routes);
         let (configs, of_node) = self.switch_configs(&topology)?;
         let fabric = Fabric::new(
             topology,

@@ -170,6 +170,8 @@ mod tests {
         let mut order = Vec::new();
         while let Some(queue) = queues.next(queues.waiting() & !(1 << 6)) {
             order.push(queues.take(queue, at).expect("it was selected").packet);
+            let since = queues.first(3).map(|(_, since)| since);
+            assert!(since.is_none_or(|since| since == at), "the next one is the first since then");
         }
         assert_eq!(order, [1, 3, 2], "queue 6 may not send");
         assert_eq!(queues.first(6), Some((packet(4, 100), Instant::EPOCH.plus_picos(4))));

@@ -218,7 +218,8 @@ impl Engine {
         }
         let notification = self.config.rate.policy.as_ref().and_then(Policy::notification);
         let interval = notification.map_or(0, |settings| settings.min_time_between_cnps);
-        let too_soon = |at| now.saturating_duration_since(at) < Duration::from_micros(u64::from(interval)) / 2;
+        let too_soon =
+            |at| now.saturating_duration_since(at) < Duration::from_micros(u64::from(interval)) / 2;
         if !is_own || entry.foreign_cnp.is_some_and(too_soon) {
             return false;
         }
