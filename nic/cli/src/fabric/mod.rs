@@ -7,6 +7,8 @@ mod csv;
 mod document;
 mod error;
 mod jobs;
+#[cfg(feature = "plot")]
+mod picture;
 mod run;
 mod seeds;
 mod set;

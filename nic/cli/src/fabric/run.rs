@@ -31,6 +31,10 @@ pub(super) struct Args {
     /// Write flows.csv, ports.csv, series.csv and metrics.csv into this folder.
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
+    /// Draw the samples, and how flow completion times are distributed, as SVG or PNG. Of several seeds, the first.
+    #[cfg(feature = "plot")]
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Show no progress, and print nothing but expectations that are not met.
     #[arg(long, short)]
     quiet: bool,
@@ -42,6 +46,8 @@ pub(super) fn run(
     stop: &(dyn Fn() -> bool + Sync),
     out: &mut Output<'_>,
 ) -> Result<Status, Problem> {
+    #[cfg(feature = "plot")]
+    super::picture::check(args.plot.as_deref())?;
     let source = Source::find(&args.scenario)?;
     let scenario = Arc::new(source.with(&args.changes)?);
     let job = |seed: u64| {
@@ -58,21 +64,37 @@ pub(super) fn run(
     let first = if is_cut { Status::Interrupted } else { Status::Passed };
     let status = outcomes.iter().map(Outcome::status).fold(first, Status::and);
 
-    let is_document = args.json.as_deref() == Some(Path::new("-"));
-    if let Some(path) = &args.json {
-        let text = document::write(&scenario, &args.changes.assignments(), &outcomes, is_cut)?;
-        match is_document {
-            true => out.print(&text)?,
-            false => std::fs::write(path, text).map_err(Problem::write(path))?,
-        }
-    }
-    if let Some(folder) = &args.csv {
-        csv::write(folder, &outcomes)?;
-    }
+    let is_document = write(args, &scenario, &outcomes, is_cut, out)?;
     if !is_document {
         out.print(&report(&scenario, &outcomes, begun, args.quiet))?;
     }
+    #[cfg(feature = "plot")]
+    if let (Some(path), Some(first)) = (&args.plot, outcomes.first()) {
+        let drawn = super::picture::draw(&scenario.name, &[("", &first.report)], path)?;
+        out.print(if is_document || args.quiet { "" } else { &drawn })?;
+    }
     Ok(status)
+}
+
+/// Writes the files that were asked for. Returns whether JSON went to standard output.
+fn write(
+    args: &Args,
+    scenario: &Scenario,
+    outcomes: &[Outcome],
+    is_cut: bool,
+    out: &mut Output<'_>,
+) -> Result<bool, Problem> {
+    if let Some(folder) = &args.csv {
+        csv::write(folder, outcomes)?;
+    }
+    let Some(path) = &args.json else { return Ok(false) };
+    let text = document::write(scenario, &args.changes.assignments(), outcomes, is_cut)?;
+    if path == Path::new("-") {
+        out.print(&text)?;
+        return Ok(true);
+    }
+    std::fs::write(path, text).map_err(Problem::write(path))?;
+    Ok(false)
 }
 
 /// All that is printed. `planned`: how many seeds there were to be.
