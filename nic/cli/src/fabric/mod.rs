@@ -1,8 +1,10 @@
 //! `rnic fabric`: switches and cables between NICs, in virtual time.
 //!
 //! A scenario is a file (`source`), which the command line may change (`set`). It runs with one seed or several, over the cores
-//! of the machine (`jobs`, `seeds`). Results become text (`text`, `table`), JSON (`document`) and CSV (`csv`).
+//! of the machine (`jobs`, `seeds`). Results become text (`text`, `table`), JSON (`document`), CSV (`csv`) and pictures (`picture`).
+//! `compare` shows several runs side by side, and `sweep` runs grids of parameters, on several machines if need be.
 
+mod compare;
 mod csv;
 mod document;
 mod error;
@@ -14,10 +16,12 @@ mod seeds;
 mod set;
 mod show;
 mod source;
+mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
 mod text;
+mod topo;
 
 use clap::Subcommand;
 use error::{Problem, Status};
@@ -42,6 +46,14 @@ enum Command {
     Show(show::ShowArgs),
     /// Run a scenario, and hold its results against what it expects.
     Run(run::Args),
+    /// Run several scenarios, or one with several values of a key, and show their metrics side by side.
+    Compare(compare::Args),
+    /// Describe a scenario's topology: hosts, switches, cables, ways, and whether buffers can wait in a circle.
+    Topo(topo::Args),
+    /// Run a scenario with all combinations of parameters and seeds, over the cores of this machine.
+    Sweep(sweep::Args),
+    /// Make one table of the results of sweeps.
+    Merge(sweep::MergeArgs),
 }
 
 impl Command {
@@ -50,6 +62,10 @@ impl Command {
             Self::List => show::list(out),
             Self::Show(args) => show::show(args, out),
             Self::Run(args) => run::run(args, stop, out),
+            Self::Compare(args) => compare::run(args, stop, out),
+            Self::Topo(args) => topo::run(args, out),
+            Self::Sweep(args) => sweep::run(args, stop, out),
+            Self::Merge(args) => sweep::merge(args, out),
         }
     }
 }

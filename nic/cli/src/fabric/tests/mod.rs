@@ -1,5 +1,7 @@
 //! Commands as a whole, without a process for each.
 
+mod several;
+
 use super::*;
 use clap::Parser;
 use std::path::PathBuf;
