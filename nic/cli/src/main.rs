@@ -4,6 +4,7 @@ mod daemon;
 mod decode;
 mod demo;
 mod doctor;
+mod fabric;
 mod number;
 mod perf;
 #[cfg(feature = "plot")]
@@ -12,6 +13,7 @@ mod programs;
 mod run;
 mod setup;
 mod show;
+mod stop;
 mod sysfs;
 mod top;
 
@@ -42,6 +44,8 @@ enum Command {
     Env(run::EnvArgs),
     /// Check this host for problems and suggest remedies.
     Doctor(doctor::Args),
+    /// Simulate switches and cables between NICs: scenarios, parameter sweeps, topologies.
+    Fabric(fabric::Args),
     /// Hold the sockets of a daemon, which starts this by itself.
     #[command(hide = true)]
     Keeper(daemon::KeeperArgs),
@@ -69,6 +73,7 @@ impl Command {
             Self::Demo(args) => Ok(demo::run(&args)),
             Self::Doctor(args) => Ok(doctor::run(&args)?),
             Self::Env(args) => run::env(&args),
+            Self::Fabric(args) => fabric::run(&args),
             Self::Perf(args) => perf::run(&args),
             #[cfg(feature = "plot")]
             Self::Plot(args) => plot::run(&args),

@@ -2,7 +2,8 @@
 
 use super::endpoint::PeerEnd;
 use super::params::Params;
-use super::{Counters, Failure, stop};
+use super::{Counters, Failure};
+use crate::stop;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};

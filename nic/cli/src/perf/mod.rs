@@ -15,7 +15,6 @@ mod progress;
 mod report;
 mod server;
 mod service;
-mod stop;
 mod stream;
 mod trace;
 
@@ -46,7 +45,7 @@ enum Side {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    stop::install()?;
+    crate::stop::install()?;
     match &args.side {
         Side::Server(args) => server::run(args),
         Side::Client(args) => client::run(args),

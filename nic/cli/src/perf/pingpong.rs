@@ -10,7 +10,7 @@ use super::Failure;
 use super::control::{Control, Message};
 use super::endpoint::Endpoint;
 use super::progress::Progress;
-use super::stop;
+use crate::stop;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 

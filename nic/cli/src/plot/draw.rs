@@ -95,37 +95,74 @@ pub(super) fn draw<B: DrawingBackend>(
     let room = (width - 2.0 * sizes.margin) / sizes.subtitle;
     canvas.text(&fitted(&figure.subtitle, room), (sizes.margin, y), sizes.subtitle, SOFT, Anchor::Left)?;
     let top = y + 1.2 * sizes.gap;
-    let bottom = height - sizes.margin - 3.0 * sizes.text;
+    let left = left_of(figure, &sizes, unit_of(figure, &sizes, height - top));
+    panels(figure, &sizes, (width, height), (left, top), canvas)?;
+    canvas.present()
+}
 
+/// The room below a horizontal axis: for its numbers and its label.
+const BELOW: f64 = 3.0;
+
+/// The height of a panel of weight 1, if all panels have this room together with what is below them.
+fn unit_of(figure: &Figure, sizes: &Sizes, room: f64) -> f64 {
+    let own = figure.panels.iter().filter(|panel| panel.across.is_some()).count();
+    // All panels over time have one axis.
+    let axes = own + usize::from(own < figure.panels.len());
     let gaps = sizes.gap * figure.panels.len().saturating_sub(1) as f64;
     let weights: f64 = figure.panels.iter().map(|panel| panel.weight).sum();
-    let unit = (bottom - top - gaps) / weights;
-    // One tick per two lines of text, at most 6.
-    let most = |panel: &Panel| ((panel.weight * unit / (2.2 * sizes.text)) as usize).clamp(1, 6);
-    let axes: Vec<_> = figure.panels.iter().map(|panel| Axis::upward(panel.top(), most(panel))).collect();
-    let labels = axes.iter().flat_map(|axis| axis.ticks.iter().map(|tick| axis.label(*tick)));
-    let widest = labels.map(|label| text_width(&label)).fold(0.0, f64::max);
-    let left = sizes.margin + 2.0 * sizes.text + (widest + 0.5) * sizes.text;
-    let right = width - sizes.margin - legend_width(figure, &sizes, width) - sizes.gap;
+    (room - sizes.margin - BELOW * sizes.text * axes as f64 - gaps) / weights
+}
 
+/// The vertical axis of a panel: one tick per two lines of text, at most 6.
+fn upward(panel: &Panel, sizes: &Sizes, unit: f64) -> Axis {
+    let most = (panel.weight * unit / (2.2 * sizes.text)) as usize;
+    Axis::upward(panel.top(), most.clamp(1, 6))
+}
+
+/// Where panels begin: behind the widest number of an axis.
+fn left_of(figure: &Figure, sizes: &Sizes, unit: f64) -> f64 {
+    let axes = figure.panels.iter().map(|panel| upward(panel, sizes, unit));
+    let width = |axis: Axis| axis.ticks.iter().map(|tick| text_width(&axis.label(*tick))).fold(0.0, f64::max);
+    let widest = axes.map(width).fold(0.0, f64::max);
+    sizes.margin + 2.0 * sizes.text + (widest + 0.5) * sizes.text
+}
+
+/// Draws all panels, from the top downwards.
+fn panels<B: DrawingBackend>(
+    figure: &Figure,
+    sizes: &Sizes,
+    (width, height): (f64, f64),
+    (left, top): (f64, f64),
+    canvas: &mut Canvas<'_, B>,
+) -> Result<(), Failure> {
+    let right = width - sizes.margin - legend_width(figure, sizes, width) - sizes.gap;
+    let unit = unit_of(figure, sizes, height - top);
     let (factor, time_name) = time_unit(figure.span.length());
-    let ticks = ((right - left) / (7.0 * sizes.text)) as usize;
-    let time = Axis::between(figure.span.from * factor, figure.span.to * factor, ticks.clamp(1, 12));
+    let ticks = (((right - left) / (7.0 * sizes.text)) as usize).clamp(1, 12);
+    let time = Axis::between(figure.span.from * factor, figure.span.to * factor, ticks);
     let mut frame = Frame { left, right, top, bottom: top };
-    for (panel, axis) in figure.panels.iter().zip(&axes) {
+    for (index, panel) in figure.panels.iter().enumerate() {
         frame.bottom = frame.top + panel.weight * unit;
         let edge = width - sizes.margin;
-        let mut painter = Painter { canvas: &mut *canvas, frame, sizes, time: &time, axis, factor, edge };
+        let own = panel.across.as_ref().map(|across| match across.is_log {
+            true => Axis::logarithmic(across.low, across.high, ticks),
+            false => Axis::between(across.low, across.high, ticks),
+        });
+        let (across, factor) = own.as_ref().map_or((&time, factor), |own| (own, 1.0));
+        let axis = &upward(panel, sizes, unit);
+        let mut painter =
+            Painter { canvas: &mut *canvas, frame, sizes: *sizes, time: across, axis, factor, edge };
         painter.panel(panel)?;
+        let is_last = figure.panels.get(index + 1).is_none_or(|next| next.across.is_some());
+        if is_last {
+            let label =
+                panel.across.as_ref().map_or_else(|| format!("time ({time_name})"), |own| own.label.clone());
+            painter.below(&label)?;
+            frame.bottom += BELOW * sizes.text;
+        }
         frame.top = frame.bottom + sizes.gap;
     }
-    for tick in &time.ticks {
-        let at = (frame.x(&time, *tick), frame.bottom + 1.4 * sizes.text);
-        canvas.text(&time.label(*tick), at, sizes.text, INK, Anchor::Middle)?;
-    }
-    let at = (0.5 * (left + right), frame.bottom + 2.9 * sizes.text);
-    canvas.text(&format!("time ({time_name})"), at, sizes.text, INK, Anchor::Middle)?;
-    canvas.present()
+    Ok(())
 }
 
 /// The width of the legends: that of the widest, up to a share of the figure.
@@ -141,9 +178,10 @@ struct Painter<'a, 'b, B> {
     canvas: &'a mut Canvas<'b, B>,
     frame: Frame,
     sizes: Sizes,
+    /// The horizontal axis.
     time: &'a Axis,
     axis: &'a Axis,
-    /// The number of units of the time axis per second.
+    /// The number of units of the horizontal axis per second, if it is time.
     factor: f64,
     /// The right edge of the legends.
     edge: f64,
@@ -172,6 +210,17 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         let label = fitted(&panel.label, (self.frame.height() + self.sizes.gap) / self.sizes.text);
         self.canvas.text_upward(&label, middle, self.sizes.text, INK)?;
         self.legend(panel)
+    }
+
+    /// The numbers of the horizontal axis, and its label.
+    fn below(&mut self, label: &str) -> Result<(), Failure> {
+        let (frame, sizes) = (self.frame, self.sizes);
+        for tick in &self.time.ticks {
+            let at = (frame.x(self.time, *tick), frame.bottom + 1.4 * sizes.text);
+            self.canvas.text(&self.time.label(*tick), at, sizes.text, INK, Anchor::Middle)?;
+        }
+        let at = (0.5 * (frame.left + frame.right), frame.bottom + 2.9 * sizes.text);
+        self.canvas.text(label, at, sizes.text, INK, Anchor::Middle)
     }
 
     fn grid(&mut self) -> Result<(), Failure> {

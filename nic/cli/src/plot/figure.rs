@@ -128,6 +128,19 @@ impl Item {
     }
 }
 
+/// A horizontal axis that is not time.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Across {
+    /// The label, with the unit.
+    pub(super) label: String,
+    /// Where it begins.
+    pub(super) low: f64,
+    /// Where it ends.
+    pub(super) high: f64,
+    /// Whether equal distances are equal ratios.
+    pub(super) is_log: bool,
+}
+
 /// A diagram of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Panel {
@@ -135,6 +148,8 @@ pub(super) struct Panel {
     pub(super) name: &'static str,
     /// The label of the axis, with the unit.
     pub(super) label: String,
+    /// The horizontal axis. `None`: time, which all panels share.
+    pub(super) across: Option<Across>,
     /// Its height relative to other panels.
     pub(super) weight: f64,
     /// The quantities, in drawing order.
@@ -161,5 +176,6 @@ pub(super) struct Figure {
     pub(super) title: String,
     pub(super) subtitle: String,
     pub(super) span: Span,
+    /// Those over time come first.
     pub(super) panels: Vec<Panel>,
 }

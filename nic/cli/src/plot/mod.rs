@@ -2,10 +2,11 @@
 //!
 //! Each file is read twice: for its time span (`gather::Survey`), then for its data (`gather::Gathered`), whose size does
 //! not depend on the length of the trace (`series`). The data becomes panels (`panels`, `figure`), which are drawn (`draw`,
-//! `ticks`) on a backend of plotters (`canvas`).
+//! `ticks`) on a backend of plotters (`canvas`). `fabric` makes panels of what `rnic fabric` samples.
 
 mod canvas;
 mod draw;
+pub(crate) mod fabric;
 mod figure;
 mod gather;
 mod panels;
@@ -112,19 +113,25 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let figure = figure(args)?;
     let size = (args.width, args.height.unwrap_or_else(|| height(figure.panels.len())));
+    write(&figure, size, format, &output)?;
+    let drawn: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
+    writeln!(stdout(), "{}: {}", output.display(), drawn.join(", "))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a picture.
+fn write(figure: &Figure, size: (u32, u32), format: Format, output: &Path) -> Result<(), Failure> {
     let cannot = |error: std::io::Error| format!("cannot write {}: {error}", output.display());
     match format {
-        Format::Svg => std::fs::write(&output, svg(&figure, size)?).map_err(cannot)?,
+        Format::Svg => std::fs::write(output, svg(figure, size)?).map_err(cannot)?,
         Format::Png => {
-            let pixels = bitmap(&figure, size)?;
-            let file = File::create(&output).map_err(cannot)?;
+            let pixels = bitmap(figure, size)?;
+            let file = File::create(output).map_err(cannot)?;
             write_png(BufWriter::new(file), size, &pixels)
                 .map_err(|error| format!("cannot write {}: {error}", output.display()))?;
         }
     }
-    let drawn: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
-    writeln!(stdout(), "{}: {}", output.display(), drawn.join(", "))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn height(panels: usize) -> u32 {

@@ -142,14 +142,14 @@ fn is_named(look: &Look) -> bool {
 }
 
 /// A unit for values up to `top`: the divisor, and its name.
-fn unit(top: f64, units: [(f64, &'static str); 3]) -> (f64, &'static str) {
+pub(super) fn unit(top: f64, units: [(f64, &'static str); 3]) -> (f64, &'static str) {
     // Up to 2 of the larger unit, the smaller one is easier to read.
     let fitting = units.into_iter().find(|(factor, _)| top >= 2.0 * factor);
     fitting.unwrap_or(units[2])
 }
 
 const RATES: [(f64, &str); 3] = [(1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")];
-const SIZES: [(f64, &str); 3] = [(1e9, "GB"), (1e6, "MB"), (1e3, "KB")];
+pub(super) const SIZES: [(f64, &str); 3] = [(1e9, "GB"), (1e6, "MB"), (1e3, "KB")];
 
 fn scaled(points: &[Point], factor: f64) -> Vec<Point> {
     points.iter().map(|(at, value)| (*at, value * factor)).collect()
@@ -214,7 +214,7 @@ fn goodput(
     if limited {
         items.push(Item::new(Shape::Note, Look::plain(Color::GREY, 1.0), "thin: rate allowed"));
     }
-    Some(Panel { name: NAMES[0], label: format!("goodput ({name})"), weight: 2.6, items })
+    Some(Panel { name: NAMES[0], label: format!("goodput ({name})"), across: None, weight: 2.6, items })
 }
 
 /// The queue of a port.
@@ -280,7 +280,7 @@ fn queue(queues: &[Queue], link: &LinkHeader) -> Option<Panel> {
             format!("{what}, {value} {name}"),
         ));
     }
-    Some(Panel { name: NAMES[1], label: format!("queue ({name})"), weight: 1.6, items })
+    Some(Panel { name: NAMES[1], label: format!("queue ({name})"), across: None, weight: 1.6, items })
 }
 
 fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
@@ -292,7 +292,13 @@ fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
             items.push(Item { shape: Shape::Line(points), look: *look, legend });
         }
     }
-    (!items.is_empty()).then(|| Panel { name: NAMES[2], label: "alpha".into(), weight: 1.2, items })
+    (!items.is_empty()).then(|| Panel {
+        name: NAMES[2],
+        label: "alpha".into(),
+        across: None,
+        weight: 1.2,
+        items,
+    })
 }
 
 /// Events per millisecond in each window.
@@ -323,7 +329,13 @@ fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
         let look = Look { width: 1.5, ..Look::of(index, count) };
         items.push(Item::new(Shape::Steps(events(&counter, span)), look, legend));
     }
-    (!items.is_empty()).then(|| Panel { name: NAMES[3], label: "packets / ms".into(), weight: 1.3, items })
+    (!items.is_empty()).then(|| Panel {
+        name: NAMES[3],
+        label: "packets / ms".into(),
+        across: None,
+        weight: 1.3,
+        items,
+    })
 }
 
 /// The share of each window in which a clock of nanoseconds ran.
@@ -359,7 +371,7 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
             let steps = share(counter, span).into_iter().map(|(from, to, share)| (from, to, 100.0 * share));
             items.push(Item::silent(Shape::Steps(steps.collect()), Look::plain(*color, 1.5)));
         }
-        return Some(Panel { name: NAMES[4], label: "stopped (%)".into(), weight: 1.3, items });
+        return Some(Panel { name: NAMES[4], label: "stopped (%)".into(), across: None, weight: 1.3, items });
     }
     let points: Vec<_> = lines.iter().map(|(_, points)| points.clone()).collect();
     let block = 64.0;
@@ -370,7 +382,7 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
         let shape = Shape::Line(scaled(&points, block / factor));
         items.push(Item { shape, look, legend: is_named(&look).then_some(legend) });
     }
-    Some(Panel { name: NAMES[4], label: format!("credits ({name})"), weight: 1.4, items })
+    Some(Panel { name: NAMES[4], label: format!("credits ({name})"), across: None, weight: 1.4, items })
 }
 
 fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
@@ -396,5 +408,11 @@ fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
         };
         items.push(Item::new(shape, look, format!("{legend}, {:.0} in total", counter.total())));
     }
-    (!items.is_empty()).then(|| Panel { name: NAMES[5], label: "lost / ms".into(), weight: 1.2, items })
+    (!items.is_empty()).then(|| Panel {
+        name: NAMES[5],
+        label: "lost / ms".into(),
+        across: None,
+        weight: 1.2,
+        items,
+    })
 }

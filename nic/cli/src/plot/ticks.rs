@@ -8,6 +8,8 @@ pub(super) struct Axis {
     pub(super) ticks: Vec<f64>,
     /// Digits after the decimal point.
     decimals: usize,
+    /// Whether equal distances are equal ratios.
+    is_log: bool,
 }
 
 /// The distance between ticks: 1, 2 or 5 times a power of ten, such that there are at most `most` steps.
@@ -40,16 +42,40 @@ impl Axis {
         let count = (last - first).clamp(0.0, 1000.0) as usize;
         let ticks = (0..=count).map(|index| (first + index as f64) * step).collect();
         let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
-        Self { low, high, ticks, decimals }
+        Self { low, high, ticks, decimals, is_log: false }
+    }
+
+    /// An axis of this span, of positive numbers, on which equal distances are equal ratios.
+    pub(super) fn logarithmic(low: f64, high: f64, most: usize) -> Self {
+        let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+        let of = |digits: &[f64]| {
+            let powers = (first..=last.min(first.saturating_add(400))).map(|power| 10_f64.powi(power));
+            let all = powers.flat_map(|power| digits.iter().map(move |digit| digit * power));
+            all.filter(|tick| (low..=high).contains(tick)).collect::<Vec<_>>()
+        };
+        let fitting =
+            [&[1.0, 2.0, 5.0][..], &[1.0, 3.0]].into_iter().map(of).find(|ticks| ticks.len() <= most + 1);
+        let ticks = fitting.unwrap_or_else(|| {
+            let tens = of(&[1.0]);
+            let every = tens.len().div_ceil(most.max(1)).max(1);
+            tens.into_iter().step_by(every).collect()
+        });
+        Self { low, high, ticks, decimals: 0, is_log: true }
     }
 
     /// The position of a value on the axis, from 0 to 1.
     pub(super) fn place(&self, value: f64) -> f64 {
+        if self.is_log {
+            return (value.max(self.low) / self.low).ln() / (self.high / self.low).ln();
+        }
         (value - self.low) / (self.high - self.low)
     }
 
     /// The label of a tick.
     pub(super) fn label(&self, tick: f64) -> String {
+        if self.is_log {
+            return tick.to_string();
+        }
         let text = format!("{tick:.*}", self.decimals);
         // Small negative numbers round to -0.
         if text.trim_start_matches(['-', '0', '.']).is_empty() {
@@ -88,6 +114,18 @@ mod tests {
                 assert!(!high.is_finite() || axis.high >= high, "{high}: {axis:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_round_ticks_at_equal_ratios() {
+        let axis = Axis::logarithmic(9.0, 1500.0, 8);
+        assert_eq!(labels(&axis), ["10", "20", "50", "100", "200", "500", "1000"]);
+        assert_eq!(labels(&Axis::logarithmic(9.0, 1500.0, 6)), ["10", "30", "100", "300", "1000"]);
+        assert_eq!(labels(&Axis::logarithmic(0.05, 90_000.0, 4)), ["0.1", "10", "1000"]);
+        let (one, two) = (axis.place(20.0) - axis.place(10.0), axis.place(1000.0) - axis.place(500.0));
+        assert!(
+            (one - two).abs() < 1e-9 && axis.place(9.0) == 0.0 && (axis.place(1500.0) - 1.0).abs() < 1e-9
+        );
     }
 
     #[test]

@@ -104,7 +104,8 @@ impl HostEnd {
 }
 
 /// The address of a host.
-fn address(host: usize) -> Ipv4Addr {
+#[must_use]
+pub fn address(host: usize) -> Ipv4Addr {
     // 10.0.0.1 for the first.
     Ipv4Addr::from(0x0a00_0001 + u32::try_from(host).unwrap_or(0))
 }

@@ -8,7 +8,7 @@ mod host;
 mod ideal;
 
 pub use flow::{FlowOutcome, FlowState};
-pub use host::NicConfig;
+pub use host::{NicConfig, address};
 pub use ideal::ideal;
 
 use crate::network::{Change, Fabric, Shared};

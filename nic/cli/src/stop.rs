@@ -1,21 +1,21 @@
 //! Ctrl-C ends a measurement; results so far are still reported.
 
-use super::Failure;
 use nix::sys::signal::{SigSet, Signal};
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// The exit code after a second SIGINT: 128 + 2, as in shells.
-const INTERRUPTED: i32 = 130;
+/// The exit code after SIGINT: 128 + 2, as in shells.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Whether the user has interrupted the program.
-pub(super) fn requested() -> bool {
+pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
 
 /// Handles SIGINT and SIGTERM: the first ends the run in order, the second ends the program at once.
-pub(super) fn install() -> Result<(), Failure> {
+pub(crate) fn install() -> Result<(), Box<dyn Error>> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);
@@ -26,7 +26,7 @@ pub(super) fn install() -> Result<(), Failure> {
             REQUESTED.store(true, Ordering::Relaxed);
         }
         if signals.wait().is_ok() {
-            std::process::exit(INTERRUPTED);
+            std::process::exit(INTERRUPTED.into());
         }
     };
     std::thread::Builder::new()

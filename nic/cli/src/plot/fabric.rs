@@ -1,0 +1,225 @@
+//! Pictures of `rnic fabric`: samples over time, and how flow completion times are distributed.
+
+use super::figure::{Across, Figure, Item, Look, PALETTE, Panel, Shape};
+use super::panels::{SIZES, unit};
+use super::series::{Gauge, Point, Span};
+use super::{Failure, Format, WIDTH, height, write};
+use rnic_fabric::report::{Line, Report, Series};
+use std::path::Path;
+
+/// From so many finished flows on, the distribution of their completion times is drawn.
+const ENOUGH: usize = 20;
+
+/// The most averages of a line: more look like noise.
+const MOST: usize = 400;
+
+/// The most points of a distribution.
+const STEPS: usize = 1000;
+
+/// The ratio from which on completion times need a logarithmic axis.
+const WIDE: f64 = 20.0;
+
+/// A run, with the name that tells it apart from others in the same picture.
+pub(crate) struct Run<'a> {
+    /// Its name. Nothing, if there is one run only.
+    pub(crate) name: &'a str,
+    /// What came out.
+    pub(crate) report: &'a Report,
+}
+
+/// Whether a file can be a picture.
+pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    Format::of(path).map(|_| ())
+}
+
+/// Draws the runs with shared axes. Returns what is drawn.
+pub(crate) fn draw(
+    title: &str,
+    subtitle: &str,
+    runs: &[Run<'_>],
+    path: &Path,
+) -> Result<Vec<&'static str>, Failure> {
+    let format = Format::of(path)?;
+    let figure = figure(title, subtitle, runs)?;
+    write(&figure, (WIDTH, height(figure.panels.len())), format, path)?;
+    Ok(figure.panels.iter().map(|panel| panel.name).collect())
+}
+
+fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, Failure> {
+    let ends = runs.iter().filter_map(|run| run.report.series.as_ref()?.time_us.last());
+    let to = ends.copied().fold(0.0, f64::max) / 1e6;
+    // Without samples there are no panels over time, and any span does.
+    let to = if to > 0.0 { to } else { 1.0 };
+    let span = Span { from: 0.0, to, columns: WIDTH as usize, window: to };
+    let lines = Lines::of(runs);
+    let panels = [lines.queue(&span), lines.rate(&span), lines.paused(&span), completion(runs)];
+    let panels: Vec<Panel> = panels.into_iter().flatten().collect();
+    if panels.is_empty() {
+        return Err(format!(
+            "nothing to draw: add `interval`, `ports` or `flows` to the table [sample] of the scenario; from {ENOUGH} \
+             finished flows on there are completion times"
+        )
+        .into());
+    }
+    Ok(Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels })
+}
+
+/// A line of a run.
+struct Drawn<'a> {
+    legend: String,
+    /// The number of the port or the flow: it has the same colour in all panels.
+    color: usize,
+    series: &'a Series,
+    line: &'a Line,
+}
+
+/// All lines of all runs.
+struct Lines<'a> {
+    lines: Vec<Drawn<'a>>,
+    /// How many ports and flows there are.
+    colors: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn of(runs: &[Run<'a>]) -> Self {
+        let (mut lines, mut known) = (Vec::new(), Vec::new());
+        for (number, run) in runs.iter().enumerate() {
+            let Some(series) = &run.report.series else { continue };
+            for line in &series.lines {
+                let base = line.name.split(" class ").next().unwrap_or_default();
+                let key = (number, base);
+                let color = known.iter().position(|other| *other == key).unwrap_or(known.len());
+                if color == known.len() {
+                    known.push(key);
+                }
+                let legend = [run.name, &line.name].join(if run.name.is_empty() { "" } else { ": " });
+                lines.push(Drawn { legend, color, series, line });
+            }
+        }
+        Self { lines, colors: known.len() }
+    }
+
+    /// A panel of all lines of a kind, each made into points by `points`.
+    fn panel(
+        &self,
+        kind: &'static str,
+        label: String,
+        weight: f64,
+        points: &dyn Fn(&Drawn<'_>) -> Vec<Point>,
+    ) -> Option<Panel> {
+        let (mut items, mut unnamed) = (Vec::new(), 0);
+        for drawn in self.lines.iter().filter(|drawn| drawn.line.kind == kind) {
+            let look = Look { width: 1.6, ..Look::of(drawn.color, self.colors) };
+            let shape = Shape::Line(points(drawn));
+            if drawn.color < PALETTE.len() {
+                items.push(Item::new(shape, look, drawn.legend.clone()));
+            } else {
+                unnamed += 1;
+                // Behind those with a colour.
+                items.insert(0, Item::silent(shape, Look::of(PALETTE.len(), 0)));
+            }
+        }
+        if unnamed > 0 {
+            items.push(Item::new(Shape::Note, Look::of(PALETTE.len(), 0), format!("{unnamed} more")));
+        }
+        (!items.is_empty()).then_some(Panel { name: kind, label, across: None, weight, items })
+    }
+
+    fn queue(&self, span: &Span) -> Option<Panel> {
+        let values = self.lines.iter().filter(|drawn| drawn.line.kind == "queue");
+        let top = values.flat_map(|drawn| &drawn.line.values).copied().fold(0.0, f64::max);
+        let (factor, name) = unit(top, SIZES);
+        self.panel("queue", format!("queue ({name})"), 1.8, &|drawn| {
+            let mut gauge = Gauge::default();
+            for (time, value) in drawn.series.time_us.iter().zip(&drawn.line.values) {
+                gauge.add(span, time / 1e6, Some(value / factor));
+            }
+            gauge.finish()
+        })
+    }
+
+    fn rate(&self, span: &Span) -> Option<Panel> {
+        self.panel("rate", "rate (Gb/s)".to_owned(), 1.8, &|drawn| averages(drawn, span, 1.0))
+    }
+
+    fn paused(&self, span: &Span) -> Option<Panel> {
+        self.panel("paused", "paused (%)".to_owned(), 1.3, &|drawn| averages(drawn, span, 100.0))
+    }
+}
+
+/// A line that says what happened since the last sample, averaged if there are many samples.
+fn averages(drawn: &Drawn<'_>, span: &Span, factor: f64) -> Vec<Point> {
+    let interval = drawn.series.interval_us / 1e6;
+    let samples = (span.length() / interval.max(1e-12)).ceil() as usize;
+    let each = samples.div_ceil(MOST).max(1);
+    let (times, values) = (drawn.series.time_us.as_slice(), drawn.line.values.as_slice());
+    // The first sample looks back on nothing.
+    let parts = times.chunks(each).zip(values.chunks(each)).skip(usize::from(each == 1));
+    let point = |(times, values): (&[f64], &[f64])| {
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        (mean(times) / 1e6 - 0.5 * interval, factor * mean(values))
+    };
+    parts.map(point).filter(|(at, _)| span.contains(*at)).collect()
+}
+
+/// How completion times are distributed, if there are enough.
+fn completion(runs: &[Run<'_>]) -> Option<Panel> {
+    let times = |run: &Run<'_>| {
+        let mut times: Vec<f64> = run.report.flows.iter().filter_map(|flow| flow.fct_us).collect();
+        times.sort_by(f64::total_cmp);
+        times
+    };
+    let all: Vec<(&str, Vec<f64>)> = runs.iter().map(|run| (run.name, times(run))).collect();
+    let drawn: Vec<_> = all.into_iter().filter(|(_, times)| times.len() >= ENOUGH).collect();
+    let least = drawn.iter().filter_map(|(_, times)| times.first().copied()).reduce(f64::min)?;
+    let most = drawn.iter().filter_map(|(_, times)| times.last().copied()).reduce(f64::max)?;
+    let (factor, name) = if most > 2000.0 { (1e3, "ms") } else { (1.0, "µs") };
+    let is_log = least > 0.0 && most > WIDE * least;
+    let (low, high) = (if is_log { least / factor } else { 0.0 }, (most / factor).max(1e-9));
+    let (low, high) = if is_log { (low / 1.1, high * 1.1) } else { (low, high * 1.02) };
+    let count = drawn.len();
+    let item = |(index, (run, times)): (usize, &(&str, Vec<f64>))| {
+        let look = Look { width: 1.8, ..Look::of(index, count) };
+        let legend = if run.is_empty() {
+            format!("{} flows", times.len())
+        } else {
+            format!("{run}: {} flows", times.len())
+        };
+        Item::new(Shape::Line(distribution(times, factor, (low, high))), look, legend)
+    };
+    let items = drawn.iter().enumerate().map(item).collect();
+    let label = format!("flow completion time ({name})");
+    let across = Some(Across { label, low, high, is_log });
+    Some(Panel { name: "completion times", label: "flows done (%)".to_owned(), across, weight: 2.0, items })
+}
+
+/// For each time the share of flows that took no longer, in percent.
+fn distribution(times: &[f64], factor: f64, (low, high): (f64, f64)) -> Vec<Point> {
+    let count = times.len();
+    let share = |flows: usize| 100.0 * flows as f64 / count as f64;
+    let mut points = vec![(low, 0.0)];
+    let every = count.div_ceil(STEPS).max(1);
+    let mut before = 0;
+    for flows in (every..count).step_by(every).chain([count]) {
+        let at = times[flows - 1] / factor;
+        points.extend([(at, share(before)), (at, share(flows))]);
+        before = flows;
+    }
+    points.push((high, 100.0));
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_goes_from_nothing_to_all() {
+        let times: Vec<f64> = (1..=5000).map(f64::from).collect();
+        let points = distribution(&times, 10.0, (0.0, 510.0));
+        assert!(points.len() <= 2 * STEPS + 2, "{}", points.len());
+        assert_eq!((points[0], points[points.len() - 1]), ((0.0, 0.0), (510.0, 100.0)));
+        assert!(points.contains(&(250.0, 50.0)), "half of them took 2500 or less");
+        assert!(points.is_sorted_by(|a, b| a.0 <= b.0 && a.1 <= b.1));
+    }
+}
