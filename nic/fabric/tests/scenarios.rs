@@ -12,7 +12,7 @@ fn has_its_outcome(name: &str) {
     assert!(!scenario.expect.is_empty(), "it expects nothing");
     let long = std::env::var_os("RNIC_LONG").is_some();
     for seed in &scenario.seeds[..if long { scenario.seeds.len() } else { 1 }] {
-        let outcome = Scenario::run_all(text, Path::new("."), *seed, &mut |_| true).expect("it runs");
+        let outcome = scenario.run_all(Path::new("."), *seed, &mut |_| true).expect("it runs");
         for verdict in &outcome.verdicts {
             let (word, bound) = (if verdict.passed { "pass" } else { "FAIL" }, &verdict.bound);
             println!("{word} {name} seed {seed}: {} = {:?} of {bound:?}", verdict.metric, verdict.value);

@@ -7,6 +7,7 @@ use super::source::Source;
 use super::table::{Table, number};
 use super::{Output, seeds};
 use rnic::cc;
+use rnic_fabric::scenario::Scenario;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -96,26 +97,41 @@ pub(super) fn run(
     Ok(if is_whole { Status::Passed } else { Status::Interrupted })
 }
 
-/// All runs, and the name of each column with the number of its runs.
-fn plan(args: &Args) -> Result<(Vec<Job>, Vec<(String, usize)>), Problem> {
+/// The name of each column, and the number of its runs.
+type Names = Vec<(String, usize)>;
+
+/// All runs, and the names of the columns.
+fn plan(args: &Args) -> Result<(Vec<Job>, Names), Problem> {
     let (mut jobs, mut columns) = (Vec::new(), Vec::new());
     for scenario in &args.scenarios {
         let source = Source::find(scenario)?;
         for point in grid(&args.vary) {
             let all: Vec<_> = args.changes.assignments().into_iter().chain(point.iter().cloned()).collect();
-            let scenario = Arc::new(source.with_all(&all)?);
+            let whole = source.with_all(&all)?;
+            let seeds = args.seeds.of(&whole);
             let mut words: Vec<String> = point.iter().map(|of| plain(&of.value)).collect();
             if args.scenarios.len() > 1 || words.is_empty() {
                 words.insert(0, source.name.clone());
             }
-            let (name, seeds) = (words.join(" "), args.seeds.of(&scenario));
-            columns.push((name.clone(), seeds.len()));
-            jobs.extend(seeds.into_iter().map(|seed| Job {
-                name: format!("{name}, seed {seed}"),
-                scenario: Arc::clone(&scenario),
-                base: source.base.clone(),
-                seed,
-            }));
+            // Each variant is a column of its own.
+            let variants = match whole.variants.is_empty() {
+                true => vec![(words.join(" "), whole)],
+                false if args.scenarios.len() > 1 || !point.is_empty() => {
+                    let named = |(name, of): (String, Scenario)| (format!("{} {name}", words.join(" ")), of);
+                    whole.variants.into_iter().map(named).collect()
+                }
+                false => whole.variants,
+            };
+            for (name, scenario) in variants {
+                let scenario = Arc::new(scenario);
+                columns.push((name.clone(), seeds.len()));
+                jobs.extend(seeds.iter().map(|seed| Job {
+                    name: format!("{name}, seed {seed}"),
+                    scenario: Arc::clone(&scenario),
+                    base: source.base.clone(),
+                    seed: *seed,
+                }));
+            }
         }
     }
     if columns.len() < 2 {

@@ -3,6 +3,7 @@
 use super::error::Problem;
 use super::jobs::Outcome;
 use rnic_fabric::report::Report;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Writes rows of a file.
@@ -48,15 +49,30 @@ fn maybe(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// Writes `flows.csv`, `ports.csv`, `series.csv` and `metrics.csv` into a folder.
+/// Writes `flows.csv`, `ports.csv`, `series.csv` and `metrics.csv` into a folder; for each variant, into one within.
 pub(super) fn write(folder: &Path, outcomes: &[Outcome]) -> Result<(), Problem> {
+    let names: BTreeSet<&str> =
+        outcomes.iter().flat_map(|of| &of.variants).map(|(name, _)| name.as_str()).collect();
+    for name in &names {
+        let of_name = |outcome: &'_ Outcome| {
+            outcome.variants.iter().find(|(of, _)| of == name).map(|(_, report)| report.clone())
+        };
+        let reports: Vec<Report> = outcomes.iter().filter_map(of_name).collect();
+        write_reports(&folder.join(name), &reports.iter().collect::<Vec<_>>())?;
+    }
+    if names.is_empty() {
+        write_reports(folder, &outcomes.iter().map(|outcome| &outcome.report).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+fn write_reports(folder: &Path, reports: &[&Report]) -> Result<(), Problem> {
     std::fs::create_dir_all(folder).map_err(Problem::write(folder))?;
-    let reports: Vec<&Report> = outcomes.iter().map(|outcome| &outcome.report).collect();
     for (name, text) in [
-        ("flows.csv", flows(&reports)),
-        ("ports.csv", ports(&reports)),
-        ("series.csv", series(&reports)),
-        ("metrics.csv", metrics(&reports)),
+        ("flows.csv", flows(reports)),
+        ("ports.csv", ports(reports)),
+        ("series.csv", series(reports)),
+        ("metrics.csv", metrics(reports)),
     ] {
         let path = folder.join(name);
         std::fs::write(&path, text).map_err(Problem::write(&path))?;

@@ -31,6 +31,9 @@ struct Run<'a> {
     expectations: &'a [Verdict],
     #[serde(flatten)]
     report: &'a Report,
+    /// The reports of all variants, if there are several; `report` is the first then.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    variants: BTreeMap<&'a str, &'a Report>,
 }
 
 /// The document of these runs.
@@ -54,6 +57,7 @@ pub(super) fn write(
                 passed: run(outcome),
                 expectations: &outcome.verdicts,
                 report: &outcome.report,
+                variants: outcome.variants.iter().map(|(name, report)| (name.as_str(), report)).collect(),
             })
             .collect(),
     };

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// Why a command cannot do what was asked, in one line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
+    /// A scenario has no run.
+    #[error("{0} has nothing to run")]
+    Nothing(String),
     /// Neither a name nor a file.
     #[error("there is no scenario `{name}`: {advice}; the name of a file ends in .toml")]
     NoScenario {

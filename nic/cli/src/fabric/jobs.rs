@@ -25,8 +25,10 @@ pub(super) struct Job {
 /// What came out.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
-    /// The numbers.
+    /// The numbers; those of the first variant, if there are several, with the metrics of all.
     pub(super) report: Report,
+    /// The reports of the variants, each with its name, if there are several.
+    pub(super) variants: Vec<(String, Report)>,
     /// The expectations, held against them.
     pub(super) verdicts: Vec<Verdict>,
 }
@@ -85,12 +87,15 @@ pub(super) fn run<T: Send>(
 
 impl Job {
     fn run(&self, goes_on: &mut dyn FnMut(f64) -> bool) -> Result<Outcome, Problem> {
-        let report = self
-            .scenario
-            .run(&self.base, self.seed, goes_on)
-            .map_err(|error| Problem::scenario(&*self.name, &error))?;
-        let verdicts = self.scenario.expect.iter().map(|expect| expect.judge(&report.metrics)).collect();
-        Ok(Outcome { report, verdicts })
+        let all = self.scenario.run_all(&self.base, self.seed, goes_on);
+        let all = all.map_err(|error| Problem::scenario(&*self.name, &error))?;
+        let (is_whole, mut reports) = (all.is_whole(), all.reports);
+        let Some((name, first)) = reports.first() else { return Err(Problem::Nothing(self.name.clone())) };
+        let report = Report { metrics: all.metrics, is_whole, ..first.clone() };
+        if name.is_empty() {
+            reports.clear();
+        }
+        Ok(Outcome { report, variants: reports, verdicts: all.verdicts })
     }
 }
 

@@ -70,7 +70,12 @@ pub(super) fn run(
     }
     #[cfg(feature = "plot")]
     if let (Some(path), Some(first)) = (&args.plot, outcomes.first()) {
-        let drawn = super::picture::draw(&scenario.name, &[("", &first.report)], path)?;
+        let variants = first.variants.iter().map(|(name, report)| (name.as_str(), report));
+        let mut runs: Vec<_> = variants.collect();
+        if runs.is_empty() {
+            runs.push(("", &first.report));
+        }
+        let drawn = super::picture::draw(&scenario.name, &runs, path)?;
         out.print(if is_document || args.quiet { "" } else { &drawn })?;
     }
     Ok(status)
@@ -104,7 +109,13 @@ fn report(scenario: &Scenario, outcomes: &[Outcome], planned: usize, is_quiet: b
         [] => parts.push("Interrupted before anything ran.\n".to_owned()),
         [outcome] if planned == 1 => {
             if !is_quiet {
-                parts.extend([text::head(scenario, &outcome.report), text::results(&outcome.report)]);
+                parts.push(text::head(scenario, &outcome.report));
+                for (name, report) in &outcome.variants {
+                    parts.push(format!("{name}\n{}", text::results(report)));
+                }
+                if outcome.variants.is_empty() {
+                    parts.push(text::results(&outcome.report));
+                }
             }
             parts.push(text::verdicts(&outcome.verdicts, is_quiet));
         }

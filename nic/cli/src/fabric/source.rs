@@ -4,7 +4,6 @@ use super::error::Problem;
 use super::set::{Assignment, Changes};
 use rnic::cc;
 use rnic_fabric::scenario::{BUILTIN, Scenario, ScenarioError, builtin};
-use serde::Deserialize as _;
 use std::path::{Path, PathBuf};
 
 /// The text of a scenario, and where it is from.
@@ -75,8 +74,7 @@ impl Source {
             assignment.apply(&mut table)?;
         }
         let words: Vec<String> = assignments.iter().map(ToString::to_string).collect();
-        Scenario::deserialize(toml::Value::Table(table))
-            .map_err(|error| Problem::scenario(words.join(" "), &error.into()))
+        Scenario::from_table(&table).map_err(|error| Problem::scenario(words.join(" "), &error))
     }
 }
 

@@ -250,7 +250,7 @@ impl Fabric {
         {
             // Its headers are there before its end is.
             let rest = rate.time_for(u64::from(first.bytes).saturating_sub(HEADERS));
-            arrives = arrives - rest;
+            arrives -= rest;
         }
         let arrive = Event::Arrive { node: peer as u32, port: far, packet: first.packet, cuts };
         self.agenda.set(arrives + next.latency, arrive);

@@ -18,19 +18,19 @@ impl Fabric {
         let mut stuck: BTreeSet<Place> = BTreeSet::new();
         for (node, of) in self.nodes.iter().enumerate() {
             for (number, port) in of.ports.iter().enumerate() {
-                let may = |queue: usize| {
+                let may_not = |queue: usize| {
                     let is_paused =
                         port.pauses >> queue & 1 == 1 && !port.paused.may_send(self.now, queue as u8);
+                    let is_forced = port.forced >> queue & 1 == 1;
                     let first = port.queues.first(queue);
                     let lacks = |credit: &[crate::switch::lanes::Sender; 16]| {
                         first.is_some_and(|(first, _)| !credit[queue].may_send(first.bytes))
                     };
-                    !(is_paused && port.forced >> queue & 1 == 0)
-                        && !port.credit.as_ref().is_some_and(|of| lacks(of))
+                    is_paused && !is_forced || port.credit.as_ref().is_some_and(|of| lacks(of))
                 };
                 stuck.extend(
                     bits(port.queues.waiting())
-                        .filter(|queue| !may(*queue))
+                        .filter(|queue| may_not(*queue))
                         .map(|queue| (node, number, queue)),
                 );
             }

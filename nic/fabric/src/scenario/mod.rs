@@ -80,6 +80,9 @@ pub struct Scenario {
     /// What must come out.
     #[serde(default)]
     pub expect: Vec<Expect>,
+    /// The scenarios of the variants, each with its name.
+    #[serde(skip)]
+    pub variants: Vec<(String, Self)>,
 }
 
 const fn once() -> u32 {
@@ -109,6 +112,14 @@ pub enum ScenarioError {
     /// The file is not a scenario.
     #[error("{0}")]
     Syntax(#[from] toml::de::Error),
+    /// A variant is no scenario.
+    #[error("variant {name}: {why}")]
+    Variant {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        why: toml::de::Error,
+    },
     /// The topology.
     #[error("topology: {0}")]
     Topology(#[from] TopologyError),
@@ -153,9 +164,9 @@ impl Scenario {
     /// # Errors
     /// Says where the text is wrong, and what to write instead.
     pub fn read(text: &str) -> Result<Self, ScenarioError> {
-        let scenario: Self = toml::from_str(text)?;
-        variants::of(text, &scenario)?;
-        Ok(scenario)
+        // Read from the text, so that errors say where; variants are made of tables.
+        let _: Self = toml::from_str(text)?;
+        Self::from_table(&toml::from_str(text)?)
     }
 
     /// Builds the topology. `base`: the folder of the file, from which it names others.

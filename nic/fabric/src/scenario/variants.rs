@@ -2,6 +2,7 @@
 
 use super::{Scenario, ScenarioError, Verdict};
 use crate::report::{Metrics, Report};
+use serde::Deserialize as _;
 use std::path::Path;
 
 /// What came out of all runs of a scenario.
@@ -17,11 +18,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether everything is as expected, and no run was interrupted.
+    /// Whether no run was interrupted.
     #[must_use]
-    pub fn passed(&self) -> bool {
-        self.verdicts.iter().all(|verdict| verdict.passed)
-            && self.reports.iter().all(|(_, report)| report.is_whole)
+    pub fn is_whole(&self) -> bool {
+        self.reports.iter().all(|(_, report)| report.is_whole)
     }
 }
 
@@ -37,15 +37,12 @@ fn lay(over: &toml::Table, base: &mut toml::Table) {
     }
 }
 
-/// The variants of a scenario, each with its name: itself, without a name, if there are none.
-pub(super) fn of(text: &str, scenario: &Scenario) -> Result<Vec<(String, Scenario)>, ScenarioError> {
-    if scenario.variant.is_empty() {
-        return Ok(vec![(String::new(), scenario.clone())]);
-    }
-    let mut base: toml::Table = toml::from_str(text)?;
+/// The variants in the table of a scenario, each with its name.
+fn variants(base: &toml::Table, over: &[toml::Table]) -> Result<Vec<(String, Scenario)>, ScenarioError> {
+    let mut base = base.clone();
     base.remove("variant");
     let mut variants = Vec::new();
-    for (number, over) in scenario.variant.iter().enumerate() {
+    for (number, over) in over.iter().enumerate() {
         let mut over = over.clone();
         let Some(toml::Value::String(name)) = over.remove("name") else {
             let setting = format!("variant {}", number + 1);
@@ -53,48 +50,53 @@ pub(super) fn of(text: &str, scenario: &Scenario) -> Result<Vec<(String, Scenari
         };
         let mut table = base.clone();
         lay(&over, &mut table);
-        // Through text, so that errors say where.
-        let text = toml::to_string(&table).unwrap_or_default();
-        variants.push((name, toml::from_str(&text)?));
+        let scenario = Scenario::deserialize(toml::Value::Table(table));
+        let scenario = scenario.map_err(|why| ScenarioError::Variant { name: name.clone(), why })?;
+        variants.push((name, scenario));
     }
     Ok(variants)
 }
 
 impl Scenario {
-    /// Reads a scenario with all of its variants, each with its name.
+    /// Reads a scenario from the table of a file, and its variants.
     ///
     /// # Errors
-    /// Says where the text is wrong, and what to write instead.
-    pub fn read_all(text: &str) -> Result<Vec<(String, Self)>, ScenarioError> {
-        of(text, &toml::from_str(text)?)
+    /// Says what to write instead.
+    pub fn from_table(table: &toml::Table) -> Result<Self, ScenarioError> {
+        let mut scenario = Self::deserialize(toml::Value::Table(table.clone()))?;
+        scenario.variants = variants(table, &scenario.variant)?;
+        Ok(scenario)
     }
 
-    /// Runs all variants of the scenario in `text` with a seed. `goes_on` is asked from time to time, with the share of all
-    /// that is done.
+    /// Runs all variants with a seed, or the scenario itself if it has none. `goes_on` is asked from time to time, with the
+    /// share of all that is done.
     ///
     /// # Errors
     /// Something in it does not fit together, or a verb fails that should not.
     pub fn run_all(
-        text: &str,
+        &self,
         base: &Path,
         seed: u64,
         goes_on: &mut dyn FnMut(f64) -> bool,
     ) -> Result<Outcome, ScenarioError> {
-        let variants = Self::read_all(text)?;
+        let only = [(String::new(), self)];
+        let variants: Vec<(String, &Self)> = match self.variants.as_slice() {
+            [] => only.into(),
+            several => several.iter().map(|(name, scenario)| (name.clone(), scenario)).collect(),
+        };
         let count = variants.len() as f64;
         let (mut reports, mut all) = (Vec::new(), Metrics::default());
-        for (number, (name, scenario)) in variants.iter().enumerate() {
+        for (number, (name, scenario)) in variants.into_iter().enumerate() {
             let mut share = |done: f64| goes_on((number as f64 + done) / count);
             let (report, metrics) = scenario.run_repeatedly(base, seed, &mut share)?;
             let is_whole = report.is_whole;
-            all.join(name, &metrics);
-            reports.push((name.clone(), report));
+            all.join(&name, &metrics);
+            reports.push((name, report));
             if !is_whole {
                 break;
             }
         }
-        let expect = variants.first().map(|(_, scenario)| scenario.expect.as_slice()).unwrap_or_default();
-        let verdicts = expect.iter().map(|expect| expect.judge(&all)).collect();
+        let verdicts = self.expect.iter().map(|expect| expect.judge(&all)).collect();
         Ok(Outcome { reports, metrics: all, verdicts })
     }
 

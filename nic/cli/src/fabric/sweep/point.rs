@@ -107,7 +107,7 @@ impl Row {
 
     /// What came out at a point.
     pub(super) fn of(point: &Point, fingerprint: &str, outcome: &Outcome) -> Self {
-        let Outcome { report, verdicts } = outcome;
+        let Outcome { report, verdicts, .. } = outcome;
         let finite = |value: f64| Some(value).filter(|value| value.is_finite());
         Self {
             scenario: report.scenario.clone(),

@@ -72,8 +72,9 @@ fn a_ring_whose_packets_take_the_shortest_way_can_deadlock() {
 
 /// A sweep of four points into a folder.
 fn sweep(folder: &Folder, output: &str, more: &[&str]) -> Vec<String> {
+    let place = folder.path(output);
     let first = ["sweep", &folder.scenario(), "--vary", "workload.0.bytes=10KB,20KB", "--seeds", "1..2"];
-    let words = [&first[..], &["-o", &folder.path(output)], more].concat();
+    let words = [&first[..], &["-o", &place], more].concat();
     words.into_iter().map(str::to_owned).collect()
 }
 
