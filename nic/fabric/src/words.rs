@@ -2,6 +2,7 @@
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 /// A number, or text.
@@ -30,6 +31,16 @@ fn read<'de, D: Deserializer<'de>, T, E: Display>(
         .map_err(|_| D::Error::custom("write text, or a whole number"))?
         .text();
     parse(word.trim()).map_err(|why| D::Error::custom(format_args!("invalid value `{word}`: {why}")))
+}
+
+/// Numbers by number: the keys of a table are text.
+pub(crate) fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u8, u8>, D::Error> {
+    let table = BTreeMap::<String, u8>::deserialize(deserializer)?;
+    let number = |(key, value): (String, u8)| match key.parse() {
+        Ok(key) => Ok((key, value)),
+        Err(_) => Err(D::Error::custom(format_args!("invalid key `{key}`: write a number up to 255"))),
+    };
+    table.into_iter().map(number).collect()
 }
 
 /// The functions of serde's `with` for a type: as it is, and as an option.

@@ -20,9 +20,8 @@ impl Rows {
 
     /// Adds a row.
     pub(super) fn add<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        let before = self.0.len();
-        for cell in cells {
-            if self.0.len() > before {
+        for (column, cell) in cells.into_iter().enumerate() {
+            if column > 0 {
                 self.0.push(',');
             }
             self.cell(cell.as_ref());

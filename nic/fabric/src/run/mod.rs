@@ -54,6 +54,8 @@ pub struct Run {
     followers: Vec<Vec<(usize, Duration)>>,
     /// Flows that have an end and have not reached it.
     unfinished: usize,
+    /// Steps until now.
+    steps: u32,
     visited: Vec<usize>,
     completions: Vec<WorkCompletion>,
 }
@@ -101,6 +103,7 @@ impl Run {
             flows: flows.into_iter().map(FlowState::new).collect(),
             starts,
             followers,
+            steps: 0,
             visited: Vec::new(),
             completions: vec![WorkCompletion::default(); POLL],
         })
@@ -120,7 +123,6 @@ impl Run {
     pub fn run(&mut self, until: Duration, goes_on: &mut dyn FnMut(&Self) -> bool) -> Result<bool, RunError> {
         /// How many steps there are between two questions.
         const STEPS: u32 = 4096;
-        let mut steps = 0;
         while self.net.elapsed() < until {
             self.start_due()?;
             if self.is_complete() {
@@ -133,8 +135,8 @@ impl Run {
                 self.net.run_for(next.saturating_sub(now));
             }
             self.take_completions()?;
-            steps += 1;
-            if steps % STEPS == 0 && !goes_on(self) {
+            self.steps = self.steps.wrapping_add(1);
+            if self.steps.is_multiple_of(STEPS) && !goes_on(self) {
                 return Ok(false);
             }
         }

@@ -114,7 +114,8 @@ pub struct SwitchConfig {
     pub buffer: BufferConfig,
     /// Settings of classes, from class 0 on. Classes that are not named are lossy.
     pub class: Vec<Class>,
-    /// The class of each DSCP, by name (`"26"`); the upper three bits of the DSCP for all others.
+    /// The class of each DSCP (`26 = 0`); the upper three bits of the DSCP for all others.
+    #[serde(deserialize_with = "words::numbers")]
     pub dscp: std::collections::BTreeMap<u8, u8>,
     /// Marking of ECN-capable packets, in every class. `None`: nothing is marked.
     #[serde(skip_serializing_if = "Option::is_none")]

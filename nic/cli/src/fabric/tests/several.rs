@@ -44,8 +44,7 @@ fn an_interrupted_comparison_says_so() {
 fn a_topology_is_described_drawn_and_written() {
     let (status, text) = fabric(&["topo", "incast"]).expect("it comes with rnic");
     assert_eq!(status, Status::Passed);
-    for part in
-        ["16 hosts, 1 switches, 16 cables", "host0", "10.0.0.1", "at s0", "no cycle", "cannot deadlock"]
+    for part in ["16 hosts, 1 switch, 16 cables", "host0", "10.0.0.1", "at s0", "no cycle", "cannot deadlock"]
     {
         assert!(text.contains(part), "{part}\n{text}");
     }
