@@ -52,8 +52,10 @@ pub struct Run {
     starts: BinaryHeap<Reverse<(Duration, usize)>>,
     /// By flow: those that wait for it.
     followers: Vec<Vec<(usize, Duration)>>,
-    /// Flows that have an end and have not reached it.
-    unfinished: usize,
+    /// By flow: how many others it still waits for.
+    waits: Vec<u32>,
+    /// Flows that have begun and not ended.
+    going_on: usize,
     /// Steps until now.
     steps: u32,
     visited: Vec<usize>,
@@ -83,13 +85,17 @@ impl Run {
             hosts.push(HostEnd::new(&net, &topology.nodes[host].name, host, rate, nic, outstanding)?);
         }
         let mut followers = vec![Vec::new(); flows.len()];
+        let needed = |flow: &Flow| if let Start::After { needed, .. } = flow.start { needed } else { 0 };
+        let waits = flows.iter().map(needed).collect();
         let mut starts = BinaryHeap::new();
         for (number, flow) in flows.iter().enumerate() {
-            match flow.start {
-                Start::At(at) => starts.push(Reverse((at, number))),
-                Start::After { flow, delay } => {
-                    if let Some(followers) = followers.get_mut(flow) {
-                        followers.push((number, delay));
+            match &flow.start {
+                Start::At(at) => starts.push(Reverse((*at, number))),
+                Start::After { flows, delay, .. } => {
+                    for before in flows {
+                        if let Some(followers) = followers.get_mut(*before) {
+                            followers.push((number, *delay));
+                        }
                     }
                 }
             }
@@ -99,10 +105,11 @@ impl Run {
             fabric: shared,
             hosts,
             ends: flows.iter().map(|_| None).collect(),
-            unfinished: flows.iter().filter(|flow| flow.bytes.is_some()).count(),
+            going_on: 0,
             flows: flows.into_iter().map(FlowState::new).collect(),
             starts,
             followers,
+            waits,
             steps: 0,
             visited: Vec::new(),
             completions: vec![WorkCompletion::default(); POLL],
@@ -143,11 +150,9 @@ impl Run {
         Ok(true)
     }
 
-    /// Whether all flows have ended, and none goes on for ever.
+    /// Whether no flow goes on, and none will begin.
     fn is_complete(&self) -> bool {
-        self.unfinished == 0
-            && self.starts.is_empty()
-            && self.flows.iter().all(|flow| flow.flow.bytes.is_some())
+        self.starts.is_empty() && self.going_on == 0
     }
 
     /// Begins the flows whose time has come.
@@ -159,6 +164,7 @@ impl Run {
             self.starts.pop();
             let state = &mut self.flows[number];
             state.started = Some(now);
+            self.going_on += 1;
             let flow = &state.flow;
             // A host never sends to itself.
             let Ok([src, dst]) = self.hosts.get_disjoint_mut([flow.src, flow.dst]) else { continue };
@@ -228,16 +234,18 @@ impl Run {
         let state = &mut self.flows[number];
         state.note(&ends);
         drop(ends);
-        if state.flow.bytes.is_some() {
-            self.unfinished -= 1;
-        }
+        self.going_on -= 1;
         let now = self.net.elapsed();
         let has_failed = state.failed.is_some();
         for (follower, delay) in std::mem::take(&mut self.followers[number]) {
-            match has_failed {
-                // It will never begin.
-                true => self.unfinished -= 1,
-                false => self.starts.push(Reverse((now + delay, follower))),
+            let waits = &mut self.waits[follower];
+            // One that has begun, or that waits for a flow that failed, does not wait any more.
+            if has_failed || *waits == 0 {
+                continue;
+            }
+            *waits -= 1;
+            if *waits == 0 {
+                self.starts.push(Reverse((now + delay, follower)));
             }
         }
         Ok(())
@@ -247,12 +255,6 @@ impl Run {
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.net.elapsed()
-    }
-
-    /// Flows that have an end and have not reached it.
-    #[must_use]
-    pub const fn unfinished(&self) -> usize {
-        self.unfinished
     }
 
     /// The fabric.

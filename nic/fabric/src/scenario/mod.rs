@@ -185,7 +185,7 @@ impl Scenario {
         let topology = self.topology(base)?;
         let mut flows = Vec::new();
         for (number, workload) in (1..).zip(&self.workload) {
-            let more = workload.flows(&topology, seed, flows.len());
+            let more = workload.flows(&topology, base, seed, flows.len());
             flows.extend(more.map_err(|why| ScenarioError::Workload { number, why })?);
         }
         let routes = Routes::new(&topology, &self.routing)?;

@@ -1,11 +1,13 @@
 //! Workloads in scenario files.
 
+use super::trace::{self, Format};
 use super::{Flow, Operation, Service, Sizes, Start};
 use crate::topology::Topology;
 use crate::words;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 use time::Duration;
 
 /// How flows are carried.
@@ -120,6 +122,13 @@ pub enum Pattern {
         #[serde(with = "words::duration")]
         time: Duration,
     },
+    /// The flows of a file of another simulator. Their names, times and sizes are its own, everything else that of the workload.
+    Trace {
+        /// The file, relative to the folder of the scenario.
+        file: PathBuf,
+        /// Its form.
+        format: Format,
+    },
     /// Hosts ask one for data, each again when it has its answer: a READ of so many bytes, or a SEND of a request and one of
     /// the response.
     RequestResponse {
@@ -189,6 +198,9 @@ pub enum WorkloadError {
         /// What to write instead.
         advice: &'static str,
     },
+    /// A file of flows.
+    #[error("{0}")]
+    Trace(String),
     /// Too many flows.
     #[error("{0} flows are more than {MOST_FLOWS}")]
     TooMany(usize),
@@ -198,12 +210,18 @@ pub enum WorkloadError {
 pub const MOST_FLOWS: usize = 1 << 20;
 
 impl Workload {
-    /// The flows, in the order in which they begin unless they wait for others. Random choices follow from `seed`; `number`
-    /// is the number of flows before these.
+    /// The flows. Random choices follow from `seed`; `number` is the number of flows before these, and `base` the folder from
+    /// which files are named.
     ///
     /// # Errors
     /// The workload does not fit the topology.
-    pub fn flows(&self, topology: &Topology, seed: u64, number: usize) -> Result<Vec<Flow>, WorkloadError> {
+    pub fn flows(
+        &self,
+        topology: &Topology,
+        base: &Path,
+        seed: u64,
+        number: usize,
+    ) -> Result<Vec<Flow>, WorkloadError> {
         self.check()?;
         let hosts = topology.hosts();
         if hosts < 2 {
@@ -242,6 +260,11 @@ impl Workload {
                 }
             }
             Pattern::Poisson { load, sizes, time } => plan.poisson(*load, *sizes, *time)?,
+            Pattern::Trace { file, format } => {
+                let traffic = format.read(&base.join(file), topology)?;
+                let name_of = |host: usize| topology.nodes[host].name.clone();
+                plan.flows = trace::flows(&traffic, hosts, &self.common, number, name_of)?;
+            }
             Pattern::RequestResponse { server, clients, request, response, count, think } => {
                 let server = plan.host(server)?;
                 for client in plan.beside(server, Some(*clients))? {
@@ -380,14 +403,14 @@ impl Plan<'_> {
             let last = number + self.flows.len();
             let start = match turn {
                 0 => Start::At(self.common.start),
-                _ => Start::After { flow: last - 1, delay: think },
+                _ => Start::After { flows: vec![last - 1], needed: 1, delay: think },
             };
             if self.common.operation == Operation::Read {
                 self.push("read".to_owned(), client, server, Some(response), start)?;
                 continue;
             }
             self.push("request".to_owned(), client, server, Some(request), start)?;
-            let answer = Start::After { flow: last, delay: Duration::ZERO };
+            let answer = Start::After { flows: vec![last], needed: 1, delay: Duration::ZERO };
             self.push("response".to_owned(), server, client, Some(response), answer)?;
         }
         Ok(())

@@ -2,9 +2,11 @@
 
 mod config;
 mod sizes;
+mod trace;
 
 pub use config::{Common, FlowConfig, MOST_FLOWS, Pattern, Workload, WorkloadError};
 pub use sizes::{Sizes, UnknownSizes};
+pub use trace::Format;
 
 use serde::{Deserialize, Serialize};
 use time::Duration;
@@ -36,14 +38,16 @@ pub enum Service {
 }
 
 /// When a flow begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
     /// At this time.
     At(Duration),
-    /// So long after another flow, by its number, was completed.
+    /// So long after some of other flows were completed.
     After {
-        /// The number of the other flow.
-        flow: usize,
+        /// The numbers of the other flows.
+        flows: Vec<usize>,
+        /// How many of them.
+        needed: u32,
         /// The time between.
         delay: Duration,
     },
