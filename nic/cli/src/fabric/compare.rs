@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[command(
     after_help = "Each metric is followed by its ratio to that of the first run. With several seeds, metrics are \
                         means over the seeds.\n\n\
-                        Examples:\n  rnic fabric compare incast --vary nic.cc=off,dcqcn:cx4,timely\n  \
+                        Examples:\n  rnic fabric compare incast --vary nic.cc=off,dcqcn,timely\n  \
                         rnic fabric compare incast own.toml --metric fct.p99_us,drops.total\n\n\
                         Exit code: 0 if everything ran, 2 if something cannot run, 130 after Ctrl-C. Expectations are \
                         not checked: a scenario expects them of its own parameters."
@@ -109,7 +109,9 @@ fn plan(args: &Args) -> Result<(Vec<Job>, Names), Problem> {
             let all: Vec<_> = args.changes.assignments().into_iter().chain(point.iter().cloned()).collect();
             let whole = source.with_all(&all)?;
             let seeds = args.seeds.of(&whole);
-            let mut words: Vec<String> = point.iter().map(|of| plain(&of.value)).collect();
+            // A key with one value tells no columns apart.
+            let varied = point.iter().zip(&args.vary).filter(|(_, vary)| vary.values.len() > 1);
+            let mut words: Vec<String> = varied.map(|(of, _)| plain(&of.value)).collect();
             if args.scenarios.len() > 1 || words.is_empty() {
                 words.insert(0, source.name.clone());
             }

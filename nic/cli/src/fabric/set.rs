@@ -10,7 +10,7 @@ pub(super) struct Changes {
     /// Change a key of the file, such as switch.buffer.shared=1MB or workload.0.bytes="4 MB". May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = Assignment::parse)]
     set: Vec<Assignment>,
-    /// The congestion control of the NICs, such as off, dcqcn:cx4 or timely: short for --set nic.cc=TEXT.
+    /// The congestion control of the NICs, such as off, dcqcn:preset=laptop or timely: short for --set nic.cc=TEXT.
     #[arg(long, value_name = "TEXT")]
     cc: Option<String>,
 }

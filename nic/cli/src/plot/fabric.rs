@@ -175,8 +175,10 @@ fn completion(runs: &[Run<'_>]) -> Option<Panel> {
     let most = drawn.iter().filter_map(|(_, times)| times.last().copied()).reduce(f64::max)?;
     let (factor, name) = if most > 2000.0 { (1e3, "ms") } else { (1.0, "µs") };
     let is_log = least > 0.0 && most > WIDE * least;
-    let (low, high) = (if is_log { least / factor } else { 0.0 }, (most / factor).max(1e-9));
-    let (low, high) = if is_log { (low / 1.1, high * 1.1) } else { (low, high * 1.02) };
+    // Room on both sides: a ratio on a logarithmic axis, and a distance otherwise.
+    let room = 0.05 * (most - least).max(0.2 * most);
+    let (low, high) = if is_log { (least / 1.1, most * 1.1) } else { ((least - room).max(0.0), most + room) };
+    let (low, high) = (low / factor, (high / factor).max(1e-9));
     let count = drawn.len();
     let item = |(index, (run, times)): (usize, &(&str, Vec<f64>))| {
         let look = Look { width: 1.8, ..Look::of(index, count) };

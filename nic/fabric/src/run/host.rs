@@ -19,7 +19,7 @@ const SOURCE_PORTS: usize = 1024;
 pub struct NicConfig {
     /// The path MTU in bytes.
     pub mtu: u32,
-    /// Congestion control, as on a command line: `off`, `dcqcn:cx4`, `timely`.
+    /// Congestion control, as on a command line: `off`, `dcqcn:preset=laptop`, `timely`.
     pub cc: String,
     /// The acknowledgement timeout: 4.096 us x 2^timeout.
     pub timeout: u8,

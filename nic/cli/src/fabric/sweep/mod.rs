@@ -27,7 +27,7 @@ const TABLE: &str = "table.csv";
                         on with those that are missing. At the end there is a table of all, as text and in DIR/table.csv.\n\n\
                         Several machines share a sweep with --part, such as --part 3/20 for the third of twenty; \
                         `rnic fabric merge` then makes the table.\n\n\
-                        Example:\n  rnic fabric sweep incast --vary nic.cc=off,dcqcn:cx4 --seeds 1..5 -o results\n\n\
+                        Example:\n  rnic fabric sweep incast --vary nic.cc=off,dcqcn --seeds 1..5 -o results\n\n\
                         Exit code: 0 if everything ran, whether or not its expectations are met, 2 if something \
                         cannot run, 130 after Ctrl-C."
 )]
