@@ -1,6 +1,6 @@
 //! A flow may take another way once none of its packets is on the old one: after a gap between two packets.
 
-use super::hash::{Hasher, Random, mix, pick};
+use super::hash::{Hasher, Random, below, mix, pick};
 use super::quality::Meter;
 use super::{Loads, Picos, Question, config};
 
@@ -45,11 +45,12 @@ impl Table {
     pub(super) fn port(&mut self, question: &Question<'_>, choose: impl FnOnce(Option<u16>) -> u16) -> u16 {
         let Question { now, flow, ports, .. } = *question;
         let hash = self.hasher.of(flow);
-        let base = usize::try_from(hash % (ENTRIES / WAYS) as u64).unwrap_or(0) * WAYS;
+        // Mixed once more: flows that differ in few bits must not meet in one set, whatever the factor of the hash is.
+        let base = below(mix(hash), ENTRIES / WAYS) * WAYS;
         let (at, before) = match self.find(base, question) {
             Found::Port(port) => return port,
             Found::Gap(at, before) => (at, before),
-            Found::Full => return pick(ports, mix(hash)),
+            Found::Full => return pick(ports, hash),
         };
         let port = choose(before);
         self.entries[at] = [flow, now, u64::from(port) + 1];

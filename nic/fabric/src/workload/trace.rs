@@ -108,6 +108,8 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let error = |text| read(text).expect_err("it does not fit").to_string();
         assert!(error("Nodes 9\nConnections 1\n0->8 start 0 size 1\n").contains("host 8"));
-        assert!(error("Nodes 4\nConnections 1\n1->1 start 0 size 1\n").contains("itself"));
+        let unheard =
+            "Nodes 4\nConnections 1\nTriggers 1\n0->1 id 1 trigger 3 size 1\ntrigger id 3 oneshot\n";
+        assert!(error(unheard).contains("trigger 3 needs 1 activations, and 0 flows activate it"));
     }
 }
