@@ -83,13 +83,25 @@ macro_rules! words {
 }
 
 words!(size size_or_none: u64, cc::quantity::parse_size, std::convert::identity::<u64>, "number of bytes");
-words!(duration duration_or_none: time::Duration, cc::quantity::parse_duration, crate::words::Nanos, "time");
+words!(duration duration_or_none: time::Duration, cc::quantity::parse_duration, crate::words::Time, "time");
 
-/// A time as text.
-struct Nanos(time::Duration);
+/// A time as text: a whole number of the longest possible unit.
+struct Time(time::Duration);
 
-impl Display for Nanos {
+/// Units in nanoseconds, the longest first.
+const UNITS: [(&str, u128); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+
+impl Display for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ns", self.0.as_nanos())
+        let nanos = self.0.as_nanos();
+        let whole = UNITS.into_iter().find(|(_, unit)| nanos > 0 && nanos.is_multiple_of(*unit));
+        let (name, unit) = whole.unwrap_or(("ns", 1));
+        write!(f, "{} {name}", nanos / unit)
     }
+}
+
+/// A list of sizes in bytes.
+pub(crate) fn sizes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    let sizes = Vec::<Word>::deserialize(deserializer)?.into_iter().map(Word::text);
+    sizes.map(|text| cc::quantity::parse_size(text.trim()).map_err(D::Error::custom)).collect()
 }

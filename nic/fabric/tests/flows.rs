@@ -91,6 +91,7 @@ fn a_lossless_incast_loses_nothing_and_keeps_its_bottleneck_busy() {
     assert_eq!((tally.drops.len(), tally.inside), (0, 0), "{tally:?}");
     let stats = run.fabric().lock().port_stats(1, 0).expect("the NIC of host 1");
     assert!(stats.pauses_received[3] > 0 && stats.paused_ns[3] > 0, "{stats:?}");
+    assert_eq!(stats.pauses_received.iter().sum::<u64>(), stats.pauses_received[3], "of this class only");
     assert!(
         stats.queue_peak < HostConfig::default().queue + 4220,
         "a NIC takes what its queue holds: {stats:?}"

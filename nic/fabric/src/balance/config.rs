@@ -1,6 +1,6 @@
 //! Settings of load balancing.
 
-use super::words;
+use crate::words;
 use serde::{Deserialize, Serialize};
 use time::Duration;
 
@@ -147,10 +147,10 @@ pub struct Weighted {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Letflow {
     /// A longer time between two packets is a gap. 100 us, as in the simulator of ConWeave.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub timeout: Duration,
     /// A flow is forgotten after this time without a packet. 2 ms, as in the simulator of ConWeave.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub ageing: Duration,
 }
 
@@ -165,10 +165,10 @@ impl Default for Letflow {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Flowlet {
     /// A longer time between two packets is a gap. Manuals of switches recommend 16 to 256 us; 64 us is in the middle.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub gap: Duration,
     /// A flow is forgotten after this time without a packet. 2 ms, as `letflow`.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub ageing: Duration,
     /// The levels of ports. The one with the lowest level of its queue is best, and among those the one with the lowest of
     /// its utilisation.
@@ -187,13 +187,13 @@ impl Default for Flowlet {
 pub struct Quality {
     /// Limits of the bytes that wait at a port. uet-htsim has 5, 10 and 20 percent of the port's buffer; the default has
     /// those of 100 packets of 4,150 bytes.
-    #[serde(deserialize_with = "words::sizes::deserialize")]
+    #[serde(deserialize_with = "words::sizes")]
     pub queue: Vec<u64>,
     /// Limits of the share of a port's rate that is in use, in percent. 1, 15 and 50, as in uet-htsim.
     pub utilisation: Vec<u8>,
     /// The share is a mean over this time, or longer where no packet asked. 10 us: our choice, 30 packets of 4 KiB at
     /// 100 Gb/s.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub window: Duration,
 }
 
@@ -224,17 +224,17 @@ impl Quality {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Conga {
     /// Estimates of a port's load shrink once in this time. 50 us.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub period: Duration,
     /// The part by which they shrink. 0.2.
     pub alpha: f64,
     /// Bits of a level of congestion: Q of the paper. 3, as in the paper.
     pub bits: u8,
     /// A longer time between two packets is a gap. 100 us.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub flowlet: Duration,
     /// What a leaf has told, and what it has to tell, is forgotten after this time, as are flows. 500 us.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub ageing: Duration,
 }
 
@@ -268,13 +268,13 @@ impl Conga {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Glb {
     /// A switch sends a report to its neighbours once in this time. 50 us: a few round trips of a data centre.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub interval: Duration,
     /// A longer time between two packets is a gap. 64 us, as `flowlet`.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub gap: Duration,
     /// A flow is forgotten after this time without a packet. 2 ms, as `flowlet`.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub ageing: Duration,
     /// The levels of ports; the higher one of queue and utilisation counts. Eight, the 3 bits of CONGA: 10 KB doubled six
     /// times, and 1, 15, 30 and so on to 90 percent.
@@ -351,7 +351,7 @@ pub struct Adaptive {
     pub unit: Unit,
     /// A longer time between two packets of a flow is a gap between flowlets. 10 us, as in uet-htsim, where a flow that had
     /// a gap takes a better port with probability one half.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub gap: Duration,
     /// Compare two random ports instead of all. uet-htsim offers both; the default is `false`.
     pub two_choices: bool,

@@ -16,7 +16,8 @@
 //! A way is a port of the source leaf, so between more than two tiers it is not a single path.
 
 use super::hash::{Hasher, Random, mix, pick};
-use super::{Picos, Question, picos, words};
+use super::{Picos, Question, picos};
+use crate::words;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use time::Duration;
@@ -26,20 +27,20 @@ use time::Duration;
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Conweave {
     /// A reply is late this long after the round trip without any queue. 4 us.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub reply_extra: Duration,
     /// A way is not chosen for this time after a packet was marked on it. 16 us.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub path_pause: Duration,
     /// A flow takes another way at no risk after this time without a packet. 300 us; 1 ms in three tiers.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub idle: Duration,
     /// Rerouted packets wait for a TAIL of which nothing is known for this time. 200 us; 300 us with selective repeat, 600
     /// us in three tiers without loss.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub hold: Duration,
     /// They wait this much longer than a TAIL is expected to take. 16 us; 64 us in three tiers.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub hold_extra: Duration,
 }
 

@@ -4,7 +4,8 @@
 //! values lead over congested ways, without knowing the ways. The schemes and their numbers are those of uet-htsim.
 
 use super::hash::Random;
-use super::{ConfigError, Picos, picos, words};
+use super::{ConfigError, Picos, picos};
+use crate::words;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use time::Duration;
@@ -64,7 +65,7 @@ pub struct Reps {
     /// How many values there are: a power of two. 64, as in uet-htsim.
     pub values: u16,
     /// After a timeout, only values that are known to work are used for this time. 10 ms, as in uet-htsim.
-    #[serde(with = "words::time")]
+    #[serde(with = "words::duration")]
     pub freeze: Duration,
 }
 

@@ -35,7 +35,6 @@ mod quality;
 mod spray;
 #[cfg(test)]
 mod tests;
-mod words;
 
 pub use config::{
     Adaptive, BalanceConfig, Compare, ConfigError, Conga, Drill, Ecmp, Flowlet, Glb, Letflow, Order, Quality,
