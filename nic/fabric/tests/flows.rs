@@ -1,10 +1,10 @@
 //! Flows across fabrics, from their first work request to their last completion.
 
 use cc::Rate;
-use rnic_fabric::network::{Change, Fabric, HostConfig};
+use rnic_fabric::network::{Change, Drop, Fabric, HostConfig};
 use rnic_fabric::routing::Routes;
 use rnic_fabric::run::{FlowOutcome, NicConfig, Run, ideal};
-use rnic_fabric::switch::{Class, Forwarding, SwitchConfig};
+use rnic_fabric::switch::{Class, Forwarding, Model, SwitchConfig};
 use rnic_fabric::topology::{Cable, Kind, Node, Topology};
 use rnic_fabric::workload::{Common, Flow, Operation, Service, Start};
 use time::Duration;
@@ -145,4 +145,65 @@ fn dropped_with(headroom_error: i64) -> u64 {
 fn the_headroom_of_the_law_is_enough_and_a_packet_less_is_not() {
     assert_eq!(dropped_with(0), 0);
     assert!(dropped_with(-4220) > 0);
+}
+
+#[test]
+fn credit_is_whole_again_after_a_repair() {
+    // What is on a cable that is cut is lost, with the credit that it took. Sixty times as much is more than a lane has.
+    let common = Common { priority: 0, depth: 16, ..Common::default() };
+    let switch = SwitchConfig { model: Model::Infiniband, ..SwitchConfig::default() };
+    let nic = NicConfig { timeout: 5, ..NicConfig::default() };
+    let flows = vec![flow(1, 0, 300_000_000, &common)];
+    let mut run = Run::new(fabric(star(2), switch, 1), &nic, flows, 1).expect("it fits");
+    let cut = |at: u64, is_up| (Duration::from_micros(at), Change::Cable { cable: 0, is_up });
+    run.plan((0..60).flat_map(|n| [cut(100 + 800 * n, false), cut(110 + 800 * n, true)]));
+    assert!(run.run(Duration::from_millis(300), &mut |_| true).expect("it runs"));
+    let tally = run.fabric().lock().tally();
+    assert!(tally.drops.contains_key(&Drop::CableCut), "{tally:?}");
+    assert_eq!(run.flows()[0].outcome(), FlowOutcome::Finished, "{tally:?}");
+}
+
+#[test]
+fn a_lane_that_waits_too_long_is_emptied_while_another_one_sends() {
+    // Lane 0 leads to a slow host, lane 1 to a fast one; both cross the cable between the switches.
+    let node = |name: &str, kind| Node { name: name.into(), kind, latency: Duration::ZERO };
+    let hosts = ["a", "b", "slow", "fast"].map(|name| node(name, Kind::Host));
+    let nodes = hosts.into_iter().chain(["s0", "s1"].map(|name| node(name, Kind::Switch { tier: 1 })));
+    let cable = |ends, gbps| Cable {
+        ends,
+        rate: Rate::from_gbps(gbps),
+        delay: Duration::from_micros(1),
+        bit_errors: 0.0,
+    };
+    let cables = vec![
+        cable([0, 4], 100),
+        cable([1, 4], 100),
+        cable([2, 5], 1),
+        cable([3, 5], 100),
+        cable([4, 5], 100),
+    ];
+    let mut switch = SwitchConfig {
+        model: Model::Infiniband,
+        head_of_queue: Some(Duration::from_micros(25)),
+        ..SwitchConfig::default()
+    };
+    switch.vl.sl2vl[1] = 1;
+    let topology = Topology { nodes: nodes.collect(), cables };
+    let host = HostConfig { lanes: [0, 1, 0, 0, 0, 0, 0, 0], ..HostConfig::default() };
+    let routes = Routes::shortest(&topology);
+    let fabric = Fabric::new(topology, routes, host, vec![switch], |_| 0, 1).expect("it fits");
+    // Unreliable, so that nothing waits for what is lost.
+    let on =
+        |priority| Common { priority, operation: Operation::Send, service: Service::Uc, ..Common::default() };
+    let endless = |src, dst, common| Flow { bytes: None, ..flow(src, dst, 0, &common) };
+    let flows = vec![endless(0, 2, on(0)), endless(1, 3, on(1))];
+    let mut run = Run::new(fabric, &NicConfig::default(), flows, 1).expect("it fits");
+    assert!(run.run(Duration::from_millis(1), &mut |_| true).expect("it runs"));
+    // The port of the first switch towards the second: its third one.
+    let mut fabric = run.fabric().lock();
+    let stats = fabric.port_stats(4, 2).expect("a port");
+    assert!(stats.packets > 2_500, "lane 1 is busy all the time: {stats:?}");
+    // One packet in each 25 us, and those that arrive to an empty queue meanwhile.
+    let dropped = stats.drops.get(&Drop::HeadOfQueue).copied().unwrap_or(0);
+    assert!((20..=45).contains(&dropped), "{stats:?}");
 }

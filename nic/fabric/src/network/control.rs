@@ -54,14 +54,18 @@ impl Fabric {
     /// A pause that was asked for some time ago is asked for again, if it is still needed.
     pub(super) fn repeat_pause(&mut self, node: NodeId, port: usize, class: u8) {
         self.nodes[node].ports[port].repeats &= !(1 << class);
-        let is_needed = match &self.nodes[node].role {
+        if self.wants_pause(node, port, class.into()) {
+            self.send_pause(node, port, class.into(), Quanta::MAX);
+        }
+    }
+
+    /// Whether a node has to be sent nothing of a class through a port.
+    fn wants_pause(&self, node: NodeId, port: usize, class: usize) -> bool {
+        match &self.nodes[node].role {
             Role::Host(host) => host.storm >> class & 1 == 1,
             Role::Switch(switch) => {
-                switch.buffer.as_ref().is_some_and(|buffer| buffer.is_paused(port, usize::from(class)))
+                switch.buffer.as_ref().is_some_and(|buffer| buffer.is_paused(port, class))
             }
-        };
-        if is_needed {
-            self.send_pause(node, port, usize::from(class), Quanta::MAX);
         }
     }
 
@@ -138,7 +142,7 @@ impl Fabric {
             at.is_up = is_up;
             at.cuts += u32::from(!is_up);
             if is_up {
-                self.serve(node, port);
+                self.repair(node, port);
                 continue;
             }
             for queue in super::port::bits(self.nodes[node].ports[port].queues.waiting()) {
@@ -148,6 +152,25 @@ impl Fabric {
                 }
             }
         }
+    }
+
+    /// A port has its cable again: it gets credit for what the other end has room for, as counts of packets that were lost on
+    /// the way agree no more, and the other end learns which classes must still pause.
+    fn repair(&mut self, node: NodeId, port: usize) {
+        let (peer, far) = self.nodes[node].ports[port].peer;
+        let sent = self.nodes[node].ports[port].credit.as_ref().map(|lanes| lanes.map(|lane| lane.sent()));
+        if let (Some(sent), Some(lanes)) = (sent, &mut self.nodes[peer].ports[usize::from(far)].lanes) {
+            let limits: Vec<u64> = lanes.iter_mut().zip(sent).map(|(lane, sent)| lane.agree(sent)).collect();
+            if let Some(credit) = &mut self.nodes[node].ports[port].credit {
+                credit.iter_mut().zip(limits).for_each(|(lane, limit)| lane.grant(limit));
+            }
+        }
+        for class in 0..PRIORITIES {
+            if self.wants_pause(node, port, class) {
+                self.send_pause(node, port, class, Quanta::MAX);
+            }
+        }
+        self.serve(node, port);
     }
 
     /// The ends of a cable: node and port.

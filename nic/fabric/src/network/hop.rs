@@ -73,7 +73,7 @@ impl Fabric {
     /// A device sends a packet: it waits in the NIC for the wire.
     pub(super) fn send(&mut self, now: Instant, from: Option<usize>, to: Target, packet: Packet) {
         self.now = now;
-        // A packet of nobody's comes out of the network at its destination's switch; there is none such but in tests.
+        // A packet that no port sends does not pass the fabric.
         let Some(src) = from else { return self.reached.push((to, Reached::Packet(packet))) };
         let is_ipv6 = packet.ip.dst.is_ipv6();
         let bytes = wire_bytes(packet.bytes.len(), is_ipv6);
@@ -115,6 +115,11 @@ impl Fabric {
             host.full |= 1 << class;
         }
         self.serve(src, 0);
+    }
+
+    /// The instant of the next event.
+    pub(super) fn next(&self) -> Option<Instant> {
+        if self.reached.is_empty() { self.agenda.next() } else { Some(self.now) }
     }
 
     fn insert(&mut self, travelling: Travelling) -> u32 {
@@ -159,6 +164,8 @@ impl Fabric {
         if free > now {
             return self.look_at(node, port, free);
         }
+        self.expire(node, port);
+        let at = &mut self.nodes[node].ports[port];
         let eligible = at.eligible(now);
         let Some(queue) = at.queues.next(eligible) else { return self.wait(node, port) };
         let Some(first) = at.queues.take(queue, now) else { return };
@@ -174,15 +181,18 @@ impl Fabric {
     /// Nothing at a port may be sent: notes when that may change by itself.
     fn wait(&mut self, node: NodeId, port: usize) {
         let at = &mut self.nodes[node].ports[port];
-        let pause_ends = if at.pauses == 0 { None } else { at.paused.poll_timeout() };
-        at.stats.credit_waits += u64::from(at.credit.is_some());
-        if let Some(ends) = pause_ends.filter(|ends| *ends > self.now) {
-            self.look_at(node, port, ends);
+        at.stats.credit_waits += u64::from(at.credit.is_some() && at.queues.waiting() != 0);
+        if at.pauses != 0 {
+            // Those that are over must not hide the others.
+            at.paused.handle_timeout(self.now);
+            if let Some(ends) = at.paused.poll_timeout() {
+                self.look_at(node, port, ends);
+            }
         }
-        self.expire(node, port);
     }
 
-    /// Drops packets that have waited too long for credit, by the rules of InfiniBand's switches.
+    /// Drops packets that have waited too long, by the rules of InfiniBand's switches, whether or not others may be sent. Has
+    /// the port look again when the next one will have.
     fn expire(&mut self, node: NodeId, port: usize) {
         let Role::Switch(switch) = &self.nodes[node].role else { return };
         let config = &self.configs[switch.config];

@@ -431,7 +431,7 @@ impl Network for Shared {
     }
 
     fn next(&mut self) -> Option<Instant> {
-        self.lock().agenda.next()
+        self.lock().next()
     }
 
     fn run(&mut self, until: Instant, reached: &mut Vec<(Target, Reached)>) -> Option<Instant> {

@@ -42,6 +42,11 @@ impl Sender {
         self.limit = self.limit.max(limit);
     }
 
+    /// The blocks that it has sent, which it tells its receiver when the link comes up.
+    pub(crate) const fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// The blocks that may still be sent.
     pub(crate) const fn credit(&self) -> u64 {
         self.limit.saturating_sub(self.sent)
@@ -75,6 +80,13 @@ impl Receiver {
     /// A packet has left the buffer: the sender may go on up to the limit that is returned.
     pub(crate) const fn release(&mut self, bytes: u32) -> u64 {
         self.held -= blocks(bytes);
+        self.received + self.capacity - self.held
+    }
+
+    /// Takes over what the sender has sent: what was lost on the way counts as received. Returns up to where the sender may
+    /// go.
+    pub(crate) const fn agree(&mut self, sent: u64) -> u64 {
+        self.received = sent;
         self.received + self.capacity - self.held
     }
 
