@@ -197,7 +197,7 @@ fn busiest(ports: &[PortReport]) -> Table {
     table
 }
 
-/// A bound in words.
+/// Says what values a bound allows.
 pub(super) fn bound(bound: &Bound) -> String {
     let number = |value: f64| digits(value, 6);
     match (bound.min, bound.max) {
@@ -215,19 +215,24 @@ pub(super) fn verdicts(verdicts: &[Verdict], only_failures: bool) -> String {
     let mut text = String::new();
     for verdict in verdicts.iter().filter(shown) {
         let value = verdict.value.map_or_else(|| "there is no such metric".to_owned(), |of| digits(of, 6));
-        let word = if verdict.passed { "pass" } else { "FAIL" };
-        let _ = writeln!(
-            text,
-            "  {word}  {}: {value}, expected: {}\n        {}",
-            verdict.metric,
-            bound(&verdict.bound),
-            verdict.source
-        );
+        expectation(&mut text, verdict, verdict.passed, &value, "");
     }
-    if text.is_empty() { text } else { format!("Expectations\n{text}") }
+    titled(text)
 }
 
-/// One row for each seed, with the numbers of most interest.
+/// Adds an expectation to a text, and what came out. `note` comes behind the bound.
+fn expectation(text: &mut String, of: &Verdict, passed: bool, value: &str, note: &str) {
+    let (word, expected) = (if passed { "pass" } else { "FAIL" }, bound(&of.bound));
+    let _ =
+        writeln!(text, "  {word}  {}: {value}, expected: {expected}{note}\n        {}", of.metric, of.source);
+}
+
+/// Expectations under their title, if there are any.
+fn titled(expectations: String) -> String {
+    if expectations.is_empty() { expectations } else { format!("Expectations\n{expectations}") }
+}
+
+/// One row for each seed and variant, with the numbers of most interest.
 pub(super) fn seeds(outcomes: &[Outcome]) -> Table {
     const COLUMNS: [(&str, &str); 8] = [
         ("done", "flows.finished"),
@@ -242,13 +247,19 @@ pub(super) fn seeds(outcomes: &[Outcome]) -> Table {
     let mut table =
         Table::new(0, ["seed"].into_iter().chain(COLUMNS.map(|(heading, _)| heading)).chain([""]));
     for outcome in outcomes {
-        let metrics = COLUMNS.map(|(_, metric)| maybe(outcome.report.metrics.get(metric)));
+        let cells = |report: &Report| COLUMNS.map(|(_, metric)| maybe(report.metrics.get(metric)));
         let word = match outcome.status() {
             Status::Passed => "pass",
             Status::Failed => "FAIL",
             Status::Interrupted => "interrupted",
         };
-        table.row([outcome.report.seed.to_string()].into_iter().chain(metrics).chain([word.to_owned()]));
+        let seed = outcome.report.seed.to_string();
+        for (name, report) in &outcome.variants {
+            table.row([format!("{seed} {name}")].into_iter().chain(cells(report)).chain([word.to_owned()]));
+        }
+        if outcome.variants.is_empty() {
+            table.row([seed].into_iter().chain(cells(&outcome.report)).chain([word.to_owned()]));
+        }
     }
     table
 }
@@ -276,17 +287,10 @@ pub(super) fn ranges(outcomes: &[Outcome], only_failures: bool) -> String {
             Some((least, most)) if least == most => digits(least, 6),
             Some((least, most)) => format!("{} to {}", digits(least, 6), digits(most, 6)),
         };
-        let word = if failed.is_empty() { "pass" } else { "FAIL" };
-        let with = if failed.is_empty() { String::new() } else { format!(" (seeds {})", failed.join(", ")) };
-        let _ = writeln!(
-            text,
-            "  {word}  {}: {range}, expected: {}{with}\n        {}",
-            first.metric,
-            bound(&first.bound),
-            first.source
-        );
+        let note = if failed.is_empty() { String::new() } else { format!(" (seeds {})", failed.join(", ")) };
+        expectation(&mut text, first, failed.is_empty(), &range, &note);
     }
-    if text.is_empty() { text } else { format!("Expectations\n{text}") }
+    titled(text)
 }
 
 #[cfg(test)]

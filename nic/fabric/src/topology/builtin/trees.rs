@@ -59,17 +59,29 @@ impl LeafSpine {
             ("hosts_per_leaf", hosts_per_leaf),
             ("bundle", bundle),
         ])?;
-        let link = self.link.over(Wire::default(), "link")?;
-        let uplink = self.uplink.over(link, "uplink")?;
         let hosts = product(&[leaves, hosts_per_leaf]);
-        let uplinks = product(&[leaves, spines, bundle]);
-        let mut builder = Builder::new(hosts, sum(&[leaves, spines]), sum(&[hosts, uplinks]))?;
-        let hosts = builder.hosts(hosts);
-        let (leaves, spines) = (builder.switches("leaf", 1, leaves), builder.switches("spine", 2, spines));
-        builder.spread(hosts, leaves.clone(), link);
-        builder.mesh(leaves, spines, bundle, uplink);
-        builder.finish()
+        two_tiers(hosts, (leaves, spines, bundle), (&self.link, &self.uplink), |host| host / hosts_per_leaf)
     }
+}
+
+/// Hosts at leaves, and every leaf connected to every spine by a bundle of cables. `leaf_of` says at which leaf a host is.
+fn two_tiers(
+    hosts: usize,
+    (leaves, spines, bundle): (usize, usize, usize),
+    (link, uplink): (&Link, &Link),
+    leaf_of: impl Fn(usize) -> usize,
+) -> Result<Topology, TopologyError> {
+    let link = link.over(Wire::default(), "link")?;
+    let uplink = uplink.over(link, "uplink")?;
+    let uplinks = product(&[leaves, spines, bundle]);
+    let mut builder = Builder::new(hosts, sum(&[leaves, spines]), sum(&[hosts, uplinks]))?;
+    let hosts = builder.hosts(hosts);
+    let (leaves, spines) = (builder.switches("leaf", 1, leaves), builder.switches("spine", 2, spines));
+    for host in hosts {
+        builder.cable(host, leaves.start + leaf_of(host), link);
+    }
+    builder.mesh(leaves, spines, bundle, uplink);
+    builder.finish()
 }
 
 /// A fat tree of switches that have all the same number of ports, `k`: `k` pods of `k / 2` edge switches (`edge0` and so on)
@@ -169,17 +181,7 @@ impl Rail {
     pub fn build(&self) -> Result<Topology, TopologyError> {
         let Self { servers, nics, spines, bundle, .. } = *self;
         all_positive(&[("servers", servers), ("nics", nics), ("spines", spines), ("bundle", bundle)])?;
-        let link = self.link.over(Wire::default(), "link")?;
-        let uplink = self.uplink.over(link, "uplink")?;
         let hosts = product(&[servers, nics]);
-        let uplinks = product(&[nics, spines, bundle]);
-        let mut builder = Builder::new(hosts, sum(&[nics, spines]), sum(&[hosts, uplinks]))?;
-        let hosts = builder.hosts(hosts);
-        let (leaves, spines) = (builder.switches("leaf", 1, nics), builder.switches("spine", 2, spines));
-        for host in hosts {
-            builder.cable(host, leaves.start + host % nics, link);
-        }
-        builder.mesh(leaves, spines, bundle, uplink);
-        builder.finish()
+        two_tiers(hosts, (nics, spines, bundle), (&self.link, &self.uplink), |host| host % nics)
     }
 }
