@@ -217,7 +217,7 @@ impl Session {
         Ok((Reply::Attached(Box::new(attached)), first.chain(sockets.senders).collect()))
     }
 
-    /// Who the program is, for people.
+    /// The program as `rnic show` and the log name it.
     fn describe(&self, nic: &Nic, slot: u8) -> rnic::daemon::protocol::Program {
         let said = self.hello.as_ref().map_or("", |hello| &hello.program);
         programs::describe(nic.address.ip, slot, (self.peer.pid, self.peer.uid), said)

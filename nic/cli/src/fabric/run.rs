@@ -15,7 +15,7 @@ use std::sync::Arc;
     after_help = "The hosts are rnic devices with their real engine; time is virtual. The same scenario with the \
                         same seed gives the same numbers on every machine.\n\n\
                         Exit code: 0 if all expectations are met, 1 if one is not, 2 if the scenario cannot run, 130 \
-                        after Ctrl-C, which reports what there is."
+                        after Ctrl-C. An interrupted run still reports its results up to then."
 )]
 pub(super) struct Args {
     /// The name of a scenario of `rnic fabric list`, or a file.

@@ -57,7 +57,8 @@ impl fmt::Display for Table {
     }
 }
 
-/// A number with so many significant digits at least, and commas between thousands.
+/// A number rounded to `digits` significant digits, but never to less than a whole number, with commas between
+/// thousands.
 pub(super) fn digits(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return if value.is_nan() { "-".to_owned() } else { value.to_string() };

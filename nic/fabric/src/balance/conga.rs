@@ -18,9 +18,9 @@ pub(super) struct State {
     hasher: Hasher,
     random: Random,
     ageing: Picos,
-    /// By destination leaf and port of this leaf: what that leaf has told.
+    /// By destination leaf and port of this leaf: the congestion that the destination leaf reported.
     to_leaf: Vec<Vec<Told>>,
-    /// By source leaf: what there is to tell it.
+    /// By source leaf: the congestion seen on its ways to this leaf, which it is to be told.
     from_leaf: Vec<Observed>,
 }
 

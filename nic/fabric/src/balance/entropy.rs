@@ -20,7 +20,7 @@ pub enum EntropyConfig {
     Bitmap(Values),
     /// Values of packets that arrived unmarked are used again (Bonato et al.: REPS, 2024).
     Reps(Reps),
-    /// Values that arrived unmarked, and those of `bitmap` when there are none. The default of uet-htsim.
+    /// As `reps`; when no value is left to use again, as `bitmap`. This is what uet-htsim does by default.
     Mixed(Values),
 }
 

@@ -33,7 +33,7 @@ impl Hasher {
     }
 }
 
-/// The element of `items` that a hash selects, or the default if there is none.
+/// Selects an element of `items` by a hash. An empty slice gives the default.
 pub(super) fn pick<T: Copy + Default>(items: &[T], hash: u64) -> T {
     items.get(below(hash, items.len())).copied().unwrap_or_default()
 }

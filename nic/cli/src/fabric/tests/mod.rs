@@ -140,7 +140,7 @@ fn an_expectation_that_is_not_met_is_exit_code_1() {
 #[test]
 fn an_interrupted_run_reports_what_there_is() {
     let folder = Folder::new();
-    // It goes on for ever, and is asked after every few thousand steps.
+    // The run would take far longer than the test. It asks every few thousand steps whether to stop.
     let words = ["run", &folder.scenario(), "--set", "until=1 s", "--set", "workload.0.bytes=1 GB"];
     let asked = AtomicU32::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) > 2;
