@@ -80,6 +80,11 @@ impl Receiver {
     /// A packet has left the buffer: the sender may go on up to the limit that is returned.
     pub(crate) const fn release(&mut self, bytes: u32) -> u64 {
         self.held -= blocks(bytes);
+        self.limit()
+    }
+
+    /// Up to where the sender may go.
+    const fn limit(&self) -> u64 {
         self.received + self.capacity - self.held
     }
 
@@ -87,7 +92,7 @@ impl Receiver {
     /// go.
     pub(crate) const fn agree(&mut self, sent: u64) -> u64 {
         self.received = sent;
-        self.received + self.capacity - self.held
+        self.limit()
     }
 
     /// Bytes in the buffer, in whole blocks.
