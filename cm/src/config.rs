@@ -18,8 +18,8 @@ pub struct Config {
     /// The service timeout of the MRA that answers a second REQ or REP while the program has not answered the first;
     /// `None` to send none.
     pub mra: Option<CmTimeout>,
-    /// How long a REQ for a service on which nobody listens is held, in case a listener comes; then it is rejected
-    /// (reason 8). Zero rejects at once.
+    /// How long a REQ or SIDR_REQ for a service on which nobody listens is held, in case a listener comes; then it is
+    /// refused (REJ with reason 8, SIDR_REP with status 1). Zero refuses at once.
     pub hold: Duration,
     /// The shortest and the longest time that the fields of a peer's message may set as a timeout.
     pub timeouts: (Duration, Duration),

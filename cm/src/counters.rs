@@ -115,7 +115,7 @@ counters! {
     repeated = "cm_rx_duplicates",
     /// Requests for a connection that were rejected by the connection manager itself, not by the program.
     rejected = "cm_rejected",
-    /// Requests for a connection that were held for a listener to come.
+    /// Requests for a connection or a resolution that were held for a listener to come.
     held = "cm_held",
     /// Half-open connections that made room for others.
     evicted = "cm_evicted",

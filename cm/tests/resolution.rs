@@ -81,8 +81,43 @@ fn nobody_offers_the_service() {
         let now = world.now;
         world.hosts[A].resolve(now, &resolve()).unwrap();
         world.settle();
+        assert_eq!(world.hosts[B].counters().held, 1);
+        assert_eq!(world.events[A].len(), 0);
+        world.run_for(Duration::from_secs(2));
         assert!(matches!(world.one(A), Event::NotResolved { status: Some(SidrStatus::Unsupported), .. }));
+        assert_eq!(world.hosts[B].poll_timeout(), None);
     }
+}
+
+/// A program that resolves the moment its peer is up must not depend on which of the two is faster.
+#[test]
+fn a_query_waits_for_a_listener_that_comes_a_little_late() {
+    let mut world = World::new(3);
+    let resolution = world.hosts[A].resolve(world.now, &resolve()).unwrap();
+    world.run_for(Duration::from_millis(500));
+    let now = world.now;
+    // This one resolves nothing.
+    world.hosts[B].listen(now, &Listen { service_id: UDP, ..listen() }).unwrap();
+    world.collect();
+    assert_eq!(world.events[B].len(), 0);
+    world.hosts[B]
+        .listen(now, &Listen { service_id: ServiceId::udp(7472), qp_type: QpType::Ud, ..listen() })
+        .unwrap();
+    world.collect();
+    assert_eq!(world.events[B].len(), 0);
+    let address = Some(gid(B));
+    world.hosts[B]
+        .listen(now, &Listen { service_id: UDP, qp_type: QpType::Ud, address, ..listen() })
+        .unwrap();
+    world.collect();
+    let Event::ResolveRequest { query, .. } = world.one(B) else { panic!() };
+    world.hosts[B].reply(now, query, &reply(SidrStatus::Valid)).unwrap();
+    world.settle();
+    let Event::Resolved { resolution: of, .. } = world.one(A) else { panic!() };
+    assert_eq!(of, resolution);
+    // It is not refused later on.
+    world.run_for(Duration::from_secs(20));
+    assert_eq!((world.events[A].len(), world.hosts[B].poll_timeout()), (0, None));
 }
 
 #[test]

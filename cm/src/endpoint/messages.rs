@@ -57,7 +57,7 @@ impl Endpoint {
             Body::Lap(lap) => self.on_lap(source, transaction, lap),
             // This side never asks for an alternate path.
             Body::Apr(Apr { .. }) => Err(DropReason::WrongState),
-            Body::SidrReq(req) => self.on_sidr_req(now, source, message, req),
+            Body::SidrReq(req) => self.on_sidr_req(now, source, message, req, bytes),
             Body::SidrRep(rep) => self.on_sidr_rep(source, message, rep),
         }
     }

@@ -16,7 +16,7 @@ use crate::state::{Input, State};
 use crate::{ConnectionId, ListenerId};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{
-    self, Body, CmTimeout, CommId, IpCm, Message, Rej, RejReason, Req, ServiceId, Transport,
+    self, Body, CmTimeout, CommId, IpCm, Message, Rej, RejReason, Req, ServiceId, SidrStatus, Transport,
 };
 use qp::{Gid, Mtu, QpType, Qpn};
 use time::{Duration, Instant};
@@ -58,7 +58,7 @@ impl Endpoint {
         match self.admit(now, source, message, req, key) {
             Ok(()) => Ok(()),
             Err(Verdict::Drop(reason)) => Err(reason),
-            Err(Verdict::Reject(RejReason::InvalidServiceId)) => self.hold(now, source, message, req, bytes),
+            Err(Verdict::Reject(RejReason::InvalidServiceId)) => self.hold(now, source, message, bytes),
             Err(Verdict::Reject(reason)) => self.reject_request(source, message, req, reason),
         }
     }
@@ -109,13 +109,12 @@ impl Endpoint {
         self.answer(source, build::stateless_rej(message.transaction_id, rej))
     }
 
-    /// Keeps a REQ for which nobody listens yet, if there is room.
-    fn hold(
+    /// Keeps a REQ or SIDR_REQ for which nobody listens yet, if there is room.
+    pub(super) fn hold(
         &mut self,
         now: Instant,
         source: &Source,
         message: &Message<'_>,
-        req: &Req<'_>,
         bytes: &[u8; MAD_LEN],
     ) -> Outcome {
         let Config { hold, limits, .. } = self.config;
@@ -127,17 +126,25 @@ impl Endpoint {
                 Ok(())
             }
             Hold::Known => Err(DropReason::Duplicate),
-            Hold::Full => self.reject_request(source, message, req, RejReason::InvalidServiceId),
+            Hold::Full => self.refuse_service(source, message),
         }
     }
 
-    /// Rejects the requests that were held long enough.
+    /// Answers a REQ or SIDR_REQ for which nobody listens.
+    fn refuse_service(&mut self, source: &Source, message: &Message<'_>) -> Outcome {
+        match &message.body {
+            Body::Req(req) => self.reject_request(source, message, req, RejReason::InvalidServiceId),
+            Body::SidrReq(req) => self.no_service(source, message, req, SidrStatus::Unsupported),
+            // Nothing else is held.
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses the requests that were held long enough.
     pub(super) fn release_held(&mut self, now: Instant) {
         while let Some(held) = self.held.pop_expired(now) {
             let Ok(message) = Message::parse(&held.mad[..]) else { continue };
-            let Body::Req(req) = message.body else { continue };
-            let outcome = self.reject_request(&held.source, &message, &req, RejReason::InvalidServiceId);
-            if let Err(reason) = outcome {
+            if let Err(reason) = self.refuse_service(&held.source, &message) {
                 self.drop_for(reason);
             }
         }
@@ -146,8 +153,10 @@ impl Endpoint {
     /// Gives the held requests for a new listener to it.
     pub(super) fn offer_held(&mut self, now: Instant) {
         for held in self.held.take() {
+            let local = held.source.local;
             let has_listener = match Message::parse(&held.mad[..]).map(|message| message.body) {
-                Ok(Body::Req(req)) => self.listener(req.service_id, held.source.local).is_some(),
+                Ok(Body::Req(req)) => self.listener(req.service_id, local).is_some(),
+                Ok(Body::SidrReq(req)) => self.resolver(req.service_id, local).is_some(),
                 _ => false,
             };
             if has_listener {
@@ -160,8 +169,12 @@ impl Endpoint {
 
     fn handle_again(&mut self, now: Instant, source: &Source, mad: &[u8; MAD_LEN]) {
         let Ok(message) = Message::parse(&mad[..]) else { return };
-        let Body::Req(req) = message.body else { return };
-        if let Err(reason) = self.on_req(now, source, &message, &req, mad) {
+        let outcome = match &message.body {
+            Body::Req(req) => self.on_req(now, source, &message, req, mad),
+            Body::SidrReq(req) => self.on_sidr_req(now, source, &message, req, mad),
+            _ => return,
+        };
+        if let Err(reason) = outcome {
             self.drop_for(reason);
         }
     }

@@ -17,8 +17,8 @@ use super::{Endpoint, build};
 use crate::counters::DropReason;
 use crate::error::CallError;
 use crate::event::Event;
-use crate::params::{Destination, Ece, Path, Query, Reply, Resolve, Resolved, Source};
-use crate::{QueryId, ResolutionId};
+use crate::params::{Destination, Ece, Listen, Path, Query, Reply, Resolve, Resolved, Source};
+use crate::{ListenerId, QueryId, ResolutionId};
 use qp::wire::mad::MAD_LEN;
 use qp::wire::mad::cm::{Body, CommId, Message, ServiceId, SidrRep, SidrReq, SidrStatus};
 use qp::{Gid, QKey, QpType, Qpn};
@@ -257,6 +257,7 @@ impl Endpoint {
         source: &Source,
         message: &Message<'_>,
         req: &SidrReq<'_>,
+        bytes: &[u8; MAD_LEN],
     ) -> Outcome {
         let key = (source.remote, req.request_id);
         if let Some(&number) = self.resolutions.by_request.get(&key) {
@@ -270,9 +271,8 @@ impl Endpoint {
             self.resolutions.due.insert(Key::Asked(number));
             return Ok(());
         }
-        let found = self.listener(req.service_id, source.local);
-        let Some((listener, listen)) = found.filter(|(_, listen)| listen.qp_type == QpType::Ud) else {
-            return self.no_service(source, message, req, SidrStatus::Unsupported);
+        let Some((listener, listen)) = self.resolver(req.service_id, source.local) else {
+            return self.hold(now, source, message, bytes);
         };
         let Ok((addresses, private_data)) = take_addresses(&listen, source, req.private_data) else {
             return self.no_service(source, message, req, SidrStatus::Rejected);
@@ -323,7 +323,12 @@ impl Endpoint {
         Ok(())
     }
 
-    fn no_service(
+    /// The listener that resolves a service at an address.
+    pub(super) fn resolver(&self, service_id: ServiceId, local: Gid) -> Option<(ListenerId, Listen)> {
+        self.listener(service_id, local).filter(|(_, listen)| listen.qp_type == QpType::Ud)
+    }
+
+    pub(super) fn no_service(
         &mut self,
         source: &Source,
         message: &Message<'_>,
