@@ -40,9 +40,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the scenarios that come with rnic.
+    /// List the scenarios and the presets of switches that come with rnic.
     List,
-    /// Print a scenario as a file, or write it to one, to be changed.
+    /// Print a scenario as a file, or write it to one, to be changed; or print a preset of a switch.
     Show(show::ShowArgs),
     /// Run a scenario, and hold its results against what it expects.
     Run(run::Args),

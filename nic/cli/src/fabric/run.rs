@@ -5,7 +5,7 @@ use super::jobs::{self, Job, Manner, Outcome};
 use super::set::Changes;
 use super::source::Source;
 use super::{Output, csv, document, seeds, text};
-use rnic_fabric::scenario::Scenario;
+use rnic_fabric::scenario::{PortCapture, Scenario};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +31,10 @@ pub(super) struct Args {
     /// Write flows.csv, ports.csv, series.csv and metrics.csv into this folder.
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
+    /// Capture a port into a pcapng file, with virtual times: what it sends and what it receives. PORT is a name such as
+    /// leaf1>spine2, as in ports.csv. Of a scenario with variants, each has a file of its own. May be repeated.
+    #[arg(long, value_name = "PORT=FILE", value_parser = port_capture)]
+    capture: Vec<PortCapture>,
     /// Draw the samples, and how flow completion times are distributed, as SVG or PNG. Of several seeds, the first.
     #[cfg(feature = "plot")]
     #[arg(long, value_name = "FILE")]
@@ -38,6 +42,16 @@ pub(super) struct Args {
     /// Show no progress, and print nothing but expectations that are not met.
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// Reads `PORT=FILE`.
+fn port_capture(text: &str) -> Result<PortCapture, String> {
+    match text.split_once('=') {
+        Some((port, path)) if !port.is_empty() && !path.is_empty() => {
+            Ok(PortCapture { port: port.to_owned(), path: path.into() })
+        }
+        _ => Err("write PORT=FILE, such as \"leaf1>spine2=up.pcapng\"".to_owned()),
+    }
 }
 
 /// Runs the scenario, and reports.
@@ -49,12 +63,18 @@ pub(super) fn run(
     #[cfg(feature = "plot")]
     super::picture::check(args.plot.as_deref())?;
     let source = Source::find(&args.scenario)?;
-    let scenario = Arc::new(source.with(&args.changes)?);
+    let mut scenario = source.with(&args.changes)?;
+    let seeds = args.seeds.of(&scenario);
+    if !args.capture.is_empty() && seeds.len() > 1 {
+        let why = "captures are of one run: choose it with --seed".to_owned();
+        return Err(Problem::Option { option: "--capture", why });
+    }
+    scenario.capture(&args.capture);
+    let scenario = Arc::new(scenario);
     let job = |seed: u64| {
         let name = format!("{}, seed {seed}", scenario.name);
         Job { name, scenario: Arc::clone(&scenario), base: source.base.clone(), seed }
     };
-    let seeds = args.seeds.of(&scenario);
     let jobs: Vec<Job> = seeds.iter().map(|seed| job(*seed)).collect();
     let manner = Manner { threads: None, shows: !args.quiet, stop };
     let results = jobs::run(&jobs, &manner, &|_, outcome| outcome)?;

@@ -5,12 +5,13 @@ use super::error::{Problem, Status};
 use super::source::Source;
 use super::table::wrapped;
 use rnic_fabric::scenario::BUILTIN;
+use rnic_fabric::switch::{PRESETS, Preset};
 use std::path::PathBuf;
 
-/// Print a scenario as a file, or write it to one, to be changed.
+/// Print a scenario as a file, or write it to one, to be changed; or print a preset of a switch.
 #[derive(Debug, clap::Args)]
 pub(super) struct ShowArgs {
-    /// The name of a scenario of `rnic fabric list`, or a file.
+    /// A name of `rnic fabric list`, or a file.
     #[arg(value_name = "NAME|FILE")]
     scenario: String,
     /// Write it to this file, which must not exist yet.
@@ -20,7 +21,13 @@ pub(super) struct ShowArgs {
 
 /// Prints or writes the text of a scenario.
 pub(super) fn show(args: &ShowArgs, out: &mut Output<'_>) -> Result<Status, Problem> {
-    let source = Source::find(&args.scenario)?;
+    let source = match Preset::find(&args.scenario) {
+        Ok(preset) if args.output.is_none() => {
+            out.print(preset.text)?;
+            return Ok(Status::Passed);
+        }
+        _ => Source::find(&args.scenario)?,
+    };
     let Some(path) = &args.output else {
         out.print(&source.text)?;
         return Ok(Status::Passed);
@@ -33,13 +40,19 @@ pub(super) fn show(args: &ShowArgs, out: &mut Output<'_>) -> Result<Status, Prob
     Ok(Status::Passed)
 }
 
-/// Prints the names of the scenarios, and what they show.
+/// Prints the names of the scenarios, and what they show; and of the presets, and what they are.
 pub(super) fn list(out: &mut Output<'_>) -> Result<Status, Problem> {
     for builtin in BUILTIN {
         let source =
             Source { name: builtin.name.to_owned(), text: builtin.text.to_owned(), base: ".".into() };
         let about = source.read()?.about;
         out.print(&format!("{}\n{}\n", builtin.name, wrapped(first_sentence(&about), 100, "    ")))?;
+    }
+    out.print("\nPresets of switches, for `switch.preset`\n\n")?;
+    for preset in PRESETS {
+        let comment =
+            preset.text.lines().map_while(|line| line.strip_prefix("# ")).collect::<Vec<_>>().join(" ");
+        out.print(&format!("{}\n{}\n", preset.name, wrapped(first_sentence(&comment), 100, "    ")))?;
     }
     Ok(Status::Passed)
 }

@@ -78,6 +78,7 @@ impl Network for Air {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qp::wire::IpHeader;
 
     /// Picoseconds after the epoch.
     const fn at(picos: u128) -> Instant {
@@ -85,7 +86,7 @@ mod tests {
     }
 
     fn packet(byte: u8) -> Packet {
-        Packet { bytes: vec![byte], ..Packet::default() }
+        Packet::new(IpHeader::default(), &[byte])
     }
 
     /// When the next packets arrive, for whom, and which.
@@ -93,7 +94,7 @@ mod tests {
         let mut reached = Vec::new();
         let now = air.run(at(u128::MAX), &mut reached)?;
         let byte = |what| match what {
-            Reached::Packet(packet) => packet.bytes[0],
+            Reached::Packet(packet) => packet.byte(0),
             Reached::Room => panic!("it is always there"),
         };
         Some((now, reached.into_iter().map(|(to, what)| (to, byte(what))).collect()))

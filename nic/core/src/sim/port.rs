@@ -45,10 +45,8 @@ impl Io for SimIo {
         for (index, packet) in train.chunks(departure.segment_size.max(1)).enumerate() {
             let ident = u16::try_from(index).unwrap_or(u16::MAX);
             let ip = IpHeader { ident, ..departure.ip };
-            let mut bytes = self.spare.pop().unwrap_or_default();
-            bytes.clear();
-            bytes.extend_from_slice(packet);
-            self.outbox.push(Packet { ip, bytes });
+            let buffer = self.spare.pop().unwrap_or_default();
+            self.outbox.push(Packet::in_buffer(ip, packet, buffer));
         }
         true
     }

@@ -82,6 +82,8 @@ pub(super) struct State {
     visited: Vec<usize>,
     /// Buffers for packets.
     spare: Vec<Vec<u8>>,
+    /// The packet that a device is receiving.
+    buffer: Vec<u8>,
     unacked_rate: Option<u64>,
     /// How often a device was looked at.
     #[cfg(test)]
@@ -110,6 +112,7 @@ impl World {
             due: Vec::new(),
             visited: Vec::new(),
             spare: Vec::new(),
+            buffer: Vec::new(),
             unacked_rate: None,
             #[cfg(test)]
             looks: 0,
@@ -169,8 +172,7 @@ impl World {
     }
 
     pub(super) fn inject(&self, ip: &IpHeader, packet: &[u8]) {
-        let packet = Packet { ip: *ip, bytes: packet.to_vec() };
-        self.sites().send(self.now(), None, packet);
+        self.sites().send(self.now(), None, Packet::new(*ip, packet));
     }
 
     /// Sends packets of a device at once, without a step.
@@ -251,7 +253,7 @@ impl World {
     /// Delivers packets that have arrived, and fires timers that are due.
     fn arrive(&self, state: &mut State, now: Instant) {
         state.collect_due(now);
-        let due = std::mem::take(&mut state.due);
+        let (due, mut buffer) = (std::mem::take(&mut state.due), std::mem::take(&mut state.buffer));
         state.visited.clear();
         for events in due.chunk_by(|(a, _), (b, _)| a == b) {
             let Some((number, _)) = events.first() else { continue };
@@ -268,27 +270,30 @@ impl World {
             }
             let backlog = state.sites.get_mut(*number).map(|site| std::mem::take(&mut site.backlog));
             let packets = || events.iter().filter_map(|(_, index)| packet_at(&state.reached, *index));
+            let buffer = &mut buffer;
             port.visit(|site| {
                 let datapath = &mut site.datapath;
                 for (arrived, packet) in backlog.iter().flatten() {
-                    datapath.accept(now, *arrived, &packet.ip, &packet.bytes);
+                    packet.write_to(buffer);
+                    datapath.accept(now, *arrived, &packet.ip, buffer);
                 }
                 for (to, packet) in packets() {
                     if is_for(&datapath.engine, to, packet) {
-                        datapath.accept(now, now, &packet.ip, &packet.bytes);
+                        packet.write_to(buffer);
+                        datapath.accept(now, now, &packet.ip, buffer);
                     }
                 }
                 datapath.handle_timeout(now);
             });
             state.wake(*number);
         }
-        state.due = due;
+        (state.due, state.buffer) = (due, buffer);
         state.due.clear();
         while let Some((_, what)) = state.reached.pop() {
             if let Reached::Packet(packet) = what
                 && state.spare.len() < SPARE
             {
-                state.spare.push(packet.bytes);
+                state.spare.push(packet.into_buffer());
             }
         }
     }
@@ -297,7 +302,7 @@ impl World {
 /// The room in a NIC that packets leave which are on their way to it.
 fn without(mut room: Room, packets: &[Packet]) -> Room {
     for packet in packets {
-        let bytes = wire_bytes(packet.bytes.len(), packet.ip.dst.is_ipv6());
+        let bytes = wire_bytes(packet.len(), packet.ip.dst.is_ipv6());
         if let Some(room) = room.get_mut(usize::from(packet.ip.tos >> 5)) {
             *room = room.saturating_sub(bytes);
         }

@@ -1,6 +1,7 @@
 //! What identifies a flow.
 
 use qp::wire::IpHeader;
+use rnic_core::sim::Packet;
 use std::net::IpAddr;
 
 /// Mixes the bits of a number so that each depends on all: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
@@ -25,11 +26,9 @@ pub(super) fn flow_of(ip: &IpHeader) -> u64 {
 }
 
 /// The destination queue pair in the BTH of a packet; 0 if it is too short for one.
-pub(super) fn destination_qp(packet: &[u8]) -> u32 {
-    match packet {
-        [_, _, _, _, _, high, middle, low, ..] => u32::from_be_bytes([0, *high, *middle, *low]),
-        _ => 0,
-    }
+pub(super) fn destination_qp(packet: &Packet) -> u32 {
+    let [high, middle, low] = [5, 6, 7].map(|at| packet.byte(at));
+    u32::from_be_bytes([0, high, middle, low])
 }
 
 #[cfg(test)]
@@ -44,7 +43,8 @@ mod tests {
         let (a, b) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         let all = [to(a, b, 1), to(b, a, 1), to(a, b, 2), to(a, a, 1), to(b, b, 1)];
         assert!((0..all.len()).all(|n| all.iter().filter(|other| **other == all[n]).count() == 1));
-        assert_eq!(destination_qp(&[4, 0, 0, 0, 0, 1, 2, 3, 0]), 0x01_0203);
-        assert_eq!(destination_qp(&[4, 0, 0]), 0);
+        let qp_of = |bytes: &[u8]| destination_qp(&Packet::new(IpHeader::default(), bytes));
+        assert_eq!(qp_of(&[4, 0, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0, 9]), 0x01_0203);
+        assert_eq!(qp_of(&[4, 0, 0]), 0);
     }
 }

@@ -76,13 +76,13 @@ impl Fabric {
         // A packet that no port sends does not pass the fabric.
         let Some(src) = from else { return self.reached.push((to, Reached::Packet(packet))) };
         let is_ipv6 = packet.ip.dst.is_ipv6();
-        let bytes = wire_bytes(packet.bytes.len(), is_ipv6);
+        let bytes = wire_bytes(packet.len(), is_ipv6);
         let dst = match to {
             Target::Site(site) | Target::Member(site) => site,
             Target::Address | Target::Members => usize::MAX,
         };
         let class = usize::from(packet.ip.tos >> 5);
-        let (flow, qp) = (flow_of(&packet.ip), destination_qp(&packet.bytes));
+        let (flow, qp) = (flow_of(&packet.ip), destination_qp(&packet));
         let is_known = dst < self.topology.hosts() || to == Target::Members;
         let travelling = Travelling {
             packet,
@@ -224,6 +224,7 @@ impl Fabric {
     fn transmit(&mut self, node: NodeId, port: usize, queue: usize, first: Waiting) {
         let now = self.now;
         self.mark(node, port, queue, first);
+        self.capture_departure(node, port, first.packet);
         self.leave(node, port, queue, first);
         let at = &mut self.nodes[node].ports[port];
         let travelling = &mut self.packets[first.packet as usize];

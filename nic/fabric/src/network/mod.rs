@@ -14,6 +14,7 @@ mod hop;
 mod port;
 mod setup;
 mod stuck;
+mod tap;
 
 pub use port::PortStats;
 pub use setup::{HostConfig, SetupError};
@@ -254,6 +255,7 @@ pub struct Fabric {
     /// Random numbers for damaged packets.
     lots: rand_chacha::ChaCha8Rng,
     tally: Tally,
+    taps: tap::Taps,
     attached: usize,
 }
 
@@ -262,7 +264,9 @@ impl Fabric {
     fn handle(&mut self, event: Event) {
         self.tally.events += 1;
         match event {
-            Event::Arrive { node, port, packet, cuts } => self.arrive(node as usize, port, packet, cuts),
+            Event::Arrive { node, port, packet, cuts } => {
+                self.handle_arrival(node as usize, port, packet, cuts);
+            }
             Event::Look { node, port } => {
                 let (node, port) = (node as usize, usize::from(port));
                 let looks = &mut self.nodes[node].ports[port].looks;
@@ -394,6 +398,7 @@ impl Fabric {
     fn drop_packet(&mut self, node: NodeId, port: usize, packet: u32, why: Drop) {
         self.packets.remove(packet as usize);
         *self.tally.drops.entry(why).or_default() += 1;
+        self.taps.drop(packet, why);
         if let Some(port) = self.nodes[node].ports.get_mut(port) {
             port.drop(why);
         }

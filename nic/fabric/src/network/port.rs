@@ -65,6 +65,8 @@ pub(super) struct Port {
     pub(super) looks: Option<Instant>,
     /// Classes whose pauses are repeated.
     pub(super) repeats: u8,
+    /// Whether its packets are captured.
+    pub(super) is_captured: bool,
     pub(super) stats: PortStats,
 }
 
@@ -89,6 +91,7 @@ impl Port {
             lanes: None,
             looks: None,
             repeats: 0,
+            is_captured: false,
             stats: PortStats::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! Building a fabric from its settings.
 
 use super::port::Port;
+use super::tap::Taps;
 use super::{Event, Fabric, Host, Node, Role, Switch, Tally};
 use crate::balance::{self, Balancer};
 use crate::routing::Routes;
@@ -156,6 +157,7 @@ impl Fabric {
             reached: Vec::new(),
             lots: ChaCha8Rng::seed_from_u64(seed),
             tally: Tally::default(),
+            taps: Taps::default(),
             attached: 0,
             topology,
         };

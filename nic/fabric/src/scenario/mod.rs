@@ -7,11 +7,13 @@
 //! of a variant have its name in front: `spray.fct.max_us`.
 
 mod builtin;
+mod capture;
 mod changes;
 mod expect;
 mod variants;
 
 pub use builtin::{BUILTIN, Builtin, builtin};
+pub use capture::PortCapture;
 pub use changes::{ChangeConfig, ChangeError};
 pub use expect::{Bound, Expect, Verdict};
 pub use variants::Outcome;
@@ -24,8 +26,9 @@ use crate::switch::SwitchConfig;
 use crate::topology::{self, Topology, TopologyError};
 use crate::words;
 use crate::workload::{Workload, WorkloadError};
+use capture::Going;
 use serde::Deserialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use time::Duration;
 
 /// A scenario, as in a file.
@@ -83,6 +86,9 @@ pub struct Scenario {
     /// The scenarios of the variants, each with its name.
     #[serde(skip)]
     pub variants: Vec<(String, Self)>,
+    /// Ports that are captured.
+    #[serde(skip)]
+    pub captures: Vec<PortCapture>,
 }
 
 const fn once() -> u32 {
@@ -153,6 +159,14 @@ pub enum ScenarioError {
         /// What to write instead.
         advice: String,
     },
+    /// A capture.
+    #[error("cannot capture into {}: {why}", path.display())]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// The run.
     #[error("{0}")]
     Run(#[from] RunError),
@@ -164,9 +178,13 @@ impl Scenario {
     /// # Errors
     /// Says where the text is wrong, and what to write instead.
     pub fn read(text: &str) -> Result<Self, ScenarioError> {
-        // Read from the text, so that errors say where; variants are made of tables.
-        let _: Self = toml::from_str(text)?;
-        Self::from_table(&toml::from_str(text)?)
+        Self::from_table(&toml::from_str(text)?).map_err(|error| match error {
+            // The text says where: tables, which presets and variants need, do not.
+            ScenarioError::Syntax(syntax) => {
+                ScenarioError::Syntax(toml::from_str::<Self>(text).err().unwrap_or(syntax))
+            }
+            other => other,
+        })
     }
 
     /// Builds the topology. `base`: the folder of the file, from which it names others.
@@ -242,6 +260,7 @@ impl Scenario {
         goes_on: &mut dyn FnMut(f64) -> bool,
     ) -> Result<Report, ScenarioError> {
         let mut run = self.prepare(base, seed)?;
+        let captures = self.begin_captures(&mut run.fabric().lock())?;
         let mut sampler = self.sample.interval.map(|interval| {
             let flows = run.flows().to_vec();
             let fabric = run.fabric().lock();
@@ -270,6 +289,8 @@ impl Scenario {
             }
         };
         run.fabric().lock().check();
+        run.fabric().lock().flush_captures();
+        captures.iter().try_for_each(Going::check)?;
         let series = sampler.map(Sampler::finish);
         let mut report = Report::of(&self.name, seed, self.nic.mtu, &mut run, series, is_whole);
         report.metrics.of_series(report.series.as_ref(), self.measure_from);

@@ -2,6 +2,7 @@
 
 use super::{Scenario, ScenarioError, Verdict};
 use crate::report::{Metrics, Report};
+use crate::switch::Preset;
 use serde::Deserialize as _;
 use std::path::Path;
 
@@ -37,6 +38,29 @@ fn lay(over: &toml::Table, base: &mut toml::Table) {
     }
 }
 
+/// Lays the settings of all switches of a scenario over their presets.
+fn lay_over_presets(scenario: &mut toml::Table) -> Result<(), ScenarioError> {
+    let lay_one = |setting: &str, switch: &mut toml::Value| -> Result<(), ScenarioError> {
+        let Some(name) = switch.get("preset").and_then(toml::Value::as_str) else { return Ok(()) };
+        let unknown = |advice| ScenarioError::Unknown { setting: format!("{setting}.preset"), advice };
+        let mut table = Preset::find(name).map_err(unknown)?.table();
+        if let toml::Value::Table(over) = &*switch {
+            lay(over, &mut table);
+        }
+        *switch = toml::Value::Table(table);
+        Ok(())
+    };
+    if let Some(switch) = scenario.get_mut("switch") {
+        lay_one("switch", switch)?;
+    }
+    if let Some(toml::Value::Table(switches)) = scenario.get_mut("switches") {
+        for (name, switch) in switches.iter_mut() {
+            lay_one(&format!("switches.{name}"), switch)?;
+        }
+    }
+    Ok(())
+}
+
 /// The variants in the table of a scenario, each with its name.
 fn variants(base: &toml::Table, over: &[toml::Table]) -> Result<Vec<(String, Scenario)>, ScenarioError> {
     let mut base = base.clone();
@@ -50,6 +74,7 @@ fn variants(base: &toml::Table, over: &[toml::Table]) -> Result<Vec<(String, Sce
         };
         let mut table = base.clone();
         lay(&over, &mut table);
+        lay_over_presets(&mut table)?;
         let scenario = Scenario::deserialize(toml::Value::Table(table));
         let scenario = scenario.map_err(|why| ScenarioError::Variant { name: name.clone(), why })?;
         variants.push((name, scenario));
@@ -63,7 +88,9 @@ impl Scenario {
     /// # Errors
     /// Says what to write instead.
     pub fn from_table(table: &toml::Table) -> Result<Self, ScenarioError> {
-        let mut scenario = Self::deserialize(toml::Value::Table(table.clone()))?;
+        let mut whole = table.clone();
+        lay_over_presets(&mut whole)?;
+        let mut scenario = Self::deserialize(toml::Value::Table(whole))?;
         scenario.variants = variants(table, &scenario.variant)?;
         Ok(scenario)
     }
@@ -110,11 +137,13 @@ impl Scenario {
         let times = self.repeat.max(1);
         let mut first = None;
         let mut runs = Vec::new();
+        let again = Self { captures: Vec::new(), ..self.clone() };
         for turn in 0..times {
             let mut share = |done: f64| goes_on((f64::from(turn) + done) / f64::from(times));
             // The first has the seed itself; the others are far from those of neighbouring seeds.
             let own = seed.wrapping_add(u64::from(turn) << 32);
-            let report = self.run(base, own, &mut share)?;
+            let scenario = if turn == 0 { self } else { &again };
+            let report = scenario.run(base, own, &mut share)?;
             let is_whole = report.is_whole;
             runs.push(report.metrics.clone());
             first.get_or_insert(report);

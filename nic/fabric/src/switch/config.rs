@@ -108,6 +108,10 @@ pub enum Forwarding {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SwitchConfig {
+    /// The [preset](super::Preset) over which the other settings of a file are laid. Lists, such as `class`, take the place of
+    /// those of the preset. It has no meaning elsewhere: [`Preset::config`](super::Preset::config) has all settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
     /// How it holds packets.
     pub model: Model,
     /// Its buffer.
@@ -144,6 +148,7 @@ pub struct SwitchConfig {
 impl Default for SwitchConfig {
     fn default() -> Self {
         Self {
+            preset: None,
             model: Model::Ethernet,
             buffer: BufferConfig::default(),
             class: Vec::new(),

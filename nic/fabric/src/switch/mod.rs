@@ -3,7 +3,9 @@
 pub(crate) mod buffer;
 mod config;
 pub(crate) mod lanes;
+mod presets;
 pub(crate) mod queues;
 
 pub use buffer::Full;
 pub use config::{BufferConfig, Class, Forwarding, Model, SwitchConfig, Watch};
+pub use presets::{PRESETS, Preset};

@@ -99,6 +99,9 @@ fn scenarios_are_listed_and_shown() {
     let (status, text) = fabric(&["list"]).expect("a list");
     assert_eq!(status, Status::Passed);
     assert!(text.starts_with("incast\n    Fifteen hosts send"), "{text}");
+    assert!(text.contains("\nopensm\n    A switch of InfiniBand as OpenSM sets it up by default"), "{text}");
+    let (_, text) = fabric(&["show", "sonic-spectrum3"]).expect("it comes with rnic");
+    assert!(text.contains("\n24 = 1\n"), "{text}");
     let folder = Folder::new();
     let (_, text) = fabric(&["show", "incast"]).expect("it comes with rnic");
     fabric(&["show", "incast", "-o", &folder.path("own.toml")]).expect("a writable folder");
@@ -150,6 +153,22 @@ fn an_interrupted_run_reports_what_there_is() {
     assert!(text.contains("FAIL  flows.finished: 0"), "{text}");
     let (status, text) = interruptible(&words, &|| true).expect("it stops");
     assert_eq!((status.code(), &*text), (130, "Interrupted before anything ran.\n"));
+}
+
+#[test]
+fn ports_are_captured() {
+    let folder = Folder::new();
+    let file = folder.path("port.pcapng");
+    let option = format!("s0>host0={file}");
+    fabric(&["run", &folder.scenario(), "--quiet", "--capture", &option]).expect("it runs");
+    let bytes = std::fs::read(&file).expect("it was written");
+    // 2 flows of 50 KB, and the section header of pcapng.
+    assert!(bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && bytes.len() > 100_000, "{}", bytes.len());
+    let error = refusal(&["run", &folder.scenario(), "--seeds", "1..2", "--capture", &option]);
+    assert_eq!(error, "--capture: captures are of one run: choose it with --seed");
+    let error = refusal(&["run", &folder.scenario(), "--capture", "s0>host7=x"]);
+    assert!(error.contains("capture of s0>host7: "), "{error}");
+    assert!(parse(&["run", "incast", "--capture", "s0>host0"]).is_err());
 }
 
 #[test]
