@@ -133,8 +133,7 @@ pub fn log_of_a_fabric() -> std::result::Result<String, ScenarioError> {
     let capture = Bytes::default();
     let options = CaptureOptions { interface: "leaf0>host0".to_owned(), max_bytes: None };
     let names = run.fabric().lock().topology().port_names();
-    let leaf =
-        names.iter().position(|ports| ports.iter().any(|port| *port == options.interface)).unwrap_or(0);
+    let leaf = names.iter().position(|ports| ports.contains(&options.interface)).unwrap_or(0);
     let port = names[leaf].iter().position(|port| *port == options.interface).unwrap_or(0);
     let sink = Capture::new(capture.clone(), options);
     let status = run.fabric().lock().capture(leaf, port, sink);
