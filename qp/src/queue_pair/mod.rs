@@ -75,6 +75,10 @@ pub struct Tuning {
     /// (end-to-end credits, IBTA 9.7.7.2). A peer that advertises none (code 31, used by Linux rxe and by queue
     /// pairs with a shared receive queue) is not limited.
     pub e2e_credits: bool,
+    /// Whether the acknowledgement timeout follows from how long answers take. The attribute `timeout` is then the longest wait
+    /// and not the only one; waits that are shorter cost no retry. Hardware has this as an option, too (NVIDIA: adaptive
+    /// retransmission).
+    pub adaptive_timeout: bool,
 }
 
 impl Default for Tuning {
@@ -82,7 +86,13 @@ impl Default for Tuning {
         // 32 packets are two full trains of 4 KiB packets and 2/5 of a stock socket buffer. Acknowledging every
         // train would cost the sender more than it gains from the window opening earlier. 128 KiB are 32 packets of
         // 4 KiB; two such pieces in flight fill less than a stock socket buffer.
-        Self { ack_interval: 32, read_chunk: 128 << 10, mig_req: false, e2e_credits: true }
+        Self {
+            ack_interval: 32,
+            read_chunk: 128 << 10,
+            mig_req: false,
+            e2e_credits: true,
+            adaptive_timeout: false,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod build;
 mod local;
+mod patience;
 
 use super::reasons::Heard;
 use super::{Failure, FailureContext, QueuePair};
@@ -17,6 +18,7 @@ use crate::wire::syndrome::decode_credits;
 use crate::work::{Operation, SendFlags, SendWr, WcFlags, WcStatus, WorkCompletion};
 use build::Request;
 pub(super) use build::gather;
+use patience::Patience;
 use std::collections::VecDeque;
 use time::{Duration, Instant};
 
@@ -115,6 +117,8 @@ pub(super) struct Requester {
     pub(super) heard: Heard,
     /// When the oldest packet counts as lost.
     pub(super) deadline: Option<Instant>,
+    /// How long to wait for an answer, with adaptive timeouts.
+    pub(super) patience: Patience,
     /// A retransmission is under way and nothing new has been answered yet: further signs of the same loss are
     /// ignored.
     pub(super) recovering: bool,
@@ -181,6 +185,7 @@ impl Requester {
 
     pub(super) fn set_psn(&mut self, psn: Psn) {
         self.heard = Heard::default();
+        self.patience = Patience::default();
         self.fresh_psn = psn;
         self.next_psn = psn;
         self.sent_end = psn;
@@ -243,11 +248,21 @@ impl QueuePair {
         }
     }
 
+    /// How long to wait now for an answer to the oldest packet.
+    fn wait(&self) -> Option<Duration> {
+        let longest = self.ack_timeout()?;
+        Some(if self.config.tuning.adaptive_timeout {
+            self.requester.patience.wait(longest)
+        } else {
+            longest
+        })
+    }
+
     /// Sets the pacing interval of a full packet. The requester asks for acknowledgements at least four times per
     /// acknowledgement timeout, or with every packet, so that the timer does not expire while unacknowledged
     /// packets are still being sent; and at least once in `feedback`, if its rate follows from the acknowledgements.
     pub fn set_packet_time(&mut self, packet_time: Duration, feedback: Option<Duration>) {
-        let longest = self.ack_timeout().map(|timeout| timeout / 4).into_iter().chain(feedback).min();
+        let longest = self.wait().map(|timeout| timeout / 4).into_iter().chain(feedback).min();
         self.requester.ack_every = longest.map(|longest| {
             let packets = longest.as_nanos() / packet_time.as_nanos().max(1);
             u32::try_from(packets).unwrap_or(u32::MAX).max(1)
@@ -359,9 +374,10 @@ impl QueuePair {
 
     /// Updates the state for a packet that was written.
     fn account(&mut self, now: Instant, index: usize, request: &Request) {
-        let timeout = self.ack_timeout().filter(|_| self.config.qp_type.is_reliable());
+        let timeout = self.wait().filter(|_| self.config.qp_type.is_reliable());
         let wqe = &mut self.requester.queue[index];
-        if wqe.sent < wqe.sent_ever {
+        let is_repetition = wqe.sent < wqe.sent_ever;
+        if is_repetition {
             self.counters.retransmitted_pkts += 1;
             self.counters.retransmitted_bytes += u64::from(request.payload);
         } else if wqe.sent == 0 && matches!(wqe.wr.operation, Operation::Send { .. }) {
@@ -392,6 +408,7 @@ impl QueuePair {
         }
         if self.requester.deadline.is_none() {
             self.requester.deadline = timeout.map(|t| now + t);
+            self.requester.patience.start(now, is_repetition);
         }
     }
 
@@ -508,7 +525,13 @@ impl QueuePair {
         }
         self.counters.local_ack_timeout_err += 1;
         self.requester.recovering = false;
-        self.retry(host);
+        let was_early = self.wait() < self.ack_timeout();
+        self.requester.patience.lose();
+        if was_early {
+            self.repeat();
+        } else {
+            self.retry(host);
+        }
     }
 
     /// Retransmits from the oldest unanswered packet, or fails the request if no retries are left.
@@ -522,6 +545,11 @@ impl QueuePair {
             return;
         }
         self.requester.retries -= 1;
+        self.repeat();
+    }
+
+    /// Retransmits from the oldest unanswered packet.
+    fn repeat(&mut self) {
         self.counters.completer_retry_err += 1;
         self.requester.recovering = true;
         self.requester.deadline = None;
@@ -530,8 +558,13 @@ impl QueuePair {
 
     /// Restarts the acknowledgement timer after progress.
     pub(super) fn rearm(&mut self, now: Instant) {
+        if self.config.tuning.adaptive_timeout {
+            self.requester.patience.learn(now);
+            let is_repetition = self.requester.next_psn.is_before(self.requester.sent_end);
+            self.requester.patience.start(now, is_repetition);
+        }
         self.requester.deadline =
-            if self.requester.in_flight() { self.ack_timeout().map(|t| now + t) } else { None };
+            if self.requester.in_flight() { self.wait().map(|t| now + t) } else { None };
     }
 
     /// In SQD: reports that all started work is done, if requested.

@@ -147,6 +147,7 @@ impl<'c> Side<'c> {
                 ack_interval: 66,
                 read_chunk: 0,
                 e2e_credits: false,
+                adaptive_timeout: false,
                 mig_req: false,
             },
         });

@@ -23,6 +23,8 @@ pub struct NicConfig {
     pub cc: String,
     /// The acknowledgement timeout: 4.096 us x 2^timeout.
     pub timeout: u8,
+    /// Whether the timeout follows from how long acknowledgements take; `timeout` is then the longest.
+    pub adaptive_timeout: bool,
     /// Retransmissions before a flow fails, 0 to 7.
     pub retry_cnt: u8,
     /// The longest train at the rate of its queue pair; 0 has packets leave one by one, as from hardware.
@@ -33,7 +35,14 @@ pub struct NicConfig {
 impl Default for NicConfig {
     /// 4096 bytes, no congestion control, perftest's timeout of 67 ms with 7 retries, single packets.
     fn default() -> Self {
-        Self { mtu: 4096, cc: "off".to_owned(), timeout: 14, retry_cnt: 7, train_time: Duration::ZERO }
+        Self {
+            mtu: 4096,
+            cc: "off".to_owned(),
+            timeout: 14,
+            adaptive_timeout: false,
+            retry_cnt: 7,
+            train_time: Duration::ZERO,
+        }
     }
 }
 
@@ -47,6 +56,7 @@ pub(super) struct HostEnd {
     /// Where everything arrives, as large as the largest message yet.
     target: Option<Arc<MemoryRegion>>,
     pub(super) options: (u8, u8),
+    pub(super) adaptive_timeout: bool,
 }
 
 impl HostEnd {
@@ -84,7 +94,15 @@ impl HostEnd {
         let cqe = u32::try_from(outstanding + 64).unwrap_or(u32::MAX).min(device.attr().max_cqe);
         let cq = device.create_cq(cqe).map_err(failed("the completion queue"))?;
         let source = Arc::new(pd.alloc_null_mr().map_err(failed("the null region"))?);
-        Ok(Self { device, pd, cq, source, target: None, options: (nic.timeout, nic.retry_cnt) })
+        Ok(Self {
+            device,
+            pd,
+            cq,
+            source,
+            target: None,
+            options: (nic.timeout, nic.retry_cnt),
+            adaptive_timeout: nic.adaptive_timeout,
+        })
     }
 
     /// The region in which messages of up to `len` bytes arrive.

@@ -148,7 +148,13 @@ impl Default for Setup {
             sq_sig_all: false,
             has_srq: false,
             // No acknowledgement requests within a message and no split READs, unless a test enables them.
-            tuning: Tuning { ack_interval: u32::MAX, read_chunk: 0, mig_req: false, e2e_credits: false },
+            tuning: Tuning {
+                ack_interval: u32::MAX,
+                read_chunk: 0,
+                mig_req: false,
+                e2e_credits: false,
+                adaptive_timeout: false,
+            },
         }
     }
 }

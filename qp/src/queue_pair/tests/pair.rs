@@ -215,7 +215,7 @@ pub(super) fn rough(mtu: Mtu, seed: u64) -> Setup {
         // Close to the largest PSN, so that every run of some length wraps.
         sq_psn: 0xff_fff0 + (seed as u32 & 0xf),
         rq_psn: 0xff_ffff,
-        tuning: Tuning { ack_interval: 4, read_chunk: 8 * mtu.bytes(), mig_req: false, e2e_credits: false },
+        tuning: Tuning { ack_interval: 4, read_chunk: 8 * mtu.bytes(), ..Setup::default().tuning },
         ..Setup::default()
     }
 }

@@ -38,6 +38,70 @@ fn a_silent_peer_gets_as_many_tries_as_allowed() {
     }
 }
 
+/// With adaptive timeouts, a queue pair that knows how long answers take waits that long and not the whole timeout. Its peer
+/// has as much time to come back as without: early waits double up to the timeout, and only whole timeouts cost a retry.
+#[test]
+fn adaptive_timeouts_are_short_and_give_a_silent_peer_as_long() {
+    let tuning = Tuning { adaptive_timeout: true, ..Setup::default().tuning };
+    let mut b = Setup { retry_cnt: 2, tuning, ..Setup::default() }.rts();
+    b.post(1, SEND, &[]);
+    b.sent();
+    // Nothing is known: the whole timeout.
+    assert_eq!(b.qp.poll_timeout(), Some(b.now + TIMEOUT));
+    b.now += Duration::from_micros(100);
+    b.take(&ack(SQ, 1));
+    assert_eq!(b.notes(), [success(1)]);
+    b.post(1, SEND, &[]);
+    assert_eq!(psns(&b.sent()), [SQ + 1]);
+    // The first answer took 100 us: RFC 6298 waits for three times as long.
+    let mut wait = Duration::from_micros(300);
+    let mut early = 0;
+    while wait < TIMEOUT {
+        assert_eq!(b.qp.poll_timeout(), Some(b.now + wait));
+        b.sleep(wait);
+        assert_eq!(psns(&b.sent()), [SQ + 1]);
+        (wait, early) = (wait * 2, early + 1);
+    }
+    assert_eq!(early, 8);
+    for _ in 0..2 {
+        b.sleep(TIMEOUT);
+        assert_eq!(psns(&b.sent()), [SQ + 1]);
+    }
+    b.sleep(TIMEOUT);
+    assert_eq!(b.notes(), [RETRY_EXCEEDED]);
+    let c = *b.qp.counters();
+    assert_eq!((c.local_ack_timeout_err, c.completer_retry_err, c.retry_exceeded_err), (8 + 3, 8 + 2, 1));
+}
+
+/// The answer to a repetition may be that to the original, so its time says nothing (Karn); and a new connection knows nothing.
+#[test]
+fn adaptive_timeouts_learn_from_what_was_sent_once() {
+    let tuning = Tuning { adaptive_timeout: true, ..Setup::default().tuning };
+    let setup = Setup { tuning, ..Setup::default() };
+    let mut b = setup.rts();
+    b.post(1, SEND, &[]);
+    b.sent();
+    b.sleep(TIMEOUT);
+    assert_eq!(psns(&b.sent()), [SQ]);
+    b.now += Duration::from_micros(1);
+    b.take(&ack(SQ, 1));
+    b.post(2, SEND, &[]);
+    b.sent();
+    assert_eq!(b.qp.poll_timeout(), Some(b.now + TIMEOUT), "1 us was learnt");
+    b.now += Duration::from_micros(50);
+    b.take(&ack(SQ + 1, 2));
+    b.post(3, SEND, &[]);
+    b.sent();
+    assert_eq!(b.qp.poll_timeout(), Some(b.now + Duration::from_micros(150)));
+    b.modify(&QpAttr::to_state(QpState::Reset));
+    b.modify(&setup.to_init());
+    b.modify(&setup.to_rtr());
+    b.modify(&setup.to_rts());
+    b.post(4, SEND, &[]);
+    b.sent();
+    assert_eq!(b.qp.poll_timeout(), Some(b.now + TIMEOUT));
+}
+
 #[test]
 fn timeout_0_never_expires() {
     let mut b = Setup { timeout: 0, ..Setup::default() }.rts();
