@@ -163,7 +163,7 @@ fn all_pairs_talk(mtu: u32, path_mtu: &str) {
         (network.begin(to, &format!("{line}{role}")), at, to, line)
     };
     let servers: Vec<_> = pairs.map(server).collect();
-    sleep(Duration::from_millis(1500));
+    lab::await_idle(&servers.iter().map(|(server, ..)| server).collect::<Vec<_>>());
     let client = |(server, at, to, line): (Running, usize, usize, String)| {
         let role = if line.starts_with("rping") { " -c -a" } else { "" };
         let client = network.begin(at, &format!("{line}{role} {}", address(to)));
@@ -172,8 +172,9 @@ fn all_pairs_talk(mtu: u32, path_mtu: &str) {
     let all: Vec<_> = servers.into_iter().map(client).collect();
     for (server, client, line) in all {
         let client = client.wait(LIMIT);
+        let text = client.text.clone();
         let ends = [server.wait(LIMIT), client];
-        assert_eq!(faults(&ends, |_, _| None), None, "{line}");
+        assert_eq!(faults(&ends, |_, _| None), None, "{line}; the client: {text}");
     }
     for at in 0..HOSTS {
         // ibv_devinfo was another one on the first.
