@@ -225,30 +225,6 @@ pub(crate) fn await_listener(port: u16, server: &mut Running) {
     }
 }
 
-/// Waits until programs have nothing to do any more, as servers that listen: the only sign of those that listen for connections
-/// of RDMA. They take some time to start, all at once on a busy machine.
-pub(crate) fn await_idle(programs: &[&Running]) {
-    /// Long enough that each had its turn on a processor, if it needs one.
-    const QUIET: Duration = Duration::from_secs(1);
-    // User and system time are fields 14 and 15; the name in front may have spaces, but not a closing parenthesis.
-    let busy = |program: &&Running| {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", program.id())).unwrap_or_default();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        fields.get(11..13).map(<[&str]>::concat).unwrap_or_default()
-    };
-    let all = || programs.iter().map(busy).collect::<Vec<_>>();
-    let begin = Instant::now();
-    let mut before = all();
-    while begin.elapsed() < LIMIT {
-        std::thread::sleep(QUIET);
-        let now = all();
-        if now == before {
-            return;
-        }
-        before = now;
-    }
-}
-
 /// Serializes tests while the guard lives. Programs that poll take a processor each, and two pairs of them on two
 /// processors wait out each other's time slices until connections fail.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
