@@ -26,7 +26,7 @@ impl Preset {
     /// The preset of this name.
     ///
     /// # Errors
-    /// There is none: the names that there are, and perhaps the one that was meant.
+    /// No preset has this name. The text lists the names, or suggests the closest one.
     pub fn find(name: &str) -> Result<Self, String> {
         let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
         let found = PRESETS.iter().copied().find(|preset| preset.name == name);

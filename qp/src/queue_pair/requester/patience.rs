@@ -11,8 +11,8 @@
 
 use time::{Duration, Instant};
 
-/// What a wait is longer than the mean at least: four units of the attribute, 16 us. RFC 6298 asks for the step of the clock, of
-/// which there is none here; our choice.
+/// A wait exceeds the mean by at least this: four units of the attribute, 16 us. RFC 6298 uses the granularity of the clock
+/// here; ours has none that matters, so the value is our choice.
 const STEP: u64 = 4 * 4096;
 
 /// What is known of the time that answers take, in nanoseconds.
