@@ -7,8 +7,7 @@ use time::Instant;
 /// An event to come.
 #[derive(Debug)]
 struct Entry<T> {
-    /// Picoseconds after the epoch; half as long as an instant, and enough for 213 days.
-    at: u64,
+    at: Instant,
     /// The number of the event, in the order in which they were set.
     number: u64,
     event: T,
@@ -34,11 +33,6 @@ impl<T> Ord for Entry<T> {
     }
 }
 
-/// An instant as a number.
-fn picos(at: Instant) -> u64 {
-    u64::try_from(at.picos_since(Instant::EPOCH)).unwrap_or(u64::MAX)
-}
-
 /// Future events, in the order of their time, and for equal times in that in which they were set. So what happens never
 /// depends on how they are stored.
 #[derive(Debug)]
@@ -57,19 +51,18 @@ impl<T> Agenda<T> {
     /// Adds an event.
     pub fn set(&mut self, at: Instant, event: T) {
         self.set += 1;
-        self.order.push(Reverse(Entry { at: picos(at), number: self.set, event }));
+        self.order.push(Reverse(Entry { at, number: self.set, event }));
     }
 
     /// The time of the next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        self.order.peek().map(|Reverse(entry)| Instant::EPOCH.plus_picos(entry.at.into()))
+        self.order.peek().map(|Reverse(entry)| entry.at)
     }
 
     /// Removes the next event, if its time has come at `now`.
     pub fn take(&mut self, now: Instant) -> Option<T> {
-        let Reverse(next) = self.order.peek()?;
-        if next.at > picos(now) {
+        if self.next()? > now {
             return None;
         }
         self.order.pop().map(|Reverse(entry)| entry.event)
