@@ -37,6 +37,7 @@ use commands::{Command, GET_EVENT, call_of};
 use connect::errno_of as refused;
 use memory::load;
 use nic::{Nic, Nics};
+use nix::unistd::{Pid, gettid};
 use pipe::{Pipe, PipeId, identify};
 use rnic::cm::protocol::Endpoint;
 use rnic::cm::{PortTable, Ports};
@@ -182,19 +183,21 @@ impl Ucma {
     /// This thread is about to close a descriptor: from the moment at which it is closed, other threads must find out who
     /// did so.
     ///
-    /// Another thread that handles an event gets some time to come back for the next one first. In the kernel it is back by
-    /// then, because destroying identifiers takes longer; programs count on that, and free the channel's memory, which that
-    /// thread reads, right after the close (rping).
+    /// Another thread that handles an event gets some time to come back for the next one first, if it then waits in the
+    /// channel. In the kernel it is back by then, because destroying identifiers takes longer; programs count on that, and
+    /// free the channel's memory, which that thread reads, right after the close (rping).
     fn closing(&self, fd: c_int) -> Option<PipeId> {
         let id = self.find(fd)?;
-        let is_away = |away: libc::pthread_t| away != this_thread();
-        for _ in 0..WAITS_FOR_AWAY {
-            if !locked(&self.state).channels.get(&id).and_then(|channel| channel.away).is_some_and(is_away) {
+        let comes_back = |away: Pid| away != gettid() && lives(away);
+        let waits = if blocks(fd) { WAITS_FOR_AWAY } else { 0 };
+        for _ in 0..waits {
+            let away = locked(&self.state).channels.get(&id).and_then(|channel| channel.away);
+            if !away.is_some_and(comes_back) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        locked(&self.state).closed_by.insert(fd, this_thread());
+        locked(&self.state).closed_by.insert(fd, gettid());
         Some(id)
     }
 
@@ -214,7 +217,7 @@ impl Ucma {
     /// waits, as it would if it had asked a moment before: in the kernel, closing a channel wakes nobody. Programs end while
     /// such a thread waits (rping), and would fail if it returned. The number may belong to another file by now.
     fn was_closed_elsewhere(&self, fd: c_int) -> bool {
-        locked(&self.state).closed_by.get(&fd).is_some_and(|thread| *thread != this_thread())
+        locked(&self.state).closed_by.get(&fd).is_some_and(|thread| *thread != gettid())
     }
 
     fn find(&self, fd: c_int) -> Option<PipeId> {
@@ -261,7 +264,7 @@ impl Ucma {
         let to: abi::GetEvent = read(command.input);
         let taken = if woken { locked(&self.state).take(channel) } else { None };
         if let Some(channel) = locked(&self.state).channels.get_mut(&channel) {
-            channel.away = taken.is_some().then(this_thread);
+            channel.away = taken.is_some().then(gettid);
         }
         let Some(event) = taken else { return Ok(false) };
         command.reply(to.response, event.as_bytes())?;
@@ -281,9 +284,9 @@ extern "C-unwind" fn rnic_cm_open(flags: c_int) -> c_int {
     })
 }
 
-/// How long a close waits for a thread that handles an event, in milliseconds: long on a busy machine, and bounded, because
-/// the thread may have ended.
-const WAITS_FOR_AWAY: u32 = 100;
+/// How long a close waits for a thread that handles an event, in milliseconds: long enough for a busy machine, and bounded,
+/// because the thread may do something else for ever.
+const WAITS_FOR_AWAY: u32 = 500;
 
 /// A number other than 0 if a descriptor is that of a channel, for `rnic-shim`.
 #[unsafe(no_mangle)]
@@ -337,8 +340,7 @@ unsafe extern "C-unwind" fn rnic_cm_write(
             _ => return step,
         }
         woken = c_int::from(cancel::read_byte(fd) == 1);
-        // A descriptor that was closed meanwhile is looked at again.
-        if woken == 0 && Errno::last() != Errno(libc::EBADF) {
+        if woken == 0 && (Errno::last() == Errno::AGAIN || is_open(fd)) {
             // SAFETY: guaranteed by the caller.
             unsafe { *result = -1 };
             return DONE;
@@ -390,10 +392,27 @@ unsafe extern "C" fn step(
     DONE
 }
 
-/// The calling thread.
-fn this_thread() -> libc::pthread_t {
-    // SAFETY: the function has no conditions.
-    unsafe { libc::pthread_self() }
+/// Whether a descriptor is that of a channel, after a wait that failed; leaves `errno` as it is. If another thread has closed
+/// it meanwhile, its number may be that of another file, and the error about that one: the program must not see it.
+#[inline(never)]
+extern "C" fn is_open(fd: c_int) -> bool {
+    let errno = Errno::last();
+    let is_open = inside(|| existing().is_some_and(|ucma| ucma.find(fd).is_some())).unwrap_or(false);
+    errno.set();
+    is_open
+}
+
+/// Whether a thread of this process has not ended.
+fn lives(thread: Pid) -> bool {
+    // SAFETY: signal 0 is not delivered.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread.as_raw(), 0) == 0 }
+}
+
+/// Whether a read of this descriptor waits.
+fn blocks(fd: c_int) -> bool {
+    // SAFETY: `fcntl` takes any number, and reports one that is no descriptor.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags != -1 && flags & libc::O_NONBLOCK == 0
 }
 
 /// Runs code whose panics, which are bugs of rnic, do not unwind into C.
@@ -403,4 +422,44 @@ fn inside<R>(act: impl FnOnce() -> R) -> Option<R> {
         eprintln!("rnic: the connection manager hit a bug in rnic; the result of the call is EIO");
     }
     result.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    /// A thread that waited in a channel, which was closed, may find that the number belongs to another file.
+    #[test]
+    fn an_error_about_another_file_of_the_same_number_is_not_reported_as_that_of_the_channel() {
+        let fd = ucma().open(libc::O_CLOEXEC).expect("a channel");
+        Errno(libc::EISDIR).set();
+        assert!(is_open(fd));
+        assert_eq!(Errno::last(), Errno(libc::EISDIR));
+        let directory = std::fs::File::open("/").expect("the root");
+        let channel = rnic_cm_closing(fd);
+        // SAFETY: the descriptor is that of this test.
+        assert_eq!(unsafe { libc::dup3(directory.as_raw_fd(), fd, libc::O_CLOEXEC) }, fd);
+        rnic_cm_closed(channel);
+        Errno(libc::EISDIR).set();
+        assert!(!is_open(fd));
+        assert_eq!(Errno::last(), Errno(libc::EISDIR));
+        // Another thread that comes back waits for ever; the one that closed it is told that the descriptor is none.
+        let parks = std::thread::spawn(move || ucma().was_closed_elsewhere(fd)).join().expect("no panic");
+        assert!(parks && !ucma().was_closed_elsewhere(fd));
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
+
+    #[test]
+    fn a_close_waits_only_for_a_thread_that_lives() {
+        assert!(lives(gettid()));
+        let ended = std::thread::spawn(gettid).join().expect("no panic");
+        // The kernel forgets a thread a moment after it was joined.
+        let gone = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            !lives(ended)
+        });
+        assert!(gone);
+    }
 }

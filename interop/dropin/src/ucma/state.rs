@@ -8,6 +8,7 @@ use super::name::Name;
 use super::pipe::{Pipe, PipeId};
 use super::service::Space;
 use crate::errno::Errno;
+use nix::unistd::Pid;
 use rnic::QpType;
 use rnic::cm::protocol::{ConnectionId, ListenerId, Path, QueryId, ResolutionId};
 use rnic::cm::{Binding, PortTable};
@@ -21,7 +22,7 @@ pub(super) struct Channel {
     pub(super) pipe: Pipe,
     pub(super) events: VecDeque<Waiting>,
     /// The thread that took the latest event, until it asks for another.
-    pub(super) away: Option<libc::pthread_t>,
+    pub(super) away: Option<Pid>,
 }
 
 /// An event that waits.
@@ -102,7 +103,7 @@ pub(super) struct State {
     pub(super) orphans: Vec<(usize, Link)>,
     pub(super) ports: Arc<dyn PortTable>,
     /// Descriptors of channels that were closed, with the threads that did.
-    pub(super) closed_by: BTreeMap<c_int, libc::pthread_t>,
+    pub(super) closed_by: BTreeMap<c_int, Pid>,
     next_id: u32,
     next_group: u32,
 }
