@@ -1,12 +1,15 @@
 //! Flows across fabrics, from their first work request to their last completion.
 
 use cc::Rate;
-use rnic_fabric::network::{Change, Drop, Fabric, HostConfig};
+use rnic_core::sim::{DeviceSetup, Net};
+use rnic_core::{ConnectOptions, Device, RcEnd, WcStatus};
+use rnic_fabric::network::{Change, Drop, Fabric, HostConfig, Shared};
 use rnic_fabric::routing::Routes;
 use rnic_fabric::run::{FlowOutcome, NicConfig, Run, ideal};
 use rnic_fabric::switch::{Class, Forwarding, Model, SwitchConfig};
 use rnic_fabric::topology::{Cable, Kind, Node, Topology};
 use rnic_fabric::workload::{Common, Flow, Operation, Service, Start};
+use std::net::IpAddr;
 use time::Duration;
 
 /// Hosts at one switch, by cables of 100 Gb/s and 1 us.
@@ -206,4 +209,32 @@ fn a_lane_that_waits_too_long_is_emptied_while_another_one_sends() {
     // One packet in each 25 us, and those that arrive to an empty queue meanwhile.
     let dropped = stats.drops.get(&Drop::HeadOfQueue).copied().unwrap_or(0);
     assert!((20..=45).contains(&dropped), "{stats:?}");
+}
+
+/// A device that is restarted is where the one before it was. A fabric has no place for more devices than it has hosts.
+#[test]
+fn a_device_that_takes_the_address_of_another_is_at_its_host() -> rnic_core::Result<()> {
+    let shared = Shared::new(fabric(star(2), lossless(), 1));
+    let net = Net::joined_by(Box::new(shared.clone()), 1);
+    let (a, old) = (net.device(), net.device());
+    let write = |to: &Device| -> rnic_core::Result<WcStatus> {
+        let options = ConnectOptions { timeout: 8, ..ConnectOptions::default() };
+        let (left, right) = RcEnd::pair_with(&a, to, &options)?;
+        let (source, target) = (left.register(b"hello")?, right.register_remote(5)?);
+        left.qp.write(1, source.all(), target.remote(0))?;
+        Ok(left.wait()?.status)
+    };
+    assert_eq!(write(&old)?, WcStatus::Success);
+    let IpAddr::V4(address) = old.address() else { panic!("they have IPv4 addresses") };
+    let new = net.device_with(&DeviceSetup { address: Some(address), ..DeviceSetup::default() })?;
+    drop(old);
+    assert_eq!(write(&new)?, WcStatus::Success);
+    let delivered = shared.lock().tally().delivered;
+    assert!(delivered >= 4, "they went through the fabric: {delivered}");
+    let third = net.device();
+    assert_eq!(write(&third)?, WcStatus::RetryExcErr);
+    let tally = shared.lock().tally();
+    assert!(tally.drops[&Drop::NoHost] > 0);
+    shared.lock().check();
+    Ok(())
 }

@@ -162,7 +162,12 @@ fn round_trip(world: &Plan, conn: &ConnPlan, paced: bool) -> Option<Duration> {
     {
         return None;
     }
-    let queued = hosts().any(|host| host.link.contains("rate="));
+    let is_reordered = world.fabric.as_ref().is_some_and(|fabric| fabric.lossy);
+    if is_reordered {
+        // What a switch drops, or sends another way, the ports do not see.
+        return None;
+    }
+    let queued = world.fabric.is_some() || hosts().any(|host| host.link.contains("rate="));
     let queue = if queued { QUEUE * 2 } else { Duration::ZERO };
     let longest = Duration::from_nanos(hosts().map(|host| host.latency).sum()) * 2 + queue + TRAINS;
     (Duration::from_nanos(4096 << conn.timeout) > longest).then_some(longest)

@@ -1,6 +1,6 @@
 //! Complete worlds in virtual time, and an oracle that defines what may be observed in them.
 //!
-//! A seed generates a [`Plan`]: devices, the links between them, faults, queue pairs of every type, and a script of
+//! A seed generates a [`Plan`]: devices, the links between them or a fabric, faults, queue pairs of every type, and a script of
 //! what their programs do: every operation, late receives, registration, windows, errors, recovery, destruction,
 //! restarts. [`run`] plays it on [`rnic::sim::Net`], with the same engine that runs on sockets, and observes it
 //! like a program that trusts nothing. It uses public types only, and shares no code with the engine:
@@ -14,6 +14,7 @@
 //! * UC and UD deliver complete messages that were sent, or nothing;
 //! * every error has a cause; no work request outlives its retries, and none gives up earlier: the packets of each
 //!   requester show when its timer ran out and what it was told, and each sign of loss has a loss of its own;
+//! * a fabric accounts for every packet, and a lossless one loses none;
 //! * forgers change nothing: no outcome, no partner, no message that is believed;
 //! * time advances: no instant has an endless number of steps; queues stay within their bounds;
 //! * everything can be destroyed at the end, because nothing uses it any more.
@@ -25,6 +26,7 @@ mod account;
 mod arena;
 mod conn;
 mod coverage;
+mod fabric;
 mod finish;
 mod forger;
 mod host;
@@ -41,6 +43,7 @@ mod witness;
 mod world;
 
 pub use coverage::{Coverage, Reach};
+pub use fabric::FabricPlan;
 pub use plan::{Action, ConnPlan, HostPlan, Plan, Service, What};
 pub use rng::Rng;
 
@@ -77,6 +80,20 @@ pub struct Outcome {
     pub trace: Vec<String>,
 }
 
+impl Outcome {
+    /// Of a world that ended before anything could be observed.
+    fn failed(violation: String) -> Self {
+        Self {
+            violation: Some(violation),
+            operations: 0,
+            hash: 0,
+            elapsed: Duration::ZERO,
+            coverage: Coverage::default(),
+            trace: Vec::new(),
+        }
+    }
+}
+
 /// Plays a plan.
 #[must_use]
 pub fn run(plan: &Plan, options: &Options) -> Outcome {
@@ -84,13 +101,6 @@ pub fn run(plan: &Plan, options: &Options) -> Outcome {
     played.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("of an unknown kind");
-        Outcome {
-            violation: Some(format!("panic: {text}")),
-            operations: 0,
-            hash: 0,
-            elapsed: Duration::ZERO,
-            coverage: Coverage::default(),
-            trace: Vec::new(),
-        }
+        Outcome::failed(format!("panic: {text}"))
     })
 }

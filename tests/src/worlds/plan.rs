@@ -1,5 +1,6 @@
 //! The content of a world and its events: everything derives from a seed, and can be saved and run again.
 
+use super::fabric::{self, FabricPlan};
 use super::rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -18,6 +19,9 @@ pub struct Plan {
     pub conns: Vec<ConnPlan>,
     /// The actions, in order.
     pub script: Vec<Action>,
+    /// What is between the devices; `None` for a cable from each to each.
+    #[serde(default)]
+    pub fabric: Option<FabricPlan>,
 }
 
 /// A device.
@@ -285,7 +289,24 @@ impl Plan {
             // So small that it is often full.
             hosts.iter_mut().for_each(|host| host.window = rng.between(1_000, 40_000) as u32);
         }
-        Self { seed, hosts, conns, script }
+        let mut plan = Self { seed, hosts, conns, script, fabric: None };
+        plan.join();
+        plan
+    }
+
+    /// Joins the devices by a fabric, in some of the worlds without emulated ports.
+    fn join(&mut self) {
+        if self.hosts.iter().any(|host| !host.link.is_empty()) {
+            return;
+        }
+        let marks = self.hosts.iter().any(|host| !host.cc.is_empty());
+        self.fabric = FabricPlan::new(self.seed, self.is_lossy(), marks);
+        if self.fabric.is_some() {
+            for host in &mut self.hosts {
+                // A fabric has as many hosts as a world, and a device that is restarted is at the same.
+                (host.latency, host.keeps_address) = (fabric::LATENCY, true);
+            }
+        }
     }
 
     /// Whether packets can be lost or overtaken without a cable being pulled.
@@ -295,6 +316,7 @@ impl Plan {
         self.hosts.iter().any(|host| {
             drops(&host.link) || host.faults.iter().any(|rule| !HARMLESS.contains(&rule.as_str()))
         }) || self.script.iter().any(|action| action.what == What::Fault)
+            || self.fabric.as_ref().is_some_and(|fabric| fabric.lossy)
     }
 }
 

@@ -79,6 +79,7 @@ fn simpler(plan: &Plan) -> Vec<Plan> {
         add(&|plan| plan.hosts[host].foreign = false);
         add(&|plan| plan.hosts[host].latency = 1000);
     }
+    add(&|plan| plan.fabric = None);
     for conn in 0..plan.conns.len() {
         add(&|plan| plan.conns[conn].srq = [false; 2]);
         add(&|plan| plan.conns[conn].lazy = [false; 2]);

@@ -11,6 +11,7 @@ use super::witness::Witness;
 use super::{Check, Options, Outcome};
 use rnic::sim::Net;
 use rnic::{WcStatus, WorkCompletion};
+use rnic_fabric::network::Shared;
 use std::time::Duration;
 
 /// Number of events at one instant that indicates an endless loop: far more than the packets that can be in flight.
@@ -56,6 +57,7 @@ pub(crate) struct World<'p> {
     pub(crate) plan: &'p Plan,
     options: &'p Options,
     pub(crate) net: Net,
+    fabric: Option<Shared>,
     pub(crate) hosts: Vec<Host>,
     pub(crate) conns: Vec<Conn>,
     pub(crate) rng: Rng,
@@ -85,10 +87,19 @@ impl<'p> World<'p> {
         let latency = plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
         let links = |word: &str| plan.hosts.iter().any(|host| host.link.contains(word));
         let waits_for_links = links("ib-credits") || links("pfc");
+        let fabric = match plan.fabric.as_ref().map(|fabric| fabric.build(plan.seed)).transpose() {
+            Ok(fabric) => fabric,
+            Err(why) => return Outcome::failed(why),
+        };
+        let net = match &fabric {
+            Some(fabric) => Net::joined_by(Box::new(fabric.clone()), plan.seed),
+            None => Net::with_seed(plan.seed),
+        };
         let mut world = Self {
             plan,
             options,
-            net: Net::with_seed(plan.seed),
+            net,
+            fabric,
             hosts: Vec::new(),
             conns: Vec::new(),
             rng: Rng::new(plan.seed ^ 0x0acc_1de7),
@@ -109,7 +120,7 @@ impl<'p> World<'p> {
             trace: Vec::new(),
             steps: (Duration::ZERO, 0),
         };
-        let result = world.run();
+        let result = world.run().and_then(|()| world.check_fabric());
         let now = world.net.elapsed();
         let violation = result.err().map(|what| format!("at {now:?}: {what}"));
         for host in &world.hosts {
@@ -150,6 +161,13 @@ impl<'p> World<'p> {
             }
         }
         self.finish()
+    }
+
+    fn check_fabric(&mut self) -> Check {
+        match (&self.plan.fabric, &self.fabric) {
+            (Some(plan), Some(fabric)) => plan.check(fabric, &mut self.cover),
+            _ => Ok(()),
+        }
     }
 
     /// A device with number `number`, at the address of the one before it or at a new one.

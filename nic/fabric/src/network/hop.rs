@@ -20,6 +20,9 @@ const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// preamble.
 const HEADERS: u64 = 14 + 20 + 8 + 8;
 
+/// No node.
+const NOWHERE: NodeId = NodeId::MAX;
+
 /// The time since the simulation began.
 fn picos(now: Instant) -> Picos {
     Picos::try_from(now.picos_since(BEGINNING)).unwrap_or(Picos::MAX)
@@ -50,17 +53,24 @@ impl Loads for View<'_> {
 }
 
 impl Fabric {
-    /// The next host is there.
+    /// A port of the simulation is there: at the host that had its address before, or at the next one that has none. A port
+    /// beyond the last host reaches nobody.
     pub(super) fn attach(&mut self, address: IpAddr) {
-        if let Some(Node { role: Role::Host(host), .. }) = self.nodes.get_mut(self.attached) {
-            host.address = Some(address);
+        let next = self.homes.len();
+        let node = *self.homes.entry(address).or_insert(next);
+        let site = self.sites.len();
+        match self.nodes.get_mut(node) {
+            Some(Node { role: Role::Host(host), .. }) => {
+                host.site = site;
+                self.sites.push(node);
+            }
+            _ => self.sites.push(NOWHERE),
         }
-        self.attached += 1;
     }
 
     /// What the NIC of a host takes now.
     pub(super) fn room(&self, site: usize) -> Option<Room> {
-        let port = self.nodes.get(site)?.ports.first()?;
+        let port = self.nodes.get(*self.sites.get(site)?)?.ports.first()?;
         let mut room = Room::default();
         for (priority, room) in room.iter_mut().enumerate() {
             let left =
@@ -74,12 +84,14 @@ impl Fabric {
     pub(super) fn send(&mut self, now: Instant, from: Option<usize>, to: Target, packet: Packet) {
         self.now = now;
         // A packet that no port sends does not pass the fabric.
-        let Some(src) = from else { return self.reached.push((to, Reached::Packet(packet))) };
+        let Some(from) = from else { return self.reached.push((to, Reached::Packet(packet))) };
+        let node_of = |site: usize| self.sites.get(site).copied().unwrap_or(NOWHERE);
+        let src = node_of(from);
         let is_ipv6 = packet.ip.dst.is_ipv6();
         let bytes = wire_bytes(packet.len(), is_ipv6);
         let dst = match to {
-            Target::Site(site) | Target::Member(site) => site,
-            Target::Address | Target::Members => usize::MAX,
+            Target::Site(site) | Target::Member(site) => node_of(site),
+            Target::Address | Target::Members => NOWHERE,
         };
         let class = usize::from(packet.ip.tos >> 5);
         let (flow, qp) = (flow_of(&packet.ip), destination_qp(&packet));
@@ -297,7 +309,7 @@ impl Fabric {
                 let bit = 1 << queue;
                 if host.full & bit != 0 && ports[port].queues.bytes_of(queue) <= low {
                     host.full &= !bit;
-                    self.reached.push((Target::Site(node), Reached::Room));
+                    self.reached.push((Target::Site(host.site), Reached::Room));
                 }
             }
             Role::Switch(switch) => {
@@ -347,7 +359,10 @@ impl Fabric {
         }
         let travelling = self.packets.remove(packet as usize);
         self.tally.delivered += 1;
-        let to = if is_group { Target::Member(node) } else { travelling.to };
+        let to = match &self.nodes[node].role {
+            Role::Host(host) if is_group => Target::Member(host.site),
+            _ => travelling.to,
+        };
         self.reached.push((to, Reached::Packet(travelling.packet)));
     }
 

@@ -28,7 +28,7 @@ use port::Port;
 use rnic_core::sim::{Agenda, Network, Packet, Reached, Room, Target};
 use serde::Serialize;
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use time::{Duration, Instant};
@@ -193,7 +193,8 @@ struct Switch {
 /// What a host has beside its port.
 #[derive(Debug, Default)]
 struct Host {
-    address: Option<IpAddr>,
+    /// The port of the simulation that is there now.
+    site: usize,
     /// Queues of which the NIC has enough.
     full: u16,
     /// Classes that it pauses in a storm.
@@ -256,7 +257,10 @@ pub struct Fabric {
     lots: rand_chacha::ChaCha8Rng,
     tally: Tally,
     taps: tap::Taps,
-    attached: usize,
+    /// By port of the simulation: the node of its host.
+    sites: Vec<NodeId>,
+    /// The hosts that ports have taken, by address.
+    homes: HashMap<IpAddr, NodeId>,
 }
 
 impl Fabric {

@@ -19,6 +19,7 @@ use rand_chacha::rand_core::SeedableRng;
 use rnic_core::sim::{Agenda, BEGINNING};
 use serde::{Deserialize, Serialize};
 use slab::Slab;
+use std::collections::HashMap;
 use std::sync::Arc;
 use time::Duration;
 
@@ -158,7 +159,8 @@ impl Fabric {
             lots: ChaCha8Rng::seed_from_u64(seed),
             tally: Tally::default(),
             taps: Taps::default(),
-            attached: 0,
+            sites: Vec::new(),
+            homes: HashMap::new(),
             topology,
         };
         for node in 0..fabric.topology.nodes.len() {

@@ -23,10 +23,11 @@ use crate::report::{Report, Sampler};
 use crate::routing::{self, Routes, RoutingError};
 use crate::run::{NicConfig, Run, RunError};
 use crate::switch::SwitchConfig;
-use crate::topology::{self, Topology, TopologyError};
+use crate::topology::{self, NodeId, Topology, TopologyError};
 use crate::words;
 use crate::workload::{Workload, WorkloadError};
 use capture::Going;
+use rnic_core::sim::BEGINNING;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use time::Duration;
@@ -200,12 +201,22 @@ impl Scenario {
     /// # Errors
     /// Something in it does not fit together.
     pub fn prepare(&self, base: &Path, seed: u64) -> Result<Run, ScenarioError> {
-        let topology = self.topology(base)?;
+        let fabric = self.fabric(base, seed)?;
         let mut flows = Vec::new();
         for (number, workload) in (1..).zip(&self.workload) {
-            let more = workload.flows(&topology, base, seed, flows.len());
+            let more = workload.flows(fabric.topology(), base, seed, flows.len());
             flows.extend(more.map_err(|why| ScenarioError::Workload { number, why })?);
         }
+        Ok(Run::new(fabric, &self.nic, flows, seed)?)
+    }
+
+    /// The fabric of the scenario, with what will change in it, for devices of one's own
+    /// ([`Net::joined_by`](rnic_core::sim::Net::joined_by)).
+    ///
+    /// # Errors
+    /// Something in it does not fit together.
+    pub fn fabric(&self, base: &Path, seed: u64) -> Result<Fabric, ScenarioError> {
+        let topology = self.topology(base)?;
         let routes = Routes::new(&topology, &self.routing)?;
         let mut changes = Vec::new();
         for (number, change) in (1..).zip(&self.change) {
@@ -214,17 +225,10 @@ impl Scenario {
         }
         let changes = changes::in_order(changes, &topology, &routes);
         let (configs, of_node) = self.switch_configs(&topology)?;
-        let fabric = Fabric::new(
-            topology,
-            routes,
-            self.host.clone(),
-            configs,
-            |node| of_node.get(node).copied().unwrap_or(0),
-            seed,
-        )?;
-        let mut run = Run::new(fabric, &self.nic, flows, seed)?;
-        run.plan(changes);
-        Ok(run)
+        let of_node = |node: NodeId| of_node.get(node).copied().unwrap_or(0);
+        let mut fabric = Fabric::new(topology, routes, self.host.clone(), configs, of_node, seed)?;
+        changes.into_iter().for_each(|(at, change)| fabric.plan(BEGINNING + at, change));
+        Ok(fabric)
     }
 
     /// The settings of all kinds of switches, and the kind of each node.
