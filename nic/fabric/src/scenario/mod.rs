@@ -23,9 +23,9 @@ use crate::report::{Report, Sampler};
 use crate::routing::{self, Routes, RoutingError};
 use crate::run::{NicConfig, Run, RunError};
 use crate::switch::SwitchConfig;
-use crate::topology::{self, NodeId, Topology, TopologyError};
+use crate::topology::{self, NodeId, Shape, Topology, TopologyError};
 use crate::words;
-use crate::workload::{Workload, WorkloadError};
+use crate::workload::{Pattern, Workload, WorkloadError};
 use capture::Going;
 use rnic_core::sim::BEGINNING;
 use serde::Deserialize;
@@ -194,6 +194,22 @@ impl Scenario {
     /// Its parameters are impossible.
     pub fn topology(&self, base: &Path) -> Result<Topology, ScenarioError> {
         Ok(self.topology.build(base)?)
+    }
+
+    /// The files that it and its variants name, as they name them: topologies and traces of other simulators.
+    #[must_use]
+    pub fn files(&self) -> Vec<&Path> {
+        let topology = match &self.topology.shape {
+            Shape::Htsim(imported) | Shape::Ns3(imported) => Some(&*imported.file),
+            _ => None,
+        };
+        let traces = self.workload.iter().filter_map(|workload| match &workload.pattern {
+            Pattern::Trace { file, .. } => Some(&**file),
+            _ => None,
+        });
+        let own = topology.into_iter().chain(traces);
+        let variants = self.variants.iter().flat_map(|(_, variant)| variant.files());
+        own.chain(variants).collect()
     }
 
     /// A run of the scenario with this seed, before its beginning.

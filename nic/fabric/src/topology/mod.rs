@@ -20,7 +20,7 @@ mod lines;
 mod link;
 mod names;
 
-pub use config::Config;
+pub use config::{Config, Imported, Shape};
 pub use describe::{CablesDescription, Description, TierDescription};
 pub use error::{LinkError, TopologyError};
 pub use link::{DEFAULT_DELAY, DEFAULT_RATE, Link};

@@ -7,7 +7,7 @@ use super::Output;
 use super::error::{Problem, Status};
 use super::jobs::{self, Job, Manner, Outcome};
 use super::seeds::Seeds;
-use super::set::{Changes, Vary, grid};
+use super::set::{Assignment, Changes, Vary, grid};
 use super::source::Source;
 use point::{Point, Row, fingerprint};
 use std::path::{Path, PathBuf};
@@ -104,18 +104,17 @@ pub(super) fn run(
 ) -> Result<Status, Problem> {
     let source = Source::find(&args.scenario)?;
     let common = args.changes.assignments();
-    let words: Vec<String> = common.iter().map(ToString::to_string).collect();
-    let texts = [env!("CARGO_PKG_VERSION"), &source.text].into_iter().chain(words.iter().map(String::as_str));
-    let print = format!("{:016x}", fingerprint(texts));
     std::fs::create_dir_all(&args.output).map_err(Problem::write(&args.output))?;
 
     let (mut rows, mut missing, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
     for point in plan(args, &source)? {
+        let job = job(&source, &common, &point)?;
+        let print = print_of(&source, &common, &job);
         match done(&args.output, &point, &print)? {
             Some(row) => rows.push(row),
             None => {
-                jobs.push(job(&source, &common, &point)?);
-                missing.push(point);
+                jobs.push(job);
+                missing.push((point, print));
             }
         }
     }
@@ -125,16 +124,16 @@ pub(super) fn run(
     }
     let manner = Manner { threads: args.jobs, shows: !args.quiet, stop };
     let results = jobs::run(&jobs, &manner, &|number, outcome| {
-        let point = &missing[number];
+        let (point, print) = &missing[number];
         // The others go on: they do not depend on this one.
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(problem) => return Ok(Err(problem)),
         };
         if outcome.report.is_whole {
-            point::write(&args.output, point, &print, &outcome)?;
+            point::write(&args.output, point, print, &outcome)?;
         }
-        Ok(Ok(kept(point, &print, &outcome)))
+        Ok(Ok(kept(point, print, &outcome)))
     })?;
     let (mut failed, mut left) = (Vec::new(), 0);
     for result in results {
@@ -150,6 +149,17 @@ pub(super) fn run(
         None if left > 0 => Ok(Status::Interrupted),
         None => Ok(Status::Passed),
     }
+}
+
+/// What tells the point of another sweep: the version, the text of the scenario, what is changed in all points, and the files
+/// that it names. One that cannot be read is an error when the point runs.
+fn print_of(source: &Source, common: &[Assignment], job: &Job) -> String {
+    let words = common.iter().map(ToString::to_string);
+    let files =
+        job.scenario.files().into_iter().map(|file| std::fs::read(job.base.join(file)).unwrap_or_default());
+    let texts = [env!("CARGO_PKG_VERSION").to_owned(), source.text.clone()].into_iter().chain(words);
+    let all = texts.map(String::into_bytes).chain(files);
+    format!("{:016x}", fingerprint(all))
 }
 
 /// The row of a point that ran to its end.
@@ -181,7 +191,7 @@ fn done(folder: &Path, point: &Point, print: &str) -> Result<Option<Row>, Proble
     let path = folder.join(point.file());
     let row = Row::read(&path)?;
     if row.as_ref().is_some_and(|row| row.fingerprint != print) {
-        let why = "it is of another scenario, other --set options or another version; choose another folder"
+        let why = "it is of another scenario, other --set options, other files or another version; choose another folder"
             .to_owned();
         return Err(Problem::Scenario { place: path.display().to_string(), why });
     }
@@ -190,7 +200,7 @@ fn done(folder: &Path, point: &Point, print: &str) -> Result<Option<Row>, Proble
 }
 
 /// The run of a point, without samples, which would be most of its file.
-fn job(source: &Source, common: &[super::set::Assignment], point: &Point) -> Result<Job, Problem> {
+fn job(source: &Source, common: &[Assignment], point: &Point) -> Result<Job, Problem> {
     let mut scenario = source.with_all(&[common, &point.assignments].concat())?;
     scenario.sample.interval = None;
     Ok(Job { name: point.title(), scenario: Arc::new(scenario), base: source.base.clone(), seed: point.seed })

@@ -54,10 +54,10 @@ impl Point {
 }
 
 /// A number that tells texts apart (FNV-1a, which has no version).
-pub(super) fn fingerprint<'t>(texts: impl IntoIterator<Item = &'t str>) -> u64 {
+pub(super) fn fingerprint(texts: impl IntoIterator<Item = impl AsRef<[u8]>>) -> u64 {
     let byte = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let text = |hash: u64, text: &str| byte(text.bytes().fold(hash, byte), 0xff);
-    texts.into_iter().fold(0xcbf2_9ce4_8422_2325, text)
+    let text = |hash: u64, text: &[u8]| byte(text.iter().copied().fold(hash, byte), 0xff);
+    texts.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, of| text(hash, of.as_ref()))
 }
 
 /// The file of a point, as it is written.
@@ -79,7 +79,7 @@ struct Written<'a> {
 pub(super) struct Row {
     /// The scenario.
     pub(super) scenario: String,
-    /// The scenario's text, and what was changed in all points.
+    /// The scenario's text, what was changed in all points, and the files that it names.
     pub(super) fingerprint: String,
     /// The place in the grid.
     pub(super) number: usize,

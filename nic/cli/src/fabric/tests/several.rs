@@ -156,3 +156,27 @@ fn pictures_have_a_panel_for_each_kind() {
     let error = refusal(&["run", &file, "--plot", &folder.path("out.jpg")]);
     assert!(error.contains("ends in .svg or .png"), "{error}");
 }
+
+/// A table is never made of points that ran with different files.
+#[test]
+fn a_sweep_notices_that_a_file_of_its_scenario_has_changed() {
+    let folder = Folder::new();
+    let flows = |bytes: u32| format!("1\n1 0 3 100 {bytes} 0\n");
+    std::fs::write(folder.path("flows.txt"), flows(10_000)).expect("a writable folder");
+    let text = folder.read("small.toml");
+    let traced = text
+        .replace("pattern = \"incast\"\nto = \"host0\"\nbytes = \"50 KB\"", TRACE)
+        .replace("is = 2", "is = 1");
+    std::fs::write(folder.path("small.toml"), traced).expect("a writable folder");
+    let (scenario, out) = (folder.scenario(), folder.path("out"));
+    let words = ["sweep", &scenario, "--vary", "nic.cc=off", "--seeds", "1", "-o", &out];
+    fabric(&words).expect("it runs");
+    let (_, text) = fabric(&words).expect("nothing has changed");
+    assert!(text.starts_with("1 of 1 points are done already\n"), "{text}");
+    std::fs::write(folder.path("flows.txt"), flows(20_000)).expect("a writable folder");
+    let error = fabric(&words).expect_err("another file").to_string();
+    assert!(error.contains("other files"), "{error}");
+}
+
+/// A workload from a file of ns-3.
+const TRACE: &str = "pattern = \"trace\"\nfile = \"flows.txt\"\nformat = \"ns3\"";
