@@ -2,8 +2,11 @@
 
 use crate::dcqcn::{self, Notification, ReactionPoint, Red};
 use crate::dctcp::{self, Dctcp};
+use crate::ibcc::{self, Ibcc};
+use crate::nscc::{self, Nscc};
 use crate::rate::Rate;
 use crate::setting::SettingError;
+use crate::swift::{self, Swift};
 use crate::timely::{self, Timely};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -35,7 +38,16 @@ pub enum Algorithm {
     Dctcp(dctcp::Config),
     /// TIMELY.
     Timely(timely::Config),
+    /// Swift.
+    Swift(swift::Config),
+    /// NSCC.
+    Nscc(nscc::Config),
+    /// InfiniBand's own.
+    Ibcc(ibcc::Config),
 }
+
+/// What can be chosen.
+const NAMES: [&str; 7] = ["off", "dcqcn", "dctcp", "timely", "swift", "nscc", "ibcc"];
 
 impl FromStr for Algorithm {
     type Err = SettingError;
@@ -52,10 +64,13 @@ impl FromStr for Algorithm {
             ("dcqcn", settings) => settings.parse().map(Self::Dcqcn),
             ("dctcp", settings) => settings.parse().map(Self::Dctcp),
             ("timely", settings) => settings.parse().map(Self::Timely),
+            ("swift", settings) => settings.parse().map(Self::Swift),
+            ("nscc", settings) => settings.parse().map(Self::Nscc),
+            ("ibcc", settings) => settings.parse().map(Self::Ibcc),
             (unknown, _) => Err(SettingError::Malformed {
                 word: "algorithm".to_owned(),
                 value: unknown.to_owned(),
-                why: crate::unknown(unknown, &["off", "dcqcn", "dctcp", "timely"]),
+                why: crate::unknown(unknown, &NAMES),
             }),
         }
     }
@@ -67,7 +82,7 @@ impl Algorithm {
     pub fn advice(&self, line: Rate) -> Option<String> {
         match self {
             Self::Dcqcn(options) => options.preset.advice(line),
-            Self::Off | Self::Dctcp(_) | Self::Timely(_) => None,
+            _ => None,
         }
     }
 
@@ -95,6 +110,18 @@ impl Algorithm {
                 config.check()?;
                 Method::Timely(Arc::new(config.clone()))
             }
+            Self::Swift(config) => {
+                config.check()?;
+                Method::Swift(Arc::new(config.clone()))
+            }
+            Self::Nscc(config) => {
+                config.check()?;
+                Method::Nscc(Arc::new(config.clone()))
+            }
+            Self::Ibcc(config) => {
+                config.check()?;
+                Method::Ibcc { config: Arc::new(config.clone()), notification: config.notification() }
+            }
         };
         Ok(Policy { line, method })
     }
@@ -113,6 +140,9 @@ enum Method {
     Dcqcn { reaction: Arc<dcqcn::Reaction>, notification: Notification, red: Red },
     Dctcp(Arc<dctcp::Config>),
     Timely(Arc<timely::Config>),
+    Swift(Arc<swift::Config>),
+    Nscc(Arc<nscc::Config>),
+    Ibcc { config: Arc<ibcc::Config>, notification: Notification },
 }
 
 impl Policy {
@@ -132,6 +162,9 @@ impl Policy {
             }
             Method::Dctcp(config) => Controller::Dctcp(Dctcp::new(Arc::clone(config), self.line)),
             Method::Timely(config) => Controller::Timely(Timely::new(Arc::clone(config), self.line)),
+            Method::Swift(config) => Controller::Swift(Swift::new(Arc::clone(config), self.line)),
+            Method::Nscc(config) => Controller::Nscc(Nscc::new(Arc::clone(config), self.line)),
+            Method::Ibcc { config, .. } => Controller::Ibcc(Ibcc::new(Arc::clone(config), self.line)),
         }
     }
 
@@ -139,8 +172,8 @@ impl Policy {
     #[must_use]
     pub const fn notification(&self) -> Option<&Notification> {
         match &self.method {
-            Method::Dcqcn { notification, .. } => Some(notification),
-            Method::Off | Method::Dctcp(_) | Method::Timely(_) => None,
+            Method::Dcqcn { notification, .. } | Method::Ibcc { notification, .. } => Some(notification),
+            Method::Off | Method::Dctcp(_) | Method::Timely(_) | Method::Swift(_) | Method::Nscc(_) => None,
         }
     }
 
@@ -150,12 +183,14 @@ impl Policy {
         match &self.method {
             Method::Dcqcn { red, .. } => Some(red.clone()),
             Method::Dctcp(_) => Some(dctcp::Config::red(self.line)),
-            Method::Off | Method::Timely(_) => None,
+            Method::Nscc(config) => Some(config.red(self.line)),
+            Method::Ibcc { config, .. } => Some(config.red()),
+            Method::Off | Method::Timely(_) | Method::Swift(_) => None,
         }
     }
 }
 
-/// The rate of one flow. Each algorithm ignores the signals that it does not use.
+/// What one flow may send: how fast, and how much may be in flight. Each algorithm ignores the signals that it does not use.
 #[derive(Clone, Debug)]
 pub enum Controller {
     /// None: the rate of the port.
@@ -166,6 +201,12 @@ pub enum Controller {
     Dctcp(Dctcp),
     /// TIMELY: uses the round-trip times of acknowledgements.
     Timely(Timely),
+    /// Swift: uses the round-trip times of acknowledgements, and losses.
+    Swift(Swift),
+    /// NSCC: uses the marks and round-trip times of acknowledgements, and losses.
+    Nscc(Nscc),
+    /// InfiniBand's: uses CNPs.
+    Ibcc(Ibcc),
 }
 
 impl Controller {
@@ -177,6 +218,28 @@ impl Controller {
             Self::Dcqcn(c) => c.rate(),
             Self::Dctcp(c) => c.rate(),
             Self::Timely(c) => c.rate(),
+            Self::Swift(c) => c.rate(),
+            Self::Nscc(c) => c.rate(),
+            Self::Ibcc(c) => c.rate(),
+        }
+    }
+
+    /// The bytes that the flow may have in flight, as on Ethernet; `None` if only the rate limits it. A packet may always be.
+    #[must_use]
+    pub fn window(&self) -> Option<u64> {
+        match self {
+            Self::Swift(c) => Some(c.window()),
+            Self::Nscc(c) => Some(c.window()),
+            Self::Off(_) | Self::Dcqcn(_) | Self::Dctcp(_) | Self::Timely(_) | Self::Ibcc(_) => None,
+        }
+    }
+
+    /// Whether acknowledgements are its signal: it wants one for each train.
+    #[must_use]
+    pub const fn uses_acks(&self) -> bool {
+        match self {
+            Self::Dctcp(_) | Self::Timely(_) | Self::Swift(_) | Self::Nscc(_) => true,
+            Self::Off(_) | Self::Dcqcn(_) | Self::Ibcc(_) => false,
         }
     }
 
@@ -186,7 +249,7 @@ impl Controller {
         match self {
             Self::Dcqcn(c) => c.alpha(now),
             Self::Dctcp(c) => Some(c.alpha()),
-            Self::Off(_) | Self::Timely(_) => None,
+            _ => None,
         }
     }
 
@@ -195,7 +258,7 @@ impl Controller {
     pub fn target_rate(&self) -> Option<Rate> {
         match self {
             Self::Dcqcn(c) => Some(c.target_rate()),
-            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) => None,
+            _ => None,
         }
     }
 
@@ -203,21 +266,31 @@ impl Controller {
     #[inline]
     pub fn on_ack(&mut self, now: Instant, ack: &Ack) {
         match self {
-            Self::Off(_) | Self::Dcqcn(_) => {}
+            Self::Off(_) | Self::Dcqcn(_) | Self::Ibcc(_) => {}
             Self::Dctcp(c) => c.on_ack(now, ack),
             Self::Timely(c) => c.on_ack(now, ack),
+            Self::Swift(c) => c.on_ack(now, ack),
+            Self::Nscc(c) => c.on_ack(now, ack),
+        }
+    }
+
+    /// Something was lost: the flow sends it again. Called once, however much that is.
+    pub fn on_loss(&mut self, now: Instant) {
+        match self {
+            Self::Swift(c) => c.on_loss(now),
+            Self::Nscc(c) => c.on_loss(now),
+            Self::Off(_) | Self::Dcqcn(_) | Self::Dctcp(_) | Self::Timely(_) | Self::Ibcc(_) => {}
         }
     }
 
     /// Handles a CNP. Returns whether it was obeyed: algorithms without CNPs ignore it.
     pub fn on_cnp(&mut self, now: Instant) -> bool {
         match self {
-            Self::Dcqcn(c) => {
-                c.on_cnp(now);
-                true
-            }
-            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) => false,
+            Self::Dcqcn(c) => c.on_cnp(now),
+            Self::Ibcc(c) => c.on_becn(now),
+            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) | Self::Swift(_) | Self::Nscc(_) => return false,
         }
+        true
     }
 
     /// Records that the flow has sent `bytes`.
@@ -233,14 +306,17 @@ impl Controller {
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self {
             Self::Dcqcn(c) => c.poll_timeout(),
-            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) => None,
+            Self::Ibcc(c) => c.poll_timeout(),
+            _ => None,
         }
     }
 
     /// Handles the timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if let Self::Dcqcn(c) = self {
-            c.handle_timeout(now);
+        match self {
+            Self::Dcqcn(c) => c.handle_timeout(now),
+            Self::Ibcc(c) => c.handle_timeout(now),
+            _ => {}
         }
     }
 }
@@ -251,6 +327,10 @@ mod tests {
     use crate::dcqcn::{Options, Preset};
 
     const LINE: Rate = Rate::from_gbps(10);
+
+    fn policy_of(text: &str) -> Policy {
+        text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order")
+    }
 
     #[test]
     fn an_algorithm_is_chosen_in_a_file_on_a_command_line_and_in_rust() {
@@ -271,6 +351,21 @@ mod tests {
                 "timely:variant=original,beta=0.8",
                 Algorithm::Timely(timely::Config::original()),
             ),
+            (
+                "algorithm = \"swift\"\nbase_target = 30",
+                "swift:base_target=30",
+                Algorithm::Swift(swift::Config { base_target: 30, ..swift::Config::default() }),
+            ),
+            (
+                "algorithm = \"nscc\"\nrtt = 8",
+                "nscc:rtt=8",
+                Algorithm::Nscc(nscc::Config { rtt: 8, ..nscc::Config::default() }),
+            ),
+            (
+                "algorithm = \"ibcc\"\nccti_timer = 10",
+                "ibcc:ccti_timer=10",
+                Algorithm::Ibcc(ibcc::Config { ccti_timer: 10, ..ibcc::Config::default() }),
+            ),
         ];
         for (file, line, algorithm) in cases {
             assert_eq!(toml::from_str(file), Ok(algorithm.clone()));
@@ -287,9 +382,18 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_refused() {
-        for wrong in
-            ["dcqcn:pmax=2", "dctcp:ewma_gain=2", "dctcp:mss=0", "timely:t_low=501", "timely:beta=-1"]
-        {
+        let all = [
+            ["dcqcn:pmax=2", "dctcp:ewma_gain=2", "dctcp:mss=0", "timely:t_low=501", "timely:beta=-1"],
+            [
+                "swift:beta=2",
+                "swift:fs_min_cwnd=100",
+                "swift:min_cwnd=2000",
+                "swift:mss=0",
+                "swift:fs_max_cwnd=NaN",
+            ],
+            ["nscc:rtt=0", "nscc:gamma=-1", "nscc:target=0", "ibcc:ccti_timer=0", "ibcc:ccti_limit=0"],
+        ];
+        for wrong in all.into_iter().flatten() {
             let algorithm: Algorithm = wrong.parse().expect("words and values");
             assert!(matches!(algorithm.at(LINE), Err(SettingError::OutOfRange { .. })), "{wrong}");
         }
@@ -321,6 +425,33 @@ mod tests {
         assert_eq!(reactions("dcqcn"), [true, false, false]);
         assert_eq!(reactions("dctcp"), [false, true, false]);
         assert_eq!(reactions("timely"), [false, false, true]);
+        assert_eq!(reactions("ibcc"), [true, false, false]);
+        // Windows: the rate stays that of the port.
+        let window = |text: &str, signal: &dyn Fn(&mut Controller)| {
+            let policy = text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order");
+            let mut controller = policy.controller();
+            let before = controller.window().expect("it has one");
+            signal(&mut controller);
+            controller.window().expect("as before") < before
+        };
+        let late = |c: &mut Controller| {
+            for ms in 1..5 {
+                let ack = Ack { bytes: 0, marked: 1, rtt: Some(Duration::from_millis(1)) };
+                c.on_ack(now + Duration::from_millis(ms), &ack);
+            }
+        };
+        let loss = |c: &mut Controller| c.on_loss(now);
+        for text in ["swift", "nscc"] {
+            assert_eq!(
+                [window(text, &cnp), window(text, &late), window(text, &loss)],
+                [false, true, true],
+                "{text}"
+            );
+            assert!(policy_of(text).controller().uses_acks());
+        }
+        for text in ["off", "dcqcn", "dctcp", "timely", "ibcc"] {
+            assert_eq!(policy_of(text).controller().window(), None, "{text}");
+        }
     }
 
     #[test]
@@ -362,6 +493,10 @@ mod tests {
         assert_eq!(policy("timely").red(), None);
         assert_eq!(policy("dcqcn").notification().map(|n| n.min_time_between_cnps), Some(50));
         assert!(policy("off").notification().is_none() && policy("dctcp").notification().is_none());
+        assert_eq!(policy("swift").red(), None);
+        assert_eq!(policy("nscc:rtt=100").red().map(|r| (r.kmin, r.kmax)), Some((25_000, 100_000)));
+        assert_eq!(policy("ibcc").red().map(|r| (r.kmin, r.kmax)), Some((65_536, 65_536)));
+        assert_eq!(policy("ibcc").notification().map(|n| n.cnp_dscp), Some(48));
         assert_eq!(policy("off").line(), LINE);
     }
 }

@@ -4,8 +4,9 @@
 //! sockets; it takes numbers of bytes and answers whether and when to send. As elsewhere in rnic, `handle_*` and
 //! `on_*` take input, `poll_*` returns output, and `poll_timeout` names the next instant at which something is due.
 //!
-//! * How fast a flow may send: [`Algorithm`] chooses, a [`Controller`] for each flow decides. [`dcqcn`] with its
-//!   receiver's and its queue's parts and its fluid model, [`dctcp`], [`timely`].
+//! * How fast a flow may send, and how much it may have in flight: [`Algorithm`] chooses, a [`Controller`] for each flow
+//!   decides. [`dcqcn`] with its receiver's and its queue's parts and its fluid model, [`dctcp`], [`timely`], [`swift`],
+//!   [`nscc`], [`ibcc`].
 //! * When it may send next at that rate: [`Pacer`].
 //! * Whether the receiver has room: [`credits`] as on InfiniBand, [`pfc`] as on lossless Ethernet, [`PeerWindow`] and
 //!   [`Drain`] without either.
@@ -24,14 +25,17 @@ pub mod dcqcn;
 pub mod dctcp;
 pub mod drain;
 pub mod ets;
+pub mod ibcc;
 pub mod inflight;
 mod line;
+pub mod nscc;
 pub mod pacer;
 pub mod pfc;
 pub mod quantity;
 mod random;
 mod rate;
 mod setting;
+pub mod swift;
 pub mod timely;
 pub mod vl;
 mod words;

@@ -1,4 +1,4 @@
-//! One queue and its flows: each flow sends packets of one size as its pacer allows, the queue transmits them at the
+//! One queue and its flows: each flow sends packets of one size as its pacer and its window allow, the queue transmits them at the
 //! rate of its port, and what the receiver has to say reaches the sender after a fixed delay.
 //!
 //! Every byte of a packet counts, and it is the same number everywhere: in rates, in the queue, for RED, in the byte
@@ -18,13 +18,18 @@ struct Flow {
     sends: Option<Instant>,
     timeout: Option<Instant>,
     delivered: u64,
+    /// Bytes that no acknowledgement has arrived for.
+    in_flight: u64,
 }
 
 impl Flow {
     /// Makes the pacer follow the controller.
     fn follow(&mut self, now: Instant) {
         self.pacer.set_rate(now, self.controller.rate());
-        self.sends = self.pacer.next_send();
+        // A packet may always be in flight.
+        let is_shut =
+            self.in_flight > 0 && self.controller.window().is_some_and(|window| self.in_flight >= window);
+        self.sends = self.pacer.next_send().filter(|_| !is_shut);
         self.timeout = self.controller.poll_timeout();
     }
 }
@@ -121,6 +126,7 @@ impl World {
             sends: None,
             timeout: None,
             delivered: 0,
+            in_flight: 0,
         };
         flow.follow(self.now);
         self.flows.push(flow);
@@ -177,6 +183,7 @@ impl World {
         let (now, flow) = (self.now, &mut self.flows[n]);
         flow.controller.on_bytes_sent(now, self.packet);
         flow.pacer.on_sent(now, self.packet);
+        flow.in_flight += self.packet;
         self.flows[n].follow(self.now);
         self.queue.push_back((n, now));
         self.largest = self.largest.max(self.queued());
@@ -215,6 +222,7 @@ impl World {
         if cnp {
             flow.controller.on_cnp(now);
         } else {
+            flow.in_flight -= ack.bytes;
             flow.controller.on_ack(now, &ack);
         }
         self.flows[n].follow(self.now);

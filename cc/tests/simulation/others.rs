@@ -1,8 +1,8 @@
-//! TIMELY and DCTCP at the same queue, against what is published of them.
+//! Other algorithms than DCQCN at the same queue, against what is published of them.
 
 use crate::bottleneck::World;
 use cc::timely::{self, Timely};
-use cc::{Algorithm, Controller, Rate, dctcp};
+use cc::{Algorithm, Controller, Rate, dctcp, ibcc, nscc, swift};
 use std::sync::Arc;
 use time::Duration;
 
@@ -67,5 +67,69 @@ fn dctcp_keeps_the_queue_near_its_threshold() {
         assert!((0.5..1.5).contains(&queue), "{flows} flows: {queue} of the threshold");
         assert!(seen.largest_queue < 3.0 * threshold, "{flows} flows: {} bytes", seen.largest_queue);
         assert!(seen.jain() > 0.99 && seen.utilisation > 0.95, "{flows} flows");
+    }
+}
+
+/// Swift's promise: the delay stays at the target, whatever the number of flows, and they share.
+#[test]
+fn swift_keeps_the_delay_at_its_target_and_shares() {
+    let line = Rate::from_gbps(100);
+    for flows in [1, 4, 16, 64] {
+        let config = swift::Config::default();
+        let algorithm = Algorithm::Swift(config.clone());
+        let mut world = World::new(&algorithm, line, 4178, Duration::from_micros(12), 1);
+        (0..flows).for_each(|_| world.join());
+        world.run_until(ms(20));
+        let seen = world.watch_until(ms(40));
+        let cwnd = config.resting_window(line, flows);
+        let delay = 12e-6 + seen.mean_queue * 8.0 / line.as_f64();
+        let part = delay / config.target(cwnd);
+        println!("{flows} flows: {:.1} us, {part:.2} of the target, Jain {:.3}", delay * 1e6, seen.jain());
+        // Each adds a packet in a round-trip time before it hears of the delay: half of that is there on average.
+        let added = f64::from(flows) * f64::from(config.mss) * 8.0 / line.as_f64() / config.target(cwnd);
+        assert!((0.9..1.05 + added / 2.0).contains(&part), "{flows} flows: {part} of the target");
+        assert!(seen.jain() > 0.95 && seen.utilisation > 0.98, "{flows} flows: {}", seen.jain());
+    }
+}
+
+/// NSCC's promise: the port is busy, the queueing delay is at most about the target, and flows share.
+#[test]
+fn nscc_keeps_the_queue_below_its_target_and_shares() {
+    let line = Rate::from_gbps(100);
+    for flows in [1, 4, 16] {
+        let config = nscc::Config::default();
+        let algorithm = Algorithm::Nscc(config.clone());
+        let mut world = World::new(&algorithm, line, 4178, Duration::from_micros(12), 1);
+        (0..flows).for_each(|_| world.join());
+        world.run_until(ms(20));
+        let seen = world.watch_until(ms(40));
+        let part = seen.mean_queue / config.bdp(line);
+        println!(
+            "{flows} flows: {part:.2} of the target, Jain {:.3}, {:.3} used",
+            seen.jain(),
+            seen.utilisation
+        );
+        assert!(part < 1.2, "{flows} flows: {part} of the target");
+        assert!(seen.jain() > 0.95 && seen.utilisation > 0.98, "{flows} flows: {}", seen.jain());
+    }
+}
+
+/// With entry i of the table i times a packet, N flows rest near index N - 1: each has a part in N.
+#[test]
+fn the_index_of_infiniband_rests_at_the_number_of_the_others() {
+    for flows in [4, 8, 16] {
+        let algorithm = Algorithm::Ibcc(ibcc::Config::default());
+        let mut world = World::new(&algorithm, LINE, 2178, Duration::from_micros(5), 1);
+        (0..flows).for_each(|_| world.join());
+        world.run_until(ms(50));
+        let seen = world.watch_until(ms(150));
+        let part = seen.mean_queue / ibcc::Config::default().threshold as f64;
+        println!(
+            "{flows} flows: {part:.2} of the threshold, Jain {:.3}, {:.3} used",
+            seen.jain(),
+            seen.utilisation
+        );
+        assert!(seen.jain() > 0.9 && seen.utilisation > 0.9, "{flows} flows");
+        assert!(seen.largest_queue < 4.0 * 65_536.0, "{flows} flows: {} bytes", seen.largest_queue);
     }
 }

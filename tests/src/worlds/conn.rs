@@ -151,6 +151,10 @@ const TRAINS: Duration = Duration::from_micros(100);
 /// The longest time that a packet waits in the queue of an emulated port: its default length, in time.
 const QUEUE: Duration = Duration::from_millis(1);
 
+/// The longest time that a packet and its answer wait in the queues of a fabric that loses nothing: what five peers may send to one
+/// with a stock window of 212 KB each, at 1 Gb/s, and the same on the way back.
+const FABRIC_QUEUES: Duration = Duration::from_millis(17);
+
 /// The longest time for a packet and its answer, if the timeout is longer, and nothing but a loss can delay them more:
 /// credits and pauses of the link and a full window can, and so can the rate for a peer that is not known to be rnic,
 /// or that of congestion control with a short timeout.
@@ -167,8 +171,12 @@ fn round_trip(world: &Plan, conn: &ConnPlan, paced: bool) -> Option<Duration> {
         // What a switch drops, or sends another way, the ports do not see.
         return None;
     }
-    let queued = world.fabric.is_some() || hosts().any(|host| host.link.contains("rate="));
-    let queue = if queued { QUEUE * 2 } else { Duration::ZERO };
+    let queued = hosts().any(|host| host.link.contains("rate="));
+    let queue = match &world.fabric {
+        Some(_) => FABRIC_QUEUES,
+        None if queued => QUEUE * 2,
+        None => Duration::ZERO,
+    };
     let longest = Duration::from_nanos(hosts().map(|host| host.latency).sum()) * 2 + queue + TRAINS;
     (Duration::from_nanos(4096 << conn.timeout) > longest).then_some(longest)
 }
@@ -209,10 +217,12 @@ impl World<'_> {
         let furthest = self.plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
         let credit = Duration::from_nanos(4 * furthest) * CREDIT_ROUND_TRIPS;
         let patience = Duration::from_nanos(4096 << plan.timeout) * (u32::from(plan.retry_cnt) + 1);
-        let late = paced && plan.timeout <= PACED_TIMEOUT || lent && patience < credit;
+        let round_trip = round_trip(self.plan, &plan, paced);
+        let queued = self.plan.fabric.is_some() && round_trip.is_none();
+        let late = paced && plan.timeout <= PACED_TIMEOUT || lent && patience < credit || queued;
         Conn {
             slower_than_timeout: plan.timeout > 0 && late,
-            round_trip: round_trip(self.plan, &plan, paced),
+            round_trip,
             plan,
             state: State::Down(Duration::ZERO),
             ends,

@@ -334,6 +334,9 @@ fn link(rng: &mut Rng, lossless: bool) -> (&'static str, &'static str) {
         (1, ("ib-credits:rate=10Gb/s", "")),
         (1, ("ethernet:rate=10Gb/s,kmin=5000,kmax=50000,pmax=0.1", "dctcp")),
         (1, ("", "timely")),
+        (1, ("", "swift:base_target=30")),
+        (1, ("ethernet:rate=10Gb/s,kmin=5000,kmax=50000,pmax=0.1", "nscc:rtt=30")),
+        (1, ("ethernet:rate=10Gb/s,kmin=5000,kmax=50000,pmax=0.1", "ibcc")),
     ])
 }
 

@@ -206,6 +206,8 @@ port_counters! {
     /// Times that a queue pair waited because the NIC in front of the wire had enough of its priority: counted in a
     /// simulated network.
     wire_stalls,
+    /// Times that a queue pair waited because its congestion window was full: with Swift and NSCC.
+    congestion_stalls,
     /// Times that a queue pair waited for link credit.
     credit_stalls,
     /// Times that a queue pair waited to learn the kind of its peer, under the credit model.

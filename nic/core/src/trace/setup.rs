@@ -61,5 +61,8 @@ fn cc_name(cc: &Algorithm) -> Option<String> {
         }
         Algorithm::Dctcp(_) => Some("dctcp".to_owned()),
         Algorithm::Timely(_) => Some("timely".to_owned()),
+        Algorithm::Swift(_) => Some("swift".to_owned()),
+        Algorithm::Nscc(_) => Some("nscc".to_owned()),
+        Algorithm::Ibcc(_) => Some("ibcc".to_owned()),
     }
 }

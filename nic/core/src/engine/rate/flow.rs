@@ -87,8 +87,8 @@ pub(in crate::engine) struct Flow {
 impl Flow {
     pub(super) fn new(now: Instant, policy: &Policy, is_reliable: bool) -> Self {
         let controller = policy.controller();
-        // Packets of an unreliable queue pair are not acknowledged, so these two algorithms have no input.
-        let wants_answers = is_reliable && matches!(controller, Controller::Dctcp(_) | Controller::Timely(_));
+        // Packets of an unreliable queue pair are not acknowledged, so such algorithms have no input.
+        let wants_answers = is_reliable && controller.uses_acks();
         Self {
             tempo: Tempo::new(now, controller.rate(), FLOW_CATCH_UP),
             controller,
@@ -119,6 +119,22 @@ impl Flow {
             self.tempo.on_sent(now, bytes);
         }
         self.sent_bytes += bytes;
+    }
+
+    /// The packets, of so many bytes on Ethernet, that it may put in flight beside those that are. `None` for as many as there
+    /// are: the algorithm has no window, or hears of nothing that could open it.
+    pub(in crate::engine) fn room(&self, packet: u32, in_flight: u32) -> Option<u32> {
+        let window = self.controller.window().filter(|_| self.trains.is_some())?;
+        let packets = window.div_ceil(u64::from(packet.max(1))).max(1);
+        Some(u32::try_from(packets).unwrap_or(u32::MAX).saturating_sub(in_flight))
+    }
+
+    /// Records the departure of a train with PSNs `from..to`, if the algorithm hears of acknowledgements.
+    pub(super) fn depart(&mut self, now: Instant, (from, to): (Psn, Psn), bytes: u64, packets: u32) {
+        let Some(trains) = &mut self.trains else { return };
+        if trains.depart(now, from, to, bytes, packets) {
+            self.controller.on_loss(now);
+        }
     }
 
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack) {
@@ -153,6 +169,8 @@ pub(in crate::engine) type Notifier = Option<Box<NotificationPoint>>;
 #[derive(Debug, Default)]
 pub(super) struct Trains {
     log: VecDeque<SentTrain>,
+    /// The end of what was lost with the latest loss: what is sent again before it is part of that.
+    lost: Option<Psn>,
 }
 
 #[derive(Debug)]
@@ -170,12 +188,14 @@ struct SentTrain {
 }
 
 impl Trains {
-    /// Records the departure of a train with PSNs `from..to`, in this many packets.
-    pub(super) fn depart(&mut self, now: Instant, from: Psn, to: Psn, bytes: u64, packets: u32) {
+    /// Records the departure of a train with PSNs `from..to`, in this many packets. Returns whether it is the first of those
+    /// that a loss makes necessary.
+    pub(super) fn depart(&mut self, now: Instant, from: Psn, to: Psn, bytes: u64, packets: u32) -> bool {
         let psns = to.distance_from(from);
         if psns <= 0 {
-            return;
+            return false;
         }
+        let mut is_loss = false;
         // If there are more PSNs than packets, this is a READ request, whose response takes longer than a packet.
         let mut clean = i64::from(psns) <= i64::from(packets);
         let (mut first, mut bytes) = (from, bytes);
@@ -183,8 +203,12 @@ impl Trains {
             for train in self.log.iter_mut().filter(|t| from.is_before(t.end)) {
                 train.clean = false;
             }
+            is_loss = self.lost.is_none_or(|end| !from.is_before(end));
+            if is_loss {
+                self.lost = Some(newest);
+            }
             if !newest.is_before(to) {
-                return;
+                return is_loss;
             }
             // Each byte is acknowledged only once.
             bytes = bytes * share(to.distance_from(newest)) / share(psns);
@@ -198,6 +222,7 @@ impl Trains {
             }
             _ => self.log.push_back(SentTrain { first, end: to, at: now, bytes, clean }),
         }
+        is_loss
     }
 
     /// Records that everything before `unacked` is acknowledged; returns what is learned, if anything.

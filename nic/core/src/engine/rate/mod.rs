@@ -44,9 +44,10 @@ pub struct RateConfig {
     /// The algorithm that determines the rate of each queue pair. `None`: each sends as fast as it can, and congestion
     /// signals are ignored.
     ///
-    /// DCTCP and TIMELY depend on acknowledgements, so they do not slow down UC and UD. DCTCP needs a peer that returns
-    /// marks with its acknowledgements, which only rnic with DCTCP does; TIMELY needs no support from the peer. Both ask
-    /// for an acknowledgement of every train.
+    /// DCTCP, TIMELY, Swift and NSCC depend on acknowledgements, so they do not slow down UC and UD. DCTCP and NSCC need a
+    /// peer that returns marks with its acknowledgements, which only rnic with one of them does; TIMELY and Swift need no
+    /// support from the peer. All ask for an acknowledgement of every train. Swift and NSCC bound what is in flight. They do not
+    /// slow down the responses to READs, which their requester does not pace and which nothing acknowledges.
     pub policy: Option<Policy>,
     /// Longest duration of a train at the rate of its queue pair, and at that of the port. 0: packets leave one by one,
     /// as with pacing in hardware.
@@ -232,9 +233,21 @@ impl Engine {
         let Some(flow) = entry.flow.as_mut() else { return };
         let bytes = departure.wire_bytes();
         flow.on_sent(now, bytes);
-        if let Some(trains) = &mut flow.trains {
-            trains.depart(now, from, entry.qp.next_psn(), bytes, departure.packets);
-        }
+        flow.depart(now, (from, entry.qp.next_psn()), bytes, departure.packets);
+    }
+
+    /// The packets that a queue pair may put in flight beside those that are, by its congestion control. Packets count as
+    /// whole ones, and so do the responses that a READ asks for. `None` if there is no window.
+    #[inline]
+    pub(super) fn congestion_room(&self, index: usize) -> Option<u32> {
+        let entry = self.qps[index].as_ref()?;
+        let flow = entry.flow.as_ref()?;
+        let packet = wire_bytes(PACKET + entry.qp.mtu().bytes() as usize, self.config.address.is_ipv6());
+        let in_flight = entry.qp.next_psn().distance_from(entry.qp.unacked_psn());
+        let room = flow.room(packet, u32::try_from(in_flight).unwrap_or(0))?;
+        // A window may shrink below what is in flight. If no acknowledgement of that was asked for, one more packet asks:
+        // nothing else would open the window again.
+        Some(if entry.qp.since_ack_request() > 0 { room.max(1) } else { room })
     }
 
     /// Discards the congestion control state of a queue pair.

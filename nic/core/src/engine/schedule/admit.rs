@@ -2,7 +2,7 @@
 //!
 //! Each policy answers for itself: "this much now" narrows the [`Grant`], "wait for that" is the [`Place`] where the
 //! queue pair waits. They are asked in a fixed order: the rate, the room in the NIC, the link to the peer, the room at the
-//! peer.
+//! peer, the window of congestion control.
 
 use super::{Due, Gate, Place, Turn, Wire};
 use crate::engine::drains::Allowance;
@@ -100,6 +100,12 @@ impl Engine {
             Link::Credit { peer, vl } => self.credit(now, index, called, (peer, vl), &mut grant)?,
             Link::Open | Link::Drop if is_reliable => self.window(index, called, max_packets, &mut grant)?,
             Link::Open | Link::Drop => self.drain(now, index, called, max_packets, &mut grant)?,
+        }
+        if let Some(room) = self.congestion_room(index).filter(|room| *room < grant.requests) {
+            grant.requests = room;
+            if room == 0 {
+                grant.held = Some(Place::Waits(Gate::Congestion(index)));
+            }
         }
         if matches!(turn, Turn::Answers(_)) {
             (grant.requests, grant.held) = (0, None);
@@ -237,6 +243,7 @@ impl Engine {
             Gate::Window(_) => &mut self.counters.window_stalls,
             Gate::Drain(_) => &mut self.counters.pace_stalls,
             Gate::Wire(_) => &mut self.counters.wire_stalls,
+            Gate::Congestion(_) => &mut self.counters.congestion_stalls,
         };
         *stalls += u64::from(is_new);
         match gate {
@@ -253,8 +260,8 @@ impl Engine {
                 let full = train_of(entry.qp.mtu().bytes(), u32::MAX);
                 self.await_drain(now, receiver, Flights::packet_charge(entry.qp.mtu()).saturating_mul(full));
             }
-            // The NIC tells.
-            Gate::Wire(_) => {}
+            // The NIC tells; an acknowledgement or the queue pair's own timer opens its window.
+            Gate::Wire(_) | Gate::Congestion(_) => {}
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) enum Gate {
     Drain(usize),
     /// Room for a priority in the NIC in front of the wire.
     Wire(u8),
+    /// Room in the window that congestion control gives a queue pair, by table index; answers need none.
+    Congestion(usize),
 }
 
 impl Gate {
@@ -54,7 +56,7 @@ impl Gate {
             | Self::Pause { peer, .. }
             | Self::Credit { peer, .. }
             | Self::Window(peer) => Some(peer),
-            Self::Drain(_) | Self::Wire(_) => None,
+            Self::Drain(_) | Self::Wire(_) | Self::Congestion(_) => None,
         }
     }
 }
@@ -123,6 +125,10 @@ impl Engine {
                 self.peers.get_mut(peer).window.give_back(freed);
                 self.places.open(Gate::Window(peer));
             }
+        }
+        let gate = Gate::Congestion(index);
+        if self.places.of(Turn::Own(index)) == Place::Waits(gate) && self.congestion_room(index) != Some(0) {
+            self.places.open(gate);
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
         place(&mut self.places, index, entry);
@@ -263,7 +269,7 @@ fn place(places: &mut Places, index: usize, entry: &QpEntry) {
 /// everything else.
 fn may_answer(place: Place, entry: &QpEntry) -> bool {
     match place {
-        Place::Waits(Gate::Window(_)) => entry.qp.wants_to_answer(),
+        Place::Waits(Gate::Window(_) | Gate::Congestion(_)) => entry.qp.wants_to_answer(),
         Place::Paced(_) => entry.qp.wants_to_acknowledge(),
         _ => false,
     }

@@ -70,3 +70,114 @@ fn what_gets_no_acknowledgements_sends_at_the_rate_of_the_port() -> Result<()> {
     assert_eq!(left.rate(), Some(LINE));
     Ok(())
 }
+
+/// What the algorithm allows is in flight and no more, every acknowledgement makes room, and nobody is stuck when the last one
+/// is lost.
+#[test]
+fn a_congestion_window_bounds_what_is_in_flight() -> Result<()> {
+    // Two packets of 4 KiB, for ever.
+    let two = "swift:max_cwnd=2,min_cwnd=2,base_target=1000";
+    for fault in [None, Some("rx ack nth=3 drop"), Some("rx ack p=0.2 drop")] {
+        let net = Net::new();
+        net.set_latency(us(50));
+        let (a, b) = (device(&net, "a", &algorithm(two)), net.named_device("b"));
+        if let Some(fault) = fault {
+            a.add_fault(fault)?;
+        }
+        let log = Log::of(&a);
+        let options = ConnectOptions { timeout: 8, ..ConnectOptions::default() };
+        let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+        let (from, to) = memory(&left, &right, 1 << 16)?;
+        for id in 0..4 {
+            left.qp.write(id, from.all(), to.remote(0))?;
+        }
+        let mut most = 0;
+        for _ in 0..4 {
+            while left.cq().is_empty() && net.step() {
+                let psns = a.inner.port.inspect(|engine| {
+                    engine.qp(left.qp.qpn()).map(|qp| qp.next_psn().distance_from(qp.unacked_psn()))
+                });
+                most = most.max(psns.flatten().expect("it is there"));
+            }
+            assert_eq!(left.wait()?.status, WcStatus::Success);
+        }
+        assert_eq!(most, 2, "with {fault:?}");
+        assert!(counters(&a).congestion_stalls >= 16, "with {fault:?}: {}", counters(&a).congestion_stalls);
+        assert!(log.sent(|s| s.size > 4000).len() >= 64);
+    }
+    Ok(())
+}
+
+/// A queue pair whose window is shut still acknowledges. Otherwise two that send to each other would each wait for the other.
+#[test]
+fn answers_do_not_wait_for_a_congestion_window() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (device(&net, "a", &algorithm("swift:max_cwnd=1,min_cwnd=1")), net.named_device("b"));
+    let (left, right) = RcEnd::pair(&a, &b)?;
+    let (from, to) = memory(&left, &right, 1 << 16)?;
+    let (back, there) = (right.pd().register(8, Access::LOCAL_WRITE)?, left.register_remote(8)?);
+    // Its own acknowledgements do not arrive.
+    a.add_fault("rx ack drop for 20ms")?;
+    left.qp.write(1, from.all(), to.remote(0))?;
+    net.run_for(us(100));
+    assert!(counters(&a).congestion_stalls > 0);
+    // Those that it sends do.
+    a.clear_faults();
+    b.add_fault("tx ack drop for 20ms")?;
+    right.qp.read(2, back.all(), there.remote(0))?;
+    assert_eq!(right.wait()?.status, WcStatus::Success);
+    assert!(net.elapsed() < us(200), "{:?}", net.elapsed());
+    Ok(())
+}
+
+/// A peer that answers nothing is given up as early as without a window.
+#[test]
+fn a_congestion_window_does_not_delay_the_end_of_the_retries() -> Result<()> {
+    let ends = |text: &str| -> Result<Duration> {
+        let net = Net::new();
+        let (a, b) = (device(&net, "a", &algorithm(text)), net.named_device("b"));
+        b.add_fault("rx data drop")?;
+        let options = ConnectOptions { timeout: 8, retry_cnt: 3, ..ConnectOptions::default() };
+        let (left, right) = RcEnd::pair_with(&a, &b, &options)?;
+        let (from, to) = memory(&left, &right, 1 << 16)?;
+        left.qp.write(1, from.all(), to.remote(0))?;
+        assert_eq!(left.wait()?.status, WcStatus::RetryExcErr);
+        Ok(net.elapsed())
+    };
+    let without = ends("off")?;
+    for text in ["swift", "nscc", "swift:max_cwnd=1,min_cwnd=1"] {
+        let with = ends(text)?;
+        assert!(with < without + us(100), "{text}: {with:?}, {without:?} without");
+    }
+    Ok(())
+}
+
+/// A round-trip time above the target shuts the window of Swift; marks that come back do with NSCC, and raise the index of
+/// InfiniBand.
+#[test]
+fn windows_follow_their_signals() -> Result<()> {
+    let run = |text: &str, latency: Duration, marks: bool| -> Result<(u64, Option<Rate>)> {
+        let net = Net::new();
+        net.set_latency(latency);
+        let (a, b) = (device(&net, "a", &algorithm(text)), device(&net, "b", &algorithm(text)));
+        if marks {
+            b.add_fault("rx data mark ce")?;
+        }
+        let (left, right) = RcEnd::pair(&a, &b)?;
+        let (from, to) = memory(&left, &right, 1 << 16)?;
+        for id in 0..200 {
+            left.qp.write(id, from.all(), to.remote(0))?;
+            assert_eq!(left.wait()?.status, WcStatus::Success);
+        }
+        Ok((counters(&a).congestion_stalls, left.qp.rate()))
+    };
+    let swift = "swift:base_target=200,fs_range=0";
+    assert_eq!(run(swift, us(1), false)?, (0, Some(LINE)), "below its target");
+    assert!(run(swift, us(200), false)?.1 < Some(LINE), "above it, it ends with less than a packet");
+    let nscc = "nscc:rtt=100,target=0.1";
+    assert_eq!(run(nscc, us(1), false)?.0, 0, "no marks");
+    assert!(run(nscc, us(80), true)?.0 > 10, "marks and delay");
+    assert_eq!(run("ibcc", us(1), false)?.1, Some(LINE), "no marks");
+    assert!(run("ibcc", us(1), true)?.1.is_some_and(|rate| rate < LINE), "marks");
+    Ok(())
+}
