@@ -44,6 +44,7 @@ scenarios! {
     incast "incast"
     late_joiner "late-joiner"
     dcqcn_stability "dcqcn-stability"
+    congestion_control "congestion-control"
     pfc_deadlock "pfc-deadlock"
     pfc_deadlock_ring "pfc-deadlock-ring"
     credit_deadlock "credit-deadlock"

@@ -340,6 +340,18 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_is_told_once_however_much_is_sent_again() {
+        let start = Instant::EPOCH;
+        let mut trains = Trains::default();
+        let mut depart = |from, to| trains.depart(start, psn(from), psn(to), 1000, to - from);
+        assert!(!depart(0, 4) && !depart(4, 8), "everything is new");
+        assert!(depart(2, 4), "the first that goes back");
+        assert!(!depart(4, 8) && !depart(8, 12), "the rest of it, and what is new");
+        assert!(!depart(3, 5), "again before the end of that loss");
+        assert!(depart(9, 12), "another");
+    }
+
+    #[test]
     fn a_read_tells_no_time_and_the_log_is_bounded() {
         let start = Instant::EPOCH;
         let mut trains = Trains::default();
