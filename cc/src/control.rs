@@ -436,7 +436,8 @@ mod tests {
         };
         let late = |c: &mut Controller| {
             for ms in 1..5 {
-                let ack = Ack { bytes: 0, marked: 1, rtt: Some(Duration::from_millis(1)) };
+                let rtt = if ms == 1 { Duration::from_micros(10) } else { Duration::from_millis(1) };
+                let ack = Ack { bytes: 0, marked: 1, rtt: Some(rtt) };
                 c.on_ack(now + Duration::from_millis(ms), &ack);
             }
         };

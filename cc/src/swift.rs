@@ -6,7 +6,8 @@
 //! ([`Config::target`]). A window of less than a packet is a rate: one packet each round-trip time divided by the window.
 //!
 //! Parameters have the values of uet-htsim, whose author calls them guesses: the published ones are for Google's networks. The
-//! base target has to fit the network: 1.5 to 2 times the round-trip time when nothing is queued.
+//! base target has to fit the network. Unless one is set, it is twice the smallest round-trip time that the flow has measured,
+//! because between processes of a host a fixed one of 20 us would stop every flow.
 //!
 //! What rnic measures is the time from the departure of a train to its acknowledgement. It includes what the peer takes to
 //! answer; Swift subtracts that with timestamps of the peer's NIC, which RoCEv2 does not carry. There is one window, that of
@@ -29,13 +30,14 @@ pub struct Config {
     pub beta: f64,
     /// The largest part of the window that one decrease takes.
     pub max_mdf: f64,
-    /// The target delay of a path without hops and of a large window, in microseconds.
+    /// The target delay of a path without hops and of a large window, in microseconds; 0 for twice the smallest round-trip
+    /// time that was measured.
     pub base_target: u32,
     /// What each hop adds to the target, in microseconds.
     pub hop_scale: f64,
     /// The hops of the paths.
     pub hops: u32,
-    /// The most that a small window adds to the target, in microseconds.
+    /// The most that a small window adds to the target, in microseconds; 0 for five times the base target.
     pub fs_range: u32,
     /// At this window, in packets, and below, all of it is added.
     pub fs_min_cwnd: f64,
@@ -59,10 +61,11 @@ impl Default for Config {
             ai: 1.0,
             beta: 0.8,
             max_mdf: 0.5,
-            base_target: 20,
+            base_target: 0,
+            // Of a base target of 20 us.
             hop_scale: 20.0 / 6.55,
             hops: 0,
-            fs_range: 100,
+            fs_range: 0,
             fs_min_cwnd: 0.1,
             fs_max_cwnd: 100.0,
             // 10 bytes of 4 KiB.
@@ -73,12 +76,17 @@ impl Default for Config {
     }
 }
 
+/// The base target in smallest round-trip times, and what a small window adds, in base targets.
+const BASE: f64 = 2.0;
+const RANGE: f64 = 5.0;
+
 impl Config {
-    /// The target delay of a window of so many packets, in seconds.
+    /// The target delay of a window of so many packets, in seconds. `rtt` is the smallest round-trip time, in seconds.
     #[must_use]
-    pub fn target(&self, cwnd: f64) -> f64 {
-        let base = f64::from(self.base_target) + self.hop_scale * f64::from(self.hops);
-        let range = f64::from(self.fs_range);
+    pub fn target(&self, cwnd: f64, rtt: f64) -> f64 {
+        let own = if self.base_target == 0 { BASE * rtt * 1e6 } else { self.base_target.into() };
+        let range = if self.fs_range == 0 { RANGE * own } else { self.fs_range.into() };
+        let base = own + self.hop_scale * f64::from(self.hops);
         let inverse = |cwnd: f64| 1.0 / cwnd.sqrt();
         let alpha = range / (inverse(self.fs_min_cwnd) - inverse(self.fs_max_cwnd));
         let more = alpha * (inverse(cwnd) - inverse(self.fs_max_cwnd));
@@ -86,15 +94,15 @@ impl Config {
     }
 
     /// The window at which a queue holds `flows` flows of one bottleneck of rate `capacity` at the target, in packets. `rtt` is
-    /// the round-trip time without a queue. The flows fill the bottleneck for as long as the target lasts.
+    /// the smallest round-trip time, in seconds. The flows fill the bottleneck for as long as the target lasts.
     #[must_use]
-    pub fn resting_window(&self, capacity: Rate, flows: u32) -> f64 {
+    pub fn resting_window(&self, capacity: Rate, flows: u32, rtt: f64) -> f64 {
         let packets = capacity.as_f64() / 8.0 / f64::from(self.mss) / f64::from(flows);
         // The target falls as the window grows, so the two meet once.
         let (mut low, mut high) = (self.min_cwnd, self.max_cwnd);
         for _ in 0..100 {
             let middle = f64::midpoint(low, high);
-            if middle < packets * self.target(middle) { low = middle } else { high = middle }
+            if middle < packets * self.target(middle, rtt) { low = middle } else { high = middle }
         }
         low
     }
@@ -103,7 +111,6 @@ impl Config {
         SettingError::unless_between("ai", self.ai, 0.0, 1e6)?;
         SettingError::unless_between("beta", self.beta, 0.0, 1.0)?;
         SettingError::unless_between("max_mdf", self.max_mdf, 0.0, 1.0)?;
-        SettingError::unless_between("base_target", self.base_target, 1, u32::MAX)?;
         SettingError::unless_between("hop_scale", self.hop_scale, 0.0, 1e6)?;
         SettingError::unless_between("fs_min_cwnd", self.fs_min_cwnd, 1e-6, self.fs_max_cwnd / 2.0)?;
         SettingError::unless_between("fs_max_cwnd", self.fs_max_cwnd, 1e-6, 1e9)?;
@@ -117,6 +124,9 @@ impl Config {
 /// gone.
 const GONE: u32 = 5;
 
+/// The round-trip time before one was measured, in microseconds: the base target of uet-htsim.
+const FIRST_RTT: u32 = 20;
+
 /// The window of one flow.
 #[derive(Clone, Debug)]
 pub struct Swift {
@@ -124,8 +134,9 @@ pub struct Swift {
     line: Rate,
     /// In packets.
     cwnd: f64,
-    /// The latest round-trip time, in seconds.
+    /// The latest round-trip time, and the smallest, in seconds.
     rtt: f64,
+    smallest: f64,
     /// No further decrease until then.
     cut_until: Option<Instant>,
     losses: u32,
@@ -135,8 +146,9 @@ impl Swift {
     /// A flow at a port of rate `line`.
     #[must_use]
     pub fn new(config: Arc<Config>, line: Rate) -> Self {
-        let (cwnd, rtt) = (config.max_cwnd, f64::from(config.base_target) * 1e-6);
-        Self { config, line, cwnd, rtt, cut_until: None, losses: 0 }
+        let first = if config.base_target == 0 { FIRST_RTT } else { config.base_target };
+        let (cwnd, rtt) = (config.max_cwnd, f64::from(first) * 1e-6);
+        Self { config, line, cwnd, rtt, smallest: f64::INFINITY, cut_until: None, losses: 0 }
     }
 
     /// The window, in packets.
@@ -168,8 +180,9 @@ impl Swift {
         }
         let Some(rtt) = ack.rtt else { return };
         self.rtt = rtt.as_secs_f64();
+        self.smallest = self.smallest.min(self.rtt);
         let config = &*self.config;
-        let target = config.target(self.cwnd);
+        let target = config.target(self.cwnd, self.smallest);
         let acked = ack.bytes as f64 / f64::from(config.mss);
         if self.rtt < target {
             self.cwnd += config.ai * acked / self.cwnd.max(1.0);
@@ -216,7 +229,8 @@ mod tests {
     }
 
     fn flow(cwnd: f64) -> Swift {
-        let mut flow = Swift::new(Arc::new(Config::default()), LINE);
+        let config = Config { base_target: 20, fs_range: 100, ..Config::default() };
+        let mut flow = Swift::new(Arc::new(config), LINE);
         flow.cwnd = cwnd;
         flow
     }
@@ -227,12 +241,25 @@ mod tests {
 
     #[test]
     fn a_small_window_has_a_longer_target() {
-        let config = Config { hops: 2, hop_scale: 3.0, ..Config::default() };
-        let target = |cwnd: f64| (config.target(cwnd) * 1e9).round() / 1e3;
+        let config = Config { base_target: 20, hops: 2, hop_scale: 3.0, fs_range: 100, ..Config::default() };
+        let target = |cwnd: f64| (config.target(cwnd, 1.0) * 1e9).round() / 1e3;
         assert_eq!((target(100.0), target(5000.0)), (26.0, 26.0));
         assert_eq!((target(0.1), target(0.01)), (126.0, 126.0));
         // alpha is 100 / (1/sqrt(0.1) - 1/10), about 32.65.
         assert_eq!(target(1.0), 55.39);
+    }
+
+    #[test]
+    fn without_a_base_target_it_is_twice_the_smallest_round_trip_time() {
+        let config = Config::default();
+        let target = |cwnd: f64| (config.target(cwnd, 50e-6) * 1e9).round() / 1e3;
+        assert_eq!((target(100.0), target(0.1)), (100.0, 600.0));
+        let mut flow = Swift::new(Arc::new(config), LINE);
+        flow.on_ack(Instant::EPOCH, &ack(1, 1000));
+        assert_eq!(flow.cwnd(), 1000.0, "below its target, whatever that is");
+        flow.on_ack(Instant::EPOCH, &ack(1, 400));
+        flow.on_ack(Instant::EPOCH, &ack(1, 801));
+        assert!(flow.cwnd() < 1000.0);
     }
 
     #[test]

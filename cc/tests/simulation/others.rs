@@ -73,20 +73,22 @@ fn dctcp_keeps_the_queue_near_its_threshold() {
 /// Swift's promise: the delay stays at the target, whatever the number of flows, and they share.
 #[test]
 fn swift_keeps_the_delay_at_its_target_and_shares() {
+    /// Of the base target, and without a queue.
+    const RTT: f64 = 10e-6;
     let line = Rate::from_gbps(100);
     for flows in [1, 4, 16, 64] {
-        let config = swift::Config::default();
+        let config = swift::Config { base_target: 20, ..swift::Config::default() };
         let algorithm = Algorithm::Swift(config.clone());
         let mut world = World::new(&algorithm, line, 4178, Duration::from_micros(12), 1);
         (0..flows).for_each(|_| world.join());
         world.run_until(ms(20));
         let seen = world.watch_until(ms(40));
-        let cwnd = config.resting_window(line, flows);
+        let cwnd = config.resting_window(line, flows, RTT);
         let delay = 12e-6 + seen.mean_queue * 8.0 / line.as_f64();
-        let part = delay / config.target(cwnd);
+        let part = delay / config.target(cwnd, RTT);
         println!("{flows} flows: {:.1} us, {part:.2} of the target, Jain {:.3}", delay * 1e6, seen.jain());
         // Each adds a packet in a round-trip time before it hears of the delay: half of that is there on average.
-        let added = f64::from(flows) * f64::from(config.mss) * 8.0 / line.as_f64() / config.target(cwnd);
+        let added = f64::from(flows) * f64::from(config.mss) * 8.0 / line.as_f64() / config.target(cwnd, RTT);
         assert!((0.9..1.05 + added / 2.0).contains(&part), "{flows} flows: {part} of the target");
         assert!(seen.jain() > 0.95 && seen.utilisation > 0.98, "{flows} flows: {}", seen.jain());
     }

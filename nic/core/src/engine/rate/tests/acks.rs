@@ -145,7 +145,7 @@ fn a_congestion_window_does_not_delay_the_end_of_the_retries() -> Result<()> {
         Ok(net.elapsed())
     };
     let without = ends("off")?;
-    for text in ["swift", "nscc", "swift:max_cwnd=1,min_cwnd=1"] {
+    for text in ["swift", "swift:base_target=20", "nscc", "swift:max_cwnd=1,min_cwnd=1"] {
         let with = ends(text)?;
         assert!(with < without + us(100), "{text}: {with:?}, {without:?} without");
     }
@@ -171,7 +171,7 @@ fn windows_follow_their_signals() -> Result<()> {
         }
         Ok((counters(&a).congestion_stalls, left.qp.rate()))
     };
-    let swift = "swift:base_target=200,fs_range=0";
+    let swift = "swift:base_target=200,fs_range=1";
     assert_eq!(run(swift, us(1), false)?, (0, Some(LINE)), "below its target");
     assert!(run(swift, us(200), false)?.1 < Some(LINE), "above it, it ends with less than a packet");
     let nscc = "nscc:rtt=100,target=0.1";
