@@ -233,8 +233,16 @@ fn a_device_that_takes_the_address_of_another_is_at_its_host() -> rnic_core::Res
     assert!(delivered >= 4, "they went through the fabric: {delivered}");
     let third = net.device();
     assert_eq!(write(&third)?, WcStatus::RetryExcErr);
-    let tally = shared.lock().tally();
-    assert!(tally.drops[&Drop::NoHost] > 0);
+    let lost = |shared: &Shared| shared.lock().tally().drops[&Drop::NoHost];
+    let before = lost(&shared);
+    assert!(before > 0);
+    // Nor can it send.
+    let (left, right) =
+        RcEnd::pair_with(&third, &a, &ConnectOptions { timeout: 8, ..ConnectOptions::default() })?;
+    let (source, target) = (left.register(b"hello")?, right.register_remote(5)?);
+    left.qp.write(1, source.all(), target.remote(0))?;
+    assert_eq!(left.wait()?.status, WcStatus::RetryExcErr);
+    assert!(lost(&shared) > before);
     shared.lock().check();
     Ok(())
 }

@@ -403,7 +403,8 @@ impl Fabric {
         self.packets.remove(packet as usize);
         *self.tally.drops.entry(why).or_default() += 1;
         self.taps.drop(packet, why);
-        if let Some(port) = self.nodes[node].ports.get_mut(port) {
+        // A device beyond the last host sends from nowhere.
+        if let Some(port) = self.nodes.get_mut(node).and_then(|node| node.ports.get_mut(port)) {
             port.drop(why);
         }
     }
