@@ -120,8 +120,8 @@ impl Config {
     }
 }
 
-/// After so many losses without an acknowledgement of something new the window is the smallest one: the path, or the peer, is
-/// gone.
+/// After this many losses in a row, with nothing new acknowledged in between, the window drops to its minimum: the path or the
+/// peer is gone.
 const GONE: u32 = 5;
 
 /// The round-trip time before one was measured, in microseconds: the base target of uet-htsim.

@@ -285,7 +285,7 @@ extern "C-unwind" fn rnic_cm_open(flags: c_int) -> c_int {
 }
 
 /// How long a close waits for a thread that handles an event, in milliseconds: long enough for a busy machine, and bounded,
-/// because the thread may do something else for ever.
+/// because the thread may never come back.
 const WAITS_FOR_AWAY: u32 = 500;
 
 /// A number other than 0 if a descriptor is that of a channel, for `rnic-shim`.
@@ -444,7 +444,7 @@ mod tests {
         Errno(libc::EISDIR).set();
         assert!(!is_open(fd));
         assert_eq!(Errno::last(), Errno(libc::EISDIR));
-        // Another thread that comes back waits for ever; the one that closed it is told that the descriptor is none.
+        // Another thread that comes back waits until the process ends. The thread that closed the channel gets EBADF.
         let parks = std::thread::spawn(move || ucma().was_closed_elsewhere(fd)).join().expect("no panic");
         assert!(parks && !ucma().was_closed_elsewhere(fd));
         // SAFETY: as above.

@@ -75,7 +75,7 @@ fn what_gets_no_acknowledgements_sends_at_the_rate_of_the_port() -> Result<()> {
 /// is lost.
 #[test]
 fn a_congestion_window_bounds_what_is_in_flight() -> Result<()> {
-    // Two packets of 4 KiB, for ever.
+    // The window stays at two packets.
     let two = "swift:max_cwnd=2,min_cwnd=2,base_target=1000";
     for fault in [None, Some("rx ack nth=3 drop"), Some("rx ack p=0.2 drop")] {
         let net = Net::new();
