@@ -22,6 +22,13 @@ pub(crate) const QKEY: QKey = QKey(0x1111_2222);
 /// the timeout.
 const PACED_TIMEOUT: u8 = 8;
 
+/// Whether congestion control may keep a packet longer than the timeout. Swift may at any: its smallest window is a packet in 400
+/// round trips, and a flow whose target is below the latency of the path rests there.
+fn paced_beyond(world: &Plan, timeout: u8) -> bool {
+    let with = |cc: &str| world.hosts.iter().any(|host| host.cc.starts_with(cc) && !host.cc.is_empty());
+    with("swift") || with("") && timeout <= PACED_TIMEOUT
+}
+
 /// The maximum time that an answer waits for credit when nothing is lost, in round-trip times of the most distant
 /// ports: to be greeted, to learn that no credit is left, to ask for it, and to wait until others have returned
 /// some.
@@ -158,11 +165,11 @@ const FABRIC_QUEUES: Duration = Duration::from_millis(17);
 /// The longest time for a packet and its answer, if the timeout is longer, and nothing but a loss can delay them more:
 /// credits and pauses of the link and a full window can, and so can the rate for a peer that is not known to be rnic,
 /// or that of congestion control with a short timeout.
-fn round_trip(world: &Plan, conn: &ConnPlan, paced: bool) -> Option<Duration> {
+fn round_trip(world: &Plan, conn: &ConnPlan) -> Option<Duration> {
     let hosts = || conn.hosts.iter().filter_map(|host| world.hosts.get(*host));
     let held = |link: &str| link.contains("ib-credits") || link.contains("pfc");
     if world.hosts.iter().any(|host| held(&host.link) || host.window > 0 || host.foreign)
-        || paced && conn.timeout <= PACED_TIMEOUT
+        || paced_beyond(world, conn.timeout)
     {
         return None;
     }
@@ -212,14 +219,13 @@ impl World<'_> {
                 alone_since: None,
             }
         });
-        let paced = self.plan.hosts.iter().any(|host| !host.cc.is_empty());
         let lent = self.plan.hosts.iter().any(|host| host.link.contains("ib-credits"));
         let furthest = self.plan.hosts.iter().map(|host| host.latency).max().unwrap_or(0);
         let credit = Duration::from_nanos(4 * furthest) * CREDIT_ROUND_TRIPS;
         let patience = Duration::from_nanos(4096 << plan.timeout) * (u32::from(plan.retry_cnt) + 1);
-        let round_trip = round_trip(self.plan, &plan, paced);
+        let round_trip = round_trip(self.plan, &plan);
         let queued = self.plan.fabric.is_some() && round_trip.is_none();
-        let late = paced && plan.timeout <= PACED_TIMEOUT || lent && patience < credit || queued;
+        let late = paced_beyond(self.plan, plan.timeout) || lent && patience < credit || queued;
         Conn {
             slower_than_timeout: plan.timeout > 0 && late,
             round_trip,
