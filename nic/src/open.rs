@@ -73,6 +73,11 @@ pub struct DeviceConfig {
     /// Whether to send CNPs to peers that have not identified themselves as rnic, and to mark packets for them as
     /// ECN-capable: see [`RateConfig::foreign_cnp`].
     pub foreign_cnp: bool,
+    /// Whether reliable queue pairs repeat only the packets that were lost (selective repeat), and not everything behind them
+    /// (go-back-N, as RoCEv2 has it). It is used towards rnic peers that do so, too; a queue pair may decline it
+    /// (`tuning.selective_repeat`). The acknowledgement timeout then follows from how long answers take, and the attribute
+    /// `timeout` is the longest.
+    pub selective_repeat: bool,
     /// The link: the port that the device emulates.
     pub link: LinkConfig,
     /// Congestion control.
@@ -95,6 +100,7 @@ impl Default for DeviceConfig {
             fault_seed: 0,
             capture: None,
             foreign_cnp: false,
+            selective_repeat: false,
             link: LinkConfig::default(),
             cc: Algorithm::Off,
         }
@@ -239,7 +245,7 @@ impl DeviceConfig {
             peer_window: self.peer_window,
             paces: paces(self.unacked_rate),
             pkeys,
-            partner: link.partner_setup(Buffer::Socket(granted), &PartnerSetup::default()),
+            partner: link.partner_setup(Buffer::Socket(granted), &PartnerSetup::offering(self.selective_repeat)),
             rate: link.rate_config(&self.cc, &paced),
         };
         if let Some(advice) = self.link.rate.and_then(|rate| self.cc.advice(rate)) {

@@ -106,6 +106,10 @@ struct Devices {
     /// shows packets. Slower.
     #[arg(long)]
     no_gso: bool,
+    /// Repeat only the packets that were lost (selective repeat) instead of everything behind them, towards rnic peers that do
+    /// so, too.
+    #[arg(long)]
+    selective_repeat: bool,
 }
 
 impl Devices {
@@ -148,6 +152,7 @@ impl Devices {
             (Variable::GidTable, self.gid_table.clone()),
             (Variable::Explain, self.explain.then(|| OsString::from("1"))),
             (Variable::Gso, self.no_gso.then(|| "0".into())),
+            (Variable::SelectiveRepeat, self.selective_repeat.then(|| "1".into())),
             (Variable::Daemon, self.daemon.clone()),
         ];
         all.into_iter().filter_map(|(variable, value)| Some((variable, value?))).collect()
@@ -179,6 +184,7 @@ fn option(variable: Variable) -> &'static str {
         Variable::GidTable => "--gid-table",
         Variable::Explain => "--explain",
         Variable::Gso => "--no-gso",
+        Variable::SelectiveRepeat => "--selective-repeat",
         Variable::Daemon => "--daemon",
         Variable::RunDir => variable.name(),
     }

@@ -21,6 +21,9 @@ pub(crate) struct Setup {
     /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely, swift, nscc, ibcc].
     #[arg(long, value_name = "CC")]
     cc: Option<Algorithm>,
+    /// Repeat only the packets that were lost, towards rnic peers that do so, too.
+    #[arg(long)]
+    selective_repeat: bool,
     /// Inject a fault, such as `tx data psn=#3 drop`. Repeat for several. Replaces the rules of the file.
     #[arg(long, value_name = "RULE", value_parser = fault_rule)]
     fault: Vec<String>,
@@ -53,6 +56,7 @@ impl Setup {
         if !self.fault.is_empty() {
             config.faults.clone_from(&self.fault);
         }
+        config.selective_repeat |= self.selective_repeat;
         config.fault_seed = self.seed.unwrap_or(config.fault_seed);
         config.capture = self.capture.clone().or(config.capture);
         let mtu = config.mtu.unwrap_or(Mtu::B4096);

@@ -18,6 +18,7 @@
 //! | `RNIC_GID_TABLE` | `any`, `compact`, `mlx5` or `rxe`: see [`GidLayout`] |
 //! | `RNIC_EXPLAIN` | `1` for lines on standard error that say why something failed: see [`explain`](crate::explain) |
 //! | `RNIC_RUN_DIR` | a directory for data that other processes may read while the program runs: see [`published`] |
+//! | `RNIC_SELECTIVE_REPEAT` | `1` has reliable queue pairs repeat only the packets that were lost, towards rnic peers that do so, too |
 //! | `RNIC_GSO` | `0` sends each packet by itself, so that captures on an interface show packets and not segmentation-offloaded trains; `1` is the default |
 //! | `RNIC_DAEMON` | the socket of the daemon whose addresses the devices share, or `off`; by default the daemon of the user or of the host, if there is one: see [`Daemon::find`](crate::daemon::Daemon::find) |
 //!

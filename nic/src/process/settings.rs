@@ -45,13 +45,15 @@ pub enum Variable {
     RunDir,
     /// `RNIC_GSO`: whether packets may leave in segmentation-offloaded trains.
     Gso,
+    /// `RNIC_SELECTIVE_REPEAT`: whether lost packets are repeated alone.
+    SelectiveRepeat,
     /// `RNIC_DAEMON`: the daemon, or `off`.
     Daemon,
 }
 
 impl Variable {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Config,
         Self::Addr,
         Self::Devices,
@@ -66,6 +68,7 @@ impl Variable {
         Self::Explain,
         Self::RunDir,
         Self::Gso,
+        Self::SelectiveRepeat,
         Self::Daemon,
     ];
 
@@ -87,6 +90,7 @@ impl Variable {
             Self::Explain => "RNIC_EXPLAIN",
             Self::RunDir => "RNIC_RUN_DIR",
             Self::Gso => "RNIC_GSO",
+            Self::SelectiveRepeat => "RNIC_SELECTIVE_REPEAT",
             Self::Daemon => crate::daemon::VARIABLE,
         }
     }
@@ -125,6 +129,8 @@ pub struct Settings {
     pub run_dir: Option<PathBuf>,
     /// Whether packets may leave in segmentation-offloaded trains: see [`DeviceConfig::gso`].
     pub gso: Option<bool>,
+    /// Whether lost packets are repeated alone: see [`DeviceConfig::selective_repeat`].
+    pub selective_repeat: Option<bool>,
     /// The socket of the daemon whose addresses the devices share, or `off`. `None` looks for one: see
     /// [`Daemon::find`](crate::daemon::Daemon::find).
     pub daemon: Option<PathBuf>,
@@ -220,13 +226,17 @@ impl Settings {
                     _ => return Err(wrong("write 1 or 0".to_owned())),
                 });
             }
-            Variable::Gso => {
+            Variable::Gso | Variable::SelectiveRepeat => {
                 let on = match text {
                     "0" | "off" => false,
                     "1" | "on" => true,
                     _ => return Err(wrong("write `1` or `on`, `0` or `off`".to_owned())),
                 };
-                self.gso = Some(on);
+                let setting = match variable {
+                    Variable::Gso => &mut self.gso,
+                    _ => &mut self.selective_repeat,
+                };
+                *setting = Some(on);
             }
             // Paths need not be UTF-8, and are read by `read`.
             Variable::Config | Variable::Capture | Variable::RunDir | Variable::Daemon => {}
@@ -279,6 +289,7 @@ impl Settings {
             Variable::Explain => text(self.explain.map(u8::from).as_ref()),
             Variable::RunDir => path(self.run_dir.as_ref()),
             Variable::Gso => text(self.gso.map(u8::from).as_ref()),
+            Variable::SelectiveRepeat => text(self.selective_repeat.map(u8::from).as_ref()),
             Variable::Daemon => path(self.daemon.as_ref()),
         };
         let all = Variable::ALL.into_iter().map(|variable| (variable, value(variable)));
@@ -368,6 +379,7 @@ impl Settings {
         config.fault_seed = self.seed.unwrap_or(config.fault_seed);
         config.capture = self.capture.clone().or(config.capture);
         config.gso = self.gso.or(config.gso);
+        config.selective_repeat = self.selective_repeat.unwrap_or(config.selective_repeat);
         let together = config.link.at(&config.cc, config.mtu.unwrap_or(Mtu::B4096));
         together.map_err(|error| EnvError { variable: self.at_fault(&error), fault: link(error) })?;
         Ok(config)

@@ -65,6 +65,48 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Handles an acknowledgement that tells what the peer holds beyond a gap.
+    pub(super) fn handle_selective_ack(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return Err(PacketDrop::State);
+        }
+        let Some(ack) = packet.selective_ack() else { return Err(PacketDrop::Service) };
+        if let Some(aeth) = packet.aeth()
+            && let Syndrome::Ack { credits } = aeth.kind()
+            && self.config.tuning.e2e_credits
+        {
+            self.requester.take_credits(aeth.msn, credits);
+        }
+        let expected = ack.expected;
+        if !self.is_outstanding(expected) && !self.is_outstanding(expected.minus(1)) {
+            self.counters.ghost_responses += 1;
+            return Err(PacketDrop::Ghost);
+        }
+        self.requester.heard.answered = true;
+        if let Advance::Gap = self.answered_to(now, expected, host) {
+            self.implied_nak(host);
+        }
+        match usize::try_from(expected.distance_from(self.requester.unacked)) {
+            Ok(skipped) if self.requester.flight.len() > 0 => self.requester.flight.report(&ack, skipped),
+            // This side has no selective repeat: a loss is a loss.
+            _ if !self.config.tuning.selective_repeat && ack.held().next().is_some() => {
+                self.counters.rcvd_seq_err += 1;
+                if !self.requester.recovering {
+                    self.retry(host);
+                }
+            }
+            _ => {}
+        }
+        self.retire_failed(host);
+        self.report_drained(host);
+        Ok(())
+    }
+
     /// Keeps what an answer to nothing says, in case that no other comes: the PSNs of the two sides may differ.
     fn note_strange(&mut self, packet: &Packet<'_>) {
         let psn = packet.psn();
@@ -204,6 +246,8 @@ impl QueuePair {
         if self.requester.unacked == before {
             return;
         }
+        let answered = self.requester.unacked.distance_from(before);
+        self.requester.flight.answer(u32::try_from(answered).unwrap_or(0));
         if self.requester.next_psn.is_before(self.requester.unacked) {
             // Responses to an earlier transmission arrived ahead of the retransmission.
             self.requester.next_psn = self.requester.unacked;

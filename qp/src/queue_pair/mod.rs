@@ -15,6 +15,7 @@ mod errors;
 mod reasons;
 mod requester;
 mod responder;
+mod selective;
 #[cfg(test)]
 mod tests;
 mod vendor;
@@ -31,7 +32,9 @@ use crate::ids::{Mtu, PKey, PdId, Psn, Qpn};
 use crate::memory::{AccessError, Domain, Host, QpEvent};
 use crate::train::Train;
 use crate::wire::IpHeader;
+use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
+use crate::wire::selective::MAX_LEN;
 use crate::work::{RecvWr, SendFlags, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
 use responder::{Responder, TakenRecv};
@@ -79,6 +82,9 @@ pub struct Tuning {
     /// and not the only one; waits that are shorter cost no retry. Hardware has this as an option, too (NVIDIA: adaptive
     /// retransmission).
     pub adaptive_timeout: bool,
+    /// Whether lost packets are repeated alone. The port has to offer it; towards peers that do not, the queue pair goes on as
+    /// without ([`set_selective_peer`](QueuePair::set_selective_peer)). The acknowledgement timeout is then adaptive, too.
+    pub selective_repeat: bool,
 }
 
 impl Default for Tuning {
@@ -92,6 +98,7 @@ impl Default for Tuning {
             mig_req: false,
             e2e_credits: true,
             adaptive_timeout: false,
+            selective_repeat: true,
         }
     }
 }
@@ -378,10 +385,16 @@ impl QueuePair {
         host: &mut impl Host,
     ) -> Result<(), PacketDrop> {
         let info = packet.info();
-        if !self.config.qp_type.speaks(info.transport) {
+        let speaks = match info.operation {
+            WireOperation::SelectiveAck => self.config.qp_type.is_reliable(),
+            _ => self.config.qp_type.speaks(info.transport),
+        };
+        if !speaks {
             return Err(PacketDrop::Service);
         }
-        let outcome = if !self.config.qp_type.is_connected() {
+        let outcome = if info.operation == WireOperation::SelectiveAck {
+            self.handle_selective_ack(now, packet, host)
+        } else if !self.config.qp_type.is_connected() {
             self.receive_datagram(arrival, packet, host)
         } else if info.is_request {
             self.handle_request(packet, host)
@@ -419,9 +432,45 @@ impl QueuePair {
     }
 
     /// Whether the next request packet is the oldest unanswered one, sent again: the first packet of a retransmission.
+    fn repeats_oldest(&self) -> bool {
+        self.requester.recovering && !self.requester.in_flight()
+    }
+
+    /// PSNs in flight that count as lost and are sent again next. They need no room beyond what they took at first. Where
+    /// go-back-N begins, it is the oldest one; with selective repeat it may be several.
     #[must_use]
-    pub fn repeats_oldest(&self) -> bool {
-        self.requester.recovering && !self.requester.in_flight() && self.can_request()
+    pub fn repetitions_due(&self) -> u32 {
+        match self.can_request() {
+            true => self.requester.flight.lost().max(self.repeats_oldest().into()),
+            false => 0,
+        }
+    }
+
+    /// PSNs that are sent and neither answered, nor lost, nor held by the peer.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        let sent = self.next_psn().distance_from(self.unacked_psn());
+        u32::try_from(sent).unwrap_or(0).saturating_sub(self.requester.flight.landed())
+    }
+
+    /// Whether selective repeat found a loss since this was last asked.
+    pub fn noticed_loss(&mut self) -> bool {
+        self.requester.flight.take_noticed()
+    }
+
+    /// Whether a request comes beyond a gap, and selective repeat would keep it if the peer understands that.
+    #[must_use]
+    pub fn may_hold(&self, packet: &Packet<'_>) -> bool {
+        self.config.tuning.selective_repeat
+            && packet.info().is_request
+            && self.config.qp_type.is_reliable()
+            && packet.psn().distance_from(self.responder.expected_psn()) > 0
+    }
+
+    /// Says whether the peer understands selective acknowledgements; if it does not, the responder goes on as without selective
+    /// repeat.
+    pub fn set_selective_peer(&mut self, understands: bool) {
+        self.responder.tells = understands && self.config.tuning.selective_repeat;
     }
 
     /// The number of packets in flight after the last one that asked for an acknowledgement. The peer does not
@@ -465,12 +514,17 @@ impl QueuePair {
         if !self.responder.only_acknowledges() {
             return mtu;
         }
-        match self.requester.next().filter(|_| self.can_request()) {
+        if self.requester.flight.lost() > 0 {
+            return mtu;
+        }
+        let report = if self.responder.report_due { (MAX_LEN as u32).min(mtu) } else { 0 };
+        let request = match self.requester.next().filter(|_| self.can_request()) {
             None => 0,
             // A local operation is done at once; what follows it is not examined.
             Some(wqe) if wqe.wr.operation.is_local() => mtu,
             Some(wqe) => u32::try_from(wqe.wr.data.len()).unwrap_or(mtu).min(mtu),
-        }
+        };
+        request.max(report)
     }
 
     /// Writes due packets into `train` until it is full, the `budget` is used up or nothing more may be sent.
@@ -541,6 +595,7 @@ impl QueuePair {
             return;
         }
         self.state = QpState::Err;
+        self.responder.held.clear();
         self.flush_sends(host);
         if let Some(recv) = self.responder.abandon_message().or_else(|| self.responder.take_spare()) {
             self.flush_recv(&recv, host);

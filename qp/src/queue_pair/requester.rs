@@ -9,6 +9,7 @@ mod local;
 mod patience;
 
 use super::reasons::Heard;
+use super::selective::{Flight, MAX_FLIGHT};
 use super::{Failure, FailureContext, QueuePair};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
@@ -126,6 +127,8 @@ pub(super) struct Requester {
     pub(super) sqd_notify: bool,
     /// Why the failed work request cannot be sent. Nothing after it starts, so there is at most one.
     pub(super) cause: Option<Box<Failure>>,
+    /// What is known of each PSN in flight, with selective repeat.
+    pub(super) flight: Flight,
     /// The number of the last message started, counted from 1 (SSN, IBTA 9.7.7.2.5).
     pub(super) ssn: u32,
     /// The number of the last message that the peer has advertised a receive for, if it advertises credits (LSN,
@@ -190,6 +193,7 @@ impl Requester {
         self.next_psn = psn;
         self.sent_end = psn;
         self.unacked = psn;
+        self.flight = Flight::default();
     }
 
     pub(super) fn refill_retries(&mut self, attr: &QpAttr) {
@@ -231,6 +235,7 @@ impl Requester {
         self.position = 0;
         self.next_psn = self.unacked;
         self.responses_due = 0;
+        self.flight.clear();
         for wqe in self.queue.iter_mut().take_while(|w| w.started) {
             wqe.sent = wqe.acked;
             wqe.responses_due = 0;
@@ -251,10 +256,11 @@ impl QueuePair {
     /// How long to wait now for an answer to the oldest packet.
     fn wait(&self) -> Option<Duration> {
         let longest = self.ack_timeout()?;
-        Some(if self.config.tuning.adaptive_timeout {
-            self.requester.patience.wait(longest)
-        } else {
-            longest
+        let tuning = &self.config.tuning;
+        Some(match tuning.selective_repeat {
+            true => self.requester.patience.wait_with(longest, self.requester.flight.len()),
+            false if tuning.adaptive_timeout => self.requester.patience.wait(longest),
+            false => longest,
         })
     }
 
@@ -274,7 +280,11 @@ impl QueuePair {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.requester.rnr_until.is_some() {
             return false;
         }
-        if self.requester.next_psn.distance_from(self.requester.unacked) >= MAX_IN_FLIGHT as i32 {
+        if self.requester.flight.lost() > 0 {
+            return true;
+        }
+        let window = if self.config.tuning.selective_repeat { MAX_FLIGHT as i32 } else { MAX_IN_FLIGHT as i32 };
+        if self.requester.next_psn.distance_from(self.requester.unacked) >= window {
             return false;
         }
         let index = self.requester.next_index();
@@ -337,6 +347,14 @@ impl QueuePair {
             if *budget == 0 {
                 return true;
             }
+            if let Some(at) = self.requester.flight.next_lost() {
+                match self.request_again(now, at, train, host) {
+                    Some(true) => *budget -= 1,
+                    Some(false) => return true,
+                    None => break,
+                }
+                continue;
+            }
             let index = self.requester.next_index();
             self.requester.position = index;
             if self.requester.queue[index].wr.operation.is_local() {
@@ -348,7 +366,8 @@ impl QueuePair {
             if !self.requester.queue[index].started && !self.start(index) {
                 break;
             }
-            let request = self.build(&self.requester.queue[index], *budget);
+            let wqe = &self.requester.queue[index];
+            let request = self.build(wqe, wqe.sent, *budget);
             if !train.has_room(&request.headers, request.payload as usize) {
                 return true;
             }
@@ -398,6 +417,10 @@ impl QueuePair {
             self.requester.responses_due += 1;
         }
         self.requester.next_psn = self.requester.next_psn.plus(request.psns);
+        if self.config.tuning.selective_repeat {
+            let wants_data = self.requester.queue[index].wr.operation.expects_response();
+            self.requester.flight.depart(request.psns, wants_data);
+        }
         if self.requester.sent_end.is_before(self.requester.next_psn) {
             self.requester.sent_end = self.requester.next_psn;
         }
@@ -530,8 +553,47 @@ impl QueuePair {
         if was_early {
             self.repeat();
         } else {
+            // Whatever the peer holds: this is go-back-N.
+            self.requester.flight.clear();
             self.retry(host);
         }
+    }
+
+    /// Sends a lost packet again: the one that is `at` PSNs beyond the oldest unanswered one. Returns whether there was room;
+    /// `None` if its payload is not accessible any more.
+    fn request_again(
+        &mut self,
+        now: Instant,
+        at: u32,
+        train: &mut Train<'_>,
+        host: &mut impl Host,
+    ) -> Option<bool> {
+        let psn = self.requester.unacked.plus(at);
+        let contains = |wqe: &SendWqe| {
+            let place = psn.distance_from(wqe.first_psn);
+            u32::try_from(place).is_ok_and(|place| place < wqe.packets)
+        };
+        let index = self.requester.queue.iter().position(|wqe| wqe.started && contains(wqe))?;
+        let wqe = &self.requester.queue[index];
+        let place = u32::try_from(psn.distance_from(wqe.first_psn)).unwrap_or(0);
+        let mut request = self.build(wqe, place, u32::MAX);
+        request.headers.ack_req = true;
+        if !train.has_room(&request.headers, request.payload as usize) {
+            return Some(false);
+        }
+        if let Err(error) = self.emit(train, index, &request, host) {
+            self.fail_locally(index, WcStatus::LocProtErr, Some(error), host);
+            return None;
+        }
+        self.counters.retransmitted_pkts += 1;
+        self.counters.retransmitted_bytes += u64::from(request.payload);
+        self.counters.sent_bytes += u64::from(request.payload);
+        self.requester.flight.repeat(at);
+        if self.requester.deadline.is_none() {
+            self.requester.deadline = self.wait().map(|wait| now + wait);
+            self.requester.patience.start(now, true);
+        }
+        Some(true)
     }
 
     /// Retransmits from the oldest unanswered packet, or fails the request if no retries are left.
@@ -553,15 +615,18 @@ impl QueuePair {
         self.counters.completer_retry_err += 1;
         self.requester.recovering = true;
         self.requester.deadline = None;
-        self.requester.go_back();
+        match self.requester.flight.len() {
+            0 => self.requester.go_back(),
+            _ => self.requester.flight.lose_all(),
+        }
     }
 
     /// Restarts the acknowledgement timer after progress.
     pub(super) fn rearm(&mut self, now: Instant) {
-        if self.config.tuning.adaptive_timeout {
+        if self.config.tuning.adaptive_timeout || self.config.tuning.selective_repeat {
             self.requester.patience.learn(now);
-            let is_repetition = self.requester.next_psn.is_before(self.requester.sent_end);
-            self.requester.patience.start(now, is_repetition);
+            let repeats = self.requester.next_psn.is_before(self.requester.sent_end);
+            self.requester.patience.start(now, repeats || self.requester.flight.landed() > 0);
         }
         self.requester.deadline =
             if self.requester.in_flight() { self.wait().map(|t| now + t) } else { None };

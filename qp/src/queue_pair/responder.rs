@@ -19,6 +19,7 @@ use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::{NakCode, Syndrome};
 use crate::work::{RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
+use crate::queue_pair::selective::Held;
 use std::collections::VecDeque;
 
 /// A receive work request that a message has consumed.
@@ -193,6 +194,11 @@ pub(super) struct Responder {
     waited: bool,
     /// Whether the next response carries BECN.
     echo: bool,
+    /// Requests beyond a gap, and whether the peer understands what is said of them.
+    pub(super) held: Held,
+    pub(super) tells: bool,
+    /// A selective acknowledgement leaves behind all responses.
+    pub(super) report_due: bool,
 }
 
 impl Responder {
@@ -228,12 +234,12 @@ impl Responder {
     }
 
     pub(super) fn has_responses(&self) -> bool {
-        !self.responses.is_empty()
+        !self.responses.is_empty() || self.report_due
     }
 
     /// Whether the next response is something other than a READ response.
     pub(super) fn acknowledges_next(&self) -> bool {
-        self.responses.front().is_some_and(|r| !matches!(r, Response::Read { .. }))
+        self.responses.front().map_or(self.report_due, |r| !matches!(r, Response::Read { .. }))
     }
 
     /// Sets BECN in the next response.
@@ -264,6 +270,7 @@ impl Responder {
 
     pub(super) fn drop_responses(&mut self) {
         self.responses.clear();
+        self.report_due = false;
     }
 
     /// Aborts the message in progress; returns the receive work request that it had consumed.
@@ -352,13 +359,48 @@ impl QueuePair {
         let psn = packet.psn();
         match psn.distance_from(self.responder.expected) {
             0 => {}
-            ahead if ahead > 0 => return self.out_of_sequence(),
+            ahead if ahead > 0 => return self.out_of_sequence(packet, ahead),
             _ => return self.duplicate(packet),
         }
+        self.execute_expected(packet, host);
+        if !self.responder.held.is_empty() {
+            self.execute_held(host);
+        }
+        Ok(())
+    }
+
+    /// Executes the requests that were held and now are next. The requester learns what it could not know: how far that goes.
+    fn execute_held(&mut self, host: &mut impl Host) {
+        while let Some(bytes) = self.responder.held.take() {
+            let before = self.responder.expected;
+            // It was parsed when it came.
+            let Ok(packet) = Packet::parse(&bytes) else { return };
+            self.execute_expected(&packet, host);
+            if self.responder.expected == before {
+                return;
+            }
+        }
+        self.report();
+    }
+
+    /// Has the requester told what is held.
+    pub(super) fn report(&mut self) {
+        // It says what an acknowledgement would.
+        let is_plain = |r: &mut Response| {
+            matches!(r, Response::Acknowledge { syndrome: Syndrome::Ack { .. }, .. })
+        };
+        self.responder.responses.pop_back_if(is_plain);
+        self.responder.report_due = true;
+    }
+
+    /// Executes the request with the expected PSN.
+    fn execute_expected(&mut self, packet: &Packet<'_>, host: &mut impl Host) {
+        let psn = packet.psn();
         self.responder.nak_sent = false;
         match self.execute(packet, host) {
             Ok(psns) => {
                 self.responder.expected = psn.plus(psns);
+                self.responder.held.advance(psns);
                 // READs and atomics are answered by their data.
                 if packet.ack_req() && !self.answers_itself(packet) && self.responder.acknowledge(psn) {
                     self.counters.ack_deferred += 1;
@@ -375,7 +417,6 @@ impl QueuePair {
                 self.refuse_request(psn, operation, &nak, host);
             }
         }
-        Ok(())
     }
 
     /// The domain in which a request accesses memory: for an XRC request that of the shared receive queue it names,
@@ -402,8 +443,13 @@ impl QueuePair {
         )
     }
 
-    fn out_of_sequence(&mut self) -> Result<(), PacketDrop> {
+    fn out_of_sequence(&mut self, packet: &Packet<'_>, ahead: i32) -> Result<(), PacketDrop> {
         self.counters.out_of_seq_request += 1;
+        if self.responder.tells {
+            let is_held = self.responder.held.hold(ahead.unsigned_abs() as usize, packet.bytes());
+            self.report();
+            return if is_held { Ok(()) } else { Err(PacketDrop::OutOfSequence) };
+        }
         if self.responder.nak_sent {
             return Err(PacketDrop::OutOfSequence);
         }

@@ -16,6 +16,7 @@ pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod pretty;
+pub mod selective;
 pub mod syndrome;
 
 pub use control::{PauseTimes, PortMessage};

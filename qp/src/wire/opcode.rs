@@ -15,10 +15,10 @@ pub enum Transport {
     Xrc,
     /// RoCEv2 congestion notification, which belongs to no queue pair service (IBTA A17.9.3).
     Cnp,
-    /// Messages between rnic ports. Opcodes whose upper two bits are 11 are manufacturer-defined (IBTA 9.2.1):
-    /// another manufacturer may give them a different meaning, and some receivers fail on them. These packets are
-    /// therefore sent only to peers that have identified themselves (see [`hello`](super::mad::hello)). They belong
-    /// to no queue pair service.
+    /// Messages between rnic ports, and those between their queue pairs. Opcodes whose upper two bits are 11 are
+    /// manufacturer-defined (IBTA 9.2.1): another manufacturer may give them a different meaning, and some receivers fail
+    /// on them. These packets are therefore sent only to peers that have identified themselves (see
+    /// [`hello`](super::mad::hello)). They belong to no queue pair service.
     Rnic,
 }
 
@@ -65,6 +65,8 @@ pub enum Operation {
     FlowControl,
     /// Stops or resumes priorities, between rnic ports ([`control`](super::control)).
     Pause,
+    /// What a responder holds beyond a gap ([`selective`](super::selective)).
+    SelectiveAck,
 }
 
 impl Operation {
@@ -77,11 +79,16 @@ impl Operation {
                 | Self::AtomicWrite
                 | Self::FlowControl
                 | Self::Pause
+                | Self::SelectiveAck
         )
     }
 
     const fn is_request(self) -> bool {
-        self.has_psn() && !matches!(self, Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge)
+        self.has_psn()
+            && !matches!(
+                self,
+                Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge | Self::SelectiveAck
+            )
     }
 
     /// Whether the PSN field holds a sequence number of a queue pair. It is 0 in congestion notifications and has
@@ -351,6 +358,7 @@ opcodes! {
 
     0xc0 RnicFlowControl     "RNIC FLOW_CONTROL"      Rnic FlowControl Only;
     0xc1 RnicPause           "RNIC PAUSE"             Rnic Pause Only;
+    0xc2 RnicSelectiveAck    "RNIC SELECTIVE_ACK"     Rnic SelectiveAck Only       AETH;
 }
 
 impl Opcode {
@@ -418,13 +426,14 @@ impl Opcode {
             (Op::AtomicWrite, Pos::Only, Extra::None) => 0x1d,
             (Op::Cnp | Op::Pause, Pos::Only, Extra::None) => 0x01,
             (Op::FlowControl, Pos::Only, Extra::None) => 0x00,
+            (Op::SelectiveAck, Pos::Only, Extra::None) => 0x02,
             _ => return None,
         };
         // Elsewhere these low bits mean SENDs: operations without a queue pair service only combine with their own
         // transport.
         let belongs = match operation {
             Op::Cnp => matches!(transport, Transport::Cnp),
-            Op::FlowControl | Op::Pause => matches!(transport, Transport::Rnic),
+            Op::FlowControl | Op::Pause | Op::SelectiveAck => matches!(transport, Transport::Rnic),
             _ => !matches!(transport, Transport::Cnp | Transport::Rnic),
         };
         if !belongs {

@@ -6,8 +6,8 @@ use super::{DropReason, Engine};
 use crate::datagram::Datagram;
 use crate::link::emulation::Entered;
 use qp::wire::mad::Mad;
-use qp::wire::mad::hello::{Hello, HelloError};
-use qp::wire::{IcrcVerdict, IpHeader, Opcode, Packet, Transport};
+use qp::wire::mad::hello::{Features, Hello, HelloError};
+use qp::wire::{IcrcVerdict, IpHeader, Opcode, Operation, Packet, Transport};
 use qp::{QKey, QpType, Qpn};
 use time::Instant;
 
@@ -99,8 +99,17 @@ impl Engine {
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
             IcrcVerdict::Bad => return Err(DropReason::BadIcrc),
         }
-        if packet.info().transport == Transport::Rnic {
-            return self.take_message(now, arrival, &packet);
+        match packet.info().operation {
+            Operation::SelectiveAck if !self.partners.offers(Features::SELECTIVE) => {
+                return Err(DropReason::Stranger);
+            }
+            Operation::SelectiveAck if packet.selective_ack().is_none() => return Err(DropReason::BadLength),
+            // For a queue pair, like the acknowledgement that it is.
+            Operation::SelectiveAck => {}
+            _ if packet.info().transport == Transport::Rnic => {
+                return self.take_message(now, arrival, &packet);
+            }
+            _ => {}
         }
         if packet.dest_qpn().value() & 0xffff == Qpn::GSI.value() && self.take_hello(now, arrival, &packet) {
             return Ok(());
@@ -204,6 +213,11 @@ impl Engine {
         // the inbox because the engine was busy when it was posted: otherwise a datagram would be lost.
         self.collect(index);
         let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
+        if entry.qp.may_hold(packet) {
+            let peer = entry.path.and_then(|path| path.peer);
+            let partner = peer.and_then(|id| Partners::partner(&mut self.peers, id));
+            entry.qp.set_selective_peer(partner.is_some_and(|partner| partner.understands(Features::SELECTIVE)));
+        }
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         host.pkey_index = pkey_index;
         let outcome = entry.qp.handle_packet(now, arrival, packet, &mut host);

@@ -8,7 +8,8 @@ use super::{CqId, Engine, QpEntry, QpLinks};
 use crate::memory::{BufferError, RegisterError};
 use crate::queue::{CqProducer, CqRoom, QpShared, WorkQueue};
 use crate::verbs::device::DeviceAttr;
-use qp::queue_pair::QpConfig;
+use qp::queue_pair::{QpConfig, Tuning};
+use qp::wire::mad::hello::Features;
 use qp::{Gid, PdId, QpCap, QpType, Qpn, QueuePair};
 use std::sync::Arc;
 use thiserror::Error;
@@ -190,7 +191,7 @@ pub(crate) struct QpRequest {
     pub(crate) cap: QpCap,
     pub(crate) sq_sig_all: bool,
     pub(crate) links: QpLinks,
-    pub(crate) tuning: qp::queue_pair::Tuning,
+    pub(crate) tuning: Tuning,
 }
 
 /// The protection domain of queue pairs without one: no key belongs to it.
@@ -401,7 +402,10 @@ impl Engine {
             cap,
             sq_sig_all: request.sq_sig_all,
             has_srq: links.srq.is_some() || request.qp_type == QpType::XrcRecv,
-            tuning: request.tuning,
+            tuning: Tuning {
+                selective_repeat: request.tuning.selective_repeat && self.partners.offers(Features::SELECTIVE),
+                ..request.tuning
+            },
         };
         let shared = Arc::new(QpShared::new(config));
         if self.qps.len() <= index {

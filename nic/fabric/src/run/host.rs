@@ -25,6 +25,9 @@ pub struct NicConfig {
     pub timeout: u8,
     /// Whether the timeout follows from how long acknowledgements take; `timeout` is then the longest.
     pub adaptive_timeout: bool,
+    /// Whether only the packets are repeated that were lost (selective repeat), and not everything behind them (go-back-N). The
+    /// NICs then introduce themselves to one another as rnic's.
+    pub selective_repeat: bool,
     /// Retransmissions before a flow fails, 0 to 7.
     pub retry_cnt: u8,
     /// The longest train at the rate of its queue pair; 0 has packets leave one by one, as from hardware.
@@ -40,6 +43,7 @@ impl Default for NicConfig {
             cc: "off".to_owned(),
             timeout: 14,
             adaptive_timeout: false,
+            selective_repeat: false,
             retry_cnt: 7,
             train_time: Duration::ZERO,
         }
@@ -77,15 +81,17 @@ impl HostEnd {
             Algorithm::Off => None,
             algorithm => Some(algorithm.at(rate)?),
         };
-        // Ports by which rnic would recognise rnic are left out: hosts are NICs like any others.
-        let ports = rnic_core::datagram::SOURCE_PORTS.filter(|port| !rnic_core::engine::has_sign(*port));
+        // Ports by which rnic recognises rnic are left out: hosts are NICs like any others, unless they have to be rnic's. Of
+        // those ports there are 268.
+        let is_ours = nic.selective_repeat;
+        let ports = rnic_core::datagram::SOURCE_PORTS.filter(|port| rnic_core::engine::has_sign(*port) == is_ours);
         let setup = DeviceSetup {
             name: Some(name.to_owned()),
             address: Some(address(host)),
             source_ports: Some(ports.take(SOURCE_PORTS).collect()),
             mtu: Mtu::from_bytes(nic.mtu).unwrap_or(Mtu::B4096),
             peer_window: Some(u32::MAX),
-            partner: PartnerSetup { is_foreign: true, ..PartnerSetup::default() },
+            partner: PartnerSetup { is_foreign: !is_ours, ..PartnerSetup::offering(is_ours) },
             rate: RateConfig { policy, train_time: nic.train_time, port_rate: None, foreign_cnp: true },
             ..DeviceSetup::default()
         };

@@ -1,7 +1,6 @@
 //! Building request packets.
 
 use super::{MAX_IN_FLIGHT, NUMBER, SendWqe};
-use crate::ids::Psn;
 use crate::memory::{Access, AccessError, Domain, Host, Memory, SUMMED_COPY};
 use crate::queue_pair::{FailureContext, MAX_MESSAGE, QueuePair, Unsendable};
 use crate::train::Train;
@@ -58,12 +57,12 @@ impl QueuePair {
         true
     }
 
-    /// Chooses the next packet of a started work request.
-    pub(super) fn build(&self, wqe: &SendWqe, budget: u32) -> Request {
+    /// Chooses the packet of a started work request that is `at` PSNs from its first.
+    pub(super) fn build(&self, wqe: &SendWqe, at: u32, budget: u32) -> Request {
         let mtu = self.path.mtu.bytes();
-        let offset = u64::from(wqe.sent) * u64::from(mtu);
+        let offset = u64::from(at) * u64::from(mtu);
         let rest = u32::try_from(u64::from(wqe.len).saturating_sub(offset)).unwrap_or(0);
-        let psn = wqe.first_psn.plus(wqe.sent);
+        let psn = wqe.first_psn.plus(at);
         let mut headers = Headers::new(Opcode::RcSendOnly, self.path.dest_qpn, psn);
         headers.pkey = self.path.pkey;
         headers.mig_req = self.config.tuning.mig_req;
@@ -74,7 +73,7 @@ impl QueuePair {
         let (operation, position, extra) = match wqe.wr.operation {
             Operation::Send { imm, invalidate } => {
                 request.payload = rest.min(mtu);
-                let position = position(wqe.sent, wqe.packets);
+                let position = position(at, wqe.packets);
                 request.last = matches!(position, Position::Last | Position::Only);
                 let extra = match (imm, invalidate) {
                     _ if !request.last => Extra::None,
@@ -88,7 +87,7 @@ impl QueuePair {
             }
             Operation::Write { remote, imm } => {
                 request.payload = rest.min(mtu);
-                let position = position(wqe.sent, wqe.packets);
+                let position = position(at, wqe.packets);
                 request.last = matches!(position, Position::Last | Position::Only);
                 request.headers.reth = RethFields { va: remote.addr, rkey: remote.rkey, length: wqe.len };
                 request.headers.imm = imm.unwrap_or(0);
@@ -96,7 +95,7 @@ impl QueuePair {
                 (WireOperation::Write, position, extra)
             }
             Operation::Read { remote } => {
-                request.psns = self.read_span(wqe, psn, budget);
+                request.psns = self.read_span(wqe, at, budget);
                 let length = u64::from(rest).min(u64::from(request.psns) * u64::from(mtu));
                 request.headers.reth = RethFields {
                     va: remote.addr.wrapping_add(offset),
@@ -148,8 +147,9 @@ impl QueuePair {
 
     /// The number of PSNs that the next READ request of a work request takes. A repeated READ uses the same pieces
     /// as before, regardless of the budget: its responses were budgeted the first time.
-    fn read_span(&self, wqe: &SendWqe, psn: Psn, budget: u32) -> u32 {
-        if wqe.sent < wqe.sent_ever {
+    fn read_span(&self, wqe: &SendWqe, at: u32, budget: u32) -> u32 {
+        if at < wqe.sent_ever {
+            let psn = wqe.first_psn.plus(at);
             let end = self.requester.read_ends.iter().find(|end| psn.is_before(**end));
             return end.map_or(1, |end| u32::try_from(end.distance_from(psn)).unwrap_or(1));
         }
@@ -157,7 +157,7 @@ impl QueuePair {
             0 => MAX_IN_FLIGHT,
             bytes => (bytes / self.path.mtu.bytes()).clamp(1, MAX_IN_FLIGHT),
         };
-        (wqe.packets - wqe.sent).min(chunk).min(budget.max(1))
+        (wqe.packets - at).min(chunk).min(budget.max(1))
     }
 
     /// Writes the packet and its payload into the train.

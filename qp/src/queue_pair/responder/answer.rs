@@ -51,7 +51,26 @@ impl QueuePair {
                 return true;
             }
         }
-        false
+        self.responder.report_due && !self.send_selective_ack(train)
+    }
+
+    /// Writes a selective acknowledgement; false if there is no room.
+    fn send_selective_ack(&mut self, train: &mut Train<'_>) -> bool {
+        let ack = self.responder.held.tell(self.responder.expected);
+        let mut headers = ack.headers(self.path.dest_qpn);
+        headers.pkey = self.path.pkey;
+        headers.mig_req = self.config.tuning.mig_req;
+        headers.becn = self.responder.echo;
+        headers.aeth = AethFields { syndrome: self.credits().to_u8(), msn: self.responder.msn };
+        if !train.has_room(&headers, ack.payload_len()) {
+            return false;
+        }
+        let _: Result<(), std::convert::Infallible> = train.push(&headers, ack.payload_len(), |out| {
+            ack.emit(out);
+            Ok(())
+        });
+        (self.responder.echo, self.responder.report_due) = (false, false);
+        true
     }
 
     /// The acknowledgement, with the number of posted receives (IBTA 9.7.7.2.4). A shared receive queue belongs to

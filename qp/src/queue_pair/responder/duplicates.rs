@@ -10,6 +10,11 @@ impl QueuePair {
     pub(super) fn duplicate(&mut self, packet: &Packet<'_>) -> Result<(), PacketDrop> {
         self.counters.duplicate_request += 1;
         match packet.info().operation {
+            WireOperation::Send | WireOperation::Write if self.responder.tells => {
+                self.responder.held.came_again();
+                self.report();
+                Ok(())
+            }
             WireOperation::Send | WireOperation::Write => {
                 if self.responder.acknowledge(self.responder.expected.minus(1)) {
                     self.counters.ack_deferred += 1;

@@ -285,6 +285,25 @@ fn every_operation_in_bad_weather() {
     assert!(retransmitted > 1000, "{retransmitted}");
 }
 
+/// Selective repeat: the same outcome, with fewer packets; also where only one side has it.
+#[test]
+fn every_operation_with_selective_repeat() {
+    let mut retransmitted = [0; 3];
+    for (seed, weather) in storms() {
+        let base = setup(seed);
+        let with = |selective_repeat| Setup { tuning: Tuning { selective_repeat, ..base.tuning }, ..base.clone() };
+        for (sum, sides) in retransmitted.iter_mut().zip([[false, false], [true, true], [true, false]]) {
+            let [ours, theirs] = sides.map(with);
+            *sum += run([&ours, &theirs], weather, seed).retransmitted;
+        }
+        let ours = Setup { qp_type: QpType::XrcSend, ..with(true) };
+        let theirs = Setup { qp_type: QpType::XrcRecv, has_srq: true, ..with(true) };
+        run([&ours, &theirs], weather, seed);
+    }
+    let [neither, both, one] = retransmitted;
+    assert!(both > 0 && 2 * both < neither && one > neither / 2, "{retransmitted:?}");
+}
+
 #[test]
 fn extended_connections_in_bad_weather() {
     let mut retransmitted = 0;

@@ -154,6 +154,7 @@ impl Default for Setup {
                 mig_req: false,
                 e2e_credits: false,
                 adaptive_timeout: false,
+                selective_repeat: false,
             },
         }
     }

@@ -65,7 +65,9 @@ impl Pair {
         let now = sides[0].now;
         sides[1].now = now;
         let mut pair = Self { sides, rng: Rng(seed), weather, wire: BTreeMap::new(), packets: 0 };
+        let both = pair.sides.iter().all(|side| side.qp.config.tuning.selective_repeat);
         for side in &mut pair.sides {
+            side.qp.set_selective_peer(both);
             side.host.register(SOURCE, 0, BIG, all_rights());
             side.host.register(TARGET, 0, BIG, all_rights());
         }
@@ -80,7 +82,8 @@ impl Pair {
     fn transmit(&mut self, from: usize) {
         let side = &mut self.sides[from];
         let flight = side.qp.next_psn().distance_from(side.qp.unacked_psn()).unsigned_abs();
-        let packets = side.poll(64, &mut BUDGET.saturating_sub(flight));
+        let mut budget = BUDGET.saturating_sub(flight).max(side.qp.repetitions_due());
+        let packets = side.poll(64, &mut budget);
         // Packets on the last retry are not dropped: giving up after eight lost tries in a row would be correct.
         let desperate = |s: &Bench| s.qp.sends_outstanding() > 0 && s.qp.requester.retries == 0;
         let mercy = self.sides.iter().any(|s| s.qp.config.qp_type.is_reliable() && desperate(s));

@@ -90,6 +90,15 @@ pub struct PartnerSetup {
     pub is_foreign: bool,
 }
 
+impl PartnerSetup {
+    /// The default setup, with or without selective repeat.
+    #[must_use]
+    pub fn offering(selective_repeat: bool) -> Self {
+        let features = if selective_repeat { Features::SELECTIVE } else { Features::empty() };
+        Self { features, ..Self::default() }
+    }
+}
+
 /// One end of a data lane to a partner, for both directions.
 #[derive(Debug)]
 pub(crate) struct LaneEnd {
@@ -232,6 +241,11 @@ impl Partners {
     /// Returns whether this port may have partners at all.
     pub(super) fn is_active(&self) -> bool {
         !self.setup.features.is_empty()
+    }
+
+    /// Whether this port offers features to its partners.
+    pub(super) fn offers(&self, features: Features) -> bool {
+        self.setup.features.contains(features)
     }
 
     /// The partner with this source of packets.

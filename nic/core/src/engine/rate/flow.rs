@@ -137,6 +137,13 @@ impl Flow {
         }
     }
 
+    /// A loss shows, of which the departures do not tell.
+    pub(super) fn on_loss(&mut self, now: Instant) {
+        let Some(trains) = &mut self.trains else { return };
+        trains.log.iter_mut().for_each(|train| train.clean = false);
+        self.controller.on_loss(now);
+    }
+
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack) {
         self.controller.on_ack(now, ack);
         self.tempo.set_rate(now, self.controller.rate());

@@ -233,6 +233,9 @@ impl Engine {
         let Some(flow) = entry.flow.as_mut() else { return };
         let bytes = departure.wire_bytes();
         flow.on_sent(now, bytes);
+        if entry.qp.noticed_loss() {
+            flow.on_loss(now);
+        }
         flow.depart(now, (from, entry.qp.next_psn()), bytes, departure.packets);
     }
 
@@ -243,8 +246,7 @@ impl Engine {
         let entry = self.qps[index].as_ref()?;
         let flow = entry.flow.as_ref()?;
         let packet = wire_bytes(PACKET + entry.qp.mtu().bytes() as usize, self.config.address.is_ipv6());
-        let in_flight = entry.qp.next_psn().distance_from(entry.qp.unacked_psn());
-        let room = flow.room(packet, u32::try_from(in_flight).unwrap_or(0))?;
+        let room = flow.room(packet, entry.qp.in_flight())?;
         // A window may shrink below what is in flight. If no acknowledgement of that was asked for, one more packet asks:
         // nothing else would open the window again.
         Some(if entry.qp.since_ack_request() > 0 { room.max(1) } else { room })

@@ -191,7 +191,8 @@ impl Engine {
 
     /// Grants the room in the window of a peer. What a retransmission begins with needs none: otherwise a queue pair whose
     /// peer is gone would wait for others before each of its retries, and learn it that much later. A packet for each
-    /// timeout is little, and is not charged, so that the window still empties while retries go on.
+    /// timeout is little, and is not charged, so that the window still empties while retries go on. With selective repeat
+    /// nothing that is sent again needs room: it still has what it took at first.
     fn window(
         &mut self,
         index: usize,
@@ -208,8 +209,9 @@ impl Engine {
         let train = train_of(entry.qp.next_payload(), max_packets);
         grant.requests = entry.window_room(self.peers.get_mut(id), others, is_first, train);
         grant.account = Account::Window(id);
-        if grant.requests == 0 && entry.qp.repeats_oldest() {
-            (grant.requests, grant.account) = (1, Account::Beyond);
+        let repetitions = entry.qp.repetitions_due();
+        if grant.requests == 0 && repetitions > 0 {
+            (grant.requests, grant.account) = (repetitions, Account::Beyond);
         }
         grant.held = (grant.requests == 0).then_some(Place::Waits(gate));
         Ok(())

@@ -254,7 +254,7 @@ fn place(places: &mut Places, index: usize, entry: &QpEntry) {
         // It was reset, or its work requests were flushed.
         _ if !entry.qp.wants_to_transmit() => places.put(own, Place::Idle),
         // A retransmission begins without room.
-        Place::Waits(Gate::Window(_)) if entry.qp.repeats_oldest() => places.put(own, Place::Ready),
+        Place::Waits(Gate::Window(_)) if entry.qp.repetitions_due() > 0 => places.put(own, Place::Ready),
         Place::Waits(_) | Place::Paced(_) => {}
     }
     let answers = Turn::Answers(index);

@@ -1,0 +1,380 @@
+//! Selective repeat: what a responder holds, and what a requester knows of it.
+//!
+//! A responder whose peer understands it keeps the packets that arrive beyond a gap ([`Held`]), and tells of them in place of a
+//! sequence error NAK ([`wire::selective`](crate::wire::selective)). They are executed when the gap is closed, in order, by the
+//! code that executes all others. So memory, completions and errors are those of go-back-N at every moment: a program that
+//! polls the last byte of a message never sees it before the rest, and WRITEs that overlap leave what the last one wrote. A NIC
+//! in hardware would place payloads early, and would need an address in each packet, because it has no memory to hold them;
+//! here a copy of what came out of order costs little, and data packets remain those of RoCEv2.
+//!
+//! The requester keeps a [`Flight`] beside its window: for each PSN in flight when it was sent last. A packet is lost if one
+//! that was sent later has arrived, as in RACK (RFC 8985), only that the order of departures takes the place of their times.
+//! Thus repetitions that are lost are noticed as well, and a timeout is needed only at the end of what there is to send. Where
+//! packets overtake one another, the responder counts those that came twice for nothing, and the requester becomes more
+//! tolerant.
+
+use crate::wire::selective::{MAX_SPAN, SelectiveAck};
+use std::collections::VecDeque;
+
+/// The greatest number of PSNs in flight, and of those that a responder holds: what a selective acknowledgement can tell of.
+/// With packets of 4 KiB it is 4 MiB, far above the bandwidth-delay products of a data centre (IRN: 110 packets, SIGCOMM 2018).
+pub(super) const MAX_FLIGHT: usize = MAX_SPAN;
+
+/// The greatest number of bytes that a responder holds for one queue pair.
+const MAX_HELD: usize = 1 << 20;
+
+/// The greatest number of later packets that may overtake one before it counts as lost.
+const MAX_TOLERANCE: u64 = 256;
+
+/// Packets that arrived beyond a gap.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// By their distance from the expected PSN. The last place is never empty.
+    places: VecDeque<Option<Box<[u8]>>>,
+    bytes: usize,
+    /// Packets that came again without need.
+    duplicates: u32,
+}
+
+impl Held {
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// A packet came that was executed or is held already.
+    pub(super) fn came_again(&mut self) {
+        self.duplicates = self.duplicates.wrapping_add(1);
+    }
+
+    /// Keeps a packet, from BTH to ICRC, that is so many PSNs `ahead` of the expected one. Returns whether it did.
+    pub(super) fn hold(&mut self, ahead: usize, packet: &[u8]) -> bool {
+        if ahead > MAX_SPAN || self.bytes + packet.len() > MAX_HELD {
+            return false;
+        }
+        if self.places.len() <= ahead {
+            self.places.resize(ahead + 1, None);
+        }
+        match &mut self.places[ahead] {
+            Some(_) => self.came_again(),
+            place => {
+                *place = Some(packet.into());
+                self.bytes += packet.len();
+            }
+        }
+        true
+    }
+
+    /// The expected PSN has advanced.
+    pub(super) fn advance(&mut self, psns: u32) {
+        let psns = usize::try_from(psns).unwrap_or(usize::MAX).min(self.places.len());
+        let passed = self.places.drain(..psns).flatten();
+        self.bytes -= passed.map(|packet| packet.len()).sum::<usize>();
+    }
+
+    /// Takes the packet that is expected next, if it is held. A place that it leaves empty is passed by `advance`.
+    pub(super) fn take(&mut self) -> Option<Box<[u8]>> {
+        let packet = self.places.front_mut()?.take()?;
+        self.bytes -= packet.len();
+        if self.places.len() == 1 {
+            self.places.clear();
+        }
+        Some(packet)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.places.clear();
+        self.bytes = 0;
+    }
+
+    /// Says what is held.
+    pub(super) fn tell(&self, expected: crate::ids::Psn) -> SelectiveAck {
+        let mut ack = SelectiveAck::new(expected, self.duplicates);
+        let held = self.places.iter().enumerate().filter(|(_, place)| place.is_some());
+        held.for_each(|(ahead, _)| ack.add(ahead));
+        ack
+    }
+}
+
+/// What is known of a PSN in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Flying,
+    /// The responder holds it.
+    Held,
+    /// It has to be sent again.
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// Its number in the order of departures, repetitions included.
+    order: u64,
+    state: State,
+    /// It has no packet of its own: the READ request before it asks for it.
+    joined: bool,
+    /// The answer is data, which may be lost after the responder executed what it held.
+    wants_data: bool,
+}
+
+/// The PSNs in flight, from the oldest unanswered one on.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    sent: VecDeque<Sent>,
+    /// The number of departures.
+    departures: u64,
+    /// The latest departure of those that have arrived.
+    newest: u64,
+    /// PSNs that count as lost, and such that the responder holds.
+    lost: u32,
+    held: u32,
+    /// So many later packets may overtake one.
+    tolerance: u64,
+    /// Duplicates that the responder has counted, and those that it will count because of timeouts.
+    duplicates: u32,
+    forgiven: u32,
+    /// Whether something was lost since the last question.
+    noticed: bool,
+}
+
+impl Flight {
+    /// A request departs that takes so many PSNs. `wants_data`: it is answered by a response of its own.
+    pub(super) fn depart(&mut self, psns: u32, wants_data: bool) {
+        self.departures += 1;
+        let sent = |joined| Sent { order: self.departures, state: State::Flying, joined, wants_data };
+        self.sent.extend((0..psns).map(|at| sent(at > 0)));
+    }
+
+    /// The oldest PSNs are answered.
+    pub(super) fn answer(&mut self, psns: u32) {
+        for _ in 0..psns {
+            let Some(sent) = self.sent.pop_front() else { return };
+            self.newest = self.newest.max(sent.order);
+            self.count(sent.state, -1);
+        }
+        if let Some(first) = self.sent.front_mut() {
+            // What is left of a READ is asked for by a request of its own.
+            first.joined = false;
+        }
+    }
+
+    /// Everything is sent anew.
+    pub(super) fn clear(&mut self) {
+        self.sent.clear();
+        (self.lost, self.held) = (0, 0);
+    }
+
+    fn count(&mut self, state: State, by: i32) {
+        match state {
+            State::Flying => {}
+            State::Held => self.held = self.held.saturating_add_signed(by),
+            State::Lost => self.lost = self.lost.saturating_add_signed(by),
+        }
+    }
+
+    /// Changes the state of the packet at a place, with the PSNs that it asks for.
+    fn set(&mut self, at: usize, state: State) {
+        let mut next = at;
+        while let Some(sent) = self.sent.get_mut(next).filter(|sent| next == at || sent.joined) {
+            let before = std::mem::replace(&mut sent.state, state);
+            self.count(before, -1);
+            self.count(state, 1);
+            next += 1;
+        }
+    }
+
+    /// The responder tells what it holds. `skipped`: how far its expected PSN is beyond the oldest unanswered one.
+    pub(super) fn report(&mut self, ack: &SelectiveAck, skipped: usize) {
+        for ahead in ack.held() {
+            let at = skipped + ahead;
+            let Some(sent) = self.sent.get(at).filter(|sent| sent.state != State::Held && !sent.joined) else {
+                continue;
+            };
+            self.newest = self.newest.max(sent.order);
+            self.set(at, State::Held);
+        }
+        let again = ack.duplicates.wrapping_sub(self.duplicates);
+        // A report that was overtaken knows of fewer.
+        if again > 0 && again < u32::MAX / 2 {
+            self.duplicates = ack.duplicates;
+            let forgiven = again.min(self.forgiven);
+            self.forgiven -= forgiven;
+            if again > forgiven {
+                self.tolerance = (2 * self.tolerance).clamp(1, MAX_TOLERANCE);
+            }
+        }
+        self.find_lost();
+    }
+
+    /// Finds the packets that later ones have overtaken.
+    fn find_lost(&mut self) {
+        for at in 0..self.sent.len() {
+            let sent = self.sent[at];
+            let overtaken = sent.order + self.tolerance < self.newest;
+            if sent.state == State::Flying && !sent.joined && overtaken {
+                self.set(at, State::Lost);
+                self.noticed = true;
+            }
+        }
+    }
+
+    /// An answer did not come in time, or its data did not: what is not held counts as lost. So does what has data for an answer,
+    /// and the oldest: if it was held, it has been executed since, and the acknowledgement is lost.
+    pub(super) fn lose_all(&mut self) {
+        for at in 0..self.sent.len() {
+            let Sent { state, joined, wants_data, .. } = self.sent[at];
+            let may_be_done = at == 0 || wants_data;
+            if !joined && (state == State::Flying || state == State::Held && may_be_done) {
+                self.set(at, State::Lost);
+                self.forgiven = self.forgiven.saturating_add(1);
+                self.noticed = true;
+            }
+        }
+    }
+
+    /// How far beyond the oldest unanswered PSN the first is that has to be sent again.
+    pub(super) fn next_lost(&self) -> Option<u32> {
+        if self.lost == 0 {
+            return None;
+        }
+        let at = self.sent.iter().position(|sent| sent.state == State::Lost)?;
+        u32::try_from(at).ok()
+    }
+
+    /// The packet at this place was sent again.
+    pub(super) fn repeat(&mut self, at: u32) {
+        let first = usize::try_from(at).unwrap_or(usize::MAX);
+        self.set(first, State::Flying);
+        self.departures += 1;
+        let mut next = first;
+        while let Some(sent) = self.sent.get_mut(next).filter(|sent| next == first || sent.joined) {
+            sent.order = self.departures;
+            next += 1;
+        }
+    }
+
+    /// PSNs that have to be sent again.
+    pub(super) const fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// PSNs in flight that are not on their way any more.
+    pub(super) const fn landed(&self) -> u32 {
+        self.lost + self.held
+    }
+
+    /// The number of PSNs in flight.
+    pub(super) fn len(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Whether something was lost since this was last asked.
+    pub(super) fn take_noticed(&mut self) -> bool {
+        std::mem::take(&mut self.noticed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Psn;
+
+    fn ack(held: &[usize], duplicates: u32) -> SelectiveAck {
+        let mut ack = SelectiveAck::new(Psn::new(0), duplicates);
+        held.iter().for_each(|ahead| ack.add(*ahead));
+        ack
+    }
+
+    fn flight(packets: u32) -> Flight {
+        let mut flight = Flight::default();
+        (0..packets).for_each(|_| flight.depart(1, false));
+        flight
+    }
+
+    /// Sends again what is lost; returns where.
+    fn repeat_all(flight: &mut Flight) -> Vec<u32> {
+        std::iter::from_fn(|| flight.next_lost().inspect(|at| flight.repeat(*at))).collect()
+    }
+
+    #[test]
+    fn what_is_held_comes_out_in_order_and_within_bounds() {
+        let mut held = Held::default();
+        assert!(held.hold(2, b"two") && held.hold(3, b"three") && held.hold(2, b"two"));
+        assert_eq!(held.tell(Psn::new(9)).held().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!((held.tell(Psn::new(9)).duplicates, held.take()), (1, None));
+        held.advance(2);
+        assert_eq!(held.take().as_deref(), Some(&b"two"[..]));
+        held.advance(1);
+        assert_eq!(held.take().as_deref(), Some(&b"three"[..]));
+        assert!(held.is_empty() && held.bytes == 0);
+        assert!(held.hold(MAX_SPAN, b"last") && !held.hold(MAX_SPAN + 1, b"beyond"));
+        let big = vec![0; MAX_HELD / 2];
+        assert!(held.hold(1, &big) && !held.hold(2, &big));
+        held.clear();
+        assert!(held.hold(2, &big) && held.hold(1, &big));
+    }
+
+    #[test]
+    fn what_a_later_packet_overtook_is_lost_once() {
+        let mut flight = flight(6);
+        flight.report(&ack(&[2, 4], 0), 0);
+        assert_eq!((repeat_all(&mut flight), flight.landed()), (vec![0, 1, 3], 2));
+        assert!(flight.take_noticed() && !flight.take_noticed());
+        flight.report(&ack(&[2, 4, 5], 0), 0);
+        assert_eq!(repeat_all(&mut flight), [0; 0], "they are on their way");
+        flight.report(&ack(&[1, 2, 4, 5], 0), 0);
+        assert_eq!(repeat_all(&mut flight), [0], "the repetition of 1 left later than that of 0");
+    }
+
+    #[test]
+    fn those_at_the_end_wait_for_a_timeout() {
+        let mut flight = flight(4);
+        flight.report(&ack(&[1], 0), 0);
+        assert_eq!(repeat_all(&mut flight), [0]);
+        flight.answer(2);
+        assert_eq!(flight.next_lost(), None, "nothing is known of the last two");
+        flight.lose_all();
+        assert_eq!(repeat_all(&mut flight), [0, 1]);
+    }
+
+    #[test]
+    fn a_lost_acknowledgement_of_what_was_held_is_asked_for() {
+        let mut flight = flight(3);
+        flight.report(&ack(&[1, 2], 0), 0);
+        repeat_all(&mut flight);
+        flight.answer(1);
+        assert_eq!((flight.next_lost(), flight.landed()), (None, 2), "the answer to these is lost");
+        flight.lose_all();
+        assert_eq!(repeat_all(&mut flight), [0]);
+    }
+
+    #[test]
+    fn a_read_is_one_packet_with_many_numbers() {
+        let mut flight = flight(1);
+        flight.depart(4, true);
+        flight.depart(1, false);
+        flight.report(&ack(&[5], 0), 0);
+        assert_eq!((repeat_all(&mut flight), flight.len()), (vec![0, 1], 6));
+        flight.report(&ack(&[1, 5], 0), 0);
+        flight.answer(3);
+        assert_eq!((flight.next_lost(), flight.landed()), (None, 3), "two of the READ, and the last");
+        flight.lose_all();
+        assert_eq!((repeat_all(&mut flight), flight.landed()), (vec![0], 1), "the rest of the READ");
+    }
+
+    #[test]
+    fn duplicates_make_it_tolerant_unless_a_timeout_explains_them() {
+        let mut flight = flight(20);
+        flight.report(&ack(&[1], 1), 0);
+        assert_eq!(flight.next_lost(), None, "one may be overtaken by one");
+        flight.report(&ack(&[1, 2, 3], 1), 0);
+        assert_eq!(repeat_all(&mut flight), [0]);
+        flight.lose_all();
+        let again = repeat_all(&mut flight).len() as u32;
+        flight.report(&ack(&[1, 2, 3], 1 + again), 0);
+        assert_eq!(flight.tolerance, 1, "the timeout explains them");
+        flight.report(&ack(&[1, 2, 3], 2 + again), 0);
+        assert_eq!(flight.tolerance, 2);
+        flight.report(&ack(&[1, 2, 3], 1), 0);
+        assert_eq!(flight.tolerance, 2, "an old report");
+    }
+}
