@@ -245,7 +245,8 @@ impl DeviceConfig {
             peer_window: self.peer_window,
             paces: paces(self.unacked_rate),
             pkeys,
-            partner: link.partner_setup(Buffer::Socket(granted), &PartnerSetup::offering(self.selective_repeat)),
+            partner: link
+                .partner_setup(Buffer::Socket(granted), &PartnerSetup::offering(self.selective_repeat)),
             rate: link.rate_config(&self.cc, &paced),
         };
         if let Some(advice) = self.link.rate.and_then(|rate| self.cc.advice(rate)) {

@@ -92,7 +92,10 @@ impl QueuePair {
             self.implied_nak(host);
         }
         match usize::try_from(expected.distance_from(self.requester.unacked)) {
-            Ok(skipped) if self.requester.flight.len() > 0 => self.requester.flight.report(&ack, skipped),
+            Ok(skipped) if !self.requester.flight.is_empty() => {
+                self.requester.flight.report(&ack, skipped);
+                self.shorten(now);
+            }
             // This side has no selective repeat: a loss is a loss.
             _ if !self.config.tuning.selective_repeat && ack.held().next().is_some() => {
                 self.counters.rcvd_seq_err += 1;
@@ -247,7 +250,9 @@ impl QueuePair {
             return;
         }
         let answered = self.requester.unacked.distance_from(before);
-        self.requester.flight.answer(u32::try_from(answered).unwrap_or(0));
+        if let Some(left) = self.requester.flight.answer(u32::try_from(answered).unwrap_or(0)) {
+            self.requester.patience.measure(now, left);
+        }
         if self.requester.next_psn.is_before(self.requester.unacked) {
             // Responses to an earlier transmission arrived ahead of the retransmission.
             self.requester.next_psn = self.requester.unacked;

@@ -10,7 +10,7 @@ mod patience;
 
 use super::reasons::Heard;
 use super::selective::{Flight, MAX_FLIGHT};
-use super::{Failure, FailureContext, QueuePair};
+use super::{Failure, FailureContext, QueuePair, Tuning};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
 use crate::memory::{AccessError, Host, QpEvent};
@@ -26,6 +26,10 @@ use time::{Duration, Instant};
 /// Maximum number of PSNs in flight, and per request packet. It keeps the window below half of the PSN space;
 /// beyond that, the peer could not tell old PSNs from new (IBTA 9.7.2).
 const MAX_IN_FLIGHT: u32 = 1 << 22;
+
+/// With selective repeat, loss shows in what arrives later, unless few packets are on their way: then the requester waits for a
+/// shorter time. IRN does so with up to 3 (RTO_low and RTO_high, SIGCOMM 2018).
+const FEW: usize = 3;
 
 /// Message sequence numbers have 24 bits.
 const NUMBER: u32 = 0xff_ffff;
@@ -256,11 +260,13 @@ impl QueuePair {
     /// How long to wait now for an answer to the oldest packet.
     fn wait(&self) -> Option<Duration> {
         let longest = self.ack_timeout()?;
-        let tuning = &self.config.tuning;
-        Some(match tuning.selective_repeat {
-            true => self.requester.patience.wait_with(longest, self.requester.flight.len()),
-            false if tuning.adaptive_timeout => self.requester.patience.wait(longest),
-            false => longest,
+        let Tuning { selective_repeat, adaptive_timeout, .. } = self.config.tuning;
+        let Requester { patience, flight, .. } = &self.requester;
+        Some(match selective_repeat {
+            true if flight.suspects() => patience.wait_for_late(longest),
+            true if flight.flying() <= FEW => patience.wait_for_few(longest),
+            _ if selective_repeat || adaptive_timeout => patience.wait(longest),
+            _ => longest,
         })
     }
 
@@ -283,7 +289,8 @@ impl QueuePair {
         if self.requester.flight.lost() > 0 {
             return true;
         }
-        let window = if self.config.tuning.selective_repeat { MAX_FLIGHT as i32 } else { MAX_IN_FLIGHT as i32 };
+        let window =
+            if self.config.tuning.selective_repeat { MAX_FLIGHT as i32 } else { MAX_IN_FLIGHT as i32 };
         if self.requester.next_psn.distance_from(self.requester.unacked) >= window {
             return false;
         }
@@ -419,7 +426,7 @@ impl QueuePair {
         self.requester.next_psn = self.requester.next_psn.plus(request.psns);
         if self.config.tuning.selective_repeat {
             let wants_data = self.requester.queue[index].wr.operation.expects_response();
-            self.requester.flight.depart(request.psns, wants_data);
+            self.requester.flight.depart(now, request.psns, wants_data);
         }
         if self.requester.sent_end.is_before(self.requester.next_psn) {
             self.requester.sent_end = self.requester.next_psn;
@@ -546,11 +553,19 @@ impl QueuePair {
         if !self.requester.in_flight() {
             return;
         }
+        if self.requester.flight.suspects() {
+            self.requester.flight.lose_suspects();
+            self.requester.deadline = self.wait().map(|wait| now + wait);
+            return;
+        }
         self.counters.local_ack_timeout_err += 1;
         self.requester.recovering = false;
         let was_early = self.wait() < self.ack_timeout();
         self.requester.patience.lose();
-        if was_early {
+        if was_early && !self.requester.flight.is_empty() {
+            self.counters.completer_retry_err += 1;
+            self.requester.flight.lose_oldest();
+        } else if was_early {
             self.repeat();
         } else {
             // Whatever the peer holds: this is go-back-N.
@@ -615,21 +630,27 @@ impl QueuePair {
         self.counters.completer_retry_err += 1;
         self.requester.recovering = true;
         self.requester.deadline = None;
-        match self.requester.flight.len() {
-            0 => self.requester.go_back(),
-            _ => self.requester.flight.lose_all(),
+        match self.requester.flight.is_empty() {
+            true => self.requester.go_back(),
+            false => self.requester.flight.lose_all(),
         }
     }
 
     /// Restarts the acknowledgement timer after progress.
     pub(super) fn rearm(&mut self, now: Instant) {
-        if self.config.tuning.adaptive_timeout || self.config.tuning.selective_repeat {
+        if self.config.tuning.adaptive_timeout && !self.config.tuning.selective_repeat {
             self.requester.patience.learn(now);
-            let repeats = self.requester.next_psn.is_before(self.requester.sent_end);
-            self.requester.patience.start(now, repeats || self.requester.flight.landed() > 0);
+            let is_repetition = self.requester.next_psn.is_before(self.requester.sent_end);
+            self.requester.patience.start(now, is_repetition);
         }
         self.requester.deadline =
             if self.requester.in_flight() { self.wait().map(|t| now + t) } else { None };
+    }
+
+    /// Fewer packets are on their way than before: the acknowledgement timer may have to expire sooner.
+    pub(super) fn shorten(&mut self, now: Instant) {
+        let sooner = self.wait().map(|wait| now + wait);
+        self.requester.deadline = self.requester.deadline.and_then(|at| sooner.map(|sooner| at.min(sooner)));
     }
 
     /// In SQD: reports that all started work is done, if requested.

@@ -15,11 +15,11 @@ use super::{FailureContext, PacketDrop, QueuePair, Refused};
 use crate::attr::{QpState, QpType};
 use crate::ids::{PdId, Psn};
 use crate::memory::{Access, AccessError, Domain, Host, Memory, QpEvent};
+use crate::queue_pair::selective::Held;
 use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::{NakCode, Syndrome};
 use crate::work::{RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
-use crate::queue_pair::selective::Held;
 use std::collections::VecDeque;
 
 /// A receive work request that a message has consumed.
@@ -386,9 +386,8 @@ impl QueuePair {
     /// Has the requester told what is held.
     pub(super) fn report(&mut self) {
         // It says what an acknowledgement would.
-        let is_plain = |r: &mut Response| {
-            matches!(r, Response::Acknowledge { syndrome: Syndrome::Ack { .. }, .. })
-        };
+        let is_plain =
+            |r: &mut Response| matches!(r, Response::Acknowledge { syndrome: Syndrome::Ack { .. }, .. });
         self.responder.responses.pop_back_if(is_plain);
         self.responder.report_due = true;
     }

@@ -9,12 +9,16 @@
 //!
 //! The requester keeps a [`Flight`] beside its window: for each PSN in flight when it was sent last. A packet is lost if one
 //! that was sent later has arrived, as in RACK (RFC 8985), only that the order of departures takes the place of their times.
-//! Thus repetitions that are lost are noticed as well, and a timeout is needed only at the end of what there is to send. Where
-//! packets overtake one another, the responder counts those that came twice for nothing, and the requester becomes more
+//! Thus repetitions that are lost are noticed as well, and a timeout is needed only at the end of what may be sent. It repeats the
+//! oldest packet alone, as a tail loss probe does (RFC 8985, 7): what is said of that shows what else is lost, and if the answer
+//! was only late, little was sent in vain. Because of the latter case, what the answer to a repetition shows counts only after a
+//! while in which nothing else comes: it may be the answer to the first transmission.
+//! Where packets overtake one another, the responder counts those that came twice for nothing, and the requester becomes more
 //! tolerant.
 
 use crate::wire::selective::{MAX_SPAN, SelectiveAck};
 use std::collections::VecDeque;
+use time::Instant;
 
 /// The greatest number of PSNs in flight, and of those that a responder holds: what a selective acknowledgement can tell of.
 /// With packets of 4 KiB it is 4 MiB, far above the bandwidth-delay products of a data centre (IRN: 110 packets, SIGCOMM 2018).
@@ -95,6 +99,10 @@ impl Held {
     }
 }
 
+/// After so many reports without needless duplicates the tolerance is halved: after 16 recoveries RFC 8985 forgets what it knew,
+/// and a recovery has several reports.
+const CALM: u32 = 64;
+
 /// What is known of a PSN in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -107,6 +115,8 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Sent {
+    /// When it left, if only once: the answer to a repetition may be that to the first (Karn).
+    at: Option<Instant>,
     /// Its number in the order of departures, repetitions included.
     order: u64,
     state: State,
@@ -132,35 +142,45 @@ pub(super) struct Flight {
     /// Duplicates that the responder has counted, and those that it will count because of timeouts.
     duplicates: u32,
     forgiven: u32,
+    /// Reports since the last duplicate that nothing explains.
+    calm: u32,
+    /// The answer to a repetition came before that of packets which left earlier.
+    suspects: bool,
     /// Whether something was lost since the last question.
     noticed: bool,
 }
 
 impl Flight {
     /// A request departs that takes so many PSNs. `wants_data`: it is answered by a response of its own.
-    pub(super) fn depart(&mut self, psns: u32, wants_data: bool) {
+    pub(super) fn depart(&mut self, now: Instant, psns: u32, wants_data: bool) {
         self.departures += 1;
-        let sent = |joined| Sent { order: self.departures, state: State::Flying, joined, wants_data };
+        let (at, order, state) = (Some(now), self.departures, State::Flying);
+        let sent = |joined| Sent { at, order, state, joined, wants_data };
         self.sent.extend((0..psns).map(|at| sent(at > 0)));
     }
 
-    /// The oldest PSNs are answered.
-    pub(super) fn answer(&mut self, psns: u32) {
+    /// The oldest PSNs are answered. Returns when the last of them left, if that tells how long answers take.
+    pub(super) fn answer(&mut self, psns: u32) -> Option<Instant> {
+        let mut left = None;
+        self.suspects = false;
         for _ in 0..psns {
-            let Some(sent) = self.sent.pop_front() else { return };
+            let Some(sent) = self.sent.pop_front() else { return left };
             self.newest = self.newest.max(sent.order);
             self.count(sent.state, -1);
+            left = sent.at.filter(|_| sent.state == State::Flying);
         }
         if let Some(first) = self.sent.front_mut() {
             // What is left of a READ is asked for by a request of its own.
             first.joined = false;
+            self.suspects = first.state == State::Flying && first.order < self.newest;
         }
+        left
     }
 
     /// Everything is sent anew.
     pub(super) fn clear(&mut self) {
         self.sent.clear();
-        (self.lost, self.held) = (0, 0);
+        (self.lost, self.held, self.suspects) = (0, 0, false);
     }
 
     fn count(&mut self, state: State, by: i32) {
@@ -186,7 +206,8 @@ impl Flight {
     pub(super) fn report(&mut self, ack: &SelectiveAck, skipped: usize) {
         for ahead in ack.held() {
             let at = skipped + ahead;
-            let Some(sent) = self.sent.get(at).filter(|sent| sent.state != State::Held && !sent.joined) else {
+            let Some(sent) = self.sent.get(at).filter(|sent| sent.state != State::Held && !sent.joined)
+            else {
                 continue;
             };
             self.newest = self.newest.max(sent.order);
@@ -200,35 +221,66 @@ impl Flight {
             self.forgiven -= forgiven;
             if again > forgiven {
                 self.tolerance = (2 * self.tolerance).clamp(1, MAX_TOLERANCE);
+                self.calm = 0;
             }
         }
-        self.find_lost();
+        self.calm += 1;
+        if self.calm == CALM {
+            (self.tolerance, self.calm) = (self.tolerance / 2, 0);
+        }
+        self.suspects = false;
+        self.find_lost(self.tolerance);
     }
 
-    /// Finds the packets that later ones have overtaken.
-    fn find_lost(&mut self) {
+    /// Whether packets are probably lost, unless more is answered soon.
+    pub(super) const fn suspects(&self) -> bool {
+        self.suspects
+    }
+
+    /// What was suspected is believed. If it is wrong, that does not make the requester more tolerant.
+    pub(super) fn lose_suspects(&mut self) {
+        self.suspects = false;
+        self.forgiven = self.forgiven.saturating_add(self.find_lost(0));
+    }
+
+    /// Finds the packets that more than so many later ones have overtaken; returns how many there are.
+    fn find_lost(&mut self, tolerance: u64) -> u32 {
+        let mut found = 0;
         for at in 0..self.sent.len() {
             let sent = self.sent[at];
-            let overtaken = sent.order + self.tolerance < self.newest;
+            let overtaken = sent.order + tolerance < self.newest;
             if sent.state == State::Flying && !sent.joined && overtaken {
                 self.set(at, State::Lost);
                 self.noticed = true;
+                found += 1;
+            }
+        }
+        found
+    }
+
+    /// An answer did not come in time: the oldest packet counts as lost. If it was held, it has been executed since, and the
+    /// acknowledgement is lost.
+    pub(super) fn lose_oldest(&mut self) {
+        if self.sent.front().is_some_and(|sent| sent.state != State::Lost) {
+            self.lose(0);
+        }
+    }
+
+    /// What is not held counts as lost. So does what has data for an answer, and the oldest.
+    pub(super) fn lose_all(&mut self) {
+        self.lose_oldest();
+        for at in 1..self.sent.len() {
+            let Sent { state, joined, wants_data, .. } = self.sent[at];
+            if !joined && (state == State::Flying || state == State::Held && wants_data) {
+                self.lose(at);
             }
         }
     }
 
-    /// An answer did not come in time, or its data did not: what is not held counts as lost. So does what has data for an answer,
-    /// and the oldest: if it was held, it has been executed since, and the acknowledgement is lost.
-    pub(super) fn lose_all(&mut self) {
-        for at in 0..self.sent.len() {
-            let Sent { state, joined, wants_data, .. } = self.sent[at];
-            let may_be_done = at == 0 || wants_data;
-            if !joined && (state == State::Flying || state == State::Held && may_be_done) {
-                self.set(at, State::Lost);
-                self.forgiven = self.forgiven.saturating_add(1);
-                self.noticed = true;
-            }
-        }
+    fn lose(&mut self, at: usize) {
+        self.set(at, State::Lost);
+        self.forgiven = self.forgiven.saturating_add(1);
+        self.noticed = true;
     }
 
     /// How far beyond the oldest unanswered PSN the first is that has to be sent again.
@@ -247,7 +299,7 @@ impl Flight {
         self.departures += 1;
         let mut next = first;
         while let Some(sent) = self.sent.get_mut(next).filter(|sent| next == first || sent.joined) {
-            sent.order = self.departures;
+            (sent.order, sent.at) = (self.departures, None);
             next += 1;
         }
     }
@@ -262,9 +314,14 @@ impl Flight {
         self.lost + self.held
     }
 
-    /// The number of PSNs in flight.
-    pub(super) fn len(&self) -> usize {
-        self.sent.len()
+    /// Whether anything is in flight that is known here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// The number of PSNs that are on their way.
+    pub(super) fn flying(&self) -> usize {
+        self.sent.len().saturating_sub(self.landed() as usize)
     }
 
     /// Whether something was lost since this was last asked.
@@ -284,9 +341,11 @@ mod tests {
         ack
     }
 
+    const NOW: Instant = Instant::EPOCH;
+
     fn flight(packets: u32) -> Flight {
         let mut flight = Flight::default();
-        (0..packets).for_each(|_| flight.depart(1, false));
+        (0..packets).for_each(|_| flight.depart(NOW, 1, false));
         flight
     }
 
@@ -330,10 +389,24 @@ mod tests {
         let mut flight = flight(4);
         flight.report(&ack(&[1], 0), 0);
         assert_eq!(repeat_all(&mut flight), [0]);
+        assert_eq!(flight.answer(2), None, "what was held, or sent twice, tells no time");
+        assert!(flight.suspects() && flight.next_lost().is_none(), "they left before what has arrived");
+        flight.lose_suspects();
+        assert_eq!((repeat_all(&mut flight), flight.suspects()), (vec![0, 1], false));
+        (0..3).for_each(|_| flight.depart(NOW, 1, false));
         flight.answer(2);
-        assert_eq!(flight.next_lost(), None, "nothing is known of the last two");
-        flight.lose_all();
-        assert_eq!(repeat_all(&mut flight), [0, 1]);
+        assert_eq!(flight.next_lost(), None, "nothing is known of the last three");
+        flight.lose_oldest();
+        assert_eq!(repeat_all(&mut flight), [0]);
+        flight.answer(1);
+        assert!(flight.suspects());
+        flight.answer(1);
+        assert!(flight.suspects(), "one more was only late");
+        flight.lose_suspects();
+        assert_eq!(repeat_all(&mut flight), [0]);
+        flight.depart(NOW, 1, false);
+        assert_eq!(flight.answer(2), Some(NOW));
+        assert!(!flight.suspects());
     }
 
     #[test]
@@ -350,10 +423,10 @@ mod tests {
     #[test]
     fn a_read_is_one_packet_with_many_numbers() {
         let mut flight = flight(1);
-        flight.depart(4, true);
-        flight.depart(1, false);
+        flight.depart(NOW, 4, true);
+        flight.depart(NOW, 1, false);
         flight.report(&ack(&[5], 0), 0);
-        assert_eq!((repeat_all(&mut flight), flight.len()), (vec![0, 1], 6));
+        assert_eq!((repeat_all(&mut flight), flight.flying()), (vec![0, 1], 5));
         flight.report(&ack(&[1, 5], 0), 0);
         flight.answer(3);
         assert_eq!((flight.next_lost(), flight.landed()), (None, 3), "two of the READ, and the last");
@@ -376,5 +449,7 @@ mod tests {
         assert_eq!(flight.tolerance, 2);
         flight.report(&ack(&[1, 2, 3], 1), 0);
         assert_eq!(flight.tolerance, 2, "an old report");
+        (0..2 * CALM).for_each(|_| flight.report(&ack(&[1, 2, 3], 2 + again), 0));
+        assert_eq!(flight.tolerance, 0, "that was long ago");
     }
 }

@@ -216,7 +216,9 @@ impl Engine {
         if entry.qp.may_hold(packet) {
             let peer = entry.path.and_then(|path| path.peer);
             let partner = peer.and_then(|id| Partners::partner(&mut self.peers, id));
-            entry.qp.set_selective_peer(partner.is_some_and(|partner| partner.understands(Features::SELECTIVE)));
+            entry
+                .qp
+                .set_selective_peer(partner.is_some_and(|partner| partner.understands(Features::SELECTIVE)));
         }
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         host.pkey_index = pkey_index;

@@ -403,7 +403,8 @@ impl Engine {
             sq_sig_all: request.sq_sig_all,
             has_srq: links.srq.is_some() || request.qp_type == QpType::XrcRecv,
             tuning: Tuning {
-                selective_repeat: request.tuning.selective_repeat && self.partners.offers(Features::SELECTIVE),
+                selective_repeat: request.tuning.selective_repeat
+                    && self.partners.offers(Features::SELECTIVE),
                 ..request.tuning
             },
         };

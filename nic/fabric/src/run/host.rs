@@ -84,7 +84,8 @@ impl HostEnd {
         // Ports by which rnic recognises rnic are left out: hosts are NICs like any others, unless they have to be rnic's. Of
         // those ports there are 268.
         let is_ours = nic.selective_repeat;
-        let ports = rnic_core::datagram::SOURCE_PORTS.filter(|port| rnic_core::engine::has_sign(*port) == is_ours);
+        let ports =
+            rnic_core::datagram::SOURCE_PORTS.filter(|port| rnic_core::engine::has_sign(*port) == is_ours);
         let setup = DeviceSetup {
             name: Some(name.to_owned()),
             address: Some(address(host)),

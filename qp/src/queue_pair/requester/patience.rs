@@ -36,19 +36,29 @@ impl Patience {
     /// How long to wait now, `longest` at most.
     pub(super) fn wait(&self, longest: Duration) -> Duration {
         let Some(Known { mean, deviation }) = self.known else { return longest };
-        let wait = mean.saturating_add(STEP.max(deviation.saturating_mul(4)));
-        // Doubling: what has more bits than that is longer than any attribute.
+        self.doubled(longest, mean.saturating_add(STEP.max(deviation.saturating_mul(4))))
+    }
+
+    /// A wait in nanoseconds, doubled for each that was in vain.
+    fn doubled(&self, longest: Duration, wait: u64) -> Duration {
+        // What has more bits than that is longer than any attribute.
         let doubled = if self.in_vain < wait.leading_zeros() { wait << self.in_vain } else { u64::MAX };
         longest.min(Duration::from_nanos(doubled))
     }
 
-    /// How long to wait now with selective repeat: loss shows in what arrives later, so the timer is for the case that nothing
-    /// does. With few packets in flight that is likely, otherwise not (IRN: RTO_low with up to 3 packets, SIGCOMM 2018, where
-    /// RTO_high is 320 us and RTO_low 100 us).
-    pub(super) fn wait_with(&self, longest: Duration, in_flight: usize) -> Duration {
-        const FEW: usize = 3;
-        let wait = self.wait(longest);
-        if in_flight <= FEW { wait } else { longest.min(wait * 16 / 5) }
+    /// How long to wait if hardly anything is on its way that could show a loss: two round trips, as before a tail loss probe
+    /// (RFC 8985, 7.2), or more if round trips vary much.
+    pub(super) fn wait_for_few(&self, longest: Duration) -> Duration {
+        let Some(Known { mean, deviation }) = self.known else { return longest };
+        self.doubled(longest, mean.saturating_add(mean.max(STEP).max(deviation.saturating_mul(2))))
+    }
+
+    /// How long answers may be late that should have come before another: a round trip. RFC 8985 (6.2) takes a quarter of it at
+    /// first; but here the other may answer the first transmission of a packet, and a receiver that just woke up the rest of the
+    /// flight soon.
+    pub(super) fn wait_for_late(&self, longest: Duration) -> Duration {
+        let Some(Known { mean, .. }) = self.known else { return longest };
+        longest.min(Duration::from_nanos(mean.max(STEP)))
     }
 
     /// The timer starts. `is_repetition`: for packets that were sent before.
@@ -58,7 +68,13 @@ impl Patience {
 
     /// The peer has answered something new.
     pub(super) fn learn(&mut self, now: Instant) {
-        let Some(since) = self.since.take() else { return };
+        if let Some(since) = self.since.take() {
+            self.measure(now, since);
+        }
+    }
+
+    /// The peer has answered what was sent at `since`, and only then.
+    pub(in crate::queue_pair) fn measure(&mut self, now: Instant, since: Instant) {
         let took = u64::try_from(now.saturating_duration_since(since).as_nanos()).unwrap_or(u64::MAX);
         self.in_vain = 0;
         self.known = Some(match self.known {
@@ -109,6 +125,17 @@ mod tests {
         let late = after(&[[100; 60].as_slice(), &[180]].concat()).wait(LONGEST).as_nanos();
         assert!((189_000..191_000).contains(&late), "{late}");
         assert_eq!(after(&[1_000_000]).wait(LONGEST), LONGEST, "never longer than the attribute");
+    }
+
+    #[test]
+    fn with_selective_repeat_it_waits_for_a_probe_or_for_late_answers() {
+        let patience = after(&[100; 60]);
+        assert_eq!((patience.wait_for_few(LONGEST), patience.wait_for_late(LONGEST)), (us(200), us(100)));
+        let near = after(&[2; 60]);
+        let step = Duration::from_nanos(STEP);
+        assert_eq!((near.wait_for_few(LONGEST), near.wait_for_late(LONGEST)), (us(2) + step, step));
+        let new = after(&[]);
+        assert_eq!((new.wait_for_few(LONGEST), new.wait_for_late(LONGEST)), (LONGEST, LONGEST));
     }
 
     #[test]

@@ -291,7 +291,8 @@ fn every_operation_with_selective_repeat() {
     let mut retransmitted = [0; 3];
     for (seed, weather) in storms() {
         let base = setup(seed);
-        let with = |selective_repeat| Setup { tuning: Tuning { selective_repeat, ..base.tuning }, ..base.clone() };
+        let with =
+            |selective_repeat| Setup { tuning: Tuning { selective_repeat, ..base.tuning }, ..base.clone() };
         for (sum, sides) in retransmitted.iter_mut().zip([[false, false], [true, true], [true, false]]) {
             let [ours, theirs] = sides.map(with);
             *sum += run([&ours, &theirs], weather, seed).retransmitted;
