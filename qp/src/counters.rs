@@ -49,6 +49,12 @@ counters! {
         duplicate_request,
         /// Requests that arrived ahead of the expected PSN.
         out_of_seq_request,
+        /// Requests beyond a gap that were kept until it was closed (selective repeat).
+        held_requests,
+        /// Selective acknowledgements sent.
+        sent_selective_acks,
+        /// Selective acknowledgements received.
+        rcvd_selective_acks,
         /// RNR NAKs received.
         rcvd_rnr_err,
         /// RNR NAKs sent.

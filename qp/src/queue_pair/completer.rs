@@ -87,6 +87,7 @@ impl QueuePair {
             self.counters.ghost_responses += 1;
             return Err(PacketDrop::Ghost);
         }
+        self.counters.rcvd_selective_acks += 1;
         self.requester.heard.answered = true;
         if let Advance::Gap = self.answered_to(now, expected, host) {
             self.implied_nak(host);

@@ -85,6 +85,9 @@ pub struct Tuning {
     /// Whether lost packets are repeated alone. The port has to offer it; towards peers that do not, the queue pair goes on as
     /// without ([`set_selective_peer`](QueuePair::set_selective_peer)). The acknowledgement timeout is then adaptive, too.
     pub selective_repeat: bool,
+    /// The greatest number of PSNs in flight; a READ may exceed it. IRN bounds it by the bandwidth-delay product (SIGCOMM
+    /// 2018). 0: as many as the protocol allows, and with selective repeat 1024.
+    pub max_in_flight: u32,
 }
 
 impl Default for Tuning {
@@ -99,6 +102,7 @@ impl Default for Tuning {
             e2e_credits: true,
             adaptive_timeout: false,
             selective_repeat: true,
+            max_in_flight: 0,
         }
     }
 }

@@ -289,9 +289,10 @@ impl QueuePair {
         if self.requester.flight.lost() > 0 {
             return true;
         }
-        let window =
-            if self.config.tuning.selective_repeat { MAX_FLIGHT as i32 } else { MAX_IN_FLIGHT as i32 };
-        if self.requester.next_psn.distance_from(self.requester.unacked) >= window {
+        let Tuning { selective_repeat, max_in_flight, .. } = self.config.tuning;
+        let longest = if selective_repeat { MAX_FLIGHT } else { MAX_IN_FLIGHT };
+        let window = if max_in_flight == 0 { longest } else { max_in_flight.min(longest) };
+        if self.requester.next_psn.distance_from(self.requester.unacked) >= window as i32 {
             return false;
         }
         let index = self.requester.next_index();

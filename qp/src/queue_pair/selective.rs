@@ -22,7 +22,7 @@ use time::Instant;
 
 /// The greatest number of PSNs in flight, and of those that a responder holds: what a selective acknowledgement can tell of.
 /// With packets of 4 KiB it is 4 MiB, far above the bandwidth-delay products of a data centre (IRN: 110 packets, SIGCOMM 2018).
-pub(super) const MAX_FLIGHT: usize = MAX_SPAN;
+pub(super) const MAX_FLIGHT: u32 = MAX_SPAN as u32;
 
 /// The greatest number of bytes that a responder holds for one queue pair.
 const MAX_HELD: usize = 1 << 20;

@@ -297,6 +297,8 @@ impl World<'_> {
         let party = |side: usize| {
             let end = &conn.ends[side];
             let requests = plan.service == Service::Rc || side == 0;
+            // With selective repeat a requester never goes back: it has no passes that could be judged.
+            let is_judged = requests && !self.plan.hosts[end.host].selective;
             let terms = Terms {
                 psn: psn[side],
                 mtu: plan.mtu,
@@ -307,7 +309,7 @@ impl World<'_> {
             Some(Party {
                 address: self.hosts[end.host].device.address(),
                 qpn: end.qp.as_ref()?.qpn().value(),
-                terms: requests.then_some(terms),
+                terms: is_judged.then_some(terms),
             })
         };
         let (Some(left), Some(right)) = (party(0), party(1)) else { return Err("no queue pair".into()) };

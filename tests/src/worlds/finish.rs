@@ -22,6 +22,8 @@ const COUNTERS: &[&str] = &[
     "retransmitted_pkts",
     "ghost_responses",
     "ack_deferred",
+    "held_requests",
+    "rcvd_selective_acks",
     "out_of_buffer",
     "resp_local_length_error",
     "resp_remote_access_errors",

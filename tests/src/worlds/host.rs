@@ -142,7 +142,7 @@ impl Host {
             name: Some(format!("host{number}.{life}")),
             mtu: Mtu::from_bytes(of.mtu).ok_or("no such MTU")?,
             peer_window: Some(of.window).filter(|window| *window > 0),
-            partner: PartnerSetup { is_foreign: of.foreign, ..PartnerSetup::default() },
+            partner: PartnerSetup { is_foreign: of.foreign, ..PartnerSetup::offering(of.selective) },
             link: of.link.parse().map_err(|e| format!("{}: {e}", of.link))?,
             cc: if of.cc.is_empty() { "off" } else { &of.cc }
                 .parse()

@@ -43,6 +43,9 @@ pub struct HostPlan {
     pub slow: bool,
     /// It does not identify itself as rnic.
     pub foreign: bool,
+    /// Its queue pairs repeat only what was lost, towards others that do so, too.
+    #[serde(default)]
+    pub selective: bool,
     /// Number of receives in its shared receive queue.
     pub srq: u32,
     /// When it is restarted, it comes up at the same address, with the same UDP port.
@@ -290,8 +293,17 @@ impl Plan {
             hosts.iter_mut().for_each(|host| host.window = rng.between(1_000, 40_000) as u32);
         }
         let mut plan = Self { seed, hosts, conns, script, fabric: None };
+        plan.select();
         plan.join();
         plan
+    }
+
+    /// Has most devices use selective repeat, in a quarter of the worlds.
+    fn select(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x5e1e_c7ed);
+        if rng.percent(25) {
+            self.hosts.iter_mut().for_each(|host| host.selective = rng.percent(90));
+        }
     }
 
     /// Joins the devices by a fabric, in some of the worlds without emulated ports.
@@ -351,6 +363,7 @@ fn host(rng: &mut Rng, lossless: bool, mtu: u32, link: &str, cc: &str) -> HostPl
         cqe: if rng.percent(4) { rng.between(2, 40) as u32 } else { 0 },
         slow: rng.percent(10),
         foreign: rng.percent(5),
+        selective: false,
         srq: *rng.pick(&[2, 8, 32]),
         keeps_address: rng.percent(60),
         window: 0,

@@ -77,6 +77,7 @@ fn simpler(plan: &Plan) -> Vec<Plan> {
         add(&|plan| plan.hosts[host].cc = String::new());
         add(&|plan| plan.hosts[host].slow = false);
         add(&|plan| plan.hosts[host].foreign = false);
+        add(&|plan| plan.hosts[host].selective = false);
         add(&|plan| plan.hosts[host].latency = 1000);
     }
     add(&|plan| plan.fabric = None);

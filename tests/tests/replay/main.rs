@@ -148,6 +148,8 @@ impl<'c> Side<'c> {
                 read_chunk: 0,
                 e2e_credits: false,
                 adaptive_timeout: false,
+                selective_repeat: false,
+                max_in_flight: 0,
                 mig_req: false,
             },
         });

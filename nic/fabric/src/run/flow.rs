@@ -174,7 +174,7 @@ impl Ends {
                 Service::Uc => QpInit::uc(&end.cq, &end.cq),
                 Service::Ud => QpInit::ud(&end.cq, &end.cq),
             };
-            init.tuning.adaptive_timeout = end.adaptive_timeout;
+            init.tuning = end.tuning;
             init.cap.max_send_wr = flow.common.depth;
             init.cap.max_recv_wr = 2 * flow.common.depth;
             (init.cap.max_inline_data, init.cap.max_send_sge, init.cap.max_recv_sge) = (0, 1, 1);

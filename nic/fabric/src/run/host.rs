@@ -4,7 +4,7 @@ use super::RunError;
 use cc::{Algorithm, Rate};
 use rnic_core::engine::{PartnerSetup, RateConfig};
 use rnic_core::sim::{DeviceSetup, Net};
-use rnic_core::{Access, CompletionQueue, Device, MemoryRegion, Mtu, NullRegion, ProtectionDomain};
+use rnic_core::{Access, CompletionQueue, Device, MemoryRegion, Mtu, NullRegion, ProtectionDomain, Tuning};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub struct NicConfig {
     /// Whether only the packets are repeated that were lost (selective repeat), and not everything behind them (go-back-N). The
     /// NICs then introduce themselves to one another as rnic's.
     pub selective_repeat: bool,
+    /// The greatest number of packets that a queue pair has in flight; 0 for no bound, or 1,024 with selective repeat.
+    pub max_in_flight: u32,
     /// Retransmissions before a flow fails, 0 to 7.
     pub retry_cnt: u8,
     /// The longest train at the rate of its queue pair; 0 has packets leave one by one, as from hardware.
@@ -44,6 +46,7 @@ impl Default for NicConfig {
             timeout: 14,
             adaptive_timeout: false,
             selective_repeat: false,
+            max_in_flight: 0,
             retry_cnt: 7,
             train_time: Duration::ZERO,
         }
@@ -60,7 +63,7 @@ pub(super) struct HostEnd {
     /// Where everything arrives, as large as the largest message yet.
     target: Option<Arc<MemoryRegion>>,
     pub(super) options: (u8, u8),
-    pub(super) adaptive_timeout: bool,
+    pub(super) tuning: Tuning,
 }
 
 impl HostEnd {
@@ -108,7 +111,11 @@ impl HostEnd {
             source,
             target: None,
             options: (nic.timeout, nic.retry_cnt),
-            adaptive_timeout: nic.adaptive_timeout,
+            tuning: Tuning {
+                adaptive_timeout: nic.adaptive_timeout,
+                max_in_flight: nic.max_in_flight,
+                ..Tuning::default()
+            },
         })
     }
 

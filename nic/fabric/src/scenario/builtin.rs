@@ -20,7 +20,8 @@ macro_rules! builtin {
 
 builtin! {
     "incast" "late-joiner" "dcqcn-stability" "congestion-control" "pfc-deadlock" "pfc-deadlock-ring" "credit-deadlock"
-    "pfc-storm" "victim-flow" "misconfigured-pfc" "ecmp-collision" "ecmp-vs-flowlet-vs-spray" "permutation" "incast-htsim" "loss-sweep" "credit-bdp"
+    "pfc-storm" "victim-flow" "misconfigured-pfc" "ecmp-collision" "ecmp-vs-flowlet-vs-spray" "permutation" "incast-htsim" "loss-sweep"
+    "go-back-n-vs-selective-repeat" "credit-bdp"
     "ib-vs-roce" "link-failure" "mixed-storage"
 }
 

@@ -69,6 +69,7 @@ impl QueuePair {
             ack.emit(out);
             Ok(())
         });
+        self.counters.sent_selective_acks += 1;
         (self.responder.echo, self.responder.report_due) = (false, false);
         true
     }

@@ -155,6 +155,7 @@ impl Default for Setup {
                 e2e_credits: false,
                 adaptive_timeout: false,
                 selective_repeat: false,
+                max_in_flight: 0,
             },
         }
     }
