@@ -94,7 +94,7 @@ impl QueuePair {
         }
         match usize::try_from(expected.distance_from(self.requester.unacked)) {
             Ok(skipped) if !self.requester.flight.is_empty() => {
-                self.requester.flight.report(&ack, skipped);
+                self.requester.flight.report(&ack, skipped, self.config.tuning.reorder_tolerance);
                 self.shorten(now);
             }
             // This side has no selective repeat: a loss is a loss.

@@ -88,6 +88,10 @@ pub struct Tuning {
     /// The greatest number of PSNs in flight; a READ may exceed it. IRN bounds it by the bandwidth-delay product (SIGCOMM
     /// 2018). 0: as many as the protocol allows, and with selective repeat 1024.
     pub max_in_flight: u32,
+    /// With selective repeat, a packet counts as lost when more than so many that were sent later have arrived. 0 suits a network
+    /// that keeps the order, where the number grows for a while if packets are found to overtake one another; one that sprays
+    /// packets over its paths needs as many as overtake one.
+    pub reorder_tolerance: u32,
 }
 
 impl Default for Tuning {
@@ -103,6 +107,7 @@ impl Default for Tuning {
             adaptive_timeout: false,
             selective_repeat: true,
             max_in_flight: 0,
+            reorder_tolerance: 0,
         }
     }
 }

@@ -202,8 +202,9 @@ impl Flight {
         }
     }
 
-    /// The responder tells what it holds. `skipped`: how far its expected PSN is beyond the oldest unanswered one.
-    pub(super) fn report(&mut self, ack: &SelectiveAck, skipped: usize) {
+    /// The responder tells what it holds. `skipped`: how far its expected PSN is beyond the oldest unanswered one. `tolerance`:
+    /// the least number of later packets that may overtake one.
+    pub(super) fn report(&mut self, ack: &SelectiveAck, skipped: usize, tolerance: u32) {
         for ahead in ack.held() {
             let at = skipped + ahead;
             let Some(sent) = self.sent.get(at).filter(|sent| sent.state != State::Held && !sent.joined)
@@ -229,7 +230,7 @@ impl Flight {
             (self.tolerance, self.calm) = (self.tolerance / 2, 0);
         }
         self.suspects = false;
-        self.find_lost(self.tolerance);
+        self.find_lost(self.tolerance.max(tolerance.into()));
     }
 
     /// Whether packets are probably lost, unless more is answered soon.
@@ -375,19 +376,19 @@ mod tests {
     #[test]
     fn what_a_later_packet_overtook_is_lost_once() {
         let mut flight = flight(6);
-        flight.report(&ack(&[2, 4], 0), 0);
+        flight.report(&ack(&[2, 4], 0), 0, 0);
         assert_eq!((repeat_all(&mut flight), flight.landed()), (vec![0, 1, 3], 2));
         assert!(flight.take_noticed() && !flight.take_noticed());
-        flight.report(&ack(&[2, 4, 5], 0), 0);
+        flight.report(&ack(&[2, 4, 5], 0), 0, 0);
         assert_eq!(repeat_all(&mut flight), [0; 0], "they are on their way");
-        flight.report(&ack(&[1, 2, 4, 5], 0), 0);
+        flight.report(&ack(&[1, 2, 4, 5], 0), 0, 0);
         assert_eq!(repeat_all(&mut flight), [0], "the repetition of 1 left later than that of 0");
     }
 
     #[test]
     fn those_at_the_end_wait_for_a_timeout() {
         let mut flight = flight(4);
-        flight.report(&ack(&[1], 0), 0);
+        flight.report(&ack(&[1], 0), 0, 0);
         assert_eq!(repeat_all(&mut flight), [0]);
         assert_eq!(flight.answer(2), None, "what was held, or sent twice, tells no time");
         assert!(flight.suspects() && flight.next_lost().is_none(), "they left before what has arrived");
@@ -412,7 +413,7 @@ mod tests {
     #[test]
     fn a_lost_acknowledgement_of_what_was_held_is_asked_for() {
         let mut flight = flight(3);
-        flight.report(&ack(&[1, 2], 0), 0);
+        flight.report(&ack(&[1, 2], 0), 0, 0);
         repeat_all(&mut flight);
         flight.answer(1);
         assert_eq!((flight.next_lost(), flight.landed()), (None, 2), "the answer to these is lost");
@@ -425,9 +426,9 @@ mod tests {
         let mut flight = flight(1);
         flight.depart(NOW, 4, true);
         flight.depart(NOW, 1, false);
-        flight.report(&ack(&[5], 0), 0);
+        flight.report(&ack(&[5], 0), 0, 0);
         assert_eq!((repeat_all(&mut flight), flight.flying()), (vec![0, 1], 5));
-        flight.report(&ack(&[1, 5], 0), 0);
+        flight.report(&ack(&[1, 5], 0), 0, 0);
         flight.answer(3);
         assert_eq!((flight.next_lost(), flight.landed()), (None, 3), "two of the READ, and the last");
         flight.lose_all();
@@ -437,19 +438,21 @@ mod tests {
     #[test]
     fn duplicates_make_it_tolerant_unless_a_timeout_explains_them() {
         let mut flight = flight(20);
-        flight.report(&ack(&[1], 1), 0);
+        flight.report(&ack(&[1], 1), 0, 0);
         assert_eq!(flight.next_lost(), None, "one may be overtaken by one");
-        flight.report(&ack(&[1, 2, 3], 1), 0);
+        flight.report(&ack(&[1, 2, 3], 1), 0, 3);
+        assert_eq!(flight.next_lost(), None, "or by three");
+        flight.report(&ack(&[1, 2, 3], 1), 0, 0);
         assert_eq!(repeat_all(&mut flight), [0]);
         flight.lose_all();
         let again = repeat_all(&mut flight).len() as u32;
-        flight.report(&ack(&[1, 2, 3], 1 + again), 0);
+        flight.report(&ack(&[1, 2, 3], 1 + again), 0, 0);
         assert_eq!(flight.tolerance, 1, "the timeout explains them");
-        flight.report(&ack(&[1, 2, 3], 2 + again), 0);
+        flight.report(&ack(&[1, 2, 3], 2 + again), 0, 0);
         assert_eq!(flight.tolerance, 2);
-        flight.report(&ack(&[1, 2, 3], 1), 0);
+        flight.report(&ack(&[1, 2, 3], 1), 0, 0);
         assert_eq!(flight.tolerance, 2, "an old report");
-        (0..2 * CALM).for_each(|_| flight.report(&ack(&[1, 2, 3], 2 + again), 0));
+        (0..2 * CALM).for_each(|_| flight.report(&ack(&[1, 2, 3], 2 + again), 0, 0));
         assert_eq!(flight.tolerance, 0, "that was long ago");
     }
 }

@@ -150,6 +150,7 @@ impl<'c> Side<'c> {
                 adaptive_timeout: false,
                 selective_repeat: false,
                 max_in_flight: 0,
+                reorder_tolerance: 0,
                 mig_req: false,
             },
         });

@@ -30,6 +30,9 @@ pub struct NicConfig {
     pub selective_repeat: bool,
     /// The greatest number of packets that a queue pair has in flight; 0 for no bound, or 1,024 with selective repeat.
     pub max_in_flight: u32,
+    /// With selective repeat, a packet counts as lost when more than so many that were sent later have arrived: for switches that
+    /// spray packets.
+    pub reorder_tolerance: u32,
     /// Retransmissions before a flow fails, 0 to 7.
     pub retry_cnt: u8,
     /// The longest train at the rate of its queue pair; 0 has packets leave one by one, as from hardware.
@@ -47,6 +50,7 @@ impl Default for NicConfig {
             adaptive_timeout: false,
             selective_repeat: false,
             max_in_flight: 0,
+            reorder_tolerance: 0,
             retry_cnt: 7,
             train_time: Duration::ZERO,
         }
@@ -114,6 +118,7 @@ impl HostEnd {
             tuning: Tuning {
                 adaptive_timeout: nic.adaptive_timeout,
                 max_in_flight: nic.max_in_flight,
+                reorder_tolerance: nic.reorder_tolerance,
                 ..Tuning::default()
             },
         })

@@ -156,6 +156,7 @@ impl Default for Setup {
                 adaptive_timeout: false,
                 selective_repeat: false,
                 max_in_flight: 0,
+                reorder_tolerance: 0,
             },
         }
     }
