@@ -566,6 +566,8 @@ impl QueuePair {
         if was_early && !self.requester.flight.is_empty() {
             self.counters.completer_retry_err += 1;
             self.requester.flight.lose_oldest();
+            // Congestion control may hold the repetition back until more of what is in flight counts as lost.
+            self.requester.deadline = self.wait().map(|wait| now + wait);
         } else if was_early {
             self.repeat();
         } else {

@@ -260,19 +260,24 @@ impl Flight {
     }
 
     /// An answer did not come in time: the oldest packet counts as lost. If it was held, it has been executed since, and the
-    /// acknowledgement is lost.
+    /// acknowledgement is lost. If it counts as lost already and had to wait, it is the next one that was on its way.
     pub(super) fn lose_oldest(&mut self) {
-        if self.sent.front().is_some_and(|sent| sent.state != State::Lost) {
-            self.lose(0);
+        let is_next = |(at, sent): (usize, &Sent)| match sent.state {
+            State::Flying => !sent.joined,
+            State::Held => at == 0,
+            State::Lost => false,
+        };
+        if let Some(at) = self.sent.iter().enumerate().position(is_next) {
+            self.lose(at);
         }
     }
 
     /// What is not held counts as lost. So does what has data for an answer, and the oldest.
     pub(super) fn lose_all(&mut self) {
-        self.lose_oldest();
-        for at in 1..self.sent.len() {
+        for at in 0..self.sent.len() {
             let Sent { state, joined, wants_data, .. } = self.sent[at];
-            if !joined && (state == State::Flying || state == State::Held && wants_data) {
+            let may_be_done = at == 0 || wants_data;
+            if !joined && (state == State::Flying || state == State::Held && may_be_done) {
                 self.lose(at);
             }
         }
@@ -408,6 +413,14 @@ mod tests {
         flight.depart(NOW, 1, false);
         assert_eq!(flight.answer(2), Some(NOW));
         assert!(!flight.suspects());
+    }
+
+    #[test]
+    fn more_counts_as_lost_while_a_repetition_has_to_wait() {
+        let mut flight = flight(3);
+        flight.lose_oldest();
+        flight.lose_oldest();
+        assert_eq!((flight.flying(), repeat_all(&mut flight)), (1, vec![0, 1]));
     }
 
     #[test]

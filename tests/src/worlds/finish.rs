@@ -106,7 +106,8 @@ impl World<'_> {
             }
             let Some(timeout) = conn.plan.timeout() else { return Ok(()) };
             // A message may be waiting at the end of a long RNR wait, and be lost once more for each retry.
-            let patience = (timeout + rnr_delay(conn.plan.rnr_timer)) * (u32::from(conn.plan.retry_cnt) + 2)
+            let waits = self.plan.waits(&conn.plan) + 1;
+            let patience = (timeout + rnr_delay(conn.plan.rnr_timer)) * waits
                 + self.air
                 + self.stall
                 + room_patience(self.plan, &conn.plan);

@@ -306,6 +306,13 @@ impl Plan {
         }
     }
 
+    /// The timeouts that a requester of a connection waits for before it gives up on a silent peer. With selective repeat there are
+    /// shorter waits before, each twice as long as the last and free of charge: less than two timeouts together.
+    pub(super) fn waits(&self, conn: &ConnPlan) -> u32 {
+        let early = conn.hosts.iter().any(|host| self.hosts.get(*host).is_some_and(|host| host.selective));
+        u32::from(conn.retry_cnt) + if early { 3 } else { 1 }
+    }
+
     /// Joins the devices by a fabric, in some of the worlds without emulated ports.
     fn join(&mut self) {
         if self.hosts.iter().any(|host| !host.link.is_empty()) {

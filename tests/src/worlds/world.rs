@@ -352,7 +352,7 @@ impl<'p> World<'p> {
             let is_outstanding = |sent: &&Sent| sent.signalled || sent.posted > since;
             let Some(oldest) = end.sends.entries.iter().find(is_outstanding) else { continue };
             let begin = since.max(oldest.posted).max(end.sends.ended);
-            let limit = timeout * (u32::from(conn.plan.retry_cnt) + 1)
+            let limit = timeout * self.plan.waits(&conn.plan)
                 + rnr_delay(31)
                 + self.air
                 + self.stall
