@@ -2,7 +2,7 @@
 //!
 //! On a cable both are link-layer symbols that no software sees. Here the link ends in the process that owns the
 //! queue pairs, so they are ordinary packets, with opcodes from the manufacturer-defined range
-//! ([`Transport::Rnic`]). They are sent only to peers that announced support in a [`hello`](super::mad::hello);
+//! ([`Transport::Rnic`](super::Transport::Rnic)). They are sent only to peers that announced support in a [`hello`](super::mad::hello);
 //! other receivers may interpret them differently, or fail.
 //!
 //! ```text
@@ -17,11 +17,13 @@
 //! A *slot* is the top byte of a port's queue pair numbers. It identifies the destination, as for other packets, if
 //! several ports share an address. The sequence number distinguishes a stale message from the latest one.
 //!
+//! [`Telemetry`](super::telemetry) is of the same range, but for queue pairs.
+//!
 //! The credit algorithm defines the content of a flow control packet; this module treats it as 16 bytes. A pause
 //! has the fields of IEEE 802.1Qbb.
 
 use crate::ids::{Psn, Qpn};
-use crate::wire::opcode::{Opcode, Operation, Transport};
+use crate::wire::opcode::{Opcode, Operation};
 use crate::wire::packet::{Headers, Packet};
 use std::fmt;
 
@@ -59,10 +61,10 @@ impl PortMessage {
         Headers::new(opcode, Qpn::new(slot(self.dest_slot)), Psn::new(psn))
     }
 
-    fn of(transport: Transport, dest_qpn: Qpn, psn: Psn) -> Option<Self> {
+    fn of(operation: Operation, dest_qpn: Qpn, psn: Psn) -> Option<Self> {
         let [_, dest_slot, zeros @ ..] = dest_qpn.value().to_be_bytes();
         let [_, src_slot, high, low] = psn.value().to_be_bytes();
-        let is_one = transport == Transport::Rnic && zeros == [0; 2];
+        let is_one = matches!(operation, Operation::FlowControl | Operation::Pause) && zeros == [0; 2];
         is_one.then_some(Self { dest_slot, src_slot, sequence: u16::from_be_bytes([high, low]) })
     }
 }
@@ -90,7 +92,7 @@ impl Headers {
     /// The sender and the receiver, if these are the headers of a message between ports.
     #[must_use]
     pub fn port_message(&self) -> Option<PortMessage> {
-        PortMessage::of(self.opcode.info_ref().transport, self.dest_qpn, self.psn)
+        PortMessage::of(self.opcode.info_ref().operation, self.dest_qpn, self.psn)
     }
 }
 
@@ -99,24 +101,24 @@ impl<'a> Packet<'a> {
     /// pair instead of a port: no peer sends that.
     #[must_use]
     pub fn port_message(&self) -> Option<PortMessage> {
-        PortMessage::of(self.info().transport, self.dest_qpn(), self.psn())
+        PortMessage::of(self.info().operation, self.dest_qpn(), self.psn())
     }
 
-    /// The token that the sender of a message between ports, or of a congestion notification, shows. Peers that are not
+    /// The token that the sender of a message between ports, of telemetry or of a congestion notification shows. Peers that are not
     /// rnic leave the reserved bytes of a notification zero, which is no token.
     #[must_use]
     pub fn token(&self) -> u64 {
         match self.info().operation {
             Operation::Cnp => self.cnp_token().unwrap_or(0),
-            Operation::FlowControl | Operation::Pause => {
+            Operation::FlowControl | Operation::Pause | Operation::Telemetry => {
                 self.payload().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
             }
             _ => 0,
         }
     }
 
-    /// What follows the token in a message between ports.
-    fn said(&self) -> &'a [u8] {
+    /// What follows the token in a message of rnic.
+    pub(super) fn said(&self) -> &'a [u8] {
         self.payload().get(TOKEN_LEN..).unwrap_or_default()
     }
 

@@ -17,6 +17,7 @@ pub mod opcode;
 pub mod packet;
 pub mod pretty;
 pub mod syndrome;
+pub mod telemetry;
 
 pub use control::{PauseTimes, PortMessage};
 pub use headers::{

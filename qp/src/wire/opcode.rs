@@ -65,6 +65,8 @@ pub enum Operation {
     FlowControl,
     /// Stops or resumes priorities, between rnic ports ([`control`](super::control)).
     Pause,
+    /// What the path of a packet said, between queue pairs of rnic ports ([`telemetry`](super::telemetry)).
+    Telemetry,
 }
 
 impl Operation {
@@ -77,6 +79,7 @@ impl Operation {
                 | Self::AtomicWrite
                 | Self::FlowControl
                 | Self::Pause
+                | Self::Telemetry
         )
     }
 
@@ -84,11 +87,11 @@ impl Operation {
         self.has_psn() && !matches!(self, Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge)
     }
 
-    /// Whether the PSN field holds a sequence number of a queue pair. It is 0 in congestion notifications and has
-    /// another meaning in messages between ports.
+    /// Whether the PSN field holds a sequence number of a queue pair. It is 0 in congestion notifications, has
+    /// another meaning in messages between ports, and repeats that of another packet in telemetry.
     #[must_use]
     pub const fn has_psn(self) -> bool {
-        !matches!(self, Self::Cnp | Self::FlowControl | Self::Pause)
+        !matches!(self, Self::Cnp | Self::FlowControl | Self::Pause | Self::Telemetry)
     }
 }
 
@@ -351,6 +354,7 @@ opcodes! {
 
     0xc0 RnicFlowControl     "RNIC FLOW_CONTROL"      Rnic FlowControl Only;
     0xc1 RnicPause           "RNIC PAUSE"             Rnic Pause Only;
+    0xc3 RnicTelemetry       "RNIC TELEMETRY"         Rnic Telemetry Only;
 }
 
 impl Opcode {
@@ -418,13 +422,14 @@ impl Opcode {
             (Op::AtomicWrite, Pos::Only, Extra::None) => 0x1d,
             (Op::Cnp | Op::Pause, Pos::Only, Extra::None) => 0x01,
             (Op::FlowControl, Pos::Only, Extra::None) => 0x00,
+            (Op::Telemetry, Pos::Only, Extra::None) => 0x03,
             _ => return None,
         };
         // Elsewhere these low bits mean SENDs: operations without a queue pair service only combine with their own
         // transport.
         let belongs = match operation {
             Op::Cnp => matches!(transport, Transport::Cnp),
-            Op::FlowControl | Op::Pause => matches!(transport, Transport::Rnic),
+            Op::FlowControl | Op::Pause | Op::Telemetry => matches!(transport, Transport::Rnic),
             _ => !matches!(transport, Transport::Cnp | Transport::Rnic),
         };
         if !belongs {

@@ -68,6 +68,7 @@ const EXPECTED: &[(u8, &str, u8, bool)] = &[
     (183, "XRC SEND_ONLY_INV", 20, true),
     (192, "RNIC FLOW_CONTROL", 12, true),
     (193, "RNIC PAUSE", 12, true),
+    (195, "RNIC TELEMETRY", 12, true),
 ];
 
 #[test]
@@ -138,6 +139,7 @@ fn compose_refuses_nonexistent_opcodes() {
     for transport in [T::Rc, T::Uc, T::Ud, T::Xrc, T::Cnp] {
         assert_eq!(Opcode::compose(transport, Op::FlowControl, Pos::Only, Extra::None), None);
         assert_eq!(Opcode::compose(transport, Op::Pause, Pos::Only, Extra::None), None);
+        assert_eq!(Opcode::compose(transport, Op::Telemetry, Pos::Only, Extra::None), None);
     }
 }
 
