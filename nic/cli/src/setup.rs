@@ -18,7 +18,7 @@ pub(crate) struct Setup {
     /// the value from the file.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
-    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely, swift, nscc, ibcc].
+    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely, swift, nscc, ibcc, hpcc].
     #[arg(long, value_name = "CC")]
     cc: Option<Algorithm>,
     /// Inject a fault, such as `tx data psn=#3 drop`. Repeat for several. Replaces the rules of the file.

@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// Settles a queue pair after a packet: once for all packets of a batch that follow each other.
-    fn settle_later(&mut self, index: usize) {
+    pub(super) fn settle_later(&mut self, index: usize) {
         if let Some(before) = self.unsettled.replace(index)
             && before != index
         {
@@ -84,6 +84,8 @@ impl Engine {
             if let Err(reason) = self.dispatch(now, &ip, packet) {
                 self.counters.drop(reason);
                 tracing::trace!(from = %ip.src, reason = reason.name(), "a packet is dropped");
+            } else if let Some(telemetry) = datagram.telemetry {
+                self.return_telemetry(packet, telemetry);
             }
         }
     }
@@ -98,6 +100,9 @@ impl Engine {
             IcrcVerdict::Exact | IcrcVerdict::Index(_) => {}
             IcrcVerdict::Identification(_) => self.counters.icrc_solved += 1,
             IcrcVerdict::Bad => return Err(DropReason::BadIcrc),
+        }
+        if packet.opcode() == Opcode::RnicTelemetry {
+            return self.take_telemetry(now, arrival, &packet);
         }
         if packet.info().transport == Transport::Rnic {
             return self.take_message(now, arrival, &packet);
