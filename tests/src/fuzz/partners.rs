@@ -25,7 +25,8 @@ const LINKS: &[&str] = &[
     "ethernet:rate=5Gb/s,buffer=100KB",
     "ethernet:rate=10Gb/s,pfc=0,3,receiver_rate=5Gb/s",
 ];
-const CONTROLS: &[&str] = &["off", "dcqcn:preset=laptop", "dctcp", "timely", "swift", "nscc", "ibcc", "hpcc:rtt=20"];
+const CONTROLS: &[&str] =
+    &["off", "dcqcn:preset=laptop", "dctcp", "timely", "swift", "nscc", "ibcc", "hpcc:rtt=20"];
 
 /// After this much silence, false information has expired or been corrected: it is longer than credit is valid,
 /// peers are asked, pauses last, and connections retry.

@@ -81,7 +81,7 @@ fn the_queue_of_an_emulated_port_stays_short() -> Result<()> {
     };
     let (with, without) = (peak("hpcc:rtt=50")?, peak("off")?);
     println!("{with} bytes with telemetry, {without} without");
-    assert!(with < 30_000 && without > 60_000, "{with} bytes with telemetry, {without} without");
+    assert!(2 * with < without && without > 60_000, "{with} bytes with telemetry, {without} without");
     Ok(())
 }
 
@@ -118,7 +118,7 @@ fn forged_telemetry_is_dropped_and_counted_by_its_reason() -> Result<()> {
         (Some(DropReason::BadTelemetry), |_, _, said| said[9] = 2),
         (Some(DropReason::BadTelemetry), |_, _, said| said[12] |= 0xe0),
         (Some(DropReason::Ghost), |_, headers, _| headers.psn = headers.psn.plus(1000)),
-        (Some(DropReason::Ghost), |_, headers, _| headers.psn = Psn::new(headers.psn.value().wrapping_sub(1000))),
+        (Some(DropReason::Ghost), |_, headers, _| headers.psn = headers.psn.plus((1 << 24) - 1000)),
     ];
     for (wanted, forge) in cases {
         let net = Net::new();
@@ -141,7 +141,8 @@ fn forged_telemetry_is_dropped_and_counted_by_its_reason() -> Result<()> {
         });
         let (unacked, next) = outstanding.expect("the queue pair");
         assert!(unacked.is_before(next), "something is outstanding");
-        let mut arrival = IpHeader { src: b.address(), src_port: genuine.src_port, ..IpHeader::to(a.address()) };
+        let mut arrival =
+            IpHeader { src: b.address(), src_port: genuine.src_port, ..IpHeader::to(a.address()) };
         let mut headers = Headers::telemetry(left.qp.qpn(), unacked);
         let mut payload = [0; telemetry::MAX_LEN];
         let words = packet.telemetry().expect("telemetry");
@@ -152,7 +153,8 @@ fn forged_telemetry_is_dropped_and_counted_by_its_reason() -> Result<()> {
         net.inject(&arrival, &seal(&arrival, &headers, &said));
         net.run_for(us(5));
         let after = counters(&a);
-        let dropped = DropReason::ALL.iter().find(|why| after.dropped(**why) > before.dropped(**why)).copied();
+        let dropped =
+            DropReason::ALL.iter().find(|why| after.dropped(**why) > before.dropped(**why)).copied();
         assert_eq!(dropped, wanted);
         assert_eq!(after.rx_telemetry - before.rx_telemetry, u64::from(wanted.is_none()), "{wanted:?}");
         b.clear_faults();
@@ -165,7 +167,8 @@ fn forged_telemetry_is_dropped_and_counted_by_its_reason() -> Result<()> {
 fn telemetry_of_strangers_is_dropped() -> Result<()> {
     let net = Net::new();
     let a = hpcc(&net, "a", "hpcc:rtt=20", false)?;
-    let arrival = IpHeader { src: IpAddr::from([10, 99, 0, 1]), src_port: 0xc000, ..IpHeader::to(a.address()) };
+    let arrival =
+        IpHeader { src: IpAddr::from([10, 99, 0, 1]), src_port: 0xc000, ..IpHeader::to(a.address()) };
     let mut payload = [0; telemetry::MAX_LEN];
     let len = telemetry::emit(7, [0].into_iter(), &mut payload).expect("one hop");
     net.inject(&arrival, &seal(&arrival, &Headers::telemetry(Qpn::new(5), Psn::new(0)), &payload[..len]));
